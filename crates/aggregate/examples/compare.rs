@@ -1,0 +1,174 @@
+//! Compares packing with general compressors on checkpoint sets:
+//! `cargo run --release -p stdchk-aggregate --example compare -- [--json FILE] [--dense] SET_FOLDER...`
+//!
+//! Relies on the crate's public functions. The idea: every row is made in the same run on the same bytes; without folders
+//! a small set is made here, so that the command can't rot. `--dense` adds the slow settings.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use stdchk_aggregate::{Container, KeyRule, Mode, Packing, PlanOptions, inputs_of, pack};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// One measurement; speeds are of one thread, in MB/s of uncompressed bytes.
+struct Row {
+    set: String,
+    method: String,
+    raw: usize,
+    stored: usize,
+    pack_speed: f64,
+    unpack_speed: f64,
+}
+
+fn main() -> Outcome<()> {
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let json = words.iter().position(|word| word == "--json").map(|at| {
+        words.remove(at);
+        words.remove(at)
+    });
+    let dense = words.iter().position(|word| word == "--dense").map(|at| words.remove(at)).is_some();
+    let scratch = std::env::temp_dir().join(format!("stdchk-compare-{}", std::process::id()));
+    fs::create_dir_all(&scratch)?;
+    let sets =
+        if words.is_empty() { vec![small_set(&scratch)?] } else { words.iter().map(PathBuf::from).collect() };
+    let mut rows = Vec::new();
+    for set in &sets {
+        rows.extend(general(set, dense)?);
+        rows.extend(ours(set, &scratch, dense)?);
+    }
+    fs::remove_dir_all(&scratch)?;
+    print_table(&rows);
+    if let Some(path) = json {
+        fs::write(path, to_json(&rows))?;
+    }
+    Ok(())
+}
+
+/// Four ranks of a smooth field, as raw `.npy` files.
+fn small_set(scratch: &Path) -> Outcome<PathBuf> {
+    let folder = scratch.join("small");
+    fs::create_dir_all(&folder)?;
+    for rank in 0..4_u32 {
+        let literal = "{'descr': '<f8', 'fortran_order': False, 'shape': (128, 64), }";
+        let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+        bytes.extend(format!("{literal:<117}\n").into_bytes());
+        let values =
+            (0..128 * 64).map(|n| (f64::from(n % 64) / 20.0).sin() * (f64::from(n / 64 + rank) / 30.0).cos());
+        bytes.extend(values.flat_map(f64::to_le_bytes));
+        fs::write(folder.join(format!("field.{rank}.npy")), bytes)?;
+    }
+    Ok(folder)
+}
+
+fn name_of(set: &Path) -> String {
+    set.components()
+        .rev()
+        .take(2)
+        .map(|part| part.as_os_str().to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" of ")
+}
+
+fn speed(raw: usize, started: Instant) -> f64 {
+    raw as f64 / 1e6 / started.elapsed().as_secs_f64()
+}
+
+/// General compressors over the concatenation of all files.
+fn general(set: &Path, dense: bool) -> Outcome<Vec<Row>> {
+    let mut raw = Vec::new();
+    for input in inputs_of(&[set.to_owned()])? {
+        raw.extend(fs::read(input.path)?);
+    }
+    let mut rows = vec![gzip(set, &raw)?];
+    for level in if dense { vec![1, 3, 9, 19] } else { vec![1, 3] } {
+        for long in [false, true] {
+            rows.push(zstd(set, &raw, level, long)?);
+        }
+    }
+    Ok(rows)
+}
+
+fn gzip(set: &Path, raw: &[u8]) -> Outcome<Row> {
+    let started = Instant::now();
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
+    encoder.write_all(raw)?;
+    let stored = encoder.finish()?;
+    let pack_speed = speed(raw.len(), started);
+    let started = Instant::now();
+    std::io::copy(&mut flate2::read::GzDecoder::new(stored.as_slice()), &mut std::io::sink())?;
+    let unpack_speed = speed(raw.len(), started);
+    let (set, method) = (name_of(set), "gzip -6 (Agnostic)".to_owned());
+    Ok(Row { set, method, raw: raw.len(), stored: stored.len(), pack_speed, unpack_speed })
+}
+
+fn zstd(set: &Path, raw: &[u8], level: i32, long: bool) -> Outcome<Row> {
+    let mut compressor = zstd::bulk::Compressor::new(level)?;
+    if long {
+        compressor.set_parameter(zstd::zstd_safe::CParameter::WindowLog(27))?;
+        compressor.set_parameter(zstd::zstd_safe::CParameter::EnableLongDistanceMatching(true))?;
+    }
+    let started = Instant::now();
+    let stored = compressor.compress(raw)?;
+    let pack_speed = speed(raw.len(), started);
+    let started = Instant::now();
+    let back = zstd::bulk::decompress(&stored, raw.len())?;
+    let unpack_speed = speed(back.len(), started);
+    let method = format!("zstd -{level}{}", if long { " --long=27" } else { "" });
+    Ok(Row { set: name_of(set), method, raw: raw.len(), stored: stored.len(), pack_speed, unpack_speed })
+}
+
+/// Every mode of ours, files to container to files.
+fn ours(set: &Path, scratch: &Path, dense: bool) -> Outcome<Vec<Row>> {
+    let mut modes = vec![("fastest", Mode::Fastest), ("default", Mode::Default), ("paper", Mode::Paper)];
+    if dense {
+        modes.push(("smallest", Mode::Smallest));
+    }
+    let inputs = inputs_of(&[set.to_owned()])?;
+    let (container, folder) = (scratch.join("container"), scratch.join("back"));
+    let mut rows = Vec::new();
+    for (name, mode) in modes {
+        let keys = if mode == Mode::Smallest { KeyRule::Type } else { KeyRule::default() };
+        let plan = PlanOptions { keys, ..PlanOptions::default() };
+        let started = Instant::now();
+        let packed = pack(&inputs, &container, &Packing { mode, plan, threads: 1, ..Packing::default() })?;
+        let raw = usize::try_from(packed.raw_bytes)?;
+        let pack_speed = speed(raw, started);
+        let started = Instant::now();
+        Container::open(&container)?.unpack(&folder, 0, 1)?;
+        let unpack_speed = speed(raw, started);
+        let (set, method, stored) =
+            (name_of(set), format!("pack, {name}"), usize::try_from(packed.stored_bytes)?);
+        rows.push(Row { set, method, raw, stored, pack_speed, unpack_speed });
+    }
+    Ok(rows)
+}
+
+fn print_table(rows: &[Row]) {
+    println!(
+        "{:<28} {:<20} {:>10} {:>8} {:>10} {:>10}",
+        "set", "method", "bytes", "ratio", "pack MB/s", "unpack"
+    );
+    for row in rows {
+        let ratio = row.raw as f64 / row.stored.max(1) as f64;
+        println!(
+            "{:<28} {:<20} {:>10} {ratio:>8.3} {:>10.0} {:>10.0}",
+            row.set, row.method, row.stored, row.pack_speed, row.unpack_speed
+        );
+    }
+}
+
+fn to_json(rows: &[Row]) -> String {
+    let lines: Vec<String> = rows
+        .iter()
+        .map(|row| {
+            format!(
+                "{{\"set\": {:?}, \"method\": {:?}, \"raw_bytes\": {}, \"stored_bytes\": {}, \"pack_mb_s\": {:.1}, \"unpack_mb_s\": {:.1}}}",
+                row.set, row.method, row.raw, row.stored, row.pack_speed, row.unpack_speed
+            )
+        })
+        .collect();
+    format!("[\n{}\n]\n", lines.join(",\n"))
+}

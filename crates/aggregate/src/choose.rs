@@ -1,0 +1,405 @@
+//! Which chain codes a block: candidates by type and mode, tried on a sample, judged by size and time.
+//!
+//! Pure: no clock is read. Relies on [`crate::codec`]. The idea: times are constants measured once per step and machine
+//! class, sizes come from the sample; the objective is the time until the bytes are safe behind a sink of some speed, and
+//! a mode is nothing but the speed that it assumes.
+
+use stdchk_formats::{ByteOrder, DataType};
+
+use crate::codec::{Lane, Shape, Side, Step, encode, records_apply};
+
+/// What to win: time or space.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Mode {
+    /// At least 800 MB/s per core.
+    Fastest,
+    /// At least 250 MB/s per core, and dense.
+    #[default]
+    Default,
+    /// As small as possible, at any time.
+    Smallest,
+    /// The least time until the set is safe behind a sink of this many bytes per second and core.
+    Auto(f64),
+    /// One chain for everything, after swapping big-endian numbers where `typed`.
+    Fixed(Vec<Step>),
+    /// The paper's choices: FPC for doubles, fpzip's predictor for floats, LZ for the rest, gzip as second pass.
+    Paper,
+}
+
+impl Mode {
+    /// Bytes per second and core of the sink that the mode assumes.
+    fn sink_speed(&self) -> f64 {
+        match self {
+            Self::Fastest => 100e6,
+            Self::Auto(speed) => speed.max(1.0),
+            Self::Default | Self::Fixed(_) | Self::Paper => 60e6,
+            Self::Smallest => 0.0,
+        }
+    }
+
+    /// Most nanoseconds per byte that a chain may take.
+    fn time_max(&self) -> f64 {
+        match self {
+            Self::Fastest => 2.4,
+            Self::Default => 6.0,
+            _ => f64::INFINITY,
+        }
+    }
+
+    /// Bytes of a block that are tried; all of it where time is no object.
+    fn sample_bytes(&self, block: usize) -> usize {
+        match self {
+            Self::Smallest => block,
+            Self::Fastest => 16 << 10,
+            _ => 32 << 10,
+        }
+    }
+
+    /// Largest block, in bytes: wider ones show more of the set to the coder, narrower ones are read sooner.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        match self {
+            Self::Smallest => 32 << 20,
+            _ => 4 << 20,
+        }
+    }
+}
+
+/// Nanoseconds per input byte of a step on one core of the measuring machine (see the design note), rounded.
+fn time_of(step: &Step) -> f64 {
+    match step {
+        Step::Swap(_) => 0.15,
+        Step::Shuffle(2 | 8) => 0.25,
+        Step::Shuffle(_) => 0.7,
+        Step::BitShuffle(_) => 0.8,
+        Step::XorBase => 0.15,
+        Step::Difference(lane) | Step::DifferenceBase(lane) => 2.4 / lane.size() as f64,
+        Step::Lorenzo(lane) => 5.0 / lane.size() as f64,
+        Step::Ragged => 1.5,
+        Step::Lz4 => 1.6,
+        Step::Zstd(level) => zstd_time(*level),
+        Step::Planes(_, level) => 0.3 + 0.6 * zstd_time(*level),
+        Step::Gzip(_) => 30.0,
+        Step::Pco(lane, level) => (6.0 + 3.0 * f64::from(*level)) / lane.size() as f64,
+        Step::Fpc(_) => 1.5,
+        Step::MixNumbers(lane) => 3000.0 / lane.size() as f64,
+        Step::MixBytes(_) => 1500.0,
+    }
+}
+
+fn zstd_time(level: i32) -> f64 {
+    match level {
+        ..=1 => 1.6,
+        2..=3 => 2.8,
+        4..=9 => 12.0,
+        10..=15 => 60.0,
+        _ => 300.0,
+    }
+}
+
+fn chain_time(steps: &[Step]) -> f64 {
+    steps.iter().map(time_of).sum()
+}
+
+/// A block that wants a chain.
+pub(crate) struct Sample<'block> {
+    pub(crate) raw: &'block [u8],
+    pub(crate) data_type: Option<DataType>,
+    pub(crate) shapes: &'block [Shape],
+    pub(crate) base: &'block [u8],
+}
+
+/// The chain for a block; the empty chain stores it.
+pub(crate) fn choose(mode: &Mode, block: &Sample<'_>, remembered: Option<&[Step]>) -> Vec<Step> {
+    let mut candidates = candidates(mode, block);
+    candidates.extend(remembered.map(<[Step]>::to_vec));
+    if let [only] = candidates.as_slice() {
+        return only.clone();
+    }
+    let part = reduced(block, mode.sample_bytes(block.raw.len()));
+    let side = Side { shapes: &part.shapes, base: &part.base };
+    let raw_time = |steps: &[Step]| part.raw.len() as f64 * chain_time(steps) * 1e-9;
+    let cost = |steps: &[Step]| {
+        let stored = encode(steps, &part.raw, side).map_or(f64::INFINITY, |stored| stored.len() as f64);
+        match mode.sink_speed() {
+            0.0 => stored,
+            speed => stored / speed + raw_time(steps),
+        }
+    };
+    let allowed = candidates.into_iter().filter(|steps| chain_time(steps) <= mode.time_max());
+    let costed = allowed.map(|steps| (cost(&steps), steps));
+    let best =
+        costed.min_by(|(one, _), (other, _)| one.total_cmp(other)).map_or_else(Vec::new, |(_, steps)| steps);
+    let sampled = encode(&best, &part.raw, side).map_or(part.raw.len(), |stored| stored.len());
+    let ratio = part.raw.len() as f64 / sampled.max(1) as f64;
+    let patient = matches!(mode, Mode::Default | Mode::Auto(_)) && ratio < REPEATS_RATIO_MAX;
+    if patient && repeated_share(block.raw) > REPEATS_MIN {
+        let stored =
+            encode(&REPEATS_CHAIN, block.raw, Side::default()).map_or(usize::MAX, |stored| stored.len());
+        if (stored as f64) < block.raw.len() as f64 / ratio {
+            return REPEATS_CHAIN.to_vec();
+        }
+    }
+    best
+}
+
+/// What finds values again that lie far apart, as in symmetric fields: no sample shows how well.
+const REPEATS_CHAIN: [Step; 1] = [Step::Zstd(9)];
+/// Share of 8-byte words that must occur before for a block to be searched for repeats.
+const REPEATS_MIN: f64 = 0.15;
+/// Blocks that shrink more than this without a search are not searched.
+const REPEATS_RATIO_MAX: f64 = 2.0;
+
+/// Share of the aligned 8-byte words that occurred before, from one word in sixteen, chosen by its value.
+fn repeated_share(raw: &[u8]) -> f64 {
+    let mut seen = std::collections::HashSet::new();
+    let (mut chosen, mut repeated) = (0_u32, 0_u32);
+    for word in raw.as_chunks::<8>().0 {
+        let mixed = u64::from_le_bytes(*word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        if mixed >> 60 == 0 {
+            chosen += 1;
+            repeated += u32::from(!seen.insert(mixed));
+        }
+    }
+    f64::from(repeated) / f64::from(chosen.max(1))
+}
+
+/// A part of a block that is small enough to be tried.
+struct Reduced {
+    raw: Vec<u8>,
+    shapes: Vec<Shape>,
+    base: Vec<u8>,
+}
+
+/// Runs from three places of the block; shapes are kept when the whole block is taken, else cut to slabs.
+fn reduced(block: &Sample<'_>, limit: usize) -> Reduced {
+    if block.raw.len() <= limit {
+        return Reduced { raw: block.raw.to_vec(), shapes: block.shapes.to_vec(), base: block.base.to_vec() };
+    }
+    const PLACES: usize = 3;
+    let size = element_size(block);
+    let mut part = Reduced { raw: Vec::new(), shapes: Vec::new(), base: Vec::new() };
+    let starts = member_starts(block, size);
+    for place in 0..PLACES {
+        let wanted = block.raw.len() / PLACES * place;
+        let (start, length, shape) = slab_at(&starts, wanted, limit / PLACES, block.raw.len(), size);
+        let range = start..start + length;
+        part.raw.extend_from_slice(block.raw.get(range.clone()).unwrap_or_default());
+        part.base.extend_from_slice(block.base.get(range).unwrap_or_default());
+        part.shapes.push(shape);
+    }
+    part
+}
+
+fn element_size(block: &Sample<'_>) -> usize {
+    block.data_type.map_or(1, |data_type| data_type.size as usize)
+}
+
+/// First byte and shape of every member.
+fn member_starts<'block>(block: &Sample<'block>, size: usize) -> Vec<(usize, &'block Shape)> {
+    let mut start = 0;
+    let mut starts = Vec::new();
+    for shape in block.shapes {
+        starts.push((start, shape));
+        start += shape
+            .0
+            .iter()
+            .fold(size, |bytes, length| bytes.saturating_mul(usize::try_from(*length).unwrap_or(usize::MAX)));
+    }
+    starts
+}
+
+/// Some rows of the member that holds byte `wanted`: first byte, bytes and shape.
+fn slab_at(
+    starts: &[(usize, &Shape)],
+    wanted: usize,
+    bytes: usize,
+    total: usize,
+    size: usize,
+) -> (usize, usize, Shape) {
+    let index = starts.partition_point(|(start, _)| *start <= wanted).saturating_sub(1);
+    let flat_bytes = bytes / size * size;
+    let flat = (wanted / size * size, flat_bytes.min(total), Shape(vec![(flat_bytes / size) as u64]));
+    let Some((member_start, shape)) = starts.get(index) else { return flat };
+    let row = usize::try_from(shape.0.last().copied().unwrap_or(1)).unwrap_or(1).saturating_mul(size).max(1);
+    let end = starts.get(index + 1).map_or(total, |(start, _)| *start);
+    let rows = (bytes / row).min((end - member_start) / row);
+    if rows < 2 {
+        return flat;
+    }
+    // Two-dimensional slabs keep the neighbourhood along the two fastest dimensions.
+    let shape = Shape(vec![rows as u64, (row / size) as u64]);
+    let first = (wanted - member_start) / row;
+    let first = first.min((end - member_start) / row - rows);
+    (member_start + first * row, rows * row, shape)
+}
+
+fn candidates(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
+    match mode {
+        Mode::Fixed(steps) => return vec![steps.clone()],
+        Mode::Paper => return vec![papers_choice(block.data_type)],
+        // A sample would cut the records, so what their lengths say is believed.
+        Mode::Default | Mode::Auto(_) if has_ragged_records(block) => {
+            return vec![vec![Step::Ragged, Step::Planes(8, 3)]];
+        }
+        _ => {}
+    }
+    let mut chains = match block.data_type.and_then(|data_type| Some((data_type, Lane::of(data_type)?))) {
+        Some((data_type, lane)) => numeric(mode, data_type, lane, block),
+        None => untyped(mode, block),
+    };
+    chains.push(Vec::new());
+    chains
+}
+
+fn has_ragged_records(block: &Sample<'_>) -> bool {
+    let doubles = block.data_type.is_some_and(|data_type| Lane::of(data_type) == Some(Lane::F64));
+    doubles && records_apply(block.raw)
+}
+
+fn swap(data_type: DataType, lane: Lane) -> Vec<Step> {
+    let size = u32::try_from(lane.size()).unwrap_or(1);
+    if data_type.order == ByteOrder::Big { vec![Step::Swap(size)] } else { Vec::new() }
+}
+
+fn papers_choice(data_type: Option<DataType>) -> Vec<Step> {
+    let second_pass = Step::Gzip(6);
+    let Some((data_type, lane)) = data_type.and_then(|data_type| Some((data_type, Lane::of(data_type)?)))
+    else {
+        return vec![Step::Lz4, second_pass];
+    };
+    let first = match lane {
+        Lane::F64 => vec![Step::Fpc(16)],
+        Lane::F32 => vec![Step::Difference(lane), Step::Pco(Lane::U32, 8)],
+        _ => vec![Step::Lz4],
+    };
+    [swap(data_type, lane), first, vec![second_pass]].concat()
+}
+
+/// The lane of the distances that a predictor leaves.
+fn distances(lane: Lane) -> Lane {
+    match lane.size() {
+        2 => Lane::U16,
+        4 => Lane::U32,
+        _ => Lane::U64,
+    }
+}
+
+fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> Vec<Vec<Step>> {
+    let has_base = !block.base.is_empty();
+    let size = u32::try_from(lane.size()).unwrap_or(1);
+    let plain = match mode {
+        Mode::Fastest => vec![
+            vec![Step::Planes(size, 1)],
+            vec![Step::Lorenzo(lane), Step::Planes(size, 1)],
+            vec![Step::Zstd(1)],
+            vec![Step::Lz4],
+        ],
+        Mode::Smallest => vec![
+            vec![Step::MixNumbers(lane)],
+            vec![Step::Pco(lane, 12)],
+            vec![Step::Lorenzo(lane), Step::Pco(distances(lane), 12)],
+            vec![Step::Shuffle(size), Step::Zstd(19)],
+            vec![Step::Zstd(19)],
+        ],
+        _ => vec![
+            vec![Step::Planes(size, 1)],
+            vec![Step::Lorenzo(lane), Step::Planes(size, 1)],
+            vec![Step::Shuffle(size), Step::Zstd(3)],
+            vec![Step::Lorenzo(lane), Step::Shuffle(size), Step::Zstd(3)],
+            vec![Step::Pco(lane, 4)],
+            vec![Step::Pco(lane, 8)],
+            vec![Step::Lorenzo(lane), Step::Pco(distances(lane), 2)],
+            vec![Step::Zstd(1)],
+            vec![Step::Zstd(3)],
+        ],
+    };
+    let level = if *mode == Mode::Smallest { 19 } else { 1 };
+    let against = if has_base {
+        vec![
+            vec![Step::XorBase, Step::Planes(size, level)],
+            vec![Step::DifferenceBase(lane), Step::Planes(size, level)],
+            vec![Step::DifferenceBase(lane), Step::Pco(distances(lane), 8)],
+        ]
+    } else {
+        Vec::new()
+    };
+    let ragged = *mode == Mode::Smallest && has_ragged_records(block);
+    let plain = plain.into_iter().chain(ragged.then(|| vec![Step::Ragged, Step::MixNumbers(lane)]));
+    let prefix = swap(data_type, lane);
+    // The base is stored in the file's own byte order, so the exclusive or and the distance come before any swap.
+    let swapped = plain.map(|chain| [prefix.clone(), chain].concat());
+    let against =
+        against.into_iter().filter(|chain| prefix.is_empty() || chain.first() == Some(&Step::XorBase));
+    swapped.chain(against).collect()
+}
+
+/// Bytes without a type: as they are, or as records of the length that the bytes themselves suggest.
+fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
+    let levels: &[i32] = match mode {
+        Mode::Fastest => &[1],
+        Mode::Smallest => &[19, 22],
+        _ => &[1, 3],
+    };
+    let record = record_length(block.raw);
+    let mut chains = Vec::new();
+    for level in levels {
+        chains.push(vec![Step::Zstd(*level)]);
+        if let Some(record) = record {
+            chains.push(vec![Step::Shuffle(record), Step::Zstd(*level)]);
+        }
+    }
+    if *mode == Mode::Smallest {
+        chains.push(vec![Step::MixBytes(record.unwrap_or(1))]);
+    } else {
+        chains.push(vec![Step::Lz4]);
+    }
+    if !block.base.is_empty() {
+        chains.extend(levels.iter().map(|level| vec![Step::XorBase, Step::Zstd(*level)]));
+    }
+    chains
+}
+
+/// Longest record that is looked for, in bytes.
+const RECORD_MAX: usize = 512;
+/// Bytes that are looked at for records.
+const RECORD_SAMPLE: usize = 16 << 10;
+
+/// The distance at which most bytes repeat, if it stands out: the length of the records that the bytes are made of.
+pub(crate) fn record_length(bytes: &[u8]) -> Option<u32> {
+    let middle = bytes.len() / 2;
+    let sample = bytes.get(middle..).unwrap_or_default();
+    let sample = sample.get(..RECORD_SAMPLE.min(sample.len()))?;
+    if sample.len() < RECORD_MAX * 8 {
+        return None;
+    }
+    let repeats = |distance: usize| {
+        sample.iter().zip(sample.iter().skip(distance)).filter(|(one, other)| one == other).count()
+    };
+    let counts: Vec<usize> = (2..=RECORD_MAX).map(repeats).collect();
+    let most = counts.iter().max().copied()?;
+    let mean = counts.iter().sum::<usize>() / counts.len().max(1);
+    // The shortest distance that comes close to the best: its multiples repeat as often.
+    let shortest = counts.iter().position(|count| count * 20 >= most * 19)?;
+    let stands_out = most > mean + mean / 4 + sample.len() / 50;
+    stands_out.then(|| u32::try_from(shortest + 2).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_found_by_looking_at_the_bytes() {
+        let mut state = 1_u32;
+        let mut noise = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state.to_le_bytes()[3]
+        };
+        let records: Vec<u8> = (0..1000_u32)
+            .flat_map(|n| [&[7_u8; 40][..], &n.to_le_bytes(), &[noise(), noise(), noise(), noise()]].concat())
+            .collect();
+        assert_eq!(record_length(&records), Some(48));
+        let random: Vec<u8> = (0..50_000).map(|_| noise()).collect();
+        assert_eq!(record_length(&random), None);
+    }
+}

@@ -1,0 +1,21 @@
+//! Codecs as chains of steps: every step turns bytes into bytes, and its inverse turns them back exactly.
+//!
+//! Pure. Relies on one module per family of steps. The idea: a block's recipe is plain data that stands in the
+//! container, so that a reader needs no choice and no search, and new chains cost no new format. Steps work on bit
+//! patterns: NaN payloads, signed zeros and subnormals come back as they were.
+
+mod fpc;
+mod general;
+mod lane;
+mod lorenzo;
+mod mix;
+mod numbers;
+mod planes;
+mod ragged;
+mod shuffle;
+mod step;
+
+pub use lane::Lane;
+pub(crate) use ragged::applies as records_apply;
+pub use step::{CodecError, Shape, Side, Step, decode, encode};
+pub(crate) use step::{put_number, take_number};

@@ -1,0 +1,98 @@
+//! Records that begin with their own length: LAMMPS packs each atom so, as doubles, and bonded atoms have longer ones.
+//!
+//! Relies on nothing. The idea: sorted by position in the record, lengths stand with lengths and coordinates with
+//! coordinates, as transposing does for records of one length. What doesn't parse to the end stays as it is.
+
+use super::step::{CodecError, Result, put_number, take_number};
+
+/// Longest believed record, in doubles.
+const RECORD_MAX: f64 = 4096.0;
+
+type Word = [u8; 8];
+
+/// The number of records, then column by column: the lengths of all records, their second doubles, and so on. Zero
+/// records stand for bytes that are left as they are.
+pub(crate) fn forward(bytes: &[u8]) -> Vec<u8> {
+    let (words, tail) = bytes.as_chunks::<8>();
+    let mut out = Vec::with_capacity(bytes.len() + 10);
+    let records = records_of(words).filter(|_| tail.is_empty()).unwrap_or_default();
+    put_number(&mut out, records.len() as u64);
+    if records.is_empty() {
+        out.extend_from_slice(bytes);
+    }
+    let columns = records.iter().map(|record| record.len()).max().unwrap_or(0);
+    for column in 0..columns {
+        out.extend(records.iter().filter_map(|record| record.get(column)).flatten());
+    }
+    out
+}
+
+/// Whether the bytes are such records, so that the step can win anything.
+pub(crate) fn applies(bytes: &[u8]) -> bool {
+    let (words, tail) = bytes.as_chunks::<8>();
+    tail.is_empty() && records_of(words).is_some()
+}
+
+/// The records, if lengths lead from the first word exactly to the end.
+fn records_of(words: &[Word]) -> Option<Vec<&[Word]>> {
+    let mut records = Vec::new();
+    let mut rest = words;
+    while let Some(first) = rest.first() {
+        let (record, after) = rest.split_at_checked(length_of(*first)?)?;
+        records.push(record);
+        rest = after;
+    }
+    (!records.is_empty()).then_some(records)
+}
+
+fn length_of(word: Word) -> Option<usize> {
+    let length = f64::from_le_bytes(word);
+    let whole = (1.0..=RECORD_MAX).contains(&length) && length.fract() == 0.0;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a whole number up to RECORD_MAX"
+    )]
+    whole.then_some(length as usize)
+}
+
+/// The inverse of [`forward`].
+pub(crate) fn backward(body: &[u8], length: usize) -> Result<Vec<u8>> {
+    let damaged = |detail| CodecError::damaged("ragged", detail);
+    let mut rest = body;
+    let count = take_number(&mut rest).and_then(|count| usize::try_from(count).ok());
+    let count = count.ok_or_else(|| damaged("no number of records"))?;
+    if count == 0 {
+        return Ok(rest.to_vec());
+    }
+    let words = rest.as_chunks::<8>().0;
+    let heads = words.get(..count).ok_or_else(|| damaged("too few records"))?;
+    let lengths = heads.iter().map(|head| length_of(*head)).collect::<Option<Vec<_>>>();
+    let lengths = lengths.ok_or_else(|| damaged("a record without a length"))?;
+    let starts: Vec<usize> = lengths
+        .iter()
+        .scan(0, |next, length| {
+            let start = *next;
+            *next += length;
+            Some(start)
+        })
+        .collect();
+    if lengths.iter().sum::<usize>() != words.len() || words.len() * 8 != length {
+        return Err(damaged("lengths that don't add up"));
+    }
+    Ok(scatter(words, &lengths, &starts))
+}
+
+fn scatter(words: &[Word], lengths: &[usize], starts: &[usize]) -> Vec<u8> {
+    let mut out = vec![Word::default(); words.len()];
+    let mut next = words.iter();
+    for column in 0..lengths.iter().max().copied().unwrap_or(0) {
+        let present = lengths.iter().zip(starts).filter(|(length, _)| **length > column);
+        for ((_, start), word) in present.zip(&mut next) {
+            if let Some(target) = out.get_mut(start + column) {
+                *target = *word;
+            }
+        }
+    }
+    out.into_flattened()
+}

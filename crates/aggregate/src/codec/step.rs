@@ -1,0 +1,274 @@
+//! The chain: steps in order when packing, their inverses backwards when unpacking.
+//!
+//! Relies on the step modules. The idea: filters keep the length; every other step writes the length it was given in
+//! front of its output, so that any chain can be undone, and a damaged length is refused before memory is taken.
+
+use std::borrow::Cow;
+
+use minicbor::{Decode, Encode};
+
+use super::lane::Lane;
+use super::{fpc, general, lorenzo, mix, numbers, planes, ragged, shuffle};
+
+/// One step of a chain. Numbers are part of the container format.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode)]
+pub enum Step {
+    /// Reverses the bytes of every element of this size: big-endian numbers become little-endian.
+    #[n(0)]
+    Swap(#[n(0)] u32),
+    /// Byte planes: first bytes of all elements of this size, then second bytes, and so on; also the transposition of
+    /// records of any length.
+    #[n(1)]
+    Shuffle(#[n(0)] u32),
+    /// Bit planes of elements of this size.
+    #[n(2)]
+    BitShuffle(#[n(0)] u32),
+    /// Distance from the Lorenzo prediction in up to three dimensions (Ibarria et al. 2003; fpzip).
+    #[n(3)]
+    Lorenzo(#[n(0)] Lane),
+    /// Distance from the element before.
+    #[n(4)]
+    Difference(#[n(0)] Lane),
+    /// Exclusive or with the same bytes of the base set.
+    #[n(5)]
+    XorBase,
+    /// Distance from the same element of the base set.
+    #[n(6)]
+    DifferenceBase(#[n(0)] Lane),
+    /// Records that begin with their own length, as 64-bit floats, sorted by position in the record (LAMMPS).
+    #[n(7)]
+    Ragged,
+    /// LZ4 block.
+    #[n(16)]
+    Lz4,
+    /// One zstd frame; its level counts for packing only.
+    #[n(17)]
+    Zstd(#[n(0)] i32),
+    /// gzip at this level.
+    #[n(18)]
+    Gzip(#[n(0)] u32),
+    /// pcodec: numbers of a lane at this level.
+    #[n(19)]
+    Pco(#[n(0)] Lane, #[n(1)] u32),
+    /// FPC (Burtscher and Ratanaworabhan 2009) with tables of 2 to this power entries; elements are 64 bits.
+    #[n(20)]
+    Fpc(#[n(0)] u32),
+    /// Byte planes of elements of this size, each stored, constant or zstd at this level, whichever is right for it.
+    #[n(21)]
+    Planes(#[n(0)] u32, #[n(1)] i32),
+    /// Context mixing over elements of a lane: the densest and slowest.
+    #[n(22)]
+    MixNumbers(#[n(0)] Lane),
+    /// Context mixing over bytes that stand in records of this length.
+    #[n(23)]
+    MixBytes(#[n(0)] u32),
+}
+
+impl Step {
+    /// The step looks at the members' shapes.
+    #[must_use]
+    pub fn needs_shapes(&self) -> bool {
+        matches!(self, Self::Lorenzo(_) | Self::MixNumbers(_))
+    }
+
+    /// The step looks at the base set.
+    #[must_use]
+    pub fn needs_base(&self) -> bool {
+        matches!(self, Self::XorBase | Self::DifferenceBase(_))
+    }
+}
+
+/// Lengths of the dimensions of one member of a block, the slowest first, in elements.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Encode, Decode)]
+#[cbor(transparent)]
+pub struct Shape(#[n(0)] pub Vec<u64>);
+
+impl Shape {
+    /// At most three dimensions: slower ones are joined into the first.
+    #[must_use]
+    pub(crate) fn three(&self) -> [usize; 3] {
+        let length =
+            |index: usize| self.0.len().checked_sub(index + 1).and_then(|at| self.0.get(at)).copied();
+        let joined = |from: usize| {
+            let slower = self.0.len().saturating_sub(from);
+            self.0.iter().take(slower).fold(1_u64, |product, length| product.saturating_mul(*length))
+        };
+        let narrow = |length: u64| usize::try_from(length).unwrap_or(usize::MAX);
+        [narrow(joined(2)), narrow(length(1).unwrap_or(1)), narrow(length(0).unwrap_or(1))]
+    }
+}
+
+/// What a chain may look at besides the block.
+#[derive(Clone, Copy, Default)]
+pub struct Side<'a> {
+    /// Shapes of the block's members, one after the other; empty for flat bytes.
+    pub shapes: &'a [Shape],
+    /// The same bytes in the base set; empty without one.
+    pub base: &'a [u8],
+}
+
+/// Why a chain can't be run.
+#[derive(Debug, thiserror::Error)]
+pub enum CodecError {
+    /// The stored bytes don't have the form that the step writes.
+    #[error("the stored bytes of step {step} are damaged: {detail}")]
+    Damaged {
+        /// Name of the step.
+        step: &'static str,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The block doesn't suit the step.
+    #[error("step {step} can't work here: {detail}")]
+    Unsuitable {
+        /// Name of the step.
+        step: &'static str,
+        /// Why not.
+        detail: &'static str,
+    },
+}
+
+impl CodecError {
+    pub(crate) fn damaged(step: &'static str, detail: impl ToString) -> Self {
+        Self::Damaged { step, detail: detail.to_string() }
+    }
+}
+
+pub(crate) type Result<T> = std::result::Result<T, CodecError>;
+
+/// Runs a chain forward.
+///
+/// # Errors
+/// When a step doesn't suit the block: a base of another length, or a compressor that refuses.
+pub fn encode(steps: &[Step], raw: &[u8], side: Side<'_>) -> Result<Vec<u8>> {
+    let mut bytes = Cow::Borrowed(raw);
+    for step in steps {
+        bytes = Cow::Owned(forward(step, &bytes, side)?);
+    }
+    Ok(bytes.into_owned())
+}
+
+/// Runs a chain backward; `length` is that of the block.
+///
+/// # Errors
+/// When the stored bytes are damaged; never panics on them.
+pub fn decode(steps: &[Step], stored: &[u8], length: usize, side: Side<'_>) -> Result<Vec<u8>> {
+    let limit = length_limit(length);
+    let mut bytes = Cow::Borrowed(stored);
+    for step in steps.iter().rev() {
+        bytes = Cow::Owned(backward(step, &bytes, limit, side)?);
+    }
+    if bytes.len() != length {
+        return Err(CodecError::damaged("chain", format!("{} bytes instead of {length}", bytes.len())));
+    }
+    Ok(bytes.into_owned())
+}
+
+/// Longest intermediate result of a block: a step may make incompressible bytes a little longer.
+fn length_limit(length: usize) -> usize {
+    length.saturating_mul(2).saturating_add(1 << 20)
+}
+
+fn forward(step: &Step, bytes: &[u8], side: Side<'_>) -> Result<Vec<u8>> {
+    Ok(match step {
+        Step::Swap(size) => shuffle::swap(bytes, size_of(*size)),
+        Step::Shuffle(size) => shuffle::shuffle(bytes, size_of(*size)),
+        Step::BitShuffle(size) => shuffle::bit_shuffle(bytes, size_of(*size)),
+        Step::Lorenzo(lane) => lorenzo::forward(*lane, bytes, side.shapes),
+        Step::Difference(lane) => numbers::difference(*lane, bytes),
+        Step::XorBase => numbers::xor(bytes, side.base)?,
+        Step::DifferenceBase(lane) => numbers::difference_base(*lane, bytes, side.base)?,
+        Step::Ragged => with_length(bytes, ragged::forward(bytes)),
+        Step::Lz4 => with_length(bytes, lz4_flex::block::compress(bytes)),
+        Step::Zstd(level) => with_length(bytes, general::zstd(bytes, *level)?),
+        Step::Gzip(level) => with_length(bytes, general::gzip(bytes, *level)?),
+        Step::Pco(lane, level) => with_length(bytes, numbers::pco(*lane, bytes, *level)?),
+        Step::Fpc(table_bits) => with_length(bytes, fpc::compress(bytes, *table_bits)),
+        Step::Planes(size, level) => with_length(bytes, planes::compress(bytes, size_of(*size), *level)?),
+        Step::MixNumbers(lane) => with_length(bytes, mix::compress_numbers(*lane, bytes, side)),
+        Step::MixBytes(record) => with_length(bytes, mix::compress_bytes(size_of(*record), bytes)),
+    })
+}
+
+fn backward(step: &Step, bytes: &[u8], limit: usize, side: Side<'_>) -> Result<Vec<u8>> {
+    let (length, body) =
+        if changes_length(step) { split_length(bytes, limit)? } else { (bytes.len(), bytes) };
+    let decoded = match step {
+        Step::Swap(size) => shuffle::swap(body, size_of(*size)),
+        Step::Shuffle(size) => shuffle::unshuffle(body, size_of(*size)),
+        Step::BitShuffle(size) => shuffle::bit_unshuffle(body, size_of(*size)),
+        Step::Lorenzo(lane) => lorenzo::backward(*lane, body, side.shapes),
+        Step::Difference(lane) => numbers::sum(*lane, body),
+        Step::XorBase => numbers::xor(body, side.base)?,
+        Step::DifferenceBase(lane) => numbers::sum_base(*lane, body, side.base)?,
+        Step::Ragged => ragged::backward(body, length)?,
+        Step::Lz4 => lz4_flex::block::decompress(body, length).map_err(|e| CodecError::damaged("lz4", e))?,
+        Step::Zstd(_) => general::unzstd(body, length)?,
+        Step::Gzip(_) => general::ungzip(body, length)?,
+        Step::Pco(lane, _) => numbers::unpco(*lane, body, length)?,
+        Step::Fpc(table_bits) => fpc::decompress(body, *table_bits, length)?,
+        Step::Planes(size, _) => planes::decompress(body, size_of(*size), length)?,
+        Step::MixNumbers(lane) => mix::decompress_numbers(*lane, body, length, side),
+        Step::MixBytes(record) => mix::decompress_bytes(size_of(*record), body, length),
+    };
+    if decoded.len() == length {
+        Ok(decoded)
+    } else {
+        Err(CodecError::damaged("chain", "a step's length is wrong"))
+    }
+}
+
+fn changes_length(step: &Step) -> bool {
+    !matches!(
+        step,
+        Step::Swap(_)
+            | Step::Shuffle(_)
+            | Step::BitShuffle(_)
+            | Step::Lorenzo(_)
+            | Step::Difference(_)
+            | Step::XorBase
+            | Step::DifferenceBase(_)
+    )
+}
+
+/// Element sizes are at least 1.
+fn size_of(size: u32) -> usize {
+    usize::try_from(size).unwrap_or(1).max(1)
+}
+
+/// The output of a step behind the length of its input, as a LEB128 number.
+fn with_length(input: &[u8], output: Vec<u8>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(output.len() + 10);
+    put_number(&mut bytes, input.len() as u64);
+    bytes.extend_from_slice(&output);
+    bytes
+}
+
+pub(crate) fn put_number(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(0x80 | (value & 0x7f) as u8);
+        value >>= 7;
+    }
+    bytes.push((value & 0x7f) as u8);
+}
+
+/// Takes a LEB128 number off the front.
+pub(crate) fn take_number<'bytes>(bytes: &mut &'bytes [u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (first, rest): (&u8, &'bytes [u8]) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(first & 0x7f) << shift;
+        if first & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+fn split_length(bytes: &[u8], limit: usize) -> Result<(usize, &[u8])> {
+    let mut rest = bytes;
+    let length = take_number(&mut rest).and_then(|length| usize::try_from(length).ok());
+    let length = length.filter(|length| *length <= limit);
+    length.map(|length| (length, rest)).ok_or_else(|| CodecError::damaged("chain", "no believable length"))
+}

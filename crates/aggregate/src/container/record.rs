@@ -1,0 +1,277 @@
+//! What stands in a block: which bytes of which files, in which order, coded by which chain.
+//!
+//! Relies on [`crate::codec`]. The idea: members are a stream of small numbers, differences wherever neighbours are
+//! alike, because a set may have a million of them.
+
+use minicbor::{Decode, Encode};
+use stdchk_formats::Extent;
+
+use super::frame::HASH;
+use crate::codec::{Shape, Step};
+
+/// Where a member's bytes belong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// These ranges of the file, in this order.
+    Extents(Vec<Extent>),
+    /// This range of what no member with extents holds, taken in order of the file.
+    Rest(Extent),
+}
+
+impl Place {
+    /// Bytes of the member.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::Extents(extents) => extents.iter().fold(0, |sum, extent| sum.saturating_add(extent.length)),
+            Self::Rest(range) => range.length,
+        }
+    }
+}
+
+/// One run of bytes of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Position of the file in the files section.
+    pub file: u32,
+    /// Where the bytes belong.
+    pub place: Place,
+    /// Not in this block, but equal to this member (block, position) of an earlier one or of this.
+    pub same_as: Option<(u64, u32)>,
+    /// File of the base set that holds, in the same ranges, the bytes that this member is coded against.
+    pub base_file: Option<u32>,
+}
+
+/// The record of a block section, before it is put into columns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockRecord {
+    /// Number of the block, from 0.
+    pub number: u64,
+    /// Key of the group.
+    pub key: String,
+    /// The chain that coded the members' bytes.
+    pub steps: Vec<Step>,
+    /// Bytes of all members that are not `same_as` another.
+    pub raw_length: u64,
+    /// Hash of these bytes.
+    pub raw_hash: [u8; HASH],
+    /// The members.
+    pub members: Vec<Member>,
+    /// Shapes of the members that are not `same_as` another; empty when the chain needs none.
+    pub shapes: Vec<Shape>,
+}
+
+/// The record as it is stored.
+#[derive(Encode, Decode)]
+struct Stored {
+    #[n(0)]
+    number: u64,
+    #[n(1)]
+    key: String,
+    #[n(2)]
+    steps: Vec<Step>,
+    #[n(3)]
+    raw_length: u64,
+    #[cbor(n(4), with = "minicbor::bytes")]
+    raw_hash: [u8; HASH],
+    #[n(5)]
+    member_count: u64,
+    #[cbor(n(6), with = "minicbor::bytes")]
+    members: Vec<u8>,
+    /// How many members in a row have the shape.
+    #[n(7)]
+    shapes: Vec<(u64, Shape)>,
+}
+
+impl BlockRecord {
+    /// The stored form.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        for member in &self.members {
+            writer.member(self.number, member);
+        }
+        let mut shapes: Vec<(u64, Shape)> = Vec::new();
+        for shape in &self.shapes {
+            match shapes.last_mut() {
+                Some((count, last)) if last == shape => *count += 1,
+                _ => shapes.push((1, shape.clone())),
+            }
+        }
+        let stored = Stored {
+            number: self.number,
+            key: self.key.clone(),
+            steps: self.steps.clone(),
+            raw_length: self.raw_length,
+            raw_hash: self.raw_hash,
+            member_count: self.members.len() as u64,
+            members: writer.bytes,
+            shapes,
+        };
+        minicbor::to_vec(&stored).unwrap_or_default()
+    }
+
+    /// The record, if the bytes are one.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let stored: Stored = minicbor::decode(bytes).ok()?;
+        let mut reader = Reader { bytes: &stored.members, file: 0, position: 0 };
+        let mut members = Vec::new();
+        for _ in 0..stored.member_count {
+            members.push(reader.member(stored.number)?);
+        }
+        let mut shapes = Vec::new();
+        for (count, shape) in stored.shapes {
+            let count = usize::try_from(count).ok().filter(|count| shapes.len() + count <= members.len())?;
+            shapes.extend(std::iter::repeat_n(shape, count));
+        }
+        let Stored { number, key, steps, raw_length, raw_hash, .. } = stored;
+        Some(Self { number, key, steps, raw_length, raw_hash, members, shapes })
+    }
+}
+
+const REST: u64 = 1;
+const SAME: u64 = 2;
+const BASE: u64 = 4;
+
+/// Members as a stream of LEB128 numbers.
+#[derive(Default)]
+struct Writer {
+    bytes: Vec<u8>,
+    file: u32,
+    position: u64,
+}
+
+impl Writer {
+    fn number(&mut self, value: u64) {
+        crate::codec::put_number(&mut self.bytes, value);
+    }
+
+    /// A position, as its signed distance from where the last range ended.
+    fn position(&mut self, value: u64) {
+        let distance = value.wrapping_sub(self.position).cast_signed();
+        self.number(((distance << 1) ^ (distance >> 63)).cast_unsigned());
+    }
+
+    fn range(&mut self, range: Extent) {
+        self.position(range.offset);
+        self.number(range.length);
+        self.position = range.end();
+    }
+
+    fn member(&mut self, block: u64, member: &Member) {
+        let rest = if matches!(member.place, Place::Rest(_)) { REST } else { 0 };
+        let same = if member.same_as.is_some() { SAME } else { 0 };
+        let base = if member.base_file.is_some() { BASE } else { 0 };
+        self.number(rest | same | base);
+        let step = i64::from(member.file) - i64::from(self.file);
+        self.number(((step << 1) ^ (step >> 63)).cast_unsigned());
+        if step != 0 {
+            (self.file, self.position) = (member.file, 0);
+        }
+        match &member.place {
+            Place::Rest(range) => self.range(*range),
+            Place::Extents(extents) => {
+                self.number(extents.len() as u64);
+                extents.iter().for_each(|extent| self.range(*extent));
+            }
+        }
+        if let Some((number, position)) = member.same_as {
+            self.number(block.wrapping_sub(number));
+            self.number(u64::from(position));
+        }
+        if let Some(file) = member.base_file {
+            self.number(u64::from(file));
+        }
+    }
+}
+
+struct Reader<'bytes> {
+    bytes: &'bytes [u8],
+    file: u32,
+    position: u64,
+}
+
+impl Reader<'_> {
+    fn number(&mut self) -> Option<u64> {
+        crate::codec::take_number(&mut self.bytes)
+    }
+
+    fn signed(&mut self) -> Option<i64> {
+        let folded = self.number()?;
+        Some((folded >> 1).cast_signed() ^ (folded & 1).cast_signed().wrapping_neg())
+    }
+
+    fn range(&mut self) -> Option<Extent> {
+        let offset = self.position.wrapping_add_signed(self.signed()?);
+        let length = self.number()?;
+        self.position = offset.checked_add(length)?;
+        Some(Extent { offset, length })
+    }
+
+    fn member(&mut self, block: u64) -> Option<Member> {
+        let flags = self.number()?;
+        let step = self.signed()?;
+        if step != 0 {
+            self.file = u32::try_from(i64::from(self.file).checked_add(step)?).ok()?;
+            self.position = 0;
+        }
+        let place = if flags & REST != 0 {
+            Place::Rest(self.range()?)
+        } else {
+            let count = self.number()?;
+            Place::Extents((0..count).map(|_| self.range()).collect::<Option<Vec<_>>>()?)
+        };
+        let same_as = if flags & SAME != 0 {
+            let number = block.checked_sub(self.number()?)?;
+            Some((number, u32::try_from(self.number()?).ok()?))
+        } else {
+            None
+        };
+        let base_file = if flags & BASE != 0 { Some(u32::try_from(self.number()?).ok()?) } else { None };
+        Some(Member { file: self.file, place, same_as, base_file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> BlockRecord {
+        let extent = |offset, length| Extent { offset, length };
+        let member = |file, place, same_as, base_file| Member { file, place, same_as, base_file };
+        BlockRecord {
+            number: 7,
+            key: "Grid#/Density_F64LE_Array2D".to_owned(),
+            steps: vec![Step::Shuffle(8), Step::Zstd(3)],
+            raw_length: 96,
+            raw_hash: [9; HASH],
+            members: vec![
+                member(0, Place::Extents(vec![extent(100, 8), extent(40, 8)]), None, None),
+                member(3, Place::Extents(vec![extent(u64::MAX - 8, 8)]), Some((7, 0)), Some(2)),
+                member(1, Place::Rest(extent(0, 80)), Some((2, 5)), None),
+            ],
+            shapes: vec![Shape(vec![2]), Shape(vec![2])],
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was() {
+        assert_eq!(BlockRecord::from_bytes(&record().to_bytes()), Some(record()));
+    }
+
+    #[test]
+    fn cut_and_changed_records_are_refused_or_decoded_without_panic() {
+        let bytes = record().to_bytes();
+        for length in 0..bytes.len() {
+            assert_eq!(BlockRecord::from_bytes(&bytes[..length]), None);
+        }
+        for position in 0..bytes.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[position] = value;
+                drop(BlockRecord::from_bytes(&changed));
+            }
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Data-aware aggregation and compression of checkpoint sets, after mcrEngine (SC'12), and the container it writes.
+//!
+//! Relies on `stdchk-formats` for what is in a file. The idea: files are cut into members (variables, or what is left of
+//! a file), like members of all ranks are merged into blocks, every block is coded by the chain of steps that sampling
+//! found best for it, and a container holds the blocks and what goes where. The core (keys, plans, codecs, container) is
+//! pure; [`pack()`] and [`Container`] are the thin shell that touches files and threads.
+//! `docs/FORMAT-container.md` describes the bytes, `docs/design/0200-aggregation.md` the decisions.
+
+pub mod codec;
+pub mod container;
+pub mod limits;
+
+mod choose;
+mod error;
+mod key;
+mod npy;
+mod pack;
+mod plan;
+mod source;
+mod unpack;
+
+pub use choose::Mode;
+pub use error::AggregateError;
+pub use key::KeyRule;
+pub use pack::{Packed, Packing, pack};
+pub use plan::{MergeScheme, PlanOptions};
+pub use source::{Input, inputs_of};
+pub use unpack::{BaseSet, Container, ListedFile, ListedVariable, Unpacked};

@@ -1,0 +1,162 @@
+//! From a plan to raw blocks: members are read in order, and those that were seen before are only referred to.
+//!
+//! Relies on [`crate::plan`] and `blake3`. The idea: identical variables and replicated arrays are found by a hash of
+//! their bytes, across names and ranks; what remains fills blocks of one group up to their limit.
+
+use std::collections::HashMap;
+
+use stdchk_formats::{DataType, Extent};
+
+use crate::container::{BlockRecord, Place};
+use crate::error::{AggregateError, Result};
+use crate::limits::RECORD_MAX;
+use crate::plan::{Group, Plan, Planned, cut, part_of_extents};
+use crate::source::Opened;
+use crate::unpack::BaseSet;
+
+/// Smallest member that is looked for elsewhere, in bytes: shorter ones cost more to refer to than to repeat.
+const SHARED_MIN: u64 = 256;
+/// Most members that are remembered: 64 MiB of hashes.
+const SEEN_MAX: usize = 1 << 20;
+
+/// A block before it is coded.
+pub(super) struct RawBlock {
+    pub(super) record: BlockRecord,
+    pub(super) raw: Vec<u8>,
+    /// The same bytes in the base set; empty unless every member has them.
+    pub(super) base: Vec<u8>,
+    pub(super) data_type: Option<DataType>,
+}
+
+/// Reads a plan block by block.
+pub(super) struct Assembler<'a> {
+    files: &'a [Opened],
+    plan: Plan,
+    block_bytes: u64,
+    base: Option<&'a BaseSet>,
+    seen: HashMap<[u8; 32], (u64, u32)>,
+    next_number: u64,
+    /// Bytes of members that were only referred to.
+    pub(super) repeated_bytes: u64,
+}
+
+impl<'a> Assembler<'a> {
+    pub(super) fn new(files: &'a [Opened], plan: Plan, block_bytes: u64, base: Option<&'a BaseSet>) -> Self {
+        Self { files, plan, block_bytes, base, seen: HashMap::new(), next_number: 0, repeated_bytes: 0 }
+    }
+
+    /// Hands every block to `take`, until it wants no more.
+    pub(super) fn run(&mut self, mut take: impl FnMut(RawBlock) -> bool) -> Result<()> {
+        for group in std::mem::take(&mut self.plan.groups) {
+            let mut block = self.start(&group);
+            let unit = row_bytes(&group);
+            let limit = self.block_bytes;
+            for member in group.members.iter().flat_map(|member| cut(member.clone(), limit, unit)) {
+                let full =
+                    !block.raw.is_empty() && block.raw.len() as u64 + member.member.place.length() > limit;
+                if full {
+                    let next = self.start(&group);
+                    if !take(std::mem::replace(&mut block, next)) {
+                        return Ok(());
+                    }
+                }
+                self.add(&mut block, member)?;
+            }
+            if !block.record.members.is_empty() && !take(block) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, group: &Group) -> RawBlock {
+        let record = BlockRecord {
+            number: self.next_number,
+            key: group.key.clone(),
+            steps: Vec::new(),
+            raw_length: 0,
+            raw_hash: [0; 16],
+            members: Vec::new(),
+            shapes: Vec::new(),
+        };
+        self.next_number += 1;
+        RawBlock { record, raw: Vec::new(), base: Vec::new(), data_type: group.data_type }
+    }
+
+    fn add(&mut self, block: &mut RawBlock, planned: Planned) -> Result<()> {
+        let Planned { mut member, shape } = planned;
+        let start = block.raw.len();
+        self.read(member.file, &member.place, &mut block.raw)?;
+        let bytes = block.raw.get(start..).unwrap_or_default();
+        let position = u32::try_from(block.record.members.len()).unwrap_or(u32::MAX);
+        member.same_as = self.seen_before(bytes, (block.record.number, position));
+        if member.same_as.is_some() {
+            self.repeated_bytes += bytes.len() as u64;
+            block.raw.truncate(start);
+        } else {
+            member.base_file = self.append_base(member.file, &member.place, start, &mut block.base)?;
+            block.record.shapes.push(shape);
+        }
+        block.record.raw_length = block.raw.len() as u64;
+        block.record.members.push(member);
+        Ok(())
+    }
+
+    /// Where the same bytes stand already; remembers them otherwise.
+    fn seen_before(&mut self, bytes: &[u8], here: (u64, u32)) -> Option<(u64, u32)> {
+        if (bytes.len() as u64) < SHARED_MIN {
+            return None;
+        }
+        let name = *blake3::hash(bytes).as_bytes();
+        let found = self.seen.get(&name).copied();
+        if found.is_none() && self.seen.len() < SEEN_MAX {
+            self.seen.insert(name, here);
+        }
+        found
+    }
+
+    fn read(&self, file: u32, place: &Place, buffer: &mut Vec<u8>) -> Result<()> {
+        let missing = || AggregateError::Invalid("a plan refers to no file".to_owned());
+        let index = usize::try_from(file).unwrap_or(usize::MAX);
+        let opened = self.files.get(index).ok_or_else(missing)?;
+        opened.append(&self.extents(index, place), buffer)
+    }
+
+    fn extents(&self, file: usize, place: &Place) -> Vec<Extent> {
+        match place {
+            Place::Extents(extents) => extents.clone(),
+            Place::Rest(range) => {
+                part_of_extents(self.plan.rests.get(file).map(Vec::as_slice).unwrap_or_default(), *range)
+            }
+        }
+    }
+
+    /// Appends the member's bytes in the base set, if it has a file of the same name pattern that holds the ranges.
+    fn append_base(
+        &self,
+        file: u32,
+        place: &Place,
+        start: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<u32>> {
+        let Some(base) = self.base.filter(|_| buffer.len() == start) else { return Ok(None) };
+        let Place::Extents(extents) = place else { return Ok(None) };
+        let index = usize::try_from(file).unwrap_or(usize::MAX);
+        let Some(opened) = self.files.get(index) else { return Ok(None) };
+        let Some(base_file) = base.counterpart(index, &opened.name, stdchk_formats::Source::size(opened))
+        else {
+            return Ok(None);
+        };
+        base.append(base_file, extents, buffer)?;
+        Ok(Some(base_file))
+    }
+}
+
+/// Bytes of one step along the slowest dimension of the group's first member, where that is the same for all.
+fn row_bytes(group: &Group) -> u64 {
+    let row = |planned: &Planned| {
+        let slowest = planned.shape.0.first().copied().unwrap_or(1).max(1);
+        planned.member.place.length() / slowest
+    };
+    group.members.first().map_or(1, row).clamp(1, RECORD_MAX)
+}

@@ -1,0 +1,199 @@
+//! Reading containers: all files at once, single files, ranges of files, variables.
+//!
+//! Relies on [`crate::container`] and [`crate::codec`]. The idea: a container is a set of sources again, so variables are
+//! listed and extracted by the same parsers that found them, reading only the blocks that hold what they look at.
+
+mod base;
+mod extract;
+mod map;
+mod open;
+mod restore;
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use stdchk_formats::Extent;
+
+use crate::codec::{Side, decode};
+use crate::container::{BlockRecord, Files, Place, hash};
+use crate::error::{AggregateError, Result};
+use crate::limits::BLOCK_MAX;
+pub use base::BaseSet;
+pub use extract::{ListedFile, ListedVariable};
+use map::Piece;
+pub use restore::Unpacked;
+
+/// Decoded blocks that are kept for the next read: one per file is what a reader in order needs.
+const CACHED_BLOCKS: usize = 8;
+
+/// A block as it stands in the container.
+struct Block {
+    record: BlockRecord,
+    payload: Extent,
+    payload_hash: [u8; 16],
+}
+
+type Decoded = Arc<Vec<u8>>;
+
+/// An opened container.
+pub struct Container {
+    path: PathBuf,
+    file: File,
+    files: Files,
+    /// By number; `None` where the section is lost.
+    blocks: Vec<Option<Block>>,
+    /// For every file, where its bytes are, in order.
+    maps: Vec<Vec<Piece>>,
+    base: Option<Arc<BaseSet>>,
+    cache: Mutex<VecDeque<(u64, Decoded)>>,
+}
+
+impl Container {
+    /// Opens a container that needs no base set.
+    ///
+    /// # Errors
+    /// When the file can't be read, is no container or needs a base.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::open_with_base(path, None)
+    }
+
+    /// Opens a container, with the set that its variables may be coded against.
+    ///
+    /// # Errors
+    /// When the file can't be read, is no container, or needs another base.
+    pub fn open_with_base(path: &Path, base: Option<Arc<BaseSet>>) -> Result<Self> {
+        let file = File::open(path).map_err(AggregateError::io("open", path))?;
+        let (files, blocks) = open::sections(path, &file)?;
+        let needed = files.base.filter(|needed| base.as_ref().is_none_or(|base| base.identity() != *needed));
+        if let Some(needed) = needed {
+            let base = needed.iter().map(|byte| format!("{byte:02x}")).collect();
+            return Err(AggregateError::BaseMissing { base });
+        }
+        let maps = map::maps(&files, &blocks);
+        Ok(Self { path: path.to_owned(), file, files, blocks, maps, base, cache: Mutex::default() })
+    }
+
+    /// Names of the files, in the order of the set.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.files.iter().map(|file| file.name.as_str())
+    }
+
+    /// The chains that coded the groups, to be tried again on the next set.
+    #[must_use]
+    pub fn chains(&self) -> std::collections::HashMap<String, Vec<crate::codec::Step>> {
+        let known = self.blocks.iter().flatten();
+        known.map(|block| (block.record.key.clone(), block.record.steps.clone())).collect()
+    }
+
+    /// Bytes of the whole container.
+    ///
+    /// # Errors
+    /// When the system can't say.
+    pub fn stored_bytes(&self) -> Result<u64> {
+        Ok(self.file.metadata().map_err(AggregateError::io("look at", &self.path))?.len())
+    }
+
+    /// Position of a file by its name.
+    pub(crate) fn position(&self, name: &str) -> Result<usize> {
+        let found = self.files.files.iter().position(|file| file.name == name);
+        found.ok_or_else(|| AggregateError::NotFound { what: "file", name: name.to_owned() })
+    }
+
+    /// Appends a range of a file to `buffer`, decoding only the blocks that hold it.
+    ///
+    /// # Errors
+    /// When the range leaves the file, or a block that holds part of it is damaged.
+    pub fn read(&self, file: usize, range: Extent, buffer: &mut Vec<u8>) -> Result<()> {
+        let outside =
+            || AggregateError::Invalid(format!("bytes {} to {} of a file", range.offset, range.end()));
+        let map = self.maps.get(file).ok_or_else(outside)?;
+        let mut position = range.offset;
+        while position < range.end() {
+            let index = map.partition_point(|piece| piece.file.end() <= position);
+            let piece = map.get(index).filter(|piece| piece.file.offset <= position);
+            let Some(piece) = piece else { return Err(self.lost(file, position)) };
+            let skip = position - piece.file.offset;
+            let length = (piece.file.length - skip).min(range.end() - position);
+            let block = self.cached(piece.block)?;
+            buffer.extend_from_slice(slice(&block, piece.start + skip, length).ok_or_else(outside)?);
+            position += length;
+        }
+        Ok(())
+    }
+
+    fn lost(&self, file: usize, position: u64) -> AggregateError {
+        let name = self.files.files.get(file).map_or("?", |file| &file.name);
+        AggregateError::Damaged {
+            offset: 0,
+            detail: format!("byte {position} of '{name}' is in no readable block"),
+        }
+    }
+
+    fn cached(&self, number: u64) -> Result<Decoded> {
+        let known = |cache: &VecDeque<(u64, Decoded)>| {
+            cache.iter().find(|(cached, _)| *cached == number).map(|(_, block)| Arc::clone(block))
+        };
+        if let Some(block) = self.cache.lock().ok().and_then(|cache| known(&cache)) {
+            return Ok(block);
+        }
+        let block = Arc::new(self.decode(number)?);
+        if let Ok(mut cache) = self.cache.lock() {
+            cache.push_front((number, Arc::clone(&block)));
+            cache.truncate(CACHED_BLOCKS);
+        }
+        Ok(block)
+    }
+
+    /// The bytes of a block, verified before and after decoding.
+    fn decode(&self, number: u64) -> Result<Vec<u8>> {
+        let lost = || AggregateError::Damaged { offset: 0, detail: format!("block {number} is lost") };
+        let index = usize::try_from(number).unwrap_or(usize::MAX);
+        let block = self.blocks.get(index).and_then(Option::as_ref).ok_or_else(lost)?;
+        let damaged =
+            |detail: &str| AggregateError::Damaged { offset: block.payload.offset, detail: detail.into() };
+        let raw_length = usize::try_from(block.record.raw_length).unwrap_or(usize::MAX);
+        if block.record.raw_length > BLOCK_MAX {
+            return Err(damaged("a block longer than any that is written"));
+        }
+        if block.payload.end() > self.stored_bytes()? {
+            return Err(damaged("the payload is cut off"));
+        }
+        let mut payload = vec![0; usize::try_from(block.payload.length).unwrap_or(usize::MAX)];
+        self.file
+            .read_exact_at(&mut payload, block.payload.offset)
+            .map_err(AggregateError::io("read", &self.path))?;
+        if hash(&payload) != block.payload_hash {
+            return Err(damaged("the payload doesn't match its hash"));
+        }
+        let base = self.base_bytes(&block.record)?;
+        let side = Side { shapes: &block.record.shapes, base: &base };
+        let failed = |source| AggregateError::Codec { number, key: block.record.key.clone(), source };
+        let raw = decode(&block.record.steps, &payload, raw_length, side).map_err(failed)?;
+        if hash(&raw) == block.record.raw_hash {
+            Ok(raw)
+        } else {
+            Err(damaged("the bytes don't match their hash"))
+        }
+    }
+
+    /// The base set's bytes for the members of a block.
+    fn base_bytes(&self, record: &BlockRecord) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let Some(base) = &self.base else { return Ok(bytes) };
+        for member in record.members.iter().filter(|member| member.same_as.is_none()) {
+            if let (Some(file), Place::Extents(extents)) = (member.base_file, &member.place) {
+                base.append(file, extents, &mut bytes)?;
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// A range of a block.
+fn slice(block: &[u8], start: u64, length: u64) -> Option<&[u8]> {
+    let start = usize::try_from(start).ok()?;
+    block.get(start..start.checked_add(usize::try_from(length).ok()?)?)
+}

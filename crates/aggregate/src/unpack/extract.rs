@@ -1,0 +1,157 @@
+//! Listing what a container holds, and taking out single files and variables.
+//!
+//! Relies on `stdchk-formats`, reading through the container. The idea: the container keeps no list of variables; the
+//! parsers find them again in the bytes, and decode only the blocks that hold a file's structure.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use stdchk_formats::{Extent, Format, Parsed, Source, Variable, parse};
+
+use super::Container;
+use crate::codec::Step;
+use crate::error::{AggregateError, Result};
+use crate::npy::npy;
+
+/// A file as `list` shows it.
+#[derive(Clone, Debug)]
+pub struct ListedFile {
+    /// Its name.
+    pub name: String,
+    /// Its length in bytes.
+    pub size: u64,
+    /// The format it was read as.
+    pub format: Format,
+    /// Why it has no variables, where it has none.
+    pub reason: Option<String>,
+    /// Its variables.
+    pub variables: Vec<ListedVariable>,
+}
+
+/// A variable as `list` shows it.
+#[derive(Clone, Debug)]
+pub struct ListedVariable {
+    /// Group and name.
+    pub path: String,
+    /// Its type, as in the keys.
+    pub data_type: String,
+    /// Its shape.
+    pub shape: Vec<u64>,
+    /// Bytes in the file.
+    pub bytes: u64,
+    /// Uncompressed bytes to stored bytes, of the block that holds its first byte.
+    pub ratio: f64,
+    /// The chain that coded this block.
+    pub chain: Vec<Step>,
+}
+
+/// One file of a container, as a source.
+struct Inside<'container> {
+    container: &'container Container,
+    file: usize,
+}
+
+impl Source for Inside<'_> {
+    fn size(&self) -> u64 {
+        self.container.files.files.get(self.file).map_or(0, |file| file.size)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(buffer.len());
+        let range = Extent { offset, length: buffer.len() as u64 };
+        self.container.read(self.file, range, &mut bytes).map_err(io::Error::other)?;
+        if bytes.len() != buffer.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        buffer.copy_from_slice(&bytes);
+        Ok(())
+    }
+}
+
+impl Container {
+    fn parsed(&self, file: usize) -> Parsed {
+        parse(&Inside { container: self, file })
+    }
+
+    /// Everything that the container holds.
+    #[must_use]
+    pub fn list(&self) -> Vec<ListedFile> {
+        let files = self.files.files.iter().enumerate();
+        files
+            .map(|(number, entry)| {
+                let parsed = self.parsed(number);
+                let variables =
+                    parsed.variables.iter().map(|variable| self.listed(number, variable)).collect();
+                let reason = parsed.reason.map(|reason| reason.to_string());
+                ListedFile {
+                    name: entry.name.clone(),
+                    size: entry.size,
+                    format: parsed.format,
+                    reason,
+                    variables,
+                }
+            })
+            .collect()
+    }
+
+    fn listed(&self, file: usize, variable: &Variable) -> ListedVariable {
+        let first = variable.extents.first().map_or(0, |extent| extent.offset);
+        let map = self.maps.get(file).map(Vec::as_slice).unwrap_or_default();
+        let piece = map.iter().find(|piece| piece.file.end() > first);
+        let index = piece.and_then(|piece| usize::try_from(piece.block).ok());
+        let block = index.and_then(|index| self.blocks.get(index)).and_then(Option::as_ref);
+        ListedVariable {
+            path: variable.path(),
+            data_type: variable.data_type.to_string(),
+            shape: variable.shape.clone(),
+            bytes: variable.stored_bytes(),
+            ratio: block
+                .map_or(0.0, |block| block.record.raw_length as f64 / block.payload.length.max(1) as f64),
+            chain: block.map_or_else(Vec::new, |block| block.record.steps.clone()),
+        }
+    }
+
+    /// The bytes of one file.
+    ///
+    /// # Errors
+    /// When there is no such file, or part of it is damaged.
+    pub fn file_bytes(&self, name: &str) -> Result<Vec<u8>> {
+        let file = self.position(name)?;
+        let mut bytes = Vec::new();
+        let length = self.files.files.get(file).map_or(0, |file| file.size);
+        self.read(file, Extent { offset: 0, length }, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// One variable of a file as the bytes of a `.npy` file.
+    ///
+    /// # Errors
+    /// When there is no such file or variable, or part of it is damaged.
+    pub fn variable_npy(&self, file: &str, path: &str) -> Result<Vec<u8>> {
+        let number = self.position(file)?;
+        let parsed = self.parsed(number);
+        let missing = || AggregateError::NotFound { what: "variable", name: format!("{file}: {path}") };
+        let variable =
+            parsed.variables.iter().find(|variable| variable.path() == path).ok_or_else(missing)?;
+        let mut stored = Vec::new();
+        variable.extents.iter().try_for_each(|extent| self.read(number, *extent, &mut stored))?;
+        Ok(npy(variable, &stored))
+    }
+
+    /// Writes one file to `output`.
+    ///
+    /// # Errors
+    /// As [`Container::file_bytes`], and when `output` can't be written.
+    pub fn extract_file(&self, name: &str, output: &Path) -> Result<()> {
+        fs::write(output, self.file_bytes(name)?).map_err(AggregateError::io("write", output))
+    }
+
+    /// Writes one variable to `output` as `.npy`.
+    ///
+    /// # Errors
+    /// As [`Container::variable_npy`], and when `output` can't be written.
+    pub fn extract_variable(&self, file: &str, path: &str, output: &Path) -> Result<()> {
+        fs::write(output, self.variable_npy(file, path)?).map_err(AggregateError::io("write", output))
+    }
+}

@@ -1,0 +1,130 @@
+//! Every step gives every bit pattern back, and refuses damaged input without a panic.
+//!
+//! Relies on seeded data of many kinds and lengths. The idea: the same list of steps and inputs runs through both
+//! properties, so that a new step is covered by adding one line.
+#![expect(clippy::indexing_slicing, reason = "a test that meets the unexpected fails here")]
+
+use stdchk_aggregate::codec::{Lane, Shape, Side, Step, decode, encode};
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 ^ (self.0 >> 29)
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.next().to_le_bytes()[5]
+    }
+}
+
+fn chains() -> Vec<Vec<Step>> {
+    let lanes = [Lane::U16, Lane::U32, Lane::U64, Lane::F32, Lane::F64, Lane::F16];
+    let mut chains =
+        vec![vec![], vec![Step::Lz4], vec![Step::Zstd(3)], vec![Step::Zstd(19)], vec![Step::Gzip(6)]];
+    chains.extend([
+        vec![Step::Fpc(10)],
+        vec![Step::Fpc(16), Step::Gzip(6)],
+        vec![Step::XorBase],
+        vec![Step::Ragged],
+    ]);
+    for size in [1, 2, 3, 4, 7, 8, 16, 88] {
+        chains.push(vec![Step::Swap(size), Step::Shuffle(size)]);
+        chains.push(vec![Step::BitShuffle(size), Step::Lz4]);
+        chains.push(vec![Step::Planes(size, 1)]);
+        chains.push(vec![Step::MixBytes(size)]);
+    }
+    for lane in lanes {
+        chains.push(vec![Step::Lorenzo(lane), Step::Zstd(1)]);
+        chains.push(vec![Step::Difference(lane)]);
+        chains.push(vec![Step::DifferenceBase(lane), Step::Planes(2, 1)]);
+        chains.push(vec![Step::Pco(lane, 4)]);
+        chains.push(vec![Step::MixNumbers(lane)]);
+    }
+    chains
+}
+
+/// Bytes of many kinds, with a base of the same length.
+fn inputs() -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut random = Random(3);
+    let special =
+        [f64::NAN, -f64::NAN, -0.0, 0.0, 5e-324, -5e-324, f64::INFINITY, f64::NEG_INFINITY, 1.0, f64::MAX];
+    let mut inputs: Vec<Vec<u8>> = vec![vec![], vec![1], vec![0; 1000], vec![7; 4099]];
+    inputs.push((0..3001).map(|_| random.byte()).collect());
+    inputs.push((0..40 * 41).flat_map(|n| (f64::from(n) / 50.0).sin().to_le_bytes()).collect());
+    inputs.push((0..2000_u16).flat_map(|n| (f32::from(n) / 50.0).cos().to_le_bytes()).collect());
+    inputs.push((0..700).flat_map(|n| special[n % special.len()].to_le_bytes()).collect());
+    inputs.push((0..700).flat_map(|_| (0x7ff0_0000_0000_0000 | random.next() >> 12).to_le_bytes()).collect());
+    let record = |length: u16| {
+        (0..length).flat_map(move |n| f64::from(if n == 0 { length } else { n * 3 }).to_le_bytes())
+    };
+    inputs.push((0..50).flat_map(|n| record([11, 12, 25][n % 3])).collect());
+    let based = |bytes: Vec<u8>| {
+        let base =
+            bytes.iter().enumerate().map(|(n, byte)| if n % 50 == 0 { byte ^ 3 } else { *byte }).collect();
+        (bytes, base)
+    };
+    inputs.into_iter().map(based).collect()
+}
+
+fn shape_lists() -> Vec<Vec<Shape>> {
+    vec![
+        vec![],
+        vec![Shape(vec![40, 41])],
+        vec![Shape(vec![3, 7, 5]), Shape(vec![11]), Shape(vec![2, 2, 3, 5])],
+        vec![Shape(vec![0, 4]), Shape(vec![u64::MAX, 2])],
+    ]
+}
+
+#[test]
+fn every_chain_gives_every_byte_back() {
+    for (raw, base) in inputs() {
+        for shapes in shape_lists() {
+            let side = Side { shapes: &shapes, base: &base };
+            for steps in chains() {
+                let stored = encode(&steps, &raw, side).unwrap();
+                let back = decode(&steps, &stored, raw.len(), side);
+                assert!(
+                    back.as_ref().is_ok_and(|back| *back == raw),
+                    "{steps:?} on {} bytes: {back:?}",
+                    raw.len()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_input_is_refused_or_decoded_to_something_but_never_panics() {
+    let mut random = Random(11);
+    for (raw, base) in inputs() {
+        let shapes = [Shape(vec![8, 9])];
+        let side = Side { shapes: &shapes, base: &base };
+        for steps in chains() {
+            let stored = encode(&steps, &raw, side).unwrap();
+            for _ in 0..30 {
+                let mut damaged = stored.clone();
+                let position = usize::try_from(random.next() % (damaged.len().max(1) as u64)).unwrap();
+                match random.next() % 3 {
+                    0 => damaged.truncate(position),
+                    1 if !damaged.is_empty() => damaged[position] = random.byte(),
+                    _ => damaged.insert(position.min(damaged.len()), random.byte()),
+                }
+                if let Ok(bytes) = decode(&steps, &damaged, raw.len(), side) {
+                    assert_eq!(bytes.len(), raw.len());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn smooth_fields_shrink_under_their_predictor() {
+    let wave = |n: i32| (f64::from(n % 100) / 30.0).sin() + (f64::from(n / 100) / 40.0).cos();
+    let raw: Vec<u8> = (0..100 * 100).flat_map(|n| wave(n).to_le_bytes()).collect();
+    let side = Side { shapes: &[Shape(vec![100, 100])], base: &[] };
+    let plain = encode(&[Step::Zstd(19)], &raw, side).unwrap().len();
+    let predicted = encode(&[Step::Lorenzo(Lane::F64), Step::Pco(Lane::U64, 8)], &raw, side).unwrap().len();
+    assert!(predicted * 3 < plain * 2, "{predicted} against {plain}");
+}

@@ -1,0 +1,319 @@
+//! Containers on disk: every byte comes back, whatever the mode, the scheme and the number of threads; and damage costs
+//! only what it hit.
+//!
+//! Relies on the fixtures of `stdchk-formats`, which real libraries wrote, and on files made here. The idea: a set of
+//! every known format, with copies and numbers in it, goes through every way of packing.
+#![expect(clippy::unwrap_used, reason = "a test that meets the unexpected fails here")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stdchk_aggregate::{
+    AggregateError, BaseSet, Container, KeyRule, MergeScheme, Mode, Packed, Packing, PlanOptions, inputs_of,
+    pack,
+};
+use tempfile::TempDir;
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+fn fixture_set(folder: &Path) -> Files {
+    let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/fixtures");
+    for entry in fs::read_dir(fixtures).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+    }
+    fs::create_dir_all(folder.join("below/deeper")).unwrap();
+    fs::write(folder.join("below/deeper/empty"), b"").unwrap();
+    fs::copy(folder.join("new.h5"), folder.join("below/copy.h5")).unwrap();
+    fs::write(folder.join("noise"), noise(200_000, 5)).unwrap();
+    read_all(folder)
+}
+
+/// Ranks of a smooth field in `.npy`, with a replicated variable in every rank.
+fn field_set(folder: &Path, time: f64) -> Files {
+    for rank in 0..4 {
+        let field = (0..64 * 64).map(|n| {
+            let (x, y) = (f64::from(n % 64) / 20.0, f64::from(n / 64 + 64 * rank) / 30.0);
+            (x + time).sin() * y.cos()
+        });
+        fs::write(folder.join(format!("step{time}.rank{rank}.npy")), npy_f64(64, field)).unwrap();
+        let same = (0..64 * 16).map(|n| f64::from(n).sqrt());
+        fs::write(folder.join(format!("table.rank{rank}.npy")), npy_f64(16, same)).unwrap();
+    }
+    read_all(folder)
+}
+
+fn npy_f64(rows: usize, values: impl Iterator<Item = f64>) -> Vec<u8> {
+    let literal = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({rows}, 64), }}");
+    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    bytes.extend(format!("{literal:<117}\n").into_bytes());
+    bytes.extend(values.flat_map(f64::to_le_bytes));
+    bytes
+}
+
+fn noise(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.to_le_bytes()[6]
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+fn read_all(folder: &Path) -> Files {
+    let inputs = inputs_of(&[folder.to_owned()]).unwrap();
+    inputs.into_iter().map(|input| (input.name, fs::read(input.path).unwrap())).collect()
+}
+
+fn pack_folder(folder: &Path, output: &Path, options: &Packing<'_>) -> Packed {
+    pack(&inputs_of(&[folder.to_owned()]).unwrap(), output, options).unwrap()
+}
+
+fn unpacked(container: &Container, threads: usize) -> Files {
+    let folder = TempDir::new().unwrap();
+    container.unpack(folder.path(), 0, threads).unwrap();
+    read_all(folder.path())
+}
+
+#[test]
+fn every_mode_gives_every_byte_back() {
+    let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let files = fixture_set(set.path());
+    let container = out.path().join("set");
+    for mode in
+        [Mode::Fastest, Mode::Default, Mode::Smallest, Mode::Paper, Mode::Auto(1e8), Mode::Fixed(Vec::new())]
+    {
+        let packed =
+            pack_folder(set.path(), &container, &Packing { mode: mode.clone(), ..Packing::default() });
+        assert_eq!(packed.files, files.len() as u64);
+        assert_eq!(packed.stored_bytes, fs::metadata(&container).unwrap().len());
+        assert!(unpacked(&Container::open(&container).unwrap(), 2) == files, "{mode:?}");
+    }
+}
+
+#[test]
+fn every_merge_scheme_and_key_rule_gives_every_byte_back() {
+    let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let files = fixture_set(set.path());
+    let container = out.path().join("set");
+    let schemes = [
+        MergeScheme::Agnostic,
+        MergeScheme::AgnosticBlock(4096),
+        MergeScheme::Aware,
+        MergeScheme::AwareBlock(1000),
+    ];
+    for scheme in schemes {
+        for keys in [KeyRule::Exact, KeyRule::Numbers, KeyRule::Leaf] {
+            let plan = PlanOptions { scheme, keys, group_size: 5, variable_min: 8 };
+            pack_folder(set.path(), &container, &Packing { plan, ..Packing::default() });
+            assert!(unpacked(&Container::open(&container).unwrap(), 3) == files, "{scheme:?}");
+        }
+    }
+}
+
+#[test]
+fn threads_do_not_change_the_container() {
+    let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    fixture_set(set.path());
+    let contents = [1, 4].map(|threads| {
+        let container = out.path().join("set");
+        pack_folder(set.path(), &container, &Packing { threads, ..Packing::default() });
+        fs::read(&container).unwrap()
+    });
+    assert!(contents[0] == contents[1]);
+}
+
+#[test]
+fn sets_larger_than_the_budget_are_streamed_in_pieces() {
+    let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    fs::write(set.path().join("large"), noise(9 << 20, 1)).unwrap();
+    field_set(set.path(), 1.0);
+    let files = read_all(set.path());
+    let container = out.path().join("set");
+    let packed =
+        pack_folder(set.path(), &container, &Packing { budget: 1, threads: 2, ..Packing::default() });
+    assert!(packed.blocks > 10, "{} blocks", packed.blocks);
+    let folder = TempDir::new().unwrap();
+    Container::open(&container).unwrap().unpack(folder.path(), 1, 2).unwrap();
+    assert!(read_all(folder.path()) == files);
+}
+
+#[test]
+fn what_ranks_have_in_common_is_stored_once() {
+    let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    field_set(set.path(), 1.0);
+    let packed = pack_folder(set.path(), &out.path().join("set"), &Packing::default());
+    assert_eq!(packed.repeated_bytes, 3 * 16 * 64 * 8);
+}
+
+#[test]
+fn single_files_ranges_and_variables_come_out() {
+    let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let files = fixture_set(set.path());
+    let path = out.path().join("set");
+    pack_folder(set.path(), &path, &Packing::default());
+    let container = Container::open(&path).unwrap();
+    for (name, bytes) in &files {
+        assert!(container.file_bytes(name).unwrap() == *bytes, "{name}");
+    }
+    assert_eq!(
+        container.variable_npy("plain.npy", "array").unwrap()[128 - 48..],
+        files["plain.npy"][128 - 48..]
+    );
+    let chunked = container.variable_npy("new.h5", "chunked").unwrap();
+    let header = String::from_utf8_lossy(&chunked[..128]).into_owned();
+    assert!(header.contains("'<f8'") && header.contains("(7,5,)"), "{header}");
+    assert_eq!(chunked.len(), 128 + 7 * 5 * 8);
+    assert!(matches!(container.file_bytes("missing"), Err(AggregateError::NotFound { .. })));
+    assert!(matches!(container.variable_npy("new.h5", "missing"), Err(AggregateError::NotFound { .. })));
+}
+
+#[test]
+fn chunks_of_an_extracted_variable_are_in_order() {
+    let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    fixture_set(set.path());
+    let path = out.path().join("set");
+    pack_folder(set.path(), &path, &Packing::default());
+    let npy = Container::open(&path).unwrap().variable_npy("new.h5", "tree deep").unwrap();
+    let expected = fs::read_to_string(set.path().join("expected.json")).unwrap();
+    let after = expected.split("\"new.h5\"").nth(1).unwrap().split("\"path\": \"tree deep\"").nth(1).unwrap();
+    let hex = after.split("\"bytes\": \"").nth(1).unwrap().split('"').next().unwrap();
+    let found: String = npy[128..].iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(found, hex);
+}
+
+#[test]
+fn listing_shows_variables_types_and_ratios() {
+    let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    field_set(set.path(), 1.0);
+    let path = out.path().join("set");
+    pack_folder(set.path(), &path, &Packing::default());
+    let listed = Container::open(&path).unwrap().list();
+    let field = listed.iter().find(|file| file.name == "step1.rank2.npy").unwrap();
+    assert_eq!((field.variables[0].data_type.as_str(), &field.variables[0].shape), ("F64LE", &vec![64, 64]));
+    assert!(field.variables[0].ratio > 1.1, "{}", field.variables[0].ratio);
+}
+
+#[test]
+fn a_set_against_its_base_is_smaller_and_comes_back_only_with_it() {
+    let (first, second, out) = (TempDir::new().unwrap(), TempDir::new().unwrap(), TempDir::new().unwrap());
+    let original = noise(1 << 18, 9);
+    let mut changed = original.clone();
+    changed.iter_mut().step_by(997).for_each(|byte| *byte ^= 1);
+    let npy = |bytes: &[u8]| {
+        let literal =
+            format!("{{'descr': '<u2', 'fortran_order': False, 'shape': ({},), }}", bytes.len() / 2);
+        [b"\x93NUMPY\x01\x00\x76\x00", format!("{literal:<117}\n").as_bytes(), bytes].concat()
+    };
+    fs::write(first.path().join("weights100.npy"), npy(&original)).unwrap();
+    fs::write(second.path().join("weights200.npy"), npy(&changed)).unwrap();
+    let (base_path, path) = (out.path().join("base"), out.path().join("set"));
+    pack_folder(first.path(), &base_path, &Packing::default());
+    let base = BaseSet::open(&base_path).unwrap();
+    let packed = pack_folder(second.path(), &path, &Packing { base: Some(&base), ..Packing::default() });
+    assert!(packed.stored_bytes * 20 < packed.raw_bytes, "{packed:?}");
+    assert!(matches!(Container::open(&path), Err(AggregateError::BaseMissing { .. })));
+    assert!(matches!(BaseSet::open(&path), Err(AggregateError::BaseMissing { .. })));
+    let container = Container::open_with_base(&path, Some(Arc::new(base))).unwrap();
+    assert!(unpacked(&container, 2) == read_all(second.path()));
+}
+
+/// Unpacks what a damaged container still gives; whatever comes out must be right.
+fn salvage(path: &Path, files: &Files) -> Option<usize> {
+    let container = Container::open(path).ok()?;
+    let folder = TempDir::new().unwrap();
+    match container.unpack(folder.path(), 0, 1) {
+        Ok(_) | Err(AggregateError::SomeDamaged { .. }) => {}
+        Err(error) => assert!(matches!(error, AggregateError::Invalid(_)), "{error}"),
+    }
+    let given = read_all(folder.path());
+    for (name, bytes) in &given {
+        assert!(files.get(name) == Some(bytes), "'{name}' came back wrong");
+    }
+    Some(given.len())
+}
+
+#[test]
+fn a_damaged_container_gives_back_every_intact_file_and_never_a_wrong_one() {
+    let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let files = field_set(set.path(), 1.0);
+    fs::write(set.path().join("lonely"), noise(50_000, 3)).unwrap();
+    let files: Files = files.into_iter().chain([("lonely".to_owned(), noise(50_000, 3))]).collect();
+    let path = out.path().join("set");
+    pack_folder(set.path(), &path, &Packing { mode: Mode::Default, ..Packing::default() });
+    let good = fs::read(&path).unwrap();
+    let damaged = out.path().join("damaged");
+    let (mut some, mut all, mut rounds) = (0, 0, 0);
+    for position in (0..good.len()).step_by(good.len() / 300) {
+        let mut bytes = good.clone();
+        bytes[position] ^= 0x41;
+        fs::write(&damaged, &bytes).unwrap();
+        let given = salvage(&damaged, &files).unwrap_or(0);
+        some += usize::from(given > 0);
+        all += usize::from(given == files.len());
+        rounds += 1;
+    }
+    // One byte hits one block or one table: the files of the other blocks come back, and tables are kept twice.
+    assert_eq!(some, rounds);
+    assert!(all < rounds / 10, "damage went unnoticed in {all} of {rounds} rounds");
+}
+
+#[test]
+fn a_cut_container_gives_back_what_lies_before_the_cut() {
+    let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let mut files = Files::new();
+    for number in 0..10 {
+        let name = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"][number];
+        files.insert(name.to_owned(), noise(300_000, number as u64));
+        fs::write(set.path().join(name), &files[name]).unwrap();
+    }
+    let path = out.path().join("set");
+    pack_folder(set.path(), &path, &Packing::default());
+    let good = fs::read(&path).unwrap();
+    fs::write(&path, &good[..good.len() / 2 - 2000]).unwrap();
+    assert_eq!(salvage(&path, &files), Some(4));
+}
+
+#[test]
+fn thousands_of_damaged_containers_never_give_a_wrong_byte() {
+    let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/fixtures");
+    for name in ["old.h5", "classic.nc", "model.safetensors", "part.restart"] {
+        fs::copy(fixtures.join(name), set.path().join(name)).unwrap();
+    }
+    let files = read_all(set.path());
+    let path = out.path().join("set");
+    pack_folder(set.path(), &path, &Packing::default());
+    let good = fs::read(&path).unwrap();
+    let random = noise(4 * 3000, 77);
+    for choice in random.chunks_exact(4) {
+        let mut bytes = good.clone();
+        let position = (usize::from(choice[0]) << 8 | usize::from(choice[1])) * good.len() / 65_536;
+        match choice[2] % 3 {
+            0 => bytes[position] = choice[3],
+            1 => bytes.truncate(position),
+            _ => drop(bytes.splice(position..position, [choice[3]; 3])),
+        }
+        fs::write(&path, &bytes).unwrap();
+        salvage(&path, &files);
+    }
+}
+
+#[test]
+fn names_that_leave_the_folder_and_names_that_clash_are_refused() {
+    let set = TempDir::new().unwrap();
+    fs::create_dir(set.path().join("a")).unwrap();
+    fs::create_dir(set.path().join("b")).unwrap();
+    fs::write(set.path().join("a/same"), b"1").unwrap();
+    fs::write(set.path().join("b/same"), b"2").unwrap();
+    let clash = inputs_of(&[set.path().join("a/same"), set.path().join("b/same")]);
+    assert!(matches!(clash, Err(AggregateError::Invalid(_))));
+    let path = set.path().join("container");
+    let mut input = inputs_of(&[set.path().join("a/same")]).unwrap();
+    input[0].name = "../outside".to_owned();
+    pack(&input, &path, &Packing::default()).unwrap();
+    let outcome = Container::open(&path).unwrap().unpack(&set.path().join("out"), 0, 1);
+    assert!(matches!(outcome, Err(AggregateError::Invalid(_))));
+}

@@ -1,0 +1,30 @@
+//! CPU time and memory of processes, from /proc.
+
+use std::fs;
+
+/// CPU seconds that this process has used so far, its finished children included.
+pub fn own_seconds() -> f64 {
+    of_stat("/proc/self/stat", true).unwrap_or(0.0)
+}
+
+/// CPU seconds that these processes have used so far.
+pub fn seconds_of(pids: &[u32]) -> f64 {
+    pids.iter().filter_map(|pid| of_stat(&format!("/proc/{pid}/stat"), false)).sum()
+}
+
+/// Highest resident memory of a process, bytes.
+pub fn peak_memory(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+}
+
+fn of_stat(path: &str, children: bool) -> Option<f64> {
+    let stat = fs::read_to_string(path).ok()?;
+    // Fields 14 to 17 of proc(5), counted behind the command in parentheses, which may hold blanks.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<f64>().ok();
+    let own = next()? + next()?;
+    let of_children = if children { next()? + next()? } else { 0.0 };
+    Some((own + of_children) / rustix::param::clock_ticks_per_second() as f64)
+}

@@ -1,0 +1,91 @@
+//! A local pool for a measurement, started and stopped by the binary that users run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use stdchk_model::limits::HEARTBEAT_MS;
+
+use crate::Error;
+
+/// Time after which heartbeats have told the manager what benefactors store: three intervals.
+const REPORTED_AFTER: Duration = Duration::from_millis(3 * HEARTBEAT_MS);
+
+/// A running pool with a mount. Stops, and removes its data, when dropped.
+pub struct LocalPool {
+    binary: PathBuf,
+    home: tempfile::TempDir,
+}
+
+impl LocalPool {
+    /// Starts a pool of `benefactors` with a window of `window_bytes`, its data below `below`.
+    pub fn up(binary: &Path, below: &Path, benefactors: usize, window_bytes: u64) -> Result<Self, Error> {
+        let home = tempfile::Builder::new().prefix("stdchk-bench-").tempdir_in(below)?;
+        let pool = Self { binary: binary.to_owned(), home };
+        std::fs::create_dir(pool.mount_point())?;
+        let mount = pool.mount_point().to_string_lossy().into_owned();
+        let count = benefactors.to_string();
+        let window = window_bytes.to_string();
+        let up = ["up", "--benefactors", &count, "--mount", &mount, "--floor", "0", "--window", &window];
+        pool.run(&up)?;
+        Ok(pool)
+    }
+
+    /// Where the pool is mounted.
+    pub fn mount_point(&self) -> PathBuf {
+        self.home.path().join("mnt")
+    }
+
+    /// Its data directory.
+    pub fn data(&self) -> PathBuf {
+        self.home.path().join("data")
+    }
+
+    /// Process ids of the pool's roles whose name starts with `role`; all of them for the empty text.
+    pub fn pids(&self, role: &str) -> Vec<u32> {
+        let entries = std::fs::read_dir(self.data().join("run")).into_iter().flatten().flatten();
+        let records = entries.map(|entry| entry.path()).filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with(role) && name.ends_with(".pid")
+        });
+        let texts = records.filter_map(|path| std::fs::read_to_string(path).ok());
+        texts.filter_map(|text| text.split_whitespace().next()?.parse().ok()).collect()
+    }
+
+    /// A folder with a policy.
+    pub fn folder(&self, name: &str, policy: &[&str]) -> Result<PathBuf, Error> {
+        let folder = self.mount_point().join(name);
+        std::fs::create_dir(&folder)?;
+        let mut set = vec!["policy", "set", name];
+        set.extend(policy);
+        self.run(&set)?;
+        Ok(folder)
+    }
+
+    /// Runs a command of the binary on this pool and returns what it printed.
+    pub fn run(&self, arguments: &[&str]) -> Result<String, Error> {
+        let output = Command::new(&self.binary).args(arguments).env("STDCHK_DATA", self.data()).output()?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(Error(format!("`stdchk {}` failed: {}", arguments.join(" "), said.trim())))
+    }
+
+    /// Bytes that the pool's blocks take, replicas counted, once what was written last has been reported.
+    pub fn stored_bytes(&self) -> Result<u64, Error> {
+        std::thread::sleep(REPORTED_AFTER);
+        let status: serde_json::Value = serde_json::from_str(&self.run(&["status", "--json"])?)?;
+        let benefactors =
+            status.get("benefactors").and_then(|list| list.as_array()).cloned().unwrap_or_default();
+        Ok(benefactors.iter().filter_map(|one| one.get("used_bytes")?.as_u64()).sum())
+    }
+}
+
+impl Drop for LocalPool {
+    fn drop(&mut self) {
+        if let Err(error) = self.run(&["down"]) {
+            eprintln!("stdchk-bench: the pool did not stop: {error}");
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! A benefactor: a content-addressed chunk store on donated space, and its server.
+//!
+//! It stores, serves, verifies, copies on request, reports and removes blocks; it knows nothing of files. [`store`] is
+//! synchronous and holds the thinking about the disk; the rest is an async shell around it: [`service`] answers
+//! requests, `link` keeps the manager informed and takes its commands, `copy` carries them out beside the clients' work,
+//! `care` looks for damage.
+
+mod care;
+mod copy;
+mod link;
+mod run;
+pub mod service;
+pub mod store;
+
+pub use run::{ADDRESS_FILE, Config, Error, run};

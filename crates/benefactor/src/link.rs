@@ -1,0 +1,194 @@
+//! The tie to the manager: register, tell what is here, then a heartbeat with what changed; commands come back.
+//!
+//! The manager may be gone at any time: the benefactor keeps serving, tries again, and registers anew. What it reports is
+//! durable; unsynced puts are synced for the report, so that none waits longer than one heartbeat.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stdchk_model::limits::LIST_ENTRIES_MAX;
+use stdchk_model::message::benefactor::Command;
+use stdchk_model::message::handshake::Role;
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
+use stdchk_net::{BufferPool, Bytes, CallError, Connection, DataDir, Identity};
+
+use crate::copy::Copies;
+use crate::service::{Benefactor, blocking};
+
+/// Time for the manager's answer; a heartbeat that takes longer is as good as lost.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// First and longest pause before the manager is tried again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
+/// What a benefactor needs to talk to its manager.
+pub(crate) struct Link {
+    pub(crate) manager: String,
+    pub(crate) token: Vec<u8>,
+    pub(crate) address: String,
+    pub(crate) heartbeat: Duration,
+    pub(crate) benefactor: Arc<Benefactor>,
+    pub(crate) copies: Copies,
+    pub(crate) buffers: Arc<BufferPool>,
+}
+
+/// Asks the manager for its pool until it answers.
+pub(crate) async fn learn_pool(manager: &str, token: &[u8], buffers: &Arc<BufferPool>) -> PoolId {
+    let identity = Identity { role: Role::Benefactor, pool: None, token: token.to_vec() };
+    let mut pause = PAUSES.0;
+    loop {
+        match Connection::open(manager, &identity, buffers).await {
+            Ok(connection) => return connection.pool(),
+            Err(error) => tracing::warn!(%error, "the manager can't be asked for its pool yet"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
+
+impl Link {
+    /// Keeps the manager informed for ever.
+    pub(crate) async fn keep(mut self, mut directory: DataDir) {
+        let mut pause = PAUSES.0;
+        loop {
+            match self.life(&mut directory, &mut pause).await {
+                Err(error) if is_stale(&error) => tracing::info!("the manager wants a new registration"),
+                Err(error) => {
+                    tracing::warn!(manager = %self.manager, %error, "the manager can't be informed")
+                }
+                Ok(()) => {}
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// One connection: ends with the error that ended it.
+    async fn life(&mut self, directory: &mut DataDir, pause: &mut Duration) -> Result<(), CallError> {
+        let identity = Identity { role: Role::Benefactor, pool: directory.pool(), token: self.token.clone() };
+        let connection = Connection::open(&self.manager, &identity, &self.buffers).await?;
+        let id = self.register(&connection, directory).await?;
+        self.send_inventory(&connection, id).await?;
+        *pause = PAUSES.0;
+        let mut beat = tokio::time::interval(self.heartbeat);
+        beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            beat.tick().await;
+            let commands = self.beat(&connection, id).await?;
+            if self.obey(commands) {
+                self.send_inventory(&connection, id).await?;
+            }
+        }
+    }
+
+    async fn register(
+        &self,
+        connection: &Connection,
+        directory: &mut DataDir,
+    ) -> Result<BenefactorId, CallError> {
+        let request = ManagerRequest::Register {
+            id: directory.benefactor(),
+            incarnation: self.benefactor.incarnation(),
+            address: self.address.clone(),
+            pid: std::process::id(),
+            load: self.benefactor.load(),
+        };
+        let ManagerReply::Registered { id } = ask(connection, &request).await? else {
+            return Err(unexpected("a registration"));
+        };
+        if directory.benefactor() != Some(id) {
+            let claimed = directory.claim(connection.pool(), Some(id));
+            claimed.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
+            tracing::info!(%id, "registered");
+        }
+        Ok(id)
+    }
+
+    async fn send_inventory(&self, connection: &Connection, id: BenefactorId) -> Result<(), CallError> {
+        self.benefactor.sync().await?;
+        let store = Arc::clone(self.benefactor.store());
+        let all = blocking(move || store.inventory()).await?;
+        let parts: Vec<&[_]> = match all.is_empty() {
+            true => vec![&[]],
+            false => all.chunks(LIST_ENTRIES_MAX).collect(),
+        };
+        let count = parts.len();
+        for (index, part) in parts.into_iter().enumerate() {
+            let request = ManagerRequest::Inventory {
+                id,
+                incarnation: self.benefactor.incarnation(),
+                first: index == 0,
+                last: index + 1 == count,
+                blocks: part.to_vec(),
+            };
+            ask(connection, &request).await?;
+        }
+        Ok(())
+    }
+
+    async fn beat(&self, connection: &Connection, id: BenefactorId) -> Result<Vec<Command>, CallError> {
+        let store = self.benefactor.store();
+        if store.is_unsynced()
+            && let Err(error) = self.benefactor.sync().await
+        {
+            // The load that is reported next has no free space any more.
+            tracing::error!(%error, "stored blocks can't be made durable");
+        }
+        let (put_sequence, changes) = store.take_changes();
+        let Some(changes) = changes else {
+            return Ok(vec![Command::SendInventory]);
+        };
+        let (copies_failed, copied_bytes) = self.copies.take_report();
+        let request = ManagerRequest::Heartbeat {
+            id,
+            incarnation: self.benefactor.incarnation(),
+            load: self.benefactor.load(),
+            put_sequence,
+            added: changes.added.clone(),
+            removed: changes.removed.clone(),
+            damaged: changes.damaged,
+            copies_failed: copies_failed.clone(),
+            copied_bytes,
+        };
+        match ask(connection, &request).await {
+            Ok(ManagerReply::Commands(commands)) => Ok(commands),
+            answer => {
+                store.return_changes(changes);
+                self.copies.return_report(copies_failed, copied_bytes);
+                Err(answer.err().unwrap_or_else(|| unexpected("commands")))
+            }
+        }
+    }
+
+    /// Starts what the manager asks for; returns whether it wants the inventory.
+    fn obey(&mut self, commands: Vec<Command>) -> bool {
+        let mut inventory = false;
+        for command in commands {
+            match command {
+                Command::Delete { blocks, put_sequence } => {
+                    let store = Arc::clone(self.benefactor.store());
+                    tokio::task::spawn_blocking(move || match store.remove(&blocks, put_sequence) {
+                        Ok(removed) => tracing::debug!(removed, "blocks removed"),
+                        Err(error) => tracing::error!(%error, "blocks can't be removed"),
+                    });
+                }
+                Command::Copy { block, to: _, address } => self.copies.order(block, address),
+                Command::SendInventory => inventory = true,
+            }
+        }
+        inventory
+    }
+}
+
+async fn ask(connection: &Connection, request: &ManagerRequest) -> Result<ManagerReply, CallError> {
+    connection.call(request, Bytes::new(), ANSWER_TIMEOUT).await.map(|(reply, _)| reply)
+}
+
+fn is_stale(error: &CallError) -> bool {
+    matches!(error, CallError::Refused(failure) if failure.code == ErrorCode::Stale)
+}
+
+fn unexpected(wanted: &str) -> CallError {
+    Failure::new(ErrorCode::Malformed, format!("the manager answered with something else than {wanted}"))
+        .into()
+}

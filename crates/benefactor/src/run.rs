@@ -1,0 +1,227 @@
+//! A benefactor's life: take the data directory, open the store, serve, keep the manager informed, leave in order.
+
+use std::fs;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stdchk_model::limits::{BLOCK_BYTES_MAX, HEARTBEAT_MS};
+use stdchk_model::message::handshake::Role;
+use stdchk_model::{Failure, Incarnation, PoolId};
+use stdchk_net::server::Host;
+use stdchk_net::{BufferPool, DataDir, DataDirError, serve};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::care;
+use crate::copy::{Copier, Copies};
+use crate::link::{self, Link};
+use crate::service::{Benefactor, blocking};
+use crate::store::{Donation, SEGMENT_BYTES, Store, StoreError};
+
+/// File in the data directory that holds the address on which the benefactor serves, while it does.
+pub const ADDRESS_FILE: &str = "address";
+const SEGMENTS: &str = "segments";
+/// Time that requests under way get when the benefactor leaves.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Blocks that fit into the smallest memory budget: fewer, and reading waits for writing.
+const BLOCKS_IN_MEMORY_MIN: usize = 4;
+
+/// What a benefactor is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Directory of its own; made if it isn't there.
+    pub data_dir: PathBuf,
+    /// Where to serve; port 0: any.
+    pub listen: SocketAddr,
+    /// Where the manager serves, `host:port`.
+    pub manager: String,
+    /// The pool's token.
+    pub token: Vec<u8>,
+    /// Space that the store may take, bytes.
+    pub donated_bytes: u64,
+    /// Free space that the file system keeps, bytes.
+    pub floor_bytes: u64,
+    /// Memory for blocks in flight, bytes.
+    pub memory_bytes: usize,
+    /// Interval of heartbeats.
+    pub heartbeat: Duration,
+    /// Bytes read per second in search of damage; 0: none.
+    pub scrub_bytes_per_second: u64,
+    /// Most bytes copied to other benefactors per second; 0: no limit.
+    pub copy_bytes_per_second: u64,
+}
+
+impl Config {
+    /// A benefactor in `data_dir` for the pool of `manager`, with the usual values for the rest.
+    pub fn new(data_dir: PathBuf, manager: String, token: Vec<u8>, donated_bytes: u64) -> Self {
+        Self {
+            data_dir,
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            manager,
+            token,
+            donated_bytes,
+            floor_bytes: 1 << 30,
+            memory_bytes: 64 << 20,
+            heartbeat: Duration::from_millis(HEARTBEAT_MS),
+            scrub_bytes_per_second: 4 << 20,
+            copy_bytes_per_second: 0,
+        }
+    }
+}
+
+/// Why a benefactor doesn't run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Its directory can't be used.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// Its store can't be opened or closed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It would be open to other machines.
+    #[error(
+        "a benefactor can't listen on {0}: connections from other machines need TLS, which this version has not; \
+         listen on 127.0.0.1"
+    )]
+    NotLoopback(SocketAddr),
+    /// The address can't be listened on.
+    #[error("can't listen on {address}: {cause}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The address can't be written down.
+    #[error("can't write {path}: {cause}")]
+    Address {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// Something else failed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// Runs a benefactor until `stop` resolves; then what was stored is durable and the directory is free.
+///
+/// # Errors
+/// It can't start, or its last sync failed. A manager that isn't there is no error: it is tried again.
+pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
+    tokio::pin!(stop);
+    if !config.listen.ip().is_loopback() {
+        return Err(Error::NotLoopback(config.listen));
+    }
+    let mut directory = DataDir::open(&config.data_dir, Role::Benefactor)?;
+    let address_file = config.data_dir.join(ADDRESS_FILE);
+    let _ = fs::remove_file(&address_file);
+    let store = open_store(&config).await?;
+    let (listener, address) = listen(config.listen).await?;
+    let buffers = BufferPool::new(config.memory_bytes.max(BLOCKS_IN_MEMORY_MIN * BLOCK_BYTES_MAX));
+    let pool = tokio::select! {
+        () = &mut stop => return Ok(()),
+        pool = own_pool(&config, &mut directory, &buffers) => pool?,
+    };
+    let benefactor = Benefactor::new(store, Arc::clone(&buffers), Incarnation(random()?));
+    write_address(&address_file, address)?;
+    let (leaving, left) = watch::channel(());
+    let host = Host { role: Role::Benefactor, pool, token: config.token.clone() };
+    let serving = tokio::spawn(serve(listener, host, Arc::clone(&benefactor), buffers, until_dropped(left)));
+    let mut background = start_background(&config, &benefactor, pool, address, directory);
+    stop.await;
+    let _ = fs::remove_file(&address_file);
+    benefactor.leave(LEAVE_TIMEOUT).await;
+    drop(leaving);
+    let _ = serving.await;
+    // The directory's lock is held by the background, and let go last.
+    let synced = benefactor.sync().await;
+    background.shutdown().await;
+    Ok(synced?)
+}
+
+async fn open_store(config: &Config) -> Result<Arc<Store>, Error> {
+    let directory = config.data_dir.join(SEGMENTS);
+    let donation = Donation { donated_bytes: config.donated_bytes, floor_bytes: config.floor_bytes };
+    let (store, recovered) = blocking(move || Store::open(&directory, donation, SEGMENT_BYTES)).await??;
+    let (path, blocks, torn) = (config.data_dir.display(), recovered.blocks, recovered.torn);
+    tracing::info!(%path, blocks, torn, verified_segments = recovered.verified_segments, "store opened");
+    Ok(Arc::new(store))
+}
+
+async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let refused = |cause| Error::Listen { address, cause };
+    let listener = TcpListener::bind(address).await.map_err(refused)?;
+    let address = listener.local_addr().map_err(refused)?;
+    Ok((listener, address))
+}
+
+async fn own_pool(
+    config: &Config,
+    directory: &mut DataDir,
+    buffers: &Arc<BufferPool>,
+) -> Result<PoolId, Error> {
+    if let Some(pool) = directory.pool() {
+        return Ok(pool);
+    }
+    let pool = link::learn_pool(&config.manager, &config.token, buffers).await;
+    directory.claim(pool, None)?;
+    Ok(pool)
+}
+
+fn start_background(
+    config: &Config,
+    benefactor: &Arc<Benefactor>,
+    pool: PoolId,
+    address: SocketAddr,
+    directory: DataDir,
+) -> JoinSet<()> {
+    // Buffers of their own: what runs in the background never takes memory that clients wait for.
+    let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
+    let copier = Copier {
+        benefactor: Arc::clone(benefactor),
+        pool,
+        token: config.token.clone(),
+        buffers: Arc::clone(&buffers),
+        rate: config.copy_bytes_per_second,
+    };
+    let link = Link {
+        manager: config.manager.clone(),
+        token: config.token.clone(),
+        address: address.to_string(),
+        heartbeat: config.heartbeat,
+        benefactor: Arc::clone(benefactor),
+        copies: Copies::start(copier),
+        buffers,
+    };
+    let mut background = JoinSet::new();
+    background.spawn(link.keep(directory));
+    background.spawn(care::scrub(Arc::clone(benefactor), config.scrub_bytes_per_second));
+    background.spawn(care::compact(Arc::clone(benefactor)));
+    background
+}
+
+async fn until_dropped(mut left: watch::Receiver<()>) {
+    while left.changed().await.is_ok() {}
+}
+
+fn write_address(path: &Path, address: SocketAddr) -> Result<(), Error> {
+    let refused = |cause| Error::Address { path: path.to_owned(), cause };
+    // Renamed into place: who waits for the file never reads half of it.
+    let new = path.with_extension("new");
+    fs::write(&new, format!("{address}\n")).map_err(refused)?;
+    fs::rename(&new, path).map_err(refused)
+}
+
+fn random() -> Result<u64, Error> {
+    getrandom::u64().map_err(|error| {
+        let message = format!("the system gives no random numbers: {error}");
+        Failure::new(stdchk_model::ErrorCode::Internal, message).into()
+    })
+}

@@ -1,0 +1,205 @@
+//! Answers requests: a thin layer between the protocol and the store.
+//!
+//! Hashing and file I/O run on the blocking pool, so that the runtime's threads keep moving bytes. Requests for durability
+//! that arrive together share one sync (group commit).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use stdchk_model::limits::LIST_ENTRIES_MAX;
+use stdchk_model::message::benefactor::{
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Form,
+};
+use stdchk_model::{BlockId, ErrorCode, Failure, Incarnation};
+use stdchk_net::{Buffer, BufferPool, Bytes, Service};
+
+use crate::store::{Store, StoreError};
+
+/// The store as the protocol sees it.
+#[derive(Debug)]
+pub struct Benefactor {
+    store: Arc<Store>,
+    buffers: Arc<BufferPool>,
+    incarnation: Incarnation,
+    syncing: tokio::sync::Mutex<()>,
+    requests: AtomicU32,
+    leaving: AtomicBool,
+}
+
+/// Counts a request while it is under way.
+struct Counted<'a>(&'a AtomicU32);
+
+impl<'a> Counted<'a> {
+    fn new(counter: &'a AtomicU32) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(counter)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs `work` where blocking harms nobody.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let joined = tokio::task::spawn_blocking(work).await;
+    joined.map_err(|error| {
+        Failure::new(ErrorCode::Internal, format!("the work on a request ended early: {error}"))
+    })
+}
+
+impl Benefactor {
+    /// A benefactor of life `incarnation` that reads into `buffers`.
+    pub fn new(store: Arc<Store>, buffers: Arc<BufferPool>, incarnation: Incarnation) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            buffers,
+            incarnation,
+            syncing: tokio::sync::Mutex::new(()),
+            requests: AtomicU32::new(0),
+            leaving: AtomicBool::new(false),
+        })
+    }
+
+    /// Its store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Its present life.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Space, blocks and requests under way.
+    pub fn load(&self) -> BenefactorLoad {
+        BenefactorLoad { requests: self.requests.load(Ordering::Relaxed), ..self.store.load() }
+    }
+
+    /// Makes durable all that is stored by now.
+    pub async fn sync(&self) -> Result<(), Failure> {
+        let goal = self.store.finished();
+        let _turn = self.syncing.lock().await;
+        if self.store.is_durable_up_to(goal) {
+            return Ok(());
+        }
+        let store = Arc::clone(&self.store);
+        Ok(blocking(move || store.sync()).await??)
+    }
+
+    /// Reads a block, verified.
+    pub async fn get(&self, block: BlockId) -> Result<(Form, Bytes), Failure> {
+        let found = self.store.find(block)?;
+        let mut buffer = self.buffers.take(found.span()).await;
+        let store = Arc::clone(&self.store);
+        let (form, range, buffer) = blocking(move || {
+            let (form, range) = store.read(&found, &mut buffer)?;
+            Ok::<_, StoreError>((form, range, buffer))
+        })
+        .await??;
+        Ok((form, buffer.into_bytes().slice(range)))
+    }
+
+    /// Takes no more puts, and waits until what is under way is answered, for at most `limit`.
+    pub async fn leave(&self, limit: Duration) {
+        const PAUSE: Duration = Duration::from_millis(5);
+        self.leaving.store(true, Ordering::Relaxed);
+        let quiet = async {
+            while self.requests.load(Ordering::Relaxed) > 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        if tokio::time::timeout(limit, quiet).await.is_err() {
+            tracing::warn!("requests were still under way when the benefactor left");
+        }
+    }
+
+    /// Whether clients wait for this benefactor.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) > 0
+    }
+
+    async fn put(&self, block: BlockId, form: Form, mut payload: Buffer) -> Result<BenefactorReply, Failure> {
+        if self.leaving.load(Ordering::Relaxed) {
+            return Err(Failure::new(ErrorCode::Unavailable, "this benefactor is leaving: use another one"));
+        }
+        let store = Arc::clone(&self.store);
+        let known = blocking(move || store.put(block, form, &mut payload)).await??;
+        Ok(BenefactorReply::Stored { incarnation: self.incarnation, known })
+    }
+
+    async fn sync_for(&self, incarnation: Incarnation) -> Result<BenefactorReply, Failure> {
+        if incarnation != self.incarnation {
+            let message =
+                "the benefactor was restarted since: ask which blocks are there and put the others again";
+            return Err(Failure::new(ErrorCode::Restarted, message));
+        }
+        self.sync().await.map(|()| BenefactorReply::Durable)
+    }
+
+    async fn verify(&self, blocks: &[BlockId]) -> Result<BenefactorReply, Failure> {
+        limited(blocks)?;
+        let mut states = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            states.push(match self.get(*block).await {
+                Ok(_) => BlockState::Intact,
+                Err(failure) if failure.code == ErrorCode::Damaged => BlockState::Damaged,
+                Err(failure) if failure.code == ErrorCode::NotFound => BlockState::Missing,
+                Err(failure) => return Err(failure),
+            });
+        }
+        Ok(BenefactorReply::Verified { states })
+    }
+
+    fn has(&self, blocks: &[BlockId]) -> Result<BenefactorReply, Failure> {
+        limited(blocks)?;
+        let present = self.store.has(blocks);
+        Ok(BenefactorReply::Present { incarnation: self.incarnation, present })
+    }
+
+    async fn answer(
+        &self,
+        request: BenefactorRequest,
+        payload: Buffer,
+    ) -> Result<(BenefactorReply, Bytes), Failure> {
+        let reply = match request {
+            BenefactorRequest::Put { block, form } => self.put(block, form, payload).await?,
+            BenefactorRequest::Sync { incarnation } => self.sync_for(incarnation).await?,
+            BenefactorRequest::Get { block } => {
+                let (form, bytes) = self.get(block).await?;
+                return Ok((BenefactorReply::Block { form }, bytes));
+            }
+            BenefactorRequest::Has { blocks } => self.has(&blocks)?,
+            BenefactorRequest::Verify { blocks } => self.verify(&blocks).await?,
+            BenefactorRequest::Status => BenefactorReply::Status(self.load()),
+        };
+        Ok((reply, Bytes::new()))
+    }
+}
+
+fn limited(blocks: &[BlockId]) -> Result<(), Failure> {
+    if blocks.len() > LIST_ENTRIES_MAX {
+        let message = format!("{} blocks in one request: send at most {LIST_ENTRIES_MAX}", blocks.len());
+        return Err(Failure::new(ErrorCode::TooLong, message));
+    }
+    Ok(())
+}
+
+impl Service for Benefactor {
+    type Request = BenefactorRequest;
+    type Reply = BenefactorReply;
+
+    async fn handle(
+        &self,
+        request: BenefactorRequest,
+        payload: Buffer,
+    ) -> Result<(BenefactorReply, Bytes), Failure> {
+        let _counted = Counted::new(&self.requests);
+        self.answer(request, payload).await
+    }
+}

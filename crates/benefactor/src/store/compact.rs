@@ -1,0 +1,80 @@
+//! Rewriting what is live out of segments that are mostly dead, where the file system makes no holes.
+//!
+//! A block is copied to the active segment, made durable there, and only then loses its old place.
+
+use std::sync::Arc;
+
+use stdchk_net::BufferPool;
+
+use super::record::Record;
+use super::segment::{FIRST_RECORD, Segment};
+use super::{Store, StoreError, io_error, write};
+
+impl Store {
+    /// Rewrites the deadest full segment if at least half of it is dead; returns the bytes that were moved.
+    ///
+    /// # Errors
+    /// There is no room for the copies, or the disk refuses; what was not moved stays where it is.
+    pub fn compact(&self, buffers: &Arc<BufferPool>) -> Result<u64, StoreError> {
+        let Some(segment) = self.deadest() else { return Ok(0) };
+        let mut moved = 0;
+        let mut offset = FIRST_RECORD;
+        while let Some(record) = self.next_record(&segment, offset)? {
+            offset = record.place.offset() + record.span();
+            moved += self.move_record(&segment, &record, buffers)?;
+        }
+        self.sync()?;
+        self.unlink_dead(segment.number)?;
+        Ok(moved)
+    }
+
+    /// The first record of `segment` at or behind `offset`.
+    pub(super) fn next_record(&self, segment: &Segment, offset: u64) -> Result<Option<Record>, StoreError> {
+        segment.next_record(offset).map_err(|cause| io_error("read", segment.path(), cause))
+    }
+
+    fn deadest(&self) -> Option<Arc<Segment>> {
+        let state = self.state.lock();
+        let full =
+            state.segments.iter().filter(|(number, holder)| **number != state.active && holder.writing == 0);
+        let half = full.filter(|(_, holder)| holder.dead * 2 >= holder.end);
+        half.max_by_key(|(_, holder)| holder.dead).map(|(_, holder)| Arc::clone(&holder.segment))
+    }
+
+    fn move_record(
+        &self,
+        segment: &Arc<Segment>,
+        record: &Record,
+        buffers: &Arc<BufferPool>,
+    ) -> Result<u64, StoreError> {
+        let Some(found) = self.live(segment, record) else { return Ok(0) };
+        let Some(mut buffer) = buffers.try_take(found.span()) else { return Ok(0) };
+        let (form, range) = self.read(&found, &mut buffer)?;
+        let length = range.len();
+        buffer.copy_within(range, 0);
+        buffer.set_len(length);
+        let (copy, target) = self.reserve(record.block, form, record.stored_length)?;
+        if let Err(cause) = write(&target, &copy, &mut buffer) {
+            self.give_up(&copy);
+            return Err(io_error("write a block to", target.path(), cause));
+        }
+        self.finish_move(record, &copy);
+        Ok(record.span())
+    }
+
+    fn finish_move(&self, from: &Record, to: &Record) {
+        let mut state = self.state.lock();
+        state.in_flight -= to.span();
+        let moved = state.index.relocate(&to.block, from.place, to.place);
+        if let Some(holder) = state.segments.get_mut(&to.place.segment) {
+            holder.writing -= 1;
+            holder.unsynced = true;
+            holder.live += u64::from(moved);
+            holder.dead += if moved { 0 } else { to.span() };
+        }
+        if let Some(holder) = state.segments.get_mut(&from.place.segment).filter(|_| moved) {
+            holder.live = holder.live.saturating_sub(1);
+            holder.dead += from.span();
+        }
+    }
+}

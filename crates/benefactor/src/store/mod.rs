@@ -1,0 +1,530 @@
+//! The chunk store: blocks in append-only segments on donated space. Synchronous; made for many threads at once.
+//!
+//! A put is verified, takes a place in the active segment under a lock and is written outside of it, in parallel with
+//! others. [`Store::sync`] makes all finished puts durable at once. The index lives in memory and is rebuilt from the
+//! records' headers ([`recover`]). A removal marks the header, makes that durable and only then frees the space: after
+//! a crash a removed block may be back, whole; it is never there in name only.
+
+mod compact;
+pub mod disk;
+mod index;
+mod record;
+mod recover;
+mod remove;
+mod scrub;
+mod segment;
+mod space;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use stdchk_model::message::benefactor::{BenefactorLoad, Form};
+use stdchk_model::message::manager::StoredBlock;
+use stdchk_model::{BlockId, ChunkId, ErrorCode, Failure};
+use stdchk_net::Buffer;
+
+pub use index::Changes;
+use index::Index;
+use record::{HEADER_BYTES, Key, Kind, Place, Record, payload_start, span};
+pub use recover::Recovered;
+pub use scrub::Cursor;
+use segment::{FIRST_RECORD, Segment};
+pub use space::{Donation, NoRoom};
+
+/// Length at which a segment is full, bytes: small enough to be verified in a moment after a crash and to be rewritten
+/// where holes can't be made, large enough that opening files costs nothing.
+pub const SEGMENT_BYTES: u64 = 256 << 20;
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The payload is not what its name says.
+    #[error("the bytes sent for block {block:?} don't match their name: {why}; send them again")]
+    Mismatch {
+        /// The block.
+        block: BlockId,
+        /// What doesn't match.
+        why: &'static str,
+    },
+    /// The donation or the owner's floor is reached.
+    #[error("no room for {needed} bytes: {0}", needed = needed(.0))]
+    NoRoom(#[from] NoRoom),
+    /// No such block here.
+    #[error("block {0:?} is not here: ask the manager for its locations again")]
+    Missing(BlockId),
+    /// The block's bytes don't match their name; it was set aside.
+    #[error("block {0:?} was found damaged and set aside: read it from another benefactor")]
+    Damaged(BlockId),
+    /// A sync failed before; what the disk holds is not known any more.
+    #[error("the disk failed ({0}); nothing more is stored until the benefactor is restarted")]
+    Poisoned(String),
+    /// The system refused something.
+    #[error("can't {action} {path}: {cause}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+fn needed(no_room: &NoRoom) -> u64 {
+    match no_room {
+        NoRoom::Donation { needed, .. } | NoRoom::Floor { needed, .. } => *needed,
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let code = match &error {
+            StoreError::Mismatch { .. } => ErrorCode::Invalid,
+            StoreError::NoRoom(_) => ErrorCode::NoSpace,
+            StoreError::Missing(_) => ErrorCode::NotFound,
+            StoreError::Damaged(_) => ErrorCode::Damaged,
+            StoreError::Poisoned(_) => ErrorCode::Internal,
+            StoreError::Io { cause, .. } if cause.kind() == io::ErrorKind::StorageFull => ErrorCode::NoSpace,
+            StoreError::Io { .. } => ErrorCode::Internal,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// A block found in the index, ready to be read.
+#[derive(Clone, Debug)]
+pub struct Found {
+    block: BlockId,
+    place: Place,
+    stored_length: u32,
+    segment: Arc<Segment>,
+}
+
+impl Found {
+    /// Length of the buffer that reading takes, bytes.
+    pub fn span(&self) -> usize {
+        usize::try_from(span(self.stored_length)).unwrap_or(usize::MAX)
+    }
+}
+
+#[derive(Debug)]
+struct SegmentState {
+    segment: Arc<Segment>,
+    /// Where the next record goes; `None`: full.
+    end: u64,
+    writing: u32,
+    live: u64,
+    /// Bytes on the disk that belong to no live record and can't be given back.
+    dead: u64,
+    unsynced: bool,
+    sealed: bool,
+    /// A failed write may have left a header without its block: never sealed, so that the next start looks closely.
+    doubtful: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    index: Index,
+    segments: BTreeMap<u32, SegmentState>,
+    active: u32,
+    used: u64,
+    in_flight: u64,
+    names_unsynced: bool,
+    poisoned: Option<String>,
+}
+
+/// What one sync covers.
+struct PendingSync {
+    ticket: u64,
+    fresh: Vec<BlockId>,
+    /// The files to sync, each with whether nothing more will be written to it.
+    segments: Vec<(Arc<Segment>, bool)>,
+    names: bool,
+}
+
+/// A chunk store in one directory.
+#[derive(Debug)]
+pub struct Store {
+    directory: PathBuf,
+    key: Key,
+    donation: Donation,
+    segment_bytes: u64,
+    state: Mutex<State>,
+    syncing: Mutex<()>,
+    /// Held while space is given back, so that no byte is given back twice.
+    freeing: Mutex<()>,
+}
+
+impl Store {
+    /// Stores a block. `payload` holds its stored bytes; its memory is used up to the next whole unit. Returns whether
+    /// the block was there before. Not durable until [`Store::sync`].
+    ///
+    /// # Errors
+    /// The bytes don't match their name, there is no room, or the disk refuses; then nothing is stored.
+    pub fn put(&self, block: BlockId, form: Form, payload: &mut Buffer) -> Result<bool, StoreError> {
+        if self.put_again(&block) {
+            return Ok(true);
+        }
+        verify(block, &form, payload)?;
+        let stored_length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let (record, segment) = self.reserve(block, form, stored_length)?;
+        let written = write(&segment, &record, payload);
+        match written {
+            Ok(()) => self.finish(&record),
+            Err(cause) => {
+                self.give_up(&record);
+                Err(io_error("write a block to", segment.path(), cause))
+            }
+        }
+    }
+
+    fn put_again(&self, block: &BlockId) -> bool {
+        self.state.lock().index.put_again(block)
+    }
+
+    /// A place for a record in the active segment.
+    fn reserve(
+        &self,
+        block: BlockId,
+        form: Form,
+        stored_length: u32,
+    ) -> Result<(Record, Arc<Segment>), StoreError> {
+        let available = self.available()?;
+        let needed = span(stored_length);
+        let mut state = self.state.lock();
+        if let Some(cause) = &state.poisoned {
+            return Err(StoreError::Poisoned(cause.clone()));
+        }
+        // What is being written is in `used`, and perhaps not yet missing from the file system's free space.
+        let in_flight = state.in_flight;
+        self.donation.admit(state.used, available.saturating_sub(in_flight), needed)?;
+        let place = self.place(&mut state, needed)?;
+        let put_sequence = state.index.next_sequence();
+        let record = Record { kind: Kind::Block, place, block, form, stored_length, put_sequence };
+        state.used += needed;
+        state.in_flight += needed;
+        let Some(holder) = state.segments.get_mut(&place.segment) else {
+            return Err(StoreError::Poisoned("the active segment is gone".to_owned()));
+        };
+        holder.writing += 1;
+        Ok((record, Arc::clone(&holder.segment)))
+    }
+
+    fn place(&self, state: &mut State, needed: u64) -> Result<Place, StoreError> {
+        let full =
+            |holder: &SegmentState| holder.end + needed > self.segment_bytes.max(FIRST_RECORD + needed);
+        if state.segments.get(&state.active).is_none_or(full) {
+            self.open_segment(state)?;
+        }
+        let active = state.active;
+        let end = state.segments.get_mut(&active).map(|holder| {
+            let end = holder.end;
+            holder.end += needed;
+            end
+        });
+        let unit = end.and_then(|end| u32::try_from(end / disk::UNIT).ok());
+        unit.map(|unit| Place { segment: active, unit })
+            .ok_or_else(|| StoreError::Poisoned("segments outgrew their limit".to_owned()))
+    }
+
+    fn open_segment(&self, state: &mut State) -> Result<(), StoreError> {
+        let number = state.active + 1;
+        let segment = Segment::create(&self.directory, number, self.key);
+        let segment = segment.map_err(|cause| io_error("open a new segment in", &self.directory, cause))?;
+        state.segments.insert(number, SegmentState::empty(segment));
+        state.active = number;
+        state.used += FIRST_RECORD;
+        state.names_unsynced = true;
+        Ok(())
+    }
+
+    /// A record's bytes are written: the block is here. Returns whether somebody else was faster.
+    fn finish(&self, record: &Record) -> Result<bool, StoreError> {
+        let new = {
+            let mut state = self.state.lock();
+            state.in_flight -= record.span();
+            let lengths = (record.stored_length, record.form.plain_length);
+            let new = state.index.insert(record.block, record.place, lengths);
+            if let Some(holder) = state.segments.get_mut(&record.place.segment) {
+                holder.writing -= 1;
+                holder.unsynced = true;
+                holder.live += u64::from(new);
+            }
+            new
+        };
+        if !new {
+            self.discard(&[(record.place, record.span())])?;
+        }
+        Ok(!new)
+    }
+
+    /// A write failed: its place is made unreadable, or its segment is looked at closely at the next start.
+    fn give_up(&self, record: &Record) {
+        let holder = self.segment(record.place.segment);
+        let erased = holder.map(|segment| segment.file.punch(record.place.offset(), record.span()));
+        let erased = matches!(erased, Some(Ok(true)));
+        let mut state = self.state.lock();
+        state.in_flight -= record.span();
+        if erased {
+            state.used -= record.span();
+        }
+        if let Some(holder) = state.segments.get_mut(&record.place.segment) {
+            holder.writing -= 1;
+            holder.doubtful |= !erased;
+            holder.unsynced = true;
+        }
+    }
+
+    /// Makes durable all puts that were finished before the call. Callers that come together share the work.
+    ///
+    /// # Errors
+    /// The disk refuses; then the store takes nothing more in this life.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        let goal = self.finished();
+        let _turn = self.syncing.lock();
+        if self.is_durable_up_to(goal) {
+            return Ok(());
+        }
+        let PendingSync { ticket, fresh, segments, names } = self.start_sync()?;
+        let synced = self.sync_files(&segments, names);
+        let mut state = self.state.lock();
+        if let Err(error) = synced {
+            state.poisoned = Some(error.to_string());
+            state.index.fail_sync(fresh);
+            return Err(error);
+        }
+        state.index.finish_sync(ticket, fresh);
+        drop(state);
+        self.seal(&segments);
+        Ok(())
+    }
+
+    fn start_sync(&self) -> Result<PendingSync, StoreError> {
+        let mut state = self.state.lock();
+        if let Some(cause) = &state.poisoned {
+            return Err(StoreError::Poisoned(cause.clone()));
+        }
+        let active = state.active;
+        let full = |number: u32, holder: &SegmentState| {
+            number != active && holder.writing == 0 && !holder.doubtful && !holder.sealed
+        };
+        let mut segments = Vec::new();
+        for (number, holder) in &mut state.segments {
+            let complete = full(*number, holder);
+            if complete || holder.unsynced {
+                holder.unsynced = false;
+                segments.push((Arc::clone(&holder.segment), complete));
+            }
+        }
+        let names = std::mem::take(&mut state.names_unsynced);
+        let (ticket, fresh) = state.index.start_sync();
+        Ok(PendingSync { ticket, fresh, segments, names })
+    }
+
+    fn sync_files(&self, segments: &[(Arc<Segment>, bool)], names: bool) -> Result<(), StoreError> {
+        for (segment, _) in segments {
+            segment.file.sync().map_err(|cause| io_error("make durable", segment.path(), cause))?;
+        }
+        if names {
+            disk::sync_directory(&self.directory)
+                .map_err(|cause| io_error("make durable", &self.directory, cause))?;
+        }
+        Ok(())
+    }
+
+    /// Marks segments whose last record is durable. A mark that is lost costs a closer look at the next start.
+    fn seal(&self, segments: &[(Arc<Segment>, bool)]) {
+        for (segment, _) in segments.iter().filter(|(_, complete)| *complete) {
+            if let Err(error) = segment.write_head(true) {
+                tracing::warn!(path = %segment.path().display(), %error, "a full segment can't be sealed");
+                continue;
+            }
+            if let Some(holder) = self.state.lock().segments.get_mut(&segment.number) {
+                holder.sealed = true;
+            }
+        }
+    }
+
+    /// Finds a block.
+    pub fn find(&self, block: BlockId) -> Result<Found, StoreError> {
+        let state = self.state.lock();
+        let entry = *state.index.get(&block).ok_or(StoreError::Missing(block))?;
+        let holder = state.segments.get(&entry.place.segment).ok_or(StoreError::Missing(block))?;
+        let segment = Arc::clone(&holder.segment);
+        Ok(Found { block, place: entry.place, stored_length: entry.stored_length, segment })
+    }
+
+    /// Reads a found block into `bytes`, [`Found::span`] long, and verifies it. Returns its form and where in `bytes`
+    /// its stored bytes are.
+    ///
+    /// # Errors
+    /// It was removed meanwhile, or it is damaged; then it is set aside and reported as such.
+    pub fn read(
+        &self,
+        found: &Found,
+        bytes: &mut [u8],
+    ) -> Result<(Form, std::ops::Range<usize>), StoreError> {
+        let start = payload_start(found.stored_length);
+        let range = start..start + found.stored_length as usize;
+        let read = found.segment.read_record(found.place, bytes);
+        let intact = match &read {
+            Ok(Some(record)) => is_intact(record, found, bytes.get(range.clone())),
+            _ => false,
+        };
+        match read {
+            Ok(Some(record)) if intact => Ok((record.form, range)),
+            read => {
+                let cause =
+                    read.err().map_or_else(|| "bytes don't match".to_owned(), |error| error.to_string());
+                Err(self.set_aside(found, &cause))
+            }
+        }
+    }
+
+    fn set_aside(&self, found: &Found, cause: &str) -> StoreError {
+        if !self.state.lock().index.set_aside(&found.block, found.place) {
+            return StoreError::Missing(found.block);
+        }
+        let path = found.segment.path().display();
+        tracing::error!(block = ?found.block, %path, %cause, "a block is damaged and set aside");
+        let marked = found.segment.mark(found.place, Kind::SetAside);
+        let synced = marked.and_then(|()| found.segment.file.sync());
+        if let Err(error) = synced {
+            tracing::error!(%path, %error, "the damaged block can't be marked; it will be found again after a restart");
+        }
+        if let Some(holder) = self.state.lock().segments.get_mut(&found.place.segment) {
+            holder.live = holder.live.saturating_sub(1);
+            holder.dead += span(found.stored_length);
+        }
+        StoreError::Damaged(found.block)
+    }
+
+    /// Which of `blocks` are here, durable or not.
+    pub fn has(&self, blocks: &[BlockId]) -> Vec<bool> {
+        let state = self.state.lock();
+        blocks.iter().map(|block| state.index.get(block).is_some()).collect()
+    }
+
+    /// Space and number of blocks; requests are the server's to count.
+    pub fn load(&self) -> BenefactorLoad {
+        let available = self.available().unwrap_or(0);
+        let state = self.state.lock();
+        let free_bytes = match state.poisoned {
+            Some(_) => 0,
+            None => self.donation.free(state.used, available.saturating_sub(state.in_flight)),
+        };
+        BenefactorLoad {
+            donated_bytes: self.donation.donated_bytes,
+            used_bytes: state.used,
+            free_bytes,
+            blocks: state.index.len(),
+            requests: 0,
+        }
+    }
+
+    /// The last put sequence, and the changes since the last call; `None`: only an inventory tells them.
+    pub fn take_changes(&self) -> (u64, Option<Changes>) {
+        let mut state = self.state.lock();
+        (state.index.put_sequence(), state.index.take_changes())
+    }
+
+    /// Takes changes back that didn't reach the manager.
+    pub fn return_changes(&self, changes: Changes) {
+        self.state.lock().index.return_changes(changes);
+    }
+
+    /// All durable blocks; what changes later comes with [`Store::take_changes`].
+    pub fn inventory(&self) -> Vec<StoredBlock> {
+        self.state.lock().index.inventory()
+    }
+
+    /// Whether finished puts wait for a sync.
+    pub fn is_unsynced(&self) -> bool {
+        let (last, durable) = self.state.lock().index.tickets();
+        last > durable
+    }
+
+    /// A mark for all puts that are finished by now, for [`Store::is_durable_up_to`].
+    pub fn finished(&self) -> u64 {
+        self.state.lock().index.tickets().0
+    }
+
+    /// Whether all puts up to the mark are durable.
+    pub fn is_durable_up_to(&self, finished: u64) -> bool {
+        self.state.lock().index.tickets().1 >= finished
+    }
+
+    fn available(&self) -> Result<u64, StoreError> {
+        disk::available(&self.directory)
+            .map_err(|cause| io_error("ask for the free space of", &self.directory, cause))
+    }
+
+    fn segment(&self, number: u32) -> Option<Arc<Segment>> {
+        self.state.lock().segments.get(&number).map(|holder| Arc::clone(&holder.segment))
+    }
+}
+
+impl SegmentState {
+    fn empty(segment: Segment) -> Self {
+        Self {
+            segment: Arc::new(segment),
+            end: FIRST_RECORD,
+            writing: 0,
+            live: 0,
+            dead: 0,
+            unsynced: true,
+            sealed: false,
+            doubtful: false,
+        }
+    }
+}
+
+/// Whether `payload` is what `block` and `form` say, as far as one can tell without undoing the codec.
+fn verify(block: BlockId, form: &Form, payload: &[u8]) -> Result<(), StoreError> {
+    let mismatch = |why| Err(StoreError::Mismatch { block, why });
+    let plain = form.codec == 0 && form.cipher.is_none() && form.erasure.is_none();
+    if plain && block.fragment == BlockId::WHOLE {
+        if form.stored_id != block.chunk {
+            return mismatch("a whole plain block is named by its own bytes");
+        }
+        if form.plain_length as usize != payload.len() {
+            return mismatch("its length is another one");
+        }
+    }
+    if (block.fragment == BlockId::WHOLE) != form.erasure.is_none() {
+        return mismatch("a fragment belongs to an erasure code, a whole block to none");
+    }
+    match ChunkId::of(payload) == form.stored_id {
+        true => Ok(()),
+        false => mismatch("their hash is another one"),
+    }
+}
+
+fn is_intact(record: &Record, found: &Found, stored: Option<&[u8]>) -> bool {
+    record.kind == Kind::Block
+        && record.block == found.block
+        && record.stored_length == found.stored_length
+        && stored.is_some_and(|stored| ChunkId::of(stored) == record.form.stored_id)
+}
+
+fn write(segment: &Segment, record: &Record, payload: &mut Buffer) -> io::Result<()> {
+    let length = payload.len();
+    if payload_start(record.stored_length) == HEADER_BYTES {
+        return segment.write_record(record, payload, &[]);
+    }
+    let whole = usize::try_from(disk::padded(length as u64)).map_err(io::Error::other)?;
+    if !payload.set_len(whole) {
+        return Err(io::Error::other("the buffer has no room for padding"));
+    }
+    payload.get_mut(length..).unwrap_or_default().fill(0);
+    let written = segment.write_record(record, &[], payload);
+    payload.set_len(length);
+    written
+}
+
+fn io_error(action: &'static str, path: &Path, cause: io::Error) -> StoreError {
+    StoreError::Io { action, path: path.to_owned(), cause }
+}

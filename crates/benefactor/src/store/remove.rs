@@ -1,0 +1,96 @@
+//! Removing blocks and giving their space back.
+//!
+//! The order is what matters: out of the index, header marked, mark durable, space freed. A crash in between leaves a
+//! block whole or gone. A segment whose last block goes is unlinked as a whole.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stdchk_model::BlockId;
+
+use super::record::{Kind, Place, span};
+use super::segment::Segment;
+use super::{Store, StoreError, io_error};
+
+impl Store {
+    /// Removes each of `blocks` unless it was put again after `put_sequence`; returns how many went.
+    ///
+    /// # Errors
+    /// The disk refuses; the blocks are out of use all the same, their space returns at the next start.
+    pub fn remove(&self, blocks: &[BlockId], put_sequence: u64) -> Result<u64, StoreError> {
+        let mut state = self.state.lock();
+        let mut gone = Vec::new();
+        for block in blocks {
+            let Some(entry) = state.index.remove(block, put_sequence) else { continue };
+            if let Some(holder) = state.segments.get_mut(&entry.place.segment) {
+                holder.live = holder.live.saturating_sub(1);
+            }
+            gone.push((entry.place, span(entry.stored_length)));
+        }
+        drop(state);
+        self.discard(&gone)?;
+        Ok(gone.len() as u64)
+    }
+
+    /// Frees the space of records that the index doesn't refer to.
+    pub(super) fn discard(&self, records: &[(Place, u64)]) -> Result<(), StoreError> {
+        let mut by_segment: BTreeMap<u32, Vec<(Place, u64)>> = BTreeMap::new();
+        for record in records {
+            by_segment.entry(record.0.segment).or_default().push(*record);
+        }
+        let _turn = self.freeing.lock();
+        for (number, records) in by_segment {
+            if self.unlink_if_dead(number)? {
+                continue;
+            }
+            let Some(segment) = self.segment(number) else { continue };
+            let freed = self.punch(&segment, &records)?;
+            let mut state = self.state.lock();
+            state.used = state.used.saturating_sub(freed);
+            if let Some(holder) = state.segments.get_mut(&number) {
+                holder.dead += records.iter().map(|(_, span)| span).sum::<u64>() - freed;
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks and frees `records` of one segment; returns the bytes that the file system took back.
+    fn punch(&self, segment: &Segment, records: &[(Place, u64)]) -> Result<u64, StoreError> {
+        let refused = |cause| io_error("remove blocks from", segment.path(), cause);
+        for (place, _) in records {
+            segment.mark(*place, Kind::Removed).map_err(refused)?;
+        }
+        segment.file.sync().map_err(refused)?;
+        let mut freed = 0;
+        for (place, span) in records {
+            if !segment.file.punch(place.offset(), *span).map_err(refused)? {
+                break;
+            }
+            freed += span;
+        }
+        Ok(freed)
+    }
+
+    /// Unlinks a full segment that holds nothing live.
+    pub(super) fn unlink_dead(&self, number: u32) -> Result<bool, StoreError> {
+        let _turn = self.freeing.lock();
+        self.unlink_if_dead(number)
+    }
+
+    fn unlink_if_dead(&self, number: u32) -> Result<bool, StoreError> {
+        let mut state = self.state.lock();
+        let active = state.active;
+        let dead = |segment: u32, live: u64, writing: u32| segment != active && live == 0 && writing == 0;
+        let Some(holder) = state.segments.get(&number) else { return Ok(false) };
+        if !dead(number, holder.live, holder.writing) {
+            return Ok(false);
+        }
+        let segment = Arc::clone(&holder.segment);
+        let allocated = segment.file.allocated();
+        let allocated = allocated.map_err(|cause| io_error("ask for the size of", segment.path(), cause))?;
+        segment.unlink().map_err(|cause| io_error("remove", segment.path(), cause))?;
+        state.segments.remove(&number);
+        state.used = state.used.saturating_sub(allocated);
+        Ok(true)
+    }
+}

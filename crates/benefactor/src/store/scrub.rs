@@ -1,0 +1,71 @@
+//! Reading everything once, in the order of the disk, so that silent damage is found.
+
+use std::sync::Arc;
+
+use stdchk_net::BufferPool;
+
+use super::record::{Kind, Record};
+use super::segment::{FIRST_RECORD, Segment};
+use super::{Found, Store, StoreError};
+
+/// How far a look through the store has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cursor {
+    segment: u32,
+    offset: u64,
+}
+
+impl Cursor {
+    /// Past the segment that it stands in.
+    pub fn next_segment(self) -> Self {
+        Self { segment: self.segment.saturating_add(1), offset: 0 }
+    }
+}
+
+impl Store {
+    /// Verifies the next block behind `cursor` and returns how far that is and what was read, bytes; `None` at the end.
+    /// A damaged block is set aside.
+    ///
+    /// # Errors
+    /// A segment can't be read.
+    pub fn scrub(
+        &self,
+        cursor: Cursor,
+        buffers: &Arc<BufferPool>,
+    ) -> Result<Option<(Cursor, u64)>, StoreError> {
+        let segment = {
+            let state = self.state.lock();
+            state.segments.range(cursor.segment..).next().map(|(_, holder)| Arc::clone(&holder.segment))
+        };
+        let Some(segment) = segment else { return Ok(None) };
+        let offset = if segment.number == cursor.segment { cursor.offset } else { 0 };
+        let here = Cursor { segment: segment.number, offset };
+        let Some(record) = self.next_record(&segment, offset.max(FIRST_RECORD))? else {
+            return Ok(Some((here.next_segment(), 0)));
+        };
+        let next = Cursor { offset: record.place.offset() + record.span(), ..here };
+        let read = self.verify_live(&segment, &record, buffers);
+        Ok(Some((next, read)))
+    }
+
+    fn verify_live(&self, segment: &Arc<Segment>, record: &Record, buffers: &Arc<BufferPool>) -> u64 {
+        let Some(found) = self.live(segment, record) else { return 0 };
+        let Some(mut buffer) = buffers.try_take(found.span()) else { return 0 };
+        // Damage is logged and set aside by the reading itself.
+        let _ = self.read(&found, &mut buffer);
+        record.span()
+    }
+
+    /// The record as a found block, if the index refers to it.
+    pub(super) fn live(&self, segment: &Arc<Segment>, record: &Record) -> Option<Found> {
+        let state = self.state.lock();
+        let entry = state.index.get(&record.block)?;
+        let here = record.kind == Kind::Block && entry.place == record.place;
+        here.then(|| Found {
+            block: record.block,
+            place: record.place,
+            stored_length: entry.stored_length,
+            segment: Arc::clone(segment),
+        })
+    }
+}

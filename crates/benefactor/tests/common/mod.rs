@@ -1,0 +1,209 @@
+//! A stand-in for the manager and real benefactors around it, on loopback sockets and real files.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use stdchk_benefactor::{Config, Error};
+use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Command, Form};
+use stdchk_model::message::handshake::Role;
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ErrorCode, Failure, Incarnation, PoolId};
+use stdchk_net::server::Host;
+use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Service, serve};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+pub const LIMIT: Duration = Duration::from_secs(10);
+pub const TOKEN: &[u8] = b"a token of a test pool";
+pub const POOL: PoolId = PoolId([3; 16]);
+
+/// What the manager was told, in order, and what it will order next.
+#[derive(Default)]
+pub struct Told {
+    pub requests: Vec<ManagerRequest>,
+    pub commands: Vec<(BenefactorId, Command)>,
+    pub stale: bool,
+}
+
+/// Registers everybody, remembers everything.
+pub struct Manager {
+    pub told: Mutex<Told>,
+    pub address: SocketAddr,
+}
+
+struct Answers(Arc<Manager>);
+
+impl Service for Answers {
+    type Request = ManagerRequest;
+    type Reply = ManagerReply;
+
+    async fn handle(
+        &self,
+        request: ManagerRequest,
+        _payload: Buffer,
+    ) -> Result<(ManagerReply, Bytes), Failure> {
+        let mut told = self.0.told.lock();
+        let reply = match &request {
+            ManagerRequest::Register { id, .. } => {
+                let known =
+                    told.requests.iter().filter(|r| matches!(r, ManagerRequest::Register { .. })).count();
+                let new = BenefactorId(u32::try_from(known).unwrap() + 1);
+                ManagerReply::Registered { id: id.unwrap_or(new) }
+            }
+            ManagerRequest::Heartbeat { .. } if std::mem::take(&mut told.stale) => {
+                return Err(Failure::new(ErrorCode::Stale, "who are you?"));
+            }
+            ManagerRequest::Heartbeat { id, .. } => {
+                let (mine, others) = told.commands.drain(..).partition(|(to, _)| to == id);
+                told.commands = others;
+                let mine: Vec<(BenefactorId, Command)> = mine;
+                ManagerReply::Commands(mine.into_iter().map(|(_, command)| command).collect())
+            }
+            _ => ManagerReply::Done,
+        };
+        told.requests.push(request);
+        Ok((reply, Bytes::new()))
+    }
+}
+
+impl Manager {
+    pub async fn start() -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let manager = Arc::new(Self { told: Mutex::default(), address });
+        let host = Host { role: Role::Manager, pool: POOL, token: TOKEN.to_vec() };
+        let answers = Arc::new(Answers(Arc::clone(&manager)));
+        tokio::spawn(serve(listener, host, answers, BufferPool::new(1 << 20), std::future::pending()));
+        manager
+    }
+
+    /// Waits until `test` holds for what was told.
+    pub async fn wait(&self, what: &str, test: impl Fn(&Told) -> bool) {
+        wait(what, || test(&self.told.lock())).await;
+    }
+
+    pub fn order(&self, to: u32, command: Command) {
+        self.told.lock().commands.push((BenefactorId(to), command));
+    }
+}
+
+pub async fn wait(what: &str, test: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !test() {
+        assert!(start.elapsed() < LIMIT, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+impl Told {
+    pub fn added(&self, block: BlockId) -> bool {
+        self.requests.iter().any(|request| match request {
+            ManagerRequest::Heartbeat { added, .. } => added.iter().any(|stored| stored.block == block),
+            ManagerRequest::Inventory { blocks, .. } => blocks.iter().any(|stored| stored.block == block),
+            _ => false,
+        })
+    }
+
+    pub fn removed(&self, block: BlockId) -> bool {
+        let removed = |request: &ManagerRequest| matches!(request, ManagerRequest::Heartbeat { removed, .. } if removed.contains(&block));
+        self.requests.iter().any(removed)
+    }
+
+    pub fn put_sequence(&self) -> u64 {
+        let last = self.requests.iter().rev().find_map(|request| match request {
+            ManagerRequest::Heartbeat { put_sequence, .. } => Some(*put_sequence),
+            _ => None,
+        });
+        last.unwrap()
+    }
+
+    pub fn inventories(&self) -> usize {
+        let full = |r: &&ManagerRequest| matches!(r, ManagerRequest::Inventory { last: true, .. });
+        self.requests.iter().filter(full).count()
+    }
+}
+
+/// A running benefactor in this process.
+pub struct Running {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), Error>>,
+    pub connection: Arc<Connection>,
+}
+
+pub fn config(directory: &Path, manager: SocketAddr) -> Config {
+    let config = Config::new(directory.to_owned(), manager.to_string(), TOKEN.to_vec(), 4 << 30);
+    Config { floor_bytes: 0, heartbeat: Duration::from_millis(20), scrub_bytes_per_second: 0, ..config }
+}
+
+pub async fn connect(directory: &Path) -> Arc<Connection> {
+    let file = directory.join(stdchk_benefactor::ADDRESS_FILE);
+    wait("the address", || file.exists()).await;
+    let address = std::fs::read_to_string(file).unwrap();
+    let identity = Identity { role: Role::Client, pool: Some(POOL), token: TOKEN.to_vec() };
+    Arc::new(Connection::open(address.trim(), &identity, &BufferPool::new(64 << 20)).await.unwrap())
+}
+
+impl Running {
+    pub async fn start(config: Config) -> Self {
+        let directory = config.data_dir.clone();
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(stdchk_benefactor::run(config, async {
+            let _ = stopped.await;
+        }));
+        Self { stop, task, connection: connect(&directory).await }
+    }
+
+    pub async fn stop(self) {
+        let _ = self.stop.send(());
+        self.task.await.unwrap().unwrap();
+    }
+
+    pub fn address(&self) -> String {
+        self.connection.address().to_owned()
+    }
+}
+
+/// `length` bytes that no other seed gives.
+pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+pub fn whole(bytes: &[u8]) -> (BlockId, Form) {
+    let chunk = ChunkId::of(bytes);
+    (BlockId::whole(chunk), Form::plain(chunk, u32::try_from(bytes.len()).unwrap()))
+}
+
+pub async fn put(connection: &Connection, bytes: &[u8]) -> Result<(Incarnation, bool), CallError> {
+    let (block, form) = whole(bytes);
+    let request = BenefactorRequest::Put { block, form };
+    let payload = Bytes::copy_from_slice(bytes);
+    match connection.call(&request, payload, LIMIT).await?.0 {
+        BenefactorReply::Stored { incarnation, known } => Ok((incarnation, known)),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub async fn sync(connection: &Connection, incarnation: Incarnation) -> Result<(), CallError> {
+    let request = BenefactorRequest::Sync { incarnation };
+    match connection.call(&request, Bytes::new(), LIMIT).await?.0 {
+        BenefactorReply::Durable => Ok(()),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub async fn get(connection: &Connection, block: BlockId) -> Result<Buffer, CallError> {
+    let request = BenefactorRequest::Get { block };
+    let (reply, payload) = connection.call::<_, BenefactorReply>(&request, Bytes::new(), LIMIT).await?;
+    assert!(matches!(reply, BenefactorReply::Block { .. }));
+    Ok(payload)
+}
+
+pub fn code(error: &CallError) -> ErrorCode {
+    error.failure().code
+}

@@ -1,0 +1,179 @@
+//! What needs processes of its own: killing a writer at any moment, and a disk that is full.
+//!
+//! This program is its own child: `write DIR` writes and syncs until it is killed, `fill DIR` fills a small file system.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use stdchk_benefactor::store::{Donation, Store, StoreError};
+use stdchk_model::message::benefactor::Form;
+use stdchk_model::{BlockId, ChunkId, ErrorCode, Failure};
+use stdchk_net::BufferPool;
+
+const SEGMENT: u64 = 4 << 20;
+const KILLS: u64 = 12;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["write", directory] => write_for_ever(Path::new(directory)),
+        ["fill", directory] => fill(Path::new(directory)),
+        _ => {
+            all_that_was_synced_survives_sigkill();
+            println!("test all_that_was_synced_survives_sigkill ... ok");
+            a_full_disk_fails_puts_and_nothing_else();
+            println!("test a_full_disk_fails_puts_and_nothing_else ... ok");
+        }
+    }
+}
+
+fn open(directory: &Path) -> Store {
+    Store::open(directory, Donation { donated_bytes: 1 << 34, floor_bytes: 0 }, SEGMENT).unwrap().0
+}
+
+fn content(seed: u64) -> Vec<u8> {
+    let length = match seed % 4 {
+        0 => 100,
+        1 => 4_000,
+        2 => 30_000,
+        _ => 300_000,
+    };
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+fn block_of(bytes: &[u8]) -> BlockId {
+    BlockId::whole(ChunkId::of(bytes))
+}
+
+fn put(store: &Store, bytes: &[u8]) -> Result<bool, StoreError> {
+    let mut buffer = BufferPool::new(1 << 20).try_take(bytes.len()).unwrap();
+    buffer.copy_from_slice(bytes);
+    let block = block_of(bytes);
+    store.put(block, Form::plain(block.chunk, u32::try_from(bytes.len()).unwrap()), &mut buffer)
+}
+
+fn holds(store: &Store, bytes: &[u8]) -> bool {
+    let Ok(found) = store.find(block_of(bytes)) else { return false };
+    let mut buffer = BufferPool::new(1 << 20).try_take(found.span()).unwrap();
+    store.read(&found, &mut buffer).is_ok_and(|(_, range)| buffer.get(range) == Some(bytes))
+}
+
+/// Puts blocks from two threads, syncs after every few, prints how far it is durable, and removes every seventh.
+fn write_for_ever(directory: &Path) {
+    let store = open(directory);
+    for first in (0..).step_by(8) {
+        std::thread::scope(|scope| {
+            for half in 0..2 {
+                let store = &store;
+                scope.spawn(move || {
+                    (first..first + 8).filter(|seed| seed % 2 == half).for_each(|seed| {
+                        put(store, &content(seed)).unwrap();
+                    });
+                });
+            }
+        });
+        store.sync().unwrap();
+        println!("{}", first + 8);
+        std::io::stdout().flush().unwrap();
+        if first % 7 == 0 && first > 0 {
+            store.remove(&[block_of(&content(first))], u64::MAX).unwrap();
+        }
+    }
+}
+
+fn all_that_was_synced_survives_sigkill() {
+    for round in 0..KILLS {
+        let place = tempfile::tempdir().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([std::ffi::OsStr::new("write"), place.path().as_os_str()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(60 + round * 37));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let durable: u64 =
+            lines.map_while(Result::ok).filter_map(|line| line.parse().ok()).last().unwrap_or(0);
+        assert!(durable > 0 || round < KILLS / 2, "the writer got somewhere");
+        for _ in 0..2 {
+            let store = open(place.path());
+            for seed in 0..durable {
+                // The last removals may or may not have been done when the kill came; a block is whole or gone.
+                let removable = seed % 8 == 0 && seed % 7 == 0 && seed > 0;
+                assert!(
+                    removable || holds(&store, &content(seed)),
+                    "round {round}: block {seed} of {durable}"
+                );
+            }
+        }
+    }
+}
+
+/// A small file system in a mount namespace of its own, filled by two stores at once.
+fn a_full_disk_fails_puts_and_nothing_else() {
+    let place = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=24m stdchk \"$2\" && exec \"$1\" fill \"$2\"";
+    let status = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c", script, "sh"])
+        .arg(std::env::current_exe().unwrap())
+        .arg(place.path())
+        .status()
+        .unwrap();
+    assert!(status.success(), "filling a small file system failed: {status}");
+}
+
+fn fill(directory: &Path) {
+    let paths = [directory.join("one"), directory.join("two")];
+    let stores = paths.each_ref().map(|path| open(path));
+    let stored: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let fill = |index: u64| {
+            let stores = &stores;
+            let [one, two] = stores;
+            scope.spawn(move || fill_one(if index.is_multiple_of(2) { one } else { two }, index << 32))
+        };
+        let threads: Vec<_> = (0..6).map(fill).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for (index, seeds) in stored.iter().enumerate() {
+        let store = stores.get(index % 2).unwrap();
+        store.sync().unwrap();
+        assert!(!seeds.is_empty() && seeds.iter().all(|seed| holds(store, &content(*seed))));
+        let blocks: Vec<BlockId> = seeds.iter().map(|seed| block_of(&content(*seed))).collect();
+        if index >= 2 {
+            assert_eq!(store.remove(&blocks, u64::MAX).unwrap(), blocks.len() as u64);
+        }
+    }
+    put(stores.first().unwrap(), &content(3)).unwrap();
+    drop(stores);
+    let stores = paths.each_ref().map(|path| open(path));
+    assert!(holds(stores.first().unwrap(), &content(3)), "after removals there is room again");
+    for (store, seeds) in stores.iter().zip(&stored) {
+        assert!(seeds.iter().all(|seed| holds(store, &content(*seed))));
+    }
+}
+
+/// Puts until the disk is full; returns what was stored.
+fn fill_one(store: &Store, first: u64) -> Vec<u64> {
+    let mut stored = Vec::new();
+    let mut refusals = 0;
+    for seed in first.. {
+        match put(store, &content(seed)) {
+            Ok(_) => stored.push(seed),
+            Err(error) => {
+                assert_eq!(Failure::from(error).code, ErrorCode::NoSpace);
+                refusals += 1;
+            }
+        }
+        if refusals > 20 {
+            return stored;
+        }
+    }
+    stored
+}

@@ -1,0 +1,233 @@
+//! Real benefactors on real sockets and files, and a manager that writes down what it is told.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::*;
+use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState, Command};
+use stdchk_model::message::manager::ManagerRequest;
+use stdchk_model::{BenefactorId, BlockId, ErrorCode, Incarnation};
+use stdchk_net::Bytes;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_put_is_served_reported_and_still_there_after_a_restart() {
+    let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
+    let running = Running::start(config(place.path(), manager.address)).await;
+    let contents: Vec<Vec<u8>> = [0, 1, 3936, 3937, 1 << 20, 4 << 20]
+        .into_iter()
+        .enumerate()
+        .map(|(seed, length)| bytes(seed as u64, length))
+        .collect();
+    for content in &contents {
+        let (incarnation, known) = put(&running.connection, content).await.unwrap();
+        assert!(!known);
+        assert!(put(&running.connection, content).await.unwrap().1, "known at the second time");
+        sync(&running.connection, incarnation).await.unwrap();
+    }
+    for content in &contents {
+        let block = whole(content).0;
+        assert!(get(&running.connection, block).await.unwrap()[..] == content[..]);
+        manager.wait("the report", |told| told.added(block)).await;
+    }
+    running.stop().await;
+    manager.told.lock().requests.clear();
+    let running = Running::start(config(place.path(), manager.address)).await;
+    for content in &contents {
+        let block = whole(content).0;
+        assert!(get(&running.connection, block).await.unwrap()[..] == content[..]);
+        manager.wait("the inventory", |told| told.added(block)).await;
+    }
+    let again = |told: &Told| {
+        matches!(told.requests.first(), Some(ManagerRequest::Register { id: Some(BenefactorId(1)), .. }))
+    };
+    assert!(again(&manager.told.lock()), "it registers under its number");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_can_give_bytes_a_name_that_is_not_theirs() {
+    let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
+    let running = Running::start(config(place.path(), manager.address)).await;
+    let (good, bad) = (bytes(1, 10_000), bytes(2, 10_000));
+    let (block, form) = whole(&good);
+    let mut attempts = vec![(block, form.clone()), (block, whole(&bad).1)];
+    attempts.push((BlockId { fragment: 1, ..block }, whole(&bad).1));
+    attempts
+        .push((whole(&bad).0, stdchk_model::message::benefactor::Form { plain_length: 1, ..whole(&bad).1 }));
+    for (block, form) in attempts {
+        let request = BenefactorRequest::Put { block, form };
+        let call = running.connection.call::<_, BenefactorReply>(&request, bad.clone().into(), LIMIT);
+        assert_eq!(code(&call.await.unwrap_err()), ErrorCode::Invalid);
+    }
+    assert_eq!(code(&get(&running.connection, block).await.unwrap_err()), ErrorCode::NotFound);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sync_for_another_life_is_refused() {
+    let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
+    let running = Running::start(config(place.path(), manager.address)).await;
+    let (Incarnation(life), _) = put(&running.connection, b"x").await.unwrap();
+    let refused = sync(&running.connection, Incarnation(life ^ 1)).await.unwrap_err();
+    assert_eq!(code(&refused), ErrorCode::Restarted);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_is_reported_durable_without_anybody_asking() {
+    let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
+    let running = Running::start(config(place.path(), manager.address)).await;
+    put(&running.connection, b"left alone").await.unwrap();
+    manager.wait("the report", |told| told.added(whole(b"left alone").0)).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_removes_what_was_not_put_again_since() {
+    let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
+    let running = Running::start(config(place.path(), manager.address)).await;
+    let blocks = [b"stays", b"goes!"].map(|content| whole(content).0);
+    for content in [b"stays", b"goes!"] {
+        put(&running.connection, content).await.unwrap();
+    }
+    manager.wait("the report", |told| blocks.iter().all(|block| told.added(*block))).await;
+    let put_sequence = manager.told.lock().put_sequence();
+    assert!(put(&running.connection, b"stays").await.unwrap().1);
+    manager.order(1, Command::Delete { blocks: blocks.to_vec(), put_sequence });
+    manager.wait("the removal", |told| told.removed(blocks[1])).await;
+    assert_eq!(code(&get(&running.connection, blocks[1]).await.unwrap_err()), ErrorCode::NotFound);
+    assert_eq!(&get(&running.connection, blocks[0]).await.unwrap()[..], b"stays");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_are_copied_to_another_benefactor_on_order_and_failures_are_reported() {
+    let (places, manager) =
+        ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Manager::start().await);
+    let one = Running::start(config(places[0].path(), manager.address)).await;
+    manager.wait("the first", |told| told.inventories() == 1).await;
+    let two = Running::start(config(places[1].path(), manager.address)).await;
+    let contents: Vec<Vec<u8>> = (0..40).map(|seed| bytes(seed, 100_000)).collect();
+    for content in &contents {
+        put(&one.connection, content).await.unwrap();
+        let (block, address) = (whole(content).0, two.address());
+        manager.order(1, Command::Copy { block, to: BenefactorId(2), address });
+    }
+    let nowhere = whole(&contents[0]).0;
+    let address = "127.0.0.1:1".to_owned();
+    manager.order(1, Command::Copy { block: nowhere, to: BenefactorId(9), address });
+    for content in &contents {
+        manager.wait("the copy's report", |told| reported_by(told, 2, whole(content).0)).await;
+        assert!(get(&two.connection, whole(content).0).await.unwrap()[..] == content[..]);
+    }
+    manager.wait("the failure and the bytes", |told| copied(told) == (4_000_000, vec![nowhere])).await;
+    one.stop().await;
+    two.stop().await;
+}
+
+fn reported_by(told: &Told, number: u32, wanted: BlockId) -> bool {
+    told.requests.iter().any(|request| match request {
+        ManagerRequest::Heartbeat { id, added, .. } => {
+            *id == BenefactorId(number) && added.iter().any(|stored| stored.block == wanted)
+        }
+        _ => false,
+    })
+}
+
+fn copied(told: &Told) -> (u64, Vec<BlockId>) {
+    let mut sum = (0, Vec::new());
+    for request in &told.requests {
+        if let ManagerRequest::Heartbeat { copied_bytes, copies_failed, .. } = request {
+            sum.0 += copied_bytes;
+            sum.1.extend(copies_failed);
+        }
+    }
+    sum
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manager_that_forgot_gets_registration_and_inventory_again() {
+    let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
+    let running = Running::start(config(place.path(), manager.address)).await;
+    manager.wait("the inventory", |told| told.inventories() == 1).await;
+    manager.order(1, Command::SendInventory);
+    manager.wait("the ordered inventory", |told| told.inventories() == 2).await;
+    manager.told.lock().stale = true;
+    manager.wait("the inventory after `stale`", |told| told.inventories() == 3).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_block_is_never_served_and_reported_at_once() {
+    let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
+    let running = Running::start(config(place.path(), manager.address)).await;
+    let content = bytes(5, 50_000);
+    let block = whole(&content).0;
+    put(&running.connection, &content).await.unwrap();
+    manager.wait("the report", |told| told.added(block)).await;
+    flip(&place.path().join("segments"), &content[20_000..20_064]);
+    let request = BenefactorRequest::Verify { blocks: vec![block, whole(b"never").0] };
+    let (reply, _) =
+        running.connection.call::<_, BenefactorReply>(&request, Bytes::new(), LIMIT).await.unwrap();
+    let BenefactorReply::Verified { states } = reply else { panic!("{reply:?}") };
+    assert_eq!(states, [BlockState::Damaged, BlockState::Missing]);
+    manager.wait("the removal", |told| told.removed(block)).await;
+    assert_eq!(code(&get(&running.connection, block).await.unwrap_err()), ErrorCode::NotFound);
+    assert!(!put(&running.connection, &content).await.unwrap().1, "it can be put again");
+    assert!(get(&running.connection, block).await.unwrap()[..] == content[..]);
+    running.stop().await;
+}
+
+/// Flips the first byte of the place on disk that holds `wanted`.
+fn flip(segments: &std::path::Path, wanted: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    for entry in std::fs::read_dir(segments).unwrap() {
+        let path = entry.unwrap().path();
+        let content = std::fs::read(&path).unwrap();
+        if let Some(offset) = content.windows(wanted.len()).position(|window| window == wanted) {
+            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(&[!wanted.first().unwrap()], offset as u64).unwrap();
+            file.sync_all().unwrap();
+            return;
+        }
+    }
+    panic!("the block is in no segment");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_serves_on_without_its_manager_and_refuses_other_networks_and_directories() {
+    let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
+    let running = Running::start(config(place.path(), manager.address)).await;
+    put(&running.connection, b"kept").await.unwrap();
+    manager.wait("the registration", |told| told.inventories() == 1).await;
+    let second = stdchk_benefactor::run(config(place.path(), manager.address), std::future::pending()).await;
+    assert!(second.unwrap_err().to_string().contains("in use by process"));
+    running.stop().await;
+    let nobody = "127.0.0.1:1".parse().unwrap();
+    let running = Running::start(config(place.path(), nobody)).await;
+    assert_eq!(&get(&running.connection, whole(b"kept").0).await.unwrap()[..], b"kept");
+    running.stop().await;
+    let open =
+        stdchk_benefactor::Config { listen: "0.0.0.0:0".parse().unwrap(), ..config(place.path(), nobody) };
+    let refused = stdchk_benefactor::run(open, std::future::pending()).await.unwrap_err();
+    assert!(refused.to_string().contains("127.0.0.1"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_donation_is_kept() {
+    let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
+    let small = stdchk_benefactor::Config { donated_bytes: 1 << 20, ..config(place.path(), manager.address) };
+    let running = Running::start(small).await;
+    let mut refused = None;
+    for seed in 0..20 {
+        if let Err(error) = put(&running.connection, &bytes(seed, 100_000)).await {
+            refused = Some(error);
+            break;
+        }
+    }
+    let refused = refused.unwrap();
+    assert_eq!(code(&refused), ErrorCode::NoSpace);
+    assert!(refused.to_string().contains("of 1.00 MiB are taken"), "{refused}");
+    assert!(put(&running.connection, &bytes(0, 100_000)).await.unwrap().1, "what is there needs no room");
+    running.stop().await;
+}

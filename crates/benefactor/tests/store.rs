@@ -1,0 +1,313 @@
+//! The store against a model, against flipped bits and against torn writes, on real files.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::HashMap;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use stdchk_benefactor::store::{Cursor, Donation, Store, StoreError};
+use stdchk_model::message::benefactor::Form;
+use stdchk_model::{BlockId, ChunkId};
+use stdchk_net::BufferPool;
+
+const DONATION: Donation = Donation { donated_bytes: 1 << 30, floor_bytes: 0 };
+/// Small segments, so that a few blocks fill one.
+const SEGMENT: u64 = 64 << 10;
+
+fn content(seed: u8, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().update(&[seed]).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+fn block_of(bytes: &[u8]) -> BlockId {
+    BlockId::whole(ChunkId::of(bytes))
+}
+
+fn open(directory: &Path) -> Store {
+    Store::open(directory, DONATION, SEGMENT).unwrap().0
+}
+
+fn put(store: &Store, bytes: &[u8]) -> Result<bool, StoreError> {
+    let mut buffer = BufferPool::new(8 << 20).try_take(bytes.len()).unwrap();
+    buffer.copy_from_slice(bytes);
+    let block = block_of(bytes);
+    store.put(block, Form::plain(block.chunk, u32::try_from(bytes.len()).unwrap()), &mut buffer)
+}
+
+fn put_all(store: &Store, contents: &[Vec<u8>]) {
+    for bytes in contents {
+        put(store, bytes).unwrap();
+    }
+}
+
+fn get(store: &Store, block: BlockId) -> Result<Vec<u8>, StoreError> {
+    let found = store.find(block)?;
+    let mut buffer = BufferPool::new(8 << 20).try_take(found.span()).unwrap();
+    let (_, range) = store.read(&found, &mut buffer)?;
+    Ok(buffer.get(range).unwrap().to_vec())
+}
+
+fn segments(directory: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+/// Space that the segments take on the disk, as `du` counts.
+fn disk_usage(directory: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    segments(directory).iter().map(|path| std::fs::metadata(path).unwrap().blocks() * 512).sum()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, usize),
+    Remove(u8, usize),
+    Sync,
+    Reopen,
+    Scrub,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let length = prop::sample::select(vec![1usize, 3936, 3937, 4096, 20_000, 70_000]);
+    prop_oneof![
+        6 => (0u8..12, length.clone()).prop_map(|(seed, length)| Step::Put(seed, length)),
+        4 => (0u8..12, length).prop_map(|(seed, length)| Step::Remove(seed, length)),
+        1 => Just(Step::Sync),
+        1 => Just(Step::Reopen),
+        1 => Just(Step::Scrub),
+    ]
+}
+
+fn check(store: &Store, model: &HashMap<BlockId, Vec<u8>>, directory: &Path) {
+    assert_eq!(store.load().blocks, model.len() as u64);
+    for (block, bytes) in model {
+        assert!(get(store, *block).unwrap() == *bytes);
+    }
+    assert_eq!(store.load().used_bytes, disk_usage(directory), "space is accounted as the disk counts it");
+}
+
+fn scrub_all(store: &Store) {
+    let (buffers, mut cursor) = (BufferPool::new(16 << 20), Cursor::default());
+    while let Some((next, _)) = store.scrub(cursor, &buffers).unwrap() {
+        cursor = next;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_store_holds_exactly_what_was_put_and_not_removed(steps in prop::collection::vec(step(), 1..60)) {
+        let place = tempfile::tempdir().unwrap();
+        let mut store = open(place.path());
+        let mut model = HashMap::new();
+        for step in steps {
+            match step {
+                Step::Put(seed, length) => {
+                    let bytes = content(seed, length);
+                    let known = put(&store, &bytes).unwrap();
+                    prop_assert_eq!(known, model.insert(block_of(&bytes), bytes).is_some());
+                }
+                Step::Remove(seed, length) => {
+                    let block = block_of(&content(seed, length));
+                    let removed = store.remove(&[block], u64::MAX).unwrap();
+                    prop_assert_eq!(removed == 1, model.remove(&block).is_some());
+                }
+                Step::Sync => store.sync().unwrap(),
+                Step::Reopen => {
+                    drop(store);
+                    store = open(place.path());
+                }
+                Step::Scrub => scrub_all(&store),
+            }
+        }
+        store.sync().unwrap();
+        check(&store, &model, place.path());
+        drop(store);
+        check(&open(place.path()), &model, place.path());
+    }
+}
+
+/// Flips one bit of a file.
+fn flip(path: &Path, offset: u64, bit: u32) {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ (1 << bit)], offset).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// A store with one block of `length` bytes, in a segment that is sealed.
+fn sealed_with(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    put(&store, bytes).unwrap();
+    store.sync().unwrap();
+    drop(store);
+    let path = segments(place.path()).remove(0);
+    drop(open(place.path()));
+    (place, path)
+}
+
+#[test]
+fn a_flipped_bit_anywhere_in_a_record_is_never_served_nor_comes_back() {
+    let bytes = content(1, 5_000);
+    let block = block_of(&bytes);
+    let header = (0..160u64).map(|offset| 4096 + offset);
+    let payload = [0, 1, 2_000, 4_095, 4_096, 4_999].map(|offset| 8192 + offset);
+    for (index, offset) in header.chain(payload).enumerate() {
+        let (place, path) = sealed_with(&bytes);
+        flip(&path, offset, u32::try_from(index % 8).unwrap());
+        let store = open(place.path());
+        let refused = get(&store, block).unwrap_err();
+        assert!(matches!(refused, StoreError::Damaged(_) | StoreError::Missing(_)), "{refused}");
+        drop(store);
+        let store = open(place.path());
+        assert!(matches!(get(&store, block), Err(StoreError::Missing(_))), "offset {offset}");
+        assert!(!put(&store, &bytes).unwrap());
+        assert!(get(&store, block).unwrap() == bytes);
+    }
+}
+
+#[test]
+fn damage_under_a_running_store_is_found_by_scrubbing_and_reported_once() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let contents: Vec<Vec<u8>> = (0..8).map(|seed| content(seed, 9_000)).collect();
+    put_all(&store, &contents);
+    store.sync().unwrap();
+    assert_eq!(store.take_changes().1.unwrap().added.len(), 8);
+    flip(&segments(place.path())[0], 8192 + 17, 3);
+    scrub_all(&store);
+    let changes = store.take_changes().1.unwrap();
+    assert_eq!((changes.removed, changes.damaged), (vec![block_of(&contents[0])], 1));
+    assert_eq!(store.load().blocks, 7);
+}
+
+#[test]
+fn a_damaged_head_of_a_segment_costs_no_block() {
+    let bytes = content(1, 5_000);
+    for offset in [0, 9, 15, 20, 70] {
+        let (place, path) = sealed_with(&bytes);
+        flip(&path, offset, 1);
+        assert!(get(&open(place.path()), block_of(&bytes)).unwrap() == bytes);
+        // Both copies gone: other segments still know the store's key.
+        flip(&path, 2048 + offset, 1);
+        assert!(get(&open(place.path()), block_of(&bytes)).unwrap() == bytes);
+    }
+}
+
+#[test]
+fn torn_writes_are_dropped_and_everything_around_them_stays() {
+    let contents: Vec<Vec<u8>> = (0..3).map(|seed| content(seed, 9_000)).collect();
+    // Units of the segment: 0 head; 1-4, 5-8, 9-12 the records.
+    for torn_unit in 5..9u64 {
+        let place = tempfile::tempdir().unwrap();
+        let store = open(place.path());
+        put_all(&store, &contents);
+        drop(store);
+        let path = segments(place.path()).remove(0);
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&[0; 4096], torn_unit * 4096).unwrap();
+        file.set_len(11 * 4096 + 100).unwrap();
+        drop(file);
+        for _ in 0..2 {
+            let store = open(place.path());
+            assert!(get(&store, block_of(&contents[0])).unwrap() == contents[0]);
+            for lost in &contents[1..] {
+                assert!(matches!(get(&store, block_of(lost)), Err(StoreError::Missing(_))), "{torn_unit}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_record_inside_a_blocks_content_is_no_record() {
+    let inner = content(1, 5_000);
+    let (place, path) = sealed_with(&inner);
+    // Somebody stores a copy of the segment file itself as blocks, and a header is lost.
+    let copy = std::fs::read(&path).unwrap();
+    let store = open(place.path());
+    put(&store, &copy).unwrap();
+    store.sync().unwrap();
+    store.remove(&[block_of(&inner)], u64::MAX).unwrap();
+    let last = segments(place.path()).pop().unwrap();
+    drop(store);
+    flip(&last, 4096, 0);
+    let store = open(place.path());
+    assert_eq!(store.load().blocks, 0);
+}
+
+#[test]
+fn a_mostly_dead_segment_is_rewritten_and_its_file_goes() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let contents: Vec<Vec<u8>> = (0..12).map(|seed| content(seed, 9_000)).collect();
+    put_all(&store, &contents);
+    store.sync().unwrap();
+    let first = segments(place.path()).remove(0);
+    // Two of the three blocks of the first segment are damaged: their space isn't given back piece by piece.
+    for record in 0..2u64 {
+        flip(&first, 4096 + record * 4 * 4096 + 4096, 0);
+    }
+    scrub_all(&store);
+    assert_eq!(store.load().blocks, 10);
+    let buffers: Arc<BufferPool> = BufferPool::new(8 << 20);
+    assert_eq!(store.compact(&buffers).unwrap(), 4 * 4096);
+    assert!(!first.exists());
+    assert!(get(&store, block_of(&contents[2])).unwrap() == contents[2]);
+    assert_eq!(store.load().used_bytes, disk_usage(place.path()));
+    drop(store);
+    let store = open(place.path());
+    for bytes in &contents[2..] {
+        assert!(get(&store, block_of(bytes)).unwrap() == *bytes);
+    }
+}
+
+#[test]
+fn the_owners_floor_holds_and_removals_make_room() {
+    let place = tempfile::tempdir().unwrap();
+    let donation = Donation { donated_bytes: 100_000, floor_bytes: 0 };
+    let (store, _) = Store::open(place.path(), donation, SEGMENT).unwrap();
+    let mut stored = Vec::new();
+    let refused = loop {
+        let bytes = content(u8::try_from(stored.len()).unwrap(), 9_000);
+        match put(&store, &bytes) {
+            Ok(_) => stored.push(block_of(&bytes)),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, StoreError::NoRoom(_)) && stored.len() >= 4, "{refused}");
+    assert!(disk_usage(place.path()) <= 100_000);
+    store.remove(&stored, u64::MAX).unwrap();
+    put(&store, &content(99, 9_000)).unwrap();
+    drop(store);
+    let floor = Donation { donated_bytes: 1 << 30, floor_bytes: u64::MAX };
+    let (store, _) = Store::open(place.path(), floor, SEGMENT).unwrap();
+    let refused = put(&store, &content(100, 9_000)).unwrap_err();
+    assert!(refused.to_string().contains("the owner keeps"), "{refused}");
+    assert_eq!(store.load().free_bytes, 0);
+    assert!(get(&store, block_of(&content(99, 9_000))).is_ok(), "what is stored is served all the same");
+}
+
+#[test]
+fn many_threads_store_one_block_once() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let contents: Vec<Vec<u8>> = (0..50).map(|seed| content(seed, 9_000)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| put_all(&store, &contents));
+        }
+    });
+    store.sync().unwrap();
+    assert_eq!(store.load().blocks, 50);
+    assert_eq!(store.load().used_bytes, disk_usage(place.path()));
+    drop(store);
+    assert_eq!(open(place.path()).load().blocks, 50);
+}

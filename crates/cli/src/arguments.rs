@@ -1,0 +1,94 @@
+//! The command line: which commands there are. What each takes stands in its own module.
+
+use clap::{Parser, Subcommand};
+
+use crate::command;
+use crate::settings::PoolFlags;
+
+const AFTER_HELP: &str = "\
+Names: APP/NAME is a file in an application's folder, APP/NAME@VERSION one of its versions.
+Settings: flags come before STDCHK_* variables, these before the configuration file.
+Exit codes: 0 success, 1 other, 2 usage, 3 partial, 4 not found, 5 unreachable (try again), 6 no space,
+            7 damaged, 130 interrupted.
+
+Example:
+  stdchk up --mount ~/pool
+  stdchk put result.h5 climate/
+  stdchk latest climate
+  stdchk down";
+
+/// Checkpoint storage for long jobs on unreliable machines.
+#[derive(Parser, Debug)]
+#[command(name = "stdchk", version, after_help = AFTER_HELP, infer_subcommands = false)]
+pub struct Line {
+    /// The flags that every command takes.
+    #[command(flatten)]
+    pub pool: PoolFlags,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Start a pool on this machine, in the background; ready when it returns
+    Up(command::up::Arguments),
+    /// Stop the pool on this machine
+    Down(command::down::Arguments),
+    /// Show manager, benefactors, space, savings and health
+    Status(command::status::Arguments),
+    /// Store files; `-` is standard input
+    Put(command::put::Arguments),
+    /// Fetch one file, verified; `-o -` is standard output
+    Get(command::get::Arguments),
+    /// List folders, files, versions or checkpoint sets
+    Ls(command::ls::Arguments),
+    /// Show one file or folder and verify its content
+    Stat(command::stat::Arguments),
+    /// Remove files, versions or, with -r, folders
+    Rm(command::rm::Arguments),
+    /// Rename or move a file or folder
+    Mv(command::mv::Arguments),
+    /// Show how much is kept, and how much of it is distinct
+    Du(command::du::Arguments),
+    /// Show which byte ranges of two versions differ
+    Diff(command::diff::Arguments),
+    /// Show the newest checkpoint set that is complete and verifies
+    Latest(command::latest::Arguments),
+    /// Fetch all files of a checkpoint set, verified, in parallel
+    Restore(command::restore::Arguments),
+    /// Show or change how an application's files are treated
+    Policy(command::policy::Arguments),
+    /// Verify stored content at the benefactors
+    Verify(command::verify::Arguments),
+    /// Remove chunks that nothing refers to
+    Gc(command::gc::Arguments),
+    /// Serve the pool as a file system, in the foreground
+    Mount(command::mount::Arguments),
+    /// Run a manager, in the foreground
+    Manager(command::manager::Arguments),
+    /// Run a benefactor, in the foreground
+    Benefactor(command::benefactor::Arguments),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Line::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        for command in Line::command().get_subcommands() {
+            let name = command.get_name();
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains(&format!("stdchk {name}")), "{name}");
+        }
+    }
+}

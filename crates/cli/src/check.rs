@@ -1,0 +1,158 @@
+//! Verifying content where it lies: every holder of a chunk reads it and compares it with its name.
+//!
+//! Versions share most of their chunks; a [`Checker`] asks about each chunk once, however many versions name it.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+use stdchk_client::{ChunkHealth, Pool};
+use stdchk_model::message::manager::VersionInfo;
+use stdchk_model::{ChunkId, ChunkRef, ErrorCode, Failure, Ino};
+
+use crate::progress::Progress;
+
+/// Chunks that are verified in one request: about a gigabyte, so that progress shows.
+const CHUNKS_PER_REQUEST: usize = 1024;
+
+/// What is left of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// A holder has it intact; how many do, and whether another one had it damaged.
+    Intact { copies: u32, damaged: bool },
+    /// Nobody has it intact, but a holder could not be asked.
+    Unreachable,
+    /// Nobody has it.
+    Lost,
+}
+
+/// What a verification of one or more versions found, each chunk counted once.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize)]
+pub struct Health {
+    /// Distinct chunks, those of the chunk map included.
+    pub chunks: u64,
+    /// Their plain bytes.
+    pub bytes: u64,
+    /// Chunks of which an intact copy was found.
+    pub intact: u64,
+    /// Chunks with fewer intact copies than were asked for.
+    pub at_risk: u64,
+    /// Chunks of which a copy was damaged; counted in `intact` as well if another copy is not.
+    pub damaged: u64,
+    /// Chunks without a copy that could be read, while a holder could not be reached.
+    pub unreachable: u64,
+    /// Chunks without an intact copy anywhere.
+    pub lost: u64,
+}
+
+impl Health {
+    /// Whether everything can be read now.
+    pub fn is_readable(&self) -> bool {
+        self.lost == 0 && self.unreachable == 0
+    }
+
+    /// Why something can't be read, for people; empty if everything can.
+    pub fn reason(&self) -> String {
+        match (self.lost, self.unreachable) {
+            (0, 0) => String::new(),
+            (0, unreachable) => format!("{unreachable} of {} chunks can't be reached now", self.chunks),
+            (lost, _) => format!("{lost} of {} chunks have no intact copy", self.chunks),
+        }
+    }
+}
+
+/// Verifies versions, each chunk at most once.
+pub struct Checker<'a> {
+    pool: &'a Pool,
+    progress: &'a Progress,
+    known: HashMap<ChunkId, State>,
+}
+
+impl<'a> Checker<'a> {
+    /// A checker that has seen nothing yet.
+    pub fn new(pool: &'a Pool, progress: &'a Progress) -> Self {
+        Self { pool, progress, known: HashMap::new() }
+    }
+
+    /// Verifies one version, the newest if none is named. `copies`: how many every chunk should have.
+    ///
+    /// # Errors
+    /// The chunk map can't be read, or the manager can't be asked.
+    pub async fn version(
+        &mut self,
+        ino: Ino,
+        version: Option<u64>,
+        copies: u8,
+    ) -> Result<(Option<VersionInfo>, Health), Failure> {
+        let (info, map, pieces) = self.pool.chunk_map(ino, version).await?;
+        let chunks: Vec<ChunkRef> = map.chunks().iter().chain(&pieces).copied().collect();
+        Ok((info, self.chunks(&chunks, copies).await?))
+    }
+
+    async fn chunks(&mut self, chunks: &[ChunkRef], copies: u8) -> Result<Health, Failure> {
+        let distinct: HashMap<ChunkId, ChunkRef> = chunks.iter().map(|chunk| (chunk.id, *chunk)).collect();
+        let new: Vec<ChunkRef> =
+            distinct.values().filter(|chunk| !self.known.contains_key(&chunk.id)).copied().collect();
+        for part in new.chunks(CHUNKS_PER_REQUEST) {
+            for health in self.pool.verify_chunks(part).await? {
+                self.progress.add(u64::from(health.chunk.length));
+                self.known.insert(health.chunk.id, state_of(&health));
+            }
+        }
+        let mut sum = Health::default();
+        for chunk in distinct.values() {
+            let state = self.known.get(&chunk.id).copied().unwrap_or(State::Unreachable);
+            count(&mut sum, *chunk, state, copies);
+        }
+        Ok(sum)
+    }
+}
+
+fn state_of(health: &ChunkHealth) -> State {
+    match (health.intact, health.unreachable) {
+        (0, 0) => State::Lost,
+        (0, _) => State::Unreachable,
+        (copies, _) => State::Intact { copies, damaged: health.damaged > 0 },
+    }
+}
+
+fn count(sum: &mut Health, chunk: ChunkRef, state: State, copies_wanted: u8) {
+    sum.chunks += 1;
+    sum.bytes += u64::from(chunk.length);
+    match state {
+        State::Lost => sum.lost += 1,
+        State::Unreachable => sum.unreachable += 1,
+        State::Intact { copies, damaged } => {
+            sum.intact += 1;
+            sum.damaged += u64::from(damaged);
+            sum.at_risk += u64::from(copies < u32::from(copies_wanted));
+        }
+    }
+}
+
+/// Whether a failure to read a chunk map says something about the content rather than about the pool.
+pub fn is_about_content(failure: &Failure) -> bool {
+    matches!(failure.code, ErrorCode::Damaged | ErrorCode::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn health(intact: u32, damaged: u32, unreachable: u32) -> ChunkHealth {
+        let chunk = ChunkRef { id: ChunkId([1; 32]), length: 10 };
+        ChunkHealth { chunk, intact, damaged, missing: 0, unreachable }
+    }
+
+    #[test]
+    fn one_intact_copy_is_enough_to_read_and_too_few_are_at_risk() {
+        let mut sum = Health::default();
+        for (intact, damaged, unreachable) in [(2, 0, 0), (1, 1, 0), (0, 1, 1), (0, 1, 0), (0, 0, 0)] {
+            let health = health(intact, damaged, unreachable);
+            count(&mut sum, health.chunk, state_of(&health), 2);
+        }
+        let expected =
+            Health { chunks: 5, bytes: 50, intact: 2, at_risk: 1, damaged: 1, unreachable: 1, lost: 2 };
+        assert_eq!(sum, expected);
+        assert_eq!(sum.reason(), "2 of 5 chunks have no intact copy");
+    }
+}

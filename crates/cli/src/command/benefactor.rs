@@ -1,0 +1,64 @@
+//! `stdchk benefactor`: runs a benefactor in the foreground, as a service or by `stdchk up`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use stdchk_benefactor::Config;
+
+use super::role::{RoleArguments, serve};
+use crate::context::Context;
+use crate::exit::{CommandError, Exit, Outcome};
+use crate::local::{disk, token};
+use crate::settings::size_of;
+
+/// Where a benefactor serves unless told otherwise: any free port, which it tells the manager.
+const LISTEN_DEFAULT: &str = "127.0.0.1:0";
+
+/// What `benefactor` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The folder is made and marked at the first start; one with foreign files is refused. The benefactor never takes more
+than it was donated, and leaves the floor free on its disk. It joins the pool of --manager, or the local pool.
+
+Example:
+  stdchk benefactor /disk2/stdchk --donate 100GiB --floor 10GiB")]
+pub struct Arguments {
+    /// The benefactor's data folder, on the donated disk
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Most space that it takes, such as 100GiB
+    #[arg(long, value_name = "SIZE")]
+    donate: String,
+    /// Space on the disk that always stays free [default: 5 % of the disk, at least 1 GiB]
+    #[arg(long, value_name = "SIZE")]
+    floor: Option<String>,
+    /// Address to serve at, HOST:PORT; loopback only
+    #[arg(long, default_value = LISTEN_DEFAULT, value_name = "ADDRESS")]
+    listen: String,
+    #[command(flatten)]
+    role: RoleArguments,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
+    let floor_bytes = match &arguments.floor {
+        Some(floor) => size_of("--floor", floor)?,
+        None => disk::Disk::of(&arguments.directory)?.floor_default(),
+    };
+    let listen = arguments.listen.parse().map_err(|error| {
+        CommandError::usage(
+            format_args!("--listen {}", arguments.listen),
+            error,
+            "write an address such as 127.0.0.1:0",
+        )
+    })?;
+    let donated_bytes = size_of("--donate", &arguments.donate)?;
+    let token = token::read(&context.settings.token_file)?;
+    let directory = arguments.directory.clone();
+    let config = Config::new(directory, context.manager_address()?, token, donated_bytes);
+    let config = Config { listen, floor_bytes, ..config };
+    serve(&arguments.role, |stop| async move {
+        let ended = stdchk_benefactor::run(config, stop).await;
+        ended.map_err(|error| CommandError::complete(Exit::Other, "benefactor", error))
+    })
+}

@@ -1,0 +1,118 @@
+//! `stdchk down`: the pool's processes end in order, and nothing of them is left behind.
+//!
+//! The mount goes first, so that its sessions end while the pool still runs; then the benefactors, then the manager.
+//! Content stays where it is: `stdchk up` brings the pool back.
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+use rustix::process::Signal;
+
+use crate::context::Context;
+use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::local::start::running;
+use crate::local::{Home, PoolRecord, ProcessRecord, Role, mountpoint};
+use crate::output;
+
+/// Time that the manager or a benefactor gets to end by itself: what it acknowledged is durable already.
+const END_PATIENCE: Duration = Duration::from_secs(15);
+/// Time that the mount gets: it waits for requests under way and commits what is open.
+const MOUNT_END_PATIENCE: Duration = Duration::from_secs(75);
+/// Time in which a killed process is gone.
+const KILL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What `down` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Content stays: `stdchk up` brings the pool back with all that was committed.
+
+Example:
+  stdchk down
+  stdchk down --data /scratch/pool")]
+pub struct Arguments {}
+
+/// Runs the command.
+pub fn run(_arguments: &Arguments, context: &Context) -> Outcome {
+    let home = context.home();
+    let record = home.record_required()?;
+    home.prepare(record.mount.as_deref())?;
+    let _lock = home.lock()?;
+    let count = stop_all(&home, &record)?;
+    if context.settings.quiet {
+        return Ok(());
+    }
+    let data = home.path().display();
+    match count {
+        0 => output::line(format_args!("pool {data} was not running")),
+        _ => output::line(format_args!("pool {data} is down: {count} processes stopped; its content stays")),
+    }
+}
+
+/// Stops the processes of a pool in order; how many ran.
+pub fn stop_all(home: &Home, record: &PoolRecord) -> Outcome<usize> {
+    let benefactors: Vec<Role> = (0..record.benefactors).map(Role::Benefactor).collect();
+    let mut count = 0;
+    if let Some(mount) = &record.mount {
+        count += stop(home, &[Role::Mount])?;
+        unmount(mount)?;
+    }
+    count += stop(home, &benefactors)?;
+    count += stop(home, &[Role::Manager])?;
+    Ok(count)
+}
+
+/// Stops processes that may end at the same time; how many ran.
+fn stop(home: &Home, roles: &[Role]) -> Outcome<usize> {
+    let mut processes = Vec::new();
+    for role in roles {
+        if let Some(process) = running(home, *role)? {
+            process.signal(Signal::TERM)?;
+            processes.push((*role, process));
+        }
+    }
+    for (role, process) in &processes {
+        let patience = if *role == Role::Mount { MOUNT_END_PATIENCE } else { END_PATIENCE };
+        if !process.wait_for_end(patience) {
+            kill(*role, process, patience)?;
+        }
+    }
+    for role in roles {
+        remove(&home.run_file(*role))?;
+    }
+    Ok(processes.len())
+}
+
+fn kill(role: Role, process: &ProcessRecord, patience: Duration) -> Outcome {
+    let name = role.name();
+    let seconds = patience.as_secs();
+    output::note(format_args!(
+        "stdchk down: {name} (process {}) did not end in {seconds} s: killed",
+        process.pid
+    ));
+    process.signal(Signal::KILL)?;
+    match process.wait_for_end(KILL_PATIENCE) {
+        true => Ok(()),
+        false => Err(CommandError::new(
+            Exit::Other,
+            format_args!("{name} (process {})", process.pid),
+            "it does not end even when killed: it waits for a disk or a mount",
+            "look at that disk; `stdchk down` again once it answers",
+        )),
+    }
+}
+
+/// Takes off what the mount's process left, perhaps because it was killed.
+fn unmount(mount: &Path) -> Outcome {
+    match mountpoint::is_mounted(mount)? {
+        true => mountpoint::detach(mount),
+        false => Ok(()),
+    }
+}
+
+fn remove(run_file: &Path) -> Outcome {
+    match std::fs::remove_file(run_file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed.about(run_file.display()),
+    }
+}

@@ -1,0 +1,47 @@
+//! `stdchk gc`: removes chunks that no version and no session refers to (I4), now instead of by and by.
+
+use clap::Args;
+use serde::Serialize;
+use stdchk_model::size;
+
+use crate::context::Context;
+use crate::exit::{About, Outcome};
+use crate::output;
+
+/// What `gc` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Chunks younger than the lease of a client stay: a session that is not committed yet may need them.
+
+Example:
+  stdchk gc --dry-run
+  stdchk gc")]
+pub struct Arguments {
+    /// Only say what would be removed
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    dry_run: bool,
+    chunks: u64,
+    blocks: u64,
+    bytes: u64,
+}
+
+/// Runs the command.
+pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
+    let pool = context.pool().await?;
+    let collected = pool.collect(arguments.dry_run).await.about("collection")?;
+    if arguments.json {
+        let (chunks, blocks, bytes) = (collected.chunks, collected.blocks, collected.bytes);
+        return output::json(&Report { dry_run: arguments.dry_run, chunks, blocks, bytes });
+    }
+    let verb = if arguments.dry_run { "would remove" } else { "removed" };
+    let bytes = size::human(collected.bytes);
+    output::line(format_args!("{verb} {} chunks in {} blocks, {bytes}", collected.chunks, collected.blocks))
+}

@@ -1,0 +1,270 @@
+//! `stdchk ls`: folders, files, their versions, and an application's checkpoint sets.
+
+use clap::Args;
+use serde::Serialize;
+use stdchk_client::Pool;
+use stdchk_model::message::manager::{
+    Attr, CheckpointSet, FileKind, SetMember, SetState, VersionInfo, VersionState,
+};
+use stdchk_model::size;
+
+use crate::context::Context;
+use crate::exit::{About, Outcome};
+use crate::namespace;
+use crate::output::{self, Table};
+use crate::paths::Target;
+
+/// What `ls` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  stdchk ls
+  stdchk ls climate
+  stdchk ls climate/restart.120000 --versions
+  stdchk ls climate --sets --json")]
+pub struct Arguments {
+    /// A folder or a file, APP[/NAME]; without it the applications' folders
+    #[arg(default_value = "", hide_default_value = true, value_name = "APP[/NAME]")]
+    target: String,
+    /// List all versions of the file, or of every file in the folder
+    #[arg(long, conflicts_with = "sets")]
+    versions: bool,
+    /// List the checkpoint sets of the folder, newest first
+    #[arg(long)]
+    sets: bool,
+    /// Report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    name: String,
+    kind: FileKind,
+    size: u64,
+    version: u64,
+    mode: String,
+    mtime: String,
+    #[serde(skip)]
+    modified: String,
+}
+
+#[derive(Serialize)]
+struct Entries {
+    path: String,
+    entries: Vec<Entry>,
+}
+
+#[derive(Serialize)]
+struct FileVersions {
+    path: String,
+    versions: Vec<Version>,
+}
+
+/// A version as JSON shows it.
+#[derive(Serialize)]
+pub struct Version {
+    version: u64,
+    size: u64,
+    state: VersionState,
+    committed_at: String,
+    mtime: String,
+    stored_bytes: u64,
+}
+
+impl From<&VersionInfo> for Version {
+    fn from(info: &VersionInfo) -> Self {
+        Self {
+            version: info.version,
+            size: info.size,
+            state: info.state,
+            committed_at: output::time_exact(info.committed_at),
+            mtime: output::time_exact(info.mtime),
+            stored_bytes: info.stored_bytes,
+        }
+    }
+}
+
+impl Version {
+    /// This version, one of `of`, in one line.
+    pub fn summary(&self, of: u64) -> String {
+        let state = state_word(self.state);
+        format!("{} (one of {of} kept), {state}, committed {}", self.version, self.committed_at)
+    }
+}
+
+/// A member of a set as JSON shows it.
+#[derive(Serialize)]
+pub struct Member {
+    name: String,
+    rank: Option<u64>,
+    version: u64,
+    bytes: u64,
+}
+
+impl From<&SetMember> for Member {
+    fn from(member: &SetMember) -> Self {
+        Self { name: member.name.clone(), rank: member.rank, version: member.version, bytes: member.bytes }
+    }
+}
+
+#[derive(Serialize)]
+struct Set {
+    timestep: u64,
+    state: SetState,
+    reason: String,
+    committed_at: String,
+    bytes: u64,
+    members: Vec<Member>,
+}
+
+#[derive(Serialize)]
+struct Sets {
+    app: String,
+    sets: Vec<Set>,
+}
+
+/// Runs the command.
+pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
+    let target = Target::parse_plain(&arguments.target)?;
+    let pool = context.pool().await?;
+    match (arguments.versions, arguments.sets) {
+        (true, _) => versions(&pool, &target, arguments.json).await,
+        (_, true) => sets(&pool, &target, arguments.json).await,
+        _ => entries(&pool, &target, arguments.json).await,
+    }
+}
+
+async fn entries(pool: &Pool, target: &Target, json: bool) -> Outcome {
+    let attr = namespace::resolve(pool, target).await?;
+    let entries: Vec<Entry> = match attr.kind {
+        FileKind::Directory => {
+            let found = namespace::entries(pool, attr.ino).await.about(target.shown())?;
+            found.into_iter().map(|entry| row(entry.name, &entry.attr)).collect()
+        }
+        _ => vec![row(target.name().unwrap_or_default().to_owned(), &attr)],
+    };
+    if json {
+        return output::json(&Entries { path: target.path(), entries });
+    }
+    let mut table = Table::new(&[">size", ">version", "modified", "name"]);
+    for entry in entries {
+        let slash = if entry.kind == FileKind::Directory { "/" } else { "" };
+        let (size, version) = match entry.kind {
+            FileKind::File => (size::human(entry.size), entry.version.to_string()),
+            _ => ("-".to_owned(), "-".to_owned()),
+        };
+        table.row([size, version, entry.modified, format!("{}{slash}", output::shown(&entry.name))]);
+    }
+    table.print()
+}
+
+fn row(name: String, attr: &Attr) -> Entry {
+    Entry {
+        name,
+        kind: attr.kind,
+        size: attr.size,
+        version: attr.version,
+        mode: format!("{:04o}", attr.mode & 0o7777),
+        mtime: output::time_exact(attr.mtime),
+        modified: output::time(attr.mtime),
+    }
+}
+
+async fn versions(pool: &Pool, target: &Target, json: bool) -> Outcome {
+    let attr = namespace::resolve(pool, target).await?;
+    let mut all = Vec::new();
+    let found = match attr.kind {
+        FileKind::Directory => children(pool, target, &attr).await?,
+        _ => vec![(target.path(), attr)],
+    };
+    for (path, attr) in found {
+        let versions = pool.versions(attr.ino).await.about(&path)?;
+        all.push((path, versions));
+    }
+    if json {
+        let files: Vec<FileVersions> = all
+            .iter()
+            .map(|(path, versions)| FileVersions {
+                path: path.clone(),
+                versions: versions.iter().map(Version::from).collect(),
+            })
+            .collect();
+        return output::json(&files);
+    }
+    let mut table = Table::new(&[">size", ">new bytes", "state", "committed", "name"]);
+    for (path, versions) in &all {
+        versions.iter().for_each(|info| table.row(version_row(path, info)));
+    }
+    table.print()
+}
+
+async fn children(pool: &Pool, target: &Target, folder: &Attr) -> Outcome<Vec<(String, Attr)>> {
+    let entries = namespace::entries(pool, folder.ino).await.about(target.shown())?;
+    let files = entries.into_iter().filter(|entry| entry.attr.kind == FileKind::File);
+    files.map(|entry| Ok((target.join(&entry.name).about(target.shown())?.path(), entry.attr))).collect()
+}
+
+fn version_row(path: &str, info: &VersionInfo) -> [String; 5] {
+    [
+        size::human(info.size),
+        size::human(info.stored_bytes),
+        state_word(info.state).to_owned(),
+        output::time(info.committed_at),
+        format!("{}@{}", output::shown(path), info.version),
+    ]
+}
+
+/// How far a version got, in one word.
+fn state_word(state: VersionState) -> &'static str {
+    match state {
+        VersionState::Open => "open",
+        VersionState::Closed => "closed",
+        VersionState::Interrupted => "interrupted",
+    }
+}
+
+async fn sets(pool: &Pool, target: &Target, json: bool) -> Outcome {
+    let attr = namespace::resolve_folder(pool, target).await?;
+    let sets = pool.sets(attr.ino).await.about(target.shown())?;
+    if json {
+        let sets = sets.iter().map(set).collect();
+        return output::json(&Sets { app: target.path(), sets });
+    }
+    let mut table = Table::new(&[">timestep", "state", ">files", ">size", "committed", "remark"]);
+    for set in &sets {
+        table.row([
+            set.timestep.to_string(),
+            set_word(set.state).to_owned(),
+            set.members.len().to_string(),
+            size::human(set_bytes(set)),
+            output::time(set.committed_at),
+            output::shown(&set.reason),
+        ]);
+    }
+    table.print()
+}
+
+fn set(set: &CheckpointSet) -> Set {
+    Set {
+        timestep: set.timestep,
+        state: set.state,
+        reason: set.reason.clone(),
+        committed_at: output::time_exact(set.committed_at),
+        bytes: set_bytes(set),
+        members: set.members.iter().map(Member::from).collect(),
+    }
+}
+
+/// Bytes of all members of a set.
+pub fn set_bytes(set: &CheckpointSet) -> u64 {
+    set.members.iter().map(|member| member.bytes).sum()
+}
+
+fn set_word(state: SetState) -> &'static str {
+    match state {
+        SetState::Complete => "complete",
+        SetState::Incomplete => "incomplete",
+        SetState::Unknown => "unknown",
+    }
+}

@@ -1,0 +1,129 @@
+//! `stdchk policy`: how the files of an application's folder are written, cut, protected and named.
+
+use clap::{Args, Subcommand};
+use stdchk_model::Policy;
+use stdchk_model::message::manager::Change;
+use stdchk_model::naming::Naming;
+use stdchk_reduce::cut::CutterSpec;
+
+use crate::context::Context;
+use crate::exit::{About, CommandError, Outcome};
+use crate::paths::Target;
+use crate::{namespace, output};
+
+/// What `policy` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  stdchk policy get climate
+  stdchk policy set climate replicas=3 semantics=pessimistic
+  stdchk policy set climate 'naming=restart.{step}.{rank}' ranks=4")]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand, Debug)]
+enum Action {
+    /// Show the policy of a folder
+    #[command(after_help = "Example:\n  stdchk policy get climate --json")]
+    Get {
+        /// The folder, APP[/FOLDER]
+        app: String,
+        /// Report as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change keys of a folder's policy; holds for what is written from then on
+    #[command(after_help = "\
+Keys:
+  replicas   copies of every chunk, 1 to 16
+  semantics  optimistic: close() counts at the first durable copy, the others follow; pessimistic: at the last
+  close      durable: close() returns when the version is committed; stored: when all is at benefactors
+  cutter     fsch:1MiB, cdc:64KiB or cbch:m=20,k=14,p=20
+  window     memory for the writes of one file in flight, such as 64MiB
+  stripe     benefactors that one file is spread over
+  naming     patterns that map file names to {rank} and {step}, separated by blanks; empty: A.Ni.Tj
+  ranks      files of a complete checkpoint set; 0: learned from earlier sets
+An empty value (`replicas=`) takes a key back to its default. The folder is made if it is missing.
+
+Example:
+  stdchk policy set climate replicas=1 cutter=cdc:64KiB")]
+    Set {
+        /// The folder, APP[/FOLDER]
+        app: String,
+        /// Pairs of key and value
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        pairs: Vec<String>,
+    },
+}
+
+/// Runs the command.
+pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
+    match &arguments.action {
+        Action::Get { app, json } => get(app, *json, context).await,
+        Action::Set { app, pairs } => set(app, pairs, context).await,
+    }
+}
+
+async fn get(app: &str, json: bool, context: &Context) -> Outcome {
+    let target = Target::parse_plain(app)?;
+    let pool = context.pool().await?;
+    let attr = namespace::resolve(&pool, &target).await?;
+    let policy = pool.policy(attr.ino).await.about(target.shown())?;
+    if json {
+        return output::json(&policy);
+    }
+    policy
+        .pairs()
+        .iter()
+        .try_for_each(|(key, value)| output::line(format_args!("{key}={}", output::shown(value))))
+}
+
+async fn set(app: &str, texts: &[String], context: &Context) -> Outcome {
+    Target::parse_plain(app)?;
+    let target = Target::parse_entry(app)?;
+    let pairs = texts.iter().map(|text| pair(text)).collect::<Outcome<Vec<_>>>()?;
+    let pool = context.pool().await?;
+    let ino = namespace::make_folders(&pool, &target.names).await?;
+    pool.change(Change::SetPolicy { ino, pairs }).await.map(drop).about(target.shown())
+}
+
+/// Reads `key=value` and refuses what can't work before anything is asked of the manager.
+fn pair(text: &str) -> Outcome<(String, String)> {
+    let Some((key, value)) = text.split_once('=') else {
+        return Err(CommandError::usage(format!("`{text}`"), "a pair is expected", "write key=value"));
+    };
+    if value.is_empty() && Policy::KEYS.contains(&key) {
+        return Ok((key.to_owned(), String::new()));
+    }
+    Policy::default().set(key, value).about(text)?;
+    if key == "naming" {
+        let next = "such as `restart.{step}.{rank}`";
+        value.parse::<Naming>().map_err(|error| CommandError::usage(text, error, next))?;
+    }
+    if key == "cutter" {
+        value
+            .parse::<CutterSpec>()
+            .map_err(|error| CommandError::usage(text, error, "choose one of these"))?;
+    }
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn pairs_that_cannot_work_are_refused_before_they_are_sent() {
+        for bad in ["replicas", "replicas=0", "cutter=scissors", "colour=red", "colour=", "naming=x.{colour}"]
+        {
+            assert_eq!(pair(bad).unwrap_err().exit, Exit::Usage, "{bad}");
+        }
+        assert_eq!(pair("naming={step}=b").unwrap(), ("naming".into(), "{step}=b".into()));
+        assert_eq!(pair("replicas=").unwrap(), ("replicas".into(), String::new()));
+        assert_eq!(pair("cutter=fsch:64KiB").unwrap().1, "fsch:64KiB");
+    }
+}

@@ -1,0 +1,253 @@
+//! `stdchk restore`: all files of a checkpoint set come back below a local folder, in parallel and verified.
+//!
+//! Every file appears once it is whole and on disk, so a restore that was stopped can simply be run again: files that
+//! are there already are compared with the chunk names of their version, and only fetched if they differ.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Args;
+use serde::Serialize;
+use stdchk_client::Pool;
+use stdchk_model::message::manager::{CheckpointSet, SetMember, SetState};
+use stdchk_model::{ChunkId, ChunkMap, Extent, Source, size};
+use tokio::task::{JoinSet, block_in_place};
+
+use super::get::fetch;
+use super::latest::newest;
+use super::ls::set_bytes;
+use crate::context::Context;
+use crate::exit::{About, CommandError, Exit, Outcome, Parts};
+use crate::paths::{Target, member_path};
+use crate::progress::{Progress, rate};
+use crate::transfer::task_failed;
+use crate::{namespace, output};
+
+/// Files fetched at the same time; each has several reads under way.
+const FILES_AT_ONCE: usize = 4;
+/// Bytes of zeros that are compared at once.
+const ZERO_BYTES: usize = 64 << 10;
+
+/// What `restore` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Without --set it is the set that `stdchk latest` names. Folders below the application's folder are kept. Files that
+are there and match are left alone; files that differ are replaced.
+
+Example:
+  stdchk restore climate -o restart/
+  stdchk restore climate --set 120000 -o restart/")]
+pub struct Arguments {
+    /// The application's folder
+    app: String,
+    /// The set's timestep
+    #[arg(long, value_name = "TIMESTEP")]
+    set: Option<u64>,
+    /// Folder to restore to; made if it is missing
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Restored {
+    name: String,
+    version: u64,
+    bytes: u64,
+    /// Whether the file was there already and matched.
+    kept: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    app: String,
+    timestep: u64,
+    members: Vec<Restored>,
+    bytes: u64,
+    seconds: f64,
+}
+
+/// Runs the command.
+pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
+    let started = Instant::now();
+    let app = Target::parse_plain(&arguments.app)?;
+    let pool = context.pool_to_move().await?;
+    let quiet = context.settings.quiet;
+    let set = choose(&pool, &app, arguments.set, quiet).await?;
+    std::fs::create_dir_all(&arguments.output).about(arguments.output.display())?;
+    let progress = Arc::new(Progress::start("restore", set_bytes(&set), quiet));
+    let mut parts = Parts::default();
+    let mut members = restore_all(&pool, &app, &set, &arguments.output, &progress, &mut parts).await?;
+    drop(progress);
+    members.sort_by(|a, b| a.name.cmp(&b.name));
+    let bytes = members.iter().map(|member| member.bytes).sum();
+    if arguments.json {
+        let seconds = started.elapsed().as_secs_f64();
+        output::json(&Report { app: app.path(), timestep: set.timestep, members, bytes, seconds })?;
+    } else if !quiet {
+        let kept = members.iter().filter(|member| member.kept).count();
+        let (files, rate) =
+            (output::count(members.len(), "file"), size::human(rate(bytes, started.elapsed())));
+        let step = set.timestep;
+        let size = size::human(bytes);
+        output::note(format_args!(
+            "restore: timestep {step}, {files} ({kept} there before), {size}, {rate}/s"
+        ));
+    }
+    parts.outcome()
+}
+
+/// The set with this timestep, or the newest that can be restarted from.
+async fn choose(pool: &Pool, app: &Target, timestep: Option<u64>, quiet: bool) -> Outcome<CheckpointSet> {
+    let Some(timestep) = timestep else {
+        let found = newest(pool, app, quiet).await?;
+        found.note(app);
+        return found.required(app).cloned();
+    };
+    let attr = namespace::resolve_folder(pool, app).await?;
+    let sets = pool.sets(attr.ino).await.about(app.shown())?;
+    let set = sets.into_iter().find(|set| set.timestep == timestep).ok_or_else(|| {
+        let cause = format!("there is no set with timestep {timestep}");
+        CommandError::new(Exit::NotFound, app.shown(), cause, "`stdchk ls --sets` shows those that are there")
+    })?;
+    if set.state != SetState::Complete {
+        let reason = output::shown(&set.reason);
+        output::note(format_args!("stdchk: {}: timestep {timestep} is not complete: {reason}", app.shown()));
+    }
+    Ok(set)
+}
+
+async fn restore_all(
+    pool: &Pool,
+    app: &Target,
+    set: &CheckpointSet,
+    directory: &Path,
+    progress: &Arc<Progress>,
+    parts: &mut Parts,
+) -> Outcome<Vec<Restored>> {
+    let mut running = JoinSet::new();
+    let mut members = set.members.iter();
+    let mut restored = Vec::new();
+    loop {
+        while running.len() < FILES_AT_ONCE
+            && let Some(member) = members.next()
+        {
+            let path = directory.join(member_path(&member.name)?);
+            let (pool, app, member, progress) = (pool.clone(), app.clone(), member.clone(), progress.clone());
+            running.spawn(async move { restore_one(&pool, &app, &member, &path, &progress).await });
+        }
+        match running.join_next().await {
+            None => return Ok(restored),
+            Some(Err(error)) => return Err(task_failed(&error)),
+            Some(Ok(outcome)) => restored.extend(parts.add(outcome)?),
+        }
+    }
+}
+
+async fn restore_one(
+    pool: &Pool,
+    app: &Target,
+    member: &SetMember,
+    path: &Path,
+    progress: &Progress,
+) -> Outcome<Restored> {
+    let shown = format!("{}/{}@{}", app.shown(), output::shown(&member.name), member.version);
+    let (_, map, _) = pool.chunk_map(member.ino, Some(member.version)).await.about(&shown)?;
+    let kept = block_in_place(|| matches(path, &map));
+    if kept {
+        progress.add(member.bytes);
+    } else {
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).about(parent.display())?;
+        }
+        let attr = pool.attr(member.ino).await.about(&shown)?;
+        fetch(pool, &shown, &attr, Some(member.version), path, progress).await?;
+    }
+    Ok(Restored { name: member.name.clone(), version: member.version, bytes: map.size(), kept })
+}
+
+/// Whether the local file is what the map says. Only what can be told from the map counts: a file with parts of
+/// chunks in it is fetched again.
+fn matches(path: &Path, map: &ChunkMap) -> bool {
+    let compare = || -> std::io::Result<bool> {
+        if !std::fs::symlink_metadata(path)?.is_file() {
+            return Ok(false);
+        }
+        let mut file = File::open(path)?;
+        if file.metadata()?.len() != map.size() {
+            return Ok(false);
+        }
+        for extent in map.extents() {
+            if !extent_matches(&mut file, map, extent)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    compare().unwrap_or(false)
+}
+
+fn extent_matches(file: &mut File, map: &ChunkMap, extent: &Extent) -> std::io::Result<bool> {
+    let (Source::Chunk { offset, .. }, Some(chunk)) = (extent.source, map.chunk_of(extent)) else {
+        return is_zero(file, extent.length);
+    };
+    if offset != 0 || extent.length != u64::from(chunk.length) {
+        return Ok(false);
+    }
+    let mut bytes = vec![0; chunk.length as usize];
+    file.read_exact(&mut bytes)?;
+    Ok(ChunkId::of(&bytes) == chunk.id)
+}
+
+fn is_zero(file: &mut File, length: u64) -> std::io::Result<bool> {
+    let mut buffer = vec![0; ZERO_BYTES];
+    let mut left = length;
+    while left > 0 {
+        let wanted = usize::try_from(left).unwrap_or(ZERO_BYTES).min(ZERO_BYTES);
+        let part = buffer.get_mut(..wanted).unwrap_or_default();
+        file.read_exact(part)?;
+        if !stdchk_reduce::is_zero(part) {
+            return Ok(false);
+        }
+        left -= wanted as u64;
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use stdchk_model::ChunkRef;
+
+    use super::*;
+
+    #[test]
+    fn a_file_matches_its_map_and_no_other_file_does() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x");
+        let chunk = ChunkRef { id: ChunkId::of(b"abcd"), length: 4 };
+        let extents = [
+            Extent { length: 100_000, source: Source::Hole },
+            Extent { length: 4, source: Source::Chunk { index: 0, offset: 0 } },
+        ];
+        let map = ChunkMap::new(vec![chunk], extents).unwrap();
+        assert!(!matches(&path, &map));
+        let mut content = vec![0; 100_000];
+        content.extend(b"abcd");
+        std::fs::write(&path, &content).unwrap();
+        assert!(matches(&path, &map));
+        for position in [0, 99_999, 100_003] {
+            let mut other = content.clone();
+            other[position] ^= 1;
+            std::fs::write(&path, other).unwrap();
+            assert!(!matches(&path, &map));
+        }
+        content.push(0);
+        std::fs::write(&path, &content).unwrap();
+        assert!(!matches(&path, &map));
+    }
+}

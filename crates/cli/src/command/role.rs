@@ -1,0 +1,68 @@
+//! What the three role processes have in common: they log, belong to a local pool or not, and end in order when told to.
+
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::mpsc::{Receiver, channel};
+
+use clap::Args;
+use tokio::runtime::Builder;
+
+use crate::exit::{About, Outcome};
+use crate::local::ProcessRecord;
+use crate::{logging, signals};
+
+/// How `up` starts roles.
+#[derive(Args, Debug)]
+pub struct RoleArguments {
+    /// Run in a session of its own and be recorded in this file
+    #[arg(long, hide = true, value_name = "FILE")]
+    run_file: Option<PathBuf>,
+}
+
+/// Ready when the process is told to stop.
+pub type Stop = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Runs a role on a runtime until it ends or is told to stop.
+pub fn serve<F: Future<Output = Outcome>>(
+    arguments: &RoleArguments,
+    role: impl FnOnce(Stop) -> F,
+) -> Outcome {
+    prepare(arguments)?;
+    super::runtime()?.block_on(role(Box::pin(told_to_stop())))
+}
+
+/// Prepares a role that brings its own threads; the receiver hears when the process is told to stop, from now on.
+pub fn begin(arguments: &RoleArguments) -> Outcome<Receiver<()>> {
+    prepare(arguments)?;
+    let runtime = Builder::new_current_thread().enable_all().build().about("threads")?;
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        runtime.block_on(told_to_stop());
+        // Nobody listens once the role has ended by itself.
+        send.send(()).is_ok()
+    });
+    Ok(receive)
+}
+
+fn prepare(arguments: &RoleArguments) -> Outcome {
+    if let Some(run_file) = &arguments.run_file {
+        belong_to_pool(run_file)?;
+    }
+    logging::start();
+    Ok(())
+}
+
+/// Leaves the terminal's session and any mounted folder, and says where the process is found.
+fn belong_to_pool(run_file: &Path) -> Outcome {
+    // The one failure there is: the process leads a session already.
+    let _already_leads_one = rustix::process::setsid();
+    ProcessRecord::of_self()?.write(run_file)?;
+    std::env::set_current_dir("/").about("/")
+}
+
+async fn told_to_stop() {
+    match signals::stop().await {
+        Ok(signal) => tracing::info!("{signal}: stopping"),
+        Err(error) => tracing::error!("signals can't be received, stopping: {}", error.message),
+    }
+}

@@ -1,0 +1,165 @@
+//! `stdchk stat`: what is known of one object, and whether its content verifies.
+
+use clap::Args;
+use serde::Serialize;
+use stdchk_client::Pool;
+use stdchk_model::message::manager::{Attr, FileKind, VersionInfo};
+use stdchk_model::size;
+
+use super::ls::Version;
+use crate::check::{Checker, Health};
+use crate::context::Context;
+use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::paths::Target;
+use crate::progress::Progress;
+use crate::{namespace, output};
+
+/// What `stat` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The content of a file is verified at every benefactor that holds a part of it; exit code 7 if a part has no
+intact copy, 5 if it can't be reached now.
+
+Example:
+  stdchk stat climate/restart.120000
+  stdchk stat climate/restart.120000@3 --json")]
+pub struct Arguments {
+    /// A file, a folder or a version, APP/NAME[@VERSION]
+    target: String,
+    /// Report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    path: String,
+    ino: u64,
+    kind: FileKind,
+    mode: String,
+    uid: u32,
+    gid: u32,
+    links: u32,
+    size: u64,
+    mtime: String,
+    link_target: Option<String>,
+    version: Option<Version>,
+    versions: u64,
+    replicas: Option<u8>,
+    health: Option<Health>,
+}
+
+/// Runs the command.
+pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
+    let target = Target::parse(&arguments.target)?;
+    let pool = context.pool().await?;
+    let attr = namespace::resolve(&pool, &target).await?;
+    if attr.kind != FileKind::File && target.version.is_some() {
+        return Err(CommandError::usage(target.shown(), "only files have versions", "leave the version out"));
+    }
+    let mut report = report_of(&target, &attr);
+    match attr.kind {
+        FileKind::Symlink => report.link_target = Some(pool.read_link(attr.ino).await.about(target.shown())?),
+        FileKind::Directory => {}
+        FileKind::File => content(&pool, &target, &attr, &mut report, context.settings.quiet).await?,
+    }
+    match arguments.json {
+        true => output::json(&report)?,
+        false => print(&report)?,
+    }
+    verdict(&target, report.health.as_ref())
+}
+
+fn report_of(target: &Target, attr: &Attr) -> Report {
+    Report {
+        path: target.path(),
+        ino: attr.ino.0,
+        kind: attr.kind,
+        mode: format!("{:04o}", attr.mode & 0o7777),
+        uid: attr.uid,
+        gid: attr.gid,
+        links: attr.links,
+        size: attr.size,
+        mtime: output::time_exact(attr.mtime),
+        link_target: None,
+        version: None,
+        versions: 0,
+        replicas: None,
+        health: None,
+    }
+}
+
+async fn content(pool: &Pool, target: &Target, attr: &Attr, report: &mut Report, quiet: bool) -> Outcome {
+    let shown = target.shown();
+    let versions = pool.versions(attr.ino).await.about(&shown)?;
+    let replicas = pool.policy(attr.ino).await.about(&shown)?.replicas;
+    let progress = Progress::start("verify", 0, quiet);
+    let mut checker = Checker::new(pool, &progress);
+    let (info, health) = checker.version(attr.ino, target.version, replicas).await.about(&shown)?;
+    report.versions = versions.len() as u64;
+    report.replicas = Some(replicas);
+    if let Some(info) = info {
+        describe(report, &info);
+    }
+    report.health = Some(health);
+    Ok(())
+}
+
+fn describe(report: &mut Report, info: &VersionInfo) {
+    report.size = info.size;
+    report.mtime = output::time_exact(info.mtime);
+    report.version = Some(Version::from(info));
+}
+
+/// Success if all content can be read now.
+pub fn verdict(target: &Target, health: Option<&Health>) -> Outcome {
+    let Some(health) = health.filter(|health| !health.is_readable()) else { return Ok(()) };
+    let (exit, next) = match health.lost {
+        0 => (
+            Exit::Unreachable,
+            "`stdchk status` shows which benefactors are missing; try again once they are back",
+        ),
+        _ => (Exit::Integrity, "use another version (`stdchk ls --versions`)"),
+    };
+    Err(CommandError::new(exit, target.shown(), health.reason(), next))
+}
+
+fn print(report: &Report) -> Outcome {
+    let path = output::shown(&report.path);
+    output::line(format_args!("path      /{path}"))?;
+    let kind = match report.kind {
+        FileKind::File => "file",
+        FileKind::Directory => "folder",
+        FileKind::Symlink => "symbolic link",
+    };
+    output::line(format_args!(
+        "kind      {kind}, mode {}, owner {}:{}",
+        report.mode, report.uid, report.gid
+    ))?;
+    output::line(format_args!("modified  {}", report.mtime))?;
+    if let Some(target) = &report.link_target {
+        output::line(format_args!("leads to  {}", output::shown(target)))?;
+    }
+    let Some(health) = &report.health else { return Ok(()) };
+    output::line(format_args!("size      {} bytes ({})", report.size, size::human(report.size)))?;
+    if let Some(version) = &report.version {
+        output::line(format_args!("version   {}", version.summary(report.versions)))?;
+    }
+    output::line(format_args!("content   {}", summary(health, report.replicas.unwrap_or(1))))
+}
+
+/// The state of content in one line.
+pub fn summary(health: &Health, replicas: u8) -> String {
+    let mut text = format!("{} chunks, {} intact", health.chunks, health.intact);
+    for (count, what) in [
+        (health.at_risk, format!("with fewer than {replicas} copies")),
+        (health.damaged, "with a damaged copy".to_owned()),
+        (health.unreachable, "out of reach".to_owned()),
+        (health.lost, "lost".to_owned()),
+    ] {
+        if count > 0 {
+            text.push_str(&format!(", {count} {what}"));
+        }
+    }
+    text
+}

@@ -1,0 +1,315 @@
+//! `stdchk status`: manager, benefactors, space, savings, care, and one word for the pool's health.
+//!
+//! A local pool whose manager can't be asked is still reported on, from its run files, with exit code 5.
+
+use clap::Args;
+use serde::Serialize;
+use stdchk_model::message::manager::{BenefactorInfo, BenefactorState, PoolStatus, Space};
+use stdchk_model::size;
+
+use crate::context::Context;
+use crate::exit::{About, Exit, Outcome};
+use crate::local::{ProcessRecord, Role, mountpoint};
+use crate::output::{self, Table};
+
+/// Part of the donated space that should stay free, percent: below it new checkpoints may soon find no room.
+const FREE_PERCENT_MIN: u64 = 5;
+
+/// What `status` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Health is one of: healthy; degraded (all content can be read, redundancy or a benefactor is missing); full (hardly
+any space is left); damaged (content has no copy that is on-line); down (the manager doesn't answer, exit code 5).
+
+Example:
+  stdchk status
+  stdchk status --json")]
+pub struct Arguments {
+    /// Report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Manager {
+    address: String,
+    state: &'static str,
+    pid: Option<u32>,
+    uptime_seconds: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Benefactor {
+    id: u32,
+    pid: u32,
+    address: String,
+    state: BenefactorState,
+    donated_bytes: u64,
+    used_bytes: u64,
+    free_bytes: u64,
+    blocks: u64,
+    requests: u32,
+    silent_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Mount {
+    path: String,
+    state: &'static str,
+}
+
+/// Bytes on the three levels of saving: as readers see them, each chunk once, and as stored with all copies.
+#[derive(Default, Serialize)]
+struct Savings {
+    logical_bytes: u64,
+    unique_bytes: u64,
+    stored_bytes: u64,
+    /// Logical by unique bytes; absent while nothing is kept.
+    ratio: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    health: &'static str,
+    reasons: Vec<String>,
+    manager: Manager,
+    benefactors: Vec<Benefactor>,
+    mount: Option<Mount>,
+    space: Space,
+    savings: Savings,
+    sessions: u64,
+    versions: u64,
+    commits: u64,
+    chunks: u64,
+    chunks_at_risk: u64,
+    chunks_lost: u64,
+    repairs_pending: u64,
+    repairs_done: u64,
+    damaged_found: u64,
+}
+
+/// Runs the command.
+pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
+    let address = context.manager_address()?;
+    let mount = mount(context)?;
+    let status = match context.pool().await {
+        Ok(pool) => pool.status().await.about(format_args!("manager {address}")),
+        Err(error) => Err(error),
+    };
+    match status {
+        Ok(status) => show(arguments.json, &report(address, &status, mount)),
+        Err(error) if error.exit == Exit::Unreachable => {
+            show(arguments.json, &down(address, context, mount)?)?;
+            Err(error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn show(json: bool, report: &Report) -> Outcome {
+    if json { output::json(report) } else { print(report) }
+}
+
+/// The mount of a local pool, if it has one.
+fn mount(context: &Context) -> Outcome<Option<Mount>> {
+    if context.settings.manager.is_some() {
+        return Ok(None);
+    }
+    let Some(path) = context.home().record()?.and_then(|record| record.mount) else { return Ok(None) };
+    let state = match mountpoint::is_mounted(&path)? {
+        false => "not mounted",
+        true if mountpoint::answers(&path) => "online",
+        true => "not answering",
+    };
+    Ok(Some(Mount { path: path.display().to_string(), state }))
+}
+
+fn report(address: String, status: &PoolStatus, mount: Option<Mount>) -> Report {
+    let (health, reasons) = health(status, mount.as_ref());
+    let ratio = (status.unique_bytes > 0).then(|| status.logical_bytes as f64 / status.unique_bytes as f64);
+    Report {
+        health,
+        reasons,
+        manager: Manager {
+            address,
+            state: "online",
+            pid: Some(status.manager_pid),
+            uptime_seconds: Some(status.uptime_ms / 1000),
+        },
+        benefactors: status.benefactors.iter().map(benefactor).collect(),
+        mount,
+        space: status.space,
+        savings: Savings {
+            logical_bytes: status.logical_bytes,
+            unique_bytes: status.unique_bytes,
+            stored_bytes: status.stored_bytes,
+            ratio,
+        },
+        sessions: status.sessions,
+        versions: status.versions,
+        commits: status.commits,
+        chunks: status.chunks,
+        chunks_at_risk: status.chunks_at_risk,
+        chunks_lost: status.chunks_lost,
+        repairs_pending: status.repairs_pending,
+        repairs_done: status.repairs_done,
+        damaged_found: status.damaged_found,
+    }
+}
+
+fn benefactor(info: &BenefactorInfo) -> Benefactor {
+    Benefactor {
+        id: info.id.0,
+        pid: info.pid,
+        address: info.address.clone(),
+        state: info.state,
+        donated_bytes: info.load.donated_bytes,
+        used_bytes: info.load.used_bytes,
+        free_bytes: info.load.free_bytes,
+        blocks: info.load.blocks,
+        requests: info.load.requests,
+        silent_ms: info.silent_ms,
+    }
+}
+
+/// The worst thing that can be said of the pool, in one word, and all that there is to say.
+fn health(status: &PoolStatus, mount: Option<&Mount>) -> (&'static str, Vec<String>) {
+    let away = status.benefactors.iter().filter(|info| info.state != BenefactorState::Online).count();
+    let online = status.benefactors.len() - away;
+    let mounted = mount.is_none_or(|mount| mount.state == "online");
+    let space = &status.space;
+    let tight = online > 0 && space.free_bytes < space.donated_bytes / 100 * FREE_PERCENT_MIN;
+    let findings = [
+        (status.chunks_lost > 0, "damaged", format!("{} chunks have no copy on-line", status.chunks_lost)),
+        (online == 0, "damaged", "no benefactor is on-line: nothing can be read or written".to_owned()),
+        (
+            tight,
+            "full",
+            format!("{} of {} are free", size::human(space.free_bytes), size::human(space.donated_bytes)),
+        ),
+        (away > 0, "degraded", format!("{away} of {} benefactors are not on-line", status.benefactors.len())),
+        (status.chunks_at_risk > 0, "degraded", format!("{} chunks lack a copy", status.chunks_at_risk)),
+        (status.repairs_pending > 0, "degraded", format!("{} copies are pending", status.repairs_pending)),
+        (!mounted, "degraded", "the mount does not answer: `stdchk up` starts it again".to_owned()),
+    ];
+    let found: Vec<_> = findings.into_iter().filter(|(holds, ..)| *holds).collect();
+    let word = found.first().map_or("healthy", |(_, word, _)| word);
+    (word, found.into_iter().map(|(.., reason)| reason).collect())
+}
+
+/// What can be said without the manager.
+fn down(address: String, context: &Context, mount: Option<Mount>) -> Outcome<Report> {
+    let local = context.settings.manager.is_none();
+    let process = if local { ProcessRecord::read(&context.home().run_file(Role::Manager))? } else { None };
+    let pid = process.filter(ProcessRecord::is_alive).map(|process| process.pid);
+    let mut report = report(address, &PoolStatus::default(), mount);
+    report.health = "down";
+    report.reasons = vec!["the manager does not answer".to_owned()];
+    report.manager.state = "unreachable";
+    report.manager.pid = pid;
+    report.manager.uptime_seconds = None;
+    Ok(report)
+}
+
+fn print(report: &Report) -> Outcome {
+    output::line(format_args!("health    {}", report.health))?;
+    report.reasons.iter().try_for_each(|reason| output::line(format_args!("          {reason}")))?;
+    let manager = &report.manager;
+    let process = manager.pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
+    output::line(format_args!("manager   {} {}{process}", manager.address, manager.state))?;
+    if let Some(mount) = &report.mount {
+        output::line(format_args!("mount     {} {}", output::shown(&mount.path), mount.state))?;
+    }
+    if report.health == "down" {
+        return Ok(());
+    }
+    print_figures(report)?;
+    print_benefactors(report)
+}
+
+fn print_figures(report: &Report) -> Outcome {
+    let (space, savings) = (&report.space, &report.savings);
+    output::line(format_args!(
+        "space     {} of {} used, {} free, {} reserved",
+        size::human(space.used_bytes),
+        size::human(space.donated_bytes),
+        size::human(space.free_bytes),
+        size::human(space.reserved_bytes)
+    ))?;
+    let ratio = savings.ratio.map(|ratio| format!(" (1/{ratio:.2})")).unwrap_or_default();
+    output::line(format_args!(
+        "content   {} in {} versions, {} distinct{ratio}, {} stored with all copies",
+        size::human(savings.logical_bytes),
+        report.versions,
+        size::human(savings.unique_bytes),
+        size::human(savings.stored_bytes)
+    ))?;
+    output::line(format_args!(
+        "chunks    {}, {} at risk, {} lost; copies: {} pending, {} made",
+        report.chunks, report.chunks_at_risk, report.chunks_lost, report.repairs_pending, report.repairs_done
+    ))?;
+    output::line(format_args!("sessions  {} open", report.sessions))
+}
+
+fn print_benefactors(report: &Report) -> Outcome {
+    let mut table = Table::new(&["benefactor", "state", "address", ">process", ">used", ">donated", ">free"]);
+    for entry in &report.benefactors {
+        table.row([
+            format!("b{}", entry.id),
+            state_word(entry.state).to_owned(),
+            entry.address.clone(),
+            entry.pid.to_string(),
+            size::human(entry.used_bytes),
+            size::human(entry.donated_bytes),
+            size::human(entry.free_bytes),
+        ]);
+    }
+    table.print()
+}
+
+fn state_word(state: BenefactorState) -> &'static str {
+    match state {
+        BenefactorState::Online => "online",
+        BenefactorState::Expected => "expected",
+        BenefactorState::Offline => "offline",
+        BenefactorState::Lost => "lost",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stdchk_model::BenefactorId;
+
+    use super::*;
+
+    fn pool(states: &[BenefactorState]) -> PoolStatus {
+        let info = |(index, state): (usize, &BenefactorState)| BenefactorInfo {
+            id: BenefactorId(u32::try_from(index).unwrap()),
+            address: String::new(),
+            state: *state,
+            load: Default::default(),
+            pid: 1,
+            silent_ms: 0,
+        };
+        PoolStatus { benefactors: states.iter().enumerate().map(info).collect(), ..PoolStatus::default() }
+    }
+
+    #[test]
+    fn the_worst_finding_names_the_health_and_all_are_told() {
+        let mut status = pool(&[BenefactorState::Online, BenefactorState::Lost]);
+        assert_eq!(health(&pool(&[BenefactorState::Online]), None), ("healthy", vec![]));
+        assert_eq!(health(&status, None).0, "degraded");
+        status.space = Space { donated_bytes: 1000, free_bytes: 10, ..Space::default() };
+        assert_eq!(health(&status, None).0, "full");
+        status.chunks_lost = 1;
+        let (word, reasons) = health(&status, None);
+        assert_eq!((word, reasons.len()), ("damaged", 3));
+        assert_eq!(health(&pool(&[BenefactorState::Expected]), None).0, "damaged");
+    }
+
+    #[test]
+    fn a_mount_that_does_not_answer_degrades_the_pool() {
+        let mount = Mount { path: "/x".into(), state: "not answering" };
+        assert_eq!(health(&pool(&[BenefactorState::Online]), Some(&mount)).0, "degraded");
+    }
+}

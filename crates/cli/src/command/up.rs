@@ -1,0 +1,231 @@
+//! `stdchk up`: a pool on this machine, in the background, ready when the command returns.
+//!
+//! What runs already is left alone; only what is missing is started. So the same command also mends a pool of which
+//! processes were killed, or all of it after a reboot.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use stdchk_client::Pool;
+use stdchk_model::message::manager::BenefactorState;
+use stdchk_model::size;
+use tokio::runtime::Runtime;
+
+use super::down::stop_all;
+use crate::context::Context;
+use crate::exit::{CommandError, Outcome};
+use crate::local::disk::Disk;
+use crate::local::start::{self, Started, running};
+use crate::local::{Home, PoolRecord, Role, mountpoint, token};
+use crate::output;
+use crate::settings::size_of;
+
+/// Benefactors of a new pool unless told otherwise: a stripe to write on, and replicas on different ones.
+const BENEFACTORS_DEFAULT: u16 = 4;
+/// Most benefactors that one machine is asked to run: each is a process.
+const BENEFACTORS_MAX: u16 = 64;
+/// Time for which one look at the manager waits.
+const LOOK_PATIENCE: Duration = Duration::from_millis(200);
+
+/// What `up` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Run again, it starts what is missing: after a crash, after a reboot, or with a larger --benefactors.
+Without --donate the benefactors share half of the disk's free space above the floor; without --floor, 5 % of the
+disk, at least 1 GiB, always stay free.
+
+Example:
+  stdchk up
+  stdchk up --benefactors 5 --data /scratch/pool --mount /scratch/mnt --donate 20GiB")]
+pub struct Arguments {
+    /// Number of benefactors [default: 4, or as many as the pool has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(BENEFACTORS_MAX)))]
+    benefactors: Option<u16>,
+    /// Where to mount the pool; made if it is missing
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
+    /// Most space that each benefactor takes, such as 20GiB
+    #[arg(long, value_name = "SIZE")]
+    donate: Option<String>,
+    /// Space on the disk that always stays free, such as 5GiB
+    #[arg(long, value_name = "SIZE")]
+    floor: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
+    let home = context.home();
+    let mount = arguments.mount.as_deref().map(mountpoint::real).transpose()?;
+    home.prepare(mount.as_deref())?;
+    let _lock = home.lock()?;
+    token::make(&home.token())?;
+    let mut record = match home.record()? {
+        Some(record) => changed(&home, record, arguments)?,
+        None => new(&home, arguments)?,
+    };
+    set_mount(&home, &mut record, mount)?;
+    keep_address(&home, &mut record)?;
+    home.write_record(&record)?;
+    let mut started = Started::new(&home);
+    start_all(&home, &record, context, &mut started)?;
+    report(&home, &record, started.count(), context.settings.quiet)
+}
+
+/// A pool that wasn't there before.
+fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
+    let benefactors = arguments.benefactors.unwrap_or(BENEFACTORS_DEFAULT);
+    let disk = Disk::of(home.path())?;
+    let floor = match &arguments.floor {
+        Some(floor) => size_of("--floor", floor)?,
+        None => disk.floor_default(),
+    };
+    let donate = match &arguments.donate {
+        Some(donate) => size_of("--donate", donate)?,
+        None => disk.share(home.path(), floor, benefactors)?,
+    };
+    Ok(PoolRecord::new(start::free_address()?, benefactors, donate, floor))
+}
+
+/// A pool that was there, with what is asked for now.
+fn changed(home: &Home, mut record: PoolRecord, arguments: &Arguments) -> Outcome<PoolRecord> {
+    let benefactors = arguments.benefactors.unwrap_or(record.benefactors);
+    if benefactors < record.benefactors {
+        return Err(CommandError::usage(
+            format!("--benefactors {benefactors}"),
+            format_args!("the pool has {}, and what they hold would be missing", record.benefactors),
+            "leave the number out, or give a larger one",
+        ));
+    }
+    let before = record.clone();
+    record.benefactors = benefactors;
+    if let Some(donate) = &arguments.donate {
+        record.donate_bytes = size_of("--donate", donate)?;
+    }
+    if let Some(floor) = &arguments.floor {
+        record.floor_bytes = size_of("--floor", floor)?;
+    }
+    let space_changed =
+        (before.donate_bytes, before.floor_bytes) != (record.donate_bytes, record.floor_bytes);
+    if space_changed && running(home, Role::Benefactor(0))?.is_some() {
+        output::note(
+            "stdchk up: benefactors that run keep their donation and floor until they are started again",
+        );
+    }
+    Ok(record)
+}
+
+/// Takes note of where the pool is to be mounted.
+fn set_mount(home: &Home, record: &mut PoolRecord, mount: Option<PathBuf>) -> Outcome {
+    let Some(mount) = mount else { return Ok(()) };
+    if let Some(before) = record.mount.as_ref().filter(|before| **before != mount)
+        && running(home, Role::Mount)?.is_some()
+    {
+        return Err(CommandError::usage(
+            mount.display(),
+            format_args!("the pool is mounted at {}", before.display()),
+            "`stdchk down` first, or mount it a second time with `stdchk mount DIR`",
+        ));
+    }
+    record.mount = Some(mount);
+    Ok(())
+}
+
+/// The manager keeps its address, so that those who know it find it again. Only where somebody else has taken the
+/// port meanwhile it moves, and those who know the old address are started anew.
+fn keep_address(home: &Home, record: &mut PoolRecord) -> Outcome {
+    if running(home, Role::Manager)?.is_some() || start::is_free(&record.manager) {
+        return Ok(());
+    }
+    stop_all(home, record)?;
+    record.manager = start::free_address()?;
+    Ok(())
+}
+
+fn start_all(home: &Home, record: &PoolRecord, context: &Context, started: &mut Started<'_>) -> Outcome {
+    let window = context.settings.window_bytes;
+    for role in record.roles() {
+        if running(home, role)?.is_none() {
+            if let (Role::Mount, Some(mount)) = (role, &record.mount) {
+                wait_for_benefactors(home, record, context, started)?;
+                mountpoint::make_ready(mount)?;
+            }
+            started.start(role, start::arguments(home, record, role, window))?;
+        }
+    }
+    wait_for_benefactors(home, record, context, started)?;
+    match &record.mount {
+        Some(mount) => started.wait(&format!("mount {}", mount.display()), || {
+            Ok(running(home, Role::Mount)?.is_some()
+                && mountpoint::is_mounted(mount)?
+                && mountpoint::answers(mount))
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Waits until the manager answers and sees every benefactor of this pool on-line.
+fn wait_for_benefactors(
+    home: &Home,
+    record: &PoolRecord,
+    context: &Context,
+    started: &mut Started<'_>,
+) -> Outcome {
+    let runtime = super::runtime()?;
+    let mut pool = None;
+    started.wait(&format!("pool {}", home.path().display()), || {
+        if pool.is_none() {
+            pool = connect(&runtime, home, record, context)?;
+        }
+        match &pool {
+            Some(pool) => all_online(&runtime, pool, home, record),
+            None => Ok(false),
+        }
+    })
+}
+
+fn connect(runtime: &Runtime, home: &Home, record: &PoolRecord, context: &Context) -> Outcome<Option<Pool>> {
+    let config = stdchk_client::ClientConfig {
+        manager: record.manager.clone(),
+        token: token::read(&home.token())?,
+        window_bytes: context.settings.window_bytes,
+        patience: LOOK_PATIENCE,
+        ..Default::default()
+    };
+    Ok(runtime.block_on(Pool::connect(config)).ok())
+}
+
+fn all_online(runtime: &Runtime, pool: &Pool, home: &Home, record: &PoolRecord) -> Outcome<bool> {
+    let Ok(status) = runtime.block_on(pool.status()) else { return Ok(false) };
+    for index in 0..record.benefactors {
+        let Some(process) = running(home, Role::Benefactor(index))? else { return Ok(false) };
+        let online = |state| state == BenefactorState::Online;
+        if !status.benefactors.iter().any(|info| info.pid == process.pid && online(info.state)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn report(home: &Home, record: &PoolRecord, started: usize, quiet: bool) -> Outcome {
+    if quiet {
+        return Ok(());
+    }
+    let disk = Disk::of(home.path())?;
+    let (count, each) = (record.benefactors, record.donate_bytes);
+    let running = record.roles().len() - started;
+    let data = home.path().display();
+    output::line(format_args!("pool {data} is up: {started} processes started, {running} were running"))?;
+    output::line(format_args!("  manager     {}", record.manager))?;
+    output::line(format_args!(
+        "  benefactors {count}, each takes up to {}: {} in all; the disk has {} free, {} of it stay free",
+        size::human(each),
+        size::human(each.saturating_mul(u64::from(count))),
+        size::human(disk.free_bytes),
+        size::human(record.floor_bytes)
+    ))?;
+    match &record.mount {
+        Some(mount) => output::line(format_args!("  mount       {}", mount.display())),
+        None => Ok(()),
+    }
+}

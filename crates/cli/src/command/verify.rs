@@ -1,0 +1,207 @@
+//! `stdchk verify`: every kept version's chunks are read and compared where they lie; with `--repair`, redundancy that
+//! is found missing is waited for and verified again.
+//!
+//! A benefactor sets a damaged block aside as soon as it is found, and the manager then has it copied anew from an
+//! intact one; so repairing is waiting until that is done.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+use stdchk_client::Pool;
+
+use super::stat::summary;
+use crate::check::{Checker, Health, is_about_content};
+use crate::context::Context;
+use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::namespace::{self, Found};
+use crate::output;
+use crate::paths::Target;
+use crate::progress::Progress;
+
+/// Time without any progress after which a repair is given up: longer than a benefactor takes to count as lost.
+const REPAIR_PATIENCE: Duration = Duration::from_secs(60);
+/// Interval at which the state of repairs is asked for.
+const REPAIR_POLL: Duration = Duration::from_millis(250);
+/// Time that a finding takes to reach the manager: two heartbeats of a benefactor.
+const REPORT_DELAY: Duration = Duration::from_millis(2 * stdchk_model::limits::HEARTBEAT_MS);
+
+/// What `verify` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit code 7: content has no intact copy. 5: content can't be reached now. 3: damaged copies were found, and an
+intact one of each.
+
+Example:
+  stdchk verify
+  stdchk verify climate --repair")]
+pub struct Arguments {
+    /// A folder or file, APP[/NAME]; without it everything
+    #[arg(default_value = "", hide_default_value = true, value_name = "APP[/NAME]")]
+    target: String,
+    /// Wait until missing and damaged copies are made anew, then verify again
+    #[arg(long)]
+    repair: bool,
+    /// Report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Bad {
+    path: String,
+    version: u64,
+    reason: String,
+}
+
+#[derive(Default, Serialize)]
+struct Report {
+    path: String,
+    files: u64,
+    versions: u64,
+    damaged_copies: u64,
+    lost_chunks: u64,
+    unreachable_chunks: u64,
+    at_risk_chunks: u64,
+    bad: Vec<Bad>,
+}
+
+/// Runs the command.
+pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
+    let target = Target::parse_plain(&arguments.target)?;
+    let pool = context.pool().await?;
+    let quiet = context.settings.quiet;
+    let mut report = verify(&pool, &target, quiet).await?;
+    if arguments.repair && !report.is_clean() {
+        repair(&pool, quiet).await?;
+        report = verify(&pool, &target, quiet).await?;
+    }
+    match arguments.json {
+        true => output::json(&report)?,
+        false => report.print()?,
+    }
+    report.verdict(&target)
+}
+
+async fn verify(pool: &Pool, target: &Target, quiet: bool) -> Outcome<Report> {
+    let files = namespace::files(pool, target).await?;
+    let progress = Progress::start("verify", 0, quiet);
+    let mut checker = Checker::new(pool, &progress);
+    let mut report = Report { path: target.path(), files: files.len() as u64, ..Report::default() };
+    for file in &files {
+        verify_file(pool, &mut checker, file, &mut report).await?;
+    }
+    Ok(report)
+}
+
+async fn verify_file(pool: &Pool, checker: &mut Checker<'_>, file: &Found, report: &mut Report) -> Outcome {
+    let shown = file.target.shown();
+    let replicas = pool.policy(file.attr.ino).await.about(&shown)?.replicas;
+    for info in pool.versions(file.attr.ino).await.about(&shown)? {
+        report.versions += 1;
+        match checker.version(file.attr.ino, Some(info.version), replicas).await {
+            Ok((_, health)) => report.add(file, info.version, &health, replicas),
+            Err(failure) if is_about_content(&failure) => {
+                report.lost_chunks += 1;
+                report.bad.push(Bad {
+                    path: file.target.path(),
+                    version: info.version,
+                    reason: failure.message,
+                });
+            }
+            Err(failure) => return Err(failure).about(shown),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the manager has nothing left to copy.
+async fn repair(pool: &Pool, quiet: bool) -> Outcome {
+    tokio::time::sleep(REPORT_DELAY).await;
+    let mut last = (u64::MAX, u64::MAX);
+    let mut progressed = Instant::now();
+    loop {
+        let status = pool.status().await.about("repair")?;
+        if status.chunks_at_risk == 0 && status.repairs_pending == 0 {
+            return Ok(());
+        }
+        let now = (status.chunks_at_risk, status.repairs_done);
+        if now != last {
+            (last, progressed) = (now, Instant::now());
+        }
+        if progressed.elapsed() > REPAIR_PATIENCE {
+            if !quiet {
+                output::note(format_args!(
+                    "verify: {} chunks can't get all their copies now",
+                    status.chunks_at_risk
+                ));
+            }
+            return Ok(());
+        }
+        tokio::time::sleep(REPAIR_POLL).await;
+    }
+}
+
+impl Report {
+    /// Adds what was found of one version. Chunks that versions share are counted with each of them.
+    fn add(&mut self, file: &Found, version: u64, health: &Health, replicas: u8) {
+        self.damaged_copies += health.damaged;
+        self.lost_chunks += health.lost;
+        self.unreachable_chunks += health.unreachable;
+        self.at_risk_chunks += health.at_risk;
+        if !health.is_readable() || health.damaged > 0 {
+            self.bad.push(Bad { path: file.target.path(), version, reason: summary(health, replicas) });
+        }
+    }
+
+    fn is_clean(&self) -> bool {
+        self.bad.is_empty() && self.at_risk_chunks == 0
+    }
+
+    fn print(&self) -> Outcome {
+        for bad in &self.bad {
+            output::line(format_args!("{}@{}: {}", output::shown(&bad.path), bad.version, bad.reason))?;
+        }
+        let verdict = match (self.bad.len(), self.at_risk_chunks) {
+            (0, 0) => "all intact".to_owned(),
+            (0, at_risk) => {
+                format!("all intact, {at_risk} chunks with fewer copies than their folder asks for")
+            }
+            (bad, _) => format!("{bad} versions with damage"),
+        };
+        output::line(format_args!("{} files, {} versions: {verdict}", self.files, self.versions))
+    }
+
+    fn verdict(&self, target: &Target) -> Outcome {
+        let shown = target.shown();
+        let versions = self.bad.len();
+        if self.lost_chunks > 0 {
+            let cause = format!("{versions} versions have content without an intact copy");
+            return Err(CommandError::new(
+                Exit::Integrity,
+                shown,
+                cause,
+                "`stdchk latest` names a set that is intact",
+            ));
+        }
+        if self.unreachable_chunks > 0 {
+            let cause = format!("{versions} versions have content that can't be reached now");
+            return Err(CommandError::new(
+                Exit::Unreachable,
+                shown,
+                cause,
+                "`stdchk status` shows who is missing",
+            ));
+        }
+        if self.damaged_copies > 0 {
+            let cause = format!("{versions} versions had damaged copies, each with an intact one beside it");
+            return Err(CommandError::new(
+                Exit::Partial,
+                shown,
+                cause,
+                "they are made anew; `--repair` waits for it",
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! What a user's command has at hand: its settings, and from them a connection to the pool.
+
+use std::time::Duration;
+
+use stdchk_client::{ClientConfig, Pool};
+
+use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::local::{Home, ProcessRecord, Role, token};
+use crate::settings::Settings;
+
+/// Time for which commands that only ask wait for a manager that is away.
+pub const PATIENCE_TO_ASK: Duration = Duration::from_secs(5);
+/// Time for which commands that move data wait for a manager that is away: covers its restart.
+pub const PATIENCE_TO_MOVE: Duration = Duration::from_secs(60);
+
+/// The settings of a command.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// What holds for this run.
+    pub settings: Settings,
+}
+
+impl Context {
+    /// The local pool that is meant unless a manager's address was given.
+    pub fn home(&self) -> Home {
+        Home::new(&self.settings.data)
+    }
+
+    /// Where the manager is: as given, or as the local pool has it.
+    pub fn manager_address(&self) -> Outcome<String> {
+        match &self.settings.manager {
+            Some(address) => Ok(address.clone()),
+            None => Ok(self.home().record_required()?.manager),
+        }
+    }
+
+    /// A connection for a command that only asks.
+    pub async fn pool(&self) -> Outcome<Pool> {
+        self.connect(PATIENCE_TO_ASK).await
+    }
+
+    /// A connection for a command that moves data.
+    pub async fn pool_to_move(&self) -> Outcome<Pool> {
+        self.connect(PATIENCE_TO_MOVE).await
+    }
+
+    async fn connect(&self, patience: Duration) -> Outcome<Pool> {
+        let manager = self.manager_address()?;
+        self.refuse_stopped()?;
+        Pool::connect(self.client_config(patience)?).await.about(format_args!("manager {manager}"))
+    }
+
+    /// How a client of this pool is set up.
+    pub fn client_config(&self, patience: Duration) -> Outcome<ClientConfig> {
+        Ok(ClientConfig {
+            manager: self.manager_address()?,
+            token: token::read(&self.settings.token_file)?,
+            window_bytes: self.settings.window_bytes,
+            patience,
+            ..ClientConfig::default()
+        })
+    }
+
+    /// A local pool whose manager doesn't run needs no waiting.
+    fn refuse_stopped(&self) -> Outcome {
+        if self.settings.manager.is_some() {
+            return Ok(());
+        }
+        let home = self.home();
+        let running =
+            ProcessRecord::read(&home.run_file(Role::Manager))?.is_some_and(|process| process.is_alive());
+        match running {
+            true => Ok(()),
+            false => Err(CommandError::new(
+                Exit::Unreachable,
+                format_args!("pool {}", home.path().display()),
+                "its manager is not running",
+                format_args!("`stdchk up --data {}` starts what is missing", home.path().display()),
+            )),
+        }
+    }
+}

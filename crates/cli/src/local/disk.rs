@@ -1,0 +1,74 @@
+//! The disk under a pool: how much is there, how much is free, and how much a new pool takes of it by default.
+
+use std::path::Path;
+
+use stdchk_model::size;
+
+use crate::exit::{About, CommandError, Exit, Outcome};
+
+/// Least share of a disk that stays free unless told otherwise: one part of so many.
+const FLOOR_PARTS: u64 = 20;
+/// Least space of a disk that stays free unless told otherwise, bytes.
+const FLOOR_BYTES_MIN: u64 = 1 << 30;
+/// Of what is free above the floor, a new pool takes at most one part of so many.
+const DONATED_PARTS: u64 = 2;
+/// Least donation that makes sense, bytes: a few chunks of a few files.
+const DONATION_BYTES_MIN: u64 = 64 << 20;
+
+/// Space of a disk.
+pub struct Disk {
+    /// All of it, bytes.
+    pub total_bytes: u64,
+    /// What unprivileged users may still take, bytes.
+    pub free_bytes: u64,
+}
+
+impl Disk {
+    /// The disk that holds `path`, or will.
+    pub fn of(path: &Path) -> Outcome<Self> {
+        let exists = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
+        let disk = rustix::fs::statvfs(exists).about(exists.display())?;
+        Ok(Self { total_bytes: disk.f_blocks * disk.f_frsize, free_bytes: disk.f_bavail * disk.f_frsize })
+    }
+
+    /// What stays free unless told otherwise: 5 % of the disk, at least a gibibyte.
+    pub fn floor_default(&self) -> u64 {
+        (self.total_bytes / FLOOR_PARTS).max(FLOOR_BYTES_MIN)
+    }
+
+    /// What each of so many benefactors may take if nothing else is said, whole mebibytes. `path` is for messages.
+    pub fn share(&self, path: &Path, floor_bytes: u64, benefactors: u16) -> Outcome<u64> {
+        let free = self.free_bytes.saturating_sub(floor_bytes);
+        let share = free / DONATED_PARTS / u64::from(benefactors.max(1));
+        if share >= DONATION_BYTES_MIN {
+            return Ok(share >> 20 << 20);
+        }
+        let (free, floor) = (size::human(self.free_bytes), size::human(floor_bytes));
+        Err(CommandError::new(
+            Exit::NoSpace,
+            path.display(),
+            format_args!("the disk has {free} free, of which {floor} stay free"),
+            "make room, choose another disk with `--data`, or give `--donate` and `--floor`",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_pool_takes_half_of_what_is_free_above_the_floor() {
+        let disk = Disk { total_bytes: 100 << 30, free_bytes: 45 << 30 };
+        assert_eq!(disk.floor_default(), 5 << 30);
+        assert_eq!(disk.share(Path::new("/x"), 5 << 30, 4).unwrap(), 5 << 30);
+        let full = Disk { total_bytes: 10 << 30, free_bytes: 1 << 30 };
+        assert_eq!(full.floor_default(), 1 << 30);
+        assert_eq!(full.share(Path::new("/x"), 1 << 30, 4).unwrap_err().exit, Exit::NoSpace);
+    }
+
+    #[test]
+    fn a_path_that_does_not_exist_yet_is_on_the_disk_of_its_parent() {
+        assert!(Disk::of(Path::new("/tmp/not/there/yet")).unwrap().total_bytes > 0);
+    }
+}

@@ -1,0 +1,254 @@
+//! The directory of a local pool, and the record `pool.json` of what belongs to it.
+//!
+//! ```text
+//! DATA/pool.json           what `up` was asked for; written anew in one step
+//! DATA/token               the pool's token, readable by its owner only
+//! DATA/manager/            the manager's own data directory
+//! DATA/benefactors/0…N-1/  one data directory per benefactor
+//! DATA/run/*.pid           the processes, one file each; lock
+//! DATA/log/*.log           what they say
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::exit::{About, CommandError, Exit, Outcome};
+
+/// Layout of `pool.json` that this code writes and reads.
+///
+/// History: 1, the first.
+const LAYOUT: u32 = 1;
+/// What may be in the directory of a pool; anything else there is somebody else's.
+const ENTRIES: [&str; 8] =
+    ["pool.json", "pool.json.new", "token", "token.new", "manager", "benefactors", "run", "log"];
+
+/// The directory of a local pool.
+#[derive(Clone, Debug)]
+pub struct Home {
+    data: PathBuf,
+}
+
+/// One of the processes of a local pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// The manager.
+    Manager,
+    /// The benefactor with this index.
+    Benefactor(u16),
+    /// The mount.
+    Mount,
+}
+
+impl Role {
+    /// The name of its log and its run file.
+    pub fn name(self) -> String {
+        match self {
+            Self::Manager => "manager".to_owned(),
+            Self::Benefactor(index) => format!("benefactor-{index}"),
+            Self::Mount => "mount".to_owned(),
+        }
+    }
+}
+
+/// What a local pool consists of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolRecord {
+    /// [`LAYOUT`].
+    pub layout: u32,
+    /// Where the manager serves, `host:port`.
+    pub manager: String,
+    /// Number of benefactors.
+    pub benefactors: u16,
+    /// What each benefactor may take, bytes.
+    pub donate_bytes: u64,
+    /// What every benefactor leaves free on its disk, bytes.
+    pub floor_bytes: u64,
+    /// Where the pool is mounted.
+    pub mount: Option<PathBuf>,
+}
+
+impl PoolRecord {
+    /// A record of the present layout.
+    pub fn new(manager: String, benefactors: u16, donate_bytes: u64, floor_bytes: u64) -> Self {
+        Self { layout: LAYOUT, manager, benefactors, donate_bytes, floor_bytes, mount: None }
+    }
+
+    /// The roles of this pool, in the order in which they start.
+    pub fn roles(&self) -> Vec<Role> {
+        let benefactors = (0..self.benefactors).map(Role::Benefactor);
+        let mount = self.mount.is_some().then_some(Role::Mount);
+        std::iter::once(Role::Manager).chain(benefactors).chain(mount).collect()
+    }
+}
+
+impl Home {
+    /// The local pool in `data`, whether it exists or not.
+    pub fn new(data: &Path) -> Self {
+        Self { data: data.to_owned() }
+    }
+
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.data
+    }
+
+    /// Where the token is.
+    pub fn token(&self) -> PathBuf {
+        self.data.join("token")
+    }
+
+    /// The data directory of a role.
+    pub fn directory(&self, role: Role) -> PathBuf {
+        match role {
+            Role::Benefactor(index) => self.data.join("benefactors").join(index.to_string()),
+            other => self.data.join(other.name()),
+        }
+    }
+
+    /// Where a role's process is recorded.
+    pub fn run_file(&self, role: Role) -> PathBuf {
+        self.data.join("run").join(format!("{}.pid", role.name()))
+    }
+
+    /// Where a role logs to.
+    pub fn log_file(&self, role: Role) -> PathBuf {
+        self.data.join("log").join(format!("{}.log", role.name()))
+    }
+
+    /// Makes the directory and what is in it. `mount`: a mount point, which may lie in it.
+    ///
+    /// # Errors
+    /// The directory holds files that are not a pool's.
+    pub fn prepare(&self, mount: Option<&Path>) -> Outcome {
+        fs::create_dir_all(&self.data).about(self.data.display())?;
+        if !self.data.join("pool.json").exists() {
+            self.refuse_foreign(mount)?;
+        }
+        for directory in ["run", "log", "benefactors"] {
+            let path = self.data.join(directory);
+            fs::create_dir_all(&path).about(path.display())?;
+        }
+        Ok(())
+    }
+
+    fn refuse_foreign(&self, mount: Option<&Path>) -> Outcome {
+        for entry in fs::read_dir(&self.data).about(self.data.display())? {
+            let entry = entry.about(self.data.display())?;
+            let name = entry.file_name();
+            let ours = name.to_str().is_some_and(|name| ENTRIES.contains(&name));
+            let mount_there = mount.is_some_and(|mount| mount.starts_with(entry.path()));
+            if !ours && !mount_there {
+                return Err(CommandError::usage(
+                    self.data.display(),
+                    format_args!("it holds files that are not a pool's, such as `{}`", name.display()),
+                    "choose an empty or a new directory with `--data DIR`",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps other `up` and `down` of this pool out until the file is dropped; waits for one that is at work.
+    pub fn lock(&self) -> Outcome<File> {
+        let path = self.data.join("run/lock");
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+        let file = file.about(path.display())?;
+        flock(&file, FlockOperation::LockExclusive).about(path.display())?;
+        Ok(file)
+    }
+
+    /// The record of the pool; `None`: there is no pool here.
+    pub fn record(&self) -> Outcome<Option<PoolRecord>> {
+        let path = self.data.join("pool.json");
+        let text = match fs::read_to_string(&path) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            text => text.about(path.display())?,
+        };
+        let unusable = |cause: String| {
+            CommandError::usage(
+                path.display(),
+                cause,
+                "use the stdchk that wrote it, or another `--data DIR`",
+            )
+        };
+        let record: PoolRecord = serde_json::from_str(&text)
+            .map_err(|error| unusable(format!("it is not the record of a pool ({error})")))?;
+        match record.layout {
+            LAYOUT => Ok(Some(record)),
+            later => Err(unusable(format!("it has layout {later}, this stdchk reads layout {LAYOUT}"))),
+        }
+    }
+
+    /// The record of the pool, which must exist.
+    pub fn record_required(&self) -> Outcome<PoolRecord> {
+        self.record()?.ok_or_else(|| {
+            CommandError::new(
+                Exit::Unreachable,
+                self.data.display(),
+                "there is no local pool here",
+                "start one with `stdchk up`, or name one with `--data DIR` or `--manager HOST:PORT`",
+            )
+        })
+    }
+
+    /// Writes the record, in one step.
+    pub fn write_record(&self, record: &PoolRecord) -> Outcome {
+        let path = self.data.join("pool.json");
+        let text =
+            serde_json::to_string_pretty(record).map_err(std::io::Error::other).about(path.display())?;
+        let new = self.data.join("pool.json.new");
+        let write = || {
+            let mut file = File::create(&new)?;
+            file.write_all(text.as_bytes())?;
+            file.write_all(b"\n")?;
+            file.sync_all()?;
+            fs::rename(&new, &path)?;
+            File::open(&self.data)?.sync_all()
+        };
+        write().about(path.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_reads_back_and_a_later_layout_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = Home::new(directory.path());
+        assert_eq!(home.record().unwrap(), None);
+        assert_eq!(home.record_required().unwrap_err().exit, Exit::Unreachable);
+        let mut record = PoolRecord::new("127.0.0.1:9".into(), 4, 1 << 30, 1 << 20);
+        home.write_record(&record).unwrap();
+        assert_eq!(home.record().unwrap().as_ref(), Some(&record));
+        record.layout = 2;
+        home.write_record(&record).unwrap();
+        assert_eq!(home.record().unwrap_err().exit, Exit::Usage);
+    }
+
+    #[test]
+    fn a_directory_with_foreign_files_is_refused_and_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("thesis.tex"), "text").unwrap();
+        let error = Home::new(directory.path()).prepare(None).unwrap_err();
+        assert_eq!(error.exit, Exit::Usage);
+        assert!(error.message.contains("thesis.tex"));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_mount_point_may_lie_in_the_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = directory.path().join("mnt");
+        fs::create_dir(&mount).unwrap();
+        Home::new(directory.path()).prepare(Some(&mount)).unwrap();
+    }
+}

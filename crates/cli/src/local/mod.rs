@@ -1,0 +1,13 @@
+//! A pool on one machine: where its files are, which processes it consists of, how they are started and found again.
+//!
+//! `stdchk up` and `stdchk down` are made of these parts; other commands use them to find the pool's manager.
+
+pub mod disk;
+pub mod home;
+pub mod mountpoint;
+pub mod process;
+pub mod start;
+pub mod token;
+
+pub use home::{Home, PoolRecord, Role};
+pub use process::ProcessRecord;

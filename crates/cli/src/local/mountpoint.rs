@@ -1,0 +1,122 @@
+//! Mount points: is something mounted there, does it answer, and how it is taken off when its process is gone.
+//!
+//! A mount whose process died answers every call with ENOTCONN; one whose process hangs doesn't answer at all. So the
+//! kernel's table is read instead of the directory, and the directory is asked in a thread that may be left behind.
+
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::exit::{About, CommandError, Exit, Outcome};
+
+/// Time in which a mount that works answers.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Whether a FUSE file system is mounted at `path`.
+pub fn is_mounted(path: &Path) -> Outcome<bool> {
+    let table = fs::read_to_string("/proc/self/mountinfo").about("/proc/self/mountinfo")?;
+    Ok(table.lines().filter_map(fuse_mount_point).any(|mounted| mounted == path))
+}
+
+/// The mount point of a line of `/proc/self/mountinfo` (proc(5)), if it is one of FUSE.
+fn fuse_mount_point(line: &str) -> Option<PathBuf> {
+    let (mount, file_system) = line.split_once(" - ")?;
+    if !file_system.starts_with("fuse") || file_system.starts_with("fusectl") {
+        return None;
+    }
+    mount.split(' ').nth(4).map(unescaped)
+}
+
+/// Blanks, tabs, newlines and backslashes stand in the table as `\` and three octal digits.
+fn unescaped(text: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let code = after.get(..3).filter(|_| byte == b'\\').and_then(octal);
+        bytes.push(code.unwrap_or(byte));
+        rest = if code.is_some() { after.get(3..).unwrap_or_default() } else { after };
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+fn octal(digits: &[u8]) -> Option<u8> {
+    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+}
+
+/// Whether the file system at `path` answers within [`ANSWER_TIMEOUT`].
+pub fn answers(path: &Path) -> bool {
+    let (send, receive) = mpsc::channel();
+    let asked = path.to_owned();
+    // Nobody may be waiting for the answer any more.
+    std::thread::spawn(move || send.send(rustix::fs::statfs(&asked).is_ok()).is_ok());
+    receive.recv_timeout(ANSWER_TIMEOUT).unwrap_or(false)
+}
+
+/// The path of a mount point as the kernel's table shows it. It may not exist yet, or not answer.
+pub fn real(path: &Path) -> Outcome<PathBuf> {
+    let path = std::path::absolute(path).about(path.display())?;
+    if let Ok(real) = path.canonicalize() {
+        return Ok(real);
+    }
+    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+    match (parent, path.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.join(name)),
+        _ => Ok(path),
+    }
+}
+
+/// Makes `path` a directory on which can be mounted; takes off what a mount that died left there.
+///
+/// # Errors
+/// Something that works is mounted there, or the directory holds files that a mount would hide.
+pub fn make_ready(path: &Path) -> Outcome {
+    let refuse = |cause: &str, next: &str| Err(CommandError::usage(path.display(), cause, next));
+    if is_mounted(path)? {
+        if answers(path) {
+            return refuse("a file system is mounted there already", "take it off, or choose another folder");
+        }
+        detach(path)?;
+    }
+    fs::create_dir_all(path).about(path.display())?;
+    match fs::read_dir(path).about(path.display())?.next() {
+        None => Ok(()),
+        Some(_) => refuse("it holds files, which a mount would hide", "choose an empty or a new folder"),
+    }
+}
+
+/// Takes off whatever FUSE file system is mounted at `path`, even one in use; open files in it fail from then on.
+pub fn detach(path: &Path) -> Outcome {
+    let mut command = Command::new("fusermount3");
+    command.arg("-uz").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let next = format!("`umount -l {}` as root takes it off", path.display());
+    let refuse = |cause: String| CommandError::new(Exit::Other, path.display(), cause, &next);
+    let output = command.output().map_err(|error| refuse(format!("can't run fusermount3: {error}")))?;
+    match output.status.success() || !is_mounted(path)? {
+        true => Ok(()),
+        false => Err(refuse(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fuse_mount_is_found_in_the_kernels_table() {
+        let line = r"36 35 98:0 / /mnt/my\040pool rw,noatime shared:1 - fuse.stdchk stdchk rw,user_id=0";
+        assert_eq!(fuse_mount_point(line).as_deref(), Some(Path::new("/mnt/my pool")));
+        assert_eq!(fuse_mount_point("36 35 98:0 / /mnt rw - ext4 /dev/sda rw"), None);
+        assert_eq!(fuse_mount_point("36 35 0:9 / /sys/fs/fuse/connections rw - fusectl fusectl rw"), None);
+        assert_eq!(fuse_mount_point(""), None);
+    }
+
+    #[test]
+    fn a_plain_directory_is_not_mounted_and_answers() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(!is_mounted(directory.path()).unwrap());
+        assert!(answers(directory.path()));
+    }
+}

@@ -1,0 +1,17 @@
+//! The log of the role processes: one line per event on standard error, filtered by `STDCHK_LOG`.
+
+use std::io::{self, IsTerminal};
+
+use tracing_subscriber::EnvFilter;
+
+/// What is logged unless `STDCHK_LOG` says otherwise.
+const FILTER_DEFAULT: &str = "info";
+
+/// Starts logging for this process.
+pub fn start() {
+    let filter = EnvFilter::try_from_env("STDCHK_LOG").unwrap_or_else(|_| EnvFilter::new(FILTER_DEFAULT));
+    let color = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(color);
+    // A second start can only happen within one process, where the first log is as good.
+    drop(log.try_init());
+}

@@ -1,0 +1,31 @@
+//! The stdchk binary: roles, local pools and user commands.
+//!
+//! A command line becomes a [`arguments::Command`], which one module of [`command`] runs; whatever went wrong ends here
+//! as a message on standard error and an exit code (`docs/OPERATIONS.md` lists them).
+
+mod arguments;
+mod check;
+mod command;
+mod context;
+mod exit;
+mod local;
+mod logging;
+mod namespace;
+mod output;
+mod paths;
+mod progress;
+mod settings;
+mod signals;
+mod transfer;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let line = arguments::Line::parse();
+    match command::run(line) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report(),
+    }
+}

@@ -1,0 +1,147 @@
+//! Walking the pool's namespace: paths to inodes, folders with all their entries, trees with all their files.
+
+use stdchk_client::Pool;
+use stdchk_model::message::manager::{Attr, Change, DirEntry, FileKind};
+use stdchk_model::{ErrorCode, Failure, Ino};
+
+use crate::exit::{About, CommandError, Outcome};
+use crate::paths::Target;
+
+/// Entries of a folder that are asked for at once: a few hundred kilobytes of message.
+const ENTRIES_PER_PAGE: u32 = 4096;
+/// Permission bits of a folder that a command makes.
+const FOLDER_MODE: u32 = 0o755;
+
+/// A file found below a folder.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Where it is.
+    pub target: Target,
+    /// What it is.
+    pub attr: Attr,
+}
+
+/// The inode that `target` names.
+pub async fn resolve(pool: &Pool, target: &Target) -> Outcome<Attr> {
+    pool.resolve(&target.path()).await.about(target.shown())
+}
+
+/// The inode that `target` names; `None` if there is none.
+pub async fn resolve_if_there(pool: &Pool, target: &Target) -> Outcome<Option<Attr>> {
+    match pool.resolve(&target.path()).await {
+        Err(failure) if failure.code == ErrorCode::NotFound => Ok(None),
+        attr => attr.map(Some).about(target.shown()),
+    }
+}
+
+/// The inode that `target` names, which must be a file's.
+pub async fn resolve_file(pool: &Pool, target: &Target) -> Outcome<Attr> {
+    let attr = resolve(pool, target).await?;
+    match attr.kind {
+        FileKind::File => Ok(attr),
+        FileKind::Directory => Err(not_a_file(target, "it is a folder", "`stdchk ls` shows what is in it")),
+        FileKind::Symlink => {
+            Err(not_a_file(target, "it is a symbolic link", "`stdchk stat` shows where it leads"))
+        }
+    }
+}
+
+fn not_a_file(target: &Target, cause: &str, next: &str) -> CommandError {
+    CommandError::usage(target.shown(), cause, next)
+}
+
+/// The folder that `target` names.
+pub async fn resolve_folder(pool: &Pool, target: &Target) -> Outcome<Attr> {
+    let attr = resolve(pool, target).await?;
+    match attr.kind {
+        FileKind::Directory => Ok(attr),
+        _ => Err(CommandError::usage(target.shown(), "it is not a folder", "name the application's folder")),
+    }
+}
+
+/// The folder that these names lead to, made where it is missing.
+pub async fn make_folders(pool: &Pool, names: &[String]) -> Outcome<Ino> {
+    let mut ino = Ino::ROOT;
+    for (depth, name) in names.iter().enumerate() {
+        let shown = names.get(..=depth).unwrap_or_default().join("/");
+        let attr = folder(pool, ino, name).await.about(crate::output::shown(&shown))?;
+        if attr.kind != FileKind::Directory {
+            return Err(CommandError::usage(shown, "it is not a folder", "choose another name"));
+        }
+        ino = attr.ino;
+    }
+    Ok(ino)
+}
+
+async fn folder(pool: &Pool, parent: Ino, name: &str) -> Result<Attr, Failure> {
+    match pool.lookup(parent, name).await {
+        Err(failure) if failure.code == ErrorCode::NotFound => {}
+        found => return found,
+    }
+    let made = make(pool, parent, name, FileKind::Directory, FOLDER_MODE).await;
+    match made {
+        // Somebody else was faster.
+        Err(failure) if failure.code == ErrorCode::Exists => pool.lookup(parent, name).await,
+        made => made,
+    }
+}
+
+/// Makes a file or a folder that belongs to the user of this process.
+pub async fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind, mode: u32) -> Result<Attr, Failure> {
+    let change = Change::Make {
+        parent,
+        name: name.to_owned(),
+        kind,
+        mode,
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        target: String::new(),
+    };
+    pool.change(change).await?.ok_or_else(|| {
+        Failure::new(
+            ErrorCode::Malformed,
+            "the manager made it and did not say what; use the same stdchk everywhere",
+        )
+    })
+}
+
+/// All entries of a folder, in name order.
+pub async fn entries(pool: &Pool, folder: Ino) -> Result<Vec<DirEntry>, Failure> {
+    let mut all: Vec<DirEntry> = Vec::new();
+    loop {
+        let after = all.last().map(|entry| entry.name.clone());
+        let page = pool.read_dir(folder, after.as_deref(), ENTRIES_PER_PAGE).await?;
+        let last = page.len() < ENTRIES_PER_PAGE as usize;
+        all.extend(page);
+        if last {
+            return Ok(all);
+        }
+    }
+}
+
+/// Everything at and below `target`: folders before what is in them, names in order.
+pub async fn tree(pool: &Pool, target: &Target) -> Outcome<Vec<Found>> {
+    let attr = resolve(pool, target).await?;
+    let mut pending = vec![Found { target: Target { version: None, ..target.clone() }, attr }];
+    let mut all = Vec::new();
+    while let Some(found) = pending.pop() {
+        if found.attr.kind == FileKind::Directory {
+            pending.extend(children(pool, &found).await?.into_iter().rev());
+        }
+        all.push(found);
+    }
+    Ok(all)
+}
+
+async fn children(pool: &Pool, folder: &Found) -> Outcome<Vec<Found>> {
+    let entries = entries(pool, folder.attr.ino).await.about(folder.target.shown())?;
+    let found = |entry: DirEntry| Ok(Found { target: folder.target.join(&entry.name)?, attr: entry.attr });
+    entries.into_iter().map(found).collect::<Result<_, Failure>>().about(folder.target.shown())
+}
+
+/// The files at and below `target`.
+pub async fn files(pool: &Pool, target: &Target) -> Outcome<Vec<Found>> {
+    let mut all = tree(pool, target).await?;
+    all.retain(|found| found.attr.kind == FileKind::File);
+    Ok(all)
+}

@@ -1,0 +1,249 @@
+//! Which pool, which token, which window: flags before `STDCHK_*` variables before one configuration file.
+//!
+//! The three sources are layers of the same shape. The pool is a manager's address or a local pool's directory; the first
+//! layer that names one of them decides, so that `--data DIR` is not overruled by an address in the file.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf, absolute};
+
+use clap::Args;
+use serde::Deserialize;
+use stdchk_model::limits::{WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN};
+use stdchk_model::size;
+
+use crate::exit::{About, CommandError, Outcome};
+
+/// The flags that every command takes.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Pool")]
+pub struct PoolFlags {
+    /// Directory of the local pool [STDCHK_DATA; default: ~/.local/state/stdchk]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Address of the manager, HOST:PORT [STDCHK_MANAGER; default: the local pool's]
+    #[arg(long, global = true, value_name = "ADDRESS")]
+    pub manager: Option<String>,
+    /// File with the pool's token [STDCHK_TOKEN_FILE; default: DATA/token]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Memory for writes in flight, such as 64MiB [STDCHK_WINDOW]
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub window: Option<String>,
+    /// Configuration file [STDCHK_CONFIG; default: ~/.config/stdchk/config.toml]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print no progress and no remarks
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+}
+
+/// What one source of settings says.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+struct Layer {
+    data: Option<PathBuf>,
+    manager: Option<String>,
+    token_file: Option<PathBuf>,
+    window: Option<String>,
+}
+
+/// What holds for this run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Directory of the local pool, absolute.
+    pub data: PathBuf,
+    /// The manager's address if it was given; `None`: the local pool's.
+    pub manager: Option<String>,
+    /// Where the token is, absolute.
+    pub token_file: PathBuf,
+    /// Memory for writes in flight, bytes.
+    pub window_bytes: u64,
+    /// Print no progress and no remarks.
+    pub quiet: bool,
+}
+
+/// A lookup of environment variables, real or a test's.
+type Variable<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+impl Settings {
+    /// The settings of this process.
+    pub fn load(flags: &PoolFlags) -> Outcome<Self> {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        Self::from_sources(flags, &variable)
+    }
+
+    fn from_sources(flags: &PoolFlags, variable: Variable<'_>) -> Outcome<Self> {
+        let layers = [of_flags(flags), of_variables(variable)?, of_file(flags, variable)?];
+        let first = |pick: fn(&Layer) -> Option<&PathBuf>| layers.iter().find_map(pick);
+        let data = match first(|layer| layer.data.as_ref()) {
+            Some(data) => data.clone(),
+            None => state_directory(variable)?,
+        };
+        let data = absolute(&data).about(data.display())?;
+        let names_pool = layers.iter().find(|layer| layer.manager.is_some() || layer.data.is_some());
+        let token_file = first(|layer| layer.token_file.as_ref());
+        let token_file = token_file.map_or_else(|| Ok(data.join("token")), absolute);
+        let window = layers.iter().find_map(|layer| layer.window.as_deref());
+        Ok(Self {
+            manager: names_pool.and_then(|layer| layer.manager.clone()),
+            token_file: token_file.about("the token file")?,
+            window_bytes: window.map_or(Ok(WINDOW_BYTES_DEFAULT), window_bytes)?,
+            quiet: flags.quiet,
+            data,
+        })
+    }
+}
+
+fn of_flags(flags: &PoolFlags) -> Layer {
+    Layer {
+        data: flags.data.clone(),
+        manager: flags.manager.clone(),
+        token_file: flags.token_file.clone(),
+        window: flags.window.clone(),
+    }
+}
+
+fn of_variables(variable: Variable<'_>) -> Outcome<Layer> {
+    let text = |name: &str| {
+        variable(name).map(OsString::into_string).transpose().map_err(|_| {
+            CommandError::usage(name, "the variable is not valid UTF-8", "set it to an address or a size")
+        })
+    };
+    Ok(Layer {
+        data: variable("STDCHK_DATA").map(PathBuf::from),
+        manager: text("STDCHK_MANAGER")?,
+        token_file: variable("STDCHK_TOKEN_FILE").map(PathBuf::from),
+        window: text("STDCHK_WINDOW")?,
+    })
+}
+
+/// The file that was named must exist; the default one may.
+fn of_file(flags: &PoolFlags, variable: Variable<'_>) -> Outcome<Layer> {
+    let named = flags.config.clone().or_else(|| variable("STDCHK_CONFIG").map(PathBuf::from));
+    let default = || {
+        let directory = variable("XDG_CONFIG_HOME").map(PathBuf::from);
+        directory.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".config")))
+    };
+    let Some(path) = named.clone().or_else(|| Some(default()?.join("stdchk/config.toml"))) else {
+        return Ok(Layer::default());
+    };
+    match fs::read_to_string(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => Ok(Layer::default()),
+        text => parse_file(&path, &text.about(path.display())?),
+    }
+}
+
+fn parse_file(path: &Path, text: &str) -> Outcome<Layer> {
+    let layer: Layer = toml::from_str(text).map_err(|error| {
+        let cause = error.to_string().trim_end().replace('\n', "\n  ");
+        CommandError::usage(path.display(), cause, "it may set data, manager, token_file and window")
+    })?;
+    // Paths in the file are meant from where the file is, not from wherever the command runs.
+    let from_here = |file: PathBuf| path.parent().map_or_else(|| file.clone(), |parent| parent.join(&file));
+    Ok(Layer { data: layer.data.map(from_here), token_file: layer.token_file.map(from_here), ..layer })
+}
+
+fn state_directory(variable: Variable<'_>) -> Outcome<PathBuf> {
+    let home = || variable("HOME").map(|home| PathBuf::from(home).join(".local/state"));
+    let state = variable("XDG_STATE_HOME").map(PathBuf::from).or_else(home);
+    state.map(|state| state.join("stdchk")).ok_or_else(|| {
+        CommandError::usage(
+            "the pool's directory",
+            "neither STDCHK_DATA, XDG_STATE_HOME nor HOME is set",
+            "give it with `--data DIR`",
+        )
+    })
+}
+
+fn window_bytes(text: &str) -> Outcome<u64> {
+    let bytes = size_of("the window", text)?;
+    if bytes < WINDOW_BYTES_MIN {
+        let least = size::exact(WINDOW_BYTES_MIN);
+        let next = format!("give at least {least}, which is what overlapping transfers need");
+        return Err(CommandError::usage("the window", format!("{text} is too small"), next));
+    }
+    Ok(bytes)
+}
+
+/// A size from a flag or a setting.
+pub fn size_of(object: &str, text: &str) -> Outcome<u64> {
+    size::parse(text).map_err(|error| CommandError::usage(object, error, "such as 64MiB"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::exit::Exit;
+
+    fn settings(flags: &PoolFlags, variables: &[(&str, &str)]) -> Outcome<Settings> {
+        let known: HashMap<&str, &str> = variables.iter().copied().collect();
+        Settings::from_sources(flags, &|name| known.get(name).map(OsString::from))
+    }
+
+    fn file(text: &str) -> (tempfile::TempDir, PoolFlags) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config.toml");
+        fs::write(&path, text).unwrap();
+        (directory, PoolFlags { config: Some(path), ..PoolFlags::default() })
+    }
+
+    #[test]
+    fn flags_beat_variables_and_variables_beat_the_file() {
+        let (_directory, mut flags) = file("manager = \"file:1\"\nwindow = \"5MiB\"\n");
+        let home = ("HOME", "/home/x");
+        assert_eq!(settings(&flags, &[home]).unwrap().manager.as_deref(), Some("file:1"));
+        let variables = [home, ("STDCHK_MANAGER", "variable:1"), ("STDCHK_WINDOW", "6MiB")];
+        let both = settings(&flags, &variables).unwrap();
+        assert_eq!((both.manager.as_deref(), both.window_bytes), (Some("variable:1"), 6 << 20));
+        flags.manager = Some("flag:1".into());
+        assert_eq!(settings(&flags, &variables).unwrap().manager.as_deref(), Some("flag:1"));
+    }
+
+    #[test]
+    fn a_directory_named_in_front_overrules_an_address_named_behind() {
+        let (_directory, mut flags) = file("manager = \"file:1\"\n");
+        flags.data = Some("/pool".into());
+        let local = settings(&flags, &[("STDCHK_MANAGER", "variable:1")]).unwrap();
+        assert_eq!((local.manager, local.token_file), (None, "/pool/token".into()));
+    }
+
+    #[test]
+    fn the_pool_is_in_the_users_state_directory_by_default() {
+        let flags = PoolFlags::default();
+        let data = |variables: &[(&str, &str)]| settings(&flags, variables).unwrap().data;
+        assert_eq!(data(&[("HOME", "/home/x")]), Path::new("/home/x/.local/state/stdchk"));
+        assert_eq!(data(&[("HOME", "/home/x"), ("XDG_STATE_HOME", "/s")]), Path::new("/s/stdchk"));
+        assert_eq!(data(&[("STDCHK_DATA", "/d")]), Path::new("/d"));
+        assert_eq!(settings(&flags, &[]).unwrap_err().exit, Exit::Usage);
+    }
+
+    #[test]
+    fn paths_in_the_file_are_relative_to_it() {
+        let (directory, flags) = file("data = \"pool\"\n");
+        assert_eq!(settings(&flags, &[]).unwrap().data, directory.path().join("pool"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_refused_with_its_path() {
+        for text in ["window = 7", "colour = \"red\"", "data ="] {
+            let (directory, flags) = file(text);
+            let error = settings(&flags, &[("HOME", "/h")]).unwrap_err();
+            assert_eq!(error.exit, Exit::Usage);
+            assert!(error.message.contains(directory.path().to_str().unwrap()), "{}", error.message);
+        }
+        let missing = PoolFlags { config: Some("/no/such/file".into()), ..PoolFlags::default() };
+        assert_eq!(settings(&missing, &[("HOME", "/h")]).unwrap_err().exit, Exit::NotFound);
+    }
+
+    #[test]
+    fn a_window_that_cannot_work_is_refused() {
+        for bad in ["1KiB", "much"] {
+            let flags = PoolFlags { window: Some(bad.into()), ..PoolFlags::default() };
+            assert_eq!(settings(&flags, &[("HOME", "/h")]).unwrap_err().exit, Exit::Usage);
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Moving bytes between a local file or stream and the pool, with bounded memory on the way.
+//!
+//! Into the pool one thread reads pieces ahead while the session takes them in order; its buffers go round and are
+//! never allocated anew. Out of the pool several reads are under way at once, and are written in order.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use stdchk_client::{Reader, Session};
+use stdchk_model::message::manager::TimeNs;
+use stdchk_model::{ErrorCode, Failure};
+use tempfile::NamedTempFile;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, block_in_place};
+
+use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::progress::Progress;
+
+/// Bytes read from a local file at once: as large as a chunk, small enough to stay in the processor's cache.
+const PIECE_BYTES: usize = 1 << 20;
+/// Buffers between the reading thread and the session.
+const PIECES: usize = 4;
+/// Bytes asked of the pool at once.
+const READ_BYTES: u64 = 4 << 20;
+/// Reads of one file under way at once.
+const READS_AHEAD: usize = 4;
+
+/// Writes all of `source` into the session from offset 0; the number of bytes. `from` and `to` are for messages.
+pub async fn copy_in(
+    source: impl Read + Send + 'static,
+    from: &str,
+    to: &str,
+    session: &Arc<Session>,
+    progress: &Progress,
+) -> Outcome<u64> {
+    let (full_send, mut full) = mpsc::channel(PIECES);
+    let (empty, empty_receive) = std::sync::mpsc::channel();
+    for _ in 0..PIECES {
+        drop(empty.send(vec![0; PIECE_BYTES]));
+    }
+    std::thread::spawn(move || read_pieces(source, &empty_receive, &full_send));
+    let mut offset = 0;
+    while let Some(piece) = full.recv().await {
+        let (buffer, length): (Vec<u8>, usize) = piece.about(from)?;
+        let bytes = buffer.get(..length).unwrap_or_default();
+        session.write_at(offset, bytes).await.about(to)?;
+        offset += length as u64;
+        progress.add(length as u64);
+        // The reading thread may have ended already.
+        drop(empty.send(buffer));
+    }
+    Ok(offset)
+}
+
+type Piece = io::Result<(Vec<u8>, usize)>;
+
+fn read_pieces(
+    mut source: impl Read,
+    empty: &std::sync::mpsc::Receiver<Vec<u8>>,
+    full: &mpsc::Sender<Piece>,
+) {
+    while let Ok(mut buffer) = empty.recv() {
+        let piece = fill(&mut source, &mut buffer).map(|length| (buffer, length));
+        let ended = !matches!(piece, Ok((_, PIECE_BYTES)));
+        let empty_end = matches!(piece, Ok((_, 0)));
+        if empty_end || full.blocking_send(piece).is_err() || ended {
+            return;
+        }
+    }
+}
+
+/// Reads until `buffer` is full or the source ends.
+fn fill(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while let Some(rest) = buffer.get_mut(length..).filter(|rest| !rest.is_empty()) {
+        match source.read(rest) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
+}
+
+/// Writes all of a version, verified, to `sink`, calling `failed` to say what a failed write was about.
+pub async fn copy_out(
+    reader: &Arc<Reader>,
+    name: &str,
+    sink: &mut (dyn Write + Send),
+    failed: impl Fn(&io::Error) -> CommandError,
+    progress: &Progress,
+) -> Outcome {
+    let mut next = 0;
+    let mut reads: VecDeque<JoinHandle<_>> = VecDeque::new();
+    loop {
+        while next < reader.size() && reads.len() < READS_AHEAD {
+            let length = READ_BYTES.min(reader.size() - next);
+            reads.push_back(tokio::spawn(read_exactly(reader.clone(), next, length)));
+            next += length;
+        }
+        let Some(read) = reads.pop_front() else { return Ok(()) };
+        let parts = read.await.map_err(io::Error::other).about(name)?.about(name)?;
+        for part in parts {
+            block_in_place(|| sink.write_all(&part)).map_err(|error| failed(&error))?;
+            progress.add(part.len() as u64);
+        }
+    }
+}
+
+/// Reads `length` bytes, which the version has.
+async fn read_exactly(reader: Arc<Reader>, offset: u64, length: u64) -> Result<Vec<bytes::Bytes>, Failure> {
+    let mut parts = Vec::new();
+    let (mut offset, end) = (offset, offset + length);
+    while offset < end {
+        let wanted = usize::try_from(end - offset).unwrap_or(usize::MAX);
+        let part = reader.read_at(offset, wanted).await.map_err(content_gone)?;
+        if part.is_empty() {
+            let message = format!("the content ends at byte {offset} of {end}; `stdchk verify` shows more");
+            return Err(Failure::new(ErrorCode::Damaged, message));
+        }
+        offset += part.len() as u64;
+        parts.push(part);
+    }
+    Ok(parts)
+}
+
+/// A chunk that is nowhere any more means that the content is damaged, not that the file isn't there.
+fn content_gone(failure: Failure) -> Failure {
+    match failure.code {
+        ErrorCode::NotFound => Failure::new(ErrorCode::Damaged, failure.message),
+        _ => failure,
+    }
+}
+
+/// A local file that appears under its name only once it is whole and on disk.
+pub struct NewFile {
+    temporary: NamedTempFile,
+    path: PathBuf,
+}
+
+impl NewFile {
+    /// Starts a file that will be at `path`; until then it has a hidden name beside it, removed if anything fails.
+    pub fn start(path: &Path) -> Outcome<Self> {
+        let directory = directory_of(path);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // A long name leaves no room for more around it.
+        let prefix: String = std::iter::once('.').chain(name.chars().take(40)).collect();
+        let temporary =
+            tempfile::Builder::new().prefix(&prefix).suffix(".stdchk-part").tempfile_in(directory);
+        Ok(Self { temporary: temporary.about(path.display())?, path: path.to_owned() })
+    }
+
+    /// Where to write.
+    pub fn sink(&mut self) -> &mut std::fs::File {
+        self.temporary.as_file_mut()
+    }
+
+    /// Gives the file its permissions and time, makes it durable, and lets it appear.
+    pub fn finish(self, mode: u32, mtime: TimeNs) -> Outcome {
+        let about = self.path.display().to_string();
+        let file = self.temporary.as_file();
+        let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode & 0o777);
+        file.set_permissions(permissions).about(&about)?;
+        file.set_modified(system_time(mtime)).about(&about)?;
+        file.sync_all().about(&about)?;
+        self.temporary.persist(&self.path).map_err(|error| error.error).about(&about)?;
+        let directory = std::fs::File::open(directory_of(&self.path)).about(&about)?;
+        directory.sync_all().about(&about)
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn system_time(time: TimeNs) -> SystemTime {
+    let distance = Duration::from_nanos(time.unsigned_abs());
+    let time = if time < 0 {
+        SystemTime::UNIX_EPOCH.checked_sub(distance)
+    } else {
+        SystemTime::UNIX_EPOCH.checked_add(distance)
+    };
+    time.unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// A time of the system as nanoseconds since 1970.
+pub fn time_ns(time: SystemTime) -> TimeNs {
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),
+    }
+}
+
+/// An error of a task that did not end by itself.
+pub fn task_failed(error: &tokio::task::JoinError) -> CommandError {
+    CommandError::new(Exit::Other, "a task of this command", error, "report this as a defect")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_survive_the_way_there_and_back() {
+        for time in [0, 1, -1, 1_795_235_416_123_456_789] {
+            assert_eq!(time_ns(system_time(time)), time);
+        }
+    }
+
+    #[test]
+    fn an_unfinished_file_leaves_nothing_and_a_finished_one_replaces() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x");
+        std::fs::write(&path, "old").unwrap();
+        let mut unfinished = NewFile::start(&path).unwrap();
+        unfinished.sink().write_all(b"half").unwrap();
+        drop(unfinished);
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        let mut finished = NewFile::start(&path).unwrap();
+        finished.sink().write_all(b"new").unwrap();
+        finished.finish(0o640, 5).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn pieces_are_filled_from_a_source_that_gives_little_at_a_time() {
+        struct Little(usize);
+        impl Read for Little {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let length = buffer.len().min(7).min(self.0);
+                self.0 -= length;
+                Ok(length)
+            }
+        }
+        let mut buffer = vec![0; 100];
+        assert_eq!(fill(&mut Little(1000), &mut buffer).unwrap(), 100);
+        assert_eq!(fill(&mut Little(50), &mut buffer).unwrap(), 50);
+    }
+}

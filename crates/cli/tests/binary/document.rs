@@ -1,0 +1,53 @@
+//! `docs/OPERATIONS.md`: every command line of its `console` examples runs, from the first to the last, as written.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::harness::{command, outcome};
+
+/// The command lines of all `console` blocks: behind `$ `, continued where a line ends with a backslash.
+fn command_lines(document: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut inside = false;
+    let mut continued = false;
+    for line in document.lines() {
+        match line.strip_prefix("```") {
+            Some(word) => inside = word == "console",
+            None if inside && continued => {
+                lines.last_mut().map(|last: &mut String| last.push_str(line)).unwrap()
+            }
+            None if inside && line.starts_with("$ ") => lines.push(line[2..].to_owned()),
+            None => continue,
+        }
+        continued = inside && lines.last().is_some_and(|last| last.ends_with('\\'));
+        if continued {
+            lines.last_mut().unwrap().pop();
+        }
+    }
+    lines
+}
+
+#[test]
+fn every_command_line_of_the_operations_document_runs() {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/OPERATIONS.md");
+    let lines = command_lines(&fs::read_to_string(document).unwrap());
+    assert!(lines.len() > 20, "the examples were found: {}", lines.len());
+    let home = tempfile::tempdir().unwrap();
+    let binaries = home.path().join("bin");
+    fs::create_dir(&binaries).unwrap();
+    symlink(env!("CARGO_BIN_EXE_stdchk"), binaries.join("stdchk")).unwrap();
+    let script = format!("set -euo pipefail\n{}\n", lines.join("\n"));
+    let path = format!("{}:{}", binaries.display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("bash");
+    shell.args(["-x", "-c", &script]).current_dir(home.path()).stdin(Stdio::null());
+    shell.env_clear().env("PATH", path).env("HOME", home.path());
+    let ended = outcome(shell);
+    if ended.code != 0 {
+        let data = home.path().join(".local/state/stdchk");
+        outcome(command(&["down", "--data", data.to_str().unwrap()]));
+    }
+    assert_eq!(ended.code, 0, "{}\n{}", ended.text(), ended.stderr);
+    assert!(!fs::read_to_string("/proc/self/mountinfo").unwrap().contains(home.path().to_str().unwrap()));
+}

@@ -1,0 +1,143 @@
+//! The pool's processes: started once, found again, mended after kills, and gone after `down`.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::harness::{Pool, command, is_running, outcome, wait_until};
+
+fn is_mounted(pool: &Pool) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let point = format!(" {} ", pool.mount_point().display());
+    table.lines().any(|line| line.contains(&point))
+}
+
+#[test]
+fn a_second_up_starts_nothing_and_down_leaves_nothing() {
+    let pool = Pool::mounted(2);
+    let before = pool.pids();
+    assert_eq!(before.len(), 4);
+    pool.ok(&["up"]);
+    assert_eq!(pool.pids(), before);
+    fs::create_dir(pool.mount_point().join("app")).unwrap();
+    fs::write(pool.mount_point().join("app/x"), "content").unwrap();
+    pool.ok(&["down"]);
+    assert!(pool.pids().is_empty());
+    assert!(before.iter().all(|(_, pid)| !is_running(*pid)));
+    assert!(!is_mounted(&pool));
+    assert!(pool.ok(&["down"]).contains("was not running"));
+    pool.fails(&["ls"], 5, &["stdchk up"]);
+    pool.ok(&["up"]);
+    assert_eq!(fs::read(pool.mount_point().join("app/x")).unwrap(), b"content");
+}
+
+#[test]
+fn up_starts_exactly_what_was_killed() {
+    let pool = Pool::mounted(2);
+    pool.run_with(&["put", "-", "app/x"], b"content");
+    for killed in [&["manager"][..], &["benefactor-1"], &["mount"], &["mount", "manager", "benefactor-0"]] {
+        let before = pool.pids();
+        killed.iter().for_each(|role| pool.kill(role));
+        pool.ok(&["up"]);
+        let after = pool.pids();
+        for ((role, old), (_, new)) in before.iter().zip(&after) {
+            assert_eq!(old != new, killed.contains(&role.as_str()), "{role}, killed: {killed:?}");
+        }
+        assert_eq!(fs::read(pool.mount_point().join("app/x")).unwrap(), b"content", "killed: {killed:?}");
+    }
+}
+
+#[test]
+fn down_takes_off_the_mount_of_a_killed_process_and_spares_a_process_that_took_the_number() {
+    let pool = Pool::mounted(1);
+    pool.kill("mount");
+    assert!(is_mounted(&pool), "the kernel keeps the dead mount");
+    pool.kill("benefactor-0");
+    let mut stranger = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
+    let run_file = pool.data().join("run/benefactor-0.pid");
+    let text = fs::read_to_string(&run_file).unwrap();
+    let (_, rest) = text.split_once(' ').unwrap();
+    fs::write(&run_file, format!("{} {rest}", stranger.id())).unwrap();
+    pool.ok(&["down"]);
+    assert!(!is_mounted(&pool));
+    assert!(is_running(stranger.id()));
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+#[test]
+fn a_pool_grows_and_does_not_shrink() {
+    let pool = Pool::up(2, &[]);
+    pool.ok(&["up", "--benefactors", "3"]);
+    assert_eq!(pool.status()["benefactors"].as_array().unwrap().len(), 3);
+    pool.fails(&["up", "--benefactors", "2"], 2, &["the pool has 3"]);
+}
+
+#[test]
+fn a_second_manager_and_a_second_benefactor_on_the_same_store_are_refused() {
+    let pool = Pool::up(1, &[]);
+    let manager = pool.data().join("manager");
+    let pid = pool.pids().into_iter().find(|(role, _)| role == "manager").unwrap().1.to_string();
+    let second = ["manager", manager.to_str().unwrap(), "--listen", "127.0.0.1:0"];
+    pool.fails(&second, 1, &["in use", &pid]);
+    let benefactor = pool.data().join("benefactors/0");
+    pool.fails(
+        &["benefactor", benefactor.to_str().unwrap(), "--donate", "64MiB", "--floor", "0"],
+        1,
+        &["in use"],
+    );
+    pool.fails(
+        &["benefactor", manager.to_str().unwrap(), "--donate", "64MiB", "--floor", "0"],
+        1,
+        &["manager"],
+    );
+}
+
+#[test]
+fn foreign_folders_are_refused_and_left_as_they_are() {
+    let pool = Pool::up(1, &[]);
+    let file = pool.file("home/thesis.tex", b"text");
+    let folder = pool.path("home");
+    let folder = folder.to_str().unwrap();
+    for arguments in [
+        &["up", "--data", folder][..],
+        &["manager", folder, "--listen", "127.0.0.1:0"],
+        &["benefactor", folder, "--donate", "64MiB", "--floor", "0"],
+        &["mount", folder],
+        &["up", "--mount", folder],
+    ] {
+        let outcome = pool.run(arguments);
+        assert!([1, 2].contains(&outcome.code), "{arguments:?}: {outcome:?}");
+        assert!(outcome.stderr.contains(folder), "{arguments:?}: {outcome:?}");
+    }
+    assert_eq!(fs::read(file).unwrap(), b"text");
+    assert_eq!(fs::read_dir(folder).unwrap().count(), 1);
+}
+
+#[test]
+fn roles_listen_on_loopback_only() {
+    let pool = Pool::up(1, &[]);
+    let folder = pool.path("other");
+    pool.fails(&["manager", folder.to_str().unwrap(), "--listen", "0.0.0.0:0"], 1, &["0.0.0.0"]);
+}
+
+#[test]
+fn a_pool_can_be_made_of_roles_in_the_foreground() {
+    let work = tempfile::tempdir().unwrap();
+    let path = |name: &str| work.path().join(name).to_str().unwrap().to_owned();
+    let (token, manager, benefactor) = (path("token"), path("manager"), path("benefactor"));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let spawn = |arguments: &[&str]| command(arguments).stderr(Stdio::null()).spawn().unwrap();
+    let mut roles = vec![spawn(&["manager", &manager, "--listen", &address, "--token-file", &token])];
+    wait_until("the token is made", || fs::exists(&token).unwrap());
+    let access = ["--manager", &address, "--token-file", &token];
+    let join = ["benefactor", &benefactor, "--donate", "64MiB", "--floor", "1MiB"];
+    roles.push(spawn(&[&join[..], &access].concat()));
+    let status = || outcome(command(&[&["status", "--json"], &access[..]].concat()));
+    wait_until("the pool is healthy", || status().code == 0 && status().json()["health"] == "healthy");
+    for mut role in roles.into_iter().rev() {
+        assert!(Command::new("kill").arg(role.id().to_string()).status().unwrap().success());
+        assert!(role.wait().unwrap().success(), "SIGTERM is an orderly end");
+    }
+    assert_eq!(status().code, 5);
+}

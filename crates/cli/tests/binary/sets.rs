@@ -1,0 +1,119 @@
+//! Checkpoint sets: complete, incomplete and damaged ones of four ranks, and what comes back of them (I5).
+
+use std::fs;
+
+use crate::harness::{Pool, random_bytes};
+
+const RANKS: usize = 4;
+
+fn content(step: u64, rank: usize) -> Vec<u8> {
+    random_bytes(300_000 + rank, step * 100 + rank as u64)
+}
+
+/// Stores the files of so many ranks of a timestep, in a folder below the application's.
+fn put_step(pool: &Pool, step: u64, ranks: usize) {
+    for rank in 0..ranks {
+        let file = pool.file(&format!("sim.N{rank}.T{step}"), &content(step, rank));
+        pool.ok(&["put", &file, "sim/run/"]);
+    }
+}
+
+fn pool_with_steps(steps: &[(u64, usize)], replicas: u8) -> Pool {
+    let pool = Pool::up(3, &[]);
+    pool.ok(&[
+        "policy",
+        "set",
+        "sim",
+        "ranks=4",
+        "naming=run/sim.N{rank}.T{step}",
+        &format!("replicas={replicas}"),
+    ]);
+    steps.iter().for_each(|(step, ranks)| put_step(&pool, *step, *ranks));
+    pool
+}
+
+#[test]
+fn the_newest_complete_set_is_the_latest_and_an_incomplete_one_is_passed_over() {
+    let pool = pool_with_steps(&[(10, RANKS), (20, RANKS), (30, RANKS - 1)], 1);
+    let latest = pool.json(&["latest", "sim", "--json"]);
+    assert_eq!(
+        (&latest["app"], &latest["timestep"], &latest["state"]),
+        (&"sim".into(), &20.into(), &"complete".into())
+    );
+    assert!(latest["committed_at"].as_str().unwrap().ends_with('Z'));
+    let members = latest["members"].as_array().unwrap();
+    assert_eq!(members.len(), RANKS);
+    assert_eq!(
+        members[3],
+        serde_json::json!({"name": "run/sim.N3.T20", "rank": 3, "version": 1, "bytes": 300_003})
+    );
+    assert_eq!(latest["passed_over"][0]["timestep"], 30);
+    assert!(latest["passed_over"][0]["reason"].as_str().unwrap().contains("rank 3"));
+    let sets = pool.json(&["ls", "sim", "--sets", "--json"]);
+    let states: Vec<&str> =
+        sets["sets"].as_array().unwrap().iter().map(|s| s["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["incomplete", "complete", "complete"]);
+    put_step(&pool, 30, RANKS);
+    assert_eq!(pool.json(&["latest", "sim", "--json"])["timestep"], 30);
+}
+
+#[test]
+fn a_damaged_set_is_passed_over_for_the_one_before() {
+    let pool = pool_with_steps(&[(1, RANKS), (2, RANKS)], 1);
+    assert_eq!(pool.damage(&content(2, 1)), 1);
+    let outcome = pool.run(&["latest", "sim"]);
+    assert_eq!(outcome.code, 0);
+    assert!(outcome.text().contains("timestep 1"), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("passed over timestep 2") && outcome.stderr.contains("sim.N1.T2"),
+        "{outcome:?}"
+    );
+    pool.ok(&["restore", "sim", "-o", "back"]);
+    assert!(fs::read(pool.path("back/run/sim.N1.T1")).unwrap() == content(1, 1));
+    assert_eq!(pool.damage(&content(1, 0)), 1);
+    pool.fails(&["latest", "sim"], 7, &["no complete set is intact"]);
+    pool.fails(&["restore", "sim", "-o", "back2"], 7, &["no complete set is intact"]);
+    // What is left of a set can still be fetched by name, and the rest is told.
+    pool.fails(&["restore", "sim", "--set", "2", "-o", "back3"], 3, &["sim.N1.T2"]);
+    assert!(fs::read(pool.path("back3/run/sim.N0.T2")).unwrap() == content(2, 0));
+    assert!(!pool.path("back3/run/sim.N1.T2").exists());
+}
+
+#[test]
+fn without_a_complete_set_there_is_no_latest() {
+    let pool = pool_with_steps(&[(1, 2)], 1);
+    pool.fails(&["latest", "sim"], 4, &["no complete checkpoint set"]);
+    pool.fails(&["latest", "sim", "--json"], 4, &["no complete checkpoint set"]);
+}
+
+#[test]
+fn a_restore_brings_every_file_back_and_goes_on_where_it_stopped() {
+    let pool = pool_with_steps(&[(7, RANKS)], 1);
+    let first = pool.json(&["restore", "sim", "-o", "back", "--json"]);
+    assert_eq!((&first["timestep"], &first["members"][0]["kept"]), (&7.into(), &false.into()));
+    for rank in 0..RANKS {
+        assert!(fs::read(pool.path(&format!("back/run/sim.N{rank}.T7"))).unwrap() == content(7, rank));
+    }
+    fs::remove_file(pool.path("back/run/sim.N0.T7")).unwrap();
+    fs::write(pool.path("back/run/sim.N2.T7"), b"something else").unwrap();
+    let again = pool.json(&["restore", "sim", "--set", "7", "-o", "back", "--json"]);
+    let kept: Vec<bool> =
+        again["members"].as_array().unwrap().iter().map(|member| member["kept"].as_bool().unwrap()).collect();
+    assert_eq!(kept, [false, true, false, true]);
+    for rank in 0..RANKS {
+        assert!(fs::read(pool.path(&format!("back/run/sim.N{rank}.T7"))).unwrap() == content(7, rank));
+    }
+    assert_eq!(fs::read_dir(pool.path("back/run")).unwrap().count(), RANKS);
+}
+
+#[test]
+fn a_naming_pattern_finds_the_sets_of_other_names() {
+    let pool = Pool::up(2, &[]);
+    pool.ok(&["policy", "set", "gas", "naming=restart.{step}.{rank}", "ranks=2"]);
+    for name in ["restart.000100.0", "restart.000100.1", "restart.000200.0"] {
+        let file = pool.file(name, name.as_bytes());
+        pool.ok(&["put", &file, "gas/"]);
+    }
+    let latest = pool.json(&["latest", "gas", "--json"]);
+    assert_eq!((&latest["timestep"], &latest["members"][1]["rank"]), (&100.into(), &1.into()));
+}

@@ -1,0 +1,187 @@
+//! The connections to the benefactors, and which of them just failed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState, Form};
+use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest};
+use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Incarnation};
+use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection};
+
+use crate::manager::ManagerLink;
+
+/// Time for a put to be answered; a benefactor that takes longer for a mebibyte is replaced by another.
+pub(crate) const PUT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a sync: a busy disk may have a gigabyte to write.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for a get to be answered before the attempt counts as failed.
+const GET_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a verification of one batch of blocks, which reads them all.
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a benefactor is avoided after it failed this client.
+const SUSPICION: Duration = Duration::from_secs(5);
+
+type Slot = Arc<tokio::sync::Mutex<Option<Arc<Connection>>>>;
+
+struct Link {
+    address: String,
+    slot: Slot,
+    failed_at: Option<Instant>,
+}
+
+/// All benefactors that this client has heard of.
+pub(crate) struct Benefactors {
+    manager: Arc<ManagerLink>,
+    buffers: Arc<BufferPool>,
+    links: Mutex<HashMap<BenefactorId, Link>>,
+}
+
+impl Benefactors {
+    /// `buffers` takes the payloads of gets.
+    pub(crate) fn new(manager: Arc<ManagerLink>, buffers: Arc<BufferPool>) -> Self {
+        Self { manager, buffers, links: Mutex::default() }
+    }
+
+    /// Remembers addresses that the manager told.
+    pub(crate) fn learn(&self, benefactors: &[BenefactorInfo]) {
+        let mut links = self.links.lock();
+        for info in benefactors {
+            match links.get(&info.id) {
+                Some(link) if link.address == info.address => {}
+                _ => {
+                    let link = Link { address: info.address.clone(), slot: Slot::default(), failed_at: None };
+                    links.insert(info.id, link);
+                }
+            }
+        }
+    }
+
+    /// Benefactors that failed this client moments ago.
+    pub(crate) fn suspects(&self) -> Vec<BenefactorId> {
+        let links = self.links.lock();
+        let recent = |link: &Link| link.failed_at.is_some_and(|at| at.elapsed() < SUSPICION);
+        links.iter().filter(|(_, link)| recent(link)).map(|(id, _)| *id).collect()
+    }
+
+    /// Notes that a benefactor failed, so that others are preferred for a while.
+    pub(crate) fn suspect(&self, id: BenefactorId) {
+        if let Some(link) = self.links.lock().get_mut(&id) {
+            link.failed_at = Some(Instant::now());
+        }
+    }
+
+    async fn slot(&self, id: BenefactorId) -> Result<(String, Slot), CallError> {
+        let known = |links: &HashMap<_, Link>| {
+            links.get(&id).map(|link| (link.address.clone(), Arc::clone(&link.slot)))
+        };
+        if let Some(found) = known(&self.links.lock()) {
+            return Ok(found);
+        }
+        match self.manager.ask(&ManagerRequest::Benefactors).await? {
+            ManagerReply::Benefactors(benefactors) => self.learn(&benefactors),
+            _ => return Err(crate::unexpected("Benefactors").into()),
+        }
+        let missing =
+            || Failure::new(ErrorCode::NotFound, format!("the manager doesn't know benefactor {id}"));
+        known(&self.links.lock()).ok_or_else(|| missing().into())
+    }
+
+    async fn connection(&self, id: BenefactorId) -> Result<Arc<Connection>, CallError> {
+        let (address, slot) = self.slot(id).await?;
+        let mut slot = slot.lock().await;
+        if let Some(connection) = slot.as_ref().filter(|connection| !connection.is_closed()) {
+            return Ok(Arc::clone(connection));
+        }
+        let identity = self.manager.identity().await;
+        let connection = Arc::new(Connection::open(&address, &identity, &self.buffers).await?);
+        *slot = Some(Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    async fn call(
+        &self,
+        id: BenefactorId,
+        request: &BenefactorRequest,
+        payload: Bytes,
+        limit: Duration,
+    ) -> Result<(BenefactorReply, Buffer), CallError> {
+        let answer = match self.connection(id).await {
+            Ok(connection) => connection.call(request, payload, limit).await,
+            Err(error) => Err(error),
+        };
+        if answer.as_ref().is_err_and(CallError::is_transport) {
+            self.suspect(id);
+            // The address may have changed with a restart: ask the manager before the next attempt.
+            self.relearn().await;
+        }
+        answer
+    }
+
+    async fn relearn(&self) {
+        if let Ok(ManagerReply::Benefactors(benefactors)) =
+            self.manager.ask(&ManagerRequest::Benefactors).await
+        {
+            self.learn(&benefactors);
+        }
+    }
+
+    /// Stores a block; durable once [`Benefactors::sync`] with the returned incarnation has succeeded.
+    pub(crate) async fn put(
+        &self,
+        id: BenefactorId,
+        block: BlockId,
+        form: Form,
+        payload: Bytes,
+    ) -> Result<Incarnation, CallError> {
+        match self.call(id, &BenefactorRequest::Put { block, form }, payload, PUT_TIMEOUT).await? {
+            (BenefactorReply::Stored { incarnation, .. }, _) => Ok(incarnation),
+            _ => Err(crate::unexpected("Put").into()),
+        }
+    }
+
+    /// Makes durable what a benefactor stored in this incarnation.
+    pub(crate) async fn sync(&self, id: BenefactorId, incarnation: Incarnation) -> Result<(), CallError> {
+        match self.call(id, &BenefactorRequest::Sync { incarnation }, Bytes::new(), SYNC_TIMEOUT).await? {
+            (BenefactorReply::Durable, _) => Ok(()),
+            _ => Err(crate::unexpected("Sync").into()),
+        }
+    }
+
+    /// Fetches the stored bytes of a block; the caller verifies them.
+    pub(crate) async fn get(&self, id: BenefactorId, block: BlockId) -> Result<(Form, Buffer), CallError> {
+        match self.call(id, &BenefactorRequest::Get { block }, Bytes::new(), GET_TIMEOUT).await? {
+            (BenefactorReply::Block { form }, payload) => Ok((form, payload)),
+            _ => Err(crate::unexpected("Get").into()),
+        }
+    }
+
+    /// Which of `blocks` a benefactor has, and its present incarnation.
+    pub(crate) async fn has(
+        &self,
+        id: BenefactorId,
+        blocks: Vec<BlockId>,
+    ) -> Result<(Incarnation, Vec<bool>), CallError> {
+        let asked = blocks.len();
+        match self.call(id, &BenefactorRequest::Has { blocks }, Bytes::new(), GET_TIMEOUT).await? {
+            (BenefactorReply::Present { incarnation, present }, _) if present.len() == asked => {
+                Ok((incarnation, present))
+            }
+            _ => Err(crate::unexpected("Has").into()),
+        }
+    }
+
+    /// Lets a benefactor compare `blocks` with their names.
+    pub(crate) async fn verify(
+        &self,
+        id: BenefactorId,
+        blocks: Vec<BlockId>,
+    ) -> Result<Vec<BlockState>, CallError> {
+        let asked = blocks.len();
+        match self.call(id, &BenefactorRequest::Verify { blocks }, Bytes::new(), VERIFY_TIMEOUT).await? {
+            (BenefactorReply::Verified { states }, _) if states.len() == asked => Ok(states),
+            _ => Err(crate::unexpected("Verify").into()),
+        }
+    }
+}

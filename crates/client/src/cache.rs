@@ -1,0 +1,90 @@
+//! Verified chunks in memory: each fetched once, however many readers want it at the same time.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use stdchk_model::{ChunkId, ChunkRef, Failure};
+use stdchk_net::Bytes;
+use tokio::sync::{OnceCell, Semaphore};
+
+use crate::fetch::Fetcher;
+
+/// Fetches under way at one time: enough to keep all benefactors of a stripe busy, few enough to stay in the budget.
+pub(crate) const FETCHES_MAX: usize = 16;
+
+type Slot = Arc<OnceCell<Bytes>>;
+
+#[derive(Default)]
+struct Entries {
+    slots: HashMap<ChunkId, Slot>,
+    /// In order of arrival. A checkpoint is read front to back: the oldest chunk is the one that is done with.
+    order: VecDeque<ChunkRef>,
+    bytes: usize,
+}
+
+/// A cache of verified chunks with a budget.
+pub(crate) struct ChunkCache {
+    fetcher: Arc<Fetcher>,
+    bytes_max: usize,
+    entries: Mutex<Entries>,
+    fetches: Semaphore,
+}
+
+impl ChunkCache {
+    pub(crate) fn new(fetcher: Arc<Fetcher>, bytes_max: usize) -> Self {
+        Self { fetcher, bytes_max, entries: Mutex::default(), fetches: Semaphore::new(FETCHES_MAX) }
+    }
+
+    /// The plain bytes of `chunk`: from memory, from a fetch under way, or fetched now.
+    pub(crate) async fn get(&self, chunk: ChunkRef) -> Result<Bytes, Failure> {
+        let slot = self.slot(chunk);
+        let fetched = slot.get_or_try_init(|| async {
+            let _turn = self.fetches.acquire().await;
+            self.fetcher.fetch(chunk).await
+        });
+        match fetched.await {
+            Ok(bytes) => Ok(bytes.clone()),
+            Err(failure) => {
+                self.forget(chunk.id);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Whether `chunk` is there or on its way.
+    pub(crate) fn has(&self, chunk: ChunkId) -> bool {
+        self.entries.lock().slots.contains_key(&chunk)
+    }
+
+    fn slot(&self, chunk: ChunkRef) -> Slot {
+        let mut entries = self.entries.lock();
+        if let Some(slot) = entries.slots.get(&chunk.id) {
+            return Arc::clone(slot);
+        }
+        let slot = Slot::default();
+        entries.slots.insert(chunk.id, Arc::clone(&slot));
+        entries.order.push_back(chunk);
+        entries.bytes += chunk.length as usize;
+        while entries.bytes > self.bytes_max && entries.order.len() > 1 {
+            let Some(oldest) = entries.order.pop_front() else { break };
+            entries.slots.remove(&oldest.id);
+            entries.bytes -= oldest.length as usize;
+        }
+        slot
+    }
+
+    fn forget(&self, chunk: ChunkId) {
+        let mut entries = self.entries.lock();
+        if entries.slots.remove(&chunk).is_some() {
+            let gone: usize = entries
+                .order
+                .iter()
+                .filter(|entry| entry.id == chunk)
+                .map(|entry| entry.length as usize)
+                .sum();
+            entries.order.retain(|entry| entry.id != chunk);
+            entries.bytes -= gone;
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Fetching one chunk: from any benefactor that has it, verified, with another one asked when the first is slow, gone
+//! or lying.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use stdchk_model::limits::{CHUNK_BYTES_MAX, LIST_ENTRIES_MAX};
+use stdchk_model::message::benefactor::Form;
+use stdchk_model::message::manager::{ChunkLocations, ManagerReply, ManagerRequest};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Failure};
+use stdchk_net::{Buffer, Bytes, CallError};
+use stdchk_reduce::codec::{Codec, decompress};
+use tokio::task::JoinSet;
+
+use crate::benefactors::Benefactors;
+use crate::manager::ManagerLink;
+
+/// A benefactor that has not answered by then gets company: the same chunk is asked of another one.
+const HEDGE_AFTER: Duration = Duration::from_millis(500);
+/// Rounds of asking all holders before a chunk counts as unreadable; the manager is asked for holders before each.
+const ROUNDS_MAX: u32 = 4;
+/// Pause before a further round, while a benefactor may be coming back.
+const ROUND_PAUSE: Duration = Duration::from_millis(400);
+/// Rounds while the manager still waits for benefactors to report after its restart.
+const PENDING_ROUNDS_MAX: u32 = 60;
+/// Locations remembered; beyond, all are forgotten and asked for again. 40 MB at most.
+const LOCATIONS_MAX: usize = 1 << 19;
+
+/// Fetches chunks and remembers where they are.
+pub(crate) struct Fetcher {
+    manager: Arc<ManagerLink>,
+    benefactors: Arc<Benefactors>,
+    locations: Mutex<HashMap<ChunkId, Vec<BenefactorId>>>,
+}
+
+impl Fetcher {
+    pub(crate) fn new(manager: Arc<ManagerLink>, benefactors: Arc<Benefactors>) -> Self {
+        Self { manager, benefactors, locations: Mutex::default() }
+    }
+
+    /// Remembers holders of a chunk that a session stored itself.
+    pub(crate) fn remember(&self, chunk: ChunkId, at: Vec<BenefactorId>) {
+        let mut locations = self.locations.lock();
+        if locations.len() >= LOCATIONS_MAX {
+            locations.clear();
+        }
+        locations.insert(chunk, at);
+    }
+
+    /// Asks the manager for the holders of those `chunks` whose holders aren't known, in as few questions as possible.
+    pub(crate) async fn locate(&self, chunks: impl IntoIterator<Item = ChunkId>) -> Result<(), Failure> {
+        let unknown: Vec<ChunkId> = {
+            let locations = self.locations.lock();
+            chunks.into_iter().filter(|chunk| !locations.contains_key(chunk)).collect()
+        };
+        for part in unknown.chunks(LIST_ENTRIES_MAX) {
+            for (chunk, found) in part.iter().zip(self.ask_locations(part).await?) {
+                if !found.at.is_empty() {
+                    self.remember(*chunk, holders(&found));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask_locations(&self, chunks: &[ChunkId]) -> Result<Vec<ChunkLocations>, Failure> {
+        match self.manager.ask(&ManagerRequest::Locate { chunks: chunks.to_vec() }).await? {
+            ManagerReply::Locations(found) if found.len() == chunks.len() => Ok(found),
+            _ => Err(crate::unexpected("Locate")),
+        }
+    }
+
+    /// The plain bytes of `chunk`, verified against its name.
+    ///
+    /// # Errors
+    /// `Damaged` if holders answered and none had intact bytes; `Unavailable` if none could be reached.
+    pub(crate) async fn fetch(&self, chunk: ChunkRef) -> Result<Bytes, Failure> {
+        // What no benefactor has any more was damaged, or lost with the benefactors that had it.
+        let mut last = Failure::new(ErrorCode::Damaged, "no benefactor has an intact copy".to_owned());
+        let (mut round, mut limit) = (0, ROUNDS_MAX);
+        while round < limit {
+            if round > 0 {
+                self.locations.lock().remove(&chunk.id);
+                tokio::time::sleep(ROUND_PAUSE).await;
+            }
+            let (holders, pending) = self.holders(chunk.id).await?;
+            limit = if pending { PENDING_ROUNDS_MAX } else { ROUNDS_MAX };
+            match self.fetch_from(chunk, &holders).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(Some(failure)) => last = failure,
+                // The manager knows of no holder and expects none back.
+                Err(None) if !pending && round > 0 => break,
+                Err(None) => {}
+            }
+            round += 1;
+        }
+        Err(crate::context(&last, format_args!("chunk {} can't be read", chunk.id)))
+    }
+
+    async fn holders(&self, chunk: ChunkId) -> Result<(Vec<BenefactorId>, bool), Failure> {
+        if let Some(known) = self.locations.lock().get(&chunk) {
+            return Ok((known.clone(), false));
+        }
+        let found = self.ask_locations(&[chunk]).await?.pop().unwrap_or_default();
+        let at = holders(&found);
+        if !at.is_empty() {
+            self.remember(chunk, at.clone());
+        }
+        Ok((at, found.pending))
+    }
+
+    /// Tries all holders, unsuspected ones first; `Err(None)`: there are none.
+    async fn fetch_from(&self, chunk: ChunkRef, holders: &[BenefactorId]) -> Result<Bytes, Option<Failure>> {
+        let mut waiting = self.order(chunk.id, holders).into_iter();
+        let mut attempts = JoinSet::new();
+        let mut last: Option<Failure> = None;
+        loop {
+            if let Some(holder) = waiting.next() {
+                let benefactors = Arc::clone(&self.benefactors);
+                attempts.spawn(async move { attempt(&benefactors, holder, chunk).await });
+            } else if attempts.is_empty() {
+                return Err(last);
+            }
+            let finished = match waiting.len() {
+                0 => attempts.join_next().await,
+                _ => tokio::time::timeout(HEDGE_AFTER, attempts.join_next()).await.unwrap_or(None),
+            };
+            match finished {
+                Some(Ok(Ok(bytes))) => return Ok(bytes),
+                Some(Ok(Err(failure))) => last = Some(worse(last, failure)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Holders in the order in which they are asked: rotated by the chunk's name, so that all of them get work, and
+    /// suspects last.
+    fn order(&self, chunk: ChunkId, holders: &[BenefactorId]) -> Vec<BenefactorId> {
+        let suspects = self.benefactors.suspects();
+        let mut order = holders.to_vec();
+        let turn = usize::from(chunk.0.first().copied().unwrap_or(0)).checked_rem(order.len()).unwrap_or(0);
+        order.rotate_left(turn);
+        order.sort_by_key(|holder| suspects.contains(holder));
+        order
+    }
+}
+
+/// Of two failures the one that says more: bytes that were there and wrong, over a benefactor that wasn't there.
+fn worse(last: Option<Failure>, next: Failure) -> Failure {
+    last.filter(|last| last.code == ErrorCode::Damaged).unwrap_or(next)
+}
+
+fn holders(found: &ChunkLocations) -> Vec<BenefactorId> {
+    let whole = found.at.iter().filter(|location| location.fragment == BlockId::WHOLE);
+    whole.map(|location| location.benefactor).collect()
+}
+
+async fn attempt(benefactors: &Benefactors, holder: BenefactorId, chunk: ChunkRef) -> Result<Bytes, Failure> {
+    let blame = |failure: Failure| crate::context(&failure, format_args!("benefactor {holder}"));
+    let fetched = benefactors.get(holder, BlockId::whole(chunk.id)).await;
+    let (form, stored) = fetched.map_err(|error: CallError| blame(error.failure()))?;
+    plain(&form, stored, chunk).map_err(|failure| {
+        tracing::warn!(%holder, chunk = %chunk.id, "a benefactor served bytes that don't match their name");
+        benefactors.suspect(holder);
+        blame(failure)
+    })
+}
+
+/// Undoes `form` and verifies the result (I3).
+fn plain(form: &Form, stored: Buffer, chunk: ChunkRef) -> Result<Bytes, Failure> {
+    if form.cipher.is_some() || form.erasure.is_some() {
+        return Err(Failure::new(ErrorCode::Unsupported, "its form needs a later stdchk".to_owned()));
+    }
+    let length = chunk.length as usize;
+    let damaged =
+        |error: stdchk_reduce::codec::BadStored| Failure::new(ErrorCode::Damaged, error.to_string());
+    let plain = match Codec::from_number(form.codec).map_err(damaged)? {
+        Codec::Store => stored.into_bytes(),
+        codec => {
+            decompress(codec, &stored, length.min(CHUNK_BYTES_MAX)).map_err(damaged)?.into_owned().into()
+        }
+    };
+    if plain.len() != length || ChunkId::of(&plain) != chunk.id {
+        return Err(Failure::new(ErrorCode::Damaged, "the bytes don't match their name".to_owned()));
+    }
+    Ok(plain)
+}

@@ -1,0 +1,94 @@
+//! A chunk map that can be asked for any range of its file.
+
+use std::ops::Range;
+
+use stdchk_model::{ChunkMap, ChunkRef, Source};
+
+/// A run of file bytes: where it starts, how long it is, and the chunk and offset that hold it (`None`: zeros).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    pub(crate) source: Option<(ChunkRef, u32)>,
+}
+
+/// A map with the file offset of each extent.
+#[derive(Debug, Default)]
+pub(crate) struct MapView {
+    map: ChunkMap,
+    starts: Vec<u64>,
+}
+
+impl MapView {
+    pub(crate) fn new(map: ChunkMap) -> Self {
+        let starts = map.extents().iter().scan(0u64, |end, extent| {
+            let start = *end;
+            *end += extent.length;
+            Some(start)
+        });
+        let starts = starts.collect();
+        Self { map, starts }
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.map.size()
+    }
+
+    /// The runs that cover `range`, clipped to it and to the file.
+    pub(crate) fn runs(&self, range: Range<u64>) -> impl Iterator<Item = Run> + '_ {
+        let first = self.starts.partition_point(|start| *start <= range.start).saturating_sub(1);
+        let extents = self.map.extents().iter().zip(&self.starts).skip(first);
+        let (from, to) = (range.start, range.end);
+        extents.take_while(move |(_, start)| **start < to).filter_map(move |(extent, start)| {
+            let (begin, end) = ((*start).max(from), (start + extent.length).min(to));
+            let length = end.checked_sub(begin).filter(|length| *length > 0)?;
+            let source = match extent.source {
+                Source::Hole => None,
+                Source::Chunk { offset, .. } => {
+                    let within = u32::try_from(begin - start).ok()?;
+                    Some((*self.map.chunk_of(extent)?, offset + within))
+                }
+            };
+            Some(Run { offset: begin, length, source })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stdchk_model::{ChunkId, Extent};
+
+    fn view() -> MapView {
+        let chunks = vec![
+            ChunkRef { id: ChunkId([1; 32]), length: 10 },
+            ChunkRef { id: ChunkId([2; 32]), length: 20 },
+        ];
+        let of = |index, offset, length| Extent { length, source: Source::Chunk { index, offset } };
+        let hole = Extent { length: 5, source: Source::Hole };
+        MapView::new(ChunkMap::new(chunks, [of(0, 0, 10), hole, of(1, 4, 16)]).unwrap())
+    }
+
+    #[test]
+    fn runs_cover_exactly_the_range_within_the_file() {
+        let view = view();
+        for start in 0..33u64 {
+            for end in start..40 {
+                let mut at = start;
+                for run in view.runs(start..end) {
+                    assert_eq!(run.offset, at);
+                    at += run.length;
+                }
+                assert_eq!(at, end.min(31).max(start.min(at)), "{start}..{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_knows_its_place_in_the_chunk() {
+        let runs: Vec<Run> = view().runs(12..20).collect();
+        assert_eq!(runs[0].source, None);
+        assert_eq!(runs[1].source.map(|(chunk, offset)| (chunk.id.0[0], offset)), Some((2, 4)));
+        assert_eq!((runs[1].offset, runs[1].length), (15, 5));
+    }
+}

@@ -1,0 +1,459 @@
+//! A pool as its client sees it: the shared connections, the two memory budgets, and the tasks that keep them alive.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use stdchk_model::limits::{
+    CHUNK_BYTES_MAX, CLIENT_KEEPALIVE_MS, LIST_ENTRIES_MAX, MAP_BYTES_MAX, WINDOW_BYTES_DEFAULT,
+};
+use stdchk_model::message::benefactor::BlockState;
+use stdchk_model::message::manager::{
+    Attr, Change, CheckpointSet, DirEntry, ManagerReply, ManagerRequest, PoolStatus, Space, VersionInfo,
+};
+use stdchk_model::{
+    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, ErrorCode, Failure, Ino, MapRoot, OpId,
+    Policy, SessionId,
+};
+use stdchk_net::BufferPool;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::benefactors::Benefactors;
+use crate::cache::{ChunkCache, FETCHES_MAX};
+use crate::fetch::Fetcher;
+use crate::manager::ManagerLink;
+use crate::map_view::MapView;
+use crate::reader::Reader;
+use crate::session::Session;
+
+/// How long a write waits for room in the window before it looks again.
+const ROOM_PAUSE: Duration = Duration::from_millis(10);
+/// Blocks in one request for verification: the benefactor reads them all before it answers.
+const VERIFY_MAX: usize = 128;
+
+/// How to reach a pool and how much memory to use.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// The manager, `host:port`.
+    pub manager: String,
+    /// The pool's shared token.
+    pub token: Vec<u8>,
+    /// Memory for bytes on their way to benefactors, all files together.
+    pub window_bytes: u64,
+    /// Memory for verified chunks that were read.
+    pub read_cache_bytes: u64,
+    /// How long the manager may be away before calls fail.
+    pub patience: Duration,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self {
+            manager: String::new(),
+            token: Vec::new(),
+            window_bytes: WINDOW_BYTES_DEFAULT,
+            read_cache_bytes: 32 << 20,
+            patience: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What a collection removed, or would remove.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Collected {
+    /// Chunks.
+    pub chunks: u64,
+    /// Blocks: chunks times replicas.
+    pub blocks: u64,
+    /// Plain bytes, replicas counted.
+    pub bytes: u64,
+}
+
+/// What a verification found of a chunk: how many of its holders have it intact, damaged, not at all, or didn't answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChunkHealth {
+    /// The chunk.
+    pub chunk: ChunkRef,
+    /// Holders with intact bytes.
+    pub intact: u32,
+    /// Holders with bytes that don't match the name.
+    pub damaged: u32,
+    /// Holders that don't have it after all.
+    pub missing: u32,
+    /// Holders that gave no answer.
+    pub unreachable: u32,
+}
+
+/// A connection to a pool. Cheap to clone; all clones share budgets and connections.
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) manager: Arc<ManagerLink>,
+    pub(crate) benefactors: Arc<Benefactors>,
+    pub(crate) fetcher: Arc<Fetcher>,
+    pub(crate) cache: ChunkCache,
+    pub(crate) window: Arc<BufferPool>,
+    pub(crate) room: Notify,
+    pub(crate) sessions: Mutex<HashMap<SessionId, Weak<Session>>>,
+    pub(crate) client: ClientId,
+    pub(crate) runtime: Handle,
+    /// Cells that are stored and still in the window, oldest first.
+    stored: Mutex<VecDeque<Weak<crate::session::Sealed>>>,
+    background: Mutex<JoinSet<()>>,
+}
+
+impl Pool {
+    /// Connects to a pool. Must be called on a tokio runtime, on which the pool's tasks then run.
+    pub async fn connect(config: ClientConfig) -> Result<Self, Failure> {
+        let memory = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let manager = Arc::new(ManagerLink::new(config.manager, config.token, config.patience));
+        // Answers that carry chunks: what the cache keeps, and as much as can be under way.
+        let cached = memory(config.read_cache_bytes);
+        let buffers =
+            BufferPool::new(cached.saturating_add(FETCHES_MAX << 20).saturating_add(2 * CHUNK_BYTES_MAX));
+        let benefactors = Arc::new(Benefactors::new(Arc::clone(&manager), buffers));
+        let fetcher = Arc::new(Fetcher::new(Arc::clone(&manager), Arc::clone(&benefactors)));
+        let inner = Arc::new(Inner {
+            cache: ChunkCache::new(Arc::clone(&fetcher), cached),
+            window: BufferPool::new(memory(config.window_bytes)),
+            room: Notify::new(),
+            sessions: Mutex::default(),
+            client: ClientId(crate::random()?),
+            runtime: Handle::current(),
+            stored: Mutex::default(),
+            background: Mutex::default(),
+            manager,
+            benefactors,
+            fetcher,
+        });
+        inner.manager.ask(&ManagerRequest::Space).await?;
+        tokio::spawn(keep_alive(Arc::downgrade(&inner)));
+        Ok(Self { inner })
+    }
+
+    async fn ask(&self, request: ManagerRequest) -> Result<ManagerReply, Failure> {
+        self.inner.manager.ask(&request).await
+    }
+
+    /// The entry `name` of a directory.
+    pub async fn lookup(&self, parent: Ino, name: &str) -> Result<Attr, Failure> {
+        entry(self.ask(ManagerRequest::Lookup { parent, name: name.to_owned() }).await?)
+    }
+
+    /// What is known of an inode.
+    pub async fn attr(&self, ino: Ino) -> Result<Attr, Failure> {
+        entry(self.ask(ManagerRequest::GetAttr(ino)).await?)
+    }
+
+    /// The inode at a path from the root, names joined by `/`.
+    pub async fn resolve(&self, path: &str) -> Result<Attr, Failure> {
+        entry(self.ask(ManagerRequest::Resolve { path: path.to_owned() }).await?)
+    }
+
+    /// At most `limit` entries of a directory in name order, those behind the name `after`.
+    pub async fn read_dir(
+        &self,
+        ino: Ino,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<DirEntry>, Failure> {
+        match self.ask(ManagerRequest::ReadDir { ino, after: after.map(str::to_owned), limit }).await? {
+            ManagerReply::Entries(entries) => Ok(entries),
+            _ => Err(crate::unexpected("ReadDir")),
+        }
+    }
+
+    /// Target of a symbolic link.
+    pub async fn read_link(&self, ino: Ino) -> Result<String, Failure> {
+        match self.ask(ManagerRequest::ReadLink(ino)).await? {
+            ManagerReply::Target(target) => Ok(target),
+            _ => Err(crate::unexpected("ReadLink")),
+        }
+    }
+
+    /// Space and counts of the pool.
+    pub async fn space(&self) -> Result<Space, Failure> {
+        match self.ask(ManagerRequest::Space).await? {
+            ManagerReply::Space(space) => Ok(space),
+            _ => Err(crate::unexpected("Space")),
+        }
+    }
+
+    /// Changes the namespace, once, however often the answer is lost. Returns the inode that the change concerns, if it
+    /// has one.
+    pub async fn change(&self, change: Change) -> Result<Option<Attr>, Failure> {
+        let id = OpId(crate::random()?);
+        match self.ask(ManagerRequest::Change { id, change }).await? {
+            ManagerReply::Entry(attr) => Ok(Some(attr)),
+            ManagerReply::Done => Ok(None),
+            _ => Err(crate::unexpected("Change")),
+        }
+    }
+
+    /// The versions of a file, oldest first.
+    pub async fn versions(&self, ino: Ino) -> Result<Vec<VersionInfo>, Failure> {
+        match self.ask(ManagerRequest::Versions(ino)).await? {
+            ManagerReply::Versions(versions) => Ok(versions),
+            _ => Err(crate::unexpected("Versions")),
+        }
+    }
+
+    /// The policy that holds for a file or directory.
+    pub async fn policy(&self, ino: Ino) -> Result<Policy, Failure> {
+        match self.ask(ManagerRequest::GetPolicy(ino)).await? {
+            ManagerReply::Policy(policy) => Ok(policy),
+            _ => Err(crate::unexpected("GetPolicy")),
+        }
+    }
+
+    /// The checkpoint sets of an application's folder, newest timestep first.
+    pub async fn sets(&self, ino: Ino) -> Result<Vec<CheckpointSet>, Failure> {
+        match self.ask(ManagerRequest::Sets(ino)).await? {
+            ManagerReply::Sets(sets) => Ok(sets),
+            _ => Err(crate::unexpected("Sets")),
+        }
+    }
+
+    /// State of the pool.
+    pub async fn status(&self) -> Result<PoolStatus, Failure> {
+        match self.ask(ManagerRequest::Status).await? {
+            ManagerReply::Status(status) => Ok(status),
+            _ => Err(crate::unexpected("Status")),
+        }
+    }
+
+    /// Removes chunks that nothing refers to, or says how many there are.
+    pub async fn collect(&self, dry_run: bool) -> Result<Collected, Failure> {
+        match self.ask(ManagerRequest::Collect { dry_run }).await? {
+            ManagerReply::Collected { chunks, blocks, bytes } => Ok(Collected { chunks, blocks, bytes }),
+            _ => Err(crate::unexpected("Collect")),
+        }
+    }
+
+    /// Opens a session that builds on the newest version of a file.
+    pub async fn write(&self, ino: Ino) -> Result<Arc<Session>, Failure> {
+        Session::open(&self.inner, ino).await
+    }
+
+    /// Opens a version for reading, the newest if none is named.
+    pub async fn read(&self, ino: Ino, version: Option<u64>) -> Result<Arc<Reader>, Failure> {
+        let (info, map, _) = self.chunk_map(ino, version).await?;
+        Ok(Arc::new(Reader::new(Arc::clone(&self.inner), info, MapView::new(map))))
+    }
+
+    /// A version with its chunk map and the chunks that hold the map.
+    pub async fn chunk_map(
+        &self,
+        ino: Ino,
+        version: Option<u64>,
+    ) -> Result<(Option<VersionInfo>, ChunkMap, Vec<ChunkRef>), Failure> {
+        let ManagerReply::Version { info, root } =
+            self.ask(ManagerRequest::OpenVersion { ino, version }).await?
+        else {
+            return Err(crate::unexpected("OpenVersion"));
+        };
+        let map = self.inner.load_map(root.as_ref()).await?;
+        Ok((info, map, root.map(|root| root.pieces().to_vec()).unwrap_or_default()))
+    }
+
+    /// Lets every holder of these chunks compare them with their names.
+    pub async fn verify_chunks(&self, chunks: &[ChunkRef]) -> Result<Vec<ChunkHealth>, Failure> {
+        let mut healths = Vec::with_capacity(chunks.len());
+        for part in chunks.chunks(LIST_ENTRIES_MAX) {
+            healths.extend(self.inner.verify_part(part).await?);
+        }
+        Ok(healths)
+    }
+
+    /// Waits until commits in the background have ended.
+    pub async fn close(&self) {
+        let mut background = std::mem::take(&mut *self.inner.background.lock());
+        while background.join_next().await.is_some() {}
+    }
+}
+
+fn entry(reply: ManagerReply) -> Result<Attr, Failure> {
+    match reply {
+        ManagerReply::Entry(attr) => Ok(attr),
+        _ => Err(crate::unexpected("a question for an inode")),
+    }
+}
+
+impl Inner {
+    /// The chunk map at a root; the empty one for a file that was never committed.
+    pub(crate) async fn load_map(&self, root: Option<&MapRoot>) -> Result<ChunkMap, Failure> {
+        let encoded = match root {
+            None => return Ok(ChunkMap::default()),
+            Some(MapRoot::Inline { map }) => Bytes::copy_from_slice(map),
+            Some(MapRoot::Pieces { pieces, length }) => self.load_pieces(pieces, *length).await?,
+        };
+        ChunkMap::decode(&encoded).map_err(|error| Failure::new(ErrorCode::Damaged, error.to_string()))
+    }
+
+    async fn load_pieces(&self, pieces: &[ChunkRef], length: u64) -> Result<Bytes, Failure> {
+        let total: u64 = pieces.iter().map(|piece| u64::from(piece.length)).sum();
+        if total != length || length > MAP_BYTES_MAX {
+            return Err(Failure::new(ErrorCode::Damaged, "the pieces of the chunk map don't fit together"));
+        }
+        self.fetcher.locate(pieces.iter().map(|piece| piece.id)).await?;
+        let mut loaded = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            loaded.push(self.fetcher.fetch(*piece).await?);
+        }
+        Ok(crate::session::join(loaded))
+    }
+
+    /// The bytes of a range of a version; `range` lies within it.
+    pub(crate) async fn read_runs(
+        &self,
+        view: &MapView,
+        range: std::ops::Range<u64>,
+    ) -> Result<Bytes, Failure> {
+        let mut parts = Vec::new();
+        for run in view.runs(range) {
+            let length = usize::try_from(run.length).unwrap_or(usize::MAX);
+            parts.push(match run.source {
+                None => self.zeros(length),
+                Some((chunk, offset)) => {
+                    let bytes = self.cache.get(chunk).await?;
+                    bytes.slice(offset as usize..offset as usize + length)
+                }
+            });
+        }
+        Ok(crate::session::join(parts))
+    }
+
+    /// Zeros; the same memory for everyone who asks for no more than a chunk.
+    pub(crate) fn zeros(&self, length: usize) -> Bytes {
+        static ZEROS: OnceLock<Bytes> = OnceLock::new();
+        let zeros = ZEROS.get_or_init(|| Bytes::from(vec![0; CHUNK_BYTES_MAX]));
+        if length <= zeros.len() { zeros.slice(..length) } else { Bytes::from(vec![0; length]) }
+    }
+
+    /// Notes that a cell is stored: its bytes are kept as long as the window has room.
+    pub(crate) fn retain(&self, sealed: &Arc<crate::session::Sealed>) {
+        self.stored.lock().push_back(Arc::downgrade(sealed));
+    }
+
+    /// Gives back the memory of the cell that was stored longest ago. False if there is none.
+    pub(crate) fn release_stored(&self) -> bool {
+        let mut stored = self.stored.lock();
+        while let Some(oldest) = stored.pop_front() {
+            if oldest.upgrade().is_some_and(|sealed| sealed.release()) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Waits a moment for a cell to be stored; if none is on its way, starts one.
+    pub(crate) async fn wait_for_room(&self, asking: &Arc<Session>) {
+        let sessions: Vec<Arc<Session>> = self.sessions.lock().values().filter_map(Weak::upgrade).collect();
+        if !asking.is_sending() && !asking.spill() {
+            let oldest = sessions
+                .iter()
+                .filter(|session| session.oldest().is_some())
+                .min_by_key(|session| session.oldest());
+            if let Some(session) = oldest {
+                session.spill();
+            }
+        }
+        let _ = tokio::time::timeout(ROOM_PAUSE, self.room.notified()).await;
+    }
+
+    /// Runs a task that [`Pool::close`] waits for.
+    pub(crate) fn background(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut background = self.background.lock();
+        while background.try_join_next().is_some() {}
+        background.spawn_on(task, &self.runtime);
+    }
+
+    async fn verify_part(self: &Arc<Self>, chunks: &[ChunkRef]) -> Result<Vec<ChunkHealth>, Failure> {
+        let ids: Vec<ChunkId> = chunks.iter().map(|chunk| chunk.id).collect();
+        let ManagerReply::Locations(found) =
+            self.manager.ask(&ManagerRequest::Locate { chunks: ids }).await?
+        else {
+            return Err(crate::unexpected("Locate"));
+        };
+        let mut by_holder: HashMap<BenefactorId, Vec<(usize, BlockId)>> = HashMap::new();
+        for (place, (chunk, locations)) in chunks.iter().zip(&found).enumerate() {
+            for location in &locations.at {
+                let block = BlockId { chunk: chunk.id, fragment: location.fragment };
+                by_holder.entry(location.benefactor).or_default().push((place, block));
+            }
+        }
+        let mut asked = JoinSet::new();
+        for (holder, blocks) in by_holder {
+            let pool = Arc::clone(self);
+            asked.spawn(async move { pool.verify_at(holder, blocks).await });
+        }
+        let none = |chunk: &ChunkRef| ChunkHealth {
+            chunk: *chunk,
+            intact: 0,
+            damaged: 0,
+            missing: 0,
+            unreachable: 0,
+        };
+        let mut healths: Vec<ChunkHealth> = chunks.iter().map(none).collect();
+        for (place, state) in asked.join_all().await.into_iter().flatten() {
+            let Some(health) = healths.get_mut(place) else { continue };
+            match state {
+                Some(BlockState::Intact) => health.intact += 1,
+                Some(BlockState::Damaged) => health.damaged += 1,
+                Some(BlockState::Missing) => health.missing += 1,
+                None => health.unreachable += 1,
+            }
+        }
+        Ok(healths)
+    }
+
+    async fn verify_at(
+        &self,
+        holder: BenefactorId,
+        blocks: Vec<(usize, BlockId)>,
+    ) -> Vec<(usize, Option<BlockState>)> {
+        let mut states = Vec::with_capacity(blocks.len());
+        for part in blocks.chunks(VERIFY_MAX) {
+            let asked = part.iter().map(|(_, block)| *block).collect();
+            let answer = self.benefactors.verify(holder, asked).await.ok();
+            let answered = part.iter().enumerate().map(|(place, (index, _))| {
+                (*index, answer.as_ref().and_then(|states| states.get(place).copied()))
+            });
+            states.extend(answered);
+        }
+        states
+    }
+}
+
+/// Keeps the client's lease, and its sessions known to the manager.
+async fn keep_alive(pool: Weak<Inner>) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(CLIENT_KEEPALIVE_MS)).await;
+        let Some(pool) = pool.upgrade() else { return };
+        let alive = pool.manager.ask(&ManagerRequest::KeepAlive(pool.client)).await;
+        let known = match alive {
+            Ok(ManagerReply::Sessions(known)) => known,
+            Ok(_) => Vec::new(),
+            Err(failure) => {
+                tracing::warn!(%failure, "no sign of life could be given to the manager");
+                continue;
+            }
+        };
+        let sessions: Vec<_> =
+            pool.sessions.lock().iter().filter_map(|(id, session)| Some((*id, session.upgrade()?))).collect();
+        for (id, session) in sessions {
+            let told = if known.contains(&id) { session.report().await } else { session.reattach().await };
+            if let Err(failure) = told {
+                tracing::warn!(session = %id, %failure, "the manager could not be told about a session");
+            }
+        }
+    }
+}

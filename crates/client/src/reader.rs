@@ -1,0 +1,123 @@
+//! Reading a version: verified chunks, several at a time, ahead of a reader that goes front to back.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use stdchk_model::message::manager::VersionInfo;
+use stdchk_model::{ChunkRef, Failure};
+
+use crate::map_view::MapView;
+use crate::pool::Inner;
+
+/// Read-ahead of a reader that has just turned out to be sequential, and its most, bytes. The most keeps a stripe of eight
+/// busy with two mebibytes each.
+const AHEAD_BYTES: (u64, u64) = (2 << 20, 16 << 20);
+/// How far a read may lie from the end of the one before and still count as sequential, bytes: the kernel's own
+/// read-ahead sends several requests, and they may overtake each other.
+const SEQUENTIAL_SLACK: u64 = 4 << 20;
+/// Chunks whose holders are asked for in one question.
+const LOCATE_CHUNKS: usize = 4096;
+
+#[derive(Default)]
+struct Ahead {
+    /// End of the furthest read so far.
+    end: u64,
+    /// Bytes to be ahead by.
+    bytes: u64,
+    /// End of what was asked for ahead.
+    asked: u64,
+    /// Extents below this offset have had their holders asked for.
+    located: u64,
+}
+
+/// One version of a file, open for reading. All methods may be called concurrently.
+pub struct Reader {
+    pool: Arc<Inner>,
+    info: Option<VersionInfo>,
+    view: Arc<MapView>,
+    ahead: Mutex<Ahead>,
+}
+
+impl Reader {
+    pub(crate) fn new(pool: Arc<Inner>, info: Option<VersionInfo>, view: MapView) -> Self {
+        Self { pool, info, view: Arc::new(view), ahead: Mutex::default() }
+    }
+
+    /// Size of the version, bytes.
+    pub fn size(&self) -> u64 {
+        self.view.size()
+    }
+
+    /// Number of the version; `None` for a file that was never committed, which reads as empty.
+    pub fn version(&self) -> Option<u64> {
+        self.info.as_ref().map(|info| info.version)
+    }
+
+    /// Up to `length` bytes at `offset`, every one verified against the name of its chunk; short at the end of the file.
+    ///
+    /// # Errors
+    /// `Damaged` or `Unavailable` if no intact copy of a chunk could be had; other ranges of the file aren't affected.
+    pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
+        let end = offset.saturating_add(length as u64).min(self.size());
+        if offset >= end {
+            return Ok(Bytes::new());
+        }
+        self.locate(end).await?;
+        self.read_ahead(offset, end);
+        self.pool.read_runs(&self.view, offset..end).await
+    }
+
+    /// Asks for the holders of the chunks up to `end` and of many behind, unless that was done before.
+    async fn locate(&self, end: u64) -> Result<(), Failure> {
+        let from = self.ahead.lock().located;
+        if from >= end {
+            return Ok(());
+        }
+        let mut located = from;
+        let runs = self.view.runs(from..self.size()).take(LOCATE_CHUNKS);
+        let mut chunks: Vec<_> = runs
+            .filter_map(|run| {
+                located = run.offset + run.length;
+                run.source.map(|(chunk, _)| chunk.id)
+            })
+            .collect();
+        chunks.dedup();
+        self.pool.fetcher.locate(chunks).await?;
+        let mut ahead = self.ahead.lock();
+        ahead.located = ahead.located.max(located);
+        Ok(())
+    }
+
+    fn read_ahead(&self, offset: u64, end: u64) {
+        let wanted = {
+            let mut ahead = self.ahead.lock();
+            if offset.abs_diff(ahead.end) > SEQUENTIAL_SLACK {
+                *ahead = Ahead { end, located: ahead.located, ..Ahead::default() };
+                return;
+            }
+            ahead.end = ahead.end.max(end);
+            ahead.bytes = (ahead.bytes * 2).clamp(AHEAD_BYTES.0, AHEAD_BYTES.1);
+            let to = (ahead.end + ahead.bytes).min(self.size());
+            let from = ahead.asked.max(end).min(to);
+            ahead.asked = ahead.asked.max(to);
+            from..to
+        };
+        for run in self.view.runs(wanted) {
+            if let Some((chunk, _)) = run.source {
+                self.fetch_ahead(chunk);
+            }
+        }
+    }
+
+    fn fetch_ahead(&self, chunk: ChunkRef) {
+        if self.pool.cache.has(chunk.id) {
+            return;
+        }
+        let pool = Arc::clone(&self.pool);
+        self.pool.runtime.spawn(async move {
+            // A failure shows when the chunk is read.
+            let _ = pool.cache.get(chunk).await;
+        });
+    }
+}

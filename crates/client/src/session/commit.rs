@@ -1,0 +1,382 @@
+//! Making a version: seal, wait until all is durable, store the map, commit.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX, MAP_INLINE_BYTES_MAX};
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs, VersionInfo};
+use stdchk_model::{
+    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Extent, Failure, Incarnation, MapRoot,
+    Source,
+};
+use stdchk_net::CallError;
+use tokio::task::JoinSet;
+
+use super::Session;
+use super::cell::Cell;
+use super::chunks::{Lacking, Origin};
+use super::sealed::Sealed;
+use crate::map_view::MapView;
+
+/// Chunks in one report to the manager: about 700 kB.
+const REPORT_MAX: usize = 16_384;
+/// How long a benefactor that went away with the only copy of chunks may take to come back.
+const RETURN_PATIENCE: Duration = Duration::from_secs(10);
+/// Pause between attempts to reach it.
+const RETURN_PAUSE: Duration = Duration::from_millis(250);
+
+/// The file at one moment: what a commit makes a version of.
+struct Snapshot {
+    generation: u64,
+    size: u64,
+    base: Arc<MapView>,
+    base_limit: u64,
+    cells: BTreeMap<u64, Arc<Sealed>>,
+}
+
+impl Session {
+    /// Makes everything written so far durable and the newest version of the file; nothing to do, no new version.
+    ///
+    /// # Errors
+    /// What kept the bytes from becoming durable. The version before stays the newest.
+    pub async fn commit(self: &Arc<Self>, mtime: TimeNs) -> Result<Option<VersionInfo>, Failure> {
+        let mut turn = self.commit_turn.lock().await;
+        let Some(snapshot) = self.snapshot()? else { return Ok(turn.clone()) };
+        self.wait_sent().await?;
+        let map = self.build_map(&snapshot)?;
+        let root = self.store_map(&map).await?;
+        self.settle().await.inspect_err(|failure| self.fail(failure))?;
+        let info = self.commit_map(&map, root, mtime).await?;
+        self.rebase(&snapshot, map);
+        *turn = Some(info.clone());
+        Ok(Some(info))
+    }
+
+    /// Seals all dirty cells.
+    pub(super) fn seal_all(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let dirty = |(index, cell): (&u64, &Cell)| matches!(cell, Cell::Dirty(_)).then_some(*index);
+        let dirty: Vec<u64> = state.cells.iter().filter_map(dirty).collect();
+        dirty.into_iter().for_each(|index| self.seal(&mut state, index));
+    }
+
+    /// `None` if nothing changed since the last commit.
+    fn snapshot(self: &Arc<Self>) -> Result<Option<Snapshot>, Failure> {
+        if !self.is_dirty() {
+            return self.state.lock().failure.clone().map_or(Ok(None), Err);
+        }
+        self.seal_all();
+        let mut state = self.state.lock();
+        state.lowest_size = state.size;
+        // A writer may have begun a cell between the two locks; it belongs to the next commit, its sealed past to this.
+        let sealed = |(index, cell): (&u64, &Cell)| match cell {
+            Cell::Sealed(sealed) => Some((*index, Arc::clone(sealed))),
+            Cell::Dirty(_) => None,
+        };
+        let cells = state.cells.iter().filter_map(sealed).collect();
+        let all_sealed = state.cells.values().all(|cell| matches!(cell, Cell::Sealed(_)));
+        let snapshot = Snapshot {
+            generation: state.generation,
+            size: state.size,
+            base: Arc::clone(&state.base),
+            base_limit: state.base_limit,
+            cells,
+        };
+        drop(state);
+        if all_sealed { Ok(Some(snapshot)) } else { self.snapshot() }
+    }
+
+    /// Waits until no cell is on its way any more.
+    pub(super) async fn wait_sent(&self) -> Result<(), Failure> {
+        loop {
+            let idle = self.idle.notified();
+            tokio::pin!(idle);
+            idle.as_mut().enable();
+            if self.sending.load(Ordering::Acquire) == 0 {
+                return self.state.lock().failure.clone().map_or(Ok(()), Err);
+            }
+            idle.await;
+        }
+    }
+
+    fn build_map(&self, snapshot: &Snapshot) -> Result<ChunkMap, Failure> {
+        let mut builder = MapBuilder::default();
+        let mut at = 0;
+        for (index, sealed) in &snapshot.cells {
+            let start = index * self.cell_bytes as u64;
+            builder.base(&snapshot.base, at..start.min(snapshot.size), snapshot.base_limit);
+            builder.cell(sealed, snapshot.size.saturating_sub(start))?;
+            at = (start + self.cell_bytes as u64).min(snapshot.size);
+            builder.zeros_to(at);
+        }
+        builder.base(&snapshot.base, at..snapshot.size, snapshot.base_limit);
+        builder.zeros_to(snapshot.size);
+        let internal = |error: stdchk_model::chunk_map::BadChunkMap| {
+            Failure::new(ErrorCode::Internal, format!("the file's chunk map came out wrong: {error}"))
+        };
+        ChunkMap::new(builder.chunks, builder.extents).map_err(internal)
+    }
+
+    /// Stores the map in the pool unless it is small.
+    async fn store_map(&self, map: &ChunkMap) -> Result<MapRoot, Failure> {
+        let encoded = Bytes::from(map.encode());
+        if encoded.len() <= MAP_INLINE_BYTES_MAX {
+            return Ok(MapRoot::Inline { map: encoded.to_vec() });
+        }
+        let mut pieces = Vec::new();
+        for start in (0..encoded.len()).step_by(CHUNK_BYTES_DEFAULT) {
+            let bytes = encoded.slice(start..encoded.len().min(start + CHUNK_BYTES_DEFAULT));
+            let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            let piece = ChunkRef { id: ChunkId::of(&bytes), length };
+            pieces.push(piece);
+            if self.chunks.claim(piece, Origin::Own(bytes.clone())) {
+                self.store(piece, bytes).await?;
+            }
+        }
+        Ok(MapRoot::Pieces { pieces, length: encoded.len() as u64 })
+    }
+
+    /// Makes all stored chunks durable; what a benefactor lost meanwhile is stored again elsewhere.
+    async fn settle(&self) -> Result<(), Failure> {
+        let give_up = Instant::now() + RETURN_PATIENCE;
+        loop {
+            let unsynced = self.chunks.unsynced();
+            if unsynced.is_empty() {
+                return Ok(());
+            }
+            for ((benefactor, incarnation), chunks, outcome) in self.sync_all(unsynced).await {
+                match outcome {
+                    Ok(()) => self.chunks.synced(&chunks, benefactor),
+                    Err(error) => self.unsettled(benefactor, incarnation, &chunks, &error, give_up).await?,
+                }
+            }
+            for lacking in self.chunks.lacking(usize::from(self.policy.replicas_at_commit())) {
+                self.put_again(lacking).await?;
+            }
+        }
+    }
+
+    async fn sync_all(
+        &self,
+        unsynced: HashMap<(BenefactorId, Incarnation), Vec<ChunkId>>,
+    ) -> Vec<((BenefactorId, Incarnation), Vec<ChunkId>, Result<(), CallError>)> {
+        let mut syncs = JoinSet::new();
+        for ((benefactor, incarnation), chunks) in unsynced {
+            let pool = Arc::clone(&self.pool);
+            syncs.spawn(async move {
+                let outcome = pool.benefactors.sync(benefactor, incarnation).await;
+                ((benefactor, incarnation), chunks, outcome)
+            });
+        }
+        syncs.join_all().await
+    }
+
+    /// A benefactor couldn't make chunks durable: it was restarted and still has some of them, or it is gone.
+    async fn unsettled(
+        &self,
+        benefactor: BenefactorId,
+        incarnation: Incarnation,
+        chunks: &[ChunkId],
+        error: &CallError,
+        give_up: Instant,
+    ) -> Result<(), Failure> {
+        tracing::debug!(%benefactor, %incarnation, %error, chunks = chunks.len(), "chunks aren't durable yet");
+        let mut survivors = Vec::new();
+        for part in chunks.chunks(LIST_ENTRIES_MAX) {
+            let blocks = part.iter().map(|chunk| BlockId::whole(*chunk)).collect();
+            match self.pool.benefactors.has(benefactor, blocks).await {
+                Ok((life, present)) => {
+                    let there =
+                        part.iter().zip(&present).filter(|(_, there)| **there).map(|(chunk, _)| *chunk);
+                    let there: Vec<ChunkId> = there.collect();
+                    self.chunks.restarted(&there, benefactor, life);
+                    survivors.extend(there);
+                }
+                Err(_) if self.chunks.would_lose(part, benefactor) && Instant::now() < give_up => {
+                    tokio::time::sleep(RETURN_PAUSE).await;
+                    return Ok(());
+                }
+                Err(_) => {}
+            }
+        }
+        let gone: Vec<ChunkId> = chunks.iter().filter(|chunk| !survivors.contains(chunk)).copied().collect();
+        self.chunks.gone(&gone, benefactor);
+        Ok(())
+    }
+
+    async fn put_again(&self, lacking: Lacking) -> Result<(), Failure> {
+        let copies = usize::from(self.policy.replicas_at_commit());
+        match lacking.bytes {
+            Some(bytes) => self.put(lacking.chunk, bytes, copies, lacking.at).await,
+            // With another place left, background replication brings the rest.
+            None if !lacking.at.is_empty() => self.copy_again(lacking, copies).await,
+            None => Err(Failure::new(
+                ErrorCode::Unavailable,
+                format!(
+                    "a benefactor went away before chunk {} was durable, and its bytes have left the window: write the file \
+                     again, or use replicas with `semantics=pessimistic`",
+                    lacking.chunk.id
+                ),
+            )),
+        }
+    }
+
+    async fn copy_again(&self, lacking: Lacking, copies: usize) -> Result<(), Failure> {
+        let bytes = self.pool.cache.get(lacking.chunk).await?;
+        self.put(lacking.chunk, bytes, copies, lacking.at).await
+    }
+
+    async fn commit_map(&self, map: &ChunkMap, root: MapRoot, mtime: TimeNs) -> Result<VersionInfo, Failure> {
+        self.report().await?;
+        let all = map.chunks().iter().chain(root.pieces()).map(|chunk| chunk.id);
+        let mut kept = self.chunks.kept(all);
+        // What doesn't fit into the commit is announced before, by pinning it.
+        while kept.len() > LIST_ENTRIES_MAX {
+            let chunks = kept.split_off(kept.len() - LIST_ENTRIES_MAX);
+            self.ask(&ManagerRequest::Known { session: self.id, chunks }).await?;
+        }
+        let (size, stored_bytes) = (map.size(), self.stored_bytes());
+        let commit = ManagerRequest::Commit { session: self.id, root, size, mtime, stored_bytes, kept };
+        match self.ask_patiently(&commit).await? {
+            ManagerReply::Version { info: Some(info), .. } => Ok(info),
+            _ => Err(crate::unexpected("Commit")),
+        }
+    }
+
+    /// Asks until the manager no longer answers that it can't tell yet, as it does while benefactors report to it after
+    /// its restart, or while copies are under way.
+    async fn ask_patiently(&self, request: &ManagerRequest) -> Result<ManagerReply, Failure> {
+        let give_up = Instant::now() + RETURN_PATIENCE;
+        loop {
+            match self.ask(request).await {
+                Err(failure) if failure.code == ErrorCode::Unavailable && Instant::now() < give_up => {
+                    tracing::debug!(%failure, "asking for the commit again");
+                    tokio::time::sleep(RETURN_PAUSE).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Tells the manager which chunks this session has stored, and where they are durable.
+    pub(crate) async fn report(&self) -> Result<(), Failure> {
+        loop {
+            let chunks = self.chunks.take_unreported(REPORT_MAX);
+            if chunks.is_empty() {
+                return Ok(());
+            }
+            let staged = ManagerRequest::Staged { session: self.id, chunks };
+            if let Err(failure) = self.ask(&staged).await {
+                self.chunks.forget_reports();
+                return Err(failure);
+            }
+        }
+    }
+
+    /// Asks the manager something about this session; if it has forgotten the session, introduces it again before.
+    async fn ask(&self, request: &ManagerRequest) -> Result<ManagerReply, Failure> {
+        match self.pool.manager.ask(request).await {
+            Err(failure) if failure.code == ErrorCode::Stale => {
+                self.reattach().await?;
+                self.pool.manager.ask(request).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Opens the session again at a manager that was restarted: same session, same chunks.
+    pub(crate) async fn reattach(&self) -> Result<(), Failure> {
+        let (session, client, ino) = (self.id, self.pool.client, self.ino);
+        self.pool.manager.ask(&ManagerRequest::OpenSession { session, client, ino }).await?;
+        let pinned = self.chunks.forget_reports();
+        for part in pinned.chunks(LIST_ENTRIES_MAX) {
+            self.pool.manager.ask(&ManagerRequest::Known { session, chunks: part.to_vec() }).await?;
+        }
+        loop {
+            let chunks = self.chunks.take_unreported(REPORT_MAX);
+            if chunks.is_empty() {
+                return Ok(());
+            }
+            self.pool.manager.ask(&ManagerRequest::Staged { session, chunks }).await?;
+        }
+    }
+
+    /// What was committed becomes the base; cells that haven't changed since are done with.
+    fn rebase(&self, snapshot: &Snapshot, map: ChunkMap) {
+        for chunk in map.chunks() {
+            let at = self.chunks.places(chunk.id);
+            if !at.is_empty() {
+                self.pool.fetcher.remember(chunk.id, at);
+            }
+        }
+        self.chunks.settled();
+        let mut state = self.state.lock();
+        for (index, sealed) in &snapshot.cells {
+            if matches!(state.cells.get(index), Some(Cell::Sealed(now)) if Arc::ptr_eq(now, sealed)) {
+                state.cells.remove(index);
+            }
+        }
+        state.base_limit = map.size().min(state.lowest_size);
+        state.base = Arc::new(MapView::new(map));
+        state.committed = snapshot.generation;
+    }
+}
+
+/// Puts the extents of a map together, in file order.
+#[derive(Default)]
+struct MapBuilder {
+    chunks: Vec<ChunkRef>,
+    places: HashMap<ChunkId, u32>,
+    extents: Vec<Extent>,
+    size: u64,
+}
+
+impl MapBuilder {
+    fn push(&mut self, length: u64, source: Option<(ChunkRef, u32)>) {
+        if length == 0 {
+            return;
+        }
+        let source = match source {
+            None => Source::Hole,
+            Some((chunk, offset)) => Source::Chunk { index: self.place(chunk), offset },
+        };
+        self.extents.push(Extent { length, source });
+        self.size += length;
+    }
+
+    fn place(&mut self, chunk: ChunkRef) -> u32 {
+        let next = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
+        *self.places.entry(chunk.id).or_insert_with(|| {
+            self.chunks.push(chunk);
+            next
+        })
+    }
+
+    /// The part of the base version in `range`, as far as it still counts.
+    fn base(&mut self, base: &MapView, range: Range<u64>, limit: u64) {
+        if range.start < range.end.min(limit) {
+            base.runs(range.start..range.end.min(limit)).for_each(|run| self.push(run.length, run.source));
+        }
+        self.zeros_to(range.end);
+    }
+
+    /// The parts of a stored cell, at most `limit` bytes.
+    fn cell(&mut self, sealed: &Sealed, limit: u64) -> Result<(), Failure> {
+        let parts = sealed.parts().ok_or_else(|| crate::unexpected("a cell that is still being sent"))??;
+        let mut left = limit;
+        for part in parts.iter() {
+            let length = (part.length as u64).min(left);
+            self.push(length, part.chunk.map(|chunk| (chunk, 0)));
+            left -= length;
+        }
+        Ok(())
+    }
+
+    fn zeros_to(&mut self, end: u64) {
+        self.push(end.saturating_sub(self.size), None);
+    }
+}

@@ -1,0 +1,416 @@
+//! A session: one file being written, from open to close.
+//!
+//! The file is divided into cells, aligned runs of about a mebibyte. A cell that is written to is buffered in the window;
+//! once full, or when room is needed, or at flush, it is sealed: gaps are filled from what the file held before, the bytes
+//! are cut into chunks, and those that the pool doesn't have go to benefactors while the application goes on writing
+//! (the paper's sliding window, section IV.B). A sealed cell that is written to again is simply buffered again, above the
+//! sealed one. A commit seals everything, waits until it is durable, and makes the map of all cells the newest version.
+//!
+//! Sent bytes stay in the window until their room is needed or they are committed, so that a benefactor that dies
+//! meanwhile costs a second transfer and not the checkpoint.
+
+mod cell;
+mod chunks;
+mod commit;
+mod known;
+mod sealed;
+mod send;
+mod stripe;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use stdchk_model::limits::FILE_BYTES_MAX;
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs, VersionInfo};
+use stdchk_model::policy::CloseWaits;
+use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
+use stdchk_reduce::CutterSpec;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::map_view::MapView;
+use crate::pool::Inner;
+use cell::{Cell, Dirty, Held, Under};
+use chunks::Chunks;
+use known::Known;
+pub(crate) use sealed::Sealed;
+use stripe::Stripe;
+
+/// Bytes of a file that are buffered, sealed and sent together, unless its chunks are larger. One mebibyte is what the
+/// kernel sends in one request at most, and what keeps a disk and a network busy.
+const CELL_BYTES: usize = 1 << 20;
+/// Unit of a session's own share of the window, bytes.
+const SHARE_UNIT: usize = 64 << 10;
+
+/// One file being written. All methods may be called concurrently.
+pub struct Session {
+    pool: Arc<Inner>,
+    id: SessionId,
+    ino: Ino,
+    policy: Policy,
+    cutter: CutterSpec,
+    cell_bytes: usize,
+    state: Mutex<State>,
+    chunks: Chunks,
+    known: Known,
+    stripe: Stripe,
+    share: Arc<Semaphore>,
+    sending: AtomicUsize,
+    idle: Notify,
+    commit_turn: tokio::sync::Mutex<Option<VersionInfo>>,
+    stored_bytes: AtomicU64,
+}
+
+struct State {
+    size: u64,
+    base: Arc<MapView>,
+    /// Bytes of the base that are still part of the file: truncation lowers it.
+    base_limit: u64,
+    /// Lowest size since the last snapshot for a commit.
+    lowest_size: u64,
+    cells: BTreeMap<u64, Cell>,
+    /// Counts changes; a commit covers all up to the one that it saw.
+    generation: u64,
+    committed: u64,
+    /// Once something was lost the session can't be committed any more: every later call says why.
+    failure: Option<Failure>,
+}
+
+impl Session {
+    pub(crate) async fn open(pool: &Arc<Inner>, ino: Ino) -> Result<Arc<Self>, Failure> {
+        let id = SessionId(crate::random()?);
+        let opened =
+            pool.manager.ask(&ManagerRequest::OpenSession { session: id, client: pool.client, ino }).await?;
+        let ManagerReply::Session { policy, base, base_root } = opened else {
+            return Err(crate::unexpected("OpenSession"));
+        };
+        let map = pool.load_map(base_root.as_ref()).await?;
+        let base = base.filter(|base| base.size == map.size());
+        let session = Arc::new(Self::new(pool, id, ino, policy, MapView::new(map), base)?);
+        pool.sessions.lock().insert(id, Arc::downgrade(&session));
+        Ok(session)
+    }
+
+    fn new(
+        pool: &Arc<Inner>,
+        id: SessionId,
+        ino: Ino,
+        policy: Policy,
+        base: MapView,
+        version: Option<VersionInfo>,
+    ) -> Result<Self, Failure> {
+        let invalid = |error: &dyn std::fmt::Display| Failure::new(ErrorCode::Invalid, error.to_string());
+        let cutter: CutterSpec = policy.cutter.parse().map_err(|error| invalid(&error))?;
+        let shares = usize::try_from(policy.window).unwrap_or(usize::MAX) / SHARE_UNIT;
+        let size = base.size();
+        Ok(Self {
+            cell_bytes: cell_bytes(&cutter),
+            chunks: Chunks::default(),
+            known: Known::new(Arc::clone(&pool.manager), id),
+            stripe: Stripe::new(id),
+            share: Arc::new(Semaphore::new(shares.clamp(1, Semaphore::MAX_PERMITS))),
+            state: Mutex::new(State {
+                size,
+                base: Arc::new(base),
+                base_limit: size,
+                lowest_size: u64::MAX,
+                cells: BTreeMap::new(),
+                generation: 0,
+                committed: 0,
+                failure: None,
+            }),
+            sending: AtomicUsize::new(0),
+            idle: Notify::new(),
+            commit_turn: tokio::sync::Mutex::new(version),
+            stored_bytes: AtomicU64::new(0),
+            pool: Arc::clone(pool),
+            id,
+            ino,
+            policy,
+            cutter,
+        })
+    }
+
+    /// Size of the file as this session sees it, bytes.
+    pub fn size(&self) -> u64 {
+        self.state.lock().size
+    }
+
+    /// The policy of the file's folder when the session was opened.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The file.
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// Whether anything was written since the last commit.
+    pub fn is_dirty(&self) -> bool {
+        let state = self.state.lock();
+        state.generation != state.committed
+    }
+
+    /// Bytes that this session sent to benefactors, not counting replicas.
+    pub fn stored_bytes(&self) -> u64 {
+        self.stored_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Writes `data` at `offset`; waits while the window is full.
+    ///
+    /// # Errors
+    /// `TooLong` beyond the largest file; whatever made the session fail before: then nothing more can be saved by it.
+    pub async fn write_at(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<(), Failure> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        end.ok_or_else(|| Failure::new(ErrorCode::TooLong, "a file can't be larger than 2^63 - 1 bytes"))?;
+        let (mut at, mut rest) = (offset, data);
+        while !rest.is_empty() {
+            let within = self.within(at);
+            let (now, later) = rest.split_at(rest.len().min(self.cell_bytes - within));
+            self.write_cell(self.index(at), within, now).await?;
+            at += now.len() as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn index(&self, offset: u64) -> u64 {
+        offset / self.cell_bytes as u64
+    }
+
+    fn within(&self, offset: u64) -> usize {
+        usize::try_from(offset % self.cell_bytes as u64).unwrap_or(0)
+    }
+
+    async fn write_cell(self: &Arc<Self>, index: u64, within: usize, data: &[u8]) -> Result<(), Failure> {
+        let end = within + data.len();
+        loop {
+            if self.write_buffered(index, within, data)? {
+                return Ok(());
+            }
+            let held = self.take_window(cell::capacity_for(end, self.cell_bytes)).await;
+            self.provide(index, held);
+        }
+    }
+
+    /// Copies `data` into the cell's buffer, if it has one that is large enough.
+    fn write_buffered(self: &Arc<Self>, index: u64, within: usize, data: &[u8]) -> Result<bool, Failure> {
+        let mut state = self.state.lock();
+        state.failure.clone().map_or(Ok(()), Err)?;
+        let Some(Cell::Dirty(dirty)) = state.cells.get_mut(&index) else { return Ok(false) };
+        if !dirty.write(within, data) {
+            return Ok(false);
+        }
+        let full = dirty.is_full(self.cell_bytes);
+        let end = index * self.cell_bytes as u64 + (within + data.len()) as u64;
+        state.size = state.size.max(end);
+        state.generation += 1;
+        if full {
+            self.seal(&mut state, index);
+        }
+        Ok(true)
+    }
+
+    /// Gives the cell a buffer, over whatever it held so far.
+    fn provide(&self, index: u64, held: Held) {
+        let mut state = self.state.lock();
+        match state.cells.get_mut(&index) {
+            Some(Cell::Dirty(dirty)) => dirty.provide(held),
+            Some(Cell::Sealed(sealed)) => {
+                let under = Under::sealed(Arc::clone(sealed));
+                state.cells.insert(index, Cell::Dirty(Dirty::new(Some(held), under)));
+            }
+            None => {
+                let under = self.under_base(&state, index);
+                state.cells.insert(index, Cell::Dirty(Dirty::new(Some(held), under)));
+            }
+        }
+    }
+
+    fn under_base(&self, state: &State, index: u64) -> Under {
+        let start = index * self.cell_bytes as u64;
+        let limit = state.base_limit.saturating_sub(start).min(self.cell_bytes as u64);
+        Under::base(Arc::clone(&state.base), start, usize::try_from(limit).unwrap_or(self.cell_bytes))
+    }
+
+    /// Takes a buffer from the window, and makes room if there is none: bytes that are stored already go first, then
+    /// cells that were begun longest ago are sealed before they are full.
+    async fn take_window(self: &Arc<Self>, bytes: usize) -> Held {
+        let units = u32::try_from(bytes.div_ceil(SHARE_UNIT)).unwrap_or(u32::MAX);
+        loop {
+            let share = Arc::clone(&self.share).try_acquire_many_owned(units).ok();
+            let buffer = share.and_then(|share| Some((self.pool.window.try_take(bytes)?, share)));
+            if let Some((buffer, share)) = buffer {
+                return Held::new(buffer, share);
+            }
+            if self.pool.release_stored() {
+                continue;
+            }
+            self.pool.wait_for_room(self).await;
+        }
+    }
+
+    /// Seals the cell that was begun longest ago. False if nothing is buffered.
+    pub(crate) fn spill(self: &Arc<Self>) -> bool {
+        let mut state = self.state.lock();
+        let oldest = self.oldest_in(&state).map(|(_, index)| index);
+        oldest.inspect(|index| self.seal(&mut state, *index)).is_some()
+    }
+
+    /// When the cell was begun that [`Session::spill`] would seal.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        self.oldest_in(&self.state.lock()).map(|(begun, _)| begun)
+    }
+
+    fn oldest_in(&self, state: &State) -> Option<(Instant, u64)> {
+        let dirty = state.cells.iter().filter_map(|(index, cell)| match cell {
+            Cell::Dirty(dirty) if dirty.holds_window() => Some((dirty.begun(), *index)),
+            _ => None,
+        });
+        dirty.min()
+    }
+
+    /// Whether cells are on their way to benefactors.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.sending.load(Ordering::Acquire) > 0
+    }
+
+    /// Turns a dirty cell into a sealed one and starts sending it.
+    fn seal(self: &Arc<Self>, state: &mut State, index: u64) {
+        let Some(Cell::Dirty(dirty)) = state.cells.remove(&index) else { return };
+        let sealed = Arc::new(Sealed::new(dirty.length()));
+        state.cells.insert(index, Cell::Sealed(Arc::clone(&sealed)));
+        self.sending.fetch_add(1, Ordering::AcqRel);
+        let session = Arc::clone(self);
+        self.pool.runtime.spawn(async move { session.send(sealed, dirty).await });
+    }
+
+    /// Reads up to `length` bytes at `offset`, as this session has written them; short at the end of the file.
+    pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
+        let end = offset.saturating_add(length as u64).min(self.size());
+        let (mut at, mut parts) = (offset, Vec::new());
+        while at < end {
+            let within = self.within(at);
+            let want = (self.cell_bytes - within).min(usize::try_from(end - at).unwrap_or(usize::MAX));
+            parts.push(self.read_cell(self.index(at), within, want).await?);
+            at += want as u64;
+        }
+        Ok(join(parts))
+    }
+
+    async fn read_cell(&self, index: u64, within: usize, length: usize) -> Result<Bytes, Failure> {
+        let view = {
+            let state = self.state.lock();
+            match state.cells.get(&index) {
+                Some(Cell::Dirty(dirty)) => dirty.view(within, length),
+                Some(Cell::Sealed(sealed)) => {
+                    cell::View::under(Under::sealed(Arc::clone(sealed)), within, length)
+                }
+                None => cell::View::under(self.under_base(&state, index), within, length),
+            }
+        };
+        view.read(&self.pool).await
+    }
+
+    /// Sets the size of the file. Bytes cut off are gone, bytes added read as zeros.
+    pub async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Failure> {
+        if size > FILE_BYTES_MAX {
+            return Err(Failure::new(ErrorCode::TooLong, "a file can't be larger than 2^63 - 1 bytes"));
+        }
+        let mut state = self.state.lock();
+        state.failure.clone().map_or(Ok(()), Err)?;
+        if size < state.size {
+            self.cut_off(&mut state, size);
+        }
+        if size != state.size {
+            state.size = size;
+            state.generation += 1;
+        }
+        Ok(())
+    }
+
+    fn cut_off(&self, state: &mut State, size: u64) {
+        let (last, keep) = (self.index(size), self.within(size));
+        drop(state.cells.split_off(&(if keep == 0 { last } else { last + 1 })));
+        state.base_limit = state.base_limit.min(size);
+        state.lowest_size = state.lowest_size.min(size);
+        match state.cells.remove(&last) {
+            Some(Cell::Dirty(mut dirty)) => {
+                dirty.truncate(keep);
+                state.cells.insert(last, Cell::Dirty(dirty));
+            }
+            Some(Cell::Sealed(sealed)) => {
+                let mut dirty = Dirty::new(None, Under::sealed(sealed));
+                dirty.truncate(keep);
+                state.cells.insert(last, Cell::Dirty(dirty));
+            }
+            None => {}
+        }
+    }
+
+    /// What `close()` waits for, as the folder's policy says: the commit, or that every chunk is stored somewhere while
+    /// the commit goes on in the background.
+    pub async fn flush(self: &Arc<Self>, mtime: TimeNs) -> Result<(), Failure> {
+        if self.policy.close == CloseWaits::Durable {
+            return self.commit(mtime).await.map(|_| ());
+        }
+        self.seal_all();
+        self.wait_sent().await?;
+        let session = Arc::clone(self);
+        self.pool.background(async move {
+            if let Err(failure) = session.commit(mtime).await {
+                tracing::error!(ino = %session.ino, %failure, "a file that was closed early could not be committed");
+                session.fail(&failure);
+            }
+        });
+        Ok(())
+    }
+
+    /// Ends the session; what was not committed is given up. Waits for a commit under way. `interrupted`: the writer was
+    /// killed, so that what was committed may be torn.
+    pub async fn close(self: &Arc<Self>, interrupted: bool) -> Result<(), Failure> {
+        let _turn = self.commit_turn.lock().await;
+        self.pool.sessions.lock().remove(&self.id);
+        // What an earlier commit of this session made is torn, too, if what followed could not be saved.
+        let interrupted = interrupted || self.is_dirty() || self.state.lock().failure.is_some();
+        let ended = self
+            .pool
+            .manager
+            .ask(&ManagerRequest::CloseSession { session: self.id, interrupted })
+            .await
+            .map(|_| ());
+        match ended {
+            // A session that the manager has forgotten is closed.
+            Err(failure) if failure.code == ErrorCode::Stale => Ok(()),
+            ended => ended.and(self.state.lock().failure.clone().map_or(Ok(()), Err)),
+        }
+    }
+
+    fn fail(&self, failure: &Failure) {
+        self.state.lock().failure.get_or_insert_with(|| failure.clone());
+    }
+}
+
+/// Cells hold whole chunks where all chunks have one size, so that the grid of chunks stays aligned to the file.
+fn cell_bytes(cutter: &CutterSpec) -> usize {
+    let limits = cutter.limits();
+    match limits.max {
+        max if max >= CELL_BYTES => max,
+        max if limits.min == max => CELL_BYTES / max * max,
+        _ => CELL_BYTES,
+    }
+}
+
+/// One piece as it is, several copied together.
+pub(crate) fn join(mut parts: Vec<Bytes>) -> Bytes {
+    if parts.len() < 2 {
+        return parts.pop().unwrap_or_default();
+    }
+    let mut all = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
+    parts.iter().for_each(|part| all.extend_from_slice(part));
+    all.freeze()
+}

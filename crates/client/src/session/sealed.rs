@@ -1,0 +1,112 @@
+//! A cell whose content is fixed: being completed, being sent, or stored.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use stdchk_model::{ChunkRef, Failure};
+use tokio::sync::watch;
+
+use crate::pool::Inner;
+
+/// A run of a sealed cell: one chunk, or zeros.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Part {
+    pub(super) length: usize,
+    pub(super) chunk: Option<ChunkRef>,
+}
+
+/// How far a sealed cell is.
+#[derive(Clone)]
+enum Phase {
+    /// Gaps are being filled; the bytes aren't known yet.
+    Completing,
+    /// The bytes are in memory, on their way to benefactors.
+    Sending,
+    /// All chunks are stored, or the session has failed.
+    Done(Result<Arc<[Part]>, Failure>),
+}
+
+/// A sealed cell.
+pub(crate) struct Sealed {
+    length: usize,
+    bytes: Mutex<Option<Bytes>>,
+    phase: watch::Sender<Phase>,
+}
+
+impl Sealed {
+    pub(super) fn new(length: usize) -> Self {
+        Self { length, bytes: Mutex::new(None), phase: watch::Sender::new(Phase::Completing) }
+    }
+
+    /// Bytes of the cell that are known; behind them it is zeros.
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The content is known from now on.
+    pub(super) fn completed(&self, bytes: Bytes) {
+        *self.bytes.lock() = Some(bytes);
+        self.phase.send_replace(Phase::Sending);
+    }
+
+    /// Nothing more will happen to the cell.
+    pub(super) fn done(&self, outcome: Result<Vec<Part>, Failure>) {
+        if outcome.is_err() {
+            self.release();
+        }
+        self.phase.send_replace(Phase::Done(outcome.map(Into::into)));
+    }
+
+    /// The bytes, while the window still holds them.
+    pub(super) fn bytes(&self) -> Option<Bytes> {
+        self.bytes.lock().clone()
+    }
+
+    /// Gives the memory back to the window. True if there was any.
+    pub(crate) fn release(&self) -> bool {
+        self.bytes.lock().take().is_some()
+    }
+
+    /// The parts, once the cell is stored.
+    pub(super) fn parts(&self) -> Option<Result<Arc<[Part]>, Failure>> {
+        match &*self.phase.borrow() {
+            Phase::Done(outcome) => Some(outcome.clone()),
+            _ => None,
+        }
+    }
+
+    /// The bytes of `range`, which lies within [`Sealed::length`]; from memory, or from the pool.
+    pub(super) async fn read(&self, pool: &Inner, range: Range<usize>) -> Result<Bytes, Failure> {
+        let mut phase = self.phase.subscribe();
+        loop {
+            if let Some(bytes) = self.bytes() {
+                return Ok(bytes.slice(range));
+            }
+            if let Some(parts) = self.parts() {
+                return read_parts(pool, &parts?, range).await;
+            }
+            if phase.changed().await.is_err() {
+                return Err(crate::unexpected("a sealed cell"));
+            }
+        }
+    }
+}
+
+async fn read_parts(pool: &Inner, parts: &[Part], range: Range<usize>) -> Result<Bytes, Failure> {
+    let mut found = Vec::new();
+    let mut start = 0;
+    for part in parts {
+        let end = start + part.length;
+        let common = range.start.max(start)..range.end.min(end);
+        if !common.is_empty() {
+            found.push(match part.chunk {
+                None => pool.zeros(common.len()),
+                Some(chunk) => pool.cache.get(chunk).await?.slice(common.start - start..common.end - start),
+            });
+        }
+        start = end;
+    }
+    Ok(super::join(found))
+}

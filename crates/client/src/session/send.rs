@@ -1,0 +1,157 @@
+//! From a sealed cell to chunks at benefactors: complete, cut, name, ask, put.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use stdchk_model::message::benefactor::Form;
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Failure, Incarnation};
+use stdchk_net::CallError;
+use stdchk_reduce::{cut, is_zero};
+use tokio::task::JoinSet;
+
+use super::Session;
+use super::cell::Dirty;
+use super::chunks::Origin;
+use super::sealed::{Part, Sealed};
+
+/// Pause before benefactors are tried again when none would take a chunk.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Time after which a chunk that no benefactor takes makes the session fail.
+const PUT_PATIENCE: Duration = Duration::from_secs(30);
+
+impl Session {
+    /// Sends a sealed cell; whatever comes of it is told to the cell, and a failure to the session.
+    pub(super) async fn send(self: Arc<Self>, sealed: Arc<Sealed>, dirty: Dirty) {
+        let outcome = self.send_cell(&sealed, dirty).await;
+        if let Err(failure) = &outcome {
+            self.fail(failure);
+        }
+        sealed.done(outcome);
+        self.pool.retain(&sealed);
+        drop(sealed);
+        self.sending.fetch_sub(1, Ordering::AcqRel);
+        self.idle.notify_waiters();
+        self.pool.room.notify_one();
+    }
+
+    async fn send_cell(self: &Arc<Self>, sealed: &Arc<Sealed>, dirty: Dirty) -> Result<Vec<Part>, Failure> {
+        let bytes = dirty.complete(&self.pool).await?.unwrap_or_default();
+        sealed.completed(bytes.clone());
+        let mut parts = Vec::new();
+        let mut stores = JoinSet::new();
+        let mut at = 0;
+        for piece in cut::pieces(&mut *self.cutter.cutter(), &bytes) {
+            let range = at..at + piece.len();
+            at = range.end;
+            let chunk = name(piece);
+            parts.push(Part { length: piece.len(), chunk });
+            let Some(chunk) = chunk else { continue };
+            if self.chunks.claim(chunk, Origin::Cell(Arc::downgrade(sealed), range.clone())) {
+                let (session, bytes) = (Arc::clone(self), bytes.slice(range));
+                stores.spawn(async move { session.store(chunk, bytes).await });
+            }
+        }
+        while let Some(stored) = stores.join_next().await {
+            stored.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))??;
+        }
+        Ok(parts)
+    }
+
+    /// Sees to it that the pool has a chunk that this session claimed.
+    pub(super) async fn store(&self, chunk: ChunkRef, bytes: Bytes) -> Result<(), Failure> {
+        let known = match self.known.ask(chunk.id).await {
+            Err(failure) if failure.code == ErrorCode::Stale => {
+                self.reattach().await?;
+                self.known.ask(chunk.id).await?
+            }
+            known => known?,
+        };
+        let holders: Vec<BenefactorId> = known.at.iter().map(|location| location.benefactor).collect();
+        if holders.is_empty() {
+            self.stored_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        } else {
+            self.chunks.pinned(chunk.id);
+        }
+        // A folder with laxer semantics may have left the chunk with fewer copies than this one's commit needs.
+        self.put(chunk, bytes, usize::from(self.policy.replicas_at_commit()), holders).await
+    }
+
+    /// Puts a chunk at benefactors until `copies` have it, those of `at` included; one that fails is replaced by another.
+    pub(super) async fn put(
+        &self,
+        chunk: ChunkRef,
+        bytes: Bytes,
+        copies: usize,
+        mut at: Vec<BenefactorId>,
+    ) -> Result<(), Failure> {
+        let give_up = Instant::now() + PUT_PATIENCE;
+        let mut refused = Vec::new();
+        let mut last = None;
+        while at.len() < copies {
+            let avoid: Vec<BenefactorId> = at.iter().chain(&refused).copied().collect();
+            let next = self.stripe.next(&self.pool, copies - at.len(), bytes.len() as u64, &avoid).await;
+            let targets = match next {
+                Ok(targets) => targets,
+                Err(failure) => {
+                    self.endure(last.as_ref().unwrap_or(&failure), &failure, give_up).await?;
+                    refused.clear();
+                    continue;
+                }
+            };
+            for (target, answer) in self.put_at(chunk, &bytes, targets).await {
+                match answer {
+                    Ok(incarnation) => {
+                        self.chunks.placed(chunk.id, target, incarnation);
+                        at.push(target);
+                    }
+                    Err(error) => {
+                        tracing::debug!(%target, %error, "a benefactor didn't take a chunk; another one will");
+                        refused.push(target);
+                        last = Some(error.failure());
+                    }
+                }
+            }
+        }
+        self.pool.fetcher.remember(chunk.id, at);
+        Ok(())
+    }
+
+    async fn put_at(
+        &self,
+        chunk: ChunkRef,
+        bytes: &Bytes,
+        targets: Vec<BenefactorId>,
+    ) -> Vec<(BenefactorId, Result<Incarnation, CallError>)> {
+        let (block, form) = (BlockId::whole(chunk.id), Form::plain(chunk.id, chunk.length));
+        if let [target] = *targets {
+            return vec![(target, self.pool.benefactors.put(target, block, form, bytes.clone()).await)];
+        }
+        let mut puts = JoinSet::new();
+        for target in targets {
+            let (pool, form, bytes) = (Arc::clone(&self.pool), form.clone(), bytes.clone());
+            puts.spawn(async move { (target, pool.benefactors.put(target, block, form, bytes).await) });
+        }
+        puts.join_all().await
+    }
+
+    /// Whether to go on after no benefactor could be had: not if there is no space, else for a while.
+    async fn endure(&self, cause: &Failure, failure: &Failure, give_up: Instant) -> Result<(), Failure> {
+        match failure.code {
+            ErrorCode::Stale => self.reattach().await,
+            ErrorCode::Unavailable if Instant::now() < give_up => {
+                tokio::time::sleep(RETRY_PAUSE).await;
+                Ok(())
+            }
+            ErrorCode::NoSpace => Err(failure.clone()),
+            _ => Err(crate::context(cause, "no benefactor took the data")),
+        }
+    }
+}
+
+/// The chunk that `piece` is; none for zeros, which are never stored.
+fn name(piece: &[u8]) -> Option<ChunkRef> {
+    let length = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+    (!is_zero(piece)).then(|| ChunkRef { id: ChunkId::of(piece), length })
+}

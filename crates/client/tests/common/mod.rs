@@ -1,0 +1,137 @@
+//! A pool in this process: a real manager and real benefactors on loopback sockets and a temporary disk.
+#![allow(dead_code, clippy::panic, reason = "each test file uses its part; a test fails by panicking")]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use stdchk_client::{ClientConfig, Pool};
+use stdchk_manager::Manager;
+use stdchk_model::Ino;
+use stdchk_model::message::manager::{Attr, BenefactorState, Change, FileKind};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+const TOKEN: &[u8] = b"a token for tests";
+const DONATED: u64 = 4 << 30;
+
+pub struct TestPool {
+    pub dir: TempDir,
+    pub manager: SocketAddr,
+    manager_task: JoinHandle<()>,
+    benefactor_tasks: Vec<JoinHandle<()>>,
+}
+
+impl TestPool {
+    pub async fn start(benefactors: usize) -> Self {
+        let dir = TempDir::new().unwrap();
+        let (manager, manager_task) = start_manager(&dir, "127.0.0.1:0").await;
+        let mut pool = Self { dir, manager, manager_task, benefactor_tasks: Vec::new() };
+        (0..benefactors).for_each(|number| pool.start_benefactor(number));
+        pool.wait_online(benefactors).await;
+        pool
+    }
+
+    pub fn start_benefactor(&mut self, number: usize) {
+        let data = self.dir.path().join(format!("benefactor{number}"));
+        let mut config =
+            stdchk_benefactor::Config::new(data, self.manager.to_string(), TOKEN.to_vec(), DONATED);
+        config.floor_bytes = 0;
+        config.heartbeat = Duration::from_millis(50);
+        let run = stdchk_benefactor::run(config, std::future::pending());
+        self.benefactor_tasks.push(tokio::spawn(async move { run.await.unwrap() }));
+    }
+
+    /// Ends a benefactor as if its process were killed, from the network's point of view.
+    pub async fn stop_benefactor(&mut self, number: usize) {
+        let task = &mut self.benefactor_tasks[number];
+        task.abort();
+        let _ = task.await;
+    }
+
+    pub async fn restart_manager(&mut self) {
+        self.manager_task.abort();
+        let _ = (&mut self.manager_task).await;
+        let (_, task) = start_manager(&self.dir, &self.manager.to_string()).await;
+        self.manager_task = task;
+    }
+
+    pub async fn connect(&self, window_bytes: u64) -> Pool {
+        let config = ClientConfig {
+            manager: self.manager.to_string(),
+            token: TOKEN.to_vec(),
+            window_bytes,
+            read_cache_bytes: 8 << 20,
+            patience: Duration::from_secs(20),
+        };
+        Pool::connect(config).await.unwrap()
+    }
+
+    pub async fn wait_online(&self, count: usize) {
+        let pool = self.connect(4 << 20).await;
+        for _ in 0..400 {
+            let status = pool.status().await.unwrap();
+            let online = status.benefactors.iter().filter(|one| one.state == BenefactorState::Online).count();
+            if online >= count {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("{count} benefactors did not come on-line");
+    }
+}
+
+async fn start_manager(dir: &TempDir, listen: &str) -> (SocketAddr, JoinHandle<()>) {
+    let mut last = None;
+    for _ in 0..200 {
+        let config = stdchk_manager::Config::new(dir.path().join("manager"), listen, TOKEN.to_vec());
+        match Manager::open(config).await {
+            Ok(manager) => {
+                let address = manager.address();
+                let task = tokio::spawn(async move { manager.serve(std::future::pending()).await.unwrap() });
+                return (address, task);
+            }
+            // The one before is still letting go of its directory and port.
+            Err(error) => last = Some(error),
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("the manager doesn't start: {}", last.unwrap());
+}
+
+pub async fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind) -> Attr {
+    let (name, target) = (name.to_owned(), String::new());
+    let change = Change::Make { parent, name, kind, mode: 0o755, uid: 0, gid: 0, target };
+    pool.change(change).await.unwrap().unwrap()
+}
+
+/// A folder with a policy and one empty file in it.
+pub async fn file_with(pool: &Pool, policy: &[(&str, &str)]) -> Ino {
+    let folder = make(pool, Ino::ROOT, &format!("app{}", policy.len()), FileKind::Directory).await.ino;
+    let pairs = policy.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    pool.change(Change::SetPolicy { ino: folder, pairs }).await.unwrap();
+    make(pool, folder, "a.N0.T1", FileKind::File).await.ino
+}
+
+/// Numbers from a seed; the same on every machine.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(length).collect()
+    }
+}

@@ -1,0 +1,117 @@
+//! A session does what a plain array of bytes does, whatever is done to it, and a commit keeps exactly that.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{Random, TestPool, file_with};
+use stdchk_client::{Pool, Session};
+use stdchk_model::Ino;
+
+const FILE_MAX: u64 = 5 << 20;
+
+struct Twin {
+    pool: Pool,
+    ino: Ino,
+    session: Arc<Session>,
+    model: Vec<u8>,
+    committed: Vec<u8>,
+}
+
+impl Twin {
+    async fn step(&mut self, random: &mut Random) {
+        match random.below(100) {
+            0..=49 => self.write(random).await,
+            50..=74 => self.read(random).await,
+            75..=84 => self.truncate(random).await,
+            85..=94 => self.commit().await,
+            _ => self.reopen().await,
+        }
+    }
+
+    async fn write(&mut self, random: &mut Random) {
+        let length = match random.below(4) {
+            0 => random.below(40) + 1,
+            1 => random.below(5000) + 1,
+            2 => random.below(200_000) + 1,
+            _ => random.below(2 << 20) + 1,
+        };
+        let offset = if random.below(3) == 0 { self.model.len() as u64 } else { random.below(FILE_MAX) };
+        let (offset, length) = (usize::try_from(offset).unwrap(), usize::try_from(length).unwrap());
+        let data = if random.below(5) == 0 { vec![0; length] } else { random.bytes(length) };
+        self.session.write_at(offset as u64, &data).await.unwrap();
+        if self.model.len() < offset + length {
+            self.model.resize(offset + length, 0);
+        }
+        self.model[offset..offset + length].copy_from_slice(&data);
+    }
+
+    async fn read(&mut self, random: &mut Random) {
+        let offset = usize::try_from(random.below(FILE_MAX)).unwrap();
+        let length = usize::try_from(random.below(3 << 20)).unwrap();
+        let got = self.session.read_at(offset as u64, length).await.unwrap();
+        let end = self.model.len().min(offset + length);
+        assert!(got == self.model[offset.min(end)..end], "read of {length} at {offset}");
+    }
+
+    async fn truncate(&mut self, random: &mut Random) {
+        let size = random.below(FILE_MAX);
+        self.session.truncate(size).await.unwrap();
+        self.model.resize(usize::try_from(size).unwrap(), 0);
+        assert_eq!(self.session.size(), size);
+    }
+
+    async fn commit(&mut self) {
+        self.session.commit(0).await.unwrap();
+        self.committed = self.model.clone();
+        self.check_committed().await;
+    }
+
+    async fn check_committed(&self) {
+        let reader = self.pool.read(self.ino, None).await.unwrap();
+        assert_eq!(reader.size(), self.committed.len() as u64);
+        let got = reader.read_at(0, self.committed.len()).await.unwrap();
+        assert!(got == self.committed, "the committed version differs");
+    }
+
+    async fn reopen(&mut self) {
+        self.session.close(false).await.unwrap();
+        self.session = self.pool.write(self.ino).await.unwrap();
+        self.model = self.committed.clone();
+        assert_eq!(self.session.size(), self.model.len() as u64);
+    }
+}
+
+async fn run(cutter: &str, seed: u64, steps: u32) {
+    let pools = TestPool::start(3).await;
+    let pool = pools.connect(6 << 20).await;
+    let ino = file_with(&pool, &[("replicas", "1"), ("cutter", cutter)]).await;
+    let session = pool.write(ino).await.unwrap();
+    let mut twin = Twin { pool, ino, session, model: Vec::new(), committed: Vec::new() };
+    let mut random = Random::new(seed);
+    for _ in 0..steps {
+        twin.step(&mut random).await;
+    }
+    twin.commit().await;
+    twin.reopen().await;
+    twin.check_committed().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whole_mebibytes() {
+    for seed in 1..=3 {
+        run("fsch:1MiB", seed, 150).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_chunks() {
+    run("fsch:64KiB", 11, 150).await;
+    run("fsch:4KiB", 12, 60).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn content_defined_pieces() {
+    run("cdc:64KiB", 21, 150).await;
+}

@@ -1,0 +1,128 @@
+//! What a session and a reader survive: benefactors and managers that go away, and what they say when it is too much.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Random, TestPool, file_with, make};
+use stdchk_model::message::manager::FileKind;
+use stdchk_model::{ErrorCode, Ino};
+
+const WINDOW: u64 = 32 << 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_goes_on_when_a_benefactor_dies_and_every_byte_comes_back() {
+    let mut pools = TestPool::start(4).await;
+    let pool = pools.connect(WINDOW).await;
+    for (semantics, replicas) in [("optimistic", "1"), ("pessimistic", "2")] {
+        let policy = [("replicas", replicas), ("semantics", semantics)];
+        let ino = file_with(&pool, if replicas == "1" { &policy[..1] } else { &policy[..] }).await;
+        let content = Random::new(5).bytes(12 << 20);
+        let session = pool.write(ino).await.unwrap();
+        session.write_at(0, &content[..6 << 20]).await.unwrap();
+        let victim = usize::from(replicas == "2");
+        pools.stop_benefactor(victim).await;
+        session.write_at(6 << 20, &content[6 << 20..]).await.unwrap();
+        session.commit(0).await.unwrap();
+        session.close(false).await.unwrap();
+        let reader = pool.read(ino, None).await.unwrap();
+        assert!(reader.read_at(0, content.len()).await.unwrap() == content, "{semantics}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_manager_that_is_restarted_costs_a_pause_and_no_session() {
+    let mut pools = TestPool::start(3).await;
+    let pool = pools.connect(WINDOW).await;
+    let ino = file_with(&pool, &[("replicas", "1")]).await;
+    let content = Random::new(6).bytes(9 << 20);
+    let session = pool.write(ino).await.unwrap();
+    session.write_at(0, &content[..4 << 20]).await.unwrap();
+    session.commit(0).await.unwrap();
+    session.write_at(4 << 20, &content[4 << 20..]).await.unwrap();
+    pools.restart_manager().await;
+    session.commit(0).await.unwrap();
+    session.close(false).await.unwrap();
+    let versions = pool.versions(ino).await.unwrap();
+    assert_eq!(versions.len(), 1, "commits of one session replace each other, also over a restart");
+    let reader = pool.read(ino, None).await.unwrap();
+    assert!(reader.read_at(0, content.len()).await.unwrap() == content);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_all_replicas_gone_the_file_says_so_and_others_are_not_affected() {
+    let mut pools = TestPool::start(2).await;
+    let pool = pools.connect(WINDOW).await;
+    let lost = file_with(&pool, &[("replicas", "1"), ("stripe", "1")]).await;
+    let session = pool.write(lost).await.unwrap();
+    session.write_at(0, &Random::new(7).bytes(1 << 20)).await.unwrap();
+    session.commit(0).await.unwrap();
+    session.close(false).await.unwrap();
+    let (_, map, _) = pool.chunk_map(lost, None).await.unwrap();
+    let health = pool.verify_chunks(map.chunks()).await.unwrap();
+    assert_eq!(health[0].intact, 1);
+    // Which of the two has it shows by stopping one: either the file is gone, or the other one is stopped, too.
+    pools.stop_benefactor(0).await;
+    let mut stopped = 1;
+    if pool.verify_chunks(map.chunks()).await.unwrap()[0].intact == 1 {
+        pools.stop_benefactor(1).await;
+        pools.start_benefactor(0);
+        pools.wait_online(1).await;
+        stopped = 2;
+    }
+    let other = pools.connect(WINDOW).await;
+    let started = std::time::Instant::now();
+    let failure = other.read(lost, None).await.unwrap().read_at(0, 100).await.unwrap_err();
+    assert!(matches!(failure.code, ErrorCode::Unavailable | ErrorCode::Damaged), "{failure:?}");
+    assert!(failure.message.contains("chunk"), "{failure}");
+    assert!(started.elapsed() < Duration::from_secs(20), "an error must not take for ever");
+    let ino = make(&other, Ino::ROOT, &format!("after{stopped}"), FileKind::File).await.ino;
+    let session = other.write(ino).await.unwrap();
+    session.write_at(0, b"still works").await.unwrap();
+    session.commit(0).await.unwrap();
+    session.close(false).await.unwrap();
+    assert_eq!(&other.read(ino, None).await.unwrap().read_at(0, 100).await.unwrap()[..], b"still works");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn content_that_the_pool_has_is_not_sent_again() {
+    let pools = TestPool::start(3).await;
+    let pool = pools.connect(WINDOW).await;
+    let content = Random::new(8).bytes(8 << 20);
+    let folder = make(&pool, Ino::ROOT, "app", FileKind::Directory).await.ino;
+    let mut sent = Vec::new();
+    for name in ["a.N0.T1", "a.N0.T2"] {
+        let ino = make(&pool, folder, name, FileKind::File).await.ino;
+        let session = pool.write(ino).await.unwrap();
+        session.write_at(0, &content).await.unwrap();
+        session.commit(0).await.unwrap();
+        sent.push(session.stored_bytes());
+        session.close(false).await.unwrap();
+    }
+    assert!(sent[0] >= 8 << 20, "{sent:?}");
+    assert!(sent[1] < (8 << 20) / 100, "{sent:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_files_at_once_fit_into_a_small_window() {
+    let pools = TestPool::start(2).await;
+    let pool = pools.connect(4 << 20).await;
+    let folder = make(&pool, Ino::ROOT, "app", FileKind::Directory).await.ino;
+    let mut open = Vec::new();
+    for number in 0..100u64 {
+        let ino = make(&pool, folder, &format!("a.N{number}.T1"), FileKind::File).await.ino;
+        open.push((pool.write(ino).await.unwrap(), ino, Random::new(number + 1).bytes(300_000)));
+    }
+    for start in [0, 100_000, 200_000] {
+        for (session, _, content) in &open {
+            session.write_at(start as u64, &content[start..][..100_000]).await.unwrap();
+        }
+    }
+    for (session, ino, content) in open {
+        session.commit(0).await.unwrap();
+        session.close(false).await.unwrap();
+        let reader = pool.read(ino, None).await.unwrap();
+        assert!(reader.read_at(0, content.len()).await.unwrap() == content);
+    }
+}

@@ -1,0 +1,69 @@
+//! Taking a checkpoint: hold the world still, make what changed durable, and write one line into the index.
+//!
+//! Order, and why: (1) the changed files, so that the state is really there after a power loss; (2) the log, so that
+//! what comes later can be undone; (3) the index line, which makes the checkpoint exist; (4) the new interval is
+//! opened to the processes. A crash before (3) leaves the checkpoint before; after it, this one. The cost follows what
+//! changed since the checkpoint before, never the size of the files.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::control::Control;
+use crate::durable;
+use crate::error::Result;
+use crate::index::{self, Entry};
+use crate::log::Statement;
+use crate::mapped;
+use crate::paths::Whereabouts;
+use crate::record::Record;
+use crate::store::{Mode, Store};
+
+/// Takes a checkpoint of the tree, labelled `label`, and returns its index. The caller must not be inside a call.
+pub fn take(store: &Store, control: &Control, label: &str) -> Result<u64> {
+    let world = control.freeze()?;
+    let entries = store.entries()?;
+    let index = entries.last().map_or(0, |last| last.index + 1);
+    let before = entries.last().map_or(0, |last| last.position);
+    let position = store.log.len()?;
+    durable::sync(store, &changed_paths(store, before, position)?)?;
+    store.log.sync()?;
+    let digest = store.log.digest(before, position)?;
+    let entry = Entry { index, position, time_ns: now_ns(), digest, label: label.to_owned() };
+    let single = store.options.mode == Mode::Single;
+    let present = if single { Vec::new() } else { entries };
+    index::append(store.directory(), &store.path(), present, entry)?;
+    control.begin_interval(&world, index);
+    mapped::save_again(store)?;
+    if single {
+        store.log.forget_before(position)?;
+        store.remove_kept(|interval| interval < index)?;
+    }
+    Ok(index)
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The changed files and the directories whose names changed, as they stand at `to`.
+fn changed_paths(store: &Store, from: u64, to: u64) -> Result<BTreeSet<Arc<[u8]>>> {
+    let mut whereabouts = Whereabouts::default();
+    let mut changed = BTreeSet::new();
+    let mut inodes = BTreeSet::new();
+    for located in store.log.scan(from, to)? {
+        let Statement::Small(record) = located.statement else { continue };
+        whereabouts.follow(&record);
+        match &record {
+            Record::Absent { path } => {
+                changed.extend([durable::parent(path), path.as_slice().into()]);
+            }
+            Record::Moved { from, to, .. } => changed.extend([durable::parent(from), durable::parent(to)]),
+            Record::Size { inode, .. } | Record::Mode { inode, .. } => drop(inodes.insert(*inode)),
+            Record::Data { .. } => {}
+        }
+    }
+    changed.extend(inodes.into_iter().filter_map(|inode| whereabouts.path(inode)));
+    Ok(changed)
+}

@@ -1,0 +1,331 @@
+//! The page that the processes of a run share: which interval it is, who is inside a file call, and who holds the
+//! world still while a checkpoint is taken.
+//!
+//! The one idea: every process has a slot with a count of the calls in flight. A call counts itself in, looks whether
+//! the world is frozen, and if so counts itself out again and waits; a checkpoint freezes first and then waits for the
+//! counts to drop to zero. Two atomic additions per call, no system call, and a killed process is recognised because
+//! its slot names it. This is the only module with `unsafe`: it maps the page.
+
+#![expect(unsafe_code, reason = "shared memory between processes is mapped here and nowhere else")]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::Pid;
+
+use crate::error::{Error, Result};
+use crate::store::Store;
+
+/// The name of the page in a store.
+const NAME: &str = "control";
+/// How many processes may take part at one time: 4096, a page of slots for each of the largest nodes' processors.
+const SLOTS: usize = 4096;
+/// How long a checkpoint waits for a call in flight: far beyond any write to a working disk.
+const FREEZE_WAIT_MAX: Duration = Duration::from_secs(20);
+/// How often a waiting call looks whether the freezer still lives.
+const THAW_POLL: Duration = Duration::from_micros(200);
+
+/// The layout of the page. All of it may be zero: that is a fresh page.
+#[repr(C)]
+struct Page {
+    /// Grows at every checkpoint and every restore: what processes know about an interval is void when it does.
+    generation: AtomicU64,
+    /// The checkpoint index that opened the current interval.
+    interval: AtomicU64,
+    /// The process that holds the world still, or 0.
+    freezer: AtomicU32,
+    unused: AtomicU32,
+    slots: [Slot; SLOTS],
+}
+
+#[repr(C)]
+struct Slot {
+    /// The process that owns the slot, or 0.
+    pid: AtomicU32,
+    /// Its calls in flight.
+    active: AtomicU32,
+}
+
+/// The mapped page, and this process's slot in it.
+pub struct Control {
+    page: NonNull<Page>,
+    slot: AtomicU32,
+}
+
+// SAFETY: the page is only ever read and written through atomics, and stays mapped as long as the value lives.
+unsafe impl Send for Control {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Control {}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Control")
+            .field("generation", &self.generation())
+            .field("interval", &self.interval())
+            .finish()
+    }
+}
+
+/// A call in flight: no checkpoint is taken while it lives.
+#[derive(Debug)]
+pub struct Inside<'control>(&'control Control);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.own_slot().active.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The world held still.
+#[derive(Debug)]
+pub struct Frozen<'control>(&'control Control);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        self.0.page().freezer.store(0, Ordering::SeqCst);
+    }
+}
+
+impl Control {
+    /// Maps the page of `store`, creating it where there is none, and takes a slot.
+    pub fn open(store: &Store) -> Result<Self> {
+        let shown = store.path().join(NAME);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(store.directory(), NAME, flags, Mode::from_raw_mode(0o600));
+        let file = file.map_err(Error::system("open", &shown))?;
+        rustix::fs::ftruncate(&file, size_of::<Page>() as u64).map_err(Error::system("size", &shown))?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping of a file that is at least a `Page` long; no other reference to it exists here.
+        let mapped = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), size_of::<Page>(), protection, MapFlags::SHARED, &file, 0)
+        };
+        let mapped = mapped.map_err(Error::system("map", &shown))?;
+        let page = NonNull::new(mapped.cast::<Page>())
+            .ok_or_else(|| Error::Refused("the system mapped the control page at address 0".into()))?;
+        let control = Self { page, slot: AtomicU32::new(0) };
+        control.take_slot()?;
+        Ok(control)
+    }
+
+    /// Removes the page: the next run begins with a fresh one.
+    pub fn remove(store: &Store) -> Result<()> {
+        crate::index::remove_file(store.directory(), &store.path(), NAME)
+    }
+
+    fn page(&self) -> &Page {
+        // SAFETY: mapped in `open`, unmapped only in `drop`; all fields are atomics, so sharing them is sound.
+        unsafe { self.page.as_ref() }
+    }
+
+    /// Takes a slot for this process: at the start, and in a child after `fork`.
+    pub fn take_slot(&self) -> Result<()> {
+        let own = own_pid();
+        let taken = self.take_slot_where(own, |owner| owner == 0)
+            || self.take_slot_where(own, |owner| owner == own || !is_alive(owner));
+        if taken {
+            return Ok(());
+        }
+        Err(Error::Refused(format!(
+            "more than {SLOTS} processes take part in one run; protect them in smaller groups"
+        )))
+    }
+
+    fn take_slot_where(&self, own: u32, is_free: impl Fn(u32) -> bool) -> bool {
+        (0u32..).zip(&self.page().slots).any(|(number, slot)| {
+            let owner = slot.pid.load(Ordering::SeqCst);
+            let exchange = || slot.pid.compare_exchange(owner, own, Ordering::SeqCst, Ordering::SeqCst);
+            let taken = is_free(owner) && exchange().is_ok();
+            if taken {
+                slot.active.store(0, Ordering::SeqCst);
+                self.slot.store(number, Ordering::SeqCst);
+            }
+            taken
+        })
+    }
+
+    fn own_slot(&self) -> &Slot {
+        let number = self.slot.load(Ordering::Relaxed) as usize;
+        // The number was taken from an enumeration of the slots; the first slot stands in for the impossible.
+        self.page().slots.get(number).unwrap_or(&self.page().slots[0])
+    }
+
+    /// Grows whenever what is known about the current interval becomes void.
+    pub fn generation(&self) -> u64 {
+        self.page().generation.load(Ordering::Acquire)
+    }
+
+    /// The checkpoint index that opened the current interval.
+    pub fn interval(&self) -> u64 {
+        self.page().interval.load(Ordering::Acquire)
+    }
+
+    /// Makes what every process knows about the current interval void: something stated did not happen.
+    pub fn void_knowledge(&self) {
+        self.page().generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Opens a new interval after the checkpoint `index`. The world must be frozen.
+    pub fn begin_interval(&self, _world: &Frozen<'_>, index: u64) {
+        self.page().interval.store(index, Ordering::SeqCst);
+        self.page().generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Enters a call that changes the tree; waits while the world is frozen. `nested` is set by a call that interrupts
+    /// one of the same thread: it must not wait, because the checkpoint waits for the outer one.
+    pub fn enter(&self, nested: bool) -> Inside<'_> {
+        loop {
+            self.own_slot().active.fetch_add(1, Ordering::SeqCst);
+            let inside = Inside(self);
+            if nested || self.page().freezer.load(Ordering::SeqCst) == 0 {
+                return inside;
+            }
+            drop(inside);
+            self.wait_for_thaw();
+        }
+    }
+
+    fn wait_for_thaw(&self) {
+        let freezer = &self.page().freezer;
+        let holder = freezer.load(Ordering::SeqCst);
+        if holder != 0 && !is_alive(holder) {
+            // Killed while it held the world: its checkpoint's line is there or not, both are whole states.
+            let _ = freezer.compare_exchange(holder, 0, Ordering::SeqCst, Ordering::SeqCst);
+        } else if holder != 0 {
+            pause(THAW_POLL);
+        }
+    }
+
+    /// Holds the world still: returns when no process is inside a call. The caller must not be inside one itself.
+    pub fn freeze(&self) -> Result<Frozen<'_>> {
+        let began = Instant::now();
+        let freezer = &self.page().freezer;
+        while freezer.compare_exchange(0, own_pid(), Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            if began.elapsed() > FREEZE_WAIT_MAX {
+                return Err(busy(freezer.load(Ordering::SeqCst), began));
+            }
+            self.wait_for_thaw();
+        }
+        let frozen = Frozen(self);
+        for slot in &self.page().slots {
+            wait_until_out(slot, began)?;
+        }
+        Ok(frozen)
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.own_slot().pid.store(0, Ordering::SeqCst);
+        // SAFETY: the mapping made in `open`; nothing borrows from it any more.
+        let _ = unsafe { rustix::mm::munmap(self.page.as_ptr().cast(), size_of::<Page>()) };
+    }
+}
+
+fn wait_until_out(slot: &Slot, began: Instant) -> Result<()> {
+    while slot.active.load(Ordering::SeqCst) != 0 {
+        let pid = slot.pid.load(Ordering::SeqCst);
+        if pid == 0 || !is_alive(pid) {
+            return Ok(());
+        }
+        if began.elapsed() > FREEZE_WAIT_MAX {
+            return Err(busy(pid, began));
+        }
+        pause(THAW_POLL / 10);
+    }
+    Ok(())
+}
+
+fn busy(pid: u32, began: Instant) -> Error {
+    Error::Busy { pid, waited_s: began.elapsed().as_secs() }
+}
+
+fn pause(time: Duration) {
+    let wanted = rustix::thread::Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+    let _ = rustix::thread::nanosleep(&wanted);
+}
+
+fn own_pid() -> u32 {
+    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
+}
+
+/// Whether the process exists, a zombie not counted: it will never finish a call.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+    rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH) && !is_zombie(pid)
+}
+
+fn is_zombie(pid: Pid) -> bool {
+    let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return false;
+    };
+    let mut bytes = [0; 256];
+    let count = rustix::io::read(&file, &mut bytes).unwrap_or(0);
+    // The state follows the command's name, which is in parentheses and may contain anything.
+    let text = bytes.get(..count).unwrap_or_default();
+    let after = text.iter().rposition(|byte| *byte == b')').and_then(|at| text.get(at + 2));
+    matches!(after, Some(b'Z' | b'X'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Options;
+    use std::sync::atomic::AtomicBool;
+
+    fn control() -> (tempfile::TempDir, Control) {
+        let root = tempfile::tempdir().unwrap();
+        let control = Control::open(&Store::create(root.path(), &Options::default()).unwrap()).unwrap();
+        (root, control)
+    }
+
+    #[test]
+    fn nobody_is_inside_while_the_world_is_frozen() {
+        let (_root, control) = control();
+        let (stop, inside) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::SeqCst) {
+                        let _call = control.enter(false);
+                        inside.fetch_add(1, Ordering::SeqCst);
+                        std::hint::spin_loop();
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            for round in 1..=50 {
+                let frozen = control.freeze().unwrap();
+                assert_eq!(inside.load(Ordering::SeqCst), 0);
+                control.begin_interval(&frozen, round);
+            }
+            stop.store(true, Ordering::SeqCst);
+        });
+        assert_eq!((control.interval(), control.generation()), (50, 50));
+    }
+
+    #[test]
+    fn a_freezer_that_died_does_not_hold_the_world_for_ever() {
+        let (_root, control) = control();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        control.page().freezer.store(pid, Ordering::SeqCst);
+        drop(control.enter(false));
+        assert_eq!(control.page().freezer.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn a_process_that_died_inside_a_call_does_not_hold_a_checkpoint_up() {
+        let (_root, control) = control();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        control.page().slots[7].pid.store(pid, Ordering::SeqCst);
+        control.page().slots[7].active.store(1, Ordering::SeqCst);
+        assert!(control.freeze().is_ok());
+    }
+}

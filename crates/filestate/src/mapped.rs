@@ -1,0 +1,149 @@
+//! Shared writable mappings: the one kind of change that no call announces.
+//!
+//! A range that a process maps so is saved when it is mapped and again at the start of every later interval, as long
+//! as that process lives. The list is a file of the store, one line per mapping, appended to by the processes.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::control;
+use crate::error::{Error, Result};
+use crate::log::Log;
+use crate::record::{Inode, PAYLOAD_BYTES_MAX, Record};
+use crate::store::Store;
+
+const NAME: &str = "mapped";
+
+/// One mapping.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mapping {
+    pid: u32,
+    inode: Inode,
+    range: Range<u64>,
+    path: Vec<u8>,
+}
+
+impl Mapping {
+    fn line(&self) -> String {
+        let path: String = self.path.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{} {} {} {} {path}\n", self.pid, self.inode.0, self.range.start, self.range.end)
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split(' ');
+        Some(Self {
+            pid: fields.next()?.parse().ok()?,
+            inode: Inode(fields.next()?.parse().ok()?),
+            range: fields.next()?.parse().ok()?..fields.next()?.parse().ok()?,
+            path: crate::store::unhex(fields.next()?)?,
+        })
+    }
+}
+
+/// Writes down that this process maps `range` of the file `inode` at `path` shared and writable.
+pub fn note(store: &Store, inode: Inode, path: &[u8], range: Range<u64>) -> std::result::Result<(), Errno> {
+    let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+    let mapping = Mapping { pid, inode, range, path: path.to_vec() };
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(store.directory(), NAME, flags, Mode::from_raw_mode(0o600))?;
+    rustix::io::write(&file, mapping.line().as_bytes()).map(drop)
+}
+
+/// Saves what living processes have mapped, at the start of an interval.
+pub fn save_again(store: &Store) -> Result<()> {
+    let shown = store.path().join(NAME);
+    let opened = rustix::fs::openat(store.directory(), NAME, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let file = match opened {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other.map_err(Error::system("open", &shown))?,
+    };
+    let text = crate::index::read_whole(&file).map_err(Error::system("read", &shown))?;
+    for mapping in String::from_utf8_lossy(&text).lines().filter_map(Mapping::parse) {
+        if control::is_alive(mapping.pid) {
+            save_mapping(store, &mapping)
+                .map_err(Error::system("save the mapped file", store.shown(&mapping.path)))?;
+        }
+    }
+    Ok(())
+}
+
+fn save_mapping(store: &Store, mapping: &Mapping) -> std::result::Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file: OwnedFd = match rustix::fs::openat(store.root(), mapping.path.as_slice(), flags, Mode::empty())
+    {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    let stat = rustix::fs::fstat(&file)?;
+    if stat.st_ino != mapping.inode.0 {
+        return Ok(());
+    }
+    let size = stat.st_size.cast_unsigned();
+    store.log.append(&size_record(&stat, mapping.path.clone()))?;
+    save_range(&store.log, file.as_fd(), mapping.inode, mapping.range.start..mapping.range.end.min(size))
+}
+
+/// The statement of a file's present length and modification time.
+pub fn size_record(stat: &rustix::fs::Stat, path: Vec<u8>) -> Record {
+    let seconds = stat.st_mtime.saturating_mul(1_000_000_000);
+    let modified_ns = seconds.saturating_add(i64::try_from(stat.st_mtime_nsec).unwrap_or(0));
+    Record::Size { inode: Inode(stat.st_ino), path, size: stat.st_size.cast_unsigned(), modified_ns }
+}
+
+/// How much is copied into the log at a time, from the stack: also safe inside a signal handler.
+const PIECE_BYTES: usize = 64 * 1024;
+const _: () = assert!(PIECE_BYTES <= PAYLOAD_BYTES_MAX);
+
+/// Appends the present contents of `range` of `file` to the log. Stops where the file ends.
+pub fn save_range(
+    log: &Log,
+    file: BorrowedFd<'_>,
+    inode: Inode,
+    range: Range<u64>,
+) -> std::result::Result<(), Errno> {
+    let mut piece = [0; PIECE_BYTES];
+    let mut at = range.start;
+    while at < range.end {
+        let wanted = usize::try_from(range.end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        let buffer = piece.get_mut(..wanted).unwrap_or_default();
+        let got = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *buffer, at))?;
+        if got == 0 {
+            return Ok(());
+        }
+        log.append_data(inode, at, buffer.get(..got).unwrap_or_default())?;
+        at += got as u64;
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes` at `offset`.
+pub(crate) fn write_all_at(
+    file: BorrowedFd<'_>,
+    bytes: &[u8],
+    offset: u64,
+) -> std::result::Result<(), Errno> {
+    let mut at = 0;
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        at += rustix::io::retry_on_intr(|| {
+            rustix::io::pwritev(file, &[IoSlice::new(rest)], offset + at as u64)
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_comes_back_from_its_line_and_a_torn_line_does_not() {
+        let mapping = Mapping { pid: 12, inode: Inode(3), range: 4096..8192, path: b"a b\n\xff".to_vec() };
+        let line = mapping.line();
+        assert_eq!(Mapping::parse(line.trim_end()), Some(mapping));
+        assert_eq!(Mapping::parse("12 3 4096"), None);
+    }
+}

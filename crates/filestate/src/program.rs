@@ -1,0 +1,200 @@
+//! Which programs a preload library cannot watch, recognised before they start.
+//!
+//! A static program loads no library; a setuid one is loaded without it; one that talks to the kernel itself goes
+//! around it. Each is refused with the reason: running it silently unprotected would be the worst of all.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// How deep scripts may name scripts as their interpreters, as in the kernel.
+const SCRIPTS_MAX: usize = 5;
+const ELF_MAGIC: &[u8] = b"\x7fELF";
+const ELF_CLASS_64: u8 = 2;
+const PT_LOAD: u32 = 1;
+const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
+const EXECUTABLE: u32 = 1;
+/// The system calls that change files, by their x86-64 numbers: write, open, pwrite64, writev, rename, unlink, openat.
+#[cfg(target_arch = "x86_64")]
+const CHANGING_CALLS: [u32; 7] = [1, 2, 18, 20, 82, 87, 257];
+
+/// Finds the file that running `command` would execute, and refuses it if it cannot be watched.
+pub fn check(command: &OsStr) -> Result<PathBuf> {
+    let path = find(command)?;
+    let mut at = path.clone();
+    for _ in 0..SCRIPTS_MAX {
+        let bytes = std::fs::read(&at).map_err(|cause| unreadable(&at, &cause))?;
+        match interpreter(&bytes) {
+            Some(next) => at = next,
+            None => return check_binary(&at, &bytes).map(|()| path),
+        }
+    }
+    Err(refused(&path, "its interpreters are scripts without end"))
+}
+
+fn unreadable(path: &Path, cause: &std::io::Error) -> Error {
+    refused(path, &format!("it cannot be looked at ({cause})"))
+}
+
+fn refused(path: &Path, why: &str) -> Error {
+    Error::Refused(format!("{} cannot be protected: {why}; it was not started", path.display()))
+}
+
+fn find(command: &OsStr) -> Result<PathBuf> {
+    if command.as_bytes().contains(&b'/') {
+        return Ok(command.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_program =
+        |file: &PathBuf| file.metadata().is_ok_and(|about| about.is_file() && about.mode() & 0o111 != 0);
+    let found = std::env::split_paths(&path).map(|directory| directory.join(command)).find(is_program);
+    found.ok_or_else(|| Error::Refused(format!("there is no program {} in PATH", command.display())))
+}
+
+/// The interpreter that a script names in its first line.
+fn interpreter(bytes: &[u8]) -> Option<PathBuf> {
+    let line = bytes.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    let first = PathBuf::from(OsStr::from_bytes(words.next()?));
+    if first.file_name() == Some(OsStr::new("env")) {
+        let program = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))?;
+        return find(OsStr::from_bytes(program)).ok();
+    }
+    Some(first)
+}
+
+fn check_binary(path: &Path, bytes: &[u8]) -> Result<()> {
+    let about = path.metadata().map_err(|cause| unreadable(path, &cause))?;
+    match reason_against(bytes).or_else(|| privilege(&about)) {
+        Some(why) => Err(refused(path, why)),
+        None => Ok(()),
+    }
+}
+
+/// Why the loader would ignore a preload library for this file.
+fn privilege(about: &std::fs::Metadata) -> Option<&'static str> {
+    let bits = about.permissions().mode();
+    let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let changes_user = bits & 0o4000 != 0 && about.uid() != own.0;
+    let changes_group = bits & 0o2000 != 0 && about.gid() != own.1;
+    (changes_user || changes_group)
+        .then_some("it is setuid or setgid, and such programs load no preload library")
+}
+
+/// Why this binary cannot be watched, from its bytes.
+fn reason_against(bytes: &[u8]) -> Option<&'static str> {
+    if !bytes.starts_with(ELF_MAGIC) {
+        return Some("it is neither an ELF binary nor a script with an interpreter");
+    }
+    if bytes.get(4) != Some(&ELF_CLASS_64) {
+        return Some("it is not a 64-bit program");
+    }
+    let Some(segments) = segments(bytes) else { return Some("its program headers are damaged") };
+    let Some(loader) = segments.iter().find(|segment| segment.kind == PT_INTERP) else {
+        return Some("it is statically linked, and static programs load no preload library");
+    };
+    if loader.bytes(bytes).windows(7).any(|part| part == b"ld-musl") {
+        return Some("it uses musl; only programs on glibc can be watched");
+    }
+    let notes = segments.iter().filter(|segment| segment.kind == PT_NOTE);
+    if notes.into_iter().any(|note| is_go_note(note.bytes(bytes))) {
+        return Some("it is a Go program, and those call the kernel without the C library");
+    }
+    let code = segments.iter().filter(|segment| segment.kind == PT_LOAD && segment.flags & EXECUTABLE != 0);
+    code.into_iter()
+        .any(|segment| calls_kernel(segment.bytes(bytes)))
+        .then_some("it calls the kernel itself, around the C library")
+}
+
+struct Segment {
+    kind: u32,
+    flags: u32,
+    offset: usize,
+    size: usize,
+}
+
+impl Segment {
+    fn bytes<'file>(&self, file: &'file [u8]) -> &'file [u8] {
+        let end = self.offset.saturating_add(self.size).min(file.len());
+        file.get(self.offset..end).unwrap_or_default()
+    }
+}
+
+fn segments(bytes: &[u8]) -> Option<Vec<Segment>> {
+    let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?));
+    let long = |at: usize| {
+        usize::try_from(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?)).ok()
+    };
+    let half = |at: usize| Some(usize::from(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?)));
+    let (table, size, count) = (long(32)?, half(54)?, half(56)?);
+    (0..count)
+        .map(|number| {
+            let at = table.checked_add(number.checked_mul(size)?)?;
+            Some(Segment {
+                kind: word(at)?,
+                flags: word(at + 4)?,
+                offset: long(at + 8)?,
+                size: long(at + 32)?,
+            })
+        })
+        .collect()
+}
+
+/// The note of Go's linker: name length 4, the name "Go".
+fn is_go_note(note: &[u8]) -> bool {
+    note.windows(16).any(|part| part.starts_with(&[4, 0, 0, 0]) && part.ends_with(b"Go\0\0"))
+}
+
+/// Whether the code loads the number of a file-changing call and enters the kernel: `mov eax, number; ...; syscall`.
+#[cfg(target_arch = "x86_64")]
+fn calls_kernel(code: &[u8]) -> bool {
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    const MOV_EAX: u8 = 0xb8;
+    code.windows(7).any(|part| {
+        let number = part.get(1..5).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+        part.first() == Some(&MOV_EAX)
+            && part.ends_with(&SYSCALL)
+            && number.is_some_and(|number| CHANGING_CALLS.contains(&number))
+    })
+}
+
+/// Other processors: recognised by their linkage alone.
+#[cfg(not(target_arch = "x86_64"))]
+fn calls_kernel(_code: &[u8]) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_binary_is_refused_and_never_panics() {
+        for bytes in [&b""[..], b"\x7fELF", b"\x7fELF\x02", &[0x7f; 100], b"plain text"] {
+            assert!(reason_against(bytes).is_some(), "{bytes:?}");
+        }
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        for length in (0..own.len().min(4096)).step_by(7) {
+            let _ = reason_against(&own[..length]);
+        }
+    }
+
+    #[test]
+    fn a_script_is_judged_by_its_interpreter() {
+        assert_eq!(interpreter(b"#!/bin/sh -e\necho"), Some("/bin/sh".into()));
+        assert_eq!(interpreter(b"#! /usr/bin/env -S A=1 sh\n"), find(OsStr::new("sh")).ok());
+        assert_eq!(interpreter(b"\x7fELF"), None);
+    }
+
+    #[test]
+    fn the_shell_can_be_watched_and_a_program_with_its_own_system_calls_cannot() {
+        check(OsStr::new("sh")).unwrap();
+        // This test carries `rustix`, which calls the kernel without the C library.
+        let refusal = check(std::env::current_exe().unwrap().as_os_str()).unwrap_err().to_string();
+        assert!(refusal.contains("calls the kernel itself"), "{refusal}");
+    }
+}

@@ -1,0 +1,430 @@
+//! Going back: making the statements of the log true again, newest first, down to a checkpoint's position.
+//!
+//! Crash cases. How far the restore got is the *name* of the file `restoring.POSITION`, changed by a rename after every
+//! record about names. A journaling file system keeps renames in order, so after a kill or a power loss the position is
+//! never ahead of the names in the tree, and at most one record behind; making that one true twice is the same as once.
+//! Records about contents lie between two positions; they are absolute, are gone through again from the last position,
+//! and are made durable before the next one. Only when all is durable are the index and the log cut, then the position
+//! removed; each of these steps may be repeated.
+
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Mode as Permissions, OFlags, RenameFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+
+use crate::durable;
+use crate::error::{Error, Result};
+use crate::index::{self, Entry};
+use crate::log::{Located, Statement};
+use crate::mapped::write_all_at;
+use crate::paths::Whereabouts;
+use crate::record::{Inode, Record};
+use crate::store::{DIRECTORY, Store, TRASH};
+
+const PREFIX: &str = "restoring.";
+/// How many files are held open between two changes of names.
+const OPEN_MAX: usize = 64;
+
+/// What a restore did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// The index restored.
+    pub index: u64,
+    /// Records made true again.
+    pub records: u64,
+    /// Old contents written back, in bytes.
+    pub bytes: u64,
+}
+
+/// Restores the tree to checkpoint `wanted` (the newest when `None`). Later checkpoints cease to exist. Nothing may
+/// change the tree meanwhile: the caller holds the world still, or no process of the run is left.
+pub fn to_index(store: &Store, wanted: Option<u64>) -> Result<Summary> {
+    finish_interrupted(store)?;
+    let entry = store.entry(wanted)?;
+    verify_after(store, &entry)?;
+    let end = store.log.len()?;
+    let progress = Progress { index: entry.index, target: entry.position, end, reached: end };
+    progress.begin(store)?;
+    run(store, progress)
+}
+
+/// Completes a restore that was cut off; `None` when there was none.
+pub fn finish_interrupted(store: &Store) -> Result<Option<Summary>> {
+    Progress::read(store)?.map(|progress| run(store, progress)).transpose()
+}
+
+/// Whether a restore was cut off.
+pub fn is_interrupted(store: &Store) -> Result<bool> {
+    Ok(Progress::read(store)?.is_some())
+}
+
+/// Checks every increment that the restore will use against its digest: damaged statements are never made true.
+fn verify_after(store: &Store, target: &Entry) -> Result<()> {
+    let entries = store.entries()?;
+    let mut from = target.position;
+    for entry in entries.iter().filter(|entry| entry.index > target.index) {
+        if store.log.digest(from, entry.position)? != entry.digest {
+            let what = format!("the increment of checkpoint {} does not match its digest", entry.index);
+            return Err(Error::Damaged { object: store.path().join("log"), what });
+        }
+        from = entry.position;
+    }
+    Ok(())
+}
+
+/// Undoes, from where `progress` stands, and finishes.
+fn run(store: &Store, mut progress: Progress) -> Result<Summary> {
+    let records = with_paths(store.log.scan(progress.target, progress.end)?);
+    let mut undo = Undo::new(store, progress.index);
+    let resume_at = progress.reached;
+    for (located, path) in records.iter().rev().filter(|(located, _)| located.at < resume_at) {
+        undo.make_true(&located.statement, path)?;
+        if is_about_names(&located.statement) {
+            progress.advance(store, located.at)?;
+        }
+    }
+    durable::sync(store, &named_paths(&records))?;
+    finish(store, &progress)?;
+    Ok(undo.summary)
+}
+
+fn is_about_names(statement: &Statement) -> bool {
+    matches!(statement, Statement::Small(Record::Absent { .. } | Record::Moved { .. }))
+}
+
+fn finish(store: &Store, progress: &Progress) -> Result<()> {
+    let mut entries = store.entries()?;
+    entries.retain(|entry| entry.index <= progress.index);
+    index::replace(store.directory(), &store.path(), &entries)?;
+    store.log.truncate(progress.target)?;
+    store.log.sync()?;
+    store.remove_kept(|interval| interval >= progress.index)?;
+    store.empty_trash()?;
+    index::remove_file(store.directory(), &store.path(), &progress.name())
+}
+
+/// Every name that a record speaks of, and the directories that hold them.
+fn named_paths(records: &[(Located, Vec<Arc<[u8]>>)]) -> BTreeSet<Arc<[u8]>> {
+    let mut paths = BTreeSet::new();
+    for (located, places) in records {
+        let named = match &located.statement {
+            Statement::Small(Record::Moved { from, to, .. }) => [Some(from.as_slice()), Some(to.as_slice())],
+            Statement::Small(record) => [Some(path_of(record)), None],
+            Statement::Contents { .. } => {
+                [places.first().map(AsRef::as_ref), places.get(1).map(AsRef::as_ref)]
+            }
+        };
+        for path in named.into_iter().flatten() {
+            paths.extend([path.into(), durable::parent(path)]);
+        }
+    }
+    paths
+}
+
+/// Each record of contents with the places where its file may stand at that record.
+fn with_paths(records: Vec<Located>) -> Vec<(Located, Vec<Arc<[u8]>>)> {
+    let mut whereabouts = Whereabouts::default();
+    let mut found = Vec::with_capacity(records.len());
+    for located in records {
+        let path = match &located.statement {
+            Statement::Small(record) => {
+                whereabouts.follow(record);
+                Vec::new()
+            }
+            Statement::Contents { inode, .. } => whereabouts.places(*inode),
+        };
+        found.push((located, path));
+    }
+    found
+}
+
+/// Begins a restore and stops it after `budget` records, as a kill or a power loss does; with `lagging`, before the
+/// position tells of the last record. For crash tests.
+pub fn cut_off(store: &Store, wanted: u64, budget: usize, lagging: bool) -> Result<()> {
+    let entry = store.entry(Some(wanted))?;
+    let end = store.log.len()?;
+    let mut progress = Progress { index: entry.index, target: entry.position, end, reached: end };
+    progress.begin(store)?;
+    let records = with_paths(store.log.scan(progress.target, progress.end)?);
+    let mut undo = Undo::new(store, progress.index);
+    for (done, (located, path)) in records.iter().rev().take(budget).enumerate() {
+        undo.make_true(&located.statement, path)?;
+        if is_about_names(&located.statement) && !(lagging && done + 1 == budget) {
+            progress.advance(store, located.at)?;
+        }
+    }
+    Ok(())
+}
+
+/// How far a restore got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Progress {
+    index: u64,
+    /// The position to go back to.
+    target: u64,
+    /// Where the log ended when the restore began.
+    end: u64,
+    /// Everything from here on that is about names is undone, and all contents with it.
+    reached: u64,
+}
+
+impl Progress {
+    fn name(&self) -> String {
+        format!("{PREFIX}{}", self.reached)
+    }
+
+    fn begin(&self, store: &Store) -> Result<()> {
+        let text = format!("{} {} {}\n", self.index, self.target, self.end);
+        index::replace_file(store.directory(), &store.path(), "restoring-new", &self.name(), text.as_bytes())
+    }
+
+    fn advance(&mut self, store: &Store, position: u64) -> Result<()> {
+        let before = self.name();
+        self.reached = position;
+        let renamed = rustix::fs::renameat(store.directory(), &before, store.directory(), self.name());
+        renamed.map_err(Error::system("advance", store.path().join(before)))
+    }
+
+    fn read(store: &Store) -> Result<Option<Self>> {
+        let listed = crate::store::names_in(store.root(), DIRECTORY.as_bytes());
+        let names = listed.map_err(Error::system("list", store.path()))?;
+        let Some(name) = names.iter().find(|name| name.starts_with(PREFIX.as_bytes())) else {
+            return Ok(None);
+        };
+        let name = String::from_utf8_lossy(name).into_owned();
+        let shown = store.path().join(&name);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(store.directory(), &name, flags, Permissions::empty());
+        let bytes = file.and_then(|file| index::read_whole(&file)).map_err(Error::system("read", &shown))?;
+        let parsed = Self::parse(&name, &String::from_utf8_lossy(&bytes));
+        parsed.map(Some).ok_or_else(|| Error::Damaged { object: shown, what: "unreadable position".into() })
+    }
+
+    fn parse(name: &str, text: &str) -> Option<Self> {
+        let mut fields = text.split_whitespace().map(str::parse);
+        let mut number = || fields.next()?.ok();
+        let (index, target, end) = (number()?, number()?, number()?);
+        Some(Self { index, target, end, reached: name.strip_prefix(PREFIX)?.parse().ok()? })
+    }
+}
+
+/// Makes statements true.
+struct Undo<'store> {
+    store: &'store Store,
+    /// Files taken away.
+    gone: u64,
+    /// The files written to since the last change of names: old contents of one file often follow each other.
+    opened: HashMap<Inode, Option<OwnedFd>>,
+    summary: Summary,
+}
+
+impl<'store> Undo<'store> {
+    fn new(store: &'store Store, index: u64) -> Self {
+        Self { store, gone: 0, opened: HashMap::new(), summary: Summary { index, ..Summary::default() } }
+    }
+
+    fn make_true(&mut self, statement: &Statement, places: &[Arc<[u8]>]) -> Result<()> {
+        self.summary.records += 1;
+        match statement {
+            Statement::Small(record) => {
+                if is_about_names(statement) {
+                    self.settle_contents()?;
+                }
+                let path = path_of(record);
+                self.make_small_true(record).map_err(Error::system("restore", self.store.shown(path)))
+            }
+            Statement::Contents { inode, offset, length, payload_at } => {
+                self.make_contents_true(*inode, places, *offset, *length, *payload_at)
+            }
+        }
+    }
+
+    /// Makes contents durable before a name changes: the position behind that name speaks for them too.
+    fn settle_contents(&mut self) -> Result<()> {
+        for (_, file) in self.opened.drain() {
+            if let Some(file) = file {
+                rustix::fs::fsync(&file).map_err(Error::system("make durable", self.store.root_path()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The file `inode`, open for writing; `None` when it does not stand at `path`.
+    fn opened(&mut self, inode: Inode, path: &[u8]) -> std::result::Result<Option<BorrowedFd<'_>>, Errno> {
+        if self.opened.len() >= OPEN_MAX && !self.opened.contains_key(&inode) {
+            for (_, file) in self.opened.drain() {
+                file.map_or(Ok(()), rustix::fs::fsync)?;
+            }
+        }
+        if !self.opened.contains_key(&inode) {
+            let file = self.open(inode, path)?;
+            self.opened.insert(inode, file);
+        }
+        Ok(self.opened.get(&inode).and_then(Option::as_ref).map(AsFd::as_fd))
+    }
+
+    fn make_small_true(&mut self, record: &Record) -> std::result::Result<(), Errno> {
+        match record {
+            Record::Absent { path } => self.take_away(path),
+            Record::Moved { inode, from, to, .. } => self.move_back(*inode, from, to),
+            Record::Size { inode, path, size, modified_ns } => self.resize(*inode, path, *size, *modified_ns),
+            Record::Mode { inode, path, bits } => match self.inode_at(path)? {
+                Some(found) if found == *inode => {
+                    let bits = Permissions::from_raw_mode(*bits);
+                    rustix::fs::chmodat(self.store.root(), path.as_slice(), bits, AtFlags::empty())
+                }
+                _ => Ok(()),
+            },
+            Record::Data { .. } => Ok(()),
+        }
+    }
+
+    fn inode_at(&self, path: &[u8]) -> std::result::Result<Option<Inode>, Errno> {
+        match rustix::fs::statat(self.store.root(), path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(Inode(stat.st_ino))),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(cause) => Err(cause),
+        }
+    }
+
+    /// What stands at `path` was created after this record: it goes.
+    fn take_away(&mut self, path: &[u8]) -> std::result::Result<(), Errno> {
+        if path.starts_with(DIRECTORY.as_bytes()) {
+            return Ok(());
+        }
+        let root = self.store.root();
+        loop {
+            self.gone += 1;
+            let gone = format!("{TRASH}/gone.{}", self.gone).into_bytes();
+            return match rustix::fs::renameat_with(root, path, root, gone.as_slice(), RenameFlags::NOREPLACE)
+            {
+                Err(Errno::EXIST) => continue,
+                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+                other => other,
+            };
+        }
+    }
+
+    /// Takes whatever stands at `path` away, to where it is found again by its inode.
+    fn discard(&self, path: &[u8]) -> std::result::Result<(), Errno> {
+        match self.inode_at(path)? {
+            Some(inode) if !path.starts_with(DIRECTORY.as_bytes()) => {
+                let trash = trash_path(inode);
+                self.clear_trash(&trash)?;
+                let root = self.store.root();
+                rustix::fs::renameat(root, path, root, trash.as_slice())?;
+                // Two names of one file: renaming one onto the other does nothing, so the name is still there.
+                self.remove_if_same(path, inode)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn clear_trash(&self, trash: &[u8]) -> std::result::Result<(), Errno> {
+        crate::store::remove_tree(self.store.root(), trash)
+    }
+
+    fn remove_if_same(&self, path: &[u8], inode: Inode) -> std::result::Result<(), Errno> {
+        if self.inode_at(path)? == Some(inode) {
+            rustix::fs::unlinkat(self.store.root(), path, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+
+    fn move_back(&self, inode: Inode, from: &[u8], to: &[u8]) -> std::result::Result<(), Errno> {
+        let trash = trash_path(inode);
+        let stands_at = |path: &[u8]| Ok::<_, Errno>(self.inode_at(path)? == Some(inode));
+        let source = if stands_at(to)? {
+            to
+        } else if stands_at(&trash)? {
+            &trash
+        } else {
+            return Ok(());
+        };
+        if !stands_at(from)? {
+            self.discard(from)?;
+        }
+        let root = self.store.root();
+        rustix::fs::renameat(root, source, root, from)?;
+        self.remove_if_same(source, inode)
+    }
+
+    fn resize(
+        &mut self,
+        inode: Inode,
+        path: &[u8],
+        size: u64,
+        modified_ns: i64,
+    ) -> std::result::Result<(), Errno> {
+        let Some(file) = self.opened(inode, path)? else { return Ok(()) };
+        if rustix::fs::fstat(file)?.st_size.cast_unsigned() != size {
+            rustix::fs::ftruncate(file, size)?;
+        }
+        let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let modified = Timespec {
+            tv_sec: modified_ns.div_euclid(1_000_000_000),
+            tv_nsec: modified_ns.rem_euclid(1_000_000_000),
+        };
+        rustix::fs::futimens(file, &Timestamps { last_access: now, last_modification: modified })
+    }
+
+    fn make_contents_true(
+        &mut self,
+        inode: Inode,
+        places: &[Arc<[u8]>],
+        offset: u64,
+        length: u64,
+        payload_at: u64,
+    ) -> Result<()> {
+        let mut path: &[u8] = places.first().map_or(b"", AsRef::as_ref);
+        for place in places.iter().rev() {
+            let found = self.inode_at(place).map_err(Error::system("look at", self.store.shown(place)))?;
+            path = if found == Some(inode) { place } else { path };
+        }
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        if !self.store.log.read_exact_at(payload_at, &mut bytes)? {
+            let what = "old contents are cut off".to_owned();
+            return Err(Error::Damaged { object: self.store.path().join("log"), what });
+        }
+        let file = self.opened(inode, path);
+        let written = file
+            .and_then(|file| file.map_or(Ok(0), |file| write_all_at(file, &bytes, offset).map(|()| length)));
+        self.summary.bytes += written.map_err(Error::system("restore", self.store.shown(path)))?;
+        Ok(())
+    }
+
+    /// Opens the file `inode` at `path` for writing; `None` when it is not there.
+    fn open(&self, inode: Inode, path: &[u8]) -> std::result::Result<Option<OwnedFd>, Errno> {
+        let root = self.store.root();
+        if self.inode_at(path)? != Some(inode) {
+            return Ok(None);
+        }
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(root, path, flags, Permissions::empty()) {
+            Err(Errno::ACCESS) => {
+                // Made read-only by its owner, who we are: lift that for the moment of opening.
+                let bits = rustix::fs::statat(root, path, AtFlags::SYMLINK_NOFOLLOW)?.st_mode & 0o7777;
+                let lifted = Permissions::from_raw_mode(bits | 0o200);
+                rustix::fs::chmodat(root, path, lifted, AtFlags::empty())?;
+                let file = rustix::fs::openat(root, path, flags, Permissions::empty());
+                rustix::fs::chmodat(root, path, Permissions::from_raw_mode(bits), AtFlags::empty())?;
+                file.map(Some)
+            }
+            other => other.map(Some),
+        }
+    }
+}
+
+fn trash_path(inode: Inode) -> Vec<u8> {
+    format!("{TRASH}/{}", inode.0).into_bytes()
+}
+
+fn path_of(record: &Record) -> &[u8] {
+    match record {
+        Record::Absent { path } | Record::Size { path, .. } | Record::Mode { path, .. } => path,
+        Record::Moved { from, .. } => from,
+        Record::Data { .. } => b"",
+    }
+}

@@ -1,0 +1,349 @@
+//! The directory beside the files, where everything that a restore needs is kept.
+//!
+//! | name in `.stdchk-files/` | holds |
+//! |---|---|
+//! | `store` | version, key, mode and options: plain text, written once |
+//! | `log` | the statements ([`crate::record`]) |
+//! | `index` | the checkpoints ([`crate::index`]) |
+//! | `control` | the shared page of a running job ([`crate::control`]) |
+//! | `kept/` | files that the program deleted or replaced, under `interval.pid.number` |
+//! | `trash/` | what a restore took away, emptied when it is complete |
+//! | `restoring.N` | how far a restore got ([`crate::restore`]) |
+//! | `lock` | held by the driver of the running job |
+//! | `ended` | the job ended by itself; the next one starts afresh |
+//!
+//! It lies on the protected tree's own file system, so that keeping a file is a rename and costs nothing. Everything
+//! here goes through `rustix`: it also runs inside other people's processes.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, Mode as Permissions, OFlags, RawDir};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::index::{self, Entry};
+use crate::log::Log;
+use crate::record::Key;
+
+/// The store's directory in the protected root.
+pub const DIRECTORY: &str = ".stdchk-files";
+/// Kept files, relative to the root.
+pub const KEPT: &str = ".stdchk-files/kept";
+/// Discarded files, relative to the root.
+pub const TRASH: &str = ".stdchk-files/trash";
+const LOG: &str = "log";
+const MANIFEST: &str = "store";
+const ENDED: &str = "ended";
+const VERSION_LINE: &str = "stdchk-files 1";
+
+/// When data reaches the files, and how many checkpoints stay restorable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Data goes to the files at once; every index stays restorable.
+    WriteThrough,
+    /// Only the last checkpoint is kept; an abnormal end goes back to it (Metamori's single checkpoint mode).
+    Single,
+    /// Every index stays restorable; an abnormal end leaves the files as they were at the last commit, which is
+    /// the start of the run or the last restore (Metamori's incremental mode).
+    Incremental,
+}
+
+impl Mode {
+    const NAMES: [(Self, &'static str); 3] =
+        [(Self::WriteThrough, "write-through"), (Self::Single, "single"), (Self::Incremental, "incremental")];
+
+    /// The name in commands and in the manifest.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(mode, _)| *mode == self).map_or("", |(_, name)| name)
+    }
+
+    /// The mode of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(_, known)| *known == name).map(|(mode, _)| *mode)
+    }
+}
+
+/// What a store is created with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// When data reaches the files.
+    pub mode: Mode,
+    /// Make every record durable before the change that it precedes: protects against power loss between checkpoints
+    /// too, at one synchronous write per first change.
+    pub synced: bool,
+    /// A checkpoint is taken at the moment when a file is renamed to this path (relative to the root).
+    pub trigger: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { mode: Mode::WriteThrough, synced: false, trigger: None }
+    }
+}
+
+/// An open store.
+#[derive(Debug)]
+pub struct Store {
+    root: OwnedFd,
+    directory: OwnedFd,
+    root_path: PathBuf,
+    /// What it was created with.
+    pub options: Options,
+    /// The undo log.
+    pub log: Log,
+}
+
+static KEPT_SO_FAR: AtomicU64 = AtomicU64::new(0);
+
+impl Store {
+    /// Opens the store of the protected tree `root`.
+    pub fn open(root: &Path) -> Result<Self> {
+        let directory = open_directory(root.join(DIRECTORY))?;
+        let shown = root.join(DIRECTORY);
+        let manifest = open_file(&directory, &shown, MANIFEST, OFlags::RDONLY)?;
+        let text = index::read_whole(&manifest).map_err(Error::system("read", shown.join(MANIFEST)))?;
+        let (key, options) = parse_manifest(&text).ok_or_else(|| Error::Damaged {
+            object: shown.join(MANIFEST),
+            what: "unknown or cut contents".into(),
+        })?;
+        let log_file = open_file(&directory, &shown, LOG, OFlags::RDWR | OFlags::APPEND | OFlags::CREATE)?;
+        let log = Log::new(log_file, key, shown.join(LOG), options.synced);
+        Ok(Self {
+            root: open_directory(root.to_owned())?,
+            directory,
+            root_path: root.to_owned(),
+            options,
+            log,
+        })
+    }
+
+    /// Creates an empty store in the protected tree `root`, replacing one that is there.
+    pub fn create(root: &Path, options: &Options) -> Result<Self> {
+        let root_fd = open_directory(root.to_owned())?;
+        remove_tree(root_fd.as_fd(), DIRECTORY.as_bytes())
+            .map_err(Error::system("remove the old store", root.join(DIRECTORY)))?;
+        for name in [DIRECTORY, KEPT, TRASH] {
+            let made = rustix::fs::mkdirat(&root_fd, name, Permissions::from_raw_mode(0o700));
+            made.map_err(Error::system("create", root.join(name)))?;
+        }
+        let shown = root.join(DIRECTORY);
+        let directory = open_directory(shown.clone())?;
+        open_file(&directory, &shown, LOG, OFlags::RDWR | OFlags::CREATE)?;
+        let manifest = write_manifest(options)?;
+        index::replace_file(&directory, &shown, "store.new", MANIFEST, manifest.as_bytes())?;
+        Self::open(root)
+    }
+
+    /// Whether the tree `root` has a store.
+    pub fn exists(root: &Path) -> bool {
+        rustix::fs::stat(root.join(DIRECTORY).join(MANIFEST).as_path()).is_ok()
+    }
+
+    /// Moves the store's own descriptors to numbers from `least` on, out of the way of a host program.
+    pub fn raise_descriptors(&mut self, least: i32) -> Result<()> {
+        let failed =
+            |cause| Error::system("renumber the descriptors of", self.root_path.join(DIRECTORY))(cause);
+        self.root = rustix::io::fcntl_dupfd_cloexec(&self.root, least).map_err(failed)?;
+        self.directory = rustix::io::fcntl_dupfd_cloexec(&self.directory, least).map_err(failed)?;
+        self.log.raise_descriptor(least).map_err(failed)
+    }
+
+    /// The protected tree.
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// The protected tree's path, absolute.
+    pub fn root_path(&self) -> &Path {
+        &self.root_path
+    }
+
+    /// The store's own directory.
+    pub fn directory(&self) -> &OwnedFd {
+        &self.directory
+    }
+
+    /// The store's path, for messages.
+    pub fn path(&self) -> PathBuf {
+        self.root_path.join(DIRECTORY)
+    }
+
+    /// A path of the tree, for messages.
+    pub fn shown(&self, relative: &[u8]) -> PathBuf {
+        self.root_path.join(OsStr::from_bytes(relative))
+    }
+
+    /// The checkpoints that can be restored, oldest first.
+    pub fn entries(&self) -> Result<Vec<Entry>> {
+        index::read(&self.directory, &self.path())
+    }
+
+    /// The checkpoint `wanted`, or the newest.
+    pub fn entry(&self, wanted: Option<u64>) -> Result<Entry> {
+        let entries = self.entries()?;
+        let found = match wanted {
+            Some(index) => entries.iter().find(|entry| entry.index == index),
+            None => entries.last(),
+        };
+        let missing = || Error::NoSuchIndex { wanted: wanted.unwrap_or(0), store: self.path() };
+        found.cloned().ok_or_else(missing)
+    }
+
+    /// A new name under which a file can be kept, relative to the root: `kept/interval.pid.number`.
+    pub fn kept_name(interval: u64) -> Vec<u8> {
+        let pid = rustix::process::getpid().as_raw_nonzero();
+        let number = KEPT_SO_FAR.fetch_add(1, Ordering::Relaxed);
+        format!("{KEPT}/{interval}.{pid}.{number}").into_bytes()
+    }
+
+    /// Removes the kept files whose interval is `unwanted`.
+    pub fn remove_kept(&self, unwanted: impl Fn(u64) -> bool) -> Result<()> {
+        let failed = |cause| Error::system("clean", self.root_path.join(KEPT))(cause);
+        for name in names_in(self.root(), KEPT.as_bytes()).map_err(failed)? {
+            let interval =
+                name.split(|byte| *byte == b'.').next().and_then(|digits| std::str::from_utf8(digits).ok());
+            if interval.and_then(|digits| digits.parse().ok()).is_some_and(&unwanted) {
+                let path = [KEPT.as_bytes(), b"/", &name].concat();
+                remove_tree(self.root(), &path).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what restores took away.
+    pub fn empty_trash(&self) -> Result<()> {
+        let failed = |cause| Error::system("clean", self.root_path.join(TRASH))(cause);
+        for name in names_in(self.root(), TRASH.as_bytes()).map_err(failed)? {
+            remove_tree(self.root(), &[TRASH.as_bytes(), b"/", &name].concat()).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Writes down that the job ended by itself.
+    pub fn mark_ended(&self) -> Result<()> {
+        index::replace_file(&self.directory, &self.path(), "ended.new", ENDED, b"")
+    }
+
+    /// Whether the job ended by itself.
+    pub fn has_ended(&self) -> bool {
+        rustix::fs::statat(&self.directory, ENDED, AtFlags::empty()).is_ok()
+    }
+
+    /// Takes [`Store::mark_ended`] back: the job goes on.
+    pub fn unmark_ended(&self) -> Result<()> {
+        index::remove_file(&self.directory, &self.path(), ENDED)
+    }
+}
+
+fn open_directory(path: PathBuf) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(&path, flags, Permissions::empty()).map_err(Error::system("open", path))
+}
+
+fn open_file(directory: &OwnedFd, shown: &Path, name: &str, flags: OFlags) -> Result<OwnedFd> {
+    let file =
+        rustix::fs::openat(directory, name, flags | OFlags::CLOEXEC, Permissions::from_raw_mode(0o600));
+    file.map_err(Error::system("open", shown.join(name)))
+}
+
+fn write_manifest(options: &Options) -> Result<String> {
+    let mut key: Key = [0; 32];
+    getrandom::fill(&mut key)
+        .map_err(|error| Error::Refused(format!("cannot draw a key for the store: {error}")))?;
+    let key = blake3::Hash::from_bytes(key).to_hex();
+    let (mode, synced) = (options.mode.name(), options.synced);
+    let trigger = options.trigger.as_deref().map(|path| hex(path.as_os_str().as_bytes())).unwrap_or_default();
+    Ok(format!("{VERSION_LINE}\nkey {key}\nmode {mode}\nsynced {synced}\ntrigger {trigger}\nend\n"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
+    pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
+}
+
+fn parse_manifest(bytes: &[u8]) -> Option<(Key, Options)> {
+    let text = std::str::from_utf8(bytes).ok()?.strip_prefix(VERSION_LINE)?;
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    field("end")?;
+    let trigger = unhex(field("trigger ")?)?;
+    let options = Options {
+        mode: Mode::parse(field("mode ")?)?,
+        synced: field("synced ")?.parse().ok()?,
+        trigger: (!trigger.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&trigger))),
+    };
+    Some((*blake3::Hash::from_hex(field("key ")?).ok()?.as_bytes(), options))
+}
+
+/// The names in the directory `path` below `root`.
+pub(crate) fn names_in(root: BorrowedFd<'_>, path: &[u8]) -> std::result::Result<Vec<Vec<u8>>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let directory = rustix::fs::openat(root, path, flags, Permissions::empty())?;
+    let mut buffer = Vec::with_capacity(32 * 1024);
+    let mut reader = RawDir::new(directory, buffer.spare_capacity_mut());
+    let mut names = Vec::new();
+    while let Some(entry) = reader.next() {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Removes a file or a whole directory; that it is not there is no error.
+pub(crate) fn remove_tree(root: BorrowedFd<'_>, path: &[u8]) -> std::result::Result<(), Errno> {
+    match rustix::fs::unlinkat(root, path, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR) => {}
+        Err(cause) => return Err(cause),
+    }
+    for name in names_in(root, path)? {
+        remove_tree(root, &[path, b"/", &name].concat())?;
+    }
+    rustix::fs::unlinkat(root, path, AtFlags::REMOVEDIR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_opens_with_the_options_it_was_created_with() {
+        let root = tempfile::tempdir().unwrap();
+        let options = Options { mode: Mode::Single, synced: true, trigger: Some("out/ck.done".into()) };
+        Store::create(root.path(), &options).unwrap();
+        let store = Store::open(root.path()).unwrap();
+        assert_eq!(store.options, options);
+        assert!(store.entries().unwrap().is_empty());
+        assert!(!store.has_ended());
+    }
+
+    #[test]
+    fn a_cut_manifest_is_called_damaged() {
+        let root = tempfile::tempdir().unwrap();
+        Store::create(root.path(), &Options::default()).unwrap();
+        let manifest = root.path().join(DIRECTORY).join(MANIFEST);
+        let text = std::fs::read(&manifest).unwrap();
+        std::fs::write(&manifest, &text[..text.len() - 4]).unwrap();
+        assert!(matches!(Store::open(root.path()), Err(Error::Damaged { .. })));
+    }
+
+    #[test]
+    fn kept_files_of_unwanted_intervals_are_removed_with_what_is_in_them() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::create(root.path(), &Options::default()).unwrap();
+        let kept = root.path().join(KEPT);
+        std::fs::create_dir_all(kept.join("3.1.1/below")).unwrap();
+        std::fs::write(kept.join("4.1.1"), "x").unwrap();
+        store.remove_kept(|interval| interval < 4).unwrap();
+        assert!(!kept.join("3.1.1").exists() && kept.join("4.1.1").exists());
+    }
+}

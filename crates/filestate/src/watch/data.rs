@@ -1,0 +1,226 @@
+//! Before calls on open files: which old contents must be in the log before the kernel may overwrite them.
+//!
+//! A file's length is stated once per interval, before its first change. Only bytes below that length existed at the
+//! checkpoint, so appending never saves anything, and neither does anything that is written to a file born in the
+//! interval. What is overwritten is saved once per interval, in whole blocks.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::table::Free;
+use super::{Decision, Next, PhysicalFile, State, Watch};
+use crate::mapped::{self, save_range, size_record};
+use crate::record::Inode;
+
+/// Ranges are saved in multiples of this: neighbouring small writes then share one record.
+const BLOCK_BYTES: u64 = 4096;
+
+/// A change to an open file that is about to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// `length` bytes are written at the file offset (at the end, if the descriptor appends).
+    Here {
+        /// How many bytes.
+        length: u64,
+    },
+    /// `length` bytes are written at `offset`.
+    At {
+        /// Where.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
+    /// The file is cut or extended to `size` bytes.
+    Resize {
+        /// The new length.
+        size: u64,
+    },
+    /// Everything from `offset` on may move or change.
+    From {
+        /// Where the change begins.
+        offset: u64,
+    },
+    /// Only the length or the times change.
+    Touch,
+}
+
+impl Watch {
+    /// Whether `change` to the file behind the watched descriptor `fd` is already known to destroy nothing: then it
+    /// needs no decision. Takes no lock and allocates nothing, so that it is also right inside a signal handler. The
+    /// caller must be inside a call ([`Control::enter`](crate::control::Control::enter)).
+    #[inline]
+    pub fn is_free(&self, fd: RawFd, change: Change) -> bool {
+        let asked = if matches!(change, Change::Here { .. }) { Free::Here } else { Free::All };
+        self.table.is_free(fd, self.control.generation(), asked)
+    }
+
+    /// States what `change` to the file behind the watched descriptor `fd` will destroy. `nested` is set when the call
+    /// interrupts another one of the same thread (a signal handler during the real call).
+    pub fn before(&self, fd: BorrowedFd<'_>, change: Change, nested: bool) -> Next<'_> {
+        let inside = self.control.enter(nested);
+        match self.state_change(fd, change) {
+            Ok(()) => Next::CallReal(Some(inside)),
+            Err(cause) => Next::Fail(cause),
+        }
+    }
+
+    fn state_change(&self, fd: BorrowedFd<'_>, change: Change) -> Decision<()> {
+        let number = fd.as_raw_fd();
+        let mut state = self.state();
+        let Some(descriptor) = state.descriptors.get(&number).copied() else { return Ok(()) };
+        let file = state.files.entry(descriptor.inode).or_default();
+        if !self.has_something_to_lose(file, fd)? {
+            self.table.set_free(number, state.generation, Free::All);
+            return Ok(());
+        }
+        if descriptor.append && matches!(change, Change::Here { .. }) {
+            self.table.set_free(number, state.generation, Free::Here);
+            return Ok(());
+        }
+        let range = destroyed(fd, change)?;
+        self.save(file, fd, descriptor.inode, range)?;
+        if file.saved.covers(0..file.size.unwrap_or(u64::MAX)) {
+            // All that stood there at the checkpoint is in the log.
+            self.table.set_free(number, state.generation, Free::All);
+        }
+        Ok(())
+    }
+
+    /// As [`Watch::before`], for a file that the program has not opened: `probe` is a descriptor without access.
+    pub fn before_path(&self, probe: BorrowedFd<'_>, change: Change) -> Next<'_> {
+        let inside = self.control.enter(false);
+        match self.state_change_of_path(probe, change) {
+            Ok(()) => Next::CallReal(Some(inside)),
+            Err(cause) => Next::Fail(cause),
+        }
+    }
+
+    fn state_change_of_path(&self, probe: BorrowedFd<'_>, change: Change) -> Decision<()> {
+        let stat = rustix::fs::fstat(probe)?;
+        if self.path_of(probe, &stat)?.is_none() {
+            return Ok(());
+        }
+        let mut state = self.state();
+        let inode = Inode(stat.st_ino);
+        let file = state.files.entry(inode).or_default();
+        if !self.has_something_to_lose(file, probe)? {
+            return Ok(());
+        }
+        self.save(file, probe, inode, destroyed(probe, change)?)
+    }
+
+    /// Measures the file at its first change in this interval; false when it held nothing at the checkpoint.
+    fn has_something_to_lose(&self, file: &mut PhysicalFile, fd: BorrowedFd<'_>) -> Decision<bool> {
+        if file.born {
+            return Ok(false);
+        }
+        if file.size.is_none() {
+            let stat = rustix::fs::fstat(fd)?;
+            let path = self.path_of(fd, &stat)?.unwrap_or_default();
+            self.store.log.append(&size_record(&stat, path))?;
+            file.size = Some(stat.st_size.cast_unsigned());
+        }
+        Ok(file.size != Some(0))
+    }
+
+    fn save(
+        &self,
+        file: &mut PhysicalFile,
+        fd: BorrowedFd<'_>,
+        inode: Inode,
+        range: Range<u64>,
+    ) -> Decision<()> {
+        let size = file.size.unwrap_or(0);
+        let from = range.start / BLOCK_BYTES * BLOCK_BYTES;
+        let to = range.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX).min(size);
+        if range.is_empty() || from >= to || file.saved.covers(from..to) {
+            return Ok(());
+        }
+        let readable = readable(fd)?;
+        for gap in file.saved.gaps(from..to) {
+            save_range(&self.store.log, readable.as_fd(), inode, gap.clone())?;
+            file.saved.insert(gap);
+        }
+        Ok(())
+    }
+
+    /// The file behind `fd` is being mapped shared and writable: its range is saved now and in every later interval.
+    pub fn before_mapping(&self, fd: BorrowedFd<'_>, range: Range<u64>, nested: bool) -> Next<'_> {
+        let change = Change::At { offset: range.start, length: range.end - range.start };
+        let next = self.before(fd, change, nested);
+        if !matches!(next, Next::CallReal(_)) {
+            return next;
+        }
+        let noted = rustix::fs::fstat(fd).and_then(|stat| {
+            let path = self.path_of(fd, &stat)?.unwrap_or_default();
+            mapped::note(&self.store, Inode(stat.st_ino), &path, range)
+        });
+        noted.map_or_else(Next::Fail, |()| next)
+    }
+
+    /// The file behind the new descriptor came into being with this call.
+    pub fn born(&self, fd: BorrowedFd<'_>) {
+        if let Ok(stat) = rustix::fs::fstat(fd) {
+            self.state().set_born(Inode(stat.st_ino));
+        }
+    }
+
+    /// The number of files known in this interval: for tests and reports.
+    pub fn files_known(&self) -> usize {
+        self.state().files.len()
+    }
+}
+
+impl State {
+    pub(super) fn set_born(&mut self, inode: Inode) {
+        self.files.insert(inode, PhysicalFile { born: true, ..PhysicalFile::default() });
+    }
+
+    pub(super) fn is_born(&self, inode: Inode) -> bool {
+        self.files.get(&inode).is_some_and(|file| file.born)
+    }
+
+    pub(super) fn forget(&mut self, inode: Inode) {
+        self.files.remove(&inode);
+    }
+}
+
+/// The range of old contents that `change` may destroy.
+fn destroyed(fd: BorrowedFd<'_>, change: Change) -> Decision<Range<u64>> {
+    Ok(match change {
+        Change::Here { length } => {
+            let offset = rustix::fs::tell(fd)?;
+            offset..offset.saturating_add(length)
+        }
+        Change::At { offset, length } => offset..offset.saturating_add(length),
+        Change::Resize { size } => size..u64::MAX,
+        Change::From { offset } => offset..u64::MAX,
+        Change::Touch => 0..0,
+    })
+}
+
+/// A descriptor that can read: the given one, or the same file opened again.
+enum Readable<'fd> {
+    Given(BorrowedFd<'fd>),
+    Opened(OwnedFd),
+}
+
+impl AsFd for Readable<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Given(fd) => *fd,
+            Self::Opened(fd) => fd.as_fd(),
+        }
+    }
+}
+
+fn readable(fd: BorrowedFd<'_>) -> Decision<Readable<'_>> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    if !flags.contains(OFlags::PATH) && flags & OFlags::ACCMODE == OFlags::RDWR {
+        return Ok(Readable::Given(fd));
+    }
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(Readable::Opened(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
+}

@@ -1,0 +1,180 @@
+//! What must be stated before which call: the decisions of the preload library, in safe code and without its hooks, so
+//! that tests can drive them with ordinary descriptors.
+//!
+//! A hook asks before the real call and gets a [`Next`]. What a process knows about the current interval (which files
+//! were measured, which ranges saved, which files were born in it) is private to it and only spares work: two processes
+//! that both save the same range write two statements, and undoing newest first ends at the older one.
+//!
+//! | module | decides for |
+//! |---|---|
+//! | [`data`] | calls on open files: write, truncate, map |
+//! | [`names`] | calls on names: create, delete, rename, link |
+//! | [`place`] | what a name or a descriptor refers to, and whether it is protected |
+//! | `table` | one word per descriptor, the lock-free way past all of this |
+
+pub mod data;
+pub mod names;
+pub mod place;
+mod table;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use crate::control::{Control, Inside};
+use crate::error::Result;
+use crate::extents::Extents;
+use crate::record::Inode;
+use crate::store::Store;
+use table::Table;
+
+/// What a hook does next.
+#[derive(Debug)]
+pub enum Next<'watch> {
+    /// Call the real function while holding this; nothing else is to be done.
+    CallReal(Option<Inside<'watch>>),
+    /// The call has been carried out; report success.
+    Done,
+    /// The call must not be made: report this error.
+    Fail(Errno),
+}
+
+/// The result inside decisions: an `Errno` becomes [`Next::Fail`].
+pub type Decision<T> = std::result::Result<T, Errno>;
+
+impl<'watch> From<Decision<Next<'watch>>> for Next<'watch> {
+    fn from(decision: Decision<Next<'watch>>) -> Self {
+        decision.unwrap_or_else(Next::Fail)
+    }
+}
+
+/// What this process knows about the current interval.
+#[derive(Debug, Default)]
+pub struct State {
+    generation: u64,
+    /// The physical files (PIF): shared by all descriptors that are open on them.
+    files: HashMap<Inode, PhysicalFile>,
+    /// The watched descriptors (FIT): which file each number refers to.
+    descriptors: HashMap<RawFd, Descriptor>,
+}
+
+/// A physical file in the current interval (Metamori's PIF, figure 4.3).
+#[derive(Debug, Default)]
+struct PhysicalFile {
+    /// Its length when it was first touched in this interval; `None` before.
+    size: Option<u64>,
+    /// The ranges whose old contents are in the log.
+    saved: Extents,
+    /// It came into being in this interval: there is nothing to go back to.
+    born: bool,
+}
+
+/// An open descriptor that can change a protected file (Metamori's FIT, figure 4.2; its seek pointer, dup list and
+/// flags are the kernel's own).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Descriptor {
+    inode: Inode,
+    append: bool,
+}
+
+/// The watch over one protected tree, in one process.
+#[derive(Debug)]
+pub struct Watch {
+    /// The store of the tree.
+    pub store: Store,
+    /// The page shared with the other processes of the run.
+    pub control: Control,
+    device: u64,
+    /// The root's canonical path, ending with a slash.
+    prefix: Vec<u8>,
+    table: Table,
+    state: Mutex<State>,
+}
+
+impl Watch {
+    /// Watches the tree of `store`.
+    pub fn new(store: Store, control: Control) -> Result<Self> {
+        use crate::error::Error;
+        let root = store.root_path().to_owned();
+        let device = rustix::fs::fstat(store.root()).map_err(Error::system("inspect", &root))?.st_dev;
+        let mut prefix = place::descriptor_path(store.root()).map_err(Error::system("locate", &root))?;
+        if prefix.last() != Some(&b'/') {
+            prefix.push(b'/');
+        }
+        Ok(Self { store, control, device, prefix, table: Table::new(), state: Mutex::default() })
+    }
+
+    /// Whether calls that change the file behind `fd` must ask first. Two loads; no lock.
+    #[inline]
+    pub fn is_watched(&self, fd: RawFd) -> bool {
+        self.table.is_watched(fd)
+    }
+
+    /// The state, with what is void since the last checkpoint or restore forgotten.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = self.control.generation();
+        if state.generation != generation {
+            state.generation = generation;
+            state.files.clear();
+        }
+        state
+    }
+
+    /// Looks at the new descriptor `fd` and watches it if it can change a protected file.
+    pub fn adopt(&self, fd: impl AsFd, number: RawFd) {
+        let found = self.inspect(fd.as_fd()).ok().flatten();
+        self.set(number, found);
+    }
+
+    fn set(&self, number: RawFd, descriptor: Option<Descriptor>) {
+        let mut state = self.state();
+        match descriptor.filter(|_| self.table.watch(number)) {
+            Some(descriptor) => drop(state.descriptors.insert(number, descriptor)),
+            None => {
+                self.table.unwatch(number);
+                state.descriptors.remove(&number);
+            }
+        }
+    }
+
+    /// `copy` is now the same open file as `original`.
+    pub fn duplicated(&self, original: RawFd, copy: RawFd) {
+        if self.is_watched(original) || self.is_watched(copy) {
+            let descriptor = self.state().descriptors.get(&original).copied();
+            self.set(copy, descriptor);
+        }
+    }
+
+    /// `fd` is being closed.
+    pub fn closed(&self, fd: RawFd) {
+        if self.is_watched(fd) {
+            self.set(fd, None);
+        }
+    }
+
+    /// Every watched descriptor in `first..=last` is being closed.
+    pub fn closed_range(&self, first: RawFd, last: RawFd) {
+        let numbers: Vec<RawFd> = self.state().descriptors.keys().copied().collect();
+        for fd in numbers.into_iter().filter(|fd| (first..=last).contains(fd)) {
+            self.set(fd, None);
+        }
+    }
+
+    /// The status flags of `fd` were changed.
+    pub fn flags_changed(&self, fd: RawFd, append: bool) {
+        let known = self.state().descriptors.get(&fd).copied();
+        if let Some(descriptor) = known {
+            self.set(fd, Some(Descriptor { append, ..descriptor }));
+        }
+    }
+
+    /// The descriptors that the watch itself holds open: programs must not close them.
+    pub fn own_descriptors(&self) -> [RawFd; 3] {
+        use std::os::fd::AsRawFd;
+        let directory: &OwnedFd = self.store.directory();
+        [self.store.root().as_raw_fd(), directory.as_raw_fd(), self.store.log.as_fd().as_raw_fd()]
+    }
+}

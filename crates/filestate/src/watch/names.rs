@@ -1,0 +1,316 @@
+//! Before calls on names: creating, deleting, renaming and linking.
+//!
+//! Nothing that existed at the checkpoint is ever destroyed: a file that the program deletes or replaces is moved, or
+//! linked, into the store, inode and all; what was born in the interval is simply deleted. The statement comes first,
+//! so a crash between it and the call leaves a statement about a move that did not happen, which restore passes over.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+
+use super::data::Change;
+use super::place::Place;
+use super::{Decision, Next, Watch};
+use crate::control::Inside;
+use crate::record::{Inode, Record};
+use crate::store::Store;
+
+/// An open call between its question and its answer.
+#[derive(Debug)]
+pub struct Opening<'watch> {
+    _inside: Option<Inside<'watch>>,
+    creates: bool,
+}
+
+/// How an open call goes on.
+#[derive(Debug)]
+pub enum Open<'watch> {
+    /// Call the real function, then hand what it returned to [`Watch::opened`].
+    CallReal(Opening<'watch>),
+    /// The call must not be made.
+    Fail(Errno),
+}
+
+impl Watch {
+    /// Before `open` with flags that may create or cut a file. Opening for reading need not ask.
+    pub fn before_open(&self, directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Open<'_> {
+        match self.prepare_open(directory, path, flags) {
+            Ok(opening) => Open::CallReal(opening),
+            Err(cause) => Open::Fail(cause),
+        }
+    }
+
+    fn prepare_open(&self, directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Decision<Opening<'_>> {
+        let plain = Opening { _inside: None, creates: false };
+        if !flags.intersects(OFlags::CREATE | OFlags::TRUNC) || flags.contains(OFlags::PATH) {
+            return Ok(plain);
+        }
+        match probe(directory, path, flags.contains(OFlags::NOFOLLOW)) {
+            Ok(existing)
+                if flags.contains(OFlags::TRUNC) && !flags.contains(OFlags::CREATE | OFlags::EXCL) =>
+            {
+                match self.before_path(existing.as_fd(), Change::Resize { size: 0 }) {
+                    Next::CallReal(inside) => Ok(Opening { _inside: inside, creates: false }),
+                    Next::Done => Ok(plain),
+                    Next::Fail(cause) => Err(cause),
+                }
+            }
+            Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {
+                let Some(place) = self.place_to_create(directory, path) else { return Ok(plain) };
+                let inside = self.control.enter(false);
+                self.store.log.append(&Record::Absent { path: place.path })?;
+                Ok(Opening { _inside: Some(inside), creates: true })
+            }
+            _ => Ok(plain),
+        }
+    }
+
+    /// After an open call succeeded with the descriptor `fd`, number `number`.
+    pub fn opened(&self, fd: BorrowedFd<'_>, number: i32, opening: Opening<'_>) {
+        if opening.creates {
+            self.born(fd);
+        }
+        self.adopt(fd, number);
+    }
+
+    /// Before a call that creates a name other than by opening: `mkdir`, `symlink`, `link`, `mknod`.
+    pub fn before_create(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Next<'_> {
+        let Some(place) = self.place(directory, path) else { return Next::CallReal(None) };
+        let inside = self.control.enter(false);
+        let stated = self.stat_at(&place).and_then(|standing| match standing {
+            Some(_) => Ok(()),
+            None => self.store.log.append(&Record::Absent { path: place.path }),
+        });
+        stated.map_or_else(Next::Fail, |()| Next::CallReal(Some(inside)))
+    }
+
+    /// After `mkdir` made the directory: it was born in this interval.
+    pub fn made_directory(&self, directory: BorrowedFd<'_>, path: &[u8]) {
+        let Some(place) = self.place(directory, path) else { return };
+        if let Ok(Some(stat)) = self.stat_at(&place) {
+            self.state().set_born(Inode(stat.st_ino));
+        }
+    }
+
+    /// Before `unlink`.
+    pub fn before_unlink(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Next<'_> {
+        self.before_removal(directory, path, |stat| !is_directory(stat) && path.last() != Some(&b'/'))
+    }
+
+    /// Before `rmdir`.
+    pub fn before_rmdir(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Next<'_> {
+        self.before_removal(directory, path, |stat| {
+            is_directory(stat) && self.place(directory, path).is_some_and(|place| self.is_empty(&place))
+        })
+    }
+
+    fn is_empty(&self, place: &Place) -> bool {
+        crate::store::names_in(self.store.root(), &place.path).is_ok_and(|names| names.is_empty())
+    }
+
+    fn before_removal(
+        &self,
+        directory: BorrowedFd<'_>,
+        path: &[u8],
+        will_succeed: impl FnOnce(&Stat) -> bool,
+    ) -> Next<'_> {
+        let Some(place) = self.place(directory, path) else { return Next::CallReal(None) };
+        let inside = self.control.enter(false);
+        self.remove(&place, inside, will_succeed).into()
+    }
+
+    fn remove<'watch>(
+        &self,
+        place: &Place,
+        inside: Inside<'watch>,
+        will_succeed: impl FnOnce(&Stat) -> bool,
+    ) -> Decision<Next<'watch>> {
+        let Some(stat) = self.stat_at(place)?.filter(will_succeed) else {
+            return Ok(Next::CallReal(Some(inside)));
+        };
+        if self.forget_if_born(&stat) {
+            return Ok(Next::CallReal(Some(inside)));
+        }
+        let kept = self.state_keeping(place, &stat)?;
+        let root = self.store.root();
+        rustix::fs::renameat_with(
+            root,
+            place.path.as_slice(),
+            root,
+            kept.as_slice(),
+            RenameFlags::NOREPLACE,
+        )?;
+        Ok(Next::Done)
+    }
+
+    /// Whether the last name of a file born in this interval is going away: then there is nothing to keep.
+    fn forget_if_born(&self, stat: &Stat) -> bool {
+        let inode = Inode(stat.st_ino);
+        let mut state = self.state();
+        let gone = state.is_born(inode) && (stat.st_nlink == 1 || is_directory(stat));
+        if gone {
+            state.forget(inode);
+        }
+        gone
+    }
+
+    /// States that what stands at `place` moves into the store, and returns where to.
+    fn state_keeping(&self, place: &Place, stat: &Stat) -> Decision<Vec<u8>> {
+        let kept = Store::kept_name(self.control.interval());
+        self.state_move(stat, &place.path, &kept)?;
+        Ok(kept)
+    }
+
+    fn state_move(&self, stat: &Stat, from: &[u8], to: &[u8]) -> Decision<()> {
+        let directory = is_directory(stat);
+        let inode = Inode(stat.st_ino);
+        self.store.log.append(&Record::Moved { inode, from: from.to_vec(), to: to.to_vec(), directory })
+    }
+
+    /// Before `rename` of `old` to `new`.
+    pub fn before_rename(
+        &self,
+        old: (BorrowedFd<'_>, &[u8]),
+        new: (BorrowedFd<'_>, &[u8]),
+        flags: RenameFlags,
+    ) -> Next<'_> {
+        let (from, to) = (self.place(old.0, old.1), self.place(new.0, new.1));
+        if from.is_none() && to.is_none() {
+            return Next::CallReal(None);
+        }
+        let inside = self.control.enter(false);
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let stated = match (&from, &to) {
+            (Some(from), Some(to)) if exchange => self.state_exchange(from, to),
+            (Some(from), None) => self.state_moving_out(from),
+            (from, Some(to)) => match self.rename_into(old, from.as_ref(), to, flags) {
+                Ok(true) => return Next::Done,
+                other => other.map(drop),
+            },
+            (None, None) => Ok(()),
+        };
+        stated.map_or_else(Next::Fail, |()| Next::CallReal(Some(inside)))
+    }
+
+    /// States a rename to `to`, from inside or outside the tree. When it replaces a file that must be kept, it is
+    /// carried out here (true), else left to the caller.
+    fn rename_into(
+        &self,
+        old: (BorrowedFd<'_>, &[u8]),
+        from: Option<&Place>,
+        to: &Place,
+        flags: RenameFlags,
+    ) -> Decision<bool> {
+        let Ok(moved) = rustix::fs::statat(old.0, old.1, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(false) };
+        if from.is_some_and(|from| lies_below(to, from)) {
+            return Ok(false);
+        }
+        let replaced = self.stat_at(to)?;
+        if replaced.as_ref().is_some_and(|replaced| self.has_no_effect(&moved, replaced, to, flags)) {
+            return Ok(false);
+        }
+        let kept = match &replaced {
+            Some(replaced) if !self.forget_if_born(replaced) => Some(self.state_keeping(to, replaced)?),
+            Some(_) => None,
+            None if from.is_none() => {
+                return self.store.log.append(&Record::Absent { path: to.path.clone() }).map(|()| false);
+            }
+            None => None,
+        };
+        // By its resolved name: the given one may lead through a link that the exchange replaces.
+        let mut old = old;
+        if let Some(from) = from {
+            self.state_move(&moved, &from.path, &to.path)?;
+            old = (self.store.root(), &from.path);
+        }
+        kept.map_or(Ok(false), |kept| self.replace_and_keep(old, to, &kept).map(|()| true))
+    }
+
+    /// Whether a rename of `moved` onto `replaced` fails or does nothing.
+    fn has_no_effect(&self, moved: &Stat, replaced: &Stat, to: &Place, flags: RenameFlags) -> bool {
+        flags.contains(RenameFlags::NOREPLACE)
+            || is_directory(moved) != is_directory(replaced)
+            || (is_directory(replaced) && !self.is_empty(to))
+            || replaced.st_ino == moved.st_ino
+    }
+
+    /// Renames `old` to `to` so that what stood there ends at `kept`, and `to` always names one of the two. An exchange
+    /// does that and moves the very name, so that descriptors open on the replaced file tell where it is; where the
+    /// file system has none, the replaced file gets a second name first.
+    fn replace_and_keep(&self, old: (BorrowedFd<'_>, &[u8]), to: &Place, kept: &[u8]) -> Decision<()> {
+        let (root, to) = (self.store.root(), to.path.as_slice());
+        match rustix::fs::renameat_with(old.0, old.1, root, to, RenameFlags::EXCHANGE) {
+            Ok(()) => rustix::fs::renameat(old.0, old.1, root, kept),
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                rustix::fs::linkat(root, to, root, kept, AtFlags::empty())?;
+                rustix::fs::renameat(old.0, old.1, root, to)
+            }
+            Err(cause) => Err(cause),
+        }
+    }
+
+    fn state_exchange(&self, from: &Place, to: &Place) -> Decision<()> {
+        let (Some(one), Some(other)) = (self.stat_at(from)?, self.stat_at(to)?) else { return Ok(()) };
+        if one.st_ino == other.st_ino || lies_below(from, to) || lies_below(to, from) {
+            return Ok(());
+        }
+        // As three moves by way of a name of ours: each of them can be followed and undone by itself.
+        let between = Store::kept_name(self.control.interval());
+        self.state_move(&one, &from.path, &between)?;
+        self.state_move(&other, &to.path, &from.path)?;
+        self.state_move(&one, &between, &to.path)
+    }
+
+    fn state_moving_out(&self, from: &Place) -> Decision<()> {
+        let Some(stat) = self.stat_at(from)?.filter(|stat| !is_directory(stat)) else { return Ok(()) };
+        let kept = self.state_keeping(from, &stat)?;
+        let root = self.store.root();
+        rustix::fs::linkat(root, from.path.as_slice(), root, kept.as_slice(), AtFlags::empty())
+    }
+
+    /// Before a call that changes the file at `path` without opening it: `truncate`, `utimensat`.
+    pub fn before_path_change(&self, directory: BorrowedFd<'_>, path: &[u8], change: Change) -> Next<'_> {
+        match probe(directory, path, false) {
+            Ok(existing) => self.before_path(existing.as_fd(), change),
+            Err(_) => Next::CallReal(None),
+        }
+    }
+
+    /// Before `chmod` and its kin; `path` `None` means `directory` itself.
+    pub fn before_mode(&self, directory: BorrowedFd<'_>, path: Option<&[u8]>) -> Next<'_> {
+        let existing = match path {
+            Some(path) => probe(directory, path, false),
+            None => rustix::io::fcntl_dupfd_cloexec(directory, 0),
+        };
+        let Ok(existing) = existing else { return Next::CallReal(None) };
+        let inside = self.control.enter(false);
+        self.state_mode(existing.as_fd()).map_or_else(Next::Fail, |()| Next::CallReal(Some(inside)))
+    }
+
+    fn state_mode(&self, existing: BorrowedFd<'_>) -> Decision<()> {
+        let stat = rustix::fs::fstat(existing)?;
+        match self.path_of_any(existing, &stat)? {
+            Some(path) => {
+                let bits = stat.st_mode & 0o7777;
+                self.store.log.append(&Record::Mode { inode: Inode(stat.st_ino), path, bits })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether `place` lies somewhere below `directory`: the kernel moves nothing into itself.
+fn lies_below(place: &Place, directory: &Place) -> bool {
+    place.path.strip_prefix(directory.path.as_slice()).is_some_and(|rest| rest.starts_with(b"/"))
+}
+
+fn is_directory(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}
+
+/// The file at `path`, opened without access: no permission needed, no side effect, no waiting.
+fn probe(directory: BorrowedFd<'_>, path: &[u8], no_follow: bool) -> Decision<OwnedFd> {
+    let follow = if no_follow { OFlags::NOFOLLOW } else { OFlags::empty() };
+    rustix::fs::openat(directory, path, OFlags::PATH | OFlags::CLOEXEC | follow, Mode::empty())
+}

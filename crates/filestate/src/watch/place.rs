@@ -1,0 +1,182 @@
+//! What a name or a descriptor refers to, and whether it lies in the protected tree.
+//!
+//! The one idea: the kernel resolves names, not we. A directory is opened without access (`O_PATH`) and asked for its
+//! canonical path, so symbolic links, `..` and the working directory need no code here.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::{Decision, Descriptor, Watch};
+use crate::record::{Inode, RelativePath};
+use crate::store::DIRECTORY;
+
+/// How many symbolic links are followed, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// A name in the protected tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The path relative to the root.
+    pub path: RelativePath,
+}
+
+/// The canonical path of an open file, as the kernel tells it.
+pub fn descriptor_path(fd: BorrowedFd<'_>) -> Decision<Vec<u8>> {
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(rustix::fs::readlink(link, Vec::new())?.into_bytes())
+}
+
+impl Watch {
+    /// The path below the root, if `canonical` lies there and not in the store.
+    fn relative(&self, canonical: &[u8]) -> Option<RelativePath> {
+        let rest = canonical.strip_prefix(self.prefix.as_slice())?;
+        let in_store = rest
+            .strip_prefix(DIRECTORY.as_bytes())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"));
+        (!in_store && !rest.is_empty()).then(|| rest.to_vec())
+    }
+
+    /// Whether the canonical path lies in the protected tree.
+    pub fn contains(&self, canonical: &[u8]) -> bool {
+        self.relative_or_kept(canonical).is_some()
+    }
+
+    /// The path of a file that was deleted into the store while open: its later changes are stated there.
+    fn relative_or_kept(&self, canonical: &[u8]) -> Option<RelativePath> {
+        let rest = canonical.strip_prefix(self.prefix.as_slice())?;
+        (rest.starts_with(crate::store::KEPT.as_bytes()) || self.relative(canonical).is_some())
+            .then(|| rest.to_vec())
+    }
+
+    /// The path of the open file `fd` if it is a protected regular file.
+    pub(super) fn path_of(&self, fd: BorrowedFd<'_>, stat: &Stat) -> Decision<Option<RelativePath>> {
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Ok(None);
+        }
+        self.path_of_any(fd, stat)
+    }
+
+    /// The path of the open file `fd`, of whatever kind, if it is protected.
+    pub(super) fn path_of_any(&self, fd: BorrowedFd<'_>, stat: &Stat) -> Decision<Option<RelativePath>> {
+        if stat.st_dev != self.device {
+            return Ok(None);
+        }
+        Ok(self.relative_or_kept(&descriptor_path(fd)?))
+    }
+
+    /// The descriptor's entry, if it can change a protected file.
+    pub(super) fn inspect(&self, fd: BorrowedFd<'_>) -> Decision<Option<Descriptor>> {
+        let flags = rustix::fs::fcntl_getfl(fd)?;
+        if flags.contains(OFlags::PATH) || flags & OFlags::ACCMODE == OFlags::RDONLY {
+            return Ok(None);
+        }
+        let stat = rustix::fs::fstat(fd)?;
+        let descriptor = Descriptor { inode: Inode(stat.st_ino), append: flags.contains(OFlags::APPEND) };
+        Ok(self.path_of(fd, &stat)?.map(|_| descriptor))
+    }
+
+    /// Where the last part of `path` stands, its directory resolved, the last part not followed. `None` outside the
+    /// tree, and wherever the real call will fail by itself.
+    pub fn place(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Option<Place> {
+        let trimmed = trim_slashes(path);
+        let (parent, name) = match trimmed.iter().rposition(|byte| *byte == b'/') {
+            Some(0) => (b"/".as_slice(), trimmed.get(1..)?),
+            Some(at) => (trimmed.get(..at)?, trimmed.get(at + 1..)?),
+            None => (b".".as_slice(), trimmed),
+        };
+        if name.is_empty() || name == b"." || name == b".." {
+            return None;
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = rustix::fs::openat(directory, parent, flags, Mode::empty()).ok()?;
+        if rustix::fs::fstat(&parent).ok()?.st_dev != self.device {
+            return None;
+        }
+        let mut canonical = descriptor_path(parent.as_fd()).ok()?;
+        if canonical.last() != Some(&b'/') {
+            canonical.push(b'/');
+        }
+        canonical.extend_from_slice(name);
+        self.relative(&canonical).map(|path| Place { path })
+    }
+
+    /// Where creating `path` would put the new file: as [`Watch::place`], the last part followed while it is a
+    /// symbolic link.
+    pub fn place_to_create(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Option<Place> {
+        let mut path = path.to_vec();
+        for _ in 0..LINKS_MAX {
+            match rustix::fs::readlinkat(directory, path.as_slice(), Vec::new()) {
+                Ok(target) => path = beside(&path, target.as_bytes()),
+                Err(_) => return self.place(directory, &path),
+            }
+        }
+        None
+    }
+
+    /// What stands at `place`; `None` when nothing does.
+    pub(super) fn stat_at(&self, place: &Place) -> Decision<Option<Stat>> {
+        match rustix::fs::statat(self.store.root(), place.path.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(cause) => Err(cause),
+        }
+    }
+}
+
+fn trim_slashes(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+    path.get(..end).unwrap_or_default()
+}
+
+/// The target of a symbolic link that stands at `path`.
+fn beside(path: &[u8], target: &[u8]) -> Vec<u8> {
+    let directory = path.iter().rposition(|byte| *byte == b'/').and_then(|at| path.get(..=at));
+    if target.starts_with(b"/") { target.to_vec() } else { [directory.unwrap_or_default(), target].concat() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Control;
+    use crate::store::{Options, Store};
+    use rustix::fs::CWD;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+
+    fn watch() -> (tempfile::TempDir, Watch) {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::create(root.path(), &Options::default()).unwrap();
+        let control = Control::open(&store).unwrap();
+        let watch = Watch::new(store, control).unwrap();
+        (root, watch)
+    }
+
+    #[test]
+    fn names_are_resolved_by_the_kernel() {
+        let (root, watch) = watch();
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("sub")).unwrap();
+        symlink(root.path().join("sub"), outside.path().join("in")).unwrap();
+        symlink(outside.path(), root.path().join("out")).unwrap();
+        let at =
+            |path: std::path::PathBuf| watch.place(CWD, path.as_os_str().as_bytes()).map(|place| place.path);
+        assert_eq!(at(root.path().join("sub/../sub/x")), Some(b"sub/x".to_vec()));
+        assert_eq!(at(outside.path().join("in/x")), Some(b"sub/x".to_vec()));
+        assert_eq!(at(root.path().join("out/x")), None);
+        assert_eq!(at(root.path().join(".stdchk-files/log")), None);
+        assert_eq!(at(root.path().join(".stdchk-filesystem")), Some(b".stdchk-filesystem".to_vec()));
+        assert_eq!(at(root.path().to_owned()), None);
+    }
+
+    #[test]
+    fn creating_through_a_dangling_link_creates_its_target() {
+        let (root, watch) = watch();
+        let outside = tempfile::tempdir().unwrap();
+        symlink(root.path().join("new"), outside.path().join("link")).unwrap();
+        let link = outside.path().join("link");
+        let place = watch.place_to_create(CWD, link.as_os_str().as_bytes()).unwrap();
+        assert_eq!(place.path, b"new");
+    }
+}

@@ -1,0 +1,116 @@
+//! One word per descriptor: whether it is watched, and whether its changes are already known to destroy nothing. This
+//! is all that a call looks at before it goes to the kernel, so it takes no lock and is right inside signal handlers.
+//!
+//! Words live in pages that come into being with the first watched descriptor in them: a process with ten descriptors
+//! pays for one page.
+
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Descriptors in one page.
+const PAGE: usize = 1024;
+/// Pages: together 2^20 descriptors, Linux's own default ceiling (`fs.nr_open`).
+const PAGES: usize = 1024;
+
+const WATCHED: u64 = 1;
+const FREE_HERE: u64 = 2;
+const FREE_ALL: u64 = 4;
+const GENERATION_SHIFT: u32 = 3;
+
+/// Which changes through a descriptor destroy nothing until the next checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Free {
+    /// Writes at the offset: the descriptor appends.
+    Here,
+    /// All of them: the file held nothing at the checkpoint.
+    All,
+}
+
+/// The words.
+#[derive(Debug)]
+pub(super) struct Table {
+    pages: Box<[OnceLock<Box<[AtomicU64]>>]>,
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self { pages: (0..PAGES).map(|_| OnceLock::new()).collect() }
+    }
+
+    #[inline]
+    fn word(&self, fd: RawFd) -> Option<&AtomicU64> {
+        let number = usize::try_from(fd).ok()?;
+        self.pages.get(number / PAGE)?.get()?.get(number % PAGE)
+    }
+
+    /// Whether `fd` is watched.
+    #[inline]
+    pub(super) fn is_watched(&self, fd: RawFd) -> bool {
+        self.word(fd).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Watches `fd`, nothing known about it; false beyond the last page.
+    pub(super) fn watch(&self, fd: RawFd) -> bool {
+        let page = usize::try_from(fd).ok().and_then(|number| self.pages.get(number / PAGE));
+        let Some(page) = page else { return false };
+        page.get_or_init(|| (0..PAGE).map(|_| AtomicU64::new(0)).collect());
+        self.word(fd).is_some_and(|word| {
+            word.store(WATCHED, Ordering::Relaxed);
+            true
+        })
+    }
+
+    /// Watches `fd` no longer.
+    pub(super) fn unwatch(&self, fd: RawFd) {
+        if let Some(word) = self.word(fd) {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes what is free through the watched `fd` in this generation.
+    pub(super) fn set_free(&self, fd: RawFd, generation: u64, free: Free) {
+        let bits = match free {
+            Free::Here => FREE_HERE,
+            Free::All => FREE_HERE | FREE_ALL,
+        };
+        if let Some(word) = self.word(fd) {
+            word.store(generation << GENERATION_SHIFT | bits | WATCHED, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a change of this kind is known to destroy nothing in this generation.
+    #[inline]
+    pub(super) fn is_free(&self, fd: RawFd, generation: u64, asked: Free) -> bool {
+        let Some(word) = self.word(fd).map(|word| word.load(Ordering::Relaxed)) else { return false };
+        let bit = if asked == Free::All { FREE_ALL } else { FREE_HERE };
+        word >> GENERATION_SHIFT == generation && word & bit != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_free_ends_with_its_generation() {
+        let table = Table::new();
+        assert!(!table.is_watched(3) && table.watch(3) && table.is_watched(3) && !table.is_watched(4));
+        table.set_free(3, 7, Free::Here);
+        assert!(
+            table.is_free(3, 7, Free::Here)
+                && !table.is_free(3, 7, Free::All)
+                && !table.is_free(3, 8, Free::Here)
+        );
+        table.set_free(3, 7, Free::All);
+        assert!(table.is_free(3, 7, Free::Here) && table.is_free(3, 7, Free::All));
+        table.unwatch(3);
+        assert!(!table.is_watched(3) && !table.is_free(3, 7, Free::Here));
+    }
+
+    #[test]
+    fn numbers_beyond_the_last_page_are_refused() {
+        let table = Table::new();
+        assert!(!table.watch(-1) && !table.watch(1 << 20) && table.watch((1 << 20) - 1));
+    }
+}

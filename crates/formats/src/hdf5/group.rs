@@ -1,0 +1,133 @@
+//! The links of a group: symbol tables (old style), link messages and dense storage (new style).
+//!
+//! Relies on [`super::tree`] and [`super::fractal_heap`]. The idea: only hard links matter, since soft and external
+//! links own no bytes.
+
+use super::file::File;
+use super::fractal_heap::FractalHeap;
+use super::object_header::{Message, ObjectHeader};
+use super::tree;
+use crate::cursor::Cursor;
+use crate::reason::{Reason, Result};
+
+const LINK_INFO: u16 = 0x02;
+const LINK: u16 = 0x06;
+const SYMBOL_TABLE: u16 = 0x11;
+
+/// Type of a version 1 tree of a group, and of a version 2 tree of link names.
+const GROUP_NODE: u8 = 0;
+const LINK_NAME_TREE: u8 = 5;
+
+/// A hard link.
+pub(crate) struct Link {
+    pub(crate) name: String,
+    pub(crate) address: u64,
+}
+
+/// All hard links of an object by name; none for a dataset. Sorted, so that an object with two names always gets the same.
+pub(crate) fn links(file: &File<'_, '_>, header: &ObjectHeader) -> Result<Vec<Link>> {
+    let mut links = Vec::new();
+    if let Some(message) = header.first(SYMBOL_TABLE) {
+        links.extend(symbol_table(file, message)?);
+    }
+    for message in header.all(LINK) {
+        links.extend(link(file, &mut message.cursor())?);
+    }
+    if let Some(message) = header.first(LINK_INFO) {
+        links.extend(dense(file, message)?);
+    }
+    links.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(links)
+}
+
+/// Longest heap of names that is read: names of a million members.
+const HEAP_MAX: u64 = 128 << 20;
+
+fn symbol_table(file: &File<'_, '_>, message: &Message) -> Result<Vec<Link>> {
+    let mut cursor = message.cursor();
+    let (tree, heap) = (file.address(&mut cursor)?, file.address(&mut cursor)?);
+    let (Some(tree), Some(heap)) = (tree, heap) else { return cursor.invalid() };
+    let names = local_heap(file, heap)?;
+    let mut links = Vec::new();
+    for (_, node) in tree::leaves_1(file, tree, GROUP_NODE, file.length_width)? {
+        symbol_node(file, node, &names, &mut links)?;
+    }
+    Ok(links)
+}
+
+/// The bytes of a local heap, which hold the names of a group.
+fn local_heap(file: &File<'_, '_>, address: u64) -> Result<Vec<u8>> {
+    let mut cursor = file.reader.cursor_up_to("local heap", address, 32)?;
+    cursor.expect(b"HEAP\0")?;
+    cursor.skip(3)?;
+    let length = file.length(&mut cursor)?;
+    file.length(&mut cursor)?; // free list
+    match file.address(&mut cursor)? {
+        Some(data) if length <= HEAP_MAX => file.reader.bytes("names of a group", data, length),
+        _ => cursor.invalid(),
+    }
+}
+
+fn symbol_node(file: &File<'_, '_>, address: u64, names: &[u8], links: &mut Vec<Link>) -> Result<()> {
+    let mut head = file.reader.cursor("symbol table node", address, 8)?;
+    head.expect(b"SNOD\x01")?;
+    head.skip(1)?;
+    let entries = u64::from(head.u16_le()?);
+    let entry_length = (file.length_width + file.address_width + 24) as u64;
+    let mut cursor = file.reader.cursor("symbol table node", address + 8, entries * entry_length)?;
+    for _ in 0..entries {
+        let name = file.length(&mut cursor)?;
+        let target = file.address(&mut cursor)?;
+        let cached = cursor.u32_le()?;
+        cursor.skip(20)?; // reserved, scratch
+        match target {
+            Some(address) if cached != SOFT_LINK => {
+                links.push(Link { name: name_at(names, name, &cursor)?, address })
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Cache type of an entry that is a soft link.
+const SOFT_LINK: u32 = 2;
+
+fn name_at(names: &[u8], offset: u64, cursor: &Cursor) -> Result<String> {
+    let tail = usize::try_from(offset).ok().and_then(|offset| names.get(offset..));
+    let name = tail.and_then(|tail| tail.split(|byte| *byte == 0).next());
+    name.map_or_else(|| cursor.invalid(), |name| Ok(String::from_utf8_lossy(name).into_owned()))
+}
+
+/// One link message; `None` for soft, external and user-defined links.
+fn link(file: &File<'_, '_>, cursor: &mut Cursor) -> Result<Option<Link>> {
+    cursor.expect(&[1])?;
+    let flags = cursor.u8()?;
+    let kind = if flags & 8 != 0 { cursor.u8()? } else { 0 };
+    cursor.skip(if flags & 4 != 0 { 8 } else { 0 })?; // creation order
+    cursor.skip(usize::from(flags & 16 != 0))?; // character set
+    let length = cursor.length_le(1 << (flags & 3))?;
+    let name = cursor.text(length)?;
+    if kind != 0 {
+        return Ok(None);
+    }
+    Ok(file.address(cursor)?.map(|address| Link { name, address }))
+}
+
+fn dense(file: &File<'_, '_>, message: &Message) -> Result<Vec<Link>> {
+    let mut cursor = message.cursor();
+    cursor.skip(1)?;
+    let flags = cursor.u8()?;
+    cursor.skip(if flags & 1 != 0 { 8 } else { 0 })?; // highest creation order
+    let (heap, names) = (file.address(&mut cursor)?, file.address(&mut cursor)?);
+    let (Some(heap), Some(names)) = (heap, names) else { return Ok(Vec::new()) };
+    let heap = FractalHeap::open(file, heap)?;
+    let mut links = Vec::new();
+    for mut record in tree::records_2(file, names, LINK_NAME_TREE)? {
+        record.skip(4)?; // hash of the name
+        let (offset, bytes) = heap.object(file, &mut record)?;
+        let found = link(file, &mut Cursor::new("link in a heap", offset, bytes));
+        links.extend(found.map_err(|_| Reason::Invalid { what: "link in a heap", offset })?);
+    }
+    Ok(links)
+}

@@ -1,0 +1,82 @@
+//! Restart files of LAMMPS, as far as their layout is public (`write_restart.cpp`): the per-process arrays of atoms.
+//!
+//! Relies on the bounded [`Reader`]. The idea: a file of a multi-file restart is a count of processes and then, per
+//! process, a flag, a number and that many doubles; the base file and the header of a single-file restart hold
+//! style-dependent records whose length only LAMMPS knows, and are residue.
+
+use crate::reader::Reader;
+use crate::reason::{Reason, Result};
+use crate::variable::{ByteOrder, DataType, Extent, Kind, Storage, Variable};
+
+const MAGIC: &[u8] = b"LammpS RestartT\0";
+const PROCESSES_PER_FILE: i32 = 46;
+const PER_PROCESS: i32 = 47;
+/// The per-process arrays of a single-file restart begin within this many bytes, behind the header.
+const HEADER_MAX: u64 = 1 << 20;
+/// Bytes of flag and count before an array.
+const ARRAY_HEAD: u64 = 8;
+
+/// Whether a file begins like a restart: by its magic, or as one part of a multi-file restart.
+pub(crate) fn is_restart(head: &[u8]) -> bool {
+    head.starts_with(MAGIC)
+        || (int(head, 0, ByteOrder::Little) == Some(PROCESSES_PER_FILE)
+            && int(head, 8, ByteOrder::Little) == Some(PER_PROCESS))
+        || (int(head, 0, ByteOrder::Big) == Some(PROCESSES_PER_FILE)
+            && int(head, 8, ByteOrder::Big) == Some(PER_PROCESS))
+}
+
+fn int(bytes: &[u8], offset: usize, order: ByteOrder) -> Option<i32> {
+    let bytes = bytes.get(offset..)?.first_chunk()?;
+    Some(match order {
+        ByteOrder::Little => i32::from_le_bytes(*bytes),
+        ByteOrder::Big => i32::from_be_bytes(*bytes),
+    })
+}
+
+/// The atoms of every process in the file.
+pub(crate) fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
+    let head = reader.bytes("restart header", 0, HEADER_MAX.min(reader.size()))?;
+    if !head.starts_with(MAGIC) {
+        let order = if head.first() == Some(&0) { ByteOrder::Big } else { ByteOrder::Little };
+        return arrays(reader, 8, order)?.ok_or(Reason::Invalid { what: "array of atoms", offset: 8 });
+    }
+    let order = if int(&head, 16, ByteOrder::Little) == Some(1) { ByteOrder::Little } else { ByteOrder::Big };
+    for offset in 16..head.len() {
+        if int(&head, offset, order) != Some(PER_PROCESS) {
+            continue;
+        }
+        if let Some(found) = arrays(reader, offset as u64, order)? {
+            return Ok(found);
+        }
+    }
+    Err(Reason::Unsupported("a LAMMPS restart without per-process arrays"))
+}
+
+/// Arrays from `offset` to the end of the file, where the magic may stand again; `None` unless they fill it exactly.
+fn arrays(reader: &Reader<'_>, mut offset: u64, order: ByteOrder) -> Result<Option<Vec<Variable>>> {
+    let mut found = Vec::new();
+    let size = reader.size();
+    let tail = size.saturating_sub(MAGIC.len() as u64).max(offset);
+    let end = if reader.bytes("end of the restart", tail, size - tail)? == MAGIC { tail } else { size };
+    while offset < end {
+        let Ok(head) = reader.bytes("array of atoms", offset, ARRAY_HEAD) else { return Ok(None) };
+        reader.spend(0)?;
+        let count = int(&head, 4, order).and_then(|count| u64::try_from(count).ok());
+        let (Some(PER_PROCESS), Some(count)) = (int(&head, 0, order), count) else { return Ok(None) };
+        let extent = Extent { offset: offset + ARRAY_HEAD, length: count * 8 };
+        found.push(atoms(found.len(), extent, order, count));
+        offset = extent.end();
+    }
+    Ok((offset == end && !found.is_empty()).then_some(found))
+}
+
+fn atoms(process: usize, extent: Extent, order: ByteOrder, count: u64) -> Variable {
+    Variable {
+        group: format!("process {process}"),
+        name: "atoms".to_owned(),
+        data_type: DataType::new(Kind::Float, 8, order),
+        shape: vec![count],
+        storage: Storage::Plain,
+        extents: vec![extent],
+    }
+}

@@ -1,0 +1,214 @@
+//! netCDF classic, 64-bit offset and 64-bit data (CDF-1, CDF-2, CDF-5), after the Unidata format specification.
+//!
+//! Relies on the bounded [`Reader`]. The idea: one header names everything; record variables are one extent per record,
+//! joined where records follow each other without a gap. Everything is big-endian.
+
+use crate::cursor::Cursor;
+use crate::reader::Reader;
+use crate::reason::{Reason, Result};
+use crate::variable::{ByteOrder, DataType, Extent, Kind, Storage, Variable};
+
+const DIMENSIONS: u32 = 0x0a;
+const VARIABLES: u32 = 0x0b;
+const ATTRIBUTES: u32 = 0x0c;
+/// Padding of names and values, in bytes.
+const ALIGNMENT: u64 = 4;
+/// Record count of a file that was still being written: the length of the file counts.
+const STREAMING: u64 = u32::MAX as u64;
+
+/// Reading the header from front to back, in the widths of its version.
+struct Header<'reader, 'source> {
+    reader: &'reader Reader<'source>,
+    position: u64,
+    /// Counts and lengths have 64 bits (CDF-5).
+    wide_counts: bool,
+    /// Offsets have 64 bits (CDF-2, CDF-5).
+    wide_offsets: bool,
+}
+
+impl Header<'_, '_> {
+    fn cursor(&mut self, length: u64) -> Result<Cursor> {
+        let cursor = self.reader.cursor("netCDF header", self.position, length)?;
+        self.position += length;
+        Ok(cursor)
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        self.cursor(4)?.u32_be()
+    }
+
+    fn number(&mut self, wide: bool) -> Result<u64> {
+        if wide { self.cursor(8)?.u64_be() } else { self.u32().map(u64::from) }
+    }
+
+    fn count(&mut self) -> Result<u64> {
+        self.number(self.wide_counts)
+    }
+
+    fn offset(&mut self) -> Result<u64> {
+        self.number(self.wide_offsets)
+    }
+
+    fn invalid<T>(&self) -> Result<T> {
+        Err(Reason::Invalid { what: "netCDF header", offset: self.position })
+    }
+
+    fn name(&mut self) -> Result<String> {
+        let length = self.count()?;
+        let Ok(bytes) = usize::try_from(length) else { return self.invalid() };
+        let Some(padded) = length.checked_next_multiple_of(ALIGNMENT) else { return self.invalid() };
+        self.cursor(padded)?.text(bytes)
+    }
+
+    /// The number of entries of a list with this tag; absent lists are two zeros.
+    fn list(&mut self, tag: u32) -> Result<u64> {
+        let (found, count) = (self.u32()?, self.count()?);
+        if found == tag || (found == 0 && count == 0) { Ok(count) } else { self.invalid() }
+    }
+
+    fn skip_attributes(&mut self) -> Result<()> {
+        for _ in 0..self.list(ATTRIBUTES)? {
+            self.name()?;
+            let element = self.data_type()?;
+            let values = self.count()?.checked_mul(u64::from(element.size));
+            let padded = values.and_then(|bytes| bytes.checked_next_multiple_of(ALIGNMENT));
+            let end = padded.and_then(|bytes| self.position.checked_add(bytes));
+            match end {
+                Some(end) if end <= self.reader.size() => self.position = end,
+                _ => return self.invalid(),
+            }
+        }
+        Ok(())
+    }
+
+    fn data_type(&mut self) -> Result<DataType> {
+        let (kind, size) = match self.u32()? {
+            1 => (Kind::Signed, 1),
+            2 => (Kind::Text, 1),
+            3 => (Kind::Signed, 2),
+            4 => (Kind::Signed, 4),
+            5 => (Kind::Float, 4),
+            6 => (Kind::Float, 8),
+            7 => (Kind::Unsigned, 1),
+            8 => (Kind::Unsigned, 2),
+            9 => (Kind::Unsigned, 4),
+            10 => (Kind::Signed, 8),
+            11 => (Kind::Unsigned, 8),
+            _ => return self.invalid(),
+        };
+        Ok(DataType::new(kind, size, ByteOrder::Big))
+    }
+
+    fn dimensions(&mut self) -> Result<Vec<u64>> {
+        let count = self.list(DIMENSIONS)?;
+        let mut lengths = Vec::new();
+        for _ in 0..count {
+            self.name()?;
+            lengths.push(self.count()?);
+        }
+        Ok(lengths)
+    }
+
+    fn variable(&mut self, dimensions: &[u64]) -> Result<Declared> {
+        let name = self.name()?;
+        let rank = self.count()?;
+        let mut shape = Vec::new();
+        for _ in 0..rank {
+            let index = usize::try_from(self.count()?).unwrap_or(usize::MAX);
+            let Some(length) = dimensions.get(index) else { return self.invalid() };
+            shape.push(*length);
+        }
+        self.skip_attributes()?;
+        let data_type = self.data_type()?;
+        self.count()?; // its size, which is redundant and may overflow its field
+        let begin = self.offset()?;
+        let records = shape.first() == Some(&0);
+        let inner = shape.iter().skip(usize::from(records));
+        let bytes = inner.copied().try_fold(u64::from(data_type.size), u64::checked_mul);
+        let Some(bytes) = bytes else { return self.invalid() };
+        Ok(Declared { name, data_type, shape, begin, bytes, records })
+    }
+}
+
+/// A variable as the header declares it.
+struct Declared {
+    name: String,
+    data_type: DataType,
+    /// Lengths of the dimensions, 0 for the record dimension.
+    shape: Vec<u64>,
+    begin: u64,
+    /// Bytes of the variable, or of one of its records.
+    bytes: u64,
+    records: bool,
+}
+
+/// All variables of the file.
+pub(crate) fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
+    let version = reader.cursor("netCDF magic", 3, 1)?.u8()?;
+    let mut header = Header { reader, position: 4, wide_counts: version == 5, wide_offsets: version != 1 };
+    let record_count = header.count()?;
+    let dimensions = header.dimensions()?;
+    header.skip_attributes()?;
+    let count = header.list(VARIABLES)?;
+    let mut declared = Vec::new();
+    for _ in 0..count {
+        declared.push(header.variable(&dimensions)?);
+    }
+    let stride = record_stride(&declared).map_or_else(|| header.invalid(), Ok)?;
+    let streaming = record_count == STREAMING || record_count == u64::MAX;
+    let records = if streaming { records_by_length(reader.size(), &declared, stride) } else { record_count };
+    declared.into_iter().map(|variable| place(reader, variable, records, stride)).collect()
+}
+
+/// Bytes from one record to the next: the records of all variables, padded unless there is only one.
+fn record_stride(declared: &[Declared]) -> Option<u64> {
+    let sizes: Vec<u64> = declared.iter().filter(|variable| variable.records).map(|v| v.bytes).collect();
+    match sizes.as_slice() {
+        [only] => Some(*only),
+        several => several
+            .iter()
+            .try_fold(0_u64, |sum, bytes| sum.checked_add(bytes.checked_next_multiple_of(ALIGNMENT)?)),
+    }
+}
+
+fn records_by_length(size: u64, declared: &[Declared], stride: u64) -> u64 {
+    let begin = declared.iter().filter(|variable| variable.records).map(|variable| variable.begin).min();
+    begin.map_or(0, |begin| size.saturating_sub(begin).checked_div(stride).unwrap_or(0))
+}
+
+fn place(reader: &Reader<'_>, declared: Declared, records: u64, stride: u64) -> Result<Variable> {
+    let Declared { name, data_type, mut shape, begin, bytes, records: has_records } = declared;
+    let extents = if has_records {
+        if let Some(first) = shape.first_mut() {
+            *first = records;
+        }
+        record_extents(reader, begin, bytes, records, stride)?
+    } else {
+        vec![Extent { offset: begin, length: bytes }]
+    };
+    Ok(Variable { group: String::new(), name, data_type, shape, storage: Storage::Plain, extents })
+}
+
+fn record_extents(
+    reader: &Reader<'_>,
+    begin: u64,
+    bytes: u64,
+    records: u64,
+    stride: u64,
+) -> Result<Vec<Extent>> {
+    let invalid = Reason::Invalid { what: "records", offset: begin };
+    if bytes == 0 {
+        return Ok(Vec::new());
+    }
+    if stride == bytes {
+        let length = bytes.checked_mul(records).ok_or(invalid)?;
+        return Ok(vec![Extent { offset: begin, length }]);
+    }
+    let mut extents = Vec::new();
+    for record in 0..records {
+        reader.spend(0)?;
+        let offset = record.checked_mul(stride).and_then(|skip| begin.checked_add(skip));
+        extents.push(Extent { offset: offset.ok_or_else(|| invalid.clone())?, length: bytes });
+    }
+    Ok(extents)
+}

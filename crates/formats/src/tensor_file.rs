@@ -1,0 +1,218 @@
+//! `PyTorch`: the archive that `torch.save` writes, and files of distributed checkpoints, which hold several in a row.
+//!
+//! Relies on [`crate::zip`] and [`crate::pickle`]. The idea: `data.pkl` says which storage every tensor views, and the
+//! storages are stored members; a storage that several tensors view differently is one flat variable, because no two
+//! variables may hold the same bytes.
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::parsed::Format;
+use crate::pickle::{self, Node, NodeId, Tree};
+use crate::reader::Reader;
+use crate::reason::{Reason, Result};
+use crate::safetensors::split_path;
+use crate::variable::{ByteOrder, DataType, Extent, Kind, Storage, Variable};
+use crate::{numpy, zip};
+
+type Parser = fn(&Reader<'_>) -> Result<Vec<Variable>>;
+
+/// What an archive that begins with `head` is: its first member tells.
+pub(crate) fn zip_parser(head: &[u8]) -> (Format, Parser) {
+    match zip::first_name(head) {
+        Some(name) if name.ends_with(b".npy") => (Format::Npz, numpy::parse_npz),
+        Some(name) if name.ends_with(b"data.pkl") => (Format::Torch, parse),
+        _ => (Format::Unknown, |_| Err(Reason::UnknownFormat)),
+    }
+}
+
+/// Most archives in one file: one per tensor that a rank keeps.
+const ARCHIVES_MAX: usize = 1 << 20;
+
+/// The tensors of all archives of the file. With several, the groups begin with their number.
+fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
+    let mut archives = Vec::new();
+    let mut end = reader.size();
+    while end > 0 {
+        let archive = zip::entries(reader, end)?;
+        if archive.start >= end || archives.len() >= ARCHIVES_MAX {
+            return Err(Reason::Invalid { what: "zip archive", offset: archive.start });
+        }
+        end = archive.start;
+        archives.push(archive);
+    }
+    archives.reverse();
+    let several = archives.len() > 1;
+    let mut variables = Vec::new();
+    for (number, archive) in archives.iter().enumerate() {
+        let prefix = if several { format!("item {number}") } else { String::new() };
+        variables.extend(tensors(reader, archive, &prefix)?);
+    }
+    Ok(variables)
+}
+
+/// How one tensor views its storage, in elements.
+#[derive(Clone, PartialEq, Eq)]
+struct View {
+    path: String,
+    data_type: DataType,
+    first: u64,
+    shape: Vec<u64>,
+    contiguous: bool,
+}
+
+fn tensors(reader: &Reader<'_>, archive: &zip::Archive, prefix: &str) -> Result<Vec<Variable>> {
+    let pickled = archive.entries.iter().find(|entry| entry.name.ends_with("data.pkl"));
+    let Some(pickled) = pickled.filter(|entry| entry.stored) else {
+        return Err(Reason::Unsupported("an archive without a stored data.pkl"));
+    };
+    let order = byte_order(reader, archive)?;
+    let bytes = reader.bytes("data.pkl", pickled.data.offset, pickled.data.length)?;
+    let views = views(&pickle::read(bytes, pickled.data.offset)?, order);
+    let mut variables = Vec::new();
+    for entry in archive.entries.iter().filter(|entry| entry.stored && entry.data.length > 0) {
+        let Some((_, key)) = entry.name.rsplit_once("/data/") else { continue };
+        if let Some(views) = views.get(key) {
+            variables.push(variable(prefix, views, entry.data));
+        }
+    }
+    Ok(variables)
+}
+
+/// Order of the storages' bytes: a member says so in newer archives, and it is little-endian without it.
+fn byte_order(reader: &Reader<'_>, archive: &zip::Archive) -> Result<ByteOrder> {
+    let Some(entry) = archive.entries.iter().find(|entry| entry.name.ends_with("/byteorder")) else {
+        return Ok(ByteOrder::Little);
+    };
+    let bytes = reader.bytes("byteorder", entry.data.offset, entry.data.length.min(8))?;
+    Ok(if bytes.starts_with(b"big") { ByteOrder::Big } else { ByteOrder::Little })
+}
+
+/// The variable of one storage: the tensor's where a single one covers elements in order, else the flat storage.
+fn variable(prefix: &str, views: &[View], data: Extent) -> Variable {
+    let first = views.first().cloned();
+    let size = first.as_ref().map_or(1, |view| u64::from(view.data_type.size));
+    let only = first.clone().filter(|one| {
+        one.contiguous && views.iter().all(|view| (view.first, &view.shape) == (one.first, &one.shape))
+    });
+    let placed = only.and_then(|view| {
+        let length = view.shape.iter().try_fold(size, |product, length| product.checked_mul(*length))?;
+        let skip = view.first.checked_mul(size)?;
+        let inside = skip.checked_add(length)? <= data.length && length > 0;
+        inside.then(|| (view.shape.clone(), Extent { offset: data.offset + skip, length }))
+    });
+    let whole = (vec![data.length / size], Extent { offset: data.offset, length: data.length / size * size });
+    let (shape, extent) = placed.unwrap_or(whole);
+    let (group, name) = split_path(first.as_ref().map_or_else(String::new, |view| view.path.clone()));
+    let group =
+        [prefix, &group].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(".");
+    let data_type = first.map_or_else(DataType::bytes, |view| view.data_type);
+    Variable { group, name, data_type, shape, storage: Storage::Plain, extents: vec![extent] }
+}
+
+/// A node still to be visited, and the keys on the way to it.
+struct Step {
+    node: NodeId,
+    path: String,
+}
+
+/// All tensors by the key of their storage.
+fn views(tree: &Tree, order: ByteOrder) -> BTreeMap<String, Vec<View>> {
+    let mut found: BTreeMap<String, Vec<View>> = BTreeMap::new();
+    let mut visited = HashSet::new();
+    let mut pending = vec![Step { node: tree.root, path: String::new() }];
+    while let Some(Step { node, path }) = pending.pop() {
+        if !visited.insert(node) {
+            continue;
+        }
+        if let Some((key, view)) = tensor(tree, node, &path, order) {
+            found.entry(key).or_default().push(view);
+            continue;
+        }
+        push_children(tree, node, &path, &mut pending);
+    }
+    found
+}
+
+/// Longest path that is kept; cyclic containers can't make longer ones because no node is visited twice.
+const PATH_MAX: usize = 1024;
+
+fn push_children(tree: &Tree, node: NodeId, path: &str, pending: &mut Vec<Step>) {
+    let path: String = path.chars().take(PATH_MAX).collect();
+    let first = pending.len();
+    let below = |part: &str| if path.is_empty() { part.to_owned() } else { format!("{path}.{part}") };
+    match tree.node(node) {
+        Node::Dictionary(entries) => {
+            for (key, value) in entries {
+                let part = match tree.node(*key) {
+                    Node::Text(text) => text.clone(),
+                    Node::Integer(number) => number.to_string(),
+                    _ => "?".to_owned(),
+                };
+                pending.push(Step { node: *value, path: below(&part) });
+            }
+        }
+        Node::Sequence(items) => {
+            pending.extend(
+                items.iter().enumerate().map(|(n, item)| Step { node: *item, path: below(&n.to_string()) }),
+            );
+        }
+        Node::Call { arguments, state, .. } => {
+            let parts = std::iter::once(*arguments).chain(*state);
+            pending.extend(parts.map(|node| Step { node, path: path.clone() }));
+        }
+        _ => {}
+    }
+    // The stack gives back the last first, and of tensors that share a storage the first gives its name.
+    pending.get_mut(first..).unwrap_or_default().reverse();
+}
+
+/// A call of one of PyTorch's rebuilding functions: `(storage, offset, size, stride, ...)`.
+fn tensor(tree: &Tree, node: NodeId, path: &str, order: ByteOrder) -> Option<(String, View)> {
+    let Node::Call { function, arguments, .. } = tree.node(node) else { return None };
+    let Node::Global(function) = tree.node(*function) else { return None };
+    if !matches!(function.as_str(), "torch._utils _rebuild_tensor_v2" | "torch._utils _rebuild_tensor") {
+        return None;
+    }
+    let [storage, first, size, stride, ..] = tree.sequence(*arguments)? else { return None };
+    let Node::Persistent(identifier) = tree.node(*storage) else { return None };
+    let [_, class, key, ..] = tree.sequence(*identifier)? else { return None };
+    let Node::Global(class) = tree.node(*class) else { return None };
+    let lengths =
+        |id: NodeId| tree.sequence(id)?.iter().map(|id| tree.unsigned(*id)).collect::<Option<Vec<_>>>();
+    let (shape, strides) = (lengths(*size)?, lengths(*stride)?);
+    let view = View {
+        path: path.to_owned(),
+        data_type: storage_type(class, order),
+        first: tree.unsigned(*first)?,
+        contiguous: is_contiguous(&shape, &strides),
+        shape,
+    };
+    Some((tree.text(*key)?.to_owned(), view))
+}
+
+fn is_contiguous(shape: &[u64], strides: &[u64]) -> bool {
+    let mut expected = Some(1_u64);
+    let in_order = shape.iter().zip(strides).rev().all(|(length, stride)| {
+        let fits = *length == 1 || expected == Some(*stride);
+        expected = expected.and_then(|expected| expected.checked_mul(*length));
+        fits
+    });
+    in_order && shape.len() == strides.len()
+}
+
+fn storage_type(class: &str, order: ByteOrder) -> DataType {
+    let (kind, size) = match class.rsplit(' ').next().unwrap_or(class) {
+        "DoubleStorage" => (Kind::Float, 8),
+        "FloatStorage" => (Kind::Float, 4),
+        "HalfStorage" => (Kind::Float, 2),
+        "BFloat16Storage" => (Kind::BFloat, 2),
+        "LongStorage" => (Kind::Signed, 8),
+        "IntStorage" => (Kind::Signed, 4),
+        "ShortStorage" => (Kind::Signed, 2),
+        "CharStorage" => (Kind::Signed, 1),
+        "ComplexFloatStorage" => (Kind::Complex, 8),
+        "ComplexDoubleStorage" => (Kind::Complex, 16),
+        _ => (Kind::Unsigned, 1),
+    };
+    DataType::new(kind, size, order)
+}

@@ -1,0 +1,210 @@
+//! The benefactors: numbers that are stored, and everything else as soft state from registrations and heartbeats.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stdchk_model::message::benefactor::BenefactorLoad;
+use stdchk_model::message::manager::{BenefactorInfo, BenefactorState};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Incarnation, cbor};
+use stdchk_placement::HostState;
+
+use super::Timing;
+use crate::record::{BenefactorRecord, LAYOUT, benefactor_key, decode};
+use crate::store::{Batch, StoreError, Table};
+
+/// Most benefactors of a pool, and one more than the largest number.
+const BENEFACTORS_MAX: u32 = 1 << 16;
+/// Longest address, bytes: a host name has at most 253, a port 5 digits.
+const ADDRESS_BYTES_MAX: usize = 300;
+
+/// A benefactor as the manager knows it.
+#[derive(Clone, Debug)]
+pub struct Benefactor {
+    pub address: String,
+    pub pid: u32,
+    pub load: BenefactorLoad,
+    /// `None` until it registers with this manager.
+    pub incarnation: Option<Incarnation>,
+    /// Whether its whole inventory arrived since it registered.
+    pub reported: bool,
+    /// Whether its inventory may still come: it is not reported, and not overdue.
+    pub awaited: bool,
+    /// When it registered, milliseconds of the manager's life.
+    pub registered_ms: u64,
+    /// When it was last heard of, milliseconds of the manager's life.
+    pub heard_ms: u64,
+    /// Number of its last put that the manager knows of.
+    pub put_sequence: u64,
+    /// Counts the inventories begun; holders that an inventory doesn't renew are gone.
+    pub inventory: u32,
+    /// When it last had no more blocks than the index knows of, milliseconds of the manager's life.
+    pub agreed_ms: u64,
+    /// How it was seen when states were last looked at.
+    pub state: BenefactorState,
+}
+
+/// All benefactors of the pool.
+#[derive(Debug)]
+pub struct Registry {
+    known: BTreeMap<BenefactorId, Benefactor>,
+    pub next: u32,
+    changed: BTreeSet<BenefactorId>,
+}
+
+impl Registry {
+    pub fn new() -> Self {
+        Self { known: BTreeMap::new(), next: 0, changed: BTreeSet::new() }
+    }
+
+    /// Adds a benefactor from the store: expected, not heard of yet.
+    pub fn load(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
+        let key = <[u8; 4]>::try_from(key).map_err(|error| StoreError::new("reading a key", error))?;
+        let record: BenefactorRecord = decode(bytes, "a benefactor")?;
+        let id = BenefactorId(u32::from_be_bytes(key));
+        self.known.insert(id, unheard(record.address));
+        self.next = self.next.max(id.0.saturating_add(1));
+        Ok(())
+    }
+
+    /// Adds what must be stored to `batch`; tells whether there was any.
+    pub fn take_changes(&mut self, batch: &mut Batch) -> bool {
+        let changed = std::mem::take(&mut self.changed);
+        for id in &changed {
+            if let Some(benefactor) = self.known.get(id) {
+                let record = BenefactorRecord { layout: LAYOUT, address: benefactor.address.clone() };
+                batch.put(Table::Benefactor, &benefactor_key(*id), cbor::encode(&record));
+            }
+        }
+        !changed.is_empty()
+    }
+
+    /// The number for a benefactor that presents `id`: that one, or a new one.
+    pub fn number(&mut self, id: Option<BenefactorId>, address: &str) -> Result<BenefactorId, Failure> {
+        if address.is_empty() || address.len() > ADDRESS_BYTES_MAX || address.contains(char::is_control) {
+            let message = "the address of a benefactor is host:port of at most 300 characters";
+            return Err(Failure::new(ErrorCode::Invalid, message));
+        }
+        let id = id.unwrap_or(BenefactorId(self.next));
+        if id.0 >= BENEFACTORS_MAX {
+            let message =
+                format!("{id} can't be a benefactor's number: a pool has at most {BENEFACTORS_MAX}");
+            return Err(Failure::new(ErrorCode::Invalid, message));
+        }
+        self.next = self.next.max(id.0 + 1);
+        let benefactor = self.known.entry(id).or_insert_with(|| unheard(String::new()));
+        if benefactor.address != address {
+            benefactor.address = address.to_owned();
+            self.changed.insert(id);
+        }
+        Ok(id)
+    }
+
+    pub fn get(&self, id: BenefactorId) -> Option<&Benefactor> {
+        self.known.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: BenefactorId) -> Option<&mut Benefactor> {
+        self.known.get_mut(&id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (BenefactorId, &Benefactor)> {
+        self.known.iter().map(|(id, benefactor)| (*id, benefactor))
+    }
+
+    /// The benefactor, if `incarnation` is the life that registered.
+    ///
+    /// # Errors
+    /// `Stale`: it must register (again).
+    pub fn living(&mut self, id: BenefactorId, incarnation: Incarnation) -> Result<&mut Benefactor, Failure> {
+        let known = self.known.get_mut(&id).filter(|benefactor| benefactor.incarnation == Some(incarnation));
+        known.ok_or_else(|| {
+            Failure::new(ErrorCode::Stale, format!("benefactor {id} isn't registered in this life: register"))
+        })
+    }
+
+    pub fn is_online(&self, id: BenefactorId) -> bool {
+        self.get(id).is_some_and(|benefactor| benefactor.state == BenefactorState::Online)
+    }
+
+    /// Whether what the benefactor holds counts: it registered and is not lost.
+    pub fn counts(&self, id: BenefactorId) -> bool {
+        self.get(id).is_some_and(|benefactor| counts(benefactor.state))
+    }
+
+    /// Whether a benefactor may still report blocks that nobody knows of.
+    pub fn is_pending(&self) -> bool {
+        self.known.values().any(|benefactor| benefactor.awaited && benefactor.state != BenefactorState::Lost)
+    }
+
+    /// Looks at the clock; the benefactors whose blocks have begun or ceased to count.
+    pub fn update_states(&mut self, now_ms: u64, timing: &Timing) -> Vec<BenefactorId> {
+        let mut changed = Vec::new();
+        for (id, benefactor) in &mut self.known {
+            let state = state_of(benefactor, now_ms, timing);
+            let overdue = now_ms.saturating_sub(benefactor.registered_ms) >= timing.benefactor_lost_ms;
+            benefactor.awaited = !benefactor.reported && !overdue;
+            if counts(state) != counts(benefactor.state) {
+                changed.push(*id);
+            }
+            benefactor.state = state;
+        }
+        changed
+    }
+
+    /// The states that a selection looks at.
+    pub fn hosts(&self) -> Vec<HostState> {
+        let host = |(id, benefactor): (BenefactorId, &Benefactor)| HostState {
+            id,
+            online: benefactor.state == BenefactorState::Online,
+            free_bytes: benefactor.load.free_bytes,
+            requests: benefactor.load.requests,
+        };
+        self.iter().map(host).collect()
+    }
+
+    pub fn info(&self, id: BenefactorId, now_ms: u64) -> Option<BenefactorInfo> {
+        let benefactor = self.get(id)?;
+        Some(BenefactorInfo {
+            id,
+            address: benefactor.address.clone(),
+            state: benefactor.state,
+            load: benefactor.load,
+            pid: benefactor.pid,
+            silent_ms: now_ms.saturating_sub(benefactor.heard_ms),
+        })
+    }
+
+    pub fn infos(&self, now_ms: u64) -> Vec<BenefactorInfo> {
+        self.known.keys().filter_map(|id| self.info(*id, now_ms)).collect()
+    }
+}
+
+fn unheard(address: String) -> Benefactor {
+    Benefactor {
+        address,
+        pid: 0,
+        load: BenefactorLoad::default(),
+        incarnation: None,
+        reported: false,
+        awaited: true,
+        registered_ms: 0,
+        heard_ms: 0,
+        put_sequence: 0,
+        inventory: 0,
+        agreed_ms: 0,
+        state: BenefactorState::Expected,
+    }
+}
+
+fn counts(state: BenefactorState) -> bool {
+    matches!(state, BenefactorState::Online | BenefactorState::Offline)
+}
+
+fn state_of(benefactor: &Benefactor, now_ms: u64, timing: &Timing) -> BenefactorState {
+    let silent_ms = now_ms.saturating_sub(benefactor.heard_ms);
+    match benefactor.incarnation {
+        _ if silent_ms >= timing.benefactor_lost_ms => BenefactorState::Lost,
+        None => BenefactorState::Expected,
+        Some(_) if silent_ms >= timing.benefactor_lease_ms => BenefactorState::Offline,
+        Some(_) => BenefactorState::Online,
+    }
+}

@@ -1,0 +1,130 @@
+//! The commit of a session: a version becomes visible only after every chunk it may name has enough copies (I1).
+//!
+//! The manager doesn't carry maps, so it checks what it can know: the chunks that the session stored, found or kept,
+//! which include all of the map's. A small map comes along in the commit and is looked into.
+
+use std::collections::HashSet;
+
+use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, MAP_BYTES_MAX, MAP_INLINE_BYTES_MAX};
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionState};
+use stdchk_model::{ChunkId, ChunkMap, ChunkRef, ErrorCode, Failure, MapRoot, SessionId};
+
+use super::inode::Version;
+use super::{Answer, Core, Now, check_length, unavailable};
+
+impl Core {
+    pub(super) fn commit(&mut self, request: ManagerRequest, now: Now) -> Answer {
+        let ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept } = request else {
+            return Err(invalid("not a commit"));
+        };
+        check_length("kept chunks", kept.len())?;
+        let ino = self.sessions.get_mut(session, now.ms)?.ino;
+        let referred = self.referred(session, &root, size, &kept)?;
+        let policy = self.namespace.policy(ino)?;
+        self.check_durable(session, &referred, policy.replicas_at_commit())?;
+        let committed_at = now.wall;
+        let state = VersionState::Open;
+        let version = Version { size, mtime, committed_at, state, stored_bytes, session, root: root.clone() };
+        let info = self.namespace.commit(ino, version)?;
+        self.commits += 1;
+        let staged = &self.sessions.get(session)?.staged;
+        staged.iter().for_each(|chunk| self.locations.vouch(chunk));
+        for chunk in &referred {
+            let marking = self.marking.generation();
+            self.locations.refer(chunk, policy.replicas, marking, &self.registry);
+            self.locations.touch(chunk, now.ms);
+        }
+        Ok(ManagerReply::Version { info: Some(info), root: Some(root) })
+    }
+
+    /// The chunks that the new version may name: for a map at hand, those that it names.
+    fn referred(
+        &self,
+        session: SessionId,
+        root: &MapRoot,
+        size: u64,
+        kept: &[ChunkId],
+    ) -> Result<HashSet<ChunkId>, Failure> {
+        if size > FILE_BYTES_MAX {
+            return Err(Failure::new(ErrorCode::TooLong, "a file has at most 2^63-1 bytes"));
+        }
+        match root {
+            MapRoot::Inline { map } => {
+                let map = inline_map(map)?;
+                if map.size() != size {
+                    return Err(invalid("the chunk map and the commit disagree about the size of the file"));
+                }
+                Ok(map.chunks().iter().map(|chunk| chunk.id).collect())
+            }
+            MapRoot::Pieces { pieces, length } => {
+                check_pieces(pieces, *length)?;
+                let held = self.sessions.get(session)?.held().copied();
+                let mut referred: HashSet<ChunkId> = held.chain(kept.iter().copied()).collect();
+                referred.extend(pieces.iter().map(|piece| piece.id));
+                Ok(referred)
+            }
+        }
+    }
+
+    /// The client made durable what it staged; of other chunks only confirmed copies count.
+    fn check_durable(
+        &self,
+        session: SessionId,
+        chunks: &HashSet<ChunkId>,
+        copies: u8,
+    ) -> Result<(), Failure> {
+        let staged = &self.sessions.get(session)?.staged;
+        let copies = usize::from(copies);
+        let few =
+            |chunk: &&ChunkId| self.locations.copies(chunk, staged.contains(*chunk), &self.registry) < copies;
+        let missing: Vec<&ChunkId> = chunks.iter().filter(few).collect();
+        let Some(example) = missing.iter().min() else { return Ok(()) };
+        let pending = match self.registry.is_pending() {
+            true => "; benefactors are still reporting what they have: try again",
+            false => "; store them again",
+        };
+        Err(unavailable(format!(
+            "{} of {} chunks have fewer than {copies} durable copies that the manager knows of, for instance {example}{pending}",
+            missing.len(),
+            chunks.len()
+        )))
+    }
+}
+
+/// Decodes a map that came inside a root.
+pub(super) fn inline_map(bytes: &[u8]) -> Result<ChunkMap, Failure> {
+    if bytes.len() > MAP_INLINE_BYTES_MAX {
+        let message =
+            format!("a chunk map over {MAP_INLINE_BYTES_MAX} bytes is stored in the pool, in pieces");
+        return Err(Failure::new(ErrorCode::TooLong, message));
+    }
+    ChunkMap::decode(bytes).map_err(|error| invalid(error.to_string()))
+}
+
+fn check_pieces(pieces: &[ChunkRef], length: u64) -> Result<(), Failure> {
+    check_length("pieces of a chunk map", pieces.len())?;
+    pieces.iter().try_for_each(check_chunk)?;
+    let total: u64 = pieces.iter().map(|piece| u64::from(piece.length)).sum();
+    if pieces.is_empty() || total != length || length > MAP_BYTES_MAX {
+        return Err(invalid(
+            "the pieces of the chunk map don't add up to its length, or it is over its limit",
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses chunks of impossible length.
+pub(super) fn check_chunk(chunk: &ChunkRef) -> Result<(), Failure> {
+    let fits = usize::try_from(chunk.length).is_ok_and(|length| (1..=CHUNK_BYTES_MAX).contains(&length));
+    match fits {
+        true => Ok(()),
+        false => Err(invalid(format!(
+            "chunk {} can't have {} bytes: 1 to {CHUNK_BYTES_MAX} are allowed",
+            chunk.id, chunk.length
+        ))),
+    }
+}
+
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorCode::Invalid, message)
+}

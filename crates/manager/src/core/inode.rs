@@ -1,0 +1,126 @@
+//! Inodes as the manager holds them in memory: plain data, and the view that clients get of it.
+
+use std::collections::BTreeMap;
+
+use stdchk_model::message::manager::{Attr, FileKind, TimeNs, VersionInfo, VersionState};
+use stdchk_model::{Ino, MapRoot, SessionId};
+
+/// What all inodes have, and what makes each kind special.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inode {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Names; a directory never has more than one.
+    pub links: u32,
+    pub atime: TimeNs,
+    pub mtime: TimeNs,
+    pub ctime: TimeNs,
+    /// A directory that has a name for it; the one of the newest name, for files with several.
+    pub parent: Ino,
+    pub body: Body,
+}
+
+/// What makes the kinds of inodes special.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body {
+    File(File),
+    Directory(Directory),
+    /// With its target.
+    Symlink(String),
+}
+
+/// A file is its versions; the newest is what readers see.
+#[derive(Clone, Debug, PartialEq)]
+pub struct File {
+    pub versions: BTreeMap<u64, Version>,
+    pub next_version: u64,
+}
+
+/// A directory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Directory {
+    pub entries: BTreeMap<String, Ino>,
+    /// How many of the entries are directories.
+    pub subdirectories: u32,
+    /// What was set on it, by key.
+    pub policy: BTreeMap<String, String>,
+}
+
+/// A committed version.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Version {
+    pub size: u64,
+    pub mtime: TimeNs,
+    pub committed_at: TimeNs,
+    pub state: VersionState,
+    pub stored_bytes: u64,
+    pub session: SessionId,
+    pub root: MapRoot,
+}
+
+impl Version {
+    /// What clients are told of it.
+    pub fn info(&self, version: u64) -> VersionInfo {
+        VersionInfo {
+            version,
+            size: self.size,
+            mtime: self.mtime,
+            committed_at: self.committed_at,
+            state: self.state,
+            stored_bytes: self.stored_bytes,
+        }
+    }
+}
+
+impl File {
+    /// A file that was never committed.
+    pub fn new() -> Self {
+        Self { versions: BTreeMap::new(), next_version: 1 }
+    }
+
+    /// The version that readers see, with its number.
+    pub fn newest(&self) -> Option<(u64, &Version)> {
+        self.versions.last_key_value().map(|(number, version)| (*number, version))
+    }
+}
+
+impl Inode {
+    pub fn kind(&self) -> FileKind {
+        match self.body {
+            Body::File(_) => FileKind::File,
+            Body::Directory(_) => FileKind::Directory,
+            Body::Symlink(_) => FileKind::Symlink,
+        }
+    }
+
+    pub fn is_directory(&self) -> bool {
+        matches!(self.body, Body::Directory(_))
+    }
+
+    /// What clients are told of it.
+    pub fn attr(&self, ino: Ino) -> Attr {
+        let (size, version) = match &self.body {
+            Body::File(file) => file.newest().map_or((0, 0), |(number, version)| (version.size, number)),
+            Body::Directory(_) => (0, 0),
+            Body::Symlink(target) => (u64::try_from(target.len()).unwrap_or(0), 0),
+        };
+        let links = match &self.body {
+            Body::Directory(directory) => directory.subdirectories.saturating_add(2),
+            _ => self.links,
+        };
+        Attr {
+            ino,
+            kind: self.kind(),
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            links,
+            size,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            version,
+        }
+    }
+}

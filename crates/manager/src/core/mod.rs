@@ -1,0 +1,432 @@
+//! The manager's thinking, without I/O: one owner of all state that takes requests and returns answers.
+//!
+//! [`Core::handle`] answers one request at a given time; [`Core::take_changes`] then tells what must become durable before
+//! the answers may leave. What is stored is the namespace with versions and policies, results of changes, and the numbers
+//! of benefactors. Sessions, reservations and locations are soft state: clients and benefactors bring them again.
+
+mod benefactors;
+mod collection;
+mod commit;
+mod inode;
+mod locations;
+mod namespace;
+mod operations;
+mod persist;
+mod policies;
+mod rename;
+mod replication;
+mod reports;
+mod sessions;
+mod state;
+mod versions;
+
+use std::collections::{HashMap, VecDeque};
+
+use stdchk_model::limits::{
+    BENEFACTOR_LEASE_MS, BENEFACTOR_LOST_MS, CHUNK_BYTES_DEFAULT, CLIENT_LEASE_MS, LIST_ENTRIES_MAX,
+};
+use stdchk_model::message::manager::{
+    BenefactorInfo, ChunkLocations, ManagerReply, ManagerRequest, StagedChunk, TimeNs, VersionState,
+};
+use stdchk_model::{
+    BenefactorId, BlockId, ChunkId, ClientId, ErrorCode, Failure, Ino, PoolId, SessionId, cbor,
+};
+use stdchk_placement::{RoundRobin, Select, Wish};
+
+use self::benefactors::Registry;
+pub use self::collection::{MapToRead, Marking};
+use self::locations::Locations;
+use self::namespace::Namespace;
+use self::operations::Operations;
+use self::replication::Copies;
+use self::sessions::Sessions;
+use crate::record::{LAYOUT, POOL_KEY, PoolRecord, decode};
+use crate::store::{Batch, Store, StoreError, Table};
+
+/// Most space that one request reserves, bytes: a client comes back for more, so that none takes all of a pool at once.
+const RESERVATION_BYTES_MAX: u64 = 1 << 30;
+
+/// The time of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Now {
+    /// By the calendar.
+    pub wall: TimeNs,
+    /// Since the manager started; never set back, milliseconds.
+    pub ms: u64,
+}
+
+/// How long silence may last before something is concluded from it, milliseconds each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timing {
+    /// A silent client loses its sessions.
+    pub client_lease_ms: u64,
+    /// A silent benefactor gets no new chunks.
+    pub benefactor_lease_ms: u64,
+    /// A silent benefactor's blocks count as lost.
+    pub benefactor_lost_ms: u64,
+    /// A chunk that nothing refers to is garbage once nobody brought it up for so long: a client may hold it in a
+    /// session that isn't open (again) yet.
+    pub garbage_age_ms: u64,
+    /// Collections that find something to do happen this often at most.
+    pub collect_every_ms: u64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            client_lease_ms: CLIENT_LEASE_MS,
+            benefactor_lease_ms: BENEFACTOR_LEASE_MS,
+            benefactor_lost_ms: BENEFACTOR_LOST_MS,
+            garbage_age_ms: 2 * CLIENT_LEASE_MS,
+            collect_every_ms: CLIENT_LEASE_MS,
+        }
+    }
+}
+
+/// What a core needs to know that only its shell can.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Setting {
+    /// The pool of a store that is new; an existing store knows its own.
+    pub new_pool: PoolId,
+    /// Owner of a new pool's root directory, user and group.
+    pub owner: (u32, u32),
+    /// Process id of the manager.
+    pub pid: u32,
+    /// Leases.
+    pub timing: Timing,
+}
+
+/// The manager's state.
+pub struct Core {
+    setting: Setting,
+    pool: PoolId,
+    pool_changed: bool,
+    namespace: Namespace,
+    operations: Operations,
+    registry: Registry,
+    locations: Locations,
+    sessions: Sessions,
+    copies: Copies,
+    /// Blocks to delete, each with the put sequence that the decision rests on.
+    deletions: HashMap<BenefactorId, VecDeque<(BlockId, u64)>>,
+    marking: collection::Progress,
+    select: Box<dyn Select>,
+    /// Sessions of before the manager's start were given their time to come back.
+    settled: bool,
+    damaged_found: u64,
+    commits: u64,
+}
+
+type Answer = Result<ManagerReply, Failure>;
+
+impl Core {
+    /// The core over what `store` holds. [`Core::take_changes`] has the first records of a new pool.
+    ///
+    /// # Errors
+    /// The store can't be read, or holds something else than a manager's records.
+    pub fn load(store: &dyn Store, setting: Setting, now: Now) -> Result<Self, StoreError> {
+        let mut core = Self::empty(setting);
+        let mut found = false;
+        store.load(&mut |key, bytes| {
+            found = true;
+            core.load_record(key, bytes)
+        })?;
+        if !found {
+            core.pool_changed = true;
+            core.namespace = Namespace::new(setting.owner, now.wall);
+        } else if core.namespace.attr(Ino::ROOT).is_err() || core.pool_changed {
+            return Err(StoreError::new(
+                "reading the store",
+                "the records of the pool or its root are missing",
+            ));
+        }
+        Ok(core)
+    }
+
+    fn empty(setting: Setting) -> Self {
+        Self {
+            setting,
+            pool: setting.new_pool,
+            pool_changed: true,
+            namespace: Namespace::empty(),
+            operations: Operations::default(),
+            registry: Registry::new(),
+            locations: Locations::default(),
+            sessions: Sessions::default(),
+            copies: Copies::default(),
+            deletions: HashMap::new(),
+            marking: collection::Progress::default(),
+            select: Box::new(RoundRobin),
+            settled: false,
+            damaged_found: 0,
+            commits: 0,
+        }
+    }
+
+    fn load_record(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
+        let Some((table, rest)) = key.split_first() else {
+            return Err(StoreError::new("reading a key", "it is empty"));
+        };
+        match Table::of(*table) {
+            Some(Table::Pool) => self.load_pool(decode(bytes, "the pool")?),
+            Some(Table::Benefactor) => self.registry.load(rest, bytes)?,
+            Some(Table::Operation) => self.operations.load(rest, bytes)?,
+            Some(table) => self.namespace.load(table, rest, bytes)?,
+            None => {
+                let cause = format!("there is a table {table}, unknown to this stdchk: use a later one");
+                return Err(StoreError::new("reading the store", cause));
+            }
+        }
+        Ok(())
+    }
+
+    fn load_pool(&mut self, record: PoolRecord) {
+        self.pool = record.pool;
+        self.namespace.next_ino = record.ino_ceiling;
+        self.namespace.ino_ceiling = record.ino_ceiling;
+        self.registry.next = record.next_benefactor;
+        self.pool_changed = false;
+    }
+
+    /// What must be durable before the answers since the last call may leave.
+    pub fn take_changes(&mut self) -> Batch {
+        let mut batch = Batch::default();
+        let namespace = self.namespace.take_changes(&mut batch);
+        let registry = self.registry.take_changes(&mut batch);
+        if namespace || registry || self.pool_changed {
+            self.pool_changed = false;
+            let record = PoolRecord {
+                layout: LAYOUT,
+                pool: self.pool,
+                ino_ceiling: self.namespace.ino_ceiling,
+                next_benefactor: self.registry.next,
+            };
+            batch.put(Table::Pool, POOL_KEY, cbor::encode(&record));
+        }
+        self.operations.take_changes(&mut batch);
+        batch
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> PoolId {
+        self.pool
+    }
+
+    /// Answers a request. `Collect` is not for the core alone: its shell reads maps for it.
+    pub fn handle(&mut self, request: ManagerRequest, now: Now) -> Answer {
+        use ManagerRequest as Q;
+        self.namespace.advance(now.wall);
+        match request {
+            Q::Change { id, change } => self.change(id, &change),
+            Q::OpenSession { session, client, ino } => self.open_session(session, client, ino, now),
+            Q::Reserve { session, bytes, avoid } => self.reserve(session, bytes, &avoid, now),
+            Q::Known { session, chunks } => self.known(session, &chunks, now),
+            Q::Staged { session, chunks } => self.staged(session, &chunks, now),
+            Q::Commit { .. } => self.commit(request, now),
+            Q::CloseSession { session, interrupted } => self.close_session(session, interrupted),
+            Q::KeepAlive(client) => Ok(ManagerReply::Sessions(self.sessions.hear(client, now.ms))),
+            Q::Register { .. } => self.register(request, now),
+            Q::Inventory { .. } => self.inventory(request, now),
+            Q::Heartbeat { .. } => self.heartbeat(request, now),
+            _ => self.read(request, now),
+        }
+    }
+
+    /// Answers the requests that change nothing.
+    fn read(&self, request: ManagerRequest, now: Now) -> Answer {
+        use ManagerRequest as Q;
+        let namespace = &self.namespace;
+        Ok(match request {
+            Q::Lookup { parent, name } => ManagerReply::Entry(namespace.lookup(parent, &name)?),
+            Q::GetAttr(ino) => ManagerReply::Entry(namespace.attr(ino)?),
+            Q::Resolve { path } => ManagerReply::Entry(namespace.resolve(&path)?),
+            Q::ReadDir { ino, after, limit } => {
+                ManagerReply::Entries(namespace.read_dir(ino, after.as_deref(), limit)?)
+            }
+            Q::ReadLink(ino) => ManagerReply::Target(namespace.read_link(ino)?),
+            Q::Space => ManagerReply::Space(self.space()),
+            Q::Versions(ino) => ManagerReply::Versions(namespace.versions_of(ino)?),
+            Q::OpenVersion { ino, version } => {
+                let (info, root) = namespace.version(ino, version)?.unzip();
+                ManagerReply::Version { info, root }
+            }
+            Q::Locate { chunks } => ManagerReply::Locations(self.locate(&chunks)?),
+            Q::Benefactors => ManagerReply::Benefactors(self.registry.infos(now.ms)),
+            Q::GetPolicy(ino) => ManagerReply::Policy(namespace.policy(ino)?),
+            Q::Sets(ino) => ManagerReply::Sets(self.sets(ino)?),
+            Q::Status => ManagerReply::Status(self.status(now)),
+            _ => {
+                return Err(Failure::new(ErrorCode::Unsupported, "the manager's core has no answer to this"));
+            }
+        })
+    }
+
+    fn change(&mut self, id: stdchk_model::OpId, change: &stdchk_model::message::manager::Change) -> Answer {
+        if let Some(answer) = self.operations.answer(&id) {
+            return Ok(answer);
+        }
+        let entry = self.namespace.change(change)?;
+        self.commits += 1;
+        Ok(self.operations.keep(id, entry))
+    }
+
+    fn locate(&self, chunks: &[ChunkId]) -> Result<Vec<ChunkLocations>, Failure> {
+        check_length("chunks", chunks.len())?;
+        Ok(chunks.iter().map(|id| self.locations.locate(id, &self.registry)).collect())
+    }
+
+    // --- sessions
+
+    fn open_session(&mut self, id: SessionId, client: ClientId, ino: Ino, now: Now) -> Answer {
+        let (base, base_root) = self.namespace.version(ino, None)?.unzip();
+        let policy = self.namespace.policy(ino)?;
+        if self.sessions.open(id, client, ino, base_root.clone(), now.ms)? {
+            self.namespace.hold(ino);
+        }
+        Ok(ManagerReply::Session { policy, base, base_root })
+    }
+
+    fn reserve(&mut self, id: SessionId, bytes: u64, avoid: &[BenefactorId], now: Now) -> Answer {
+        check_length("benefactors to avoid", avoid.len())?;
+        let session = self.sessions.get_mut(id, now.ms)?;
+        let (turn, ino) = (session.turn, session.ino);
+        let policy = self.namespace.policy(ino)?;
+        let width = usize::from(policy.stripe.max(u16::from(policy.replicas)));
+        let stripe = self.stripe(&Wish { width, avoid, room_bytes: CHUNK_BYTES_DEFAULT as u64, turn })?;
+        let granted = bytes.min(self.space().free_bytes).min(RESERVATION_BYTES_MAX);
+        if granted == 0 && bytes > 0 {
+            return Err(self.no_space(bytes));
+        }
+        self.sessions.reserve(id, granted);
+        self.copies.note_write(now.ms);
+        let benefactors: Vec<BenefactorInfo> =
+            stripe.into_iter().filter_map(|id| self.registry.info(id, now.ms)).collect();
+        Ok(ManagerReply::Stripe { benefactors, bytes: granted })
+    }
+
+    fn stripe(&self, wish: &Wish<'_>) -> Result<Vec<BenefactorId>, Failure> {
+        let hosts = self.registry.hosts();
+        let stripe = self.select.select(&hosts, wish);
+        if !stripe.is_empty() {
+            return Ok(stripe);
+        }
+        let online = hosts.iter().filter(|host| host.online);
+        match online.clone().count() {
+            0 => Err(unavailable("no benefactor is on-line: start one, or wait for one to come back")),
+            _ if online.clone().all(|host| wish.avoid.contains(&host.id)) => {
+                Err(unavailable("every benefactor that is on-line has just failed the client: try again"))
+            }
+            _ => Err(self.no_space(wish.room_bytes)),
+        }
+    }
+
+    fn no_space(&self, wanted: u64) -> Failure {
+        let space = self.space();
+        let message = format!(
+            "no space for {wanted} bytes: of {} bytes donated {} are used, {} are reserved by files being written \
+             and {} are free; remove files or add benefactors",
+            space.donated_bytes, space.used_bytes, space.reserved_bytes, space.free_bytes
+        );
+        Failure::new(ErrorCode::NoSpace, message)
+    }
+
+    fn known(&mut self, id: SessionId, chunks: &[ChunkId], now: Now) -> Answer {
+        check_length("chunks", chunks.len())?;
+        let session = self.sessions.get_mut(id, now.ms)?;
+        let mut found = Vec::with_capacity(chunks.len());
+        for chunk in chunks {
+            let at = self.locations.locate_durable(chunk, &self.registry);
+            if !at.at.is_empty() {
+                session.pinned.insert(*chunk);
+                self.locations.touch(chunk, now.ms);
+            }
+            found.push(at);
+        }
+        Ok(ManagerReply::Locations(found))
+    }
+
+    fn staged(&mut self, id: SessionId, chunks: &[StagedChunk], now: Now) -> Answer {
+        check_length("chunks", chunks.len())?;
+        chunks.iter().try_for_each(|staged| self.check_staged(staged))?;
+        let session = self.sessions.get_mut(id, now.ms)?;
+        let mut used: u64 = 0;
+        for staged in chunks {
+            let chunk = staged.chunk.id;
+            session.staged.insert(chunk);
+            for at in &staged.at {
+                let inventory = self.registry.get(*at).map_or(0, |benefactor| benefactor.inventory);
+                self.locations.claim(chunk, staged.chunk.length, *at, inventory, now.ms);
+                used = used.saturating_add(u64::from(staged.chunk.length));
+            }
+            self.locations.requeue(&chunk, &self.registry);
+        }
+        self.sessions.used(id, used);
+        self.copies.note_write(now.ms);
+        Ok(ManagerReply::Done)
+    }
+
+    fn check_staged(&self, staged: &StagedChunk) -> Result<(), Failure> {
+        check_length("benefactors of a chunk", staged.at.len())?;
+        commit::check_chunk(&staged.chunk)?;
+        match staged.at.iter().find(|at| self.registry.get(**at).is_none()) {
+            None => Ok(()),
+            Some(at) => {
+                let message = format!("{at} holds no chunk: the pool has no such benefactor");
+                Err(Failure::new(ErrorCode::NotFound, message))
+            }
+        }
+    }
+
+    fn close_session(&mut self, id: SessionId, interrupted: bool) -> Answer {
+        let state = if interrupted { VersionState::Interrupted } else { VersionState::Closed };
+        self.end_session(id, state);
+        Ok(ManagerReply::Done)
+    }
+
+    fn end_session(&mut self, id: SessionId, state: VersionState) {
+        self.namespace.finish(id, state);
+        self.namespace.removals += 1; // What it stored and didn't commit is garbage.
+        if let Some(session) = self.sessions.close(id) {
+            self.namespace.release(session.ino);
+        }
+    }
+
+    // --- time
+
+    /// Draws the conclusions from silence: leases that ran out, benefactors that went or came.
+    pub fn tick(&mut self, now: Now) {
+        self.namespace.advance(now.wall);
+        for id in self.sessions.expired(now.ms, self.setting.timing.client_lease_ms) {
+            self.end_session(id, VersionState::Interrupted);
+        }
+        self.update_states(now);
+        if !self.settled && now.ms >= self.setting.timing.client_lease_ms {
+            self.settle();
+        }
+        self.copies.give_up_late(now.ms);
+    }
+
+    /// Ends what sessions of before the start left, once their clients had a lease to come back.
+    fn settle(&mut self) {
+        self.settled = true;
+        for id in self.namespace.unfinished() {
+            if !self.sessions.contains(&id) {
+                self.namespace.finish(id, VersionState::Interrupted);
+            }
+        }
+        self.namespace.drop_all_unused();
+    }
+}
+
+fn unavailable(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorCode::Unavailable, message)
+}
+
+/// Refuses lists that are longer than the protocol allows.
+fn check_length(what: &str, length: usize) -> Result<(), Failure> {
+    if length <= LIST_ENTRIES_MAX {
+        return Ok(());
+    }
+    let message = format!("{length} {what} in one message: send them in parts of {LIST_ENTRIES_MAX}");
+    Err(Failure::new(ErrorCode::TooLong, message))
+}

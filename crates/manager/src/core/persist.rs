@@ -1,0 +1,167 @@
+//! Between memory and store: what changed becomes one batch, and a stored namespace becomes memory again.
+//!
+//! Records are made from the state at the end of a batch of requests, so a directory that a hundred requests touched is
+//! written once. Loading refuses records that contradict each other: they mean a damaged or foreign store.
+
+use stdchk_model::message::manager::{FileKind, VersionState};
+use stdchk_model::{Ino, cbor};
+
+use super::inode::{Body, Directory, File, Inode, Version};
+use super::namespace::{Changed, Namespace};
+use crate::record::{
+    EntryRecord, InodeRecord, LAYOUT, PolicyRecord, VersionRecord, decode, entry_key, ino_key, split_number,
+    version_key,
+};
+use crate::store::{Batch, StoreError, Table};
+
+impl Namespace {
+    /// Adds what changed since the last call to `batch`; tells whether the pool's record changed as well.
+    pub fn take_changes(&mut self, batch: &mut Batch) -> bool {
+        let changed = std::mem::take(&mut self.changed);
+        self.write_inodes(&changed, batch);
+        for (parent, name) in &changed.entries {
+            let found = self.find(*parent, name).ok().flatten();
+            let record = found.map(|ino| cbor::encode(&EntryRecord { layout: LAYOUT, ino }));
+            write(batch, Table::Entry, &entry_key(*parent, name), record);
+        }
+        for (ino, number) in &changed.versions {
+            let version = self.file(*ino).ok().and_then(|file| file.versions.get(number));
+            write(batch, Table::Version, &version_key(*ino, *number), version.map(version_record));
+        }
+        changed.pool
+    }
+
+    fn write_inodes(&self, changed: &Changed, batch: &mut Batch) {
+        for ino in &changed.inodes {
+            let inode = self.inodes.get(ino);
+            write(batch, Table::Inode, &ino_key(*ino), inode.map(inode_record));
+        }
+        for ino in &changed.policies {
+            let policy = self.directory(*ino).ok().map(|directory| &directory.policy);
+            let record = policy.filter(|policy| !policy.is_empty()).map(|policy| {
+                let pairs = policy.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+                cbor::encode(&PolicyRecord { layout: LAYOUT, pairs })
+            });
+            write(batch, Table::Policy, &ino_key(*ino), record);
+        }
+    }
+
+    /// Takes in a stored record. Records must come in order of their keys: inodes first.
+    pub fn load(&mut self, table: Table, key: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
+        let (number, rest) = split_number(key)?;
+        let ino = Ino(number);
+        match table {
+            Table::Inode => self.load_inode(ino, &decode(bytes, "an inode")?),
+            Table::Entry => self.load_entry(ino, rest, &decode(bytes, "a directory entry")?)?,
+            Table::Version => self.load_version(ino, rest, decode(bytes, "a version")?)?,
+            Table::Policy => self.load_policy(ino, decode(bytes, "a policy")?)?,
+            _ => return Err(StoreError::new("reading the namespace", format!("it has no table {table}"))),
+        }
+        Ok(())
+    }
+
+    fn load_inode(&mut self, ino: Ino, record: &InodeRecord) {
+        let body = match record.kind {
+            FileKind::File => Body::File(File { next_version: record.next_version, ..File::new() }),
+            FileKind::Directory => Body::Directory(Directory::default()),
+            FileKind::Symlink => Body::Symlink(record.target.clone()),
+        };
+        let InodeRecord { mode, uid, gid, links, atime, mtime, ctime, .. } = *record;
+        self.clock = self.clock.max(ctime);
+        self.inodes
+            .insert(ino, Inode { mode, uid, gid, links, atime, mtime, ctime, parent: Ino::ROOT, body });
+    }
+
+    fn load_entry(&mut self, parent: Ino, name: &[u8], record: &EntryRecord) -> Result<(), StoreError> {
+        let name = std::str::from_utf8(name).map_err(|error| contradiction(parent, error.to_string()))?;
+        let Some(inode) = self.inodes.get_mut(&record.ino) else {
+            return Err(contradiction(parent, format!("its entry `{name}` leads to no inode")));
+        };
+        inode.parent = parent;
+        let is_directory = inode.is_directory();
+        match self.inodes.get_mut(&parent).map(|inode| &mut inode.body) {
+            Some(Body::Directory(directory)) => {
+                directory.entries.insert(name.to_owned(), record.ino);
+                directory.subdirectories += u32::from(is_directory);
+                Ok(())
+            }
+            _ => Err(contradiction(parent, "it has entries and is no directory".to_owned())),
+        }
+    }
+
+    fn load_version(&mut self, ino: Ino, rest: &[u8], record: VersionRecord) -> Result<(), StoreError> {
+        let (number, _) = split_number(rest)?;
+        let Some(Body::File(file)) = self.inodes.get_mut(&ino).map(|inode| &mut inode.body) else {
+            return Err(contradiction(ino, "it has versions and is no file".to_owned()));
+        };
+        if record.state == VersionState::Open {
+            self.open.insert(record.session, (ino, number));
+        }
+        let VersionRecord { size, mtime, committed_at, state, stored_bytes, session, root, .. } = record;
+        file.versions
+            .insert(number, Version { size, mtime, committed_at, state, stored_bytes, session, root });
+        file.next_version = file.next_version.max(number.saturating_add(1));
+        self.count_version(size);
+        Ok(())
+    }
+
+    fn load_policy(&mut self, ino: Ino, record: PolicyRecord) -> Result<(), StoreError> {
+        match self.inodes.get_mut(&ino).map(|inode| &mut inode.body) {
+            Some(Body::Directory(directory)) => {
+                directory.policy = record.pairs.into_iter().collect();
+                Ok(())
+            }
+            _ => Err(contradiction(ino, "it has a policy and is no directory".to_owned())),
+        }
+    }
+}
+
+fn contradiction(ino: Ino, cause: String) -> StoreError {
+    StoreError::new(format!("reading inode {ino} from the store"), cause)
+}
+
+fn write(batch: &mut Batch, table: Table, key: &[u8], record: Option<Vec<u8>>) {
+    match record {
+        Some(record) => batch.put(table, key, record),
+        None => batch.remove(table, key),
+    }
+}
+
+fn inode_record(inode: &Inode) -> Vec<u8> {
+    let (target, next_version) = match &inode.body {
+        Body::Symlink(target) => (target.clone(), 0),
+        Body::File(file) => (String::new(), file.next_version),
+        Body::Directory(_) => (String::new(), 0),
+    };
+    let Inode { mode, uid, gid, links, atime, mtime, ctime, .. } = *inode;
+    let kind = inode.kind();
+    let layout = LAYOUT;
+    cbor::encode(&InodeRecord {
+        layout,
+        kind,
+        mode,
+        uid,
+        gid,
+        links,
+        atime,
+        mtime,
+        ctime,
+        target,
+        next_version,
+    })
+}
+
+fn version_record(version: &Version) -> Vec<u8> {
+    let Version { size, mtime, committed_at, state, stored_bytes, session, ref root } = *version;
+    let root = root.clone();
+    cbor::encode(&VersionRecord {
+        layout: LAYOUT,
+        size,
+        mtime,
+        committed_at,
+        state,
+        stored_bytes,
+        session,
+        root,
+    })
+}

@@ -1,0 +1,86 @@
+//! Policies of folders: what is set on a directory holds below it until a nearer directory sets it again.
+
+use std::collections::BTreeMap;
+
+use stdchk_model::{ErrorCode, Failure, Ino, Policy};
+
+use super::inode::Body;
+use super::namespace::Namespace;
+
+/// Longest value of a policy's key, bytes: patterns are the longest.
+const VALUE_BYTES_MAX: usize = 4096;
+
+impl Namespace {
+    /// The policy that holds for a file or directory.
+    pub fn policy(&self, ino: Ino) -> Result<Policy, Failure> {
+        let mut found = BTreeMap::new();
+        let mut at = ino;
+        loop {
+            let inode = self.inode(at)?;
+            if let Body::Directory(directory) = &inode.body {
+                for (key, value) in &directory.policy {
+                    found.entry(key.as_str()).or_insert(value.as_str());
+                }
+            }
+            if at == Ino::ROOT {
+                break;
+            }
+            at = inode.parent;
+        }
+        let mut policy = Policy::default();
+        found.into_iter().try_for_each(|(key, value)| policy.set(key, value))?;
+        Ok(policy)
+    }
+
+    pub(super) fn set_policy(&mut self, ino: Ino, pairs: &[(String, String)]) -> Result<(), Failure> {
+        self.directory(ino)?;
+        if ino == Ino::ROOT {
+            let message =
+                "a policy belongs to an application's folder or a directory below it, not to the root";
+            return Err(Failure::new(ErrorCode::Invalid, message));
+        }
+        pairs.iter().try_for_each(|(key, value)| check(key, value))?;
+        let clock = self.clock;
+        let inode = self.inode_mut(ino)?;
+        inode.ctime = clock;
+        if let Body::Directory(directory) = &mut inode.body {
+            for (key, value) in pairs {
+                match value.as_str() {
+                    "" => directory.policy.remove(key),
+                    _ => directory.policy.insert(key.clone(), value.clone()),
+                };
+            }
+        }
+        self.changed.policies.insert(ino);
+        Ok(())
+    }
+}
+
+fn check(key: &str, value: &str) -> Result<(), Failure> {
+    if !Policy::KEYS.contains(&key) {
+        return Policy::default().set(key, value);
+    }
+    if value.is_empty() {
+        return Ok(());
+    }
+    if value.len() > VALUE_BYTES_MAX {
+        let message = format!("the value of `{key}` is longer than {VALUE_BYTES_MAX} bytes");
+        return Err(Failure::new(ErrorCode::TooLong, message));
+    }
+    Policy::default().set(key, value)?;
+    match key {
+        "cutter" => check_cutter(value),
+        "naming" => check_naming(value),
+        _ => Ok(()),
+    }
+}
+
+fn check_cutter(value: &str) -> Result<(), Failure> {
+    let spec = value.parse::<stdchk_reduce::CutterSpec>();
+    spec.map(|_| ()).map_err(|error| Failure::new(ErrorCode::Invalid, format!("`cutter={value}`: {error}")))
+}
+
+fn check_naming(value: &str) -> Result<(), Failure> {
+    let naming = value.parse::<stdchk_model::naming::Naming>();
+    naming.map(|_| ()).map_err(|error| Failure::new(ErrorCode::Invalid, format!("`naming={value}`: {error}")))
+}

@@ -1,0 +1,143 @@
+//! Renaming: constant time for the name, whatever hangs below it, and the handing on of versions.
+//!
+//! Write-to-temporary-and-rename is how most codes replace a checkpoint. Here the replaced file's versions become earlier
+//! versions of the file that takes its place, so that the history of a name survives the idiom.
+
+use stdchk_model::message::manager::{Existing, VersionState};
+use stdchk_model::{ChunkMap, ErrorCode, Failure, Ino, MapRoot, SessionId, name};
+
+use super::inode::{Body, File, Version};
+use super::namespace::{Namespace, exists};
+
+/// A name in a directory.
+type Place<'a> = (Ino, &'a str);
+
+impl Namespace {
+    pub(super) fn rename(
+        &mut self,
+        from: Place<'_>,
+        to: Place<'_>,
+        existing: Existing,
+    ) -> Result<(), Failure> {
+        name::check(to.1)?;
+        let moved = self.entry(from.0, from.1)?;
+        let target = self.find(to.0, to.1)?;
+        self.refuse_loop(moved, to.0)?;
+        match (target, existing) {
+            (Some(_), Existing::Refuse) => Err(exists(to.1)),
+            (Some(target), _) if target == moved => Ok(()),
+            (Some(target), Existing::Exchange) => self.exchange((from, moved), (to, target)),
+            (None, Existing::Exchange) => self.entry(to.0, to.1).map(|_| ()),
+            (Some(target), Existing::Replace) => {
+                self.check_replace(moved, target, to.1)?;
+                self.hand_on(target, moved)?;
+                self.detach(to.0, to.1)?;
+                self.relocate(from, to, moved)?;
+                self.drop_unused(target);
+                Ok(())
+            }
+            (None, _) => self.relocate(from, to, moved),
+        }
+    }
+
+    fn relocate(&mut self, from: Place<'_>, to: Place<'_>, moved: Ino) -> Result<(), Failure> {
+        self.detach(from.0, from.1)?;
+        self.attach(to.0, to.1, moved)
+    }
+
+    fn exchange(&mut self, one: (Place<'_>, Ino), other: (Place<'_>, Ino)) -> Result<(), Failure> {
+        self.refuse_loop(other.1, one.0.0)?;
+        let ((one, first), (other, second)) = (one, other);
+        self.detach(one.0, one.1)?;
+        self.detach(other.0, other.1)?;
+        self.attach(one.0, one.1, second)?;
+        self.attach(other.0, other.1, first)
+    }
+
+    /// Refuses to move `moved` into itself or below.
+    fn refuse_loop(&self, moved: Ino, new_parent: Ino) -> Result<(), Failure> {
+        let mut above = new_parent;
+        while above != Ino::ROOT {
+            if above == moved {
+                let message = format!("directory {moved} can't be moved into itself or below");
+                return Err(Failure::new(ErrorCode::Loop, message));
+            }
+            above = self.inode(above)?.parent;
+        }
+        Ok(())
+    }
+
+    fn check_replace(&self, moved: Ino, target: Ino, name: &str) -> Result<(), Failure> {
+        let shown = name.escape_debug();
+        match (self.inode(moved)?.is_directory(), self.inode(target)?.is_directory()) {
+            (true, true) => self.check_empty(target, name),
+            (true, false) => {
+                let message = format!("`{shown}` is no directory, so a directory can't take its place");
+                Err(Failure::new(ErrorCode::NotADirectory, message))
+            }
+            (false, true) => {
+                let message = format!("`{shown}` is a directory, so a file can't take its place");
+                Err(Failure::new(ErrorCode::IsADirectory, message))
+            }
+            (false, false) => Ok(()),
+        }
+    }
+
+    /// Makes the versions of `from`, which is about to lose its last name, the earlier versions of `to`.
+    fn hand_on(&mut self, from: Ino, to: Ino) -> Result<(), Failure> {
+        let last_name = self.inode(from)?.links == 1;
+        let (Ok(old), Ok(_)) = (self.file(from), self.file(to)) else { return Ok(()) };
+        if !last_name || old.versions.is_empty() {
+            return Ok(());
+        }
+        let emptied = File { next_version: old.next_version, ..File::new() };
+        let old = std::mem::replace(self.file_mut(from)?, emptied);
+        let mut new = std::mem::replace(self.file_mut(to)?, File::new());
+        if new.versions.is_empty() {
+            let number = new.next_version;
+            self.count_version(0);
+            new.versions.insert(number, self.never_written());
+            new.next_version += 1;
+        }
+        let joined = self.join((from, old), (to, new));
+        *self.file_mut(to)? = joined;
+        Ok(())
+    }
+
+    fn join(&mut self, (from, old): (Ino, File), (to, new): (Ino, File)) -> File {
+        let shift = old.next_version - 1;
+        self.changed.versions.extend(old.versions.keys().map(|number| (from, *number)));
+        self.changed.versions.extend(new.versions.keys().map(|number| (to, *number)));
+        let mut joined = File { versions: old.versions, next_version: new.next_version + shift };
+        joined.versions.extend(new.versions.into_iter().map(|(number, version)| (number + shift, version)));
+        for (number, version) in &joined.versions {
+            self.changed.versions.insert((to, *number));
+            if let Some(place) = self.open.get_mut(&version.session) {
+                *place = (to, *number);
+            }
+        }
+        joined
+    }
+
+    /// What readers see of a file that was never committed: nothing. It stands in front of the versions that such a file
+    /// inherits, or they would show through.
+    fn never_written(&self) -> Version {
+        Version {
+            size: 0,
+            mtime: self.clock,
+            committed_at: self.clock,
+            state: VersionState::Closed,
+            stored_bytes: 0,
+            session: SessionId([0; 16]),
+            root: MapRoot::Inline { map: ChunkMap::default().encode() },
+        }
+    }
+
+    pub(super) fn file_mut(&mut self, ino: Ino) -> Result<&mut File, Failure> {
+        self.file(ino)?;
+        match &mut self.inode_mut(ino)?.body {
+            Body::File(file) => Ok(file),
+            _ => Err(super::namespace::absent(ino)),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What benefactors report: registrations, inventories, heartbeats; and what they are told in answer.
+//!
+//! Registration is soft state (paper, section IV.A). A new life of a benefactor starts with nothing known of it: what it
+//! really has comes with its inventory. Nothing that a benefactor says is trusted further than its own blocks.
+
+use stdchk_model::message::benefactor::Command;
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, StoredBlock};
+use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure};
+
+use super::{Answer, Core, Now, check_length};
+
+/// Most blocks that one answer to a heartbeat tells to delete: keeps the answer small.
+const DELETIONS_AT_ONCE: usize = 8192;
+
+/// Time for which a benefactor may have more blocks than the index before its inventory is asked for, milliseconds: an
+/// inventory of a large benefactor is some ten megabytes.
+const RECOUNT_AFTER_MS: u64 = 600_000;
+
+impl Core {
+    pub(super) fn register(&mut self, request: ManagerRequest, now: Now) -> Answer {
+        let ManagerRequest::Register { id, incarnation, address, pid, load } = request else {
+            return Err(unexpected());
+        };
+        let id = self.registry.number(id, &address)?;
+        let Some(benefactor) = self.registry.get_mut(id) else { return Err(unexpected()) };
+        let new_life = benefactor.incarnation != Some(incarnation);
+        benefactor.incarnation = Some(incarnation);
+        benefactor.pid = pid;
+        benefactor.load = load;
+        benefactor.heard_ms = now.ms;
+        if new_life {
+            benefactor.reported = false;
+            benefactor.registered_ms = now.ms;
+            benefactor.put_sequence = 0;
+            self.deletions.remove(&id);
+            self.locations.sift(id, &self.registry, |_| false);
+        }
+        self.update_states(now);
+        Ok(ManagerReply::Registered { id })
+    }
+
+    pub(super) fn inventory(&mut self, request: ManagerRequest, now: Now) -> Answer {
+        let ManagerRequest::Inventory { id, incarnation, first, last, blocks } = request else {
+            return Err(unexpected());
+        };
+        check_length("blocks of an inventory", blocks.len())?;
+        let benefactor = self.registry.living(id, incarnation)?;
+        benefactor.heard_ms = now.ms;
+        if first {
+            benefactor.inventory = benefactor.inventory.wrapping_add(1);
+        }
+        let inventory = benefactor.inventory;
+        benefactor.reported |= last;
+        self.confirm_all(id, inventory, &blocks, now);
+        if last {
+            let stays =
+                |holder: &super::locations::Holder| !holder.confirmed || holder.inventory == inventory;
+            self.locations.sift(id, &self.registry, stays);
+            self.marking.again = true;
+        }
+        self.update_states(now);
+        Ok(ManagerReply::Done)
+    }
+
+    pub(super) fn heartbeat(&mut self, request: ManagerRequest, now: Now) -> Answer {
+        let ManagerRequest::Heartbeat {
+            id,
+            incarnation,
+            load,
+            put_sequence,
+            added,
+            removed,
+            damaged,
+            copies_failed,
+            copied_bytes: _,
+        } = request
+        else {
+            return Err(unexpected());
+        };
+        check_length("blocks of a heartbeat", added.len().max(removed.len()).max(copies_failed.len()))?;
+        let benefactor = self.registry.living(id, incarnation)?;
+        benefactor.heard_ms = now.ms;
+        benefactor.load = load;
+        benefactor.put_sequence = put_sequence;
+        let inventory = benefactor.inventory;
+        self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged));
+        self.remove_all(id, &removed);
+        self.confirm_all(id, inventory, &added, now);
+        copies_failed.iter().for_each(|block| self.copies.failed(&block.chunk, id, now.ms));
+        self.update_states(now);
+        let mut commands = self.deletions_for(id);
+        commands.extend(self.plan_copies(id, now));
+        commands.extend(self.recount(id, now));
+        Ok(ManagerReply::Commands(commands))
+    }
+
+    /// Asks for the inventory of a benefactor that has had more blocks than the index knows for long: an answer with
+    /// deletions was lost on its way.
+    fn recount(&mut self, id: BenefactorId, now: Now) -> Option<Command> {
+        let known = self.locations.blocks_at(id);
+        let benefactor = self.registry.get_mut(id)?;
+        if benefactor.load.blocks <= known {
+            benefactor.agreed_ms = now.ms;
+        }
+        let due = benefactor.reported && now.ms.saturating_sub(benefactor.agreed_ms) >= RECOUNT_AFTER_MS;
+        due.then(|| {
+            benefactor.agreed_ms = now.ms;
+            Command::SendInventory
+        })
+    }
+
+    fn confirm_all(&mut self, id: BenefactorId, inventory: u32, blocks: &[StoredBlock], now: Now) {
+        for stored in blocks {
+            self.locations.confirm(stored, id, inventory, now.ms);
+            self.copies.arrived(&stored.block.chunk, id);
+            self.locations.requeue(&stored.block.chunk, &self.registry);
+        }
+    }
+
+    fn remove_all(&mut self, id: BenefactorId, blocks: &[BlockId]) {
+        for block in blocks {
+            self.locations.remove(block, id);
+            self.locations.requeue(&block.chunk, &self.registry);
+        }
+    }
+
+    fn deletions_for(&mut self, id: BenefactorId) -> Vec<Command> {
+        let Some(queue) = self.deletions.get_mut(&id) else { return Vec::new() };
+        let mut commands: Vec<Command> = Vec::new();
+        for (block, sequence) in queue.drain(..queue.len().min(DELETIONS_AT_ONCE)) {
+            match commands.last_mut() {
+                Some(Command::Delete { blocks, put_sequence }) if *put_sequence == sequence => {
+                    blocks.push(block)
+                }
+                _ => commands.push(Command::Delete { blocks: vec![block], put_sequence: sequence }),
+            }
+        }
+        commands
+    }
+
+    /// Looks at who is there; what is missing for good, or back, changes which chunks are at risk.
+    pub(super) fn update_states(&mut self, now: Now) {
+        let changed = self.registry.update_states(now.ms, &self.setting.timing);
+        if changed.iter().any(|id| self.locations.blocks_at(*id) > 0) {
+            self.locations.requeue_all(&self.registry);
+        }
+    }
+}
+
+fn unexpected() -> Failure {
+    Failure::new(ErrorCode::Internal, "a request was handed to the wrong part of the manager")
+}

@@ -1,0 +1,162 @@
+//! Sessions and their reservations: soft state that a client keeps alive and can open again.
+//!
+//! A session is one file being written. It holds what the collection must leave alone (the chunks that it stored or
+//! found, and the version that it builds on) and a share of the free space, reserved in steps because nobody knows how
+//! large a file becomes (paper, section IV.A). A client that falls silent for a lease loses its sessions.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use stdchk_model::{ChunkId, ClientId, ErrorCode, Failure, Ino, MapRoot, SessionId};
+
+/// Most sessions at a time: bounds the manager's memory and the answer to a sign of life.
+const SESSIONS_MAX: usize = 65_536;
+
+/// One file being written.
+#[derive(Debug)]
+pub struct Session {
+    pub client: ClientId,
+    pub ino: Ino,
+    /// The version that it builds on, as it was when the session began.
+    pub base: Option<MapRoot>,
+    /// Chunks that it stored; its client makes them durable before it commits.
+    pub staged: HashSet<ChunkId>,
+    /// Chunks of others that it asked for.
+    pub pinned: HashSet<ChunkId>,
+    /// Space reserved and not used, bytes.
+    pub reserved: u64,
+    /// Where its next stripe starts.
+    pub turn: u64,
+}
+
+impl Session {
+    /// Chunks that the collection must leave alone.
+    pub fn held(&self) -> impl Iterator<Item = &ChunkId> {
+        self.staged.iter().chain(&self.pinned)
+    }
+}
+
+/// All sessions, by themselves and by client.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    sessions: HashMap<SessionId, Session>,
+    clients: HashMap<ClientId, Client>,
+    reserved: u64,
+    opened: u64,
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    heard_ms: u64,
+    sessions: BTreeSet<SessionId>,
+}
+
+impl Sessions {
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Space reserved by all sessions and not used, bytes.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    pub fn values(&self) -> impl Iterator<Item = &Session> {
+        self.sessions.values()
+    }
+
+    pub fn contains(&self, id: &SessionId) -> bool {
+        self.sessions.contains_key(id)
+    }
+
+    pub fn get(&self, id: SessionId) -> Result<&Session, Failure> {
+        self.sessions.get(&id).ok_or_else(|| unknown(id))
+    }
+
+    /// The session, for a request of its client, which is a sign of life.
+    pub fn get_mut(&mut self, id: SessionId, now_ms: u64) -> Result<&mut Session, Failure> {
+        let session = self.sessions.get_mut(&id).ok_or_else(|| unknown(id))?;
+        if let Some(client) = self.clients.get_mut(&session.client) {
+            client.heard_ms = now_ms;
+        }
+        Ok(session)
+    }
+
+    /// Opens a session; false if it was open already, with the same file.
+    pub fn open(
+        &mut self,
+        id: SessionId,
+        client: ClientId,
+        ino: Ino,
+        base: Option<MapRoot>,
+        now_ms: u64,
+    ) -> Result<bool, Failure> {
+        if let Some(known) = self.sessions.get(&id) {
+            if (known.client, known.ino) != (client, ino) {
+                let message = format!("session {id} is open already, for another file or client");
+                return Err(Failure::new(ErrorCode::Invalid, message));
+            }
+            self.hear(client, now_ms);
+            return Ok(false);
+        }
+        if self.sessions.len() >= SESSIONS_MAX {
+            let message = format!("{SESSIONS_MAX} files are being written already: close some first");
+            return Err(Failure::new(ErrorCode::Unavailable, message));
+        }
+        let (staged, pinned, turn) = (HashSet::new(), HashSet::new(), self.opened);
+        self.opened += 1;
+        self.sessions.insert(id, Session { client, ino, base, staged, pinned, reserved: 0, turn });
+        let client = self.clients.entry(client).or_default();
+        client.heard_ms = now_ms;
+        client.sessions.insert(id);
+        Ok(true)
+    }
+
+    /// Ends a session; its reservation returns.
+    pub fn close(&mut self, id: SessionId) -> Option<Session> {
+        let session = self.sessions.remove(&id)?;
+        self.reserved = self.reserved.saturating_sub(session.reserved);
+        if let Some(client) = self.clients.get_mut(&session.client) {
+            client.sessions.remove(&id);
+            if client.sessions.is_empty() {
+                self.clients.remove(&session.client);
+            }
+        }
+        Some(session)
+    }
+
+    /// A sign of life of a client; its sessions.
+    pub fn hear(&mut self, client: ClientId, now_ms: u64) -> Vec<SessionId> {
+        let Some(client) = self.clients.get_mut(&client) else { return Vec::new() };
+        client.heard_ms = now_ms;
+        client.sessions.iter().copied().collect()
+    }
+
+    /// Sessions of clients that were silent for `lease_ms`.
+    pub fn expired(&self, now_ms: u64, lease_ms: u64) -> Vec<SessionId> {
+        let silent = |client: &&Client| now_ms.saturating_sub(client.heard_ms) >= lease_ms;
+        self.clients.values().filter(silent).flat_map(|client| client.sessions.iter().copied()).collect()
+    }
+
+    /// Adds `bytes` to what the session has reserved.
+    pub fn reserve(&mut self, id: SessionId, bytes: u64) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.reserved = session.reserved.saturating_add(bytes);
+            self.reserved = self.reserved.saturating_add(bytes);
+        }
+    }
+
+    /// The session used `bytes` of its reservation.
+    pub fn used(&mut self, id: SessionId, bytes: u64) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            let returned = bytes.min(session.reserved);
+            session.reserved -= returned;
+            self.reserved = self.reserved.saturating_sub(returned);
+        }
+    }
+}
+
+fn unknown(id: SessionId) -> Failure {
+    let message =
+        format!("session {id} is not known (any more): it ended, expired, or the manager restarted");
+    Failure::new(ErrorCode::Stale, message)
+}

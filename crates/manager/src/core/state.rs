@@ -1,0 +1,109 @@
+//! What the manager tells about the pool as a whole: space, state, checkpoint sets.
+
+use stdchk_model::limits::LIST_ENTRIES_MAX;
+use stdchk_model::message::manager::{BenefactorState, CheckpointSet, PoolStatus, Space};
+use stdchk_model::naming::Naming;
+use stdchk_model::sets::{FileVersions, checkpoint_sets};
+use stdchk_model::{BlockId, ErrorCode, Failure, Ino};
+
+use super::inode::Body;
+use super::locations::Chunk;
+use super::{Core, Now};
+
+impl Core {
+    pub(super) fn space(&self) -> Space {
+        let mut space = Space { inodes: count(self.namespace.len()), ..Space::default() };
+        for (_, benefactor) in self.registry.iter() {
+            if benefactor.state == BenefactorState::Online {
+                let load = &benefactor.load;
+                space.donated_bytes = space.donated_bytes.saturating_add(load.donated_bytes);
+                space.used_bytes = space.used_bytes.saturating_add(load.used_bytes);
+                space.free_bytes = space.free_bytes.saturating_add(load.free_bytes);
+            }
+        }
+        space.reserved_bytes = self.sessions.reserved();
+        space.free_bytes = space.free_bytes.saturating_sub(space.reserved_bytes);
+        space
+    }
+
+    pub(super) fn status(&self, now: Now) -> PoolStatus {
+        let mut status = PoolStatus {
+            manager_pid: self.setting.pid,
+            uptime_ms: now.ms,
+            benefactors: self.registry.infos(now.ms),
+            space: self.space(),
+            sessions: count(self.sessions.len()),
+            versions: self.namespace.versions,
+            logical_bytes: self.namespace.logical_bytes,
+            chunks_at_risk: count(self.locations.at_risk_count()),
+            repairs_pending: count(self.locations.at_risk_count().max(self.copies.len())),
+            repairs_done: self.copies.done,
+            damaged_found: self.damaged_found,
+            commits: self.commits,
+            ..PoolStatus::default()
+        };
+        self.locations.iter().for_each(|(_, chunk)| self.count_chunk(chunk, &mut status));
+        status
+    }
+
+    fn count_chunk(&self, chunk: &Chunk, status: &mut PoolStatus) {
+        let online = |holder: &&super::locations::Holder| self.registry.is_online(holder.benefactor);
+        let whole = |holder: &&super::locations::Holder| holder.fragment == BlockId::WHOLE;
+        if chunk.wanted > 0 && chunk.holders.iter().filter(whole).filter(online).count() == 0 {
+            status.chunks_lost += 1;
+        }
+        if !chunk.holders.is_empty() {
+            status.chunks += 1;
+            status.unique_bytes = status.unique_bytes.saturating_add(u64::from(chunk.length));
+        }
+        for holder in &chunk.holders {
+            status.stored_bytes = status.stored_bytes.saturating_add(u64::from(holder.stored_length));
+        }
+    }
+
+    pub(super) fn sets(&self, ino: Ino) -> Result<Vec<CheckpointSet>, Failure> {
+        let policy = self.namespace.policy(ino)?;
+        let naming: Naming = policy.naming.parse().map_err(|error| {
+            Failure::new(ErrorCode::Invalid, format!("`naming` of directory {ino}: {error}"))
+        })?;
+        let mut files = Vec::new();
+        self.collect_files(ino, "", &mut files)?;
+        let app = self.namespace.path(ino);
+        Ok(within_a_message(checkpoint_sets(&app, &files, &naming, policy.ranks)))
+    }
+
+    fn collect_files(&self, ino: Ino, path: &str, files: &mut Vec<FileVersions>) -> Result<(), Failure> {
+        let mut below = vec![(ino, path.to_owned())];
+        while let Some((ino, path)) = below.pop() {
+            for (name, child) in &self.namespace.directory(ino)?.entries {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+                match &self.namespace.inode(*child)?.body {
+                    Body::Directory(_) => below.push((*child, path)),
+                    Body::File(file) => {
+                        let versions = file.versions.iter();
+                        let versions = versions.map(|(number, version)| version.info(*number)).collect();
+                        files.push(FileVersions { path, ino: *child, versions });
+                    }
+                    Body::Symlink(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The newest sets whose members fit one message.
+fn within_a_message(mut sets: Vec<CheckpointSet>) -> Vec<CheckpointSet> {
+    let mut members = 0usize;
+    let fit = sets.iter().take_while(|set| {
+        members = members.saturating_add(set.members.len().max(1));
+        members <= LIST_ENTRIES_MAX
+    });
+    let fit = fit.count().max(1);
+    sets.truncate(fit);
+    sets
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}

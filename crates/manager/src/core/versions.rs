@@ -1,0 +1,157 @@
+//! Versions of files: added by commits, finished by the end of their session, dropped one by one or with the file.
+
+use stdchk_model::limits::LIST_ENTRIES_MAX;
+use stdchk_model::message::manager::{VersionInfo, VersionState};
+use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, SessionId};
+
+use super::inode::Version;
+use super::namespace::Namespace;
+
+impl Namespace {
+    /// The versions of a file, oldest first; only the newest 65,536, if there are more.
+    pub fn versions_of(&self, ino: Ino) -> Result<Vec<VersionInfo>, Failure> {
+        let versions = &self.file(ino)?.versions;
+        let skipped = versions.len().saturating_sub(LIST_ENTRIES_MAX);
+        Ok(versions.iter().skip(skipped).map(|(number, version)| version.info(*number)).collect())
+    }
+
+    /// A version with its map root; the newest if none is named, `None` if nothing was ever committed.
+    pub fn version(&self, ino: Ino, number: Option<u64>) -> Result<Option<(VersionInfo, MapRoot)>, Failure> {
+        let file = self.file(ino)?;
+        let Some(number) = number else {
+            return Ok(file.newest().map(|(number, version)| (version.info(number), version.root.clone())));
+        };
+        let version = file.versions.get(&number).ok_or_else(|| no_version(ino, number))?;
+        Ok(Some((version.info(number), version.root.clone())))
+    }
+
+    /// Makes `version` the newest of the file, in place of what its session committed before.
+    pub fn commit(&mut self, ino: Ino, version: Version) -> Result<VersionInfo, Failure> {
+        if let Some((number, newest)) = self.file(ino)?.newest()
+            && is_repeated(newest, &version)
+        {
+            return Ok(newest.info(number));
+        }
+        let (session, size, mtime) = (version.session, version.size, version.mtime);
+        self.drop_earlier_of(ino, session);
+        let file = self.file_mut(ino)?;
+        let number = file.next_version;
+        file.next_version += 1;
+        let info = version.info(number);
+        file.versions.insert(number, version);
+        let clock = self.clock;
+        let inode = self.inode_mut(ino)?;
+        inode.mtime = mtime;
+        inode.ctime = clock;
+        self.count_version(size);
+        self.changed.versions.insert((ino, number));
+        self.open.insert(session, (ino, number));
+        Ok(info)
+    }
+
+    fn drop_earlier_of(&mut self, ino: Ino, session: SessionId) {
+        let Some((holder, number)) = self.open.remove(&session) else { return };
+        if holder != ino {
+            return; // The file was replaced meanwhile; its history belongs to another now.
+        }
+        if let Ok(file) = self.file_mut(ino)
+            && let Some(version) = file.versions.remove(&number)
+        {
+            self.forget_version(ino, number, &version);
+        }
+    }
+
+    /// The last commit of a session that ended is final, or torn.
+    pub fn finish(&mut self, session: SessionId, state: VersionState) {
+        let Some((ino, number)) = self.open.remove(&session) else { return };
+        if let Ok(file) = self.file_mut(ino)
+            && let Some(version) = file.versions.get_mut(&number)
+        {
+            version.state = state;
+            self.changed.versions.insert((ino, number));
+        }
+    }
+
+    /// Sessions with committed versions that nobody has ended.
+    pub fn unfinished(&self) -> Vec<SessionId> {
+        self.open.keys().copied().collect()
+    }
+
+    pub(super) fn drop_version(&mut self, ino: Ino, number: u64) -> Result<(), Failure> {
+        let file = self.file(ino)?;
+        let Some(version) = file.versions.get(&number).cloned() else { return Err(no_version(ino, number)) };
+        if file.versions.len() == 1 {
+            let message = format!("version {number} is the only one of file {ino}: remove the file instead");
+            return Err(Failure::new(ErrorCode::Invalid, message));
+        }
+        if version.state == VersionState::Open {
+            let message = format!("version {number} of file {ino} is still being written: try again later");
+            return Err(Failure::new(ErrorCode::Unavailable, message));
+        }
+        self.file_mut(ino)?.versions.remove(&number);
+        self.forget_version(ino, number, &version);
+        self.show_newest(ino)
+    }
+
+    fn show_newest(&mut self, ino: Ino) -> Result<(), Failure> {
+        let mtime = self.file(ino)?.newest().map(|(_, version)| version.mtime);
+        let clock = self.clock;
+        let inode = self.inode_mut(ino)?;
+        inode.mtime = mtime.unwrap_or(clock);
+        inode.ctime = clock;
+        Ok(())
+    }
+
+    /// A session has the file open.
+    pub fn hold(&mut self, ino: Ino) {
+        *self.held.entry(ino).or_insert(0) += 1;
+    }
+
+    /// A session has the file open no longer.
+    pub fn release(&mut self, ino: Ino) {
+        if let Some(count) = self.held.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                self.held.remove(&ino);
+                self.drop_unused(ino);
+            }
+        }
+    }
+
+    /// Removes what has neither a name nor a session: left by sessions that ended while no manager ran.
+    pub fn drop_all_unused(&mut self) {
+        let unnamed = |(ino, inode): (&Ino, &super::inode::Inode)| (inode.links == 0).then_some(*ino);
+        let unnamed: Vec<Ino> = self.inodes.iter().filter_map(unnamed).collect();
+        for ino in unnamed.into_iter().filter(|ino| *ino != Ino::ROOT) {
+            self.drop_unused(ino);
+        }
+    }
+
+    pub(super) fn count_version(&mut self, size: u64) {
+        self.versions += 1;
+        self.logical_bytes = self.logical_bytes.saturating_add(size);
+    }
+
+    /// Accounts for a version that was taken out of its file.
+    pub(super) fn forget_version(&mut self, ino: Ino, number: u64, version: &Version) {
+        self.versions = self.versions.saturating_sub(1);
+        self.logical_bytes = self.logical_bytes.saturating_sub(version.size);
+        self.removals += 1;
+        self.changed.versions.insert((ino, number));
+        if self.open.get(&version.session) == Some(&(ino, number)) {
+            self.open.remove(&version.session);
+        }
+    }
+}
+
+/// Whether a commit was answered before and the answer lost.
+fn is_repeated(newest: &Version, version: &Version) -> bool {
+    newest.session == version.session
+        && newest.state == VersionState::Open
+        && (newest.size, newest.mtime) == (version.size, version.mtime)
+        && newest.root == version.root
+}
+
+fn no_version(ino: Ino, number: u64) -> Failure {
+    Failure::new(ErrorCode::NotFound, format!("file {ino} has no version {number} (any more)"))
+}

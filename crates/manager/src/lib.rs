@@ -1,0 +1,16 @@
+//! The metadata manager: namespace, versions, sessions, chunk locations, repair and collection.
+//!
+//! Three layers. [`core`] thinks and knows no I/O: requests and time in, answers and changes out. [`store`] makes changes
+//! durable behind a small trait. The shell ([`Manager`]) joins them to the network: one thread owns the core, takes what
+//! requests have queued up, applies them, commits their changes in one transaction, and only then answers (I7).
+
+pub mod config;
+pub mod core;
+mod owner;
+mod reading;
+mod record;
+mod server;
+pub mod store;
+
+pub use config::Config;
+pub use server::{Manager, ManagerError, run};

@@ -1,0 +1,239 @@
+//! The stored records: what of the manager's state survives a restart, and how it becomes bytes.
+//!
+//! Each record is a CBOR array or map with integer keys whose field 0 is the version of the record's layout. Fields are
+//! added, never changed in meaning; a record of a later layout is refused by name. `docs/FORMAT.md` is the
+//! description for strangers.
+
+use minicbor::{Decode, Encode};
+use stdchk_model::message::manager::{Attr, FileKind, TimeNs, VersionState};
+use stdchk_model::{BenefactorId, Ino, MapRoot, OpId, PoolId, SessionId, cbor};
+
+use crate::store::StoreError;
+
+/// Layout of every record below.
+pub const LAYOUT: u16 = 1;
+
+/// Key of [`PoolRecord`] in its table.
+pub const POOL_KEY: &[u8] = b"pool";
+
+/// The pool as a whole.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct PoolRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// The pool.
+    #[n(1)]
+    pub pool: PoolId,
+    /// Inode numbers below this one may be in use; a start of the manager goes on from here.
+    #[n(2)]
+    pub ino_ceiling: u64,
+    /// Number of the next new benefactor.
+    #[n(3)]
+    pub next_benefactor: u32,
+}
+
+/// An inode; its names, versions and policy are records of their own.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct InodeRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// What it is.
+    #[n(1)]
+    pub kind: FileKind,
+    /// Permission bits.
+    #[n(2)]
+    pub mode: u32,
+    /// Owner.
+    #[n(3)]
+    pub uid: u32,
+    /// Group.
+    #[n(4)]
+    pub gid: u32,
+    /// Names, not counting `.` and `..`; 0: unlinked while a session had it open.
+    #[n(5)]
+    pub links: u32,
+    /// Last access.
+    #[n(6)]
+    pub atime: TimeNs,
+    /// Last modification.
+    #[n(7)]
+    pub mtime: TimeNs,
+    /// Last change of the inode.
+    #[n(8)]
+    pub ctime: TimeNs,
+    /// Target of a symbolic link, else empty.
+    #[n(9)]
+    pub target: String,
+    /// Number of a file's next version; 0 for others.
+    #[n(10)]
+    pub next_version: u64,
+}
+
+/// A name in a directory.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct EntryRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// What the name stands for.
+    #[n(1)]
+    pub ino: Ino,
+}
+
+/// A committed version.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct VersionRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// Size of the file, bytes.
+    #[n(1)]
+    pub size: u64,
+    /// Modification time that the writer gave it.
+    #[n(2)]
+    pub mtime: TimeNs,
+    /// When it was committed.
+    #[n(3)]
+    pub committed_at: TimeNs,
+    /// How far it got.
+    #[n(4)]
+    pub state: VersionState,
+    /// Bytes that were new to the pool, replicas not counted.
+    #[n(5)]
+    pub stored_bytes: u64,
+    /// The session that committed it.
+    #[n(6)]
+    pub session: SessionId,
+    /// Where its chunk map is.
+    #[n(7)]
+    pub root: MapRoot,
+}
+
+/// What was set on a directory.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct PolicyRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// Keys and values as in `Policy::set`.
+    #[n(1)]
+    pub pairs: Vec<(String, String)>,
+}
+
+/// A benefactor that has registered once. Everything else about it is soft state.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct BenefactorRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// Where it served last, `host:port`.
+    #[n(1)]
+    pub address: String,
+}
+
+/// The result of a change, so that its repetition is answered and not done again.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct OperationRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// The change.
+    #[n(1)]
+    pub id: OpId,
+    /// What was answered: an inode, or nothing for `Done`.
+    #[n(2)]
+    pub entry: Option<Attr>,
+}
+
+/// The first field of every record.
+#[derive(Decode)]
+struct Layout {
+    #[n(0)]
+    layout: u16,
+}
+
+/// The record in `bytes`; `what` names it in the error.
+pub fn decode<'b, T: Decode<'b, ()>>(bytes: &'b [u8], what: &str) -> Result<T, StoreError> {
+    let doing = || format!("reading a record of {what}");
+    let layout: Layout = cbor::decode(bytes).map_err(|error| StoreError::new(doing(), error))?;
+    if layout.layout != LAYOUT {
+        let cause =
+            format!("it has layout {}, this stdchk reads {LAYOUT}: use a later stdchk", layout.layout);
+        return Err(StoreError::new(doing(), cause));
+    }
+    cbor::decode(bytes).map_err(|error| StoreError::new(doing(), error))
+}
+
+/// Key of an inode, and of its policy.
+pub fn ino_key(ino: Ino) -> [u8; 8] {
+    ino.0.to_be_bytes()
+}
+
+/// Key of a name: the directory, then the name.
+pub fn entry_key(parent: Ino, name: &str) -> Vec<u8> {
+    [&ino_key(parent), name.as_bytes()].concat()
+}
+
+/// Key of a version: the file, then the number.
+pub fn version_key(ino: Ino, version: u64) -> Vec<u8> {
+    [ino_key(ino), version.to_be_bytes()].concat()
+}
+
+/// Key of a benefactor.
+pub fn benefactor_key(id: BenefactorId) -> [u8; 4] {
+    id.0.to_be_bytes()
+}
+
+/// The number at the start of a key, and what follows it.
+pub fn split_number(key: &[u8]) -> Result<(u64, &[u8]), StoreError> {
+    let split = key.split_first_chunk::<8>();
+    let (number, rest) = split.ok_or_else(|| StoreError::new("reading a key", "it is too short"))?;
+    Ok((u64::from_be_bytes(*number), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn layout_1_stays_what_it_is() {
+        let pool = PoolRecord { layout: 1, pool: PoolId([1; 16]), ino_ceiling: 4098, next_benefactor: 3 };
+        assert_eq!(hex(&cbor::encode(&pool)), "8401500101010101010101010101010101010119100203");
+        let version = VersionRecord {
+            layout: 1,
+            size: 5,
+            mtime: -1,
+            committed_at: 7,
+            state: VersionState::Closed,
+            stored_bytes: 5,
+            session: SessionId([2; 16]),
+            root: MapRoot::Inline { map: vec![0xaa] },
+        };
+        assert_eq!(
+            hex(&cbor::encode(&version)),
+            "88010520070105500202020202020202020202020202020282008141aa"
+        );
+    }
+
+    #[test]
+    fn a_later_layout_is_refused_by_name() {
+        let later = EntryRecord { layout: 2, ino: Ino(5) };
+        let error =
+            decode::<EntryRecord>(&cbor::encode(&later), "a directory entry").unwrap_err().to_string();
+        assert!(error.contains("a directory entry") && error.contains("layout 2"), "{error}");
+        assert!(decode::<EntryRecord>(b"junk", "a directory entry").is_err());
+    }
+
+    #[test]
+    fn a_field_added_later_is_skipped() {
+        let extended = (1u16, Ino(5), "new");
+        let bytes = cbor::encode(&extended);
+        assert_eq!(decode::<EntryRecord>(&bytes, "").unwrap(), EntryRecord { layout: 1, ino: Ino(5) });
+    }
+}

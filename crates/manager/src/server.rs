@@ -1,0 +1,217 @@
+//! The shell: opens the data directory and the store, listens, and runs what happens by itself.
+//!
+//! Three things run beside the server: the owner of the core, a clock that makes it look at leases, and the collector.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stdchk_model::limits::BODY_BYTES_MAX;
+use stdchk_model::message::handshake::Role;
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
+use stdchk_model::{Failure, PoolId};
+use stdchk_net::server::Host;
+use stdchk_net::{Buffer, BufferPool, Bytes, DataDir, DataDirError, Identity, Service, serve};
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, oneshot};
+
+use crate::config::Config;
+use crate::core::{Core, Now, Setting};
+use crate::owner::{Job, Owner, wall_clock};
+use crate::reading::MapReader;
+use crate::store::{RedbStore, Store, StoreError};
+
+/// How often leases are looked at: well below the shortest.
+const TICK: Duration = Duration::from_millis(200);
+/// How often the collector asks whether a marking is due.
+const COLLECTOR_INTERVAL: Duration = Duration::from_secs(1);
+/// Name of the store in the data directory.
+const STORE_FILE: &str = "store.redb";
+
+/// Why a manager can't run (any more).
+#[derive(Debug, thiserror::Error)]
+pub enum ManagerError {
+    /// The data directory can't be used.
+    #[error(transparent)]
+    Directory(#[from] DataDirError),
+    /// The store can't be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The address can't be used.
+    #[error("the manager can't serve at {address}: {cause}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// Why not, and what to do.
+        cause: String,
+    },
+    /// The system gives no random numbers for the identity of a new pool.
+    #[error("the system gives no random numbers: {0}")]
+    Random(getrandom::Error),
+    /// The owner of the state ended without saying why: a bug.
+    #[error(
+        "the manager's own thread ended unexpectedly; its store is intact: start it again and report this"
+    )]
+    Died,
+}
+
+/// A manager that has its store and its address, and is about to serve.
+pub struct Manager {
+    listener: TcpListener,
+    address: SocketAddr,
+    host: Host,
+    owner: Owner,
+    ended: oneshot::Receiver<Result<(), StoreError>>,
+    _directory: DataDir,
+}
+
+/// Runs a manager until `stop` resolves.
+pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
+    Manager::open(config).await?.serve(stop).await
+}
+
+impl Manager {
+    /// Takes the data directory, loads the store and listens; nobody is answered before [`Manager::serve`].
+    pub async fn open(config: Config) -> Result<Self, ManagerError> {
+        let mut directory = DataDir::open(&config.data, Role::Manager)?;
+        let mut store: Box<dyn Store> = Box::new(RedbStore::open(&directory.path().join(STORE_FILE))?);
+        let mut core = Core::load(&*store, setting(&config)?, Now { wall: wall_clock(), ms: 0 })?;
+        store.commit(&core.take_changes())?;
+        let pool = core.pool();
+        directory.claim(pool, None)?;
+        let listener = listen(&config.listen).await?;
+        let address = listener.local_addr().map_err(|error| refuse(&config.listen, error))?;
+        let (owner, ended) = Owner::start(core, store);
+        let host = Host { role: Role::Manager, pool, token: config.token };
+        Ok(Self { listener, address, host, owner, ended, _directory: directory })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its pool.
+    pub fn pool(&self) -> PoolId {
+        self.host.pool
+    }
+
+    /// Serves until `stop` resolves or the store fails. What was answered is durable, so stopping needs no farewell.
+    pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
+        let Self { listener, host, owner, mut ended, _directory, .. } = self;
+        let identity = Identity { role: Role::Manager, pool: Some(host.pool), token: host.token.clone() };
+        let collector = Arc::new(Collector { owner: owner.clone(), identity, running: Mutex::new(()) });
+        let mut result = None;
+        let until = async {
+            tokio::select! {
+                () = stop => {}
+                end = &mut ended => result = Some(conclusion(end)),
+                () = tick(&owner) => {}
+                () = collector.collect_by_itself() => {}
+            }
+        };
+        let service = Arc::new(ManagerService { owner: owner.clone(), collector: Arc::clone(&collector) });
+        serve(listener, host, service, BufferPool::new(BODY_BYTES_MAX), until).await;
+        drop((owner, collector));
+        // The store is closed once its owner has ended, and the directory is free for the next manager then.
+        match result {
+            Some(result) => result,
+            None => conclusion(ended.await),
+        }
+    }
+}
+
+fn conclusion(end: Result<Result<(), StoreError>, oneshot::error::RecvError>) -> Result<(), ManagerError> {
+    end.map_err(|_| ManagerError::Died)?.map_err(ManagerError::Store)
+}
+
+fn setting(config: &Config) -> Result<Setting, ManagerError> {
+    let mut pool = [0; 16];
+    getrandom::fill(&mut pool).map_err(ManagerError::Random)?;
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    Ok(Setting { new_pool: PoolId(pool), owner, pid: std::process::id(), timing: config.timing })
+}
+
+async fn listen(address: &str) -> Result<TcpListener, ManagerError> {
+    let found = tokio::net::lookup_host(address).await.map_err(|error| refuse(address, error))?;
+    let found: Vec<SocketAddr> = found.collect();
+    if found.iter().any(|address| !address.ip().is_loopback()) {
+        let cause =
+            "connections are not encrypted yet, so only loopback addresses such as 127.0.0.1 are served";
+        return Err(refuse(address, cause));
+    }
+    TcpListener::bind(&*found).await.map_err(|error| refuse(address, error))
+}
+
+fn refuse(address: &str, cause: impl std::fmt::Display) -> ManagerError {
+    ManagerError::Listen { address: address.to_owned(), cause: cause.to_string() }
+}
+
+async fn tick(owner: &Owner) {
+    let mut interval = tokio::time::interval(TICK);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        owner.tell(Job::Tick).await;
+    }
+}
+
+/// Answers requests by handing them to the owner.
+struct ManagerService {
+    owner: Owner,
+    collector: Arc<Collector>,
+}
+
+impl Service for ManagerService {
+    type Request = ManagerRequest;
+    type Reply = ManagerReply;
+
+    async fn handle(&self, request: ManagerRequest, _: Buffer) -> Result<(ManagerReply, Bytes), Failure> {
+        let reply = match request {
+            ManagerRequest::Collect { dry_run } => self.collector.collect(dry_run).await,
+            request => self.owner.ask(|answer| Job::Request(Box::new(request), answer)).await,
+        };
+        reply.map(|reply| (reply, Bytes::new()))
+    }
+}
+
+/// Runs collections, one at a time.
+struct Collector {
+    owner: Owner,
+    identity: Identity,
+    running: Mutex<()>,
+}
+
+impl Collector {
+    /// Marks and sweeps, or only counts.
+    async fn collect(&self, dry_run: bool) -> Result<ManagerReply, Failure> {
+        let _alone = self.running.lock().await;
+        let marking = self.owner.ask(Job::BeginMarking).await?;
+        let mut reader = MapReader::new(self.identity.clone());
+        for map in marking.maps {
+            match reader.chunks_of(&map).await {
+                Ok(chunks) => self.owner.tell(Job::Marked(marking.generation, Box::new(map), chunks)).await,
+                Err(cause) => tracing::warn!(%cause, "a chunk map can't be read; nothing will be collected"),
+            }
+        }
+        self.owner.ask(|answer| Job::Sweep(marking.generation, dry_run, answer)).await
+    }
+
+    async fn collect_by_itself(&self) {
+        let mut interval = tokio::time::interval(COLLECTOR_INTERVAL);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            interval.tick().await;
+            if self.owner.ask(Job::MarkingIsDue).await.is_ok_and(|due| due) {
+                match self.collect(false).await {
+                    Ok(ManagerReply::Collected { chunks, blocks, bytes }) if chunks > 0 => {
+                        tracing::info!(chunks, blocks, bytes, "collected chunks that nothing refers to");
+                    }
+                    Ok(_) => {}
+                    Err(failure) => tracing::info!(%failure, "no collection now"),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The manager's store: a map from short keys to short records that survives crashes.
+//!
+//! The trait is tiny on purpose, so that another engine (etcd, say) can stand behind it: read everything once at the
+//! start, then commit batches, each atomically and durably. Everything else lives in memory. Keys and records are
+//! described in `docs/FORMAT.md`.
+
+mod memory;
+mod redb;
+
+use std::fmt;
+
+pub use self::memory::MemoryStore;
+pub use self::redb::RedbStore;
+
+/// What a record is about; the first byte of its key.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Table {
+    /// Facts about the pool as a whole.
+    Pool = 0,
+    /// Inodes by number.
+    Inode = 1,
+    /// Directory entries by directory and name.
+    Entry = 2,
+    /// Versions by file and number.
+    Version = 3,
+    /// Policies by directory.
+    Policy = 4,
+    /// Benefactors by number.
+    Benefactor = 5,
+    /// Results of recent changes by the order in which they came.
+    Operation = 6,
+}
+
+impl Table {
+    /// The table of a key's first byte.
+    pub fn of(byte: u8) -> Option<Self> {
+        const ALL: [Table; 7] = [
+            Table::Pool,
+            Table::Inode,
+            Table::Entry,
+            Table::Version,
+            Table::Policy,
+            Table::Benefactor,
+            Table::Operation,
+        ];
+        ALL.get(usize::from(byte)).copied()
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// Changes that become durable together or not at all. A later change of a key wins.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Batch {
+    changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl Batch {
+    /// Sets a record.
+    pub fn put(&mut self, table: Table, key: &[u8], record: Vec<u8>) {
+        self.changes.push((full_key(table, key), Some(record)));
+    }
+
+    /// Removes a record, if it is there.
+    pub fn remove(&mut self, table: Table, key: &[u8]) {
+        self.changes.push((full_key(table, key), None));
+    }
+
+    /// Whether there is nothing to commit.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// The changes in order: key with its table byte, and the record or `None` for a removal.
+    pub fn changes(&self) -> &[(Vec<u8>, Option<Vec<u8>>)] {
+        &self.changes
+    }
+}
+
+fn full_key(table: Table, key: &[u8]) -> Vec<u8> {
+    let mut full = Vec::with_capacity(key.len() + 1);
+    full.push(table as u8);
+    full.extend_from_slice(key);
+    full
+}
+
+/// Why a store can't be used (any more).
+#[derive(Debug, thiserror::Error)]
+#[error("{doing} failed: {cause}")]
+pub struct StoreError {
+    /// What was being done, with the object.
+    pub doing: String,
+    /// What the engine said.
+    pub cause: String,
+}
+
+impl StoreError {
+    /// An error while `doing` something.
+    pub fn new(doing: impl Into<String>, cause: impl fmt::Display) -> Self {
+        Self { doing: doing.into(), cause: cause.to_string() }
+    }
+}
+
+/// Receives one record: its key, table byte included, and its value.
+pub type Visitor<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), StoreError> + 'a;
+
+/// A crash-safe map of records. After an error of `commit` the store must not be used further: what is on the disk is
+/// then either the state before or after the batch, and only reading it anew tells which.
+pub trait Store: Send {
+    /// Hands every record to `visit`, in order of their keys.
+    fn load(&self, visit: &mut Visitor<'_>) -> Result<(), StoreError>;
+
+    /// Makes the batch durable, all of it or nothing.
+    fn commit(&mut self, batch: &Batch) -> Result<(), StoreError>;
+}
+
+impl Store for Box<dyn Store> {
+    fn load(&self, visit: &mut Visitor<'_>) -> Result<(), StoreError> {
+        (**self).load(visit)
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
+        (**self).commit(batch)
+    }
+}

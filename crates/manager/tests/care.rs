@@ -1,0 +1,299 @@
+//! What the manager does by itself: replication and repair, and a collection that never takes what is needed (I4).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod harness;
+
+use harness::{CHUNK_LENGTH, Pool, chunk, map_of, rename, session};
+use stdchk_model::message::benefactor::Command;
+use stdchk_model::message::manager::{Change, FileKind, ManagerRequest, StagedChunk};
+use stdchk_model::{BenefactorId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot};
+
+const HOUR_MS: u64 = 3_600_000;
+
+fn pool_with_file(benefactors: u32) -> (Pool, Ino, Ino) {
+    let mut pool = Pool::with_benefactors(benefactors);
+    let folder = pool.make(Ino::ROOT, "app", FileKind::Directory);
+    let file = pool.make(folder, "app.N0.T1", FileKind::File);
+    (pool, folder, file)
+}
+
+/// Destinations of the copies in an answer, with their chunks.
+fn copies(commands: &[Command]) -> Vec<(ChunkId, u32)> {
+    let copy = |command: &Command| match command {
+        Command::Copy { block, to, .. } => Some((block.chunk, to.0)),
+        _ => None,
+    };
+    commands.iter().filter_map(copy).collect()
+}
+
+fn deleted(commands: &[Command]) -> Vec<(ChunkId, u64)> {
+    let delete = |command: &Command| match command {
+        Command::Delete { blocks, put_sequence } => {
+            blocks.iter().map(|block| (block.chunk, *put_sequence)).collect()
+        }
+        _ => Vec::new(),
+    };
+    commands.iter().flat_map(delete).collect()
+}
+
+/// Commits a version whose map of `chunks` lies in the pool, in one piece.
+fn write_large(pool: &mut Pool, number: u8, ino: Ino, chunks: &[u32], at: u32) -> ChunkMap {
+    let ids: Vec<ChunkId> = chunks.iter().map(|number| chunk(*number)).collect();
+    let map = map_of(&ids);
+    let encoded = map.encode();
+    let length = u32::try_from(encoded.len()).unwrap();
+    let piece = ChunkRef { id: ChunkId::of(&encoded), length };
+    pool.open(number, ino);
+    pool.stage(number, chunks, &[at]);
+    let staged = StagedChunk { chunk: piece, at: vec![BenefactorId(at)] };
+    pool.ask(ManagerRequest::Staged { session: session(number), chunks: vec![staged] }).unwrap();
+    let root = MapRoot::Pieces { pieces: vec![piece], length: u64::from(length) };
+    pool.commit_root(number, root, map.size()).unwrap();
+    pool.close(number);
+    map
+}
+
+// --- replication
+
+#[test]
+fn a_commit_with_too_few_copies_is_completed_in_the_background() {
+    let (mut pool, _, file) = pool_with_file(2);
+    pool.write(1, file, &[1], &[0]);
+    assert_eq!(pool.status().chunks_at_risk, 1);
+    assert!(pool.beat(1, &[], &[]).is_empty(), "who doesn't have it can't copy it");
+    assert_eq!(copies(&pool.beat(0, &[1], &[])), [(chunk(1), 1)]);
+    assert!(pool.beat(0, &[], &[]).is_empty(), "a copy under way is not planned again");
+    pool.beat(1, &[1], &[]);
+    let status = pool.status();
+    assert_eq!((status.chunks_at_risk, status.repairs_pending, status.repairs_done), (0, 0, 1));
+    assert_eq!(pool.locate(1), [0, 1]);
+}
+
+#[test]
+fn what_a_lost_benefactor_had_is_copied_to_another() {
+    let (mut pool, _, file) = pool_with_file(3);
+    pool.write(1, file, &[1, 2], &[0, 1]);
+    pool.pass_alive(29_000, &[0, 2]);
+    assert!(copies(&pool.beat(0, &[], &[])).is_empty(), "it may come back");
+    assert_eq!(pool.locate(1), [0, 1], "and may still be asked, last");
+    pool.pass_alive(1_000, &[2]);
+    let mut planned = copies(&pool.beat(0, &[], &[]));
+    planned.sort_unstable();
+    let mut expected = vec![(chunk(1), 2), (chunk(2), 2)];
+    expected.sort_unstable();
+    assert_eq!(planned, expected);
+    assert_eq!(pool.locate(1), [0]);
+}
+
+#[test]
+fn chunks_with_fewest_copies_are_repaired_first() {
+    let (mut pool, folder, file) = pool_with_file(4);
+    let pairs = vec![("replicas".to_owned(), "3".to_owned())];
+    pool.change(Change::SetPolicy { ino: folder, pairs }).unwrap();
+    let many: Vec<u32> = (100..200).collect();
+    pool.write(1, file, &many[..7], &[0, 1]);
+    let other = pool.make(folder, "app.N1.T1", FileKind::File);
+    pool.write(2, other, &[7], &[0]);
+    assert_eq!(copies(&pool.beat(0, &[], &[])).first().map(|(id, _)| *id), Some(chunk(7)));
+}
+
+#[test]
+fn a_damaged_block_is_no_copy_and_is_repaired() {
+    let (mut pool, _, file) = pool_with_file(3);
+    pool.write(1, file, &[1], &[0, 1]);
+    assert_eq!(pool.status().chunks_at_risk, 0);
+    pool.beat(1, &[], &[1]);
+    assert_eq!(pool.locate(1), [0]);
+    assert_eq!(copies(&pool.beat(0, &[], &[])).len(), 1);
+}
+
+#[test]
+fn a_failed_copy_is_planned_anew_after_a_while() {
+    let (mut pool, _, file) = pool_with_file(2);
+    pool.write(1, file, &[1], &[0]);
+    assert_eq!(copies(&pool.beat(0, &[], &[])).len(), 1);
+    let failed = ManagerRequest::Heartbeat {
+        id: BenefactorId(0),
+        incarnation: Incarnation(1),
+        load: harness::empty_load(),
+        put_sequence: 0,
+        added: Vec::new(),
+        removed: Vec::new(),
+        damaged: 0,
+        copies_failed: vec![stdchk_model::BlockId::whole(chunk(1))],
+        copied_bytes: 0,
+    };
+    pool.ask(failed).unwrap();
+    assert!(copies(&pool.beat(0, &[], &[])).is_empty());
+    pool.pass_alive(5_000, &[1]);
+    assert_eq!(copies(&pool.beat(0, &[], &[])).len(), 1);
+}
+
+#[test]
+fn copies_give_way_to_files_being_written() {
+    let (mut pool, folder, file) = pool_with_file(2);
+    let chunks: Vec<u32> = (0..7).collect();
+    pool.write(1, file, &chunks, &[0]);
+    let other = pool.make(folder, "other", FileKind::File);
+    pool.open(2, other);
+    pool.stage(2, &[50], &[0]);
+    assert_eq!(copies(&pool.beat(0, &[], &[])).len(), 4);
+    pool.pass(1_000);
+    assert_eq!(copies(&pool.beat(0, &[], &[])).len(), 3);
+}
+
+#[test]
+fn locations_come_back_with_the_benefactor_after_a_restart_of_the_manager() {
+    let (mut pool, _, file) = pool_with_file(2);
+    pool.write(1, file, &[1], &[0, 1]);
+    pool.restart();
+    let request = ManagerRequest::Locate { chunks: vec![chunk(1)] };
+    let found = pool.one_location(request.clone());
+    assert!(found.at.is_empty() && found.pending);
+    assert_eq!(pool.beat_as(0, Incarnation(1), &[], &[]).unwrap_err().code, ErrorCode::Stale);
+    assert_eq!(pool.register_only(Some(0)), BenefactorId(0));
+    assert!(pool.one_location(request.clone()).pending, "registered, but not reported");
+    pool.inventory(0, &[1]);
+    let found = pool.one_location(request);
+    assert_eq!((found.at.len(), found.pending), (1, false));
+}
+
+#[test]
+fn an_inventory_is_the_truth_about_its_benefactor() {
+    let (mut pool, _, file) = pool_with_file(2);
+    pool.write(1, file, &[1, 2], &[0]);
+    pool.register_only(Some(0));
+    pool.inventory(0, &[2, 3]);
+    assert!(pool.locate(1).is_empty());
+    assert_eq!((pool.locate(2), pool.locate(3)), (vec![0], vec![0]));
+    assert_eq!(pool.status().chunks_lost, 1);
+}
+
+// --- collection
+
+#[test]
+fn only_what_nothing_refers_to_is_collected_and_only_after_a_while() {
+    let (mut pool, _, file) = pool_with_file(1);
+    pool.write(1, file, &[1, 2], &[0]);
+    pool.open(2, file);
+    pool.stage(2, &[3], &[0]);
+    pool.ask(ManagerRequest::CloseSession { session: session(2), interrupted: true }).unwrap();
+    assert_eq!(pool.collect(&[]).unwrap_err().code, ErrorCode::Unavailable, "too early after the start");
+    pool.pass_alive(59_000, &[0]);
+    assert!(pool.collect(&[]).is_err());
+    pool.pass_alive(1_000, &[0]);
+    assert_eq!(pool.collect(&[]), Ok(1));
+    assert_eq!(deleted(&pool.beat(0, &[], &[])), [(chunk(3), 77)]);
+    assert_eq!((pool.locate(1), pool.locate(2), pool.locate(3)), (vec![0], vec![0], vec![]));
+}
+
+#[test]
+fn every_version_keeps_its_chunks_until_the_file_is_removed() {
+    let (mut pool, folder, file) = pool_with_file(1);
+    pool.write(1, file, &[1], &[0]);
+    pool.write(2, file, &[2], &[0]);
+    let temporary = pool.make(folder, "tmp", FileKind::File);
+    pool.write(3, temporary, &[3], &[0]);
+    pool.change(rename(folder, "tmp", folder, "app.N0.T1")).unwrap();
+    pool.pass_alive(HOUR_MS, &[0]);
+    assert_eq!(pool.collect(&[]), Ok(0), "also versions that were handed on");
+    pool.change(Change::DropVersion { ino: temporary, version: 2 }).unwrap();
+    assert_eq!(pool.collect(&[]), Ok(1));
+    pool.change(Change::Unlink { parent: folder, name: "app.N0.T1".to_owned() }).unwrap();
+    assert_eq!(pool.collect(&[]), Ok(2));
+}
+
+#[test]
+fn a_live_session_keeps_its_chunks_and_the_version_it_builds_on() {
+    let (mut pool, folder, file) = pool_with_file(1);
+    let other = pool.make(folder, "app.N1.T1", FileKind::File);
+    pool.write(1, file, &[1, 2], &[0]);
+    pool.write(2, other, &[4], &[0]);
+    pool.open(3, file);
+    pool.stage(3, &[3], &[0]);
+    pool.beat(0, &[4], &[]);
+    assert_eq!(pool.known(3, 4).at.len(), 1);
+    for name in ["app.N0.T1", "app.N1.T1"] {
+        pool.change(Change::Unlink { parent: folder, name: name.to_owned() }).unwrap();
+    }
+    pool.pass_alive(HOUR_MS, &[0]);
+    assert_eq!(pool.collect(&[]), Ok(0));
+    pool.close(3);
+    assert_eq!(pool.collect(&[]), Ok(4));
+}
+
+#[test]
+fn chunks_that_another_file_shares_stay() {
+    let (mut pool, folder, file) = pool_with_file(1);
+    let other = pool.make(folder, "app.N1.T1", FileKind::File);
+    pool.write(1, file, &[1, 2], &[0]);
+    pool.write(2, other, &[2, 3], &[0]);
+    pool.change(Change::Unlink { parent: folder, name: "app.N0.T1".to_owned() }).unwrap();
+    pool.pass_alive(HOUR_MS, &[0]);
+    assert_eq!(pool.collect(&[]), Ok(1));
+    assert_eq!(pool.locate(2), [0]);
+}
+
+#[test]
+fn nothing_is_collected_while_a_map_cannot_be_read() {
+    let (mut pool, folder, file) = pool_with_file(1);
+    let map = write_large(&mut pool, 1, file, &[1, 2, 3], 0);
+    let other = pool.make(folder, "other", FileKind::File);
+    pool.write(2, other, &[9], &[0]);
+    pool.change(Change::Unlink { parent: folder, name: "other".to_owned() }).unwrap();
+    pool.pass_alive(HOUR_MS, &[0]);
+    let failure = pool.collect(&[]).unwrap_err();
+    assert!(failure.message.starts_with("1 chunk maps can't be read"), "{failure}");
+    assert_eq!(pool.locate(9), [0]);
+    assert_eq!(pool.collect(&[&map]), Ok(1));
+    assert_eq!(pool.collect(&[]), Ok(0), "what a map names is remembered");
+    pool.change(Change::Unlink { parent: folder, name: "app.N0.T1".to_owned() }).unwrap();
+    assert_eq!(pool.collect(&[]), Ok(4), "with the map's own piece");
+}
+
+#[test]
+fn a_commit_during_a_marking_is_safe_from_its_sweep() {
+    let (mut pool, folder, file) = pool_with_file(1);
+    pool.beat(0, &[1, 2, 3], &[]);
+    pool.pass_alive(HOUR_MS, &[0]);
+    let marking = pool.core.begin_marking(pool.now).unwrap();
+    pool.open(1, file);
+    for number in [1, 2] {
+        assert_eq!(pool.known(1, number).at.len(), 1);
+    }
+    pool.commit(1, &[1, 2]).unwrap();
+    pool.close(1);
+    pool.change(rename(folder, "app.N0.T1", folder, "elsewhere")).unwrap();
+    pool.pass_alive(HOUR_MS, &[0]);
+    pool.core.sweep(marking.generation, false, pool.now).unwrap();
+    assert_eq!((pool.locate(1), pool.locate(2), pool.locate(3)), (vec![0], vec![0], vec![]));
+}
+
+#[test]
+fn an_overtaken_marking_sweeps_nothing() {
+    let (mut pool, _, _) = pool_with_file(1);
+    pool.beat(0, &[1], &[]);
+    pool.pass_alive(HOUR_MS, &[0]);
+    let first = pool.core.begin_marking(pool.now).unwrap();
+    pool.core.begin_marking(pool.now).unwrap();
+    assert!(pool.core.sweep(first.generation, false, pool.now).is_err());
+    assert_eq!(pool.locate(1), [0]);
+}
+
+#[test]
+fn after_a_restart_marking_finds_out_how_many_copies_are_wanted() {
+    let (mut pool, _, file) = pool_with_file(2);
+    let map = write_large(&mut pool, 1, file, &[1], 0);
+    let piece = ChunkId::of(&map.encode());
+    pool.restart();
+    for number in [0, 1] {
+        pool.register_only(Some(number));
+        pool.inventory(number, if number == 0 { &[1] } else { &[] });
+    }
+    assert!(pool.core.marking_is_due(pool.now));
+    assert_eq!(pool.status().chunks_at_risk, 0);
+    assert!(pool.collect(&[&map]).is_err(), "too early to sweep, but not to mark");
+    let status = pool.status();
+    assert_eq!((status.chunks_at_risk, status.chunks_lost), (1, 1), "the piece {piece} was never reported");
+    assert_eq!(u64::from(CHUNK_LENGTH), status.unique_bytes);
+}

@@ -1,0 +1,323 @@
+//! A core in a test: a clock that the test moves, benefactors that only report, and short ways to ask.
+#![allow(dead_code, reason = "each test file uses its own part of it")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use stdchk_manager::core::{Core, Now, Setting, Timing};
+use stdchk_manager::store::{MemoryStore, Store};
+use stdchk_model::message::benefactor::{BenefactorLoad, Command};
+use stdchk_model::message::manager::{
+    Attr, Change, ChunkLocations, Existing, FileKind, ManagerReply, ManagerRequest, PoolStatus, StagedChunk,
+    StoredBlock, VersionInfo,
+};
+use stdchk_model::{
+    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, MapRoot,
+    OpId, PoolId, SessionId, Source,
+};
+
+pub const GIB: u64 = 1 << 30;
+pub const CLIENT: ClientId = ClientId([9; 16]);
+pub const CHUNK_LENGTH: u32 = 1000;
+
+pub struct Pool {
+    pub store: MemoryStore,
+    pub core: Core,
+    pub now: Now,
+    operations: u128,
+    lives: u64,
+}
+
+pub fn timing() -> Timing {
+    Timing {
+        client_lease_ms: 30_000,
+        benefactor_lease_ms: 5_000,
+        benefactor_lost_ms: 30_000,
+        garbage_age_ms: 60_000,
+        collect_every_ms: 30_000,
+    }
+}
+
+fn load(store: &MemoryStore, now: Now) -> Core {
+    let setting = Setting { new_pool: PoolId([7; 16]), owner: (1000, 100), pid: 1, timing: timing() };
+    Core::load(store, setting, now).unwrap()
+}
+
+pub fn chunk(number: u32) -> ChunkId {
+    ChunkId::of(&number.to_le_bytes())
+}
+
+pub fn session(number: u8) -> SessionId {
+    SessionId([number; 16])
+}
+
+pub fn make(parent: Ino, name: &str, kind: FileKind) -> Change {
+    let target = if kind == FileKind::Symlink { "target".to_owned() } else { String::new() };
+    Change::Make { parent, name: name.to_owned(), kind, mode: 0o755, uid: 0, gid: 0, target }
+}
+
+pub fn rename(parent: Ino, name: &str, new_parent: Ino, new_name: &str) -> Change {
+    let (name, new_name) = (name.to_owned(), new_name.to_owned());
+    Change::Rename { parent, name, new_parent, new_name, existing: Existing::Replace }
+}
+
+/// A map of these chunks, each once and whole, inside its root.
+pub fn map_of(chunks: &[ChunkId]) -> ChunkMap {
+    let table = chunks.iter().map(|id| ChunkRef { id: *id, length: CHUNK_LENGTH }).collect();
+    let extents = (0..)
+        .take(chunks.len())
+        .map(|index| Extent { length: u64::from(CHUNK_LENGTH), source: Source::Chunk { index, offset: 0 } });
+    ChunkMap::new(table, extents).unwrap()
+}
+
+impl Pool {
+    pub fn new() -> Self {
+        let (store, now) = (MemoryStore::default(), Now { wall: 1_000, ms: 0 });
+        let core = load(&store, now);
+        let mut pool = Self { store, core, now, operations: 0, lives: 0 };
+        pool.sync();
+        pool
+    }
+
+    /// With so many registered benefactors that have reported.
+    pub fn with_benefactors(count: u32) -> Self {
+        let mut pool = Self::new();
+        (0..count).for_each(|number| assert_eq!(pool.register(None), BenefactorId(number)));
+        pool
+    }
+
+    fn sync(&mut self) {
+        let batch = self.core.take_changes();
+        self.store.commit(&batch).unwrap();
+    }
+
+    /// A manager that was killed and started again: only what was committed to the store is left.
+    pub fn restart(&mut self) {
+        self.now = Now { wall: self.now.wall, ms: 0 };
+        self.core = load(&self.store, self.now);
+        self.sync();
+    }
+
+    pub fn pass(&mut self, ms: u64) {
+        self.now.ms += ms;
+        self.now.wall += i64::try_from(ms).unwrap() * 1_000_000;
+        self.core.tick(self.now);
+        self.sync();
+    }
+
+    /// Passes time during which the benefactors and the client show signs of life.
+    pub fn pass_alive(&mut self, ms: u64, benefactors: &[u32]) {
+        for _ in 0..ms / 1_000 {
+            self.pass(1_000);
+            self.ask(ManagerRequest::KeepAlive(CLIENT)).unwrap();
+            for number in benefactors {
+                self.beat(*number, &[], &[]);
+            }
+        }
+    }
+
+    pub fn ask(&mut self, request: ManagerRequest) -> Result<ManagerReply, Failure> {
+        let answer = self.core.handle(request, self.now);
+        self.sync();
+        answer
+    }
+
+    // --- namespace
+
+    pub fn change(&mut self, change: Change) -> Result<ManagerReply, Failure> {
+        self.operations += 1;
+        let id = OpId(self.operations.to_be_bytes());
+        self.ask(ManagerRequest::Change { id, change })
+    }
+
+    pub fn make(&mut self, parent: Ino, name: &str, kind: FileKind) -> Ino {
+        match self.change(make(parent, name, kind)).unwrap() {
+            ManagerReply::Entry(attr) => attr.ino,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn attr(&mut self, path: &str) -> Result<Attr, Failure> {
+        match self.ask(ManagerRequest::Resolve { path: path.to_owned() })? {
+            ManagerReply::Entry(attr) => Ok(attr),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn versions(&mut self, ino: Ino) -> Vec<VersionInfo> {
+        match self.ask(ManagerRequest::Versions(ino)).unwrap() {
+            ManagerReply::Versions(versions) => versions,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn root(&mut self, ino: Ino, version: Option<u64>) -> Option<MapRoot> {
+        match self.ask(ManagerRequest::OpenVersion { ino, version }).unwrap() {
+            ManagerReply::Version { root, .. } => root,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    // --- sessions
+
+    pub fn open(&mut self, number: u8, ino: Ino) {
+        let request = ManagerRequest::OpenSession { session: session(number), client: CLIENT, ino };
+        self.ask(request).unwrap();
+    }
+
+    pub fn stage(&mut self, number: u8, chunks: &[u32], at: &[u32]) {
+        let at: Vec<BenefactorId> = at.iter().map(|number| BenefactorId(*number)).collect();
+        let staged = chunks.iter().map(|number| StagedChunk {
+            chunk: ChunkRef { id: chunk(*number), length: CHUNK_LENGTH },
+            at: at.clone(),
+        });
+        let chunks = staged.collect();
+        self.ask(ManagerRequest::Staged { session: session(number), chunks }).unwrap();
+    }
+
+    pub fn commit(&mut self, number: u8, chunks: &[u32]) -> Result<u64, Failure> {
+        let ids: Vec<ChunkId> = chunks.iter().map(|number| chunk(*number)).collect();
+        let map = map_of(&ids);
+        self.commit_root(number, MapRoot::Inline { map: map.encode() }, map.size())
+    }
+
+    pub fn commit_root(&mut self, number: u8, root: MapRoot, size: u64) -> Result<u64, Failure> {
+        let (session, mtime, kept) = (session(number), 5, Vec::new());
+        let request = ManagerRequest::Commit { session, root, size, mtime, stored_bytes: size, kept };
+        match self.ask(request)? {
+            ManagerReply::Version { info: Some(info), .. } => Ok(info.version),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn close(&mut self, number: u8) {
+        let request = ManagerRequest::CloseSession { session: session(number), interrupted: false };
+        self.ask(request).unwrap();
+    }
+
+    /// Writes a version of these chunks, stored at these benefactors, from open to close.
+    pub fn write(&mut self, number: u8, ino: Ino, chunks: &[u32], at: &[u32]) -> u64 {
+        self.open(number, ino);
+        self.stage(number, chunks, at);
+        let version = self.commit(number, chunks).unwrap();
+        self.close(number);
+        version
+    }
+
+    pub fn known(&mut self, number: u8, chunk_number: u32) -> ChunkLocations {
+        let request = ManagerRequest::Known { session: session(number), chunks: vec![chunk(chunk_number)] };
+        self.one_location(request)
+    }
+
+    pub fn locate(&mut self, chunk_number: u32) -> Vec<u32> {
+        let request = ManagerRequest::Locate { chunks: vec![chunk(chunk_number)] };
+        self.one_location(request).at.iter().map(|location| location.benefactor.0).collect()
+    }
+
+    pub fn one_location(&mut self, request: ManagerRequest) -> ChunkLocations {
+        match self.ask(request).unwrap() {
+            ManagerReply::Locations(mut found) => found.pop().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn status(&mut self) -> PoolStatus {
+        match self.ask(ManagerRequest::Status).unwrap() {
+            ManagerReply::Status(status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    // --- benefactors
+
+    pub fn register_only(&mut self, id: Option<u32>) -> BenefactorId {
+        self.lives += 1;
+        let request = ManagerRequest::Register {
+            id: id.map(BenefactorId),
+            incarnation: Incarnation(self.lives),
+            address: "127.0.0.1:1".to_owned(),
+            pid: 1,
+            load: empty_load(),
+        };
+        match self.ask(request).unwrap() {
+            ManagerReply::Registered { id } => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Registers a benefactor that has nothing; each registration is a new life.
+    pub fn register(&mut self, id: Option<u32>) -> BenefactorId {
+        let id = self.register_only(id);
+        self.inventory(id.0, &[]);
+        id
+    }
+
+    pub fn inventory(&mut self, number: u32, chunks: &[u32]) {
+        self.inventory_as(number, Incarnation(self.lives), chunks).unwrap();
+    }
+
+    pub fn inventory_as(
+        &mut self,
+        number: u32,
+        incarnation: Incarnation,
+        chunks: &[u32],
+    ) -> Result<ManagerReply, Failure> {
+        let blocks = chunks.iter().map(|number| stored(*number)).collect();
+        let id = BenefactorId(number);
+        self.ask(ManagerRequest::Inventory { id, incarnation, first: true, last: true, blocks })
+    }
+
+    /// A heartbeat of a benefactor in the life `with_benefactors` gave it.
+    pub fn beat(&mut self, number: u32, added: &[u32], removed: &[u32]) -> Vec<Command> {
+        self.beat_as(number, Incarnation(u64::from(number) + 1), added, removed).unwrap()
+    }
+
+    pub fn beat_as(
+        &mut self,
+        number: u32,
+        incarnation: Incarnation,
+        added: &[u32],
+        removed: &[u32],
+    ) -> Result<Vec<Command>, Failure> {
+        let request = ManagerRequest::Heartbeat {
+            id: BenefactorId(number),
+            incarnation,
+            load: empty_load(),
+            put_sequence: 77,
+            added: added.iter().map(|number| stored(*number)).collect(),
+            removed: removed.iter().map(|number| BlockId::whole(chunk(*number))).collect(),
+            damaged: 0,
+            copies_failed: Vec::new(),
+            copied_bytes: 0,
+        };
+        match self.ask(request)? {
+            ManagerReply::Commands(commands) => Ok(commands),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    // --- collection
+
+    /// Marks and sweeps; `maps` are the maps that lie in the pool.
+    pub fn collect(&mut self, maps: &[&ChunkMap]) -> Result<u64, Failure> {
+        let marking = self.core.begin_marking(self.now)?;
+        for wanted in &marking.maps {
+            let pieces: Vec<ChunkId> = wanted.pieces.iter().map(|(piece, _)| piece.id).collect();
+            if let Some(map) = maps.iter().find(|map| pieces == [ChunkId::of(&map.encode())]) {
+                let chunks: Vec<ChunkId> = map.chunks().iter().map(|chunk| chunk.id).collect();
+                self.core.marked(marking.generation, wanted, &chunks);
+            }
+        }
+        match self.core.sweep(marking.generation, false, self.now)? {
+            ManagerReply::Collected { chunks, .. } => Ok(chunks),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub fn empty_load() -> BenefactorLoad {
+    BenefactorLoad { donated_bytes: GIB, free_bytes: GIB, ..BenefactorLoad::default() }
+}
+
+pub fn stored(number: u32) -> StoredBlock {
+    let block = BlockId::whole(chunk(number));
+    StoredBlock { block, plain_length: CHUNK_LENGTH, stored_length: CHUNK_LENGTH }
+}

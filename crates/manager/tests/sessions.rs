@@ -1,0 +1,320 @@
+//! What sessions promise: atomic commits of durable chunks (I1, I2), space that comes back, nothing lost in a restart.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod harness;
+
+use harness::{CLIENT, GIB, Pool, chunk, make, map_of, rename, session};
+use stdchk_model::message::manager::{
+    Change, FileKind, ManagerReply, ManagerRequest, StagedChunk, VersionState,
+};
+use stdchk_model::{BenefactorId, ChunkId, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot, OpId};
+
+fn pool_with_file() -> (Pool, Ino, Ino) {
+    let mut pool = Pool::with_benefactors(3);
+    let folder = pool.make(Ino::ROOT, "app", FileKind::Directory);
+    let file = pool.make(folder, "app.N0.T1", FileKind::File);
+    (pool, folder, file)
+}
+
+#[test]
+fn a_version_is_visible_only_once_its_chunks_are_at_a_benefactor() {
+    let (mut pool, _, file) = pool_with_file();
+    pool.open(1, file);
+    let refused = pool.commit(1, &[1]).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
+    assert!(refused.message.contains(&chunk(1).to_string()), "{refused}");
+    assert_eq!(pool.root(file, None), None);
+    pool.stage(1, &[1], &[0]);
+    assert_eq!(pool.commit(1, &[1]), Ok(1));
+    assert!(pool.root(file, None).is_some());
+}
+
+#[test]
+fn pessimistic_folders_demand_all_replicas_at_commit() {
+    let (mut pool, folder, file) = pool_with_file();
+    let pairs = vec![("semantics".to_owned(), "pessimistic".to_owned())];
+    pool.change(Change::SetPolicy { ino: folder, pairs }).unwrap();
+    pool.open(1, file);
+    pool.stage(1, &[1], &[0]);
+    assert_eq!(pool.commit(1, &[1]).unwrap_err().code, ErrorCode::Unavailable);
+    pool.stage(1, &[1], &[2]);
+    assert_eq!(pool.commit(1, &[1]), Ok(1));
+}
+
+#[test]
+fn no_session_builds_on_chunks_that_another_has_not_made_durable() {
+    let (mut pool, folder, file) = pool_with_file();
+    let other = pool.make(folder, "app.N1.T1", FileKind::File);
+    pool.open(1, file);
+    pool.stage(1, &[1], &[0]);
+    pool.open(2, other);
+    assert!(pool.known(2, 1).at.is_empty());
+    assert_eq!(pool.commit(2, &[1]).unwrap_err().code, ErrorCode::Unavailable);
+    pool.beat(0, &[1], &[]);
+    assert_eq!(pool.known(2, 1).at.len(), 1);
+    assert_eq!(pool.commit(2, &[1]), Ok(1));
+}
+
+#[test]
+fn a_restarted_benefactor_takes_back_the_claims_of_its_last_life() {
+    let (mut pool, _, file) = pool_with_file();
+    pool.open(1, file);
+    pool.stage(1, &[1], &[2]);
+    pool.register_only(Some(2));
+    assert_eq!(pool.commit(1, &[1]).unwrap_err().code, ErrorCode::Unavailable);
+    pool.inventory(2, &[1]);
+    assert_eq!(pool.commit(1, &[1]), Ok(1));
+}
+
+#[test]
+fn commits_of_one_session_replace_each_other_and_close_makes_them_final() {
+    let (mut pool, _, file) = pool_with_file();
+    pool.open(1, file);
+    pool.stage(1, &[1, 2], &[0]);
+    let first = pool.commit(1, &[1]).unwrap();
+    let second = pool.commit(1, &[1, 2]).unwrap();
+    assert_eq!(pool.commit(1, &[1, 2]), Ok(second), "a repeated commit is answered, not done again");
+    assert!(second > first);
+    let versions = pool.versions(file);
+    assert_eq!(versions.iter().map(|version| version.version).collect::<Vec<_>>(), [second]);
+    assert_eq!(versions[0].state, VersionState::Open);
+    pool.close(1);
+    assert_eq!(pool.versions(file)[0].state, VersionState::Closed);
+    assert_eq!(pool.attr("app/app.N0.T1").unwrap().size, 2_000);
+}
+
+#[test]
+fn acknowledged_commits_and_changes_survive_a_killed_manager() {
+    let (mut pool, folder, file) = pool_with_file();
+    pool.write(1, file, &[1, 2], &[0]);
+    pool.open(2, file);
+    pool.stage(2, &[3], &[0]);
+    let pairs = vec![("replicas".to_owned(), "3".to_owned())];
+    pool.change(Change::SetPolicy { ino: folder, pairs }).unwrap();
+    let before = (pool.attr("app/app.N0.T1").unwrap(), pool.versions(file), pool.root(file, None));
+    pool.restart();
+    let after = (pool.attr("app/app.N0.T1").unwrap(), pool.versions(file), pool.root(file, None));
+    assert_eq!(after, before);
+    let ManagerReply::Policy(policy) = pool.ask(ManagerRequest::GetPolicy(file)).unwrap() else { panic!() };
+    assert_eq!(policy.replicas, 3);
+    let new = pool.make(folder, "new", FileKind::File);
+    assert!(new > file, "inode numbers are never used twice");
+}
+
+#[test]
+fn a_change_repeated_after_a_restart_is_answered_as_the_first_time() {
+    let (mut pool, folder, _) = pool_with_file();
+    let id = OpId([5; 16]);
+    let request = ManagerRequest::Change { id, change: make(folder, "once", FileKind::File) };
+    let first = pool.ask(request.clone()).unwrap();
+    assert_eq!(pool.ask(request.clone()), Ok(first.clone()));
+    pool.restart();
+    assert_eq!(pool.ask(request), Ok(first));
+}
+
+#[test]
+fn sessions_of_a_silent_client_expire_and_their_space_comes_back() {
+    let (mut pool, _, file) = pool_with_file();
+    pool.open(1, file);
+    let reserve = ManagerRequest::Reserve { session: session(1), bytes: GIB, avoid: Vec::new() };
+    pool.ask(reserve).unwrap();
+    pool.stage(1, &[1], &[0]);
+    pool.commit(1, &[1]).unwrap();
+    assert_eq!(pool.status().space.reserved_bytes, GIB - 1_000);
+    pool.pass_alive(60_000, &[0]);
+    assert_eq!(pool.status().sessions, 1, "signs of life keep a session");
+    pool.pass(29_999);
+    assert_eq!(pool.status().sessions, 1);
+    pool.pass(1);
+    assert_eq!((pool.status().sessions, pool.status().space.reserved_bytes), (0, 0));
+    assert_eq!(pool.versions(file)[0].state, VersionState::Interrupted);
+    assert_eq!(pool.commit(1, &[1]).unwrap_err().code, ErrorCode::Stale);
+}
+
+#[test]
+fn sessions_may_come_back_after_a_restart_and_those_that_do_not_are_interrupted() {
+    let (mut pool, folder, file) = pool_with_file();
+    let lost = pool.make(folder, "app.N1.T1", FileKind::File);
+    for (number, ino) in [(1, file), (2, lost)] {
+        pool.open(number, ino);
+        pool.stage(number, &[1], &[0]);
+        pool.commit(number, &[1]).unwrap();
+    }
+    pool.restart();
+    pool.open(1, file);
+    pool.register_only(Some(0));
+    pool.inventory(0, &[1]);
+    for _ in 0..35 {
+        pool.pass(1_000);
+        pool.ask(ManagerRequest::KeepAlive(CLIENT)).unwrap();
+    }
+    pool.beat_as(0, Incarnation(4), &[], &[]).unwrap();
+    pool.stage(1, &[2], &[0]);
+    pool.commit(1, &[1, 2]).unwrap();
+    pool.close(1);
+    let states = |versions: Vec<stdchk_model::message::manager::VersionInfo>| {
+        versions.iter().map(|version| version.state).collect::<Vec<_>>()
+    };
+    assert_eq!(states(pool.versions(file)), [VersionState::Closed], "its earlier commit was replaced");
+    assert_eq!(states(pool.versions(lost)), [VersionState::Interrupted]);
+}
+
+#[test]
+fn reservations_never_exceed_the_free_space() {
+    let (mut pool, folder, file) = pool_with_file();
+    let mut granted = 0;
+    for number in 1..=4 {
+        let other = if number == 1 { file } else { pool.make(folder, &number.to_string(), FileKind::File) };
+        pool.open(number, other);
+        let request = ManagerRequest::Reserve { session: session(number), bytes: GIB, avoid: Vec::new() };
+        match pool.ask(request) {
+            Ok(ManagerReply::Stripe { bytes, .. }) => granted += bytes,
+            Err(failure) => {
+                assert_eq!((number, failure.code), (4, ErrorCode::NoSpace));
+                assert!(failure.message.contains(&(3 * GIB).to_string()), "{failure}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(granted, 3 * GIB);
+    pool.close(1);
+    let request = ManagerRequest::Reserve { session: session(4), bytes: 5, avoid: Vec::new() };
+    assert!(pool.ask(request).is_ok(), "the space of a closed session can be reserved again");
+}
+
+#[test]
+fn a_stripe_leaves_out_who_failed_and_who_is_silent() {
+    let (mut pool, _, file) = pool_with_file();
+    pool.open(1, file);
+    let mut stripe = |avoid: &[u32]| {
+        let avoid = avoid.iter().map(|number| BenefactorId(*number)).collect();
+        pool.pass_alive(6_000, &[0, 1]);
+        match pool.ask(ManagerRequest::Reserve { session: session(1), bytes: 1, avoid }) {
+            Ok(ManagerReply::Stripe { benefactors, .. }) => {
+                Ok(benefactors.iter().map(|info| info.id.0).collect::<Vec<_>>())
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(failure) => Err(failure.code),
+        }
+    };
+    assert_eq!(stripe(&[0]), Ok(vec![1]));
+    assert_eq!(stripe(&[0, 1]), Err(ErrorCode::Unavailable));
+}
+
+#[test]
+fn an_unlinked_file_stays_until_its_session_ends() {
+    let (mut pool, folder, file) = pool_with_file();
+    pool.write(1, file, &[1], &[0]);
+    pool.open(2, file);
+    pool.change(Change::Unlink { parent: folder, name: "app.N0.T1".to_owned() }).unwrap();
+    assert_eq!(pool.attr("app/app.N0.T1").unwrap_err().code, ErrorCode::NotFound);
+    assert!(pool.root(file, None).is_some());
+    pool.restart();
+    pool.open(2, file);
+    assert!(pool.root(file, None).is_some(), "also over a restart");
+    pool.close(2);
+    assert_eq!(pool.ask(ManagerRequest::GetAttr(file)).unwrap_err().code, ErrorCode::NotFound);
+    assert_eq!((pool.status().versions, pool.status().logical_bytes), (0, 0));
+    pool.restart();
+    assert_eq!(pool.status().versions, 0);
+}
+
+#[test]
+fn a_renamed_file_inherits_the_versions_of_the_one_it_replaces() {
+    let (mut pool, folder, file) = pool_with_file();
+    pool.write(1, file, &[1], &[0]);
+    pool.write(2, file, &[2, 3], &[0]);
+    let temporary = pool.make(folder, "tmp", FileKind::File);
+    pool.write(3, temporary, &[4, 5, 6], &[0]);
+    pool.change(rename(folder, "tmp", folder, "app.N0.T1")).unwrap();
+    let sizes = |pool: &mut Pool| {
+        let versions = pool.versions(temporary);
+        versions.iter().map(|version| (version.version, version.size)).collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(&mut pool), [(1, 1_000), (2, 2_000), (3, 3_000)]);
+    assert_eq!(pool.attr("app/app.N0.T1").unwrap().ino, temporary);
+    pool.restart();
+    assert_eq!(sizes(&mut pool), [(1, 1_000), (2, 2_000), (3, 3_000)]);
+    pool.register_only(Some(0));
+    pool.inventory(0, &[7]);
+    assert_eq!(pool.write(4, temporary, &[7], &[0]), 4, "numbers keep rising");
+}
+
+#[test]
+fn a_file_without_content_that_replaces_one_reads_as_empty() {
+    let (mut pool, folder, file) = pool_with_file();
+    pool.write(1, file, &[1], &[0]);
+    pool.make(folder, "empty", FileKind::File);
+    pool.change(rename(folder, "empty", folder, "app.N0.T1")).unwrap();
+    let attr = pool.attr("app/app.N0.T1").unwrap();
+    assert_eq!((attr.size, attr.version), (0, 2));
+}
+
+#[test]
+fn commits_that_contradict_themselves_are_refused() {
+    let (mut pool, _, file) = pool_with_file();
+    pool.open(1, file);
+    pool.stage(1, &[1], &[0]);
+    let inline = |map: Vec<u8>| MapRoot::Inline { map };
+    let good = map_of(&[chunk(1)]).encode();
+    assert_eq!(pool.commit_root(1, inline(b"junk".to_vec()), 4).unwrap_err().code, ErrorCode::Invalid);
+    assert_eq!(pool.commit_root(1, inline(good.clone()), 999).unwrap_err().code, ErrorCode::Invalid);
+    assert_eq!(pool.commit_root(1, inline(vec![0; 600]), 1).unwrap_err().code, ErrorCode::TooLong);
+    assert_eq!(pool.commit_root(1, inline(good), u64::MAX).unwrap_err().code, ErrorCode::TooLong);
+    let pieces = vec![ChunkRef { id: chunk(1), length: 1_000 }];
+    let pieces = MapRoot::Pieces { pieces, length: 999 };
+    assert_eq!(pool.commit_root(1, pieces, 1).unwrap_err().code, ErrorCode::Invalid);
+    assert!(pool.versions(file).is_empty());
+}
+
+#[test]
+fn senseless_reports_are_refused_and_change_nothing() {
+    let (mut pool, _, file) = pool_with_file();
+    pool.open(1, file);
+    let staged = |length, at| {
+        let chunk = ChunkRef { id: chunk(1), length };
+        let chunks = vec![StagedChunk { chunk, at: vec![BenefactorId(at)] }];
+        ManagerRequest::Staged { session: session(1), chunks }
+    };
+    assert_eq!(pool.ask(staged(10, 99)).unwrap_err().code, ErrorCode::NotFound);
+    assert_eq!(pool.ask(staged(0, 0)).unwrap_err().code, ErrorCode::Invalid);
+    assert_eq!(pool.ask(staged(u32::MAX, 0)).unwrap_err().code, ErrorCode::Invalid);
+    let many = vec![ChunkId([0; 32]); 65_537];
+    assert_eq!(pool.ask(ManagerRequest::Locate { chunks: many }).unwrap_err().code, ErrorCode::TooLong);
+    let life = Incarnation(1);
+    assert_eq!(pool.inventory_as(44, life, &[1]).unwrap_err().code, ErrorCode::Stale);
+    let request = ManagerRequest::Register {
+        id: Some(BenefactorId(u32::MAX)),
+        incarnation: life,
+        address: "127.0.0.1:1".to_owned(),
+        pid: 0,
+        load: harness::empty_load(),
+    };
+    assert_eq!(pool.ask(request).unwrap_err().code, ErrorCode::Invalid);
+    assert!(pool.locate(1).is_empty());
+}
+
+#[test]
+fn a_policy_is_inherited_from_the_nearest_directory_that_sets_a_key() {
+    let (mut pool, folder, _) = pool_with_file();
+    let run = pool.make(folder, "run", FileKind::Directory);
+    let deep = pool.make(run, "x", FileKind::File);
+    let set = |pool: &mut Pool, ino, key: &str, value: &str| {
+        let pairs = vec![(key.to_owned(), value.to_owned())];
+        pool.change(Change::SetPolicy { ino, pairs })
+    };
+    set(&mut pool, folder, "replicas", "3").unwrap();
+    set(&mut pool, folder, "stripe", "4").unwrap();
+    set(&mut pool, run, "replicas", "1").unwrap();
+    let policy = |pool: &mut Pool| match pool.ask(ManagerRequest::GetPolicy(deep)).unwrap() {
+        ManagerReply::Policy(policy) => (policy.replicas, policy.stripe),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(policy(&mut pool), (1, 4));
+    set(&mut pool, run, "replicas", "").unwrap();
+    assert_eq!(policy(&mut pool), (3, 4));
+    for (key, value) in [("naming", "{when}"), ("cutter", "saw:1"), ("colour", "red"), ("replicas", "0")] {
+        assert_eq!(set(&mut pool, run, key, value).unwrap_err().code, ErrorCode::Invalid, "{key}");
+    }
+    assert_eq!(set(&mut pool, Ino::ROOT, "replicas", "1").unwrap_err().code, ErrorCode::Invalid);
+}

@@ -1,0 +1,335 @@
+//! The chunk map of a version: which bytes of the file lie in which chunk (design decision 6).
+//!
+//! A map is a table of chunks and a list of extents in file order. An extent is a run of file bytes that lies in one
+//! chunk at one offset, or a hole that reads as zeros. Extents may be smaller than chunks, so that pieces found by a
+//! fine-grained search can be packed into chunks of a mebibyte. The map is content: encoded, it is stored in the pool
+//! in pieces like any other content, and the manager keeps only its root.
+//!
+//! Layout of the encoded map: the four bytes `SCMP`, then CBOR `[1, size, [[id, length]…], [[length] | [length,
+//! chunk, offset]…]]`; 1 is the version of the layout.
+
+use minicbor::{Decode, Encode};
+
+use crate::cbor;
+use crate::id::ChunkId;
+use crate::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
+
+const MAGIC: [u8; 4] = *b"SCMP";
+const LAYOUT: u16 = 1;
+
+/// A chunk that a map refers to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ChunkRef {
+    /// Its name.
+    #[n(0)]
+    pub id: ChunkId,
+    /// Its plain length, bytes.
+    #[n(1)]
+    pub length: u32,
+}
+
+/// Where the bytes of an extent come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// Zeros that were never stored.
+    Hole,
+    /// Bytes of a chunk.
+    Chunk {
+        /// Index into [`ChunkMap::chunks`].
+        index: u32,
+        /// First byte within the chunk.
+        offset: u32,
+    },
+}
+
+/// A run of file bytes from one source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Bytes of the file that it covers; never 0.
+    pub length: u64,
+    /// Where they come from.
+    pub source: Source,
+}
+
+/// What a file consists of. Built with [`ChunkMap::new`] or decoded, and valid from then on: extents cover exactly
+/// `size` bytes and stay within their chunks.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ChunkMap {
+    size: u64,
+    chunks: Vec<ChunkRef>,
+    extents: Vec<Extent>,
+}
+
+/// Why bytes or parts are not a chunk map.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadChunkMap {
+    /// The bytes don't start like a map.
+    #[error("not a chunk map: it doesn't start with `SCMP`")]
+    Magic,
+    /// Written by a later stdchk.
+    #[error("the chunk map has layout {0}, this stdchk reads layout 1: use a later stdchk")]
+    Layout(u16),
+    /// Not the CBOR of the layout.
+    #[error("the chunk map can't be decoded: {0}")]
+    Encoding(String),
+    /// The parts contradict each other.
+    #[error("the chunk map is inconsistent: {0}")]
+    Inconsistent(&'static str),
+}
+
+impl ChunkMap {
+    /// A map of these parts; neighbouring extents that continue each other are merged.
+    ///
+    /// # Errors
+    /// An extent of length 0, beyond the file size limit, outside its chunk or of an unknown chunk; a chunk of
+    /// length 0 or over the limit.
+    pub fn new(
+        chunks: Vec<ChunkRef>,
+        extents: impl IntoIterator<Item = Extent>,
+    ) -> Result<Self, BadChunkMap> {
+        if chunks.iter().any(|chunk| chunk.length == 0 || chunk.length as usize > CHUNK_BYTES_MAX) {
+            return Err(BadChunkMap::Inconsistent("a chunk is empty or over the limit"));
+        }
+        let mut map = Self { size: 0, chunks, extents: Vec::new() };
+        extents.into_iter().try_for_each(|extent| map.push(extent))?;
+        Ok(map)
+    }
+
+    fn push(&mut self, extent: Extent) -> Result<(), BadChunkMap> {
+        self.check(&extent)?;
+        self.size = self
+            .size
+            .checked_add(extent.length)
+            .filter(|size| *size <= FILE_BYTES_MAX)
+            .ok_or(BadChunkMap::Inconsistent("the file would be too large"))?;
+        match self.extents.last_mut() {
+            Some(last) if continues(last, &extent) => last.length += extent.length,
+            _ => self.extents.push(extent),
+        }
+        Ok(())
+    }
+
+    fn check(&self, extent: &Extent) -> Result<(), BadChunkMap> {
+        if extent.length == 0 {
+            return Err(BadChunkMap::Inconsistent("an extent is empty"));
+        }
+        let Source::Chunk { index, offset } = extent.source else { return Ok(()) };
+        let chunk = self
+            .chunks
+            .get(index as usize)
+            .ok_or(BadChunkMap::Inconsistent("an extent names an unknown chunk"))?;
+        match u64::from(offset).checked_add(extent.length) {
+            Some(end) if end <= u64::from(chunk.length) => Ok(()),
+            _ => Err(BadChunkMap::Inconsistent("an extent leaves its chunk")),
+        }
+    }
+
+    /// Size of the file, bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The chunks that the file refers to, each once per place in the table.
+    pub fn chunks(&self) -> &[ChunkRef] {
+        &self.chunks
+    }
+
+    /// The extents in file order; their lengths add up to [`ChunkMap::size`].
+    pub fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
+    /// The chunk that an extent's source refers to; `None` for a hole.
+    pub fn chunk_of(&self, extent: &Extent) -> Option<&ChunkRef> {
+        match extent.source {
+            Source::Hole => None,
+            Source::Chunk { index, .. } => self.chunks.get(index as usize),
+        }
+    }
+
+    /// The map as bytes, in the current layout.
+    pub fn encode(&self) -> Vec<u8> {
+        let stored = Stored {
+            layout: LAYOUT,
+            size: self.size,
+            chunks: self.chunks.clone(),
+            extents: self.extents.iter().map(StoredExtent::from).collect(),
+        };
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(cbor::encode(&stored));
+        bytes
+    }
+
+    /// The map that `bytes` hold. Never panics, whatever they are.
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadChunkMap> {
+        let body = bytes.strip_prefix(&MAGIC).ok_or(BadChunkMap::Magic)?;
+        let layout: Layout = cbor::decode(body).map_err(|error| BadChunkMap::Encoding(error.to_string()))?;
+        if layout.layout != LAYOUT {
+            return Err(BadChunkMap::Layout(layout.layout));
+        }
+        let stored: Stored = cbor::decode(body).map_err(|error| BadChunkMap::Encoding(error.to_string()))?;
+        let map = Self::new(stored.chunks, stored.extents.iter().map(Extent::from))?;
+        if map.size != stored.size {
+            return Err(BadChunkMap::Inconsistent("its extents don't add up to its size"));
+        }
+        Ok(map)
+    }
+}
+
+/// Whether `next` starts where `last` ends, in the file by construction and in the source by this test.
+fn continues(last: &Extent, next: &Extent) -> bool {
+    match (last.source, next.source) {
+        (Source::Hole, Source::Hole) => true,
+        (Source::Chunk { index, offset }, Source::Chunk { index: next_index, offset: next_offset }) => {
+            index == next_index && u64::from(offset) + last.length == u64::from(next_offset)
+        }
+        _ => false,
+    }
+}
+
+/// The part of every layout that says which layout follows.
+#[derive(Decode)]
+struct Layout {
+    #[n(0)]
+    layout: u16,
+}
+
+#[derive(Encode, Decode)]
+struct Stored {
+    #[n(0)]
+    layout: u16,
+    #[n(1)]
+    size: u64,
+    #[n(2)]
+    chunks: Vec<ChunkRef>,
+    #[n(3)]
+    extents: Vec<StoredExtent>,
+}
+
+/// `[length]` for a hole, `[length, chunk, offset]` else.
+#[derive(Encode, Decode)]
+struct StoredExtent {
+    #[n(0)]
+    length: u64,
+    #[n(1)]
+    chunk: Option<u32>,
+    #[n(2)]
+    offset: Option<u32>,
+}
+
+impl From<&Extent> for StoredExtent {
+    fn from(extent: &Extent) -> Self {
+        let (chunk, offset) = match extent.source {
+            Source::Hole => (None, None),
+            Source::Chunk { index, offset } => (Some(index), Some(offset)),
+        };
+        Self { length: extent.length, chunk, offset }
+    }
+}
+
+impl From<&StoredExtent> for Extent {
+    fn from(stored: &StoredExtent) -> Self {
+        let source = match stored.chunk {
+            None => Source::Hole,
+            Some(index) => Source::Chunk { index, offset: stored.offset.unwrap_or(0) },
+        };
+        Self { length: stored.length, source }
+    }
+}
+
+/// Where the chunk map of a version is. This is all that the manager keeps of a file's content.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub enum MapRoot {
+    /// The encoded map itself, for small files.
+    #[n(0)]
+    Inline {
+        /// At most [`crate::limits::MAP_INLINE_BYTES_MAX`] bytes.
+        #[cbor(n(0), with = "minicbor::bytes")]
+        map: Vec<u8>,
+    },
+    /// The encoded map was cut into pieces, which are chunks of the pool.
+    #[n(1)]
+    Pieces {
+        /// The pieces in order.
+        #[n(0)]
+        pieces: Vec<ChunkRef>,
+        /// Length of the encoded map, bytes.
+        #[n(1)]
+        length: u64,
+    },
+}
+
+impl MapRoot {
+    /// The chunks of the pool that hold the map.
+    pub fn pieces(&self) -> &[ChunkRef] {
+        match self {
+            Self::Inline { .. } => &[],
+            Self::Pieces { pieces, .. } => pieces,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(byte: u8, length: u32) -> ChunkRef {
+        ChunkRef { id: ChunkId([byte; 32]), length }
+    }
+
+    fn of_chunk(index: u32, offset: u32, length: u64) -> Extent {
+        Extent { length, source: Source::Chunk { index, offset } }
+    }
+
+    #[test]
+    fn a_map_survives_its_encoding() {
+        let hole = Extent { length: 1 << 30, source: Source::Hole };
+        let chunks = vec![chunk(1, 100), chunk(2, 50)];
+        let map = ChunkMap::new(chunks, [of_chunk(0, 0, 100), hole, of_chunk(1, 10, 40)]).unwrap();
+        assert_eq!(map.size(), (1 << 30) + 140);
+        assert_eq!(ChunkMap::decode(&map.encode()), Ok(map));
+    }
+
+    #[test]
+    fn extents_that_continue_each_other_become_one() {
+        let hole = Extent { length: 7, source: Source::Hole };
+        let extents = [of_chunk(0, 0, 10), of_chunk(0, 10, 20), hole, hole, of_chunk(0, 30, 5)];
+        let map = ChunkMap::new(vec![chunk(1, 100)], extents).unwrap();
+        let lengths: Vec<u64> = map.extents().iter().map(|extent| extent.length).collect();
+        assert_eq!(lengths, [30, 14, 5]);
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let refused = |chunks: Vec<ChunkRef>, extent| ChunkMap::new(chunks, [extent]).is_err();
+        assert!(refused(vec![], of_chunk(0, 0, 1)));
+        assert!(refused(vec![chunk(1, 10)], of_chunk(0, 5, 6)));
+        assert!(refused(vec![chunk(1, 10)], of_chunk(0, 0, 0)));
+        assert!(refused(vec![chunk(1, 0)], of_chunk(0, 0, 1)));
+        assert!(refused(vec![], Extent { length: u64::MAX, source: Source::Hole }));
+    }
+
+    #[test]
+    fn damaged_bytes_are_refused_or_still_a_valid_map() {
+        let extents = (0..40u32).map(|index| of_chunk(index, 3, 60));
+        let map = ChunkMap::new((0..40).map(|byte| chunk(byte, 100)).collect(), extents).unwrap();
+        let good = map.encode();
+        for position in 0..good.len() {
+            for flip in [1u8, 0x20, 0x80, 0xff] {
+                let mut bad = good.clone();
+                bad[position] ^= flip;
+                if let Ok(read) = ChunkMap::decode(&bad) {
+                    assert_eq!(read.extents().iter().map(|extent| extent.length).sum::<u64>(), read.size());
+                }
+            }
+            assert!(ChunkMap::decode(&good[..position]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_later_layout_is_named() {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(minicbor::to_vec((9u16, "something else")).unwrap());
+        assert_eq!(ChunkMap::decode(&bytes), Err(BadChunkMap::Layout(9)));
+    }
+}

@@ -1,0 +1,83 @@
+//! Failures as they cross the wire: a code that a program acts on, and a message that a person acts on.
+
+use minicbor::{Decode, Encode};
+
+/// Why a request failed. Numbers are part of the protocol and never change their meaning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Encode, Decode)]
+#[cbor(index_only)]
+#[non_exhaustive]
+pub enum ErrorCode {
+    /// No such file, directory, version, chunk or benefactor.
+    #[n(0)]
+    NotFound,
+    /// The name exists already.
+    #[n(1)]
+    Exists,
+    /// A directory is needed, the object is none.
+    #[n(2)]
+    NotADirectory,
+    /// The object is a directory.
+    #[n(3)]
+    IsADirectory,
+    /// The directory still has entries.
+    #[n(4)]
+    NotEmpty,
+    /// The name or argument can't be used.
+    #[n(5)]
+    Invalid,
+    /// A name, path or file would be longer than its limit.
+    #[n(6)]
+    TooLong,
+    /// No benefactor has room, or a benefactor's donation or floor is reached.
+    #[n(7)]
+    NoSpace,
+    /// The session or lease is not known (any more): open it again.
+    #[n(8)]
+    Stale,
+    /// Not now: try again, the object may come back.
+    #[n(9)]
+    Unavailable,
+    /// Bytes don't match their name and no intact copy was found.
+    #[n(10)]
+    Damaged,
+    /// The peer doesn't belong to the pool or may not do this.
+    #[n(11)]
+    Denied,
+    /// The peer doesn't know the message or the protocol version.
+    #[n(12)]
+    Unsupported,
+    /// The message can't be understood.
+    #[n(13)]
+    Malformed,
+    /// The peer failed at something of its own, such as its disk.
+    #[n(14)]
+    Internal,
+    /// Too many links, or too many levels of links.
+    #[n(15)]
+    TooManyLinks,
+    /// The benefactor was restarted since: what it had not made durable must be asked for again.
+    #[n(16)]
+    Restarted,
+    /// The target of a rename lies inside the directory that is renamed, or a similar loop.
+    #[n(17)]
+    Loop,
+}
+
+/// A failed request: what happened to what, and the next step, in `message`.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// What a program acts on.
+    #[n(0)]
+    pub code: ErrorCode,
+    /// What a person reads: object, cause, next step.
+    #[n(1)]
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure of `code` with a message for people.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}

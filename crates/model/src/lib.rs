@@ -1,0 +1,22 @@
+//! What every part of stdchk agrees on: ids, names, policies, limits, chunk maps and the messages of the protocol.
+//!
+//! Pure data: no clock, no randomness, no files, no sockets. Everything here that is stored or sent is encoded as
+//! CBOR (RFC 8949) with integer keys, so that fields and variants can be added without breaking what exists;
+//! `docs/FORMAT.md` and `docs/PROTOCOL.md` describe the bytes.
+
+pub mod cbor;
+pub mod chunk_map;
+pub mod error;
+pub mod id;
+pub mod limits;
+pub mod message;
+pub mod name;
+pub mod naming;
+pub mod policy;
+pub mod sets;
+pub mod size;
+
+pub use chunk_map::{ChunkMap, ChunkRef, Extent, MapRoot, Source};
+pub use error::{ErrorCode, Failure};
+pub use id::{BenefactorId, BlockId, ChunkId, ClientId, Incarnation, Ino, OpId, PoolId, SessionId};
+pub use policy::Policy;

@@ -1,0 +1,54 @@
+//! The limits that both ends of the protocol and the stored formats rely on, each with its reason.
+
+/// Largest plain chunk, bytes. Bounds every buffer that holds a chunk; larger chunks gain nothing in bandwidth.
+pub const CHUNK_BYTES_MAX: usize = 4 << 20;
+/// Smallest configurable chunk, bytes. Below it the metadata of a chunk outweighs its content.
+pub const CHUNK_BYTES_MIN: usize = 4 << 10;
+/// Chunk size of a new folder (paper, section V: 1 MB), bytes.
+pub const CHUNK_BYTES_DEFAULT: usize = 1 << 20;
+/// Largest stored block, bytes: a chunk that no codec shrank, plus room for an encryption's tag and nonce.
+pub const BLOCK_BYTES_MAX: usize = CHUNK_BYTES_MAX + 4096;
+/// Largest body of a message, bytes. Lists longer than this are sent in parts.
+pub const BODY_BYTES_MAX: usize = 16 << 20;
+/// Most entries in one list of a message (chunks, blocks, directory entries): keeps bodies below [`BODY_BYTES_MAX`].
+pub const LIST_ENTRIES_MAX: usize = 65_536;
+/// Requests that one connection may have in flight; a peer that sends more waits.
+pub const REQUESTS_IN_FLIGHT_MAX: usize = 64;
+
+/// Longest name of a directory entry, bytes (Linux `NAME_MAX`).
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest path and symbolic link, bytes (Linux `PATH_MAX`, less its NUL).
+pub const PATH_BYTES_MAX: usize = 4095;
+
+/// A chunk map up to this size is kept at the manager with the version; a larger one is stored in the pool, bytes.
+pub const MAP_INLINE_BYTES_MAX: usize = 512;
+/// Largest encoded chunk map that is read, bytes: 2^32 MiB-chunks would need far more memory than a reader has.
+pub const MAP_BYTES_MAX: u64 = 1 << 30;
+/// Largest file, bytes: offsets must fit the kernel's signed 64 bits.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// Time without a sign of life after which a client's sessions expire and its reservations return, milliseconds.
+/// Covers a manager restart and a stalled machine; short enough that a dead mount's space is back within a minute.
+pub const CLIENT_LEASE_MS: u64 = 30_000;
+/// Interval of a client's signs of life, milliseconds: several fit into a lease.
+pub const CLIENT_KEEPALIVE_MS: u64 = 5_000;
+/// Interval of a benefactor's heartbeats, milliseconds.
+pub const HEARTBEAT_MS: u64 = 500;
+/// Time without a heartbeat after which a benefactor gets no new chunks and counts as off-line, milliseconds.
+pub const BENEFACTOR_LEASE_MS: u64 = 5_000;
+/// Time without a heartbeat after which a benefactor's blocks count as lost and are copied elsewhere, milliseconds.
+/// Longer than a reboot would waste less copying; shorter leaves less time with fewer replicas.
+pub const BENEFACTOR_LOST_MS: u64 = 30_000;
+
+/// Replicas of a chunk in a new folder.
+pub const REPLICAS_DEFAULT: u8 = 2;
+/// Most replicas of a chunk.
+pub const REPLICAS_MAX: u8 = 16;
+/// Benefactors that one file is striped over unless the folder says otherwise.
+pub const STRIPE_WIDTH_DEFAULT: u16 = 8;
+/// Most benefactors that one file is striped over.
+pub const STRIPE_WIDTH_MAX: u16 = 256;
+/// Memory that a client process holds for writes in flight unless told otherwise, bytes.
+pub const WINDOW_BYTES_DEFAULT: u64 = 64 << 20;
+/// Smallest window, bytes: below a few chunks nothing overlaps any more.
+pub const WINDOW_BYTES_MIN: u64 = 4 << 20;

@@ -1,0 +1,222 @@
+//! The policy of an application's folder: how its files are written, cut, protected and named.
+//!
+//! A folder stores only what was set on it; [`Policy::default`] is what a new folder starts with. Values are read from
+//! and printed as `key=value`, the form of `stdchk policy get|set`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use minicbor::{Decode, Encode};
+use serde::Serialize;
+
+use crate::error::{ErrorCode, Failure};
+use crate::limits::{
+    CHUNK_BYTES_DEFAULT, REPLICAS_DEFAULT, REPLICAS_MAX, STRIPE_WIDTH_DEFAULT, STRIPE_WIDTH_MAX,
+    WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN,
+};
+use crate::size;
+
+/// When a commit counts (paper, section IV.A, "Reliable writes").
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cbor(index_only)]
+pub enum Semantics {
+    /// Once every chunk is durable at one benefactor; the other replicas follow in the background.
+    #[n(0)]
+    Optimistic,
+    /// Once every chunk is durable at all its benefactors.
+    #[n(1)]
+    Pessimistic,
+}
+
+/// When `close()` returns to the application.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cbor(index_only)]
+pub enum CloseWaits {
+    /// Once the version is committed: its chunks are on the benefactors' disks.
+    #[n(0)]
+    Durable,
+    /// Once every chunk is stored at a benefactor, perhaps still in its page cache; the commit follows by itself.
+    #[n(1)]
+    Stored,
+}
+
+/// How the files of a folder are treated.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
+pub struct Policy {
+    /// Copies of every chunk, 1 to 16.
+    #[n(0)]
+    pub replicas: u8,
+    /// When a commit counts.
+    #[n(1)]
+    pub semantics: Semantics,
+    /// When `close()` returns.
+    #[n(2)]
+    pub close: CloseWaits,
+    /// How files are cut into chunks, as `reduce` reads it: `fsch:1MiB`.
+    #[n(3)]
+    pub cutter: String,
+    /// Bytes that one file may have in flight; the process's own window bounds all files together.
+    #[n(4)]
+    pub window: u64,
+    /// Benefactors that one file is striped over.
+    #[n(5)]
+    pub stripe: u16,
+    /// Patterns that map file names to rank and timestep, separated by spaces; empty: `A.Ni.Tj`.
+    #[n(6)]
+    pub naming: String,
+    /// Ranks of a complete set; 0: learned from earlier sets.
+    #[n(7)]
+    pub ranks: u32,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            replicas: REPLICAS_DEFAULT,
+            semantics: Semantics::Optimistic,
+            close: CloseWaits::Durable,
+            cutter: format!("fsch:{}", size::exact(CHUNK_BYTES_DEFAULT as u64)),
+            window: WINDOW_BYTES_DEFAULT,
+            stripe: STRIPE_WIDTH_DEFAULT,
+            naming: String::new(),
+            ranks: 0,
+        }
+    }
+}
+
+impl Policy {
+    /// Changes one value, given as text.
+    ///
+    /// # Errors
+    /// An unknown key or a value that can't work, with the values that can. The cutter and the patterns are checked by
+    /// the crates that read them.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
+        match key {
+            "replicas" => self.replicas = number(key, value, 1, REPLICAS_MAX)?,
+            "semantics" => self.semantics = value.parse()?,
+            "close" => self.close = value.parse()?,
+            "cutter" => self.cutter = value.to_owned(),
+            "window" => self.window = window(value)?,
+            "stripe" => self.stripe = number(key, value, 1, STRIPE_WIDTH_MAX)?,
+            "naming" => self.naming = value.to_owned(),
+            "ranks" => self.ranks = number(key, value, 0, u32::MAX)?,
+            _ => return Err(invalid(key, value, &format!("a policy has {}", Self::KEYS.join(", ")))),
+        }
+        Ok(())
+    }
+
+    /// The keys of a policy, in the order in which they are shown.
+    pub const KEYS: [&str; 8] =
+        ["replicas", "semantics", "close", "cutter", "window", "stripe", "naming", "ranks"];
+
+    /// The policy as pairs of key and value, each acceptable to [`Policy::set`].
+    pub fn pairs(&self) -> [(&'static str, String); 8] {
+        [
+            ("replicas", self.replicas.to_string()),
+            ("semantics", self.semantics.to_string()),
+            ("close", self.close.to_string()),
+            ("cutter", self.cutter.clone()),
+            ("window", size::exact(self.window)),
+            ("stripe", self.stripe.to_string()),
+            ("naming", self.naming.clone()),
+            ("ranks", self.ranks.to_string()),
+        ]
+    }
+
+    /// Durable copies of every chunk that a commit needs under these semantics.
+    pub fn replicas_at_commit(&self) -> u8 {
+        match self.semantics {
+            Semantics::Optimistic => 1,
+            Semantics::Pessimistic => self.replicas,
+        }
+    }
+}
+
+fn invalid(key: &str, value: &str, why: &str) -> Failure {
+    let shown: String = value.chars().take(80).collect();
+    Failure::new(ErrorCode::Invalid, format!("`{key}={shown}` can't be used: {why}"))
+}
+
+fn number<T: FromStr + PartialOrd + fmt::Display>(
+    key: &str,
+    value: &str,
+    min: T,
+    max: T,
+) -> Result<T, Failure> {
+    match value.parse::<T>() {
+        Ok(number) if number >= min && number <= max => Ok(number),
+        _ => Err(invalid(key, value, &format!("a number from {min} to {max} is expected"))),
+    }
+}
+
+fn window(value: &str) -> Result<u64, Failure> {
+    let bytes = size::parse(value).map_err(|error| invalid("window", value, &error.to_string()))?;
+    if bytes < WINDOW_BYTES_MIN {
+        let least = size::exact(WINDOW_BYTES_MIN);
+        return Err(invalid("window", value, &format!("at least {least} are needed to overlap transfers")));
+    }
+    Ok(bytes)
+}
+
+macro_rules! words {
+    ($type:ident, $key:literal, $($variant:ident = $word:literal),+) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = Failure;
+
+            fn from_str(value: &str) -> Result<Self, Failure> {
+                match value {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(invalid($key, value, concat!("one of", $(" `", $word, "`",)+ " is expected"))),
+                }
+            }
+        }
+    };
+}
+
+words!(Semantics, "semantics", Optimistic = "optimistic", Pessimistic = "pessimistic");
+words!(CloseWaits, "close", Durable = "durable", Stored = "stored");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_reads_back_what_it_prints() {
+        let mut policy = Policy::default();
+        for (key, value) in [("replicas", "3"), ("close", "stored"), ("window", "8MiB"), ("ranks", "4")] {
+            policy.set(key, value).unwrap();
+        }
+        let mut copy = Policy::default();
+        for (key, value) in policy.pairs() {
+            copy.set(key, &value).unwrap();
+        }
+        assert_eq!(copy, policy);
+    }
+
+    #[test]
+    fn values_that_cannot_work_are_refused_with_the_reason() {
+        let mut policy = Policy::default();
+        let bad =
+            [("replicas", "0"), ("window", "1KiB"), ("semantics", "maybe"), ("stripe", "-1"), ("x", "1")];
+        for (key, value) in bad {
+            let failure = policy.set(key, value).unwrap_err();
+            assert_eq!(failure.code, ErrorCode::Invalid);
+            assert!(failure.message.contains(value), "{failure}");
+        }
+        assert_eq!(policy, Policy::default());
+    }
+
+    #[test]
+    fn a_new_folder_has_two_replicas_and_is_optimistic() {
+        let policy = Policy::default();
+        assert_eq!((policy.replicas, policy.replicas_at_commit()), (2, 1));
+    }
+}

@@ -1,0 +1,376 @@
+//! Checkpoint sets: which files of which timestep belong together, and whether one can restart from them (I5).
+//!
+//! Pure: files with their versions, the folder's patterns and its declared ranks in; sets out. A member is known by its
+//! pattern and rank. Which members a set needs is declared (`ranks=N`) or learned from the largest earlier set; a set is
+//! complete once all of them are committed and their files closed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::id::Ino;
+use crate::message::manager::{CheckpointSet, SetMember, SetState, TimeNs, VersionInfo, VersionState};
+use crate::naming::Naming;
+
+/// Groups of ranks that a reason lists before it only counts.
+const GROUPS_SHOWN: usize = 8;
+
+/// A file as the rules look at it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileVersions {
+    /// Path below the application's folder.
+    pub path: String,
+    /// The file.
+    pub ino: Ino,
+    /// Its versions, oldest first; none: it was never committed.
+    pub versions: Vec<VersionInfo>,
+}
+
+/// Pattern and rank.
+type Key = (usize, Option<u64>);
+
+/// First and last of a run of ranks; `None` for the member of a pattern without ranks.
+type Ranks = Option<(u64, u64)>;
+
+/// A file of a timestep.
+#[derive(Clone, Debug)]
+struct Found {
+    key: Key,
+    member: Option<SetMember>,
+    /// `None`: never committed.
+    state: Option<VersionState>,
+    committed_at: TimeNs,
+}
+
+/// What earlier timesteps taught.
+#[derive(Default)]
+struct Learned {
+    largest: BTreeSet<Key>,
+    patterns: BTreeSet<usize>,
+}
+
+/// What is wrong with a set, per pattern.
+#[derive(Default)]
+struct Faults {
+    faults: BTreeMap<(usize, &'static str), Vec<Ranks>>,
+}
+
+/// The sets of a folder, newest timestep first.
+///
+/// `folder` is its name in messages; `ranks` the number declared, 0 if it must be learned.
+pub fn checkpoint_sets(
+    folder: &str,
+    files: &[FileVersions],
+    naming: &Naming,
+    ranks: u32,
+) -> Vec<CheckpointSet> {
+    let steps = group(files, naming);
+    let mut learned = Learned::default();
+    let mut sets = Vec::with_capacity(steps.len());
+    let mut following = steps.values().skip(1);
+    for (timestep, found) in &steps {
+        let next = following.next().map(|found| keys(found));
+        let rules = Rules { folder, naming, ranks: u64::from(ranks), learned: &learned };
+        let (state, reason) = rules.judge(found, next.as_ref());
+        sets.push(set(*timestep, found, state, reason));
+        learned.take_in(found);
+    }
+    sets.reverse();
+    sets
+}
+
+fn group(files: &[FileVersions], naming: &Naming) -> BTreeMap<u64, Vec<Found>> {
+    let mut steps: BTreeMap<u64, Vec<Found>> = BTreeMap::new();
+    for file in files {
+        let Some(reading) = naming.read(&file.path) else { continue };
+        let key = (reading.pattern, reading.rank);
+        match reading.step {
+            Some(step) => steps.entry(step).or_default().push(found(file, key, version_of_choice(file))),
+            None => file.versions.iter().for_each(|version| {
+                steps.entry(version.version).or_default().push(found(file, key, Some(version)));
+            }),
+        }
+    }
+    steps
+}
+
+/// The newest version that its writer finished; else the newest.
+fn version_of_choice(file: &FileVersions) -> Option<&VersionInfo> {
+    let closed = file.versions.iter().rev().find(|version| version.state == VersionState::Closed);
+    closed.or(file.versions.last())
+}
+
+fn found(file: &FileVersions, key: Key, version: Option<&VersionInfo>) -> Found {
+    let member = version.map(|version| SetMember {
+        name: file.path.clone(),
+        rank: key.1,
+        ino: file.ino,
+        version: version.version,
+        bytes: version.size,
+    });
+    let committed_at = version.map_or(TimeNs::MIN, |version| version.committed_at);
+    Found { key, member, state: version.map(|version| version.state), committed_at }
+}
+
+fn keys(found: &[Found]) -> BTreeSet<Key> {
+    found.iter().map(|found| found.key).collect()
+}
+
+fn set(timestep: u64, found: &[Found], state: SetState, reason: String) -> CheckpointSet {
+    let mut members: Vec<SetMember> = found.iter().filter_map(|found| found.member.clone()).collect();
+    members.sort_by(|one, other| one.name.cmp(&other.name));
+    let committed = found.iter().filter(|found| found.member.is_some()).map(|found| found.committed_at);
+    CheckpointSet { timestep, state, reason, members, committed_at: committed.max().unwrap_or(0) }
+}
+
+impl Learned {
+    fn take_in(&mut self, found: &[Found]) {
+        let keys = keys(found);
+        self.patterns.extend(keys.iter().map(|(pattern, _)| *pattern));
+        if keys.len() >= self.largest.len() {
+            self.largest = keys;
+        }
+    }
+}
+
+struct Rules<'a> {
+    folder: &'a str,
+    naming: &'a Naming,
+    ranks: u64,
+    learned: &'a Learned,
+}
+
+impl Rules<'_> {
+    fn judge(&self, found: &[Found], next: Option<&BTreeSet<Key>>) -> (SetState, String) {
+        let present = keys(found);
+        let mut faults = Faults::default();
+        found.iter().for_each(|found| faults.add_state(found));
+        if self.ranks > 0 {
+            self.missing_of_declared(&present, &mut faults);
+        } else {
+            self.learned.largest.difference(&present).for_each(|key| faults.add(*key, "missing"));
+        }
+        if !faults.faults.is_empty() {
+            return (SetState::Incomplete, faults.text(self.naming));
+        }
+        let first = self.learned.largest.is_empty();
+        let ranked = present.iter().any(|(_, rank)| rank.is_some());
+        let followed = next.is_some_and(|next| next.is_superset(&present));
+        if self.ranks == 0 && first && ranked && !followed {
+            return (SetState::Unknown, self.unknown());
+        }
+        (SetState::Complete, String::new())
+    }
+
+    fn unknown(&self) -> String {
+        format!(
+            "nothing tells how many ranks there are: declare it with `stdchk policy set {} ranks=N`, or wait until \
+             the next timestep begins",
+            self.folder
+        )
+    }
+
+    fn missing_of_declared(&self, present: &BTreeSet<Key>, faults: &mut Faults) {
+        let mut patterns = self.learned.patterns.clone();
+        patterns.extend(present.iter().map(|(pattern, _)| *pattern));
+        for pattern in patterns {
+            if self.naming.patterns().get(pattern).is_some_and(|pattern| pattern.has_rank()) {
+                for range in self.gaps(pattern, present) {
+                    faults.add_range(pattern, "missing", Some(range));
+                }
+            } else if !present.contains(&(pattern, None)) {
+                faults.add((pattern, None), "missing");
+            }
+        }
+    }
+
+    /// Runs of ranks below the declared number that are not there, however large that number is.
+    fn gaps(&self, pattern: usize, present: &BTreeSet<Key>) -> Vec<(u64, u64)> {
+        let there = present.range((pattern, Some(0))..(pattern, Some(self.ranks)));
+        let mut gaps = Vec::new();
+        let mut expected = 0;
+        for rank in there.filter_map(|(_, rank)| *rank) {
+            if rank > expected {
+                gaps.push((expected, rank - 1));
+            }
+            expected = rank + 1;
+        }
+        if expected < self.ranks {
+            gaps.push((expected, self.ranks - 1));
+        }
+        gaps
+    }
+}
+
+impl Faults {
+    fn add_state(&mut self, found: &Found) {
+        match found.state {
+            Some(VersionState::Closed) => {}
+            Some(VersionState::Open) => self.add(found.key, "still open"),
+            Some(VersionState::Interrupted) => self.add(found.key, "interrupted"),
+            None => self.add(found.key, "not committed"),
+        }
+    }
+
+    fn add(&mut self, (pattern, rank): Key, what: &'static str) {
+        self.add_range(pattern, what, rank.map(|rank| (rank, rank)));
+    }
+
+    fn add_range(&mut self, pattern: usize, what: &'static str, range: Ranks) {
+        self.faults.entry((pattern, what)).or_default().push(range);
+    }
+
+    /// `of restart.{step}.{rank}: ranks 1, 4-7 missing, rank 2 still open`.
+    fn text(self, naming: &Naming) -> String {
+        let mut by_pattern: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+        for ((pattern, what), ranges) in self.faults {
+            let ranges = merged(ranges.into_iter().flatten().collect());
+            let text =
+                if ranges.is_empty() { what.to_owned() } else { format!("{} {what}", listed(&ranges)) };
+            by_pattern.entry(pattern).or_default().push(text);
+        }
+        let texts = by_pattern.into_iter().map(|(pattern, texts)| {
+            let name = naming.patterns().get(pattern).map_or("", |pattern| pattern.text());
+            format!("of {name}: {}", texts.join(", "))
+        });
+        texts.collect::<Vec<_>>().join("; ")
+    }
+}
+
+fn merged(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (from, to) in ranges {
+        match merged.last_mut() {
+            Some((_, last)) if from <= last.saturating_add(1) => *last = to.max(*last),
+            _ => merged.push((from, to)),
+        }
+    }
+    merged
+}
+
+fn listed(ranges: &[(u64, u64)]) -> String {
+    let shown = ranges.iter().take(GROUPS_SHOWN).map(|(from, to)| match from == to {
+        true => from.to_string(),
+        false => format!("{from}-{to}"),
+    });
+    let mut text = shown.collect::<Vec<_>>().join(", ");
+    if ranges.len() > GROUPS_SHOWN {
+        text += &format!(" and {} more groups", ranges.len() - GROUPS_SHOWN);
+    }
+    let one = ranges.len() == 1 && ranges.iter().all(|(from, to)| from == to);
+    if one { format!("rank {text}") } else { format!("ranks {text}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `c` closed, `o` open, `i` interrupted; oldest version first.
+    fn file(path: &str, states: &str) -> FileVersions {
+        let versions = (1..).zip(states.chars()).map(|(version, state)| {
+            let state = match state {
+                'c' => VersionState::Closed,
+                'o' => VersionState::Open,
+                _ => VersionState::Interrupted,
+            };
+            let committed_at = TimeNs::try_from(version).unwrap();
+            VersionInfo { version, size: 10, mtime: 0, committed_at, state, stored_bytes: 10 }
+        });
+        FileVersions { path: path.to_owned(), ino: Ino(2), versions: versions.collect() }
+    }
+
+    /// Sets by timestep, oldest first: state and reason.
+    fn judged(naming: &str, ranks: u32, files: &[(&str, &str)]) -> Vec<(u64, SetState, String)> {
+        let files: Vec<FileVersions> = files.iter().map(|(path, states)| file(path, states)).collect();
+        let sets = checkpoint_sets("app", &files, &naming.parse().unwrap(), ranks);
+        let mut judged: Vec<_> = sets.into_iter().map(|set| (set.timestep, set.state, set.reason)).collect();
+        judged.reverse();
+        judged
+    }
+
+    fn states(naming: &str, ranks: u32, files: &[(&str, &str)]) -> Vec<(u64, SetState)> {
+        judged(naming, ranks, files).into_iter().map(|(step, state, _)| (step, state)).collect()
+    }
+
+    use SetState::{Complete, Incomplete, Unknown};
+
+    #[test]
+    fn a_first_set_is_unknown_until_the_next_timestep_begins_with_the_same_members() {
+        let first = [("a.N0.T1", "c"), ("a.N1.T1", "c")];
+        assert_eq!(states("", 0, &first), [(1, Unknown)]);
+        let reason = &judged("", 0, &first)[0].2;
+        assert!(reason.contains("stdchk policy set app ranks=N"), "{reason}");
+        let begun = [&first[..], &[("a.N0.T2", "o")]].concat();
+        assert_eq!(states("", 0, &begun), [(1, Unknown), (2, Incomplete)]);
+        let same = [&first[..], &[("a.N0.T2", "c"), ("a.N1.T2", "o")]].concat();
+        assert_eq!(states("", 0, &same), [(1, Complete), (2, Incomplete)]);
+    }
+
+    #[test]
+    fn members_are_learned_from_the_largest_earlier_set() {
+        let files =
+            [("a.N0.T1", "c"), ("a.N1.T1", "c"), ("a.N0.T2", "c"), ("a.N1.T2", "c"), ("a.N0.T3", "c")];
+        assert_eq!(states("", 0, &files), [(1, Complete), (2, Complete), (3, Incomplete)]);
+        assert_eq!(judged("", 0, &files)[2].2, "of *.N{rank}.T{step}: rank 1 missing");
+    }
+
+    #[test]
+    fn declared_ranks_decide_from_the_first_set_on() {
+        let files = [("a.N0.T1", "c"), ("a.N2.T1", "c")];
+        assert_eq!(states("", 3, &files), [(1, Incomplete)]);
+        assert_eq!(judged("", 3, &files)[0].2, "of *.N{rank}.T{step}: rank 1 missing");
+        assert_eq!(states("", 3, &[&files[..], &[("a.N1.T1", "c")]].concat()), [(1, Complete)]);
+        let most = judged("", u32::MAX, &files);
+        assert_eq!(most[0].2, "of *.N{rank}.T{step}: ranks 1, 3-4294967294 missing");
+    }
+
+    #[test]
+    fn every_pattern_with_ranks_needs_all_of_them_and_others_their_one() {
+        let naming = "mesh.{step}.{rank} field.{step}.{rank} head.{step}";
+        let first =
+            [("mesh.1.0", "c"), ("mesh.1.1", "c"), ("field.1.0", "c"), ("field.1.1", "c"), ("head.1", "c")];
+        assert_eq!(states(naming, 2, &first), [(1, Complete)]);
+        let second = [&first[..], &[("mesh.2.0", "c"), ("mesh.2.1", "c")]].concat();
+        let reason = &judged(naming, 2, &second)[1].2;
+        assert_eq!(reason, "of field.{step}.{rank}: ranks 0-1 missing; of head.{step}: missing");
+    }
+
+    #[test]
+    fn a_single_file_without_ranks_is_a_set_of_its_own() {
+        let files = [("restart.100", "c"), ("restart.200", "o"), ("restart.300", "i")];
+        let expected = [(100, Complete), (200, Incomplete), (300, Incomplete)];
+        assert_eq!(states("restart.{step}", 0, &files), expected);
+        let reasons: Vec<String> =
+            judged("restart.{step}", 0, &files).into_iter().map(|(_, _, reason)| reason).collect();
+        let expected = ["", "of restart.{step}: still open", "of restart.{step}: interrupted"];
+        assert_eq!(reasons, expected);
+    }
+
+    #[test]
+    fn an_older_finished_version_stands_in_for_a_torn_one() {
+        let naming: Naming = "restart.{step}".parse().unwrap();
+        let sets = checkpoint_sets("app", &[file("restart.1", "cci")], &naming, 0);
+        assert_eq!((sets[0].state, sets[0].members[0].version, sets[0].committed_at), (Complete, 2, 2));
+        assert_eq!(states("restart.{step}", 0, &[("restart.1", "")]), [(1, Incomplete)]);
+    }
+
+    #[test]
+    fn versions_are_the_timesteps_of_a_name_that_is_written_again_and_again() {
+        let files = [("state.0", "ccc"), ("state.1", "cco")];
+        assert_eq!(states("state.{rank}", 0, &files), [(1, Complete), (2, Complete), (3, Incomplete)]);
+        assert_eq!(judged("state.{rank}", 0, &files)[2].2, "of state.{rank}: rank 1 still open");
+    }
+
+    #[test]
+    fn names_that_fit_no_pattern_take_no_part() {
+        assert!(judged("", 0, &[("log.txt", "c"), ("a.N0.T1.tmp", "o")]).is_empty());
+    }
+
+    #[test]
+    fn a_set_lists_its_members_by_name() {
+        let files = [file("a.N1.T5", "c"), file("a.N0.T5", "cc"), file("a.N2.T5", "")];
+        let sets = checkpoint_sets("app", &files, &"".parse().unwrap(), 3);
+        let names: Vec<&str> = sets[0].members.iter().map(|member| member.name.as_str()).collect();
+        assert_eq!(names, ["a.N0.T5", "a.N1.T5"]);
+        assert_eq!(sets[0].reason, "of *.N{rank}.T{step}: rank 2 not committed");
+    }
+}

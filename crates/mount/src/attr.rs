@@ -1,0 +1,96 @@
+//! Attributes and times in the kernel's form.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use stdchk_model::Ino;
+use stdchk_model::message::manager::{Attr, FileKind, TimeNs};
+
+/// What `stat` reports as the best size for a read or write: the size of a chunk, bytes. Programs that size their
+/// buffers by it (`cp`, `cat`, Python's files) then move whole chunks.
+const BLOCK_BYTES: u32 = 1 << 20;
+/// Unit of `st_blocks`, bytes (POSIX).
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// `attr` as the kernel wants it, under the inode number `id`.
+pub(crate) fn file_attr(id: u64, attr: &Attr) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(id),
+        size: attr.size,
+        blocks: attr.size.div_ceil(STAT_BLOCK_BYTES),
+        atime: system_time(attr.atime),
+        mtime: system_time(attr.mtime),
+        ctime: system_time(attr.ctime),
+        crtime: UNIX_EPOCH,
+        kind: file_type(attr.kind),
+        perm: u16::try_from(attr.mode & 0o7777).unwrap_or_default(),
+        nlink: attr.links,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: 0,
+        blksize: BLOCK_BYTES,
+        flags: 0,
+    }
+}
+
+/// The attributes of `.` and `..` in a listing, of which only number and kind count.
+pub(crate) fn dot_attr(id: u64) -> FileAttr {
+    let (mode, uid, gid, links, size, atime, mtime, ctime, version) = (0, 0, 0, 1, 0, 0, 0, 0, 0);
+    let kind = FileKind::Directory;
+    let attr = Attr { ino: Ino(id), kind, mode, uid, gid, links, size, atime, mtime, ctime, version };
+    file_attr(id, &attr)
+}
+
+/// The kernel's word for what an inode is.
+pub(crate) fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::File => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+    }
+}
+
+fn system_time(time: TimeNs) -> SystemTime {
+    let distance = Duration::from_nanos(time.unsigned_abs());
+    let moved = if time < 0 { UNIX_EPOCH.checked_sub(distance) } else { UNIX_EPOCH.checked_add(distance) };
+    moved.unwrap_or(UNIX_EPOCH)
+}
+
+/// Nanoseconds since the epoch; times beyond the years 1677 and 2262 become the nearest that can be said.
+pub(crate) fn time_ns(time: SystemTime) -> TimeNs {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => TimeNs::try_from(after.as_nanos()).unwrap_or(TimeNs::MAX),
+        Err(before) => TimeNs::try_from(before.duration().as_nanos()).map_or(TimeNs::MIN, |ns| -ns),
+    }
+}
+
+/// A time as `utimensat` names it.
+pub(crate) fn requested(time: TimeOrNow) -> TimeNs {
+    match time {
+        TimeOrNow::SpecificTime(time) => time_ns(time),
+        TimeOrNow::Now => now(),
+    }
+}
+
+/// The present.
+pub(crate) fn now() -> TimeNs {
+    time_ns(SystemTime::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_and_after_the_epoch_come_back_as_they_were() {
+        for time in [0, 1, -1, 1_700_000_000_123_456_789, -2_000_000_000_987_654_321] {
+            assert_eq!(time_ns(system_time(time)), time);
+        }
+    }
+
+    #[test]
+    fn times_beyond_what_can_be_said_are_the_nearest() {
+        assert_eq!(time_ns(UNIX_EPOCH + Duration::from_secs(1 << 40)), TimeNs::MAX);
+        assert_eq!(time_ns(UNIX_EPOCH - Duration::from_secs(1 << 40)), TimeNs::MIN);
+    }
+}

@@ -1,0 +1,165 @@
+//! Directory streams, with offsets that stay valid while entries come and go.
+//!
+//! The offset of an entry is its place in the order in which this stream has handed entries out. The stream remembers the
+//! names it has handed out; to go on behind one is to ask the manager for the entries that follow that name.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use stdchk_model::message::manager::{Attr, DirEntry, FileKind};
+use stdchk_model::{ErrorCode, Failure, Ino};
+
+use super::nodes::NodeId;
+use super::{FileSystem, OVERTAKEN_MAX, Shown};
+
+/// Entries asked for at once: enough for several of the kernel's buffers.
+const PAGE_ENTRIES: u32 = 1024;
+/// Entries that every directory begins with: `.` and `..`.
+const DOTS: u64 = 2;
+
+/// One open directory.
+pub(crate) struct Stream {
+    ino: Ino,
+    state: tokio::sync::Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Names handed out, in order; the offset behind the first is `DOTS + 1`.
+    names: Vec<Box<str>>,
+    /// Entries behind the last name.
+    ahead: VecDeque<DirEntry>,
+    /// `changes` of the nodes when `ahead` was asked for.
+    asked_at: u64,
+    /// Whether `ahead` reaches the end of the directory.
+    complete: bool,
+}
+
+/// An entry of a directory as it is listed.
+pub(crate) struct Listed<'a> {
+    pub id: NodeId,
+    pub kind: FileKind,
+    pub name: &'a str,
+    /// Where to go on behind this entry.
+    pub next: u64,
+    /// Its attributes, if they were asked for: then the kernel holds the inode from now on.
+    pub attr: Option<&'a Attr>,
+}
+
+/// How handing out entries ended.
+enum Handed {
+    /// The kernel's buffer is full.
+    Full,
+    /// There are none ahead any more.
+    All,
+    /// A change made here overtook the answer: ask again.
+    Overtaken,
+}
+
+impl State {
+    /// Goes to `place`, the number of names handed out before.
+    fn seek(&mut self, place: usize) {
+        if place < self.names.len() || place == 0 {
+            self.names.truncate(place);
+            self.ahead.clear();
+            self.complete = false;
+        }
+    }
+}
+
+impl FileSystem {
+    /// Opens a directory; returns the stream's number.
+    pub fn open_directory(&self, id: NodeId) -> u64 {
+        let number = self.number();
+        let stream = Stream { ino: id.ino(), state: tokio::sync::Mutex::default() };
+        self.streams.lock().insert(number, Arc::new(stream));
+        number
+    }
+
+    /// Closes a directory.
+    pub fn close_directory(&self, number: u64) {
+        self.streams.lock().remove(&number);
+    }
+
+    /// Lists entries from `offset` until `add` says that it has no room. With `attributes`, every entry is shown to the
+    /// kernel as a lookup would.
+    pub async fn list(
+        &self,
+        number: u64,
+        offset: u64,
+        attributes: bool,
+        mut add: impl FnMut(Listed<'_>) -> bool + Send,
+    ) -> Result<(), Failure> {
+        let stream = self.streams.lock().get(&number).cloned();
+        let stream = stream
+            .ok_or_else(|| Failure::new(ErrorCode::Stale, format!("no directory stream {number} is open")))?;
+        let mut state = stream.state.lock().await;
+        for (place, name) in [(0, "."), (1, "..")] {
+            let dot = Listed {
+                id: NodeId(stream.ino.0),
+                kind: FileKind::Directory,
+                name,
+                next: place + 1,
+                attr: None,
+            };
+            if offset <= place && add(dot) {
+                return Ok(());
+            }
+        }
+        state.seek(usize::try_from(offset.saturating_sub(DOTS)).unwrap_or(usize::MAX));
+        let mut overtaken = 0;
+        while self.fill(stream.ino, &mut state).await? {
+            match self.hand_out(&mut state, attributes, overtaken < OVERTAKEN_MAX, &mut add) {
+                Handed::Full => return Ok(()),
+                Handed::All => {}
+                Handed::Overtaken => overtaken += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that there are entries ahead; false at the end of the directory.
+    async fn fill(&self, ino: Ino, state: &mut State) -> Result<bool, Failure> {
+        if !state.ahead.is_empty() || state.complete {
+            return Ok(!state.ahead.is_empty());
+        }
+        state.asked_at = self.nodes.lock().changes();
+        let after = state.names.last().map(AsRef::as_ref);
+        let page = self.pool.read_dir(ino, after, PAGE_ENTRIES).await?;
+        state.complete = page.len() < PAGE_ENTRIES as usize;
+        state.ahead = page.into();
+        Ok(!state.ahead.is_empty())
+    }
+
+    /// Hands out entries ahead.
+    fn hand_out(
+        &self,
+        state: &mut State,
+        attributes: bool,
+        ask_again: bool,
+        add: &mut impl FnMut(Listed<'_>) -> bool,
+    ) -> Handed {
+        while let Some(entry) = state.ahead.pop_front() {
+            let asked_at = if ask_again { state.asked_at } else { self.nodes.lock().changes() };
+            let shown = attributes.then(|| self.show(entry.attr.clone(), asked_at));
+            let (id, attr) = match &shown {
+                None => (self.nodes.lock().id_of(entry.attr.ino), None),
+                Some(Some(Shown { id, attr })) => (*id, Some(attr)),
+                Some(None) => {
+                    state.ahead.clear();
+                    state.complete = false;
+                    return Handed::Overtaken;
+                }
+            };
+            let next = DOTS + state.names.len() as u64 + 1;
+            let full = add(Listed { id, kind: entry.attr.kind, name: &entry.name, next, attr });
+            if full {
+                attr.inspect(|_| self.forget(id, 1));
+                state.ahead.push_front(entry);
+                return Handed::Full;
+            }
+            state.names.push(entry.name.into());
+        }
+        Handed::All
+    }
+}

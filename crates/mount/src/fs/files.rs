@@ -1,0 +1,172 @@
+//! Operations on files by handle, and changes of attributes.
+
+use std::sync::Arc;
+
+use stdchk_model::message::manager::{Attr, Change, FileKind, TimeNs};
+use stdchk_model::{ErrorCode, Failure};
+
+use super::names::New;
+use super::nodes::NodeId;
+use super::open_file::Handle;
+use super::{FileSystem, OVERTAKEN_MAX, Shown};
+
+/// The attributes that a program, or the kernel for it, wants to change.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wanted {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<TimeNs>,
+    pub mtime: Option<TimeNs>,
+}
+
+impl Wanted {
+    /// The kernel reports the modification time of what it wrote; a program always sets both times or more.
+    fn is_report(&self) -> bool {
+        self.mtime.is_some()
+            && self.atime.is_none()
+            && self.mode.is_none()
+            && self.uid.is_none()
+            && self.gid.is_none()
+    }
+
+    fn is_empty(&self) -> bool {
+        let owner = self.uid.is_none() && self.gid.is_none();
+        owner && self.mode.is_none() && self.atime.is_none() && self.mtime.is_none()
+    }
+}
+
+/// How a file that may exist is created.
+pub(crate) struct Handled {
+    /// The entry.
+    pub shown: Shown,
+    /// Number of the new handle.
+    pub handle: u64,
+}
+
+impl FileSystem {
+    /// Opens a file; returns the handle's number.
+    pub async fn open(&self, id: NodeId, writable: bool) -> Result<u64, Failure> {
+        for _ in 0..OVERTAKEN_MAX {
+            let file = self.nodes.lock().open_or_new(id);
+            let file =
+                file.ok_or_else(|| Failure::new(ErrorCode::Stale, "the inode isn't known any more"))?;
+            if let Some(handle) = file.open(self, writable).await? {
+                let number = self.number();
+                self.handles.lock().insert(number, Arc::new(handle));
+                return Ok(number);
+            }
+        }
+        Err(Failure::new(ErrorCode::Unavailable, "the file is opened and closed too fast: try again"))
+    }
+
+    /// Creates a file and opens it for writing. One that another client made meanwhile is opened, unless `exclusive`.
+    pub async fn create(
+        &self,
+        parent: NodeId,
+        name: &str,
+        new: New,
+        exclusive: bool,
+        truncate: bool,
+    ) -> Result<Handled, Failure> {
+        let made = self.make(parent, name, New { kind: FileKind::File, ..new }).await;
+        let shown = match made {
+            Err(failure) if failure.code == ErrorCode::Exists && !exclusive => {
+                self.lookup(parent, name).await?
+            }
+            made => made?,
+        };
+        let handle = self.open(shown.id, true).await.inspect_err(|_| self.forget(shown.id, 1))?;
+        if truncate && shown.attr.size > 0 {
+            self.handle(handle)?.file.truncate(0).await?;
+        }
+        Ok(Handled { shown, handle })
+    }
+
+    /// The handle of this number.
+    pub fn handle(&self, number: u64) -> Result<Arc<Handle>, Failure> {
+        let handle = self.handles.lock().get(&number).cloned();
+        handle.ok_or_else(|| Failure::new(ErrorCode::Stale, format!("no handle {number} is open")))
+    }
+
+    /// `close()`.
+    pub async fn flush(&self, handle: &Handle, killed: bool) -> Result<(), Failure> {
+        handle.flush(&self.pool, killed).await
+    }
+
+    /// `fsync()`.
+    pub async fn sync(&self, handle: &Handle) -> Result<(), Failure> {
+        handle.file.sync(&self.pool).await
+    }
+
+    /// The last descriptor of a handle is gone.
+    pub async fn release(&self, number: u64) {
+        let handle = self.handles.lock().remove(&number);
+        if let Some(handle) = handle {
+            handle.release(self).await;
+        }
+    }
+
+    /// Changes attributes.
+    pub async fn set_attr(&self, id: NodeId, wanted: Wanted) -> Result<Attr, Failure> {
+        let open = self.nodes.lock().open_file(id).filter(|open| open.session().is_some());
+        if let Some(size) = wanted.size {
+            match &open {
+                Some(open) => open.truncate(size).await?,
+                None => self.truncate_closed(id, size, wanted.mtime).await?,
+            }
+        }
+        if let (Some(open), true, Some(mtime)) = (&open, wanted.is_report(), wanted.mtime) {
+            open.set_mtime(mtime, false);
+            return self.attr_of_open(id).await;
+        }
+        if wanted.size.is_some() && (wanted.is_report() || wanted.is_empty()) {
+            return self.attr(id).await;
+        }
+        self.set_attr_at_manager(id, wanted).await
+    }
+
+    /// The kernel only wants to know that its report arrived.
+    async fn attr_of_open(&self, id: NodeId) -> Result<Attr, Failure> {
+        let known = {
+            let nodes = self.nodes.lock();
+            nodes.last_attr(id).cloned().zip(nodes.open_file(id))
+        };
+        match known {
+            Some((mut attr, open)) => {
+                open.overlay(&mut attr);
+                Ok(attr)
+            }
+            None => self.attr(id).await,
+        }
+    }
+
+    async fn truncate_closed(&self, id: NodeId, size: u64, mtime: Option<TimeNs>) -> Result<(), Failure> {
+        let number = self.open(id, true).await?;
+        let handle = self.handle(number)?;
+        let truncated = handle.file.truncate(size).await;
+        if let Some(mtime) = mtime {
+            handle.file.set_mtime(mtime, false);
+        }
+        let flushed = self.flush(&handle, false).await;
+        self.release(number).await;
+        truncated.and(flushed)
+    }
+
+    async fn set_attr_at_manager(&self, id: NodeId, wanted: Wanted) -> Result<Attr, Failure> {
+        let Wanted { mode, uid, gid, atime, mtime, .. } = wanted;
+        let ino = id.ino();
+        let mut attr = self.changed(Change::SetAttr { ino, mode, uid, gid, atime, mtime }).await?;
+        let mut nodes = self.nodes.lock();
+        nodes.learned(id, &attr);
+        let open = nodes.open_file(id);
+        if let Some(mtime) = mtime {
+            nodes.saw(id, |seen| seen.mtime = mtime);
+            open.as_ref().inspect(|open| open.set_mtime(mtime, true));
+        }
+        drop(nodes);
+        open.inspect(|open| open.overlay(&mut attr));
+        Ok(attr)
+    }
+}

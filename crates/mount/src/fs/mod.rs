@@ -1,0 +1,118 @@
+//! The file system in terms of inodes and handles, over the client library; it knows nothing of FUSE's messages.
+//!
+//! Namespace operations go straight to the manager; what the kernel caches of the answers keeps most of them away. File
+//! content goes through [`open_file`].
+
+mod directory;
+mod files;
+mod names;
+mod nodes;
+mod open_file;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use stdchk_client::Pool;
+use stdchk_model::message::manager::{Attr, Space};
+use stdchk_model::{ErrorCode, Failure, Ino};
+
+pub(crate) use directory::{Listed, Stream};
+pub(crate) use files::Wanted;
+pub(crate) use names::New;
+pub(crate) use nodes::NodeId;
+pub(crate) use open_file::Handle;
+
+use nodes::Nodes;
+
+/// How often a question is asked again because a change made here overtook its answer.
+const OVERTAKEN_MAX: usize = 16;
+
+pub(crate) struct FileSystem {
+    pool: Pool,
+    nodes: Mutex<Nodes>,
+    handles: Mutex<HashMap<u64, Arc<Handle>>>,
+    streams: Mutex<HashMap<u64, Arc<Stream>>>,
+    next_number: AtomicU64,
+}
+
+/// An entry as it is shown to the kernel, which from then on holds the inode.
+pub(crate) struct Shown {
+    pub id: NodeId,
+    pub attr: Attr,
+}
+
+impl FileSystem {
+    /// The file system of a pool.
+    ///
+    /// # Errors
+    /// The root directory can't be read.
+    pub async fn new(pool: Pool) -> Result<Self, Failure> {
+        let root = pool.attr(Ino::ROOT).await?;
+        let mut nodes = Nodes::default();
+        nodes.present(&root, 0);
+        Ok(Self {
+            pool,
+            nodes: Mutex::new(nodes),
+            handles: Mutex::default(),
+            streams: Mutex::default(),
+            next_number: AtomicU64::new(1),
+        })
+    }
+
+    /// Shows an entry to the kernel. `None`: a change made here overtook the answer, ask again.
+    fn show(&self, mut attr: Attr, asked_at: u64) -> Option<Shown> {
+        let mut nodes = self.nodes.lock();
+        let id = nodes.present(&attr, asked_at)?;
+        let open = nodes.open_file(id);
+        drop(nodes);
+        open.inspect(|open| open.overlay(&mut attr));
+        Some(Shown { id, attr })
+    }
+
+    /// The kernel drops references to an inode.
+    pub fn forget(&self, id: NodeId, lookups: u64) {
+        if id.ino() != Ino::ROOT {
+            self.nodes.lock().forget(id, lookups);
+        }
+    }
+
+    /// The attributes of an inode, those of a file being written as its writers see it.
+    pub async fn attr(&self, id: NodeId) -> Result<Attr, Failure> {
+        let answer = self.pool.attr(id.ino()).await;
+        let mut nodes = self.nodes.lock();
+        let open = nodes.open_file(id);
+        let mut attr = match answer {
+            // Its last name is gone while it is open.
+            Err(failure) if failure.code == ErrorCode::NotFound && open.is_some() => {
+                let last = nodes.last_attr(id).ok_or(failure)?;
+                Attr { links: 0, ..last.clone() }
+            }
+            answer => answer?,
+        };
+        nodes.learned(id, &attr);
+        drop(nodes);
+        open.inspect(|open| open.overlay(&mut attr));
+        Ok(attr)
+    }
+
+    /// Space of the pool.
+    pub async fn space(&self) -> Result<Space, Failure> {
+        self.pool.space().await
+    }
+
+    /// Ends what is still open when the mount goes away, and waits for commits in the background.
+    pub async fn end(&self) {
+        let open = self.nodes.lock().all_open();
+        for file in open {
+            tracing::warn!(ino = %file.id().ino(), "a file was open for writing or reading when the mount ended");
+            file.abandon(self).await;
+        }
+        self.pool.close().await;
+    }
+
+    fn number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,246 @@
+//! What the kernel holds of the name space: its inodes, and what it believes of each.
+//!
+//! With its write-back cache on, the kernel keeps size and modification time of a file that it has seen and never asks
+//! for them again. That is right for changes that come through this mount and wrong for all others. So a file that
+//! was changed elsewhere is shown to the kernel as a new inode: the number of the file with the next *epoch* in its high
+//! bits, as if the file had been replaced by a rename. Handles on the old inode go on reading the version that they
+//! opened; paths lead to the new one.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use stdchk_model::Ino;
+use stdchk_model::message::manager::{Attr, FileKind, TimeNs};
+
+use super::open_file::OpenFile;
+
+/// Bits of a kernel's inode number that hold the pool's: 2^48 files made one every microsecond take nine years.
+const INO_BITS: u32 = 48;
+
+/// An inode number as the kernel sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct NodeId(pub u64);
+
+impl NodeId {
+    fn new(ino: Ino, epoch: u16) -> Self {
+        Self(ino.0 | u64::from(epoch) << INO_BITS)
+    }
+
+    /// The inode of the pool.
+    pub fn ino(self) -> Ino {
+        Ino(self.0 & ((1 << INO_BITS) - 1))
+    }
+}
+
+/// The content that the kernel's size, time and pages of a file are of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Seen {
+    pub size: u64,
+    pub mtime: TimeNs,
+    /// `None`: this mount renamed the file, so that its number may have changed and its content hasn't.
+    pub version: Option<u64>,
+}
+
+impl Seen {
+    pub fn of(attr: &Attr) -> Self {
+        Self { size: attr.size, mtime: attr.mtime, version: Some(attr.version) }
+    }
+
+    fn fits(&self, attr: &Attr) -> bool {
+        let same_version = self.version.is_none_or(|version| version == attr.version);
+        same_version && (self.size, self.mtime) == (attr.size, attr.mtime)
+    }
+}
+
+struct Node {
+    lookups: u64,
+    seen: Seen,
+    /// What the pool last said of it: for what new entries of a directory inherit, and for files that are gone and open.
+    attr: Attr,
+}
+
+/// The inodes of one pool file that the kernel holds.
+#[derive(Default)]
+struct Line {
+    epoch: u16,
+    nodes: u32,
+}
+
+/// All inodes that the kernel holds: as many as the kernel chooses to cache, it says which it forgets.
+#[derive(Default)]
+pub(crate) struct Nodes {
+    nodes: HashMap<NodeId, Node>,
+    lines: HashMap<Ino, Line>,
+    open: HashMap<NodeId, Arc<OpenFile>>,
+    changes: u64,
+}
+
+impl Nodes {
+    /// Counts the changes made through this mount. An attribute that was asked for before one may be outdated.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// The inode under which the kernel is shown `attr`, with one more lookup of it; `asked_at`: [`Nodes::changes`] when
+    /// the attribute was asked for. `None`: it may be older than a change of ours, ask again.
+    pub fn present(&mut self, attr: &Attr, asked_at: u64) -> Option<NodeId> {
+        let id = self.current(attr, asked_at)?;
+        let written = self.is_written(id);
+        let node = self.nodes.entry(id).or_insert_with(|| {
+            self.lines.entry(attr.ino).or_default().nodes += 1;
+            Node { lookups: 0, seen: Seen::of(attr), attr: attr.clone() }
+        });
+        node.lookups += 1;
+        node.attr = attr.clone();
+        if !written {
+            node.seen = Seen::of(attr);
+        }
+        Some(id)
+    }
+
+    fn current(&mut self, attr: &Attr, asked_at: u64) -> Option<NodeId> {
+        let now = self.id_of(attr.ino);
+        let known = self.nodes.get(&now);
+        let differs = known.is_some_and(|node| !node.seen.fits(attr));
+        if !differs || attr.kind != FileKind::File || self.is_written(now) {
+            return Some(now);
+        }
+        if asked_at != self.changes {
+            return None;
+        }
+        let line = self.lines.entry(attr.ino).or_default();
+        line.epoch = line.epoch.wrapping_add(1);
+        Some(NodeId::new(attr.ino, line.epoch))
+    }
+
+    fn is_written(&self, id: NodeId) -> bool {
+        self.open.get(&id).is_some_and(|open| open.session().is_some())
+    }
+
+    /// The inode number that entries of this file carry now.
+    pub fn id_of(&self, ino: Ino) -> NodeId {
+        NodeId::new(ino, self.lines.get(&ino).map_or(0, |line| line.epoch))
+    }
+
+    /// The kernel drops `lookups` of its references.
+    pub fn forget(&mut self, id: NodeId, lookups: u64) {
+        let Entry::Occupied(mut node) = self.nodes.entry(id) else { return };
+        node.get_mut().lookups = node.get().lookups.saturating_sub(lookups);
+        if node.get().lookups > 0 {
+            return;
+        }
+        node.remove();
+        if let Entry::Occupied(mut line) = self.lines.entry(id.ino()) {
+            line.get_mut().nodes = line.get().nodes.saturating_sub(1);
+            if line.get().nodes == 0 {
+                line.remove();
+            }
+        }
+    }
+
+    /// The open file behind an inode, if it is open.
+    pub fn open_file(&self, id: NodeId) -> Option<Arc<OpenFile>> {
+        self.open.get(&id).cloned()
+    }
+
+    /// The open file behind an inode, made for its first handle; `None` for an inode that the kernel doesn't hold.
+    pub fn open_or_new(&mut self, id: NodeId) -> Option<Arc<OpenFile>> {
+        let seen = self.nodes.get(&id)?.seen;
+        Some(Arc::clone(self.open.entry(id).or_insert_with(|| Arc::new(OpenFile::new(id, seen)))))
+    }
+
+    /// The last handle of an inode is closed.
+    pub fn closed(&mut self, id: NodeId) {
+        self.open.remove(&id);
+    }
+
+    /// All open files.
+    pub fn all_open(&self) -> Vec<Arc<OpenFile>> {
+        self.open.values().cloned().collect()
+    }
+
+    /// What the kernel believes of an inode changes by a change of ours.
+    pub fn saw(&mut self, id: NodeId, change: impl FnOnce(&mut Seen)) {
+        self.changes += 1;
+        if let Some(node) = self.nodes.get_mut(&id) {
+            change(&mut node.seen);
+        }
+    }
+
+    /// What the pool last said of an inode.
+    pub fn last_attr(&self, id: NodeId) -> Option<&Attr> {
+        self.nodes.get(&id).map(|node| &node.attr)
+    }
+
+    /// The pool said this of an inode.
+    pub fn learned(&mut self, id: NodeId, attr: &Attr) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.attr = attr.clone();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn present(nodes: &mut Nodes, attr: &Attr) -> NodeId {
+        let now = nodes.changes();
+        nodes.present(attr, now).unwrap()
+    }
+
+    fn attr(version: u64, size: u64) -> Attr {
+        let (ino, kind) = (Ino(7), FileKind::File);
+        let (mode, uid, gid, links, atime, mtime, ctime) = (0o644, 0, 0, 1, 0, 5, 5);
+        Attr { ino, kind, mode, uid, gid, links, size, atime, mtime, ctime, version }
+    }
+
+    #[test]
+    fn a_file_that_changed_elsewhere_is_another_inode_and_an_unchanged_one_the_same() {
+        let mut nodes = Nodes::default();
+        let first = present(&mut nodes, &attr(1, 10));
+        assert_eq!(present(&mut nodes, &attr(1, 10)), first);
+        let second = present(&mut nodes, &attr(2, 20));
+        assert_ne!(second, first);
+        assert_eq!((second.ino(), nodes.id_of(Ino(7))), (Ino(7), second));
+    }
+
+    #[test]
+    fn a_directory_keeps_its_inode_whatever_changes_in_it() {
+        let mut nodes = Nodes::default();
+        let directory = |mtime| Attr { kind: FileKind::Directory, mtime, ..attr(0, 0) };
+        let first = present(&mut nodes, &directory(1));
+        assert_eq!(present(&mut nodes, &directory(2)), first);
+    }
+
+    #[test]
+    fn an_inode_is_dropped_with_its_last_lookup() {
+        let mut nodes = Nodes::default();
+        let id = present(&mut nodes, &attr(1, 10));
+        present(&mut nodes, &attr(1, 10));
+        nodes.forget(id, 1);
+        assert!(nodes.last_attr(id).is_some());
+        nodes.forget(id, 1);
+        assert!(nodes.last_attr(id).is_none() && nodes.lines.is_empty());
+    }
+
+    #[test]
+    fn a_file_renamed_here_may_change_its_number_but_not_its_content() {
+        let mut nodes = Nodes::default();
+        let id = present(&mut nodes, &attr(1, 10));
+        nodes.saw(id, |seen| seen.version = None);
+        assert_eq!(present(&mut nodes, &attr(6, 10)), id);
+        assert_ne!(present(&mut nodes, &attr(7, 10)), id);
+    }
+
+    #[test]
+    fn an_answer_that_is_older_than_our_own_change_is_asked_for_again() {
+        let mut nodes = Nodes::default();
+        let id = present(&mut nodes, &attr(1, 10));
+        let asked_at = nodes.changes();
+        nodes.saw(id, |seen| *seen = Seen { size: 20, mtime: 5, version: Some(2) });
+        assert_eq!(nodes.present(&attr(1, 10), asked_at), None);
+        assert_eq!(present(&mut nodes, &attr(2, 20)), id);
+    }
+}

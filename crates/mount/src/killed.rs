@@ -1,0 +1,109 @@
+//! Whether a `close()` comes from the program, or from the kernel because a signal killed the program.
+//!
+//! The kernel flushes the files of a dying process like closed ones, in the context of that process; it stays visible in
+//! `/proc` until the flush is answered. What tells the two apart: a process that exits carries `PF_EXITING` in its flags,
+//! and the low seven bits of the exit code of its process hold the signal that ended it. The exit code and not
+//! `PF_SIGNALED`, because in a process of several threads the kernel ends all but one of them by a signal even at a
+//! normal exit. (proc_pid_stat(5); Linux, include/linux/sched.h)
+//!
+//! Descriptors are also closed in the middle of an `execve()`, and there the kernel lets nobody read `stat` before the
+//! new program is in place, which waits for our answer. So `status` is read first, which never waits: a process that
+//! still has memory is not exiting. Should `stat` not come all the same, the answer is given without it.
+
+use std::fs;
+use std::time::Duration;
+
+/// Flag of a task that is exiting.
+const PF_EXITING: u64 = 0x4;
+/// Flag of a task that a signal ended.
+const PF_SIGNALED: u64 = 0x400;
+/// Bits of an exit code that hold the signal, zero at a normal exit.
+const SIGNAL_BITS: i64 = 0x7f;
+/// Fields 9, 26 and 52 of the line, counted from the first behind the command's name, which is field 3.
+const FLAGS_AT: usize = 9 - 3;
+const EXIT_CODE_AT: usize = 52 - 3;
+
+/// Line of `status` that only a task with memory has; an exiting task gives up its memory before its files.
+const MEMORY_LINE: &str = "\nVmSize:";
+/// How long `stat` is waited for: it comes at once, or not before we answer.
+const STAT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Whether the task is being ended by a signal right now. `false` if it can't be seen, as from another PID namespace.
+pub(crate) async fn is_killed(task: u32) -> bool {
+    if !is_exiting(task) {
+        return false;
+    }
+    let judged = tokio::task::spawn_blocking(move || {
+        let stat = fs::read_to_string(format!("/proc/{task}/stat")).ok()?;
+        judge(&stat, may_see_exit_code(task))
+    });
+    match tokio::time::timeout(STAT_PATIENCE, judged).await {
+        Ok(Ok(judged)) => judged.unwrap_or(false),
+        Ok(Err(_)) | Err(_) => false,
+    }
+}
+
+fn is_exiting(task: u32) -> bool {
+    fs::read_to_string(format!("/proc/{task}/status")).is_ok_and(|status| !status.contains(MEMORY_LINE))
+}
+
+/// The exit code of another user's process reads as zero, unless one is root.
+fn may_see_exit_code(task: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let own = rustix::process::geteuid();
+    own.is_root() || fs::metadata(format!("/proc/{task}")).is_ok_and(|task| task.uid() == own.as_raw())
+}
+
+fn judge(stat: &str, exit_code_counts: bool) -> Option<bool> {
+    // The command's name may hold anything, also spaces and brackets; nothing behind it does.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+    let flags: u64 = fields.get(FLAGS_AT)?.parse().ok()?;
+    if flags & PF_EXITING == 0 {
+        return Some(false);
+    }
+    if !exit_code_counts {
+        return Some(flags & PF_SIGNALED != 0);
+    }
+    let exit_code: i64 = fields.get(EXIT_CODE_AT)?.parse().ok()?;
+    Some(exit_code & SIGNAL_BITS != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(command: &str, flags: u64, exit_code: i64) -> String {
+        let mut fields = vec!["0".to_owned(); 50];
+        fields[FLAGS_AT] = flags.to_string();
+        fields[EXIT_CODE_AT] = exit_code.to_string();
+        format!("42 ({command}) {}", fields.join(" "))
+    }
+
+    #[test]
+    fn a_running_process_is_not_killed_whatever_it_is_called() {
+        let running = fs::read_to_string("/proc/self/stat").unwrap();
+        assert_eq!(judge(&running, true), Some(false));
+        assert_eq!(judge(&stat(") R 1 2", 0x400, 9), true), Some(false));
+    }
+
+    #[test]
+    fn the_exit_code_tells_a_kill_from_an_exit_of_many_threads() {
+        assert_eq!(judge(&stat("sim", PF_EXITING | PF_SIGNALED, 9), true), Some(true));
+        assert_eq!(judge(&stat("sim", PF_EXITING, 139), true), Some(true));
+        assert_eq!(judge(&stat("sim", PF_EXITING | PF_SIGNALED, 0), true), Some(false));
+        assert_eq!(judge(&stat("sim", PF_EXITING, 1 << 8), true), Some(false));
+    }
+
+    #[test]
+    fn without_the_exit_code_the_flag_counts() {
+        assert_eq!(judge(&stat("sim", PF_EXITING | PF_SIGNALED, 0), false), Some(true));
+        assert_eq!(judge(&stat("sim", PF_EXITING, 0), false), Some(false));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_is_gone_or_at_work_was_not_killed_now() {
+        assert!(!is_killed(u32::MAX).await);
+        assert!(!is_killed(std::process::id()).await);
+    }
+}

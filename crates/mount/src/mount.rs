@@ -1,0 +1,157 @@
+//! A mounted pool: from the configuration to a running file system, and back to nothing without losing a byte.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+use fuser::Session;
+use parking_lot::Mutex;
+use stdchk_client::{ClientConfig, Pool};
+use tokio::runtime::Runtime;
+use tokio_util::task::TaskTracker;
+
+use crate::fs::FileSystem;
+use crate::fuse::Adapter;
+use crate::point::{self, Error, Left};
+
+/// Name of the file system for `mount` and `df`.
+const NAME: &str = "stdchk";
+/// How long the requests that are under way when the mount ends are waited for.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How to mount a pool.
+#[derive(Clone, Debug)]
+pub struct MountConfig {
+    /// An empty directory.
+    pub mount_point: PathBuf,
+    /// The pool, and the memory that the mount may use.
+    pub client: ClientConfig,
+    /// Whether users other than the one who mounts may enter; permissions hold for all of them.
+    pub allow_other: bool,
+    /// Whether everything that would change the pool is refused.
+    pub read_only: bool,
+    /// Threads that receive the kernel's requests, at least two.
+    pub threads: usize,
+    /// How long the kernel believes names and attributes without asking: by so much may `stat` be behind a change made
+    /// through another mount.
+    pub ttl: Duration,
+}
+
+impl MountConfig {
+    /// The usual configuration of a mount at `mount_point`.
+    pub fn new(mount_point: PathBuf, client: ClientConfig) -> Self {
+        Self {
+            mount_point,
+            client,
+            allow_other: false,
+            read_only: false,
+            threads: 4,
+            ttl: Duration::from_secs(1),
+        }
+    }
+}
+
+/// How long those who hold files of a detached mount open have to let go of them before they are cut off.
+const DETACHED_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What happens to a mount.
+enum Event {
+    /// The kernel has let go of it.
+    Ended(io::Result<()>),
+    /// It is no longer in the tree, but files of it are open.
+    Detached,
+}
+
+/// A mounted pool. Dropping it leaves the pool mounted until the process ends: call [`Mounted::unmount`].
+pub struct Mounted {
+    point: PathBuf,
+    fs: Arc<FileSystem>,
+    tasks: TaskTracker,
+    runtime: Runtime,
+    events: Mutex<Option<Receiver<Event>>>,
+    tell: Sender<Event>,
+}
+
+/// Mounts a pool. Must not be called on a runtime: it brings its own.
+///
+/// # Errors
+/// The mount point can't be one, FUSE is missing, or the pool doesn't answer; each with what to do about it.
+pub fn mount(config: MountConfig) -> Result<Mounted, Error> {
+    let point = point::check(&config.mount_point)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("stdchk-mount")
+        .build()
+        .map_err(|error| Error::system("starting threads", error))?;
+    let fs = runtime.block_on(async { FileSystem::new(Pool::connect(config.client).await?).await });
+    let fs = Arc::new(fs.map_err(Error::Pool)?);
+    let tasks = TaskTracker::new();
+    let threads = config.threads.max(2);
+    let reports_arrive = config.allow_other || rustix::process::geteuid().is_root();
+    let (served, on) = (Arc::clone(&fs), runtime.handle().clone());
+    let adapter = Adapter::new(served, on, tasks.clone(), config.ttl, threads, reports_arrive);
+    let options = point::options(NAME, config.read_only, config.allow_other, threads);
+    let refused = |error| Error::system(format!("mounting at {}", point.display()), error);
+    let session = Session::new(adapter, &point, &options).map_err(refused)?;
+    let session = session.spawn().map_err(|error| Error::system("starting threads", error))?;
+    point::raise_read_ahead(&point);
+    let (tell, events) = mpsc::channel();
+    let ended = tell.clone();
+    // Nobody listens any more once the mount was given up.
+    std::thread::spawn(move || drop(ended.send(Event::Ended(session.join()))));
+    Ok(Mounted { point, fs, tasks, runtime, events: Mutex::new(Some(events)), tell })
+}
+
+impl Mounted {
+    /// The mount point, as a full path.
+    pub fn mount_point(&self) -> &Path {
+        &self.point
+    }
+
+    /// Waits until someone unmounts the pool, then ends what is open and waits until all is committed.
+    ///
+    /// # Errors
+    /// The kernel's requests could not be served to the end.
+    pub fn join(&self) -> Result<(), Error> {
+        let served = self.wait();
+        self.runtime.block_on(self.end());
+        served.map_err(|error| Error::system("serving the kernel's requests", error))
+    }
+
+    /// Waits until no request comes any more, or those that come don't count.
+    fn wait(&self) -> io::Result<()> {
+        // Whoever joins once more finds the mount ended.
+        let Some(events) = self.events.lock().take() else { return Ok(()) };
+        match events.recv() {
+            Ok(Event::Detached) => match events.recv_timeout(DETACHED_PATIENCE) {
+                Ok(Event::Ended(served)) => served,
+                Ok(Event::Detached) | Err(_) => Ok(()),
+            },
+            Ok(Event::Ended(served)) => served,
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Unmounts, so that [`Mounted::join`] returns. Files that stay open are cut off; what was written to them is
+    /// committed as interrupted versions.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn unmount(&self) -> Result<(), Error> {
+        if point::unmount(&self.point)? == Left::Detached {
+            // Without a listener the mount has ended already.
+            let _ = self.tell.send(Event::Detached);
+        }
+        Ok(())
+    }
+
+    async fn end(&self) {
+        self.tasks.close();
+        if tokio::time::timeout(DRAIN_PATIENCE, self.tasks.wait()).await.is_err() {
+            tracing::warn!("requests are still under way: they are given up");
+        }
+        self.fs.end().await;
+    }
+}

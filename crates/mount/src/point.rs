@@ -1,0 +1,210 @@
+//! The mount point: what it must be before, how it is mounted, and how it is unmounted.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use fuser::{Config, MountOption, SessionACL};
+use rustix::mount::UnmountFlags;
+
+/// The kernel's FUSE device.
+const DEVICE: &str = "/dev/fuse";
+/// What mounts and unmounts for those who aren't root.
+const HELPER: &str = "fusermount3";
+/// How long a mount point that is in use is asked for again before it is detached.
+const BUSY_PATIENCE: Duration = Duration::from_secs(2);
+/// Pause between two tries.
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// What the kernel reads ahead of a sequential reader, KiB: a request of the largest size. Its own default of 128 KiB
+/// costs a quarter of the rate (docs/design/0002).
+const READ_AHEAD_KIB: u32 = 1024;
+
+/// Why a pool could not be mounted, or a mount did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The mount point can't be one.
+    #[error("can't mount at {}: {why}", point.display())]
+    Point {
+        /// The mount point.
+        point: PathBuf,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// The machine lacks what FUSE needs.
+    #[error("FUSE isn't available: {0}")]
+    NoFuse(String),
+    /// The pool doesn't answer.
+    #[error("the pool can't be mounted: {0}")]
+    Pool(#[source] stdchk_model::Failure),
+    /// The kernel or the helper refused, or a system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was being done.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(what: impl Into<String>, source: io::Error) -> Self {
+        Self::System { what: what.into(), source }
+    }
+}
+
+/// Checks that something can be mounted at `point`, and returns its full path.
+pub(crate) fn check(point: &Path) -> Result<PathBuf, Error> {
+    let refuse = |why: String| Err(Error::Point { point: point.to_owned(), why });
+    let full = match point.canonicalize() {
+        Ok(full) => full,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return refuse("there is no such directory: make it first".to_owned());
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            return refuse(format!(
+                "a mount whose process is gone is still there: run `{HELPER} -u -z {}`",
+                point.display()
+            ));
+        }
+        Err(error) => return refuse(error.to_string()),
+    };
+    if is_mount_point(&full) {
+        return refuse(
+            "something is mounted there already: unmount it or choose another directory".to_owned(),
+        );
+    }
+    match std::fs::read_dir(&full).map(|mut entries| entries.next().is_some()) {
+        Ok(false) => {}
+        Ok(true) => {
+            return refuse(
+                "the directory isn't empty: its files would be hidden; choose an empty one".to_owned(),
+            );
+        }
+        Err(error) => return refuse(error.to_string()),
+    }
+    check_fuse()?;
+    Ok(full)
+}
+
+fn is_mount_point(point: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // Field 5 is the mount point, with octal escapes for white space (proc_pid_mountinfo(5)).
+    mounts.lines().filter_map(|line| line.split(' ').nth(4)).any(|field| Path::new(&unescape(field)) == point)
+}
+
+fn unescape(field: &str) -> String {
+    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    escapes.iter().fold(field.to_owned(), |field, (code, text)| field.replace(code, text))
+}
+
+fn check_fuse() -> Result<(), Error> {
+    if !Path::new(DEVICE).exists() {
+        let hint = format!(
+            "{DEVICE} is missing: load the module (`modprobe fuse`), or give the container the device"
+        );
+        return Err(Error::NoFuse(hint));
+    }
+    if !rustix::process::geteuid().is_root() && find_helper().is_none() {
+        let hint =
+            format!("{HELPER} is missing and only root can mount without it: install the package fuse3");
+        return Err(Error::NoFuse(hint));
+    }
+    Ok(())
+}
+
+fn find_helper() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(HELPER)).find(|helper| helper.is_file())
+}
+
+/// What the kernel is told about a mount: shown by `mount` and `df -T` as `name`, of type `fuse.name`.
+pub(crate) fn options(name: &str, read_only: bool, allow_other: bool, threads: usize) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(name.to_owned()),
+        // As an option of the kernel: without the helper, fuser drops its own.
+        MountOption::CUSTOM(format!("subtype={name}")),
+        MountOption::DefaultPermissions,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+        if read_only { MountOption::RO } else { MountOption::RW },
+    ];
+    config.acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(threads);
+    config.clone_fd = threads > 1;
+    config
+}
+
+/// Lets the kernel read further ahead. Only root may; without it reads are slower and nothing else.
+pub(crate) fn raise_read_ahead(point: &Path) {
+    let raise = || {
+        let device = rustix::fs::stat(point)?.st_dev;
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD_KIB.to_string())
+    };
+    if let Err(error) = raise() {
+        tracing::debug!(%error, "the kernel's read-ahead stays as it is");
+    }
+}
+
+/// Unmounts; a mount point that stays in use is detached: it vanishes from the tree, and open files fail once the
+/// process that serves them ends.
+pub(crate) fn unmount(point: &Path) -> Result<Left, Error> {
+    let give_up = Instant::now() + BUSY_PATIENCE;
+    loop {
+        match unmount_once(point, false) {
+            Ok(()) => return Ok(Left::Unmounted),
+            Err(_) if !is_mount_point(point) => return Ok(Left::Unmounted),
+            Err(_) if Instant::now() < give_up => std::thread::sleep(BUSY_PAUSE),
+            Err(_) => break,
+        }
+    }
+    tracing::warn!(point = %point.display(), "files are still open below the mount point: it is detached");
+    let failed = |error| Error::system(format!("unmounting {}", point.display()), error);
+    unmount_once(point, true).map(|()| Left::Detached).map_err(failed)
+}
+
+/// How a mount point was left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Left {
+    /// The kernel let go of it.
+    Unmounted,
+    /// It is out of the tree; the kernel keeps it for the files that are open.
+    Detached,
+}
+
+fn unmount_once(point: &Path, detach: bool) -> io::Result<()> {
+    if rustix::process::geteuid().is_root() {
+        let flags = if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        return rustix::mount::unmount(point, flags).map_err(Into::into);
+    }
+    let mut helper = Command::new(HELPER);
+    helper.args(if detach { &["-u", "-z", "-q"][..] } else { &["-u", "-q"][..] }).arg(point);
+    let ended = helper.output()?;
+    let why = || String::from_utf8_lossy(&ended.stderr).trim().to_owned();
+    if ended.status.success() { Ok(()) } else { Err(io::Error::other(why())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_with_files_is_refused_because_they_would_be_hidden() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("precious"), "").unwrap();
+        assert!(check(folder.path()).unwrap_err().to_string().contains("isn't empty"));
+    }
+
+    #[test]
+    fn a_missing_directory_and_a_used_mount_point_are_told_apart() {
+        assert!(check(Path::new("/no/such/place")).unwrap_err().to_string().contains("make it first"));
+        assert!(check(Path::new("/proc")).unwrap_err().to_string().contains("mounted there already"));
+    }
+
+    #[test]
+    fn mount_points_with_white_space_are_recognised() {
+        assert_eq!(unescape("/a\\040b\\134c"), "/a b\\c");
+    }
+}

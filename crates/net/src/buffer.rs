@@ -1,0 +1,171 @@
+//! Page-aligned buffers that are used again, from a pool with a stated size.
+//!
+//! Alignment lets a benefactor write a block past the page cache; recycling spares the kernel's zeroing of fresh pages,
+//! which costs more than the copy itself. The pool is the memory budget of its process for bytes in flight (I8): who
+//! asks for more than it has waits.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Alignment of a buffer's first byte, bytes: the page size, which direct I/O wants at most.
+pub const ALIGNMENT: usize = 4096;
+/// Unit in which the pool counts, bytes. Small answers don't take a megabyte of budget each.
+const UNIT: usize = 64 << 10;
+
+/// A pool of buffers with a budget.
+#[derive(Debug)]
+pub struct BufferPool {
+    budget: Arc<Semaphore>,
+    units: usize,
+    free: Mutex<Vec<Vec<u8>>>,
+}
+
+impl BufferPool {
+    /// A pool that hands out at most `bytes` at a time, rounded up to 64 KiB.
+    pub fn new(bytes: usize) -> Arc<Self> {
+        let units = bytes.div_ceil(UNIT).clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
+        Arc::new(Self { budget: Arc::new(Semaphore::new(units)), units, free: Mutex::new(Vec::new()) })
+    }
+
+    /// A buffer of `length` bytes with unspecified content; waits until the budget has room for it. A buffer larger than
+    /// the whole budget gets all of it.
+    pub async fn take(self: &Arc<Self>, length: usize) -> Buffer {
+        if length == 0 {
+            return Buffer::empty();
+        }
+        let permit = Arc::clone(&self.budget).acquire_many_owned(self.units_for(length)).await.ok();
+        self.buffer(length, permit)
+    }
+
+    /// Like [`BufferPool::take`], or `None` if the budget has no room now.
+    pub fn try_take(self: &Arc<Self>, length: usize) -> Option<Buffer> {
+        let permit = Arc::clone(&self.budget).try_acquire_many_owned(self.units_for(length)).ok()?;
+        Some(self.buffer(length, Some(permit)))
+    }
+
+    /// Bytes that can be taken without waiting.
+    pub fn available(&self) -> usize {
+        self.budget.available_permits() * UNIT
+    }
+
+    fn units_for(&self, length: usize) -> u32 {
+        u32::try_from(length.div_ceil(UNIT).min(self.units)).unwrap_or(u32::MAX)
+    }
+
+    fn buffer(self: &Arc<Self>, length: usize, permit: Option<OwnedSemaphorePermit>) -> Buffer {
+        let memory = self.memory(length.div_ceil(UNIT) * UNIT + ALIGNMENT);
+        let start = memory.as_ptr().align_offset(ALIGNMENT);
+        Buffer { memory, start, length, home: Some((Arc::clone(self), permit)) }
+    }
+
+    fn memory(&self, capacity: usize) -> Vec<u8> {
+        let mut free = self.free.lock();
+        let fit = free.iter().rposition(|memory| memory.len() == capacity);
+        match fit {
+            Some(index) => free.swap_remove(index),
+            None => {
+                // Free memory of other sizes goes, or the pool would keep a budget's worth of every size.
+                let held: usize = free.iter().map(Vec::len).sum();
+                if held + capacity > self.available() + UNIT + ALIGNMENT {
+                    free.clear();
+                }
+                drop(free);
+                vec![0; capacity]
+            }
+        }
+    }
+}
+
+/// A piece of memory from a [`BufferPool`], page-aligned, returned to it when dropped.
+#[derive(Debug)]
+pub struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    length: usize,
+    home: Option<(Arc<BufferPool>, Option<OwnedSemaphorePermit>)>,
+}
+
+impl Buffer {
+    /// A buffer of no bytes.
+    pub fn empty() -> Self {
+        Self { memory: Vec::new(), start: 0, length: 0, home: None }
+    }
+
+    /// Changes the number of bytes in use; the bytes beyond the old length are unspecified.
+    ///
+    /// Returns false, and leaves the buffer as it is, if `length` exceeds [`Buffer::capacity`].
+    pub fn set_len(&mut self, length: usize) -> bool {
+        let fits = length <= self.capacity();
+        if fits {
+            self.length = length;
+        }
+        fits
+    }
+
+    /// Bytes that the buffer can hold.
+    pub fn capacity(&self) -> usize {
+        self.memory.len() - self.start
+    }
+
+    /// The buffer as shareable bytes, without a copy.
+    pub fn into_bytes(self) -> bytes::Bytes {
+        bytes::Bytes::from_owner(self)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.memory.get(self.start..self.start + self.length).unwrap_or(&[])
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.memory.get_mut(self.start..self.start + self.length).unwrap_or(&mut [])
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some((pool, permit)) = self.home.take() {
+            pool.free.lock().push(std::mem::take(&mut self.memory));
+            drop(permit);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_used_again() {
+        let pool = BufferPool::new(4 << 20);
+        let first = pool.try_take(1 << 20).unwrap();
+        let place = first.as_ptr();
+        assert_eq!(place.align_offset(ALIGNMENT), 0);
+        drop(first);
+        assert_eq!(pool.try_take((1 << 20) - 5).unwrap().as_ptr(), place);
+    }
+
+    #[test]
+    fn the_budget_holds() {
+        let pool = BufferPool::new(2 << 20);
+        let held: Vec<Buffer> = (0..2).map(|_| pool.try_take(1 << 20).unwrap()).collect();
+        assert!(pool.try_take(1).is_none());
+        drop(held);
+        assert_eq!(pool.available(), 2 << 20);
+        assert!(pool.try_take(64 << 20).is_some(), "an oversized buffer takes the whole budget");
+    }
+}

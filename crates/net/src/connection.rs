@@ -1,0 +1,286 @@
+//! The calling side: one connection to one server, shared by any number of concurrent calls.
+//!
+//! Two tasks own the socket's halves, so that a call that is given up never leaves half a frame behind.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use minicbor::{Decode, Encode};
+use parking_lot::Mutex;
+use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
+use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::buffer::{Buffer, BufferPool};
+use crate::frame::{self, Head, Kind};
+
+/// Time for connecting and for the handshake: a host that takes longer is as good as gone.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Frames waiting for the socket; calls beyond wait before they are encoded.
+const OUTGOING_MAX: usize = 16;
+
+/// Who a process is to the others of its pool.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// What it is.
+    pub role: Role,
+    /// Its pool; `None`: whichever the server serves.
+    pub pool: Option<PoolId>,
+    /// The pool's shared token.
+    pub token: Vec<u8>,
+}
+
+/// Why a call has no answer.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CallError {
+    /// No connection.
+    #[error("no connection to {address}: {cause}")]
+    Connect {
+        /// The server.
+        address: String,
+        /// What the system said.
+        cause: String,
+    },
+    /// The connection ended before the answer; the request may have been carried out.
+    #[error("the connection to {address} ended before an answer came")]
+    Closed {
+        /// The server.
+        address: String,
+    },
+    /// No answer in time; the request may have been carried out.
+    #[error("no answer from {address} within {seconds} s")]
+    Timeout {
+        /// The server.
+        address: String,
+        /// The limit.
+        seconds: u64,
+    },
+    /// The server answered with a failure.
+    #[error("{0}")]
+    Refused(#[from] Failure),
+    /// The answer can't be understood.
+    #[error("{address} answered with something else than asked: {cause}")]
+    Malformed {
+        /// The server.
+        address: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+}
+
+impl CallError {
+    /// Whether the server may be asked again, or another one: the failure is one of reaching it.
+    pub fn is_transport(&self) -> bool {
+        !matches!(self, Self::Refused(_))
+    }
+
+    /// The error as a failure with a code.
+    pub fn failure(&self) -> Failure {
+        match self {
+            Self::Refused(failure) => failure.clone(),
+            Self::Malformed { .. } => Failure::new(ErrorCode::Malformed, self.to_string()),
+            _ => Failure::new(ErrorCode::Unavailable, self.to_string()),
+        }
+    }
+}
+
+type Answer = Result<(Vec<u8>, Buffer), Failure>;
+type Pending = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
+
+/// A connection to a server. Dropping it closes it.
+#[derive(Debug)]
+pub struct Connection {
+    address: String,
+    pool: PoolId,
+    outgoing: mpsc::Sender<(Vec<u8>, Bytes)>,
+    pending: Pending,
+    next_id: AtomicU64,
+}
+
+impl Connection {
+    /// Connects to `address` (`host:port`), and shakes hands. Payloads of answers go into buffers of `buffers`.
+    pub async fn open(
+        address: &str,
+        identity: &Identity,
+        buffers: &Arc<BufferPool>,
+    ) -> Result<Self, CallError> {
+        let connect = |cause: String| CallError::Connect { address: address.to_owned(), cause };
+        let opened = timeout(CONNECT_TIMEOUT, handshake(address, identity, buffers)).await;
+        let (stream, pool) = match opened {
+            Ok(Ok(opened)) => opened,
+            Ok(Err(HandshakeError::Refused(failure))) => return Err(failure.into()),
+            Ok(Err(HandshakeError::Io(error))) => return Err(connect(error.to_string())),
+            Err(_) => return Err(connect(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()))),
+        };
+        let (reader, writer) = stream.into_split();
+        let (outgoing, queue) = mpsc::channel(OUTGOING_MAX);
+        let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
+        tokio::spawn(write_all(writer, queue, Arc::clone(&pending)));
+        tokio::spawn(read_all(reader, Arc::clone(buffers), Arc::clone(&pending)));
+        Ok(Self { address: address.to_owned(), pool, outgoing, pending, next_id: AtomicU64::new(1) })
+    }
+
+    /// The pool that the server serves.
+    pub fn pool(&self) -> PoolId {
+        self.pool
+    }
+
+    /// Where it leads, `host:port`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Whether the connection has ended; a new one must be opened.
+    pub fn is_closed(&self) -> bool {
+        self.pending.lock().is_none()
+    }
+
+    /// Sends `request` with `payload` and waits for the answer and its payload, for at most `limit`.
+    pub async fn call<Q, R>(
+        &self,
+        request: &Q,
+        payload: Bytes,
+        limit: Duration,
+    ) -> Result<(R, Buffer), CallError>
+    where
+        Q: Encode<()>,
+        R: for<'b> Decode<'b, ()>,
+    {
+        let answer = timeout(limit, self.exchange(cbor::encode(request), payload)).await;
+        let (body, payload) = answer.map_err(|_| self.late(limit))??;
+        let reply = cbor::decode(&body).map_err(|error| self.malformed(&error.to_string()))?;
+        Ok((reply, payload))
+    }
+
+    async fn exchange(&self, body: Vec<u8>, payload: Bytes) -> Result<(Vec<u8>, Buffer), CallError> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let bytes = frame::encode(&Head { kind: Kind::Request, id }, &body, payload.len())
+            .map_err(|error| Failure::new(ErrorCode::TooLong, error.to_string()))?;
+        let (sender, answer) = oneshot::channel();
+        let _forget = Forget { id, pending: &self.pending };
+        match self.pending.lock().as_mut() {
+            Some(pending) => pending.insert(id, sender),
+            None => return Err(self.closed()),
+        };
+        self.outgoing.send((bytes, payload)).await.map_err(|_| self.closed())?;
+        answer.await.map_err(|_| self.closed())?.map_err(CallError::Refused)
+    }
+
+    fn closed(&self) -> CallError {
+        CallError::Closed { address: self.address.clone() }
+    }
+
+    fn late(&self, limit: Duration) -> CallError {
+        CallError::Timeout { address: self.address.clone(), seconds: limit.as_secs() }
+    }
+
+    fn malformed(&self, cause: &str) -> CallError {
+        CallError::Malformed { address: self.address.clone(), cause: cause.to_owned() }
+    }
+}
+
+/// Takes a call that is given up out of the table.
+struct Forget<'a> {
+    id: u64,
+    pending: &'a Pending,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        if let Some(pending) = self.pending.lock().as_mut() {
+            pending.remove(&self.id);
+        }
+    }
+}
+
+enum HandshakeError {
+    Io(io::Error),
+    Refused(Failure),
+}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+async fn handshake(
+    address: &str,
+    identity: &Identity,
+    buffers: &Arc<BufferPool>,
+) -> Result<(TcpStream, PoolId), HandshakeError> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let hello =
+        Hello { protocol: PROTOCOL, role: identity.role, pool: identity.pool, token: identity.token.clone() };
+    let bytes = frame::encode(&Head { kind: Kind::Request, id: 0 }, &cbor::encode(&hello), 0)?;
+    stream.write_all(&bytes).await?;
+    let (head, body, _) = frame::read(&mut stream, buffers).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let garbled =
+        |error: minicbor::decode::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
+    match head.kind {
+        Kind::Failure => Err(HandshakeError::Refused(cbor::decode(&body).map_err(garbled)?)),
+        _ => Ok((stream, cbor::decode::<Welcome>(&body).map_err(garbled)?.pool)),
+    }
+}
+
+impl From<io::ErrorKind> for HandshakeError {
+    fn from(kind: io::ErrorKind) -> Self {
+        Self::Io(kind.into())
+    }
+}
+
+async fn write_all(
+    mut writer: OwnedWriteHalf,
+    mut queue: mpsc::Receiver<(Vec<u8>, Bytes)>,
+    pending: Pending,
+) {
+    while let Some((head, payload)) = queue.recv().await {
+        if let Err(error) = write_frame(&mut writer, &head, &payload).await {
+            tracing::debug!(%error, "a connection ended while writing");
+            pending.lock().take();
+            return;
+        }
+    }
+}
+
+/// Writes a frame: head and body, then the payload.
+pub(crate) async fn write_frame(writer: &mut OwnedWriteHalf, head: &[u8], payload: &Bytes) -> io::Result<()> {
+    writer.write_all_buf(&mut bytes::Buf::chain(head, payload.as_ref())).await
+}
+
+async fn read_all(mut reader: OwnedReadHalf, buffers: Arc<BufferPool>, pending: Pending) {
+    loop {
+        match frame::read(&mut reader, &buffers).await {
+            Ok(Some((head, body, payload))) => deliver(&pending, &head, body, payload),
+            Ok(None) => break,
+            Err(error) => {
+                tracing::debug!(%error, "a connection ended while reading");
+                break;
+            }
+        }
+    }
+    pending.lock().take();
+}
+
+fn deliver(pending: &Pending, head: &Head, body: Vec<u8>, payload: Buffer) {
+    let waiting = pending.lock().as_mut().and_then(|pending| pending.remove(&head.id));
+    let answer = match head.kind {
+        Kind::Failure => Err(cbor::decode(&body).unwrap_or_else(|error| {
+            Failure::new(ErrorCode::Malformed, format!("a failure that can't be read: {error}"))
+        })),
+        _ => Ok((body, payload)),
+    };
+    if let Some(waiting) = waiting {
+        // The caller may have given up in this moment; then nobody needs the answer.
+        let _ = waiting.send(answer);
+    }
+}

@@ -1,0 +1,331 @@
+//! A data directory: whose it is, and that only one process uses it.
+//!
+//! The file `STDCHK` marks a directory as the manager's or a benefactor's; it is written into an empty directory only,
+//! so that a mistyped path never mixes a store with somebody's files. The file `LOCK` is held (`flock`) by the process
+//! that uses the directory and names its process id. Both the manager and the benefactors rely on this module.
+//!
+//! ```text
+//! stdchk benefactor 1                          role and layout of the directory
+//! pool 00112233445566778899aabbccddeeff        once the pool is known
+//! benefactor 3                                 once the manager gave a number
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use stdchk_model::message::handshake::Role;
+use stdchk_model::{BenefactorId, PoolId};
+
+/// Layout of data directories that this code writes and reads.
+///
+/// History: 1, the first.
+pub const LAYOUT: u32 = 1;
+
+const MARK: &str = "STDCHK";
+const MARK_NEW: &str = "STDCHK.new";
+const LOCK: &str = "LOCK";
+/// Largest mark that is read, bytes; a real one has three short lines.
+const MARK_BYTES_MAX: u64 = 4096;
+
+/// Why a directory can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// The system refused something.
+    #[error("can't {action} {path}: {cause}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// Another process uses it.
+    #[error("{path} is in use by process {pid}: stop that one first, or choose another directory")]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// The other process as written in the lock file, or `?`.
+        pid: String,
+    },
+    /// There are files of somebody else.
+    #[error(
+        "{path} holds files that are not stdchk's, such as `{example}`: choose an empty or a new directory"
+    )]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// One of the files.
+        example: String,
+    },
+    /// The mark says something that this process can't work with.
+    #[error("{path} can't be used as the data directory of a {role}: {cause}")]
+    Unusable {
+        /// The directory.
+        path: PathBuf,
+        /// What the process is.
+        role: &'static str,
+        /// What stands against it, and what to do.
+        cause: String,
+    },
+}
+
+/// A data directory, held by this process until dropped.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    role: Role,
+    mark: Mark,
+    _lock: File,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Mark {
+    pool: Option<PoolId>,
+    benefactor: Option<BenefactorId>,
+}
+
+impl DataDir {
+    /// Takes the directory at `path` for a process of `role`; makes it if it isn't there.
+    ///
+    /// # Errors
+    /// Another process holds it, it holds foreign files, or it belongs to another role or a later layout.
+    pub fn open(path: &Path, role: Role) -> Result<Self, DataDirError> {
+        fs::create_dir_all(path).map_err(|cause| io_error("make", path, cause))?;
+        // Looked at before the lock is made, so that nothing is left in somebody else's directory.
+        let fresh = !path.join(MARK).exists();
+        if fresh {
+            refuse_foreign(path)?;
+        }
+        let lock = lock(path)?;
+        let mut directory = Self { path: path.to_owned(), role, mark: Mark::default(), _lock: lock };
+        if fresh && !path.join(MARK).exists() {
+            directory.write()?;
+        } else {
+            directory.mark = directory.read()?;
+        }
+        Ok(directory)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The pool that it belongs to, once that is known.
+    pub fn pool(&self) -> Option<PoolId> {
+        self.mark.pool
+    }
+
+    /// The number that the manager gave to the benefactor, once it has one.
+    pub fn benefactor(&self) -> Option<BenefactorId> {
+        self.mark.benefactor
+    }
+
+    /// Writes down which pool the directory belongs to, and under which number; durable on return.
+    ///
+    /// # Errors
+    /// It belongs to another pool already; then nothing is changed.
+    pub fn claim(&mut self, pool: PoolId, benefactor: Option<BenefactorId>) -> Result<(), DataDirError> {
+        if let Some(other) = self.mark.pool.filter(|other| *other != pool) {
+            let cause = format!("it belongs to pool {other}, not to {pool}; use a directory of its own");
+            return Err(self.unusable(cause));
+        }
+        let mark = Mark { pool: Some(pool), benefactor };
+        if mark == self.mark {
+            return Ok(());
+        }
+        self.mark = mark;
+        self.write()
+    }
+
+    fn read(&self) -> Result<Mark, DataDirError> {
+        let path = self.path.join(MARK);
+        let mut text = String::new();
+        File::open(&path)
+            .and_then(|file| file.take(MARK_BYTES_MAX).read_to_string(&mut text))
+            .map_err(|cause| io_error("read", &path, cause))?;
+        parse(&text, self.role).map_err(|cause| self.unusable(cause))
+    }
+
+    fn write(&self) -> Result<(), DataDirError> {
+        let (path, new) = (self.path.join(MARK), self.path.join(MARK_NEW));
+        let text = print(&self.mark, self.role);
+        write_durably(&new, &text).map_err(|cause| io_error("write", &new, cause))?;
+        fs::rename(&new, &path).map_err(|cause| io_error("rename", &new, cause))?;
+        File::open(&self.path)
+            .and_then(|directory| directory.sync_all())
+            .map_err(|cause| io_error("make durable", &self.path, cause))
+    }
+
+    fn unusable(&self, cause: String) -> DataDirError {
+        DataDirError::Unusable { path: self.path.clone(), role: word(self.role), cause }
+    }
+}
+
+fn write_durably(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+fn refuse_foreign(path: &Path) -> Result<(), DataDirError> {
+    // `lost+found`: a file system of its own is a fine thing to donate.
+    const OURS: [&str; 3] = [LOCK, MARK_NEW, "lost+found"];
+    let entries = fs::read_dir(path).map_err(|cause| io_error("list", path, cause))?;
+    for entry in entries {
+        let name = entry.map_err(|cause| io_error("list", path, cause))?.file_name();
+        let name = name.to_string_lossy();
+        if !OURS.contains(&&*name) {
+            let example = name.chars().take(80).collect();
+            return Err(DataDirError::Foreign { path: path.to_owned(), example });
+        }
+    }
+    Ok(())
+}
+
+fn lock(directory: &Path) -> Result<File, DataDirError> {
+    let path = directory.join(LOCK);
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = opened.map_err(|cause| io_error("open", &path, cause))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let pid = holder(&mut file);
+            return Err(DataDirError::InUse { path: directory.to_owned(), pid });
+        }
+        Err(cause) => return Err(io_error("lock", &path, cause.into())),
+    }
+    let written = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
+    written.map_err(|cause| io_error("write", &path, cause))?;
+    Ok(file)
+}
+
+fn holder(file: &mut File) -> String {
+    let mut text = String::new();
+    let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.take(20).read_to_string(&mut text));
+    if read.is_err() || text.is_empty() { "?".to_owned() } else { text }
+}
+
+fn word(role: Role) -> &'static str {
+    match role {
+        Role::Client => "client",
+        Role::Benefactor => "benefactor",
+        Role::Manager => "manager",
+    }
+}
+
+fn print(mark: &Mark, role: Role) -> String {
+    let mut text = format!("stdchk {} {LAYOUT}\n", word(role));
+    if let Some(pool) = mark.pool {
+        text += &format!("pool {pool}\n");
+    }
+    if let Some(BenefactorId(number)) = mark.benefactor {
+        text += &format!("benefactor {number}\n");
+    }
+    text
+}
+
+/// The mark in `text`, or what stands against using it for `role`.
+fn parse(text: &str, role: Role) -> Result<Mark, String> {
+    let mut lines = text.lines();
+    let head: Vec<&str> = lines.next().unwrap_or("").split(' ').collect();
+    let (owner, layout) = match head.as_slice() {
+        ["stdchk", owner, layout] => (*owner, layout.parse::<u32>().map_err(|_| damaged())?),
+        _ => return Err(damaged()),
+    };
+    if owner != word(role) {
+        let owner: String = owner.chars().take(20).collect();
+        return Err(format!("it belongs to a {owner}; use a directory of its own"));
+    }
+    if layout > LAYOUT {
+        return Err(format!(
+            "its layout {layout} is that of a later stdchk; use that one, or a new directory"
+        ));
+    }
+    let mut mark = Mark::default();
+    for line in lines {
+        match line.split_once(' ') {
+            Some(("pool", id)) => mark.pool = Some(id.parse().map_err(|_| damaged())?),
+            Some(("benefactor", number)) => {
+                mark.benefactor = Some(BenefactorId(number.parse().map_err(|_| damaged())?));
+            }
+            _ => return Err(damaged()),
+        }
+    }
+    Ok(mark)
+}
+
+fn damaged() -> String {
+    format!("its file `{MARK}` can't be understood; restore that file, or use a new directory")
+}
+
+fn io_error(action: &'static str, path: &Path, cause: io::Error) -> DataDirError {
+    DataDirError::Io { action, path: path.to_owned(), cause }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POOL: PoolId = PoolId([7; 16]);
+
+    #[test]
+    fn a_directory_keeps_whose_it_is() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("new/one");
+        let mut directory = DataDir::open(&path, Role::Benefactor).unwrap();
+        assert_eq!((directory.pool(), directory.benefactor()), (None, None));
+        directory.claim(POOL, Some(BenefactorId(3))).unwrap();
+        drop(directory);
+        let mut directory = DataDir::open(&path, Role::Benefactor).unwrap();
+        assert_eq!((directory.pool(), directory.benefactor()), (Some(POOL), Some(BenefactorId(3))));
+        let refused = directory.claim(PoolId([8; 16]), None).unwrap_err();
+        assert!(refused.to_string().contains("belongs to pool 0707"), "{refused}");
+        assert_eq!(directory.pool(), Some(POOL));
+        drop(directory);
+        let refused = DataDir::open(&path, Role::Manager).unwrap_err();
+        assert!(refused.to_string().contains("belongs to a benefactor"), "{refused}");
+    }
+
+    #[test]
+    fn a_second_process_is_told_who_holds_the_directory() {
+        let place = tempfile::tempdir().unwrap();
+        let held = DataDir::open(place.path(), Role::Manager).unwrap();
+        let refused = DataDir::open(place.path(), Role::Manager).unwrap_err();
+        assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
+        drop(held);
+        DataDir::open(place.path(), Role::Manager).unwrap();
+    }
+
+    #[test]
+    fn foreign_files_are_refused_and_left_as_they_are() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("thesis.tex"), "x").unwrap();
+        let refused = DataDir::open(place.path(), Role::Benefactor).unwrap_err();
+        assert!(refused.to_string().contains("thesis.tex"), "{refused}");
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn later_layouts_and_garbled_marks_are_refused() {
+        for mark in ["stdchk benefactor 2\n", "stdchk benefactor x\n", "", "stdchk benefactor 1\nwhat\n"] {
+            let place = tempfile::tempdir().unwrap();
+            fs::write(place.path().join(MARK), mark).unwrap();
+            let refused = DataDir::open(place.path(), Role::Benefactor).unwrap_err();
+            assert!(matches!(refused, DataDirError::Unusable { .. }), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_start_that_was_cut_short_can_be_repeated() {
+        let place = tempfile::tempdir().unwrap();
+        for left in [LOCK, MARK_NEW] {
+            fs::write(place.path().join(left), "").unwrap();
+        }
+        DataDir::open(place.path(), Role::Benefactor).unwrap();
+        assert_eq!(fs::read_to_string(place.path().join(MARK)).unwrap(), "stdchk benefactor 1\n");
+    }
+}

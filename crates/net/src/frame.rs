@@ -1,0 +1,174 @@
+//! Frames: what goes over a connection, in both directions.
+//!
+//! ```text
+//! offset  bytes  field (little-endian)
+//!      0      4  magic `SCK1`
+//!      4      1  kind: 0 request, 1 reply, 2 failure
+//!      5      3  zero
+//!      8      8  id of the request
+//!     16      4  length of the body
+//!     20      4  length of the payload
+//!     24      8  check: first 8 bytes of the BLAKE3-256 of the 24 bytes above and the body
+//!     32         body (CBOR), then payload (raw bytes)
+//! ```
+//! The payload isn't covered by the check: it is a block, whose name the receiver verifies.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use crate::buffer::{Buffer, BufferPool};
+use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
+
+const MAGIC: [u8; 4] = *b"SCK1";
+/// Length of a frame's head, bytes.
+pub const HEAD_BYTES: usize = 32;
+
+/// What a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A question.
+    Request,
+    /// Its answer.
+    Reply,
+    /// A [`stdchk_model::Failure`] instead of an answer.
+    Failure,
+}
+
+/// The head of a frame and its body; the payload stands beside it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// What the frame is.
+    pub kind: Kind,
+    /// Which request it is or belongs to.
+    pub id: u64,
+}
+
+/// Head and body of a frame as bytes, ready to send in front of `payload_length` bytes of payload.
+pub fn encode(head: &Head, body: &[u8], payload_length: usize) -> io::Result<Vec<u8>> {
+    if body.len() > BODY_BYTES_MAX || payload_length > BLOCK_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is larger than a frame may be"));
+    }
+    let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
+    bytes.extend(MAGIC);
+    bytes.extend([head.kind as u8, 0, 0, 0]);
+    bytes.extend(head.id.to_le_bytes());
+    bytes.extend(length(body.len()));
+    bytes.extend(length(payload_length));
+    bytes.extend(check(&bytes, body));
+    bytes.extend(body);
+    Ok(bytes)
+}
+
+fn check(head: &[u8], body: &[u8]) -> [u8; 8] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(head).update(body);
+    let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
+    [a, b, c, d, e, f, g, h]
+}
+
+/// Reads one frame; the payload goes into a buffer of `pool`. `None` at the end of the stream between two frames.
+pub async fn read(
+    stream: &mut (impl AsyncRead + Unpin),
+    pool: &Arc<BufferPool>,
+) -> io::Result<Option<(Head, Vec<u8>, Buffer)>> {
+    let mut raw = [0; HEAD_BYTES];
+    if !fill_or_end(stream, &mut raw).await? {
+        return Ok(None);
+    }
+    let parsed = parse(&raw)?;
+    let mut body = vec![0; parsed.body_length];
+    stream.read_exact(&mut body).await?;
+    let [checked @ .., _, _, _, _, _, _, _, _] = &raw;
+    if check(checked, &body) != parsed.check {
+        return Err(garbled("its check doesn't match"));
+    }
+    let mut payload = pool.take(parsed.payload_length).await;
+    stream.read_exact(&mut payload).await?;
+    Ok(Some((parsed.head, body, payload)))
+}
+
+async fn fill_or_end(stream: &mut (impl AsyncRead + Unpin), raw: &mut [u8]) -> io::Result<bool> {
+    let got = stream.read(raw).await?;
+    if got == 0 {
+        return Ok(false);
+    }
+    let rest = raw.get_mut(got..).unwrap_or(&mut []);
+    stream.read_exact(rest).await?;
+    Ok(true)
+}
+
+struct Parsed {
+    head: Head,
+    body_length: usize,
+    payload_length: usize,
+    check: [u8; 8],
+}
+
+fn parse(raw: &[u8; HEAD_BYTES]) -> io::Result<Parsed> {
+    let (magic, rest) = raw.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
+    let (kind, rest) = rest.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
+    let (id, rest) = rest.split_first_chunk::<8>().ok_or_else(|| garbled("it is too short"))?;
+    let (body, rest) = rest.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
+    let (payload, rest) = rest.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
+    let (check, _) = rest.split_first_chunk::<8>().ok_or_else(|| garbled("it is too short"))?;
+    if *magic != MAGIC {
+        return Err(garbled("it doesn't start with `SCK1`: the peer is no stdchk or far newer"));
+    }
+    let kind = match kind {
+        [0, ..] => Kind::Request,
+        [1, ..] => Kind::Reply,
+        [2, ..] => Kind::Failure,
+        _ => return Err(garbled("its kind is unknown")),
+    };
+    let (body_length, payload_length) =
+        (u32::from_le_bytes(*body) as usize, u32::from_le_bytes(*payload) as usize);
+    if body_length > BODY_BYTES_MAX || payload_length > BLOCK_BYTES_MAX {
+        return Err(garbled("it is longer than a frame may be"));
+    }
+    Ok(Parsed {
+        head: Head { kind, id: u64::from_le_bytes(*id) },
+        body_length,
+        payload_length,
+        check: *check,
+    })
+}
+
+fn garbled(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("a frame can't be read: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_all(mut bytes: &[u8]) -> io::Result<Option<(Head, Vec<u8>, Buffer)>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(read(&mut bytes, &BufferPool::new(1 << 20)))
+    }
+
+    #[test]
+    fn a_frame_survives_the_wire() {
+        let head = Head { kind: Kind::Reply, id: 77 };
+        let mut bytes = encode(&head, b"body", 3).unwrap();
+        bytes.extend(b"xyz");
+        let (read_head, body, payload) = read_all(&bytes).unwrap().unwrap();
+        assert_eq!((read_head, body.as_slice(), &payload[..]), (head, &b"body"[..], &b"xyz"[..]));
+        assert!(read_all(&[]).unwrap().is_none());
+    }
+
+    #[test]
+    fn every_flipped_bit_of_head_and_body_is_noticed() {
+        let bytes = encode(&Head { kind: Kind::Request, id: 1 }, b"some body", 0).unwrap();
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(read_all(&bad).is_err(), "bit {bit}");
+        }
+        for cut in 1..bytes.len() {
+            assert!(read_all(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+}

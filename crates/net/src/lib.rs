@@ -1,0 +1,16 @@
+//! The protocol on a socket: frames, recycled buffers, calls on a shared connection, and a server loop.
+//!
+//! A connection carries many requests at once; answers come back in any order. Bytes of blocks travel as the payload
+//! of a frame straight from and into page-aligned buffers that are used again, because fresh memory is slow.
+
+pub mod buffer;
+pub mod connection;
+pub mod data_dir;
+pub mod frame;
+pub mod server;
+
+pub use buffer::{Buffer, BufferPool};
+pub use bytes::Bytes;
+pub use connection::{CallError, Connection, Identity};
+pub use data_dir::{DataDir, DataDirError};
+pub use server::{Service, serve};

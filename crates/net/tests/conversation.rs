@@ -1,0 +1,94 @@
+//! A client and a server over real loopback sockets.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stdchk_model::message::handshake::Role;
+use stdchk_model::{ErrorCode, Failure, PoolId};
+use stdchk_net::server::Host;
+use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Service, serve};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Answers with the number and payload it was sent; 13 is refused, 0 waits for ever.
+struct Echo;
+
+impl Service for Echo {
+    type Request = u64;
+    type Reply = u64;
+
+    async fn handle(&self, request: u64, payload: Buffer) -> Result<(u64, Bytes), Failure> {
+        match request {
+            0 => std::future::pending().await,
+            13 => Err(Failure::new(ErrorCode::NotFound, "no 13")),
+            _ => Ok((request, payload.into_bytes())),
+        }
+    }
+}
+
+async fn start() -> (SocketAddr, Arc<BufferPool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let buffers = BufferPool::new(64 << 20);
+    let host = Host { role: Role::Manager, pool: PoolId([1; 16]), token: b"secret".to_vec() };
+    tokio::spawn(serve(listener, host, Arc::new(Echo), Arc::clone(&buffers), std::future::pending()));
+    (address, buffers)
+}
+
+fn identity(token: &[u8]) -> Identity {
+    Identity { role: Role::Client, pool: None, token: token.to_vec() }
+}
+
+#[tokio::test]
+async fn calls_run_concurrently_and_keep_their_payloads() {
+    let (address, buffers) = start().await;
+    let connection = Connection::open(&address.to_string(), &identity(b"secret"), &buffers).await.unwrap();
+    let connection = Arc::new(connection);
+    let calls = (1..=40u64).filter(|number| *number != 13).map(|number| {
+        let connection = Arc::clone(&connection);
+        tokio::spawn(async move {
+            let sent = vec![u8::try_from(number).unwrap(); 300_000];
+            let (reply, payload): (u64, Buffer) =
+                connection.call(&number, sent.clone().into(), LIMIT).await.unwrap();
+            assert_eq!((reply, &payload[..]), (number, &sent[..]));
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn failures_and_silence_are_told_apart() {
+    let (address, buffers) = start().await;
+    let connection = Connection::open(&address.to_string(), &identity(b"secret"), &buffers).await.unwrap();
+    let refused = connection.call::<u64, u64>(&13, Bytes::new(), LIMIT).await.unwrap_err();
+    assert!(matches!(&refused, CallError::Refused(failure) if failure.code == ErrorCode::NotFound));
+    let silent = connection.call::<u64, u64>(&0, Bytes::new(), Duration::from_millis(50)).await.unwrap_err();
+    assert!(matches!(silent, CallError::Timeout { .. }) && silent.is_transport());
+    let (still, _) = connection.call::<u64, u64>(&7, Bytes::new(), LIMIT).await.unwrap();
+    assert_eq!(still, 7);
+}
+
+#[tokio::test]
+async fn strangers_are_turned_away_and_garbage_ends_only_its_own_connection() {
+    let (address, buffers) = start().await;
+    let stranger = Connection::open(&address.to_string(), &identity(b"guess"), &buffers).await.unwrap_err();
+    assert!(matches!(stranger, CallError::Refused(failure) if failure.code == ErrorCode::Denied));
+    let mut garbage = tokio::net::TcpStream::connect(address).await.unwrap();
+    garbage.write_all(&[0xff; 4096]).await.unwrap();
+    let connection = Connection::open(&address.to_string(), &identity(b"secret"), &buffers).await.unwrap();
+    let (reply, _) = connection.call::<u64, u64>(&7, Bytes::new(), LIMIT).await.unwrap();
+    assert_eq!(reply, 7);
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_named() {
+    let buffers = BufferPool::new(1 << 20);
+    let error = Connection::open("127.0.0.1:1", &identity(b""), &buffers).await.unwrap_err();
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}

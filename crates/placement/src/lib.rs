@@ -1,0 +1,98 @@
+//! Which benefactors receive the next chunks: host states in, a stripe out.
+//!
+//! Pure: whoever asks brings the states of the hosts and the turn. The same selection serves new writes and shadow maps
+//! (paper, section IV.A: "similar to the process of selecting a set of benefactors for a new write operation"); for a
+//! shadow map the hosts that hold the chunk already stand in `avoid`.
+
+use stdchk_model::BenefactorId;
+
+/// What is known of a host at the moment of choice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostState {
+    /// The benefactor.
+    pub id: BenefactorId,
+    /// Whether its heartbeats arrive.
+    pub online: bool,
+    /// Space that new blocks can take, bytes.
+    pub free_bytes: u64,
+    /// Requests under way there.
+    pub requests: u32,
+}
+
+/// What is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wish<'a> {
+    /// Hosts wanted, the paper's stripe width; fewer are returned if fewer can be used.
+    pub width: usize,
+    /// Hosts that must not be chosen.
+    pub avoid: &'a [BenefactorId],
+    /// Free space that a host must have at least, bytes.
+    pub room_bytes: u64,
+    /// The asker's turn; successive turns start at successive hosts.
+    pub turn: u64,
+}
+
+/// A way to select hosts.
+pub trait Select: Send {
+    /// At most `wish.width` distinct hosts of `hosts`, in the order in which they take turns. Empty if none can be used.
+    fn select(&self, hosts: &[HostState], wish: &Wish<'_>) -> Vec<BenefactorId>;
+}
+
+/// The paper's policy: on-line hosts with room, one after the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RoundRobin;
+
+impl Select for RoundRobin {
+    fn select(&self, hosts: &[HostState], wish: &Wish<'_>) -> Vec<BenefactorId> {
+        let usable = |host: &&HostState| {
+            host.online && host.free_bytes >= wish.room_bytes && !wish.avoid.contains(&host.id)
+        };
+        let mut chosen: Vec<BenefactorId> = hosts.iter().filter(usable).map(|host| host.id).collect();
+        let count = u64::try_from(chosen.len()).unwrap_or(u64::MAX).max(1);
+        let start = usize::try_from(wish.turn % count).unwrap_or(0);
+        chosen.rotate_left(start);
+        chosen.truncate(wish.width);
+        chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(count: u32) -> Vec<HostState> {
+        let host = |id| HostState { id: BenefactorId(id), online: true, free_bytes: 100, requests: 0 };
+        (0..count).map(host).collect()
+    }
+
+    fn select(hosts: &[HostState], width: usize, avoid: &[BenefactorId], turn: u64) -> Vec<u32> {
+        let wish = Wish { width, avoid, room_bytes: 10, turn };
+        RoundRobin.select(hosts, &wish).iter().map(|id| id.0).collect()
+    }
+
+    #[test]
+    fn successive_turns_load_all_hosts_equally() {
+        let hosts = hosts(5);
+        let mut load = [0; 5];
+        for turn in 0..50 {
+            for id in select(&hosts, 3, &[], turn) {
+                load[id as usize] += 1;
+            }
+        }
+        assert_eq!(load, [30; 5]);
+    }
+
+    #[test]
+    fn off_line_full_and_avoided_hosts_are_never_chosen() {
+        let mut hosts = hosts(4);
+        hosts[0].online = false;
+        hosts[1].free_bytes = 9;
+        assert_eq!(select(&hosts, 4, &[BenefactorId(2)], 7), [3]);
+    }
+
+    #[test]
+    fn nobody_left_is_an_empty_stripe() {
+        assert!(select(&hosts(1), 4, &[BenefactorId(0)], u64::MAX).is_empty());
+        assert!(select(&[], 4, &[], 3).is_empty());
+    }
+}

@@ -1,0 +1,234 @@
+//! Start-up, and asking the watch around a real call.
+//!
+//! While a decision is made, signals are held back: a handler that writes to a protected file then finds no lock taken
+//! by its own thread. While the real call runs they are not, so a handler interrupts it as always; its own calls are
+//! *nested* and do not wait for a checkpoint that in turn waits for the interrupted call.
+
+use std::cell::Cell;
+use std::ffi::{CStr, OsStr};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use libc::{c_char, c_int, c_void, off_t, ssize_t};
+use stdchk_filestate::control::Control;
+use stdchk_filestate::store::Store;
+use stdchk_filestate::watch::data::Change;
+use stdchk_filestate::watch::{Next, Watch};
+
+/// The variable that names the protected tree; absent, the library does nothing.
+pub const ROOT_VARIABLE: &CStr = c"STDCHK_FILESTATE";
+/// Our own descriptors stand from here on: above what programs count on, below the usual limit of 1024.
+const OWN_DESCRIPTORS_FROM: c_int = 960;
+
+static WATCH: OnceLock<Watch> = OnceLock::new();
+
+thread_local! {
+    /// Real calls in progress on this thread that hold the watch's gate.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Runs when the program is loaded, before its `main`.
+extern "C" fn start() {
+    // SAFETY: a terminated name; nothing changes the environment this early.
+    let root = unsafe { libc::getenv(ROOT_VARIABLE.as_ptr()) };
+    if root.is_null() {
+        return;
+    }
+    // SAFETY: the environment's strings are terminated.
+    let root = OsStr::from_bytes(unsafe { CStr::from_ptr(root) }.to_bytes());
+    dlmalloc_after_fork();
+    let opened = open_watch(Path::new(root));
+    match opened {
+        Ok(watch) => drop(WATCH.set(watch)),
+        Err(error) => refuse(&error.to_string()),
+    }
+    crate::hooks::process::follow_forks();
+    crate::hooks::descriptors::adopt_inherited();
+    if !crate::streams::redirect() {
+        refuse("the streams of this C library cannot be watched; glibc from 2.28 on is needed");
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+fn dlmalloc_after_fork() {
+    // SAFETY: called once, before any other thread exists.
+    unsafe { dlmalloc::enable_alloc_after_fork() };
+}
+
+fn open_watch(root: &Path) -> stdchk_filestate::Result<Watch> {
+    let mut store = Store::open(root)?;
+    store.raise_descriptors(own_descriptors_from())?;
+    let control = Control::open(&store)?;
+    Watch::new(store, control)
+}
+
+/// Where our own descriptors begin under this process's limit.
+fn own_descriptors_from() -> c_int {
+    const ROOM: c_int = 16;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.and_then(|limit| c_int::try_from(limit).ok()).unwrap_or(c_int::MAX);
+    OWN_DESCRIPTORS_FROM.min(limit.saturating_sub(ROOM)).max(0)
+}
+
+/// Says why the program cannot run protected, and ends it: it never runs silently unprotected.
+pub fn refuse(why: &str) -> ! {
+    let text = format!("stdchk: the program was not started under file-state checkpoints: {why}\n");
+    // SAFETY: descriptor 2 is only borrowed for the write; if it is closed the write fails, which is all right.
+    let _ = rustix::io::write(unsafe { BorrowedFd::borrow_raw(2) }, text.as_bytes());
+    // SAFETY: ends the process without running any of its code.
+    unsafe { libc::_exit(127) }
+}
+
+/// The watch, in a program that runs under one.
+#[inline]
+pub fn watch() -> Option<&'static Watch> {
+    WATCH.get()
+}
+
+/// The watch, if changes through `fd` must ask it.
+#[inline]
+pub fn watch_over(fd: c_int) -> Option<&'static Watch> {
+    WATCH.get().filter(|watch| watch.is_watched(fd))
+}
+
+/// The values that C functions fail and succeed with.
+pub trait Answer: Copy {
+    /// Failed; `errno` says why.
+    const FAILED: Self;
+    /// Done, without a count.
+    const DONE: Self;
+}
+
+impl Answer for c_int {
+    const FAILED: Self = -1;
+    const DONE: Self = 0;
+}
+
+impl Answer for ssize_t {
+    const FAILED: Self = -1;
+    const DONE: Self = 0;
+}
+
+impl<T> Answer for *mut T {
+    const FAILED: Self = std::ptr::null_mut();
+    const DONE: Self = std::ptr::null_mut();
+}
+
+/// Sets `errno`.
+pub fn set_errno(value: c_int) {
+    // SAFETY: the C library's own location for this thread.
+    unsafe { *libc::__errno_location() = value };
+}
+
+/// Makes a decision: signals are held back meanwhile, and `errno` stays.
+pub fn decide<T>(decision: impl FnOnce() -> T) -> T {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are ours; `sigfillset` initialises the first before it is read.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let decided = decision();
+    // SAFETY: the set that the call above has filled.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    decided
+}
+
+/// Whether this thread is inside a real call that holds the gate.
+pub fn is_nested() -> bool {
+    DEPTH.get() > 0
+}
+
+/// Carries out what was decided: the real call under its guard, success, or an error.
+pub fn answer<T: Answer>(next: Next<'_>, real: impl FnOnce() -> T) -> T {
+    match next {
+        Next::CallReal(inside) => {
+            DEPTH.set(DEPTH.get() + 1);
+            let result = real();
+            drop(inside);
+            DEPTH.set(DEPTH.get() - 1);
+            result
+        }
+        Next::Done => T::DONE,
+        Next::Fail(cause) => {
+            set_errno(cause.raw_os_error());
+            T::FAILED
+        }
+    }
+}
+
+/// A call that changes the file behind `fd`: asks first where that is needed.
+#[inline]
+pub fn change<T: Answer>(fd: c_int, change: Change, real: impl FnOnce() -> T) -> T {
+    match watch_over(fd) {
+        None => real(),
+        Some(watch) => change_watched(watch, fd, change, real),
+    }
+}
+
+fn change_watched<T: Answer>(
+    watch: &'static Watch,
+    fd: c_int,
+    change: Change,
+    real: impl FnOnce() -> T,
+) -> T {
+    let nested = is_nested();
+    let inside = watch.control.enter(nested);
+    if watch.is_free(fd, change) {
+        return answer(Next::CallReal(Some(inside)), real);
+    }
+    drop(inside);
+    // SAFETY: borrowed for the decision; a number that the program closes meanwhile only fails the look at it.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    let next = decide(|| watch.before(borrowed, change, nested));
+    answer(next, real)
+}
+
+/// A descriptor number as the decisions take it; `AT_FDCWD` passes.
+///
+/// # Safety
+/// The number must stay what it is for the length of the borrow.
+pub unsafe fn borrow<'fd>(fd: c_int) -> BorrowedFd<'fd> {
+    // SAFETY: the caller's promise; -1 alone is not allowed, and stands for no descriptor here.
+    unsafe { BorrowedFd::borrow_raw(if fd == -1 { libc::c_int::MAX } else { fd }) }
+}
+
+/// The bytes of a C string; nothing for a null pointer, which the real call will refuse.
+///
+/// # Safety
+/// The pointer is null or a terminated string that stays for the length of the borrow.
+pub unsafe fn bytes<'text>(text: *const c_char) -> &'text [u8] {
+    if text.is_null() {
+        return b"";
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_bytes()
+}
+
+/// A length or offset as the decisions take it: negative ones are refused by the real call, whatever is decided.
+pub fn unsigned(value: off_t) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+/// The bytes that a vector of buffers holds.
+///
+/// # Safety
+/// As for `writev`.
+pub unsafe fn total(parts: *const libc::iovec, count: c_int) -> u64 {
+    let Ok(count) = usize::try_from(count) else { return 0 };
+    if parts.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller passes `count` buffers.
+    let parts = unsafe { std::slice::from_raw_parts(parts, count) };
+    parts.iter().map(|part| part.iov_len as u64).sum()
+}
+
+/// An untyped pointer, for hooks that pass one on.
+pub type Untyped = *mut c_void;

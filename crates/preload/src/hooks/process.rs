@@ -1,0 +1,215 @@
+//! Hooks on calls that make processes: children take part in the run.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString};
+use std::sync::MutexGuard;
+
+use libc::{c_char, c_int, c_void, mode_t, pid_t};
+use stdchk_filestate::watch::State;
+use stdchk_filestate::watch::names::Open;
+
+use super::descriptors::may_change;
+use crate::active::{ROOT_VARIABLE, borrow, bytes, decide, refuse, watch};
+use crate::descriptors::{Memory, memory};
+use crate::real;
+
+const PRELOAD_VARIABLE: &CStr = c"LD_PRELOAD";
+
+thread_local! {
+    /// The locks held by the thread that forks, so that the child's copies of what they guard are whole.
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+type Held = (MutexGuard<'static, State>, MutexGuard<'static, Memory>);
+
+/// Makes every fork of this process, the C library's own included, leave both sides in order.
+pub fn follow_forks() {
+    // SAFETY: the three functions below live as long as this library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_parent), Some(after_fork_child)) };
+}
+
+extern "C" fn before_fork() {
+    if let Some(watch) = watch() {
+        HELD.with(|held| *held.borrow_mut() = Some((watch.state(), memory())));
+    }
+}
+
+extern "C" fn after_fork_parent() {
+    HELD.with(|held| held.borrow_mut().take());
+}
+
+extern "C" fn after_fork_child() {
+    after_fork_parent();
+    if let Some(Err(error)) = watch().map(|watch| watch.control.take_slot()) {
+        refuse(&error.to_string());
+    }
+}
+
+/// `vfork`, as `fork`: a child that shares our memory would change what we know about *our* descriptors.
+///
+/// # Safety
+/// As for the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() -> pid_t {
+    // SAFETY: no argument.
+    unsafe { real::fork() }
+}
+
+/// An environment with the variables that make a program take part.
+struct Environment {
+    pointers: Vec<*const c_char>,
+    _strings: Vec<CString>,
+}
+
+impl Environment {
+    /// `given`, completed from our own environment where a program has dropped what it needs to be followed.
+    ///
+    /// # Safety
+    /// `given` is null or a null-terminated list of terminated strings.
+    unsafe fn complete(given: *const *const c_char) -> Self {
+        let mut pointers = Vec::new();
+        let mut at = given;
+        // SAFETY: the caller's promise; the walk ends at the closing null.
+        unsafe {
+            while !at.is_null() && !(*at).is_null() {
+                pointers.push(*at);
+                at = at.add(1);
+            }
+        }
+        let mut strings = Vec::new();
+        for (name, value) in needed() {
+            // SAFETY: the caller's promise for each string.
+            let present = pointers.iter().any(|entry| unsafe { bytes(*entry) }.starts_with(name.to_bytes()));
+            strings.extend(
+                (!present).then(|| CString::new([name.to_bytes(), b"=", value].concat()).ok()).flatten(),
+            );
+        }
+        pointers.extend(strings.iter().map(|string| string.as_ptr()));
+        pointers.push(std::ptr::null());
+        Self { pointers, _strings: strings }
+    }
+}
+
+/// The variables and their values for this run.
+fn needed() -> Vec<(&'static CStr, &'static [u8])> {
+    let Some(watch) = watch() else { return Vec::new() };
+    use std::os::unix::ffi::OsStrExt;
+    vec![(ROOT_VARIABLE, watch.store.root_path().as_os_str().as_bytes()), (PRELOAD_VARIABLE, library())]
+}
+
+/// The path of this library.
+fn library() -> &'static [u8] {
+    let mut about = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    let address = follow_forks as fn() as *const c_void;
+    // SAFETY: an address inside this library and a structure to fill.
+    let found = unsafe { libc::dladdr(address, about.as_mut_ptr()) } != 0;
+    // SAFETY: all zero is a valid value, and `dladdr` fills in terminated strings that stay as long as the library.
+    if found { unsafe { bytes(about.assume_init().dli_fname) } } else { b"" }
+}
+
+/// All forms of `exec` that name a file end here; `search` looks for it in the path.
+///
+/// # Safety
+/// As for `execve`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stdchk_preload_execve(
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+    search: c_int,
+) -> c_int {
+    // SAFETY: the arguments as they came, the environment completed.
+    unsafe {
+        let environment = Environment::complete(envp);
+        let envp = environment.pointers.as_ptr();
+        if search != 0 { real::execvpe(path, argv, envp) } else { real::execve(path, argv, envp) }
+    }
+}
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
+macro_rules! exec_forms {
+    ($($name:ident ($($argument:ident: $type:ty),*) => $environment:expr, $search:expr;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`, the program followed.")]
+        ///
+        /// # Safety
+        /// As for the C function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(path: *const c_char, argv: *const *const c_char $(, $argument: $type)*) -> c_int {
+            // SAFETY: the arguments as they came.
+            unsafe { stdchk_preload_execve(path, argv, $environment, $search) }
+        }
+    )*};
+}
+
+exec_forms! {
+    execve(envp: *const *const c_char) => envp, 0;
+    execvpe(envp: *const *const c_char) => envp, 1;
+    execv() => environ, 0;
+    execvp() => environ, 1;
+}
+
+/// `fexecve`, the program followed.
+///
+/// # Safety
+/// As for the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+    // SAFETY: the arguments as they came, the environment completed.
+    unsafe {
+        let environment = Environment::complete(envp);
+        real::fexecve(fd, argv, environment.pointers.as_ptr())
+    }
+}
+
+macro_rules! spawn_forms {
+    ($($name:ident)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`, the program followed.")]
+        ///
+        /// # Safety
+        /// As for the C function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pid: *mut pid_t,
+            path: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            argv: *const *const c_char,
+            envp: *const *const c_char,
+        ) -> c_int {
+            // SAFETY: the arguments as they came, the environment completed.
+            unsafe {
+                let environment = Environment::complete(envp);
+                real::$name(pid, path, actions, attributes, argv, environment.pointers.as_ptr())
+            }
+        }
+    )*};
+}
+
+spawn_forms! { posix_spawn posix_spawnp }
+
+/// `posix_spawn_file_actions_addopen`: the C library will open the file inside, unseen, so it is asked for here.
+///
+/// # Safety
+/// As for the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn_file_actions_addopen(
+    actions: *mut c_void,
+    fd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+) -> c_int {
+    if let Some(watch) = watch().filter(|_| may_change(flags)) {
+        let open_flags = rustix::fs::OFlags::from_bits_retain(flags.cast_unsigned());
+        // SAFETY: the program's string; the working directory.
+        let (directory, path) = unsafe { (borrow(libc::AT_FDCWD), bytes(path)) };
+        if let Open::Fail(cause) = decide(|| watch.before_open(directory, path, open_flags)) {
+            return cause.raw_os_error();
+        }
+    }
+    // SAFETY: the arguments as they came.
+    unsafe { real::posix_spawn_file_actions_addopen(actions, fd, path, flags, mode) }
+}

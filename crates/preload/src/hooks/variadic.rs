@@ -1,0 +1,52 @@
+//! Trampolines for the variadic names: they jump to their C bodies (`c/variadic.c`) with every register as it came.
+
+use std::arch::naked_asm;
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    ($body:path) => { naked_asm!("jmp {}", sym $body) };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    ($body:path) => { naked_asm!("b {}", sym $body) };
+}
+
+mod bodies {
+    //! What `c/variadic.c` defines.
+    unsafe extern "C" {
+        pub fn stdchk_variadic_open();
+        pub fn stdchk_variadic_openat();
+        pub fn stdchk_variadic_fcntl();
+        pub fn stdchk_variadic_execl();
+        pub fn stdchk_variadic_execlp();
+        pub fn stdchk_variadic_execle();
+    }
+}
+
+/// Several names share a body: on 64-bit systems the `64` forms are the same functions.
+macro_rules! trampolines {
+    ($($name:ident => $body:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`, variadic in C.")]
+        ///
+        /// # Safety
+        /// As for the C function.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            jump!(bodies::$body)
+        }
+    )*};
+}
+
+trampolines! {
+    open => stdchk_variadic_open;
+    open64 => stdchk_variadic_open;
+    openat => stdchk_variadic_openat;
+    openat64 => stdchk_variadic_openat;
+    fcntl => stdchk_variadic_fcntl;
+    fcntl64 => stdchk_variadic_fcntl;
+    execl => stdchk_variadic_execl;
+    execlp => stdchk_variadic_execlp;
+    execle => stdchk_variadic_execle;
+}

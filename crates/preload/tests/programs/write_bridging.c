@@ -1,0 +1,16 @@
+/* A later block joins two that are there. */
+#include "check.h"
+int main(void) {
+    int fd = open("file", O_RDWR | O_CREAT | O_TRUNC, 0644);
+    long long start = stdchk_checkpoint();
+    block(fd, 0, 97, 5000); block(fd, 9000, 99, 5000);
+    show("file");
+    long long middle = stdchk_checkpoint();
+    block(fd, 4000, 98, 6000);
+    show("file");
+    CHECK(stdchk_restore(middle) == 0);
+    if (stdchk_active()) show("file");
+    CHECK(stdchk_restore(start) == 0);
+    if (stdchk_active()) show("file");
+    return 0;
+}

@@ -1,0 +1,165 @@
+//! Runs through the driver: what starts, what is refused, what is left after each kind of end, and checkpoints from
+//! outside.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use stdchk_filestate::driver::{self, Outcome, Run, Start};
+use stdchk_filestate::store::{Mode, Options, Store};
+use stdchk_filestate::{Error, history};
+use support::tree;
+
+fn sh(root: &Path, script: &str) -> Run {
+    let script = format!("cd '{}'; {script}", root.display());
+    let command = ["sh", "-c", &script].map(OsString::from).to_vec();
+    Run { root: root.into(), options: Options::default(), start: Start::Fresh, every: None, command }
+}
+
+fn seeded() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("file"), "before\n").unwrap();
+    root
+}
+
+fn labels(root: &Path) -> Vec<String> {
+    Store::open(root).unwrap().entries().unwrap().into_iter().map(|entry| entry.label).collect()
+}
+
+fn refusal(result: Result<Outcome, Error>) -> String {
+    match result {
+        Err(error) => error.to_string(),
+        Ok(outcome) => panic!("it ran: {outcome:?}"),
+    }
+}
+
+#[test]
+fn a_run_that_ends_by_itself_leaves_its_files_and_can_be_taken_back() {
+    let root = seeded();
+    let before = tree(root.path());
+    let outcome = sh(root.path(), "echo more >> file; mv file moved; exit 3").execute().unwrap();
+    assert_eq!((outcome.status.code(), outcome.rolled_back), (Some(3), None));
+    assert_eq!(labels(root.path()), ["start", "end"]);
+    let changes = history::changes(&Store::open(root.path()).unwrap(), 0, Some(1)).unwrap();
+    assert!(
+        changes[b"file".as_slice()].written
+            && changes[b"file".as_slice()].moved_to == Some(b"moved".to_vec())
+    );
+    driver::restore_files(root.path(), Some(0)).unwrap();
+    assert_eq!(tree(root.path()), before);
+}
+
+#[test]
+fn a_killed_run_in_single_mode_leaves_the_files_of_its_last_checkpoint() {
+    for mode in [Mode::Single, Mode::Incremental] {
+        let root = seeded();
+        let before = tree(root.path());
+        let mut run = sh(root.path(), "echo lost >> file; echo x > new; kill -9 $$");
+        run.options.mode = mode;
+        let outcome = run.execute().unwrap();
+        assert!(outcome.rolled_back.is_some());
+        assert_eq!(tree(root.path()), before);
+    }
+}
+
+#[test]
+fn a_killed_run_is_refused_a_fresh_start_and_can_be_resumed_or_discarded() {
+    let root = seeded();
+    let script = "echo kept >> file; echo x > part.new; mv part.new part; echo lost >> file; kill -9 $$";
+    let mut run = sh(root.path(), script);
+    run.options.trigger = Some("part".into());
+    let outcome = run.execute().unwrap();
+    assert_eq!(outcome.rolled_back, None);
+    assert!(
+        std::fs::read_to_string(root.path().join("file")).unwrap().ends_with("lost\n"),
+        "users saw it grow"
+    );
+    assert_eq!(labels(root.path()), ["start", "renamed to part"]);
+    assert!(refusal(sh(root.path(), "true").execute()).contains("--resume"));
+    let mut resumed = sh(root.path(), "cat file > seen; echo again >> file");
+    resumed.start = Start::Resume(None);
+    resumed.execute().unwrap();
+    assert_eq!(std::fs::read_to_string(root.path().join("seen")).unwrap(), "before\nkept\n");
+    assert_eq!(std::fs::read_to_string(root.path().join("file")).unwrap(), "before\nkept\nagain\n");
+    assert_eq!(labels(root.path()), ["start", "renamed to part", "end"]);
+    sh(root.path(), "kill -9 $$").execute().unwrap();
+    driver::discard(root.path()).unwrap();
+    sh(root.path(), "true").execute().unwrap();
+}
+
+#[test]
+fn three_kills_and_restarts_give_the_files_of_an_uninterrupted_run() {
+    // A simulation that checkpoints its step number and resumes from it, with a log, a trajectory and a scratch file.
+    let job = |kill: &str| {
+        format!(
+            "step=$(cat state 2>/dev/null || echo 0)
+             while [ $step -lt 12 ]; do step=$((step + 1)); echo \"step $step\" >> log; echo $step >> trajectory
+             rm -f scratch; echo $step > scratch
+             if [ $((step % 3)) = 0 ]; then echo $step > state.new; mv state.new state; fi
+             {kill}; done; echo done >> results"
+        )
+    };
+    let (whole, broken) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    sh(whole.path(), &job("true")).execute().unwrap();
+    let mut run = sh(broken.path(), &job("test $step != 5 || kill -9 $$"));
+    run.options.trigger = Some("state".into());
+    run.execute().unwrap();
+    for kill in ["test $step != 8 || kill -9 $$", "test $step != 10 || kill -9 $$", "true"] {
+        let mut again = sh(broken.path(), &job(kill));
+        again.start = Start::Resume(None);
+        again.execute().unwrap();
+    }
+    assert_eq!(tree(broken.path()), tree(whole.path()));
+}
+
+#[test]
+fn programs_that_cannot_be_watched_are_refused_before_they_start() {
+    let root = seeded();
+    let source = root.path().join("static.c");
+    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let binary = root.path().join("static");
+    let built = Command::new("cc").arg("-static").arg("-o").arg(&binary).arg(&source).status().unwrap();
+    assert!(built.success());
+    let with = |program: &Path| Run { command: vec![program.into()], ..sh(root.path(), "") };
+    assert!(refusal(with(&binary).execute()).contains("statically linked"));
+    let script = root.path().join("script");
+    std::fs::write(&script, format!("#!{}\n", binary.display())).unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    assert!(refusal(with(&script).execute()).contains("statically linked"));
+    let foreign = setuid_program(root.path());
+    assert!(refusal(with(&foreign).execute()).contains("setuid"));
+    assert!(!Store::exists(root.path()), "nothing was begun");
+}
+
+/// A program that would run as somebody else.
+fn setuid_program(directory: &Path) -> std::path::PathBuf {
+    if !rustix::process::geteuid().is_root() {
+        return "/usr/bin/passwd".into();
+    }
+    let copy = directory.join("setuid");
+    std::fs::copy("/bin/true", &copy).unwrap();
+    std::os::unix::fs::chown(&copy, Some(65534), None).unwrap();
+    std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o4755)).unwrap();
+    copy
+}
+
+#[test]
+fn two_runs_do_not_share_a_tree() {
+    let root = seeded();
+    let inner = sh(root.path(), "true");
+    let outer = sh(root.path(), "sleep 1");
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| outer.execute().unwrap());
+        while !Store::exists(root.path()) || labels(root.path()).is_empty() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(refusal(inner.execute()).contains("another run"));
+        running.join().unwrap();
+    });
+}

@@ -1,0 +1,23 @@
+//! The harness of black-box tests: pools of real processes, started and ended by the built `stdchk` itself.
+//!
+//! Relies on the binary beside the running test and on nothing else of the project. Everything is bounded in time, and
+//! a pool is always brought down, also when its test fails; then the logs of all its processes are shown first.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod bytes;
+mod command;
+mod pool;
+mod process;
+mod wait;
+
+pub use bytes::{random_bytes, with_bit_flipped};
+pub use command::{COMMAND_PATIENCE, Outcome, binary, command, outcome, outcome_with};
+pub use pool::{Pool, Setup};
+pub use process::{Process, is_running};
+pub use wait::{PATIENCE, wait_until, within};

@@ -1,0 +1,18 @@
+//! Bad input and faults, on pools of real processes: what is killed, filled, damaged, misused, and what must hold then.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking"
+)]
+
+mod benefactors;
+mod checkpoints;
+mod damage;
+mod directories;
+mod names;
+mod program;
+mod repair;
+mod wire;
