@@ -117,6 +117,8 @@ struct SegmentState {
     end: u64,
     writing: u32,
     live: u64,
+    /// Bytes on the disk as [`State::used`] counts them.
+    used: u64,
     /// Bytes on the disk that belong to no live record and can't be given back.
     dead: u64,
     unsynced: bool,
@@ -130,10 +132,21 @@ struct State {
     index: Index,
     segments: BTreeMap<u32, SegmentState>,
     active: u32,
+    /// Sum of what the segments use. A file system may take some more for its own map of a file with many holes.
     used: u64,
     in_flight: u64,
     names_unsynced: bool,
     poisoned: Option<String>,
+}
+
+impl State {
+    /// The file system took back so many bytes of a segment.
+    fn give_back(&mut self, segment: u32, freed: u64) {
+        let Some(holder) = self.segments.get_mut(&segment) else { return };
+        let counted = freed.min(holder.used);
+        holder.used -= counted;
+        self.used = self.used.saturating_sub(counted);
+    }
 }
 
 /// What one sync covers.
@@ -204,13 +217,15 @@ impl Store {
         let place = self.place(&mut state, needed)?;
         let put_sequence = state.index.next_sequence();
         let record = Record { kind: Kind::Block, place, block, form, stored_length, put_sequence };
-        state.used += needed;
-        state.in_flight += needed;
         let Some(holder) = state.segments.get_mut(&place.segment) else {
             return Err(StoreError::Poisoned("the active segment is gone".to_owned()));
         };
         holder.writing += 1;
-        Ok((record, Arc::clone(&holder.segment)))
+        holder.used += needed;
+        let segment = Arc::clone(&holder.segment);
+        state.used += needed;
+        state.in_flight += needed;
+        Ok((record, segment))
     }
 
     fn place(&self, state: &mut State, needed: u64) -> Result<Place, StoreError> {
@@ -269,7 +284,7 @@ impl Store {
         let mut state = self.state.lock();
         state.in_flight -= record.span();
         if erased {
-            state.used -= record.span();
+            state.give_back(record.place.segment, record.span());
         }
         if let Some(holder) = state.segments.get_mut(&record.place.segment) {
             holder.writing -= 1;
@@ -474,6 +489,7 @@ impl SegmentState {
             end: FIRST_RECORD,
             writing: 0,
             live: 0,
+            used: FIRST_RECORD,
             dead: 0,
             unsynced: true,
             sealed: false,

@@ -93,6 +93,7 @@ impl Store {
             headless.extend(found.headless.then_some(number));
             let holder = SegmentState {
                 end: found.end,
+                used: found.allocated,
                 dead: found.allocated.saturating_sub(FIRST_RECORD),
                 unsynced: false,
                 sealed: true,

@@ -46,7 +46,7 @@ impl Store {
             let Some(segment) = self.segment(number) else { continue };
             let freed = self.punch(&segment, &records)?;
             let mut state = self.state.lock();
-            state.used = state.used.saturating_sub(freed);
+            state.give_back(number, freed);
             if let Some(holder) = state.segments.get_mut(&number) {
                 holder.dead += records.iter().map(|(_, span)| span).sum::<u64>() - freed;
             }
@@ -86,11 +86,9 @@ impl Store {
             return Ok(false);
         }
         let segment = Arc::clone(&holder.segment);
-        let allocated = segment.file.allocated();
-        let allocated = allocated.map_err(|cause| io_error("ask for the size of", segment.path(), cause))?;
         segment.unlink().map_err(|cause| io_error("remove", segment.path(), cause))?;
-        state.segments.remove(&number);
-        state.used = state.used.saturating_sub(allocated);
+        let freed = state.segments.remove(&number).map_or(0, |holder| holder.used);
+        state.used = state.used.saturating_sub(freed);
         Ok(true)
     }
 }
