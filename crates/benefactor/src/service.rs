@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use stdchk_model::limits::LIST_ENTRIES_MAX;
+use stdchk_model::limits::{CHUNK_BYTES_MAX, LIST_ENTRIES_MAX};
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Form,
 };
-use stdchk_model::{BlockId, ErrorCode, Failure, Incarnation};
+use stdchk_model::{BlockId, ChunkId, ErrorCode, Failure, Incarnation};
 use stdchk_net::{Buffer, BufferPool, Bytes, Service};
+use stdchk_reduce::{Codec, decompress};
 
 use crate::store::{Store, StoreError};
 
@@ -129,7 +130,11 @@ impl Benefactor {
             return Err(Failure::new(ErrorCode::Unavailable, "this benefactor is leaving: use another one"));
         }
         let store = Arc::clone(&self.store);
-        let known = blocking(move || store.put(block, form, &mut payload)).await??;
+        let known = blocking(move || {
+            genuine(block, &form, &payload)?;
+            Ok::<_, Failure>(store.put(block, form, &mut payload)?)
+        })
+        .await??;
         Ok(BenefactorReply::Stored { incarnation: self.incarnation, known })
     }
 
@@ -201,5 +206,24 @@ impl Service for Benefactor {
     ) -> Result<(BenefactorReply, Bytes), Failure> {
         let _counted = Counted::new(&self.requests);
         self.answer(request, payload).await
+    }
+}
+
+/// Whether a compressed block is the chunk that it is named after: else one lying client could make everybody's next
+/// write of that chunk a reference to something that can't be read. What the store itself compares is the stored bytes.
+fn genuine(block: BlockId, form: &Form, stored: &[u8]) -> Result<(), Failure> {
+    let whole = block.fragment == BlockId::WHOLE && form.cipher.is_none() && form.erasure.is_none();
+    if !whole || form.codec == Codec::Store.number() {
+        return Ok(());
+    }
+    let refuse = |why: &dyn std::fmt::Display| {
+        Failure::new(ErrorCode::Invalid, format!("chunk {} can't be stored so: {why}", block.chunk))
+    };
+    let length = (form.plain_length as usize).min(CHUNK_BYTES_MAX);
+    let codec = Codec::from_number(form.codec).map_err(|error| refuse(&error))?;
+    let plain = decompress(codec, stored, length).map_err(|error| refuse(&error))?;
+    match plain.len() == form.plain_length as usize && ChunkId::of(&plain) == block.chunk {
+        true => Ok(()),
+        false => Err(refuse(&"the bytes don't match their name")),
     }
 }

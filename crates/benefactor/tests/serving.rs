@@ -4,10 +4,11 @@
 mod common;
 
 use common::*;
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState, Command};
+use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState, Command, Form};
 use stdchk_model::message::manager::ManagerRequest;
-use stdchk_model::{BenefactorId, BlockId, ErrorCode, Incarnation};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ErrorCode, Incarnation};
 use stdchk_net::Bytes;
+use stdchk_reduce::{Compressor, Effort};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_put_is_served_reported_and_still_there_after_a_restart() {
@@ -52,14 +53,37 @@ async fn nobody_can_give_bytes_a_name_that_is_not_theirs() {
     let (block, form) = whole(&good);
     let mut attempts = vec![(block, form.clone()), (block, whole(&bad).1)];
     attempts.push((BlockId { fragment: 1, ..block }, whole(&bad).1));
-    attempts
-        .push((whole(&bad).0, stdchk_model::message::benefactor::Form { plain_length: 1, ..whole(&bad).1 }));
+    attempts.push((whole(&bad).0, Form { plain_length: 1, ..whole(&bad).1 }));
     for (block, form) in attempts {
         let request = BenefactorRequest::Put { block, form };
         let call = running.connection.call::<_, BenefactorReply>(&request, bad.clone().into(), LIMIT);
         assert_eq!(code(&call.await.unwrap_err()), ErrorCode::Invalid);
     }
     assert_eq!(code(&get(&running.connection, block).await.unwrap_err()), ErrorCode::NotFound);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compressed_block_is_stored_as_it_is_and_only_under_its_own_name() {
+    let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
+    let running = Running::start(config(place.path(), manager.address)).await;
+    let content = b"abcdefgh".repeat(5_000);
+    let (codec, stored) = Compressor::new(Effort::Lz4).unwrap().compress(&content);
+    let (block, plain) = whole(&content);
+    let form = Form { codec: codec.number(), stored_id: ChunkId::of(&stored), ..plain };
+    let ask = async |block, form: &Form, stored: &[u8]| {
+        let request = BenefactorRequest::Put { block, form: form.clone() };
+        let stored = Bytes::copy_from_slice(stored);
+        running.connection.call::<_, BenefactorReply>(&request, stored, LIMIT).await
+    };
+    let other = whole(b"something else").0;
+    let short = Form { plain_length: form.plain_length - 1, ..form.clone() };
+    let unknown = Form { codec: 99, ..form.clone() };
+    for (block, form) in [(other, &form), (block, &short), (block, &unknown)] {
+        assert_eq!(code(&ask(block, form, &stored).await.unwrap_err()), ErrorCode::Invalid);
+    }
+    ask(block, &form, &stored).await.unwrap();
+    assert!(get(&running.connection, block).await.unwrap()[..] == stored[..]);
     running.stop().await;
 }
 

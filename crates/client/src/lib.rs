@@ -8,6 +8,7 @@
 
 mod benefactors;
 mod cache;
+mod encode;
 mod fetch;
 mod manager;
 mod map_view;

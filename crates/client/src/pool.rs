@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 
 use crate::benefactors::Benefactors;
 use crate::cache::{ChunkCache, FETCHES_MAX};
+use crate::encode::Encoder;
 use crate::fetch::Fetcher;
 use crate::manager::ManagerLink;
 use crate::map_view::MapView;
@@ -100,6 +101,7 @@ pub(crate) struct Inner {
     pub(crate) benefactors: Arc<Benefactors>,
     pub(crate) fetcher: Arc<Fetcher>,
     pub(crate) cache: ChunkCache,
+    pub(crate) encoder: Arc<Encoder>,
     pub(crate) window: Arc<BufferPool>,
     pub(crate) room: Notify,
     pub(crate) sessions: Mutex<HashMap<SessionId, Weak<Session>>>,
@@ -123,6 +125,7 @@ impl Pool {
         let fetcher = Arc::new(Fetcher::new(Arc::clone(&manager), Arc::clone(&benefactors)));
         let inner = Arc::new(Inner {
             cache: ChunkCache::new(Arc::clone(&fetcher), cached),
+            encoder: Arc::new(Encoder::new()),
             window: BufferPool::new(memory(config.window_bytes)),
             room: Notify::new(),
             sessions: Mutex::default(),

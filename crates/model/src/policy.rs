@@ -69,6 +69,11 @@ pub struct Policy {
     /// Ranks of a complete set; 0: learned from earlier sets.
     #[n(7)]
     pub ranks: u32,
+    /// How chunks are compressed, as `reduce` reads it: `auto`, `store`, `lz4`, `zstd:3`;
+    /// empty, from a manager that doesn't know of it: `auto`.
+    #[n(8)]
+    #[cbor(default)]
+    pub codec: String,
 }
 
 impl Default for Policy {
@@ -82,6 +87,7 @@ impl Default for Policy {
             stripe: STRIPE_WIDTH_DEFAULT,
             naming: String::new(),
             ranks: 0,
+            codec: "auto".to_owned(),
         }
     }
 }
@@ -90,7 +96,7 @@ impl Policy {
     /// Changes one value, given as text.
     ///
     /// # Errors
-    /// An unknown key or a value that can't work, with the values that can. The cutter and the patterns are checked by
+    /// An unknown key or a value that can't work, with the values that can. The cutter, the codec and the patterns are checked by
     /// the crates that read them.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
         match key {
@@ -101,6 +107,7 @@ impl Policy {
             "window" => self.window = window(value)?,
             "stripe" => self.stripe = number(key, value, 1, STRIPE_WIDTH_MAX)?,
             "naming" => self.naming = value.to_owned(),
+            "codec" => self.codec = value.to_owned(),
             "ranks" => self.ranks = number(key, value, 0, u32::MAX)?,
             _ => return Err(invalid(key, value, &format!("a policy has {}", Self::KEYS.join(", ")))),
         }
@@ -108,16 +115,17 @@ impl Policy {
     }
 
     /// The keys of a policy, in the order in which they are shown.
-    pub const KEYS: [&str; 8] =
-        ["replicas", "semantics", "close", "cutter", "window", "stripe", "naming", "ranks"];
+    pub const KEYS: [&str; 9] =
+        ["replicas", "semantics", "close", "cutter", "codec", "window", "stripe", "naming", "ranks"];
 
     /// The policy as pairs of key and value, each acceptable to [`Policy::set`].
-    pub fn pairs(&self) -> [(&'static str, String); 8] {
+    pub fn pairs(&self) -> [(&'static str, String); 9] {
         [
             ("replicas", self.replicas.to_string()),
             ("semantics", self.semantics.to_string()),
             ("close", self.close.to_string()),
             ("cutter", self.cutter.clone()),
+            ("codec", self.codec.clone()),
             ("window", size::exact(self.window)),
             ("stripe", self.stripe.to_string()),
             ("naming", self.naming.clone()),

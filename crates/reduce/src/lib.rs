@@ -6,8 +6,10 @@
 
 pub mod codec;
 pub mod cut;
+mod pace;
 mod zero;
 
 pub use codec::{BadStored, Codec, Compressor, Effort, decompress};
 pub use cut::{CutLimits, Cutter, CutterSpec};
+pub use pace::{Compression, Pace};
 pub use zero::is_zero;

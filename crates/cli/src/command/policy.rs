@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use stdchk_model::Policy;
 use stdchk_model::message::manager::Change;
 use stdchk_model::naming::Naming;
-use stdchk_reduce::cut::CutterSpec;
+use stdchk_reduce::{Compression, CutterSpec};
 
 use crate::context::Context;
 use crate::exit::{About, CommandError, Outcome};
@@ -42,6 +42,7 @@ Keys:
   semantics  optimistic: close() counts at the first durable copy, the others follow; pessimistic: at the last
   close      durable: close() returns when the version is committed; stored: when all is at benefactors
   cutter     fsch:1MiB, cdc:64KiB or cbch:m=20,k=14,p=20
+  codec      auto (what makes the transfer fastest), store, lz4, zstd:1 to zstd:19
   window     memory for the writes of one file in flight, such as 64MiB
   stripe     benefactors that one file is spread over
   naming     patterns that map file names to {rank} and {step}, separated by blanks; empty: A.Ni.Tj
@@ -108,6 +109,10 @@ fn pair(text: &str) -> Outcome<(String, String)> {
             .parse::<CutterSpec>()
             .map_err(|error| CommandError::usage(text, error, "choose one of these"))?;
     }
+    if key == "codec" {
+        let next = "choose one of these";
+        value.parse::<Compression>().map_err(|error| CommandError::usage(text, error, next))?;
+    }
     Ok((key.to_owned(), value.to_owned()))
 }
 
@@ -118,8 +123,15 @@ mod tests {
 
     #[test]
     fn pairs_that_cannot_work_are_refused_before_they_are_sent() {
-        for bad in ["replicas", "replicas=0", "cutter=scissors", "colour=red", "colour=", "naming=x.{colour}"]
-        {
+        for bad in [
+            "replicas",
+            "replicas=0",
+            "cutter=scissors",
+            "codec=gzip",
+            "colour=red",
+            "colour=",
+            "naming=x.{colour}",
+        ] {
             assert_eq!(pair(bad).unwrap_err().exit, Exit::Usage, "{bad}");
         }
         assert_eq!(pair("naming={step}=b").unwrap(), ("naming".into(), "{step}=b".into()));

@@ -211,7 +211,7 @@ impl Session {
     async fn put_again(&self, lacking: Lacking) -> Result<(), Failure> {
         let copies = usize::from(self.policy.replicas_at_commit());
         match lacking.bytes {
-            Some(bytes) => self.put(lacking.chunk, bytes, copies, lacking.at).await,
+            Some(bytes) => self.put(lacking.chunk, bytes, copies, lacking.at).await.map(drop),
             // With another place left, background replication brings the rest.
             None if !lacking.at.is_empty() => self.copy_again(lacking, copies).await,
             None => Err(Failure::new(
@@ -227,7 +227,7 @@ impl Session {
 
     async fn copy_again(&self, lacking: Lacking, copies: usize) -> Result<(), Failure> {
         let bytes = self.pool.cache.get(lacking.chunk).await?;
-        self.put(lacking.chunk, bytes, copies, lacking.at).await
+        self.put(lacking.chunk, bytes, copies, lacking.at).await.map(drop)
     }
 
     async fn commit_map(&self, map: &ChunkMap, root: MapRoot, mtime: TimeNs) -> Result<VersionInfo, Failure> {

@@ -28,7 +28,7 @@ use stdchk_model::limits::FILE_BYTES_MAX;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs, VersionInfo};
 use stdchk_model::policy::CloseWaits;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
-use stdchk_reduce::CutterSpec;
+use stdchk_reduce::{Compression, CutterSpec};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::map_view::MapView;
@@ -52,6 +52,7 @@ pub struct Session {
     ino: Ino,
     policy: Policy,
     cutter: CutterSpec,
+    compression: Compression,
     cell_bytes: usize,
     state: Mutex<State>,
     chunks: Chunks,
@@ -104,6 +105,7 @@ impl Session {
     ) -> Result<Self, Failure> {
         let invalid = |error: &dyn std::fmt::Display| Failure::new(ErrorCode::Invalid, error.to_string());
         let cutter: CutterSpec = policy.cutter.parse().map_err(|error| invalid(&error))?;
+        let compression = policy.codec.parse().map_err(|error| invalid(&error))?;
         let shares = usize::try_from(policy.window).unwrap_or(usize::MAX) / SHARE_UNIT;
         let size = base.size();
         Ok(Self {
@@ -131,6 +133,7 @@ impl Session {
             ino,
             policy,
             cutter,
+            compression,
         })
     }
 

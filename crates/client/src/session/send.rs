@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use stdchk_model::message::benefactor::Form;
 use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Failure, Incarnation};
 use stdchk_net::CallError;
 use stdchk_reduce::{cut, is_zero};
@@ -15,6 +14,7 @@ use super::Session;
 use super::cell::Dirty;
 use super::chunks::Origin;
 use super::sealed::{Part, Sealed};
+use crate::encode::Encoded;
 
 /// Pause before benefactors are tried again when none would take a chunk.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -69,29 +69,38 @@ impl Session {
             known => known?,
         };
         let holders: Vec<BenefactorId> = known.at.iter().map(|location| location.benefactor).collect();
-        if holders.is_empty() {
-            self.stored_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        } else {
+        let new = holders.is_empty();
+        if !new {
             self.chunks.pinned(chunk.id);
         }
         // A folder with laxer semantics may have left the chunk with fewer copies than this one's commit needs.
-        self.put(chunk, bytes, usize::from(self.policy.replicas_at_commit()), holders).await
+        let copies = usize::from(self.policy.replicas_at_commit());
+        let sent = self.put(chunk, bytes, copies, holders).await?;
+        self.stored_bytes.fetch_add(if new { sent as u64 } else { 0 }, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Puts a chunk at benefactors until `copies` have it, those of `at` included; one that fails is replaced by another.
+    /// Returns the bytes that each new copy takes.
     pub(super) async fn put(
         &self,
         chunk: ChunkRef,
         bytes: Bytes,
         copies: usize,
         mut at: Vec<BenefactorId>,
-    ) -> Result<(), Failure> {
+    ) -> Result<usize, Failure> {
         let give_up = Instant::now() + PUT_PATIENCE;
+        if at.len() >= copies {
+            self.pool.fetcher.remember(chunk.id, at);
+            return Ok(0);
+        }
+        let encoded = self.pool.encoder.encode(self.compression, chunk, bytes).await;
         let mut refused = Vec::new();
         let mut last = None;
         while at.len() < copies {
             let avoid: Vec<BenefactorId> = at.iter().chain(&refused).copied().collect();
-            let next = self.stripe.next(&self.pool, copies - at.len(), bytes.len() as u64, &avoid).await;
+            let next =
+                self.stripe.next(&self.pool, copies - at.len(), encoded.bytes.len() as u64, &avoid).await;
             let targets = match next {
                 Ok(targets) => targets,
                 Err(failure) => {
@@ -100,7 +109,7 @@ impl Session {
                     continue;
                 }
             };
-            for (target, answer) in self.put_at(chunk, &bytes, targets).await {
+            for (target, answer) in self.put_at(chunk.id, &encoded, targets).await {
                 match answer {
                     Ok(incarnation) => {
                         self.chunks.placed(chunk.id, target, incarnation);
@@ -115,23 +124,26 @@ impl Session {
             }
         }
         self.pool.fetcher.remember(chunk.id, at);
-        Ok(())
+        Ok(encoded.bytes.len())
     }
 
     async fn put_at(
         &self,
-        chunk: ChunkRef,
-        bytes: &Bytes,
+        chunk: ChunkId,
+        encoded: &Encoded,
         targets: Vec<BenefactorId>,
     ) -> Vec<(BenefactorId, Result<Incarnation, CallError>)> {
-        let (block, form) = (BlockId::whole(chunk.id), Form::plain(chunk.id, chunk.length));
-        if let [target] = *targets {
-            return vec![(target, self.pool.benefactors.put(target, block, form, bytes.clone()).await)];
-        }
         let mut puts = JoinSet::new();
         for target in targets {
-            let (pool, form, bytes) = (Arc::clone(&self.pool), form.clone(), bytes.clone());
-            puts.spawn(async move { (target, pool.benefactors.put(target, block, form, bytes).await) });
+            let (pool, form, bytes) = (Arc::clone(&self.pool), encoded.form.clone(), encoded.bytes.clone());
+            puts.spawn(async move {
+                let sending = pool.encoder.sending(bytes.len());
+                let answer = pool.benefactors.put(target, BlockId::whole(chunk), form, bytes).await;
+                if answer.is_ok() {
+                    sending.stored();
+                }
+                (target, answer)
+            });
         }
         puts.join_all().await
     }

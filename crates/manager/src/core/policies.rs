@@ -70,6 +70,7 @@ fn check(key: &str, value: &str) -> Result<(), Failure> {
     Policy::default().set(key, value)?;
     match key {
         "cutter" => check_cutter(value),
+        "codec" => check_codec(value),
         "naming" => check_naming(value),
         _ => Ok(()),
     }
@@ -78,6 +79,11 @@ fn check(key: &str, value: &str) -> Result<(), Failure> {
 fn check_cutter(value: &str) -> Result<(), Failure> {
     let spec = value.parse::<stdchk_reduce::CutterSpec>();
     spec.map(|_| ()).map_err(|error| Failure::new(ErrorCode::Invalid, format!("`cutter={value}`: {error}")))
+}
+
+fn check_codec(value: &str) -> Result<(), Failure> {
+    let codec = value.parse::<stdchk_reduce::Compression>();
+    codec.map(|_| ()).map_err(|error| Failure::new(ErrorCode::Invalid, format!("`codec={value}`: {error}")))
 }
 
 fn check_naming(value: &str) -> Result<(), Failure> {
