@@ -1,0 +1,332 @@
+//! Every kind of message, byte for byte as `docs/protocol-vectors.txt` has it: what another implementation is tested with.
+//!
+//! The text is made anew from the messages below and compared as a whole, so that neither can change without the other.
+//! A kind that has no message below is noticed: the decoder is asked which numbers it knows.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::fmt::{Debug, Write};
+
+use minicbor::{Decode, Encode};
+use stdchk_model::message::benefactor::{
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, Erasure, Form,
+};
+use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
+use stdchk_model::message::manager::{
+    Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Existing,
+    FileKind, Location, ManagerReply, ManagerRequest, PoolStatus, SetMember, SetState, Space, StagedChunk,
+    StoredBlock, VersionInfo, VersionState,
+};
+use stdchk_model::{
+    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
+    Policy, PoolId, SessionId, cbor,
+};
+
+const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
+const SESSION: SessionId = SessionId([3; 16]);
+const CLIENT: ClientId = ClientId([4; 16]);
+const BENEFACTOR: BenefactorId = BenefactorId(5);
+const LIFE: Incarnation = Incarnation(0x1_0000_0006);
+
+/// Names that are easy to recognise in the bytes: 32 times the same byte.
+fn chunk(byte: u8) -> ChunkId {
+    ChunkId([byte; 32])
+}
+
+fn chunk_ref(byte: u8) -> ChunkRef {
+    ChunkRef { id: chunk(byte), length: 1 << 20 }
+}
+
+fn block(byte: u8) -> BlockId {
+    BlockId::whole(chunk(byte))
+}
+
+fn stored(byte: u8) -> StoredBlock {
+    StoredBlock { block: block(byte), plain_length: 1 << 20, stored_length: 4096 }
+}
+
+fn load() -> BenefactorLoad {
+    BenefactorLoad {
+        donated_bytes: 1 << 40,
+        used_bytes: 1 << 30,
+        free_bytes: 1 << 39,
+        blocks: 1000,
+        requests: 2,
+    }
+}
+
+fn attr() -> Attr {
+    Attr {
+        ino: Ino(7),
+        kind: FileKind::File,
+        mode: 0o644,
+        uid: 1000,
+        gid: 100,
+        links: 1,
+        size: 5_000_000_000,
+        atime: -1,
+        mtime: 1_700_000_000_000_000_000,
+        ctime: 1_700_000_000_000_000_001,
+        version: 2,
+    }
+}
+
+fn version() -> VersionInfo {
+    let (mtime, committed_at) = (1_700_000_000_000_000_000, 1_700_000_000_000_000_002);
+    let state = VersionState::Closed;
+    VersionInfo { version: 2, size: 5_000_000_000, mtime, committed_at, state, stored_bytes: 1 << 20 }
+}
+
+fn inline() -> MapRoot {
+    MapRoot::Inline { map: b"SCMP\x84\x01\x00\x80\x80".to_vec() }
+}
+
+fn pieces() -> MapRoot {
+    MapRoot::Pieces { pieces: vec![chunk_ref(0xc3)], length: 1 << 20 }
+}
+
+fn info() -> BenefactorInfo {
+    BenefactorInfo {
+        id: BENEFACTOR,
+        address: "127.0.0.1:7100".to_owned(),
+        state: BenefactorState::Online,
+        load: load(),
+        pid: 4711,
+        silent_ms: 250,
+    }
+}
+
+fn space() -> Space {
+    Space {
+        donated_bytes: 1 << 40,
+        used_bytes: 1 << 30,
+        free_bytes: 1 << 39,
+        reserved_bytes: 1 << 20,
+        inodes: 3,
+    }
+}
+
+fn set() -> CheckpointSet {
+    let member = SetMember { name: "a.N0.T1".to_owned(), rank: Some(0), ino: Ino(7), version: 2, bytes: 10 };
+    let unranked = SetMember { name: "log".to_owned(), rank: None, ino: Ino(8), version: 1, bytes: 0 };
+    CheckpointSet {
+        timestep: 1,
+        state: SetState::Incomplete,
+        reason: "rank 1 is missing".to_owned(),
+        members: vec![member, unranked],
+        committed_at: 1_700_000_000_000_000_002,
+    }
+}
+
+fn status() -> PoolStatus {
+    PoolStatus {
+        manager_pid: 4710,
+        uptime_ms: 60_000,
+        benefactors: vec![info()],
+        space: space(),
+        sessions: 1,
+        versions: 2,
+        logical_bytes: 3,
+        unique_bytes: 4,
+        stored_bytes: 5,
+        chunks: 6,
+        chunks_at_risk: 7,
+        chunks_lost: 8,
+        repairs_pending: 9,
+        repairs_done: 10,
+        damaged_found: 11,
+        commits: 12,
+    }
+}
+
+fn changes() -> Vec<Change> {
+    let (parent, ino, name) = (Ino::ROOT, Ino(7), "a.N0.T1".to_owned());
+    let (kind, target) = (FileKind::Symlink, "elsewhere".to_owned());
+    let (new_parent, new_name) = (Ino(9), "b.N0.T1".to_owned());
+    vec![
+        Change::Make { parent, name: name.clone(), kind, mode: 0o777, uid: 1000, gid: 100, target },
+        Change::Link { ino, parent, name: name.clone() },
+        Change::Unlink { parent, name: name.clone() },
+        Change::Rmdir { parent, name: name.clone() },
+        Change::Rename { parent, name, new_parent, new_name, existing: Existing::Exchange },
+        Change::SetAttr { ino, mode: Some(0o600), uid: None, gid: Some(100), atime: None, mtime: Some(-1) },
+        Change::DropVersion { ino, version: 2 },
+        Change::SetPolicy { ino, pairs: vec![("replicas".to_owned(), "3".to_owned())] },
+    ]
+}
+
+fn manager_requests() -> Vec<ManagerRequest> {
+    use ManagerRequest as Q;
+    let (ino, session, client, id) = (Ino(7), SESSION, CLIENT, OpId([2; 16]));
+    let (benefactor, incarnation, load) = (BENEFACTOR, LIFE, load());
+    let mut requests = vec![
+        Q::Lookup { parent: Ino::ROOT, name: "app".to_owned() },
+        Q::GetAttr(ino),
+        Q::Resolve { path: "app/a.N0.T1".to_owned() },
+        Q::ReadDir { ino: Ino::ROOT, after: Some("app".to_owned()), limit: 1000 },
+        Q::ReadDir { ino: Ino::ROOT, after: None, limit: 1000 },
+        Q::ReadLink(ino),
+        Q::Space,
+    ];
+    requests.extend(changes().into_iter().map(|change| Q::Change { id, change }));
+    requests.extend([
+        Q::Versions(ino),
+        Q::OpenVersion { ino, version: Some(2) },
+        Q::OpenVersion { ino, version: None },
+        Q::Locate { chunks: vec![chunk(0xc1), chunk(0xc2)] },
+        Q::Benefactors,
+        Q::OpenSession { session, client, ino },
+        Q::Reserve { session, bytes: 64 << 20, avoid: vec![benefactor] },
+        Q::Known { session, chunks: vec![chunk(0xc1)] },
+        Q::Staged { session, chunks: vec![StagedChunk { chunk: chunk_ref(0xc1), at: vec![benefactor] }] },
+        Q::Commit { session, root: inline(), size: 0, mtime: -1, stored_bytes: 0, kept: Vec::new() },
+        Q::Commit { session, root: pieces(), size: 9, mtime: 1, stored_bytes: 8, kept: vec![chunk(0xc1)] },
+        Q::CloseSession { session, interrupted: true },
+        Q::KeepAlive(client),
+        Q::GetPolicy(ino),
+        Q::Sets(ino),
+        Q::Status,
+        Q::Collect { dry_run: true },
+        Q::Register { id: None, incarnation, address: "127.0.0.1:7100".to_owned(), pid: 4711, load },
+        Q::Inventory { id: benefactor, incarnation, first: true, last: false, blocks: vec![stored(0xc1)] },
+        Q::Heartbeat {
+            id: benefactor,
+            incarnation,
+            load,
+            put_sequence: 1 << 40,
+            added: vec![stored(0xc1)],
+            removed: vec![block(0xc2)],
+            damaged: 1,
+            copies_failed: vec![block(0xc3)],
+            copied_bytes: 1 << 20,
+        },
+    ]);
+    requests
+}
+
+fn manager_replies() -> Vec<ManagerReply> {
+    use ManagerReply as R;
+    let place = Location { benefactor: BENEFACTOR, fragment: BlockId::WHOLE };
+    let deletion = Command::Delete { blocks: vec![block(0xc1)], put_sequence: 1 << 40 };
+    let copy =
+        Command::Copy { block: block(0xc2), to: BenefactorId(6), address: "127.0.0.1:7101".to_owned() };
+    vec![
+        R::Done,
+        R::Entry(attr()),
+        R::Entries(vec![DirEntry { name: "a.N0.T1".to_owned(), attr: attr() }]),
+        R::Target("elsewhere".to_owned()),
+        R::Space(space()),
+        R::Versions(vec![version()]),
+        R::Version { info: Some(version()), root: Some(inline()) },
+        R::Version { info: None, root: None },
+        R::Locations(vec![ChunkLocations { at: vec![place], pending: false }, ChunkLocations::default()]),
+        R::Benefactors(vec![info()]),
+        R::Session { policy: Policy::default(), base: Some(version()), base_root: Some(pieces()) },
+        R::Stripe { benefactors: vec![info()], bytes: 64 << 20 },
+        R::Sessions(vec![SESSION]),
+        R::Policy(Policy::default()),
+        R::Sets(vec![set()]),
+        R::Status(status()),
+        R::Collected { chunks: 1, blocks: 2, bytes: 2 << 20 },
+        R::Registered { id: BENEFACTOR },
+        R::Commands(vec![deletion, copy, Command::SendInventory]),
+    ]
+}
+
+fn benefactor_requests() -> Vec<BenefactorRequest> {
+    use BenefactorRequest as Q;
+    let form = Form::plain(chunk(0xc1), 1 << 20);
+    let fragment = BlockId { fragment: 3, ..block(0xc1) };
+    let erasure = Some(Erasure { data: 4, parity: 2 });
+    let coded = Form { codec: 1, stored_id: chunk(0xd1), cipher: Some(1), erasure, ..form.clone() };
+    vec![
+        Q::Put { block: block(0xc1), form },
+        Q::Put { block: fragment, form: coded },
+        Q::Sync { incarnation: LIFE },
+        Q::Get { block: block(0xc1) },
+        Q::Has { blocks: vec![block(0xc1), fragment] },
+        Q::Verify { blocks: vec![block(0xc1)] },
+        Q::Status,
+    ]
+}
+
+fn benefactor_replies() -> Vec<BenefactorReply> {
+    use BenefactorReply as R;
+    vec![
+        R::Stored { incarnation: LIFE, known: false },
+        R::Durable,
+        R::Block { form: Form::plain(chunk(0xc1), 1 << 20) },
+        R::Present { incarnation: LIFE, present: vec![true, false] },
+        R::Verified { states: vec![BlockState::Intact, BlockState::Damaged, BlockState::Missing] },
+        R::Status(load()),
+    ]
+}
+
+/// The vectors of one type: each value as Rust prints it, and its bytes.
+fn vectors<T>(title: &str, messages: &[T]) -> String
+where
+    T: Encode<()> + for<'b> Decode<'b, ()> + PartialEq + Debug,
+{
+    let mut text = format!("## {title}\n");
+    for message in messages {
+        let bytes = cbor::encode(message);
+        assert_eq!(cbor::decode::<T>(&bytes).as_ref().ok(), Some(message));
+        let digits = bytes.iter().fold(String::new(), |mut digits, byte| {
+            write!(digits, "{byte:02x}").unwrap();
+            digits
+        });
+        write!(text, "\n{message:?}\n{digits}\n").unwrap();
+    }
+    text
+}
+
+/// The numbers of an enum's variants that the decoder knows, of those below 256.
+fn known_kinds<T: for<'b> Decode<'b, ()> + Debug>() -> BTreeSet<u8> {
+    let knows = |number: &u8| {
+        let message = [0x82, 0x18, *number, 0x80];
+        !cbor::decode::<T>(&message).is_err_and(|error| error.is_unknown_variant())
+    };
+    (0..=u8::MAX).filter(knows).collect()
+}
+
+fn kinds<T: Encode<()>>(messages: &[T]) -> BTreeSet<u8> {
+    let kind = |message: &T| {
+        let bytes = cbor::encode(message);
+        let mut decoder = minicbor::Decoder::new(&bytes);
+        decoder.array().unwrap();
+        decoder.u8().unwrap()
+    };
+    messages.iter().map(kind).collect()
+}
+
+#[test]
+fn messages_are_byte_for_byte_as_documented() {
+    let (role, pool) = (Role::Client, PoolId([1; 16]));
+    let hello = Hello { protocol: PROTOCOL, role, pool: None, token: vec![0xaa; 32] };
+    let text = [
+        vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), ..hello }]),
+        vectors("Welcome", &[Welcome { protocol: PROTOCOL, role: Role::Manager, pool }]),
+        vectors("Failure", &[Failure::new(ErrorCode::NotFound, "no `x`")]),
+        vectors("ManagerRequest", &manager_requests()),
+        vectors("ManagerReply", &manager_replies()),
+        vectors("BenefactorRequest", &benefactor_requests()),
+        vectors("BenefactorReply", &benefactor_replies()),
+    ]
+    .join("\n");
+    let (_, documented) = VECTORS.split_once("\n\n").unwrap();
+    if text != documented {
+        let place = std::env::temp_dir().join("protocol-vectors.txt");
+        std::fs::write(&place, &text).unwrap();
+        let differing = text.lines().zip(documented.lines()).find(|(made, written)| made != written);
+        panic!("the messages differ from the document, first in {differing:?}; all: {}", place.display());
+    }
+}
+
+#[test]
+fn every_kind_of_message_has_a_vector() {
+    assert_eq!(kinds(&manager_requests()), known_kinds::<ManagerRequest>());
+    assert_eq!(kinds(&changes()), known_kinds::<Change>());
+    assert_eq!(kinds(&manager_replies()), known_kinds::<ManagerReply>());
+    assert_eq!(kinds(&benefactor_requests()), known_kinds::<BenefactorRequest>());
+    assert_eq!(kinds(&benefactor_replies()), known_kinds::<BenefactorReply>());
+}
