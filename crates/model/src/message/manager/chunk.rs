@@ -1,0 +1,53 @@
+//! Chunks and where they are: as sessions stage them, as benefactors report them, as readers are told.
+
+use minicbor::{Decode, Encode};
+
+use crate::chunk_map::ChunkRef;
+use crate::id::{BenefactorId, BlockId};
+
+/// A chunk that a session stored.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct StagedChunk {
+    /// The chunk and its plain length.
+    #[n(0)]
+    pub chunk: ChunkRef,
+    /// Where it is.
+    #[n(1)]
+    pub at: Vec<BenefactorId>,
+}
+
+/// Where a chunk is.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct ChunkLocations {
+    /// Blocks of it; empty: the pool doesn't have it.
+    #[n(0)]
+    pub at: Vec<Location>,
+    /// Set while a benefactor that is expected back may still have it: ask again.
+    #[n(1)]
+    pub pending: bool,
+}
+
+/// A block at a benefactor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Location {
+    /// The benefactor.
+    #[n(0)]
+    pub benefactor: BenefactorId,
+    /// [`BlockId::WHOLE`] or the fragment.
+    #[n(1)]
+    pub fragment: u16,
+}
+
+/// A block as a benefactor reports it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct StoredBlock {
+    /// The block.
+    #[n(0)]
+    pub block: BlockId,
+    /// Plain length of its chunk, bytes.
+    #[n(1)]
+    pub plain_length: u32,
+    /// Bytes that it takes at the benefactor.
+    #[n(2)]
+    pub stored_length: u32,
+}

@@ -1,0 +1,122 @@
+//! The pool as a whole: its benefactors, its space, its state.
+
+use minicbor::{Decode, Encode};
+use serde::Serialize;
+
+use crate::id::BenefactorId;
+use crate::message::benefactor::BenefactorLoad;
+
+/// How a benefactor is seen by the manager.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
+#[cbor(index_only)]
+#[serde(rename_all = "lowercase")]
+pub enum BenefactorState {
+    /// Heartbeats arrive.
+    #[n(0)]
+    Online,
+    /// Known from before a restart of the manager, not heard of since.
+    #[n(1)]
+    Expected,
+    /// Heartbeats stopped.
+    #[n(2)]
+    Offline,
+    /// Heartbeats stopped so long ago that its blocks count as lost.
+    #[n(3)]
+    Lost,
+}
+
+/// A benefactor.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct BenefactorInfo {
+    /// Its number.
+    #[n(0)]
+    pub id: BenefactorId,
+    /// Where it serves, `host:port`.
+    #[n(1)]
+    pub address: String,
+    /// How it is seen.
+    #[n(2)]
+    pub state: BenefactorState,
+    /// Its space.
+    #[n(3)]
+    pub load: BenefactorLoad,
+    /// Its process id, for pools on one machine.
+    #[n(4)]
+    pub pid: u32,
+    /// Milliseconds since it was last heard of.
+    #[n(5)]
+    pub silent_ms: u64,
+}
+
+/// Space and counts of the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
+pub struct Space {
+    /// Donated by benefactors that are on-line, bytes.
+    #[n(0)]
+    pub donated_bytes: u64,
+    /// Used at benefactors that are on-line, bytes.
+    #[n(1)]
+    pub used_bytes: u64,
+    /// Free for new blocks, reservations taken off, bytes.
+    #[n(2)]
+    pub free_bytes: u64,
+    /// Reserved by sessions and not used yet, bytes.
+    #[n(3)]
+    pub reserved_bytes: u64,
+    /// Inodes.
+    #[n(4)]
+    pub inodes: u64,
+}
+
+/// State of the pool.
+#[derive(Clone, PartialEq, Debug, Default, Encode, Decode)]
+pub struct PoolStatus {
+    /// Process id of the manager.
+    #[n(0)]
+    pub manager_pid: u32,
+    /// Time since the manager started, milliseconds.
+    #[n(1)]
+    pub uptime_ms: u64,
+    /// The benefactors.
+    #[n(2)]
+    pub benefactors: Vec<BenefactorInfo>,
+    /// Space and counts.
+    #[n(3)]
+    pub space: Space,
+    /// Sessions open.
+    #[n(4)]
+    pub sessions: u64,
+    /// Versions committed and kept.
+    #[n(5)]
+    pub versions: u64,
+    /// Bytes of all kept versions as their readers see them.
+    #[n(6)]
+    pub logical_bytes: u64,
+    /// Plain bytes of all distinct chunks, replicas not counted.
+    #[n(7)]
+    pub unique_bytes: u64,
+    /// Bytes that blocks take at benefactors, replicas counted.
+    #[n(8)]
+    pub stored_bytes: u64,
+    /// Distinct chunks.
+    #[n(9)]
+    pub chunks: u64,
+    /// Live chunks with fewer replicas than their folder asks for.
+    #[n(10)]
+    pub chunks_at_risk: u64,
+    /// Live chunks of which no replica is on-line.
+    #[n(11)]
+    pub chunks_lost: u64,
+    /// Copies under way or planned.
+    #[n(12)]
+    pub repairs_pending: u64,
+    /// Copies made since the manager started, to complete or repair redundancy.
+    #[n(13)]
+    pub repairs_done: u64,
+    /// Damaged blocks found since the manager started.
+    #[n(14)]
+    pub damaged_found: u64,
+    /// Changes and commits made durable since the manager started.
+    #[n(15)]
+    pub commits: u64,
+}

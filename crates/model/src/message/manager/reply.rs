@@ -1,0 +1,106 @@
+//! The answers of a manager. Which request is answered by which stands with the requests.
+
+use minicbor::{Decode, Encode};
+
+use super::{Attr, BenefactorInfo, CheckpointSet, ChunkLocations, DirEntry, PoolStatus, Space, VersionInfo};
+use crate::chunk_map::MapRoot;
+use crate::id::{BenefactorId, SessionId};
+use crate::message::benefactor::Command;
+use crate::policy::Policy;
+
+/// An answer of the manager.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub enum ManagerReply {
+    /// It is done.
+    #[n(0)]
+    Done,
+    /// An inode.
+    #[n(1)]
+    Entry(#[n(0)] Attr),
+    /// Entries of a directory; fewer than asked for: the last ones.
+    #[n(2)]
+    Entries(#[n(0)] Vec<DirEntry>),
+    /// Target of a symbolic link.
+    #[n(3)]
+    Target(#[n(0)] String),
+    /// Space and counts.
+    #[n(4)]
+    Space(#[n(0)] Space),
+    /// Versions, oldest first.
+    #[n(5)]
+    Versions(#[n(0)] Vec<VersionInfo>),
+    /// A version and its map root; `None` for a file that was never committed.
+    #[n(6)]
+    Version {
+        /// What it is.
+        #[n(0)]
+        info: Option<VersionInfo>,
+        /// Where its map is.
+        #[n(1)]
+        root: Option<MapRoot>,
+    },
+    /// One entry per asked chunk, in order.
+    #[n(7)]
+    Locations(#[n(0)] Vec<ChunkLocations>),
+    /// The benefactors.
+    #[n(8)]
+    Benefactors(#[n(0)] Vec<BenefactorInfo>),
+    /// An open session.
+    #[n(9)]
+    Session {
+        /// What holds for it.
+        #[n(0)]
+        policy: Policy,
+        /// The newest version, on which the session builds.
+        #[n(1)]
+        base: Option<VersionInfo>,
+        /// Its map root.
+        #[n(2)]
+        base_root: Option<MapRoot>,
+    },
+    /// Space and where to use it.
+    #[n(10)]
+    Stripe {
+        /// Benefactors to take in turn, on-line ones only.
+        #[n(0)]
+        benefactors: Vec<BenefactorInfo>,
+        /// Space granted, bytes.
+        #[n(1)]
+        bytes: u64,
+    },
+    /// The client's sessions that the manager knows.
+    #[n(11)]
+    Sessions(#[n(0)] Vec<SessionId>),
+    /// A folder's policy.
+    #[n(12)]
+    Policy(#[n(0)] Policy),
+    /// Sets, newest timestep first.
+    #[n(13)]
+    Sets(#[n(0)] Vec<CheckpointSet>),
+    /// State of the pool.
+    #[n(14)]
+    Status(#[n(0)] PoolStatus),
+    /// What a collection removed or would remove.
+    #[n(15)]
+    Collected {
+        /// Chunks.
+        #[n(0)]
+        chunks: u64,
+        /// Blocks, that is chunks times replicas.
+        #[n(1)]
+        blocks: u64,
+        /// Their plain bytes, replicas counted.
+        #[n(2)]
+        bytes: u64,
+    },
+    /// A benefactor's number; it sends its inventory next.
+    #[n(16)]
+    Registered {
+        /// Its number.
+        #[n(0)]
+        id: BenefactorId,
+    },
+    /// What the benefactor should do.
+    #[n(17)]
+    Commands(#[n(0)] Vec<Command>),
+}

@@ -1,0 +1,269 @@
+//! The requests to a manager. Numbers in steps of ten, by subject, so that each has room to grow.
+
+use minicbor::{Decode, Encode};
+
+use super::{Change, StagedChunk, StoredBlock, TimeNs};
+use crate::chunk_map::MapRoot;
+use crate::id::{BenefactorId, BlockId, ChunkId, ClientId, Incarnation, Ino, OpId, SessionId};
+use crate::message::benefactor::BenefactorLoad;
+
+/// A request to the manager.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub enum ManagerRequest {
+    // --- namespace, reading
+    /// The entry `name` of a directory. Answered by `Entry`.
+    #[n(0)]
+    Lookup {
+        /// The directory.
+        #[n(0)]
+        parent: Ino,
+        /// The entry's name.
+        #[n(1)]
+        name: String,
+    },
+    /// An inode. Answered by `Entry`.
+    #[n(1)]
+    GetAttr(#[n(0)] Ino),
+    /// An inode by its path from the root. Answered by `Entry`.
+    #[n(2)]
+    Resolve {
+        /// Names joined by `/`.
+        #[n(0)]
+        path: String,
+    },
+    /// Entries of a directory in name order. Answered by `Entries`.
+    #[n(3)]
+    ReadDir {
+        /// The directory.
+        #[n(0)]
+        ino: Ino,
+        /// Only entries behind this name.
+        #[n(1)]
+        after: Option<String>,
+        /// Most entries in the answer, at most [`crate::limits::LIST_ENTRIES_MAX`].
+        #[n(2)]
+        limit: u32,
+    },
+    /// Target of a symbolic link. Answered by `Target`.
+    #[n(4)]
+    ReadLink(#[n(0)] Ino),
+    /// Space and counts of the pool. Answered by `Space`.
+    #[n(5)]
+    Space,
+
+    // --- namespace, changing
+    /// A change; repeated with the same id, it is answered as the first time. Answered by `Entry` or `Done`.
+    #[n(10)]
+    Change {
+        /// Identity of the change.
+        #[n(0)]
+        id: OpId,
+        /// What to do.
+        #[n(1)]
+        change: Change,
+    },
+
+    // --- versions
+    /// The versions of a file, oldest first. Answered by `Versions`.
+    #[n(20)]
+    Versions(#[n(0)] Ino),
+    /// One version with its map root; the newest if none is named. Answered by `Version`.
+    #[n(21)]
+    OpenVersion {
+        /// The file.
+        #[n(0)]
+        ino: Ino,
+        /// Its version number.
+        #[n(1)]
+        version: Option<u64>,
+    },
+    /// Where these chunks are. Answered by `Locations`.
+    #[n(22)]
+    Locate {
+        /// The chunks, at most [`crate::limits::LIST_ENTRIES_MAX`].
+        #[n(0)]
+        chunks: Vec<ChunkId>,
+    },
+    /// The benefactors of the pool. Answered by `Benefactors`.
+    #[n(23)]
+    Benefactors,
+
+    // --- sessions
+    /// Opens a session on a file, or opens it again after a restart of the manager. Answered by `Session`.
+    #[n(30)]
+    OpenSession {
+        /// The session.
+        #[n(0)]
+        session: SessionId,
+        /// The client that holds its lease.
+        #[n(1)]
+        client: ClientId,
+        /// The file.
+        #[n(2)]
+        ino: Ino,
+    },
+    /// Space for the session's next chunks, and a stripe to put them on. Answered by `Stripe`.
+    #[n(31)]
+    Reserve {
+        /// The session.
+        #[n(0)]
+        session: SessionId,
+        /// Space wanted beyond what is reserved and unused, bytes (times replicas).
+        #[n(1)]
+        bytes: u64,
+        /// Benefactors that just failed this client; the stripe leaves them out.
+        #[n(2)]
+        avoid: Vec<BenefactorId>,
+    },
+    /// Which of these chunks does the pool have? Those are pinned for the session: they stay until it ends. Answered by
+    /// `Locations`.
+    #[n(32)]
+    Known {
+        /// The session.
+        #[n(0)]
+        session: SessionId,
+        /// The chunks, at most [`crate::limits::LIST_ENTRIES_MAX`].
+        #[n(1)]
+        chunks: Vec<ChunkId>,
+    },
+    /// Chunks that the session stored, reported at the latest before the commit, and every few seconds. Answered by
+    /// `Done`.
+    #[n(33)]
+    Staged {
+        /// The session.
+        #[n(0)]
+        session: SessionId,
+        /// The chunks with where they are durable or, before the commit, stored.
+        #[n(1)]
+        chunks: Vec<StagedChunk>,
+    },
+    /// The session's content becomes the newest version, in one step (I2). Every chunk of the map must be staged,
+    /// pinned or part of the base version, and durable. Repeated commits of one session replace each other's version.
+    /// Answered by `Version`.
+    #[n(34)]
+    Commit {
+        /// The session.
+        #[n(0)]
+        session: SessionId,
+        /// The map.
+        #[n(1)]
+        root: MapRoot,
+        /// Size of the file, bytes.
+        #[n(2)]
+        size: u64,
+        /// Its modification time.
+        #[n(3)]
+        mtime: TimeNs,
+        /// Bytes that the session sent to benefactors, not counting replicas.
+        #[n(4)]
+        stored_bytes: u64,
+        /// The names of all distinct chunks that the map refers to, its own pieces included, that were neither staged
+        /// nor pinned in this session: chunks kept from the base version.
+        #[n(5)]
+        kept: Vec<ChunkId>,
+    },
+    /// Ends a session. Its last commit counts as finished; without a commit nothing happened. Answered by `Done`.
+    #[n(35)]
+    CloseSession {
+        /// The session.
+        #[n(0)]
+        session: SessionId,
+        /// The writer was killed: what was committed may be torn and never makes a set complete.
+        #[n(1)]
+        interrupted: bool,
+    },
+    /// A sign of life; keeps the client's sessions. Answered by `Sessions` with those that the manager knows.
+    #[n(36)]
+    KeepAlive(#[n(0)] ClientId),
+
+    // --- folders
+    /// The policy that holds for a file or directory. Answered by `Policy`.
+    #[n(40)]
+    GetPolicy(#[n(0)] Ino),
+    /// The checkpoint sets of an application's folder, newest timestep first. Answered by `Sets`.
+    #[n(41)]
+    Sets(#[n(0)] Ino),
+
+    // --- care
+    /// State of the pool. Answered by `Status`.
+    #[n(50)]
+    Status,
+    /// Removes chunks that nothing refers to, or says which. Answered by `Collected`.
+    #[n(51)]
+    Collect {
+        /// Only say what would go.
+        #[n(0)]
+        dry_run: bool,
+    },
+
+    // --- benefactors
+    /// A benefactor starts or was forgotten. Answered by `Registered`.
+    #[n(60)]
+    Register {
+        /// Its number, if it has one from an earlier registration.
+        #[n(0)]
+        id: Option<BenefactorId>,
+        /// Its present life.
+        #[n(1)]
+        incarnation: Incarnation,
+        /// Where it serves, `host:port`.
+        #[n(2)]
+        address: String,
+        /// Its process id, for pools on one machine.
+        #[n(3)]
+        pid: u32,
+        /// Its space.
+        #[n(4)]
+        load: BenefactorLoad,
+    },
+    /// A part of a full inventory. Answered by `Done`.
+    #[n(61)]
+    Inventory {
+        /// Whose.
+        #[n(0)]
+        id: BenefactorId,
+        /// Its present life.
+        #[n(1)]
+        incarnation: Incarnation,
+        /// Whether this is the first part.
+        #[n(2)]
+        first: bool,
+        /// Whether this is the last part.
+        #[n(3)]
+        last: bool,
+        /// The blocks of this part.
+        #[n(4)]
+        blocks: Vec<StoredBlock>,
+    },
+    /// A sign of life with what changed since the last. Answered by `Commands`.
+    #[n(62)]
+    Heartbeat {
+        /// Whose.
+        #[n(0)]
+        id: BenefactorId,
+        /// Its present life.
+        #[n(1)]
+        incarnation: Incarnation,
+        /// Its space.
+        #[n(2)]
+        load: BenefactorLoad,
+        /// Sequence number of its last put.
+        #[n(3)]
+        put_sequence: u64,
+        /// Blocks that became durable.
+        #[n(4)]
+        added: Vec<StoredBlock>,
+        /// Blocks that were removed or found damaged.
+        #[n(5)]
+        removed: Vec<BlockId>,
+        /// How many of `removed` were damaged.
+        #[n(6)]
+        damaged: u32,
+        /// Copies that failed since the last heartbeat: to be planned anew.
+        #[n(7)]
+        copies_failed: Vec<BlockId>,
+        /// Bytes copied to other benefactors since the last heartbeat.
+        #[n(8)]
+        copied_bytes: u64,
+    },
+}

@@ -1,0 +1,103 @@
+//! Versions of files and the checkpoint sets that they make.
+
+use minicbor::{Decode, Encode};
+use serde::Serialize;
+
+use super::{TimeNs, ino};
+use crate::id::Ino;
+
+/// How far a version got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
+#[cbor(index_only)]
+#[serde(rename_all = "lowercase")]
+pub enum VersionState {
+    /// Committed, while its writer still has the file open (after `fsync`, or a duplicate descriptor was closed).
+    #[n(0)]
+    Open,
+    /// Its writer closed the file.
+    #[n(1)]
+    Closed,
+    /// Its writer was killed, or its mount went away with the file open: the content may be torn.
+    #[n(2)]
+    Interrupted,
+}
+
+/// What is known of a version.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
+pub struct VersionInfo {
+    /// Its number: 1 for the first of a file, then rising, gaps possible.
+    #[n(0)]
+    pub version: u64,
+    /// Size of the file, bytes.
+    #[n(1)]
+    pub size: u64,
+    /// Modification time that the writer gave it.
+    #[n(2)]
+    pub mtime: TimeNs,
+    /// When it was committed.
+    #[n(3)]
+    pub committed_at: TimeNs,
+    /// How far it got.
+    #[n(4)]
+    pub state: VersionState,
+    /// Bytes that were new to the pool, replicas not counted.
+    #[n(5)]
+    pub stored_bytes: u64,
+}
+
+/// A member of a checkpoint set: one file of one timestep.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
+pub struct SetMember {
+    /// Path below the application's folder.
+    #[n(0)]
+    pub name: String,
+    /// Its rank, if the pattern has one.
+    #[n(1)]
+    pub rank: Option<u64>,
+    /// The file.
+    #[n(2)]
+    #[serde(serialize_with = "ino")]
+    pub ino: Ino,
+    /// The version that belongs to the set.
+    #[n(3)]
+    pub version: u64,
+    /// Its size, bytes.
+    #[n(4)]
+    pub bytes: u64,
+}
+
+/// Whether a set can be restarted from, as far as the namespace tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
+#[cbor(index_only)]
+#[serde(rename_all = "lowercase")]
+pub enum SetState {
+    /// All members are committed and closed.
+    #[n(0)]
+    Complete,
+    /// A member is missing, open or was interrupted.
+    #[n(1)]
+    Incomplete,
+    /// Nothing says how many ranks there are: no earlier set, none declared.
+    #[n(2)]
+    Unknown,
+}
+
+/// The files of one timestep (I5).
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
+pub struct CheckpointSet {
+    /// The timestep.
+    #[n(0)]
+    pub timestep: u64,
+    /// Whether it can be restarted from.
+    #[n(1)]
+    pub state: SetState,
+    /// Why it can't, for people; empty if it can.
+    #[n(2)]
+    pub reason: String,
+    /// Its members by name.
+    #[n(3)]
+    pub members: Vec<SetMember>,
+    /// When its last member was committed.
+    #[n(4)]
+    pub committed_at: TimeNs,
+}
