@@ -55,7 +55,7 @@ fn server(directory: &Path) {
             Arc::clone(&buffers),
             Incarnation(1),
         );
-        let host = Host { role: Role::Benefactor, pool: POOL, token: TOKEN.to_vec() };
+        let host = Host::new(Role::Benefactor, POOL, TOKEN.to_vec());
         let end = tokio::task::spawn_blocking(|| {
             let _ = std::io::stdin().read(&mut [0]);
         });

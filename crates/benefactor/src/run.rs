@@ -132,7 +132,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     let benefactor = Benefactor::new(store, Arc::clone(&buffers), Incarnation(random()?));
     write_address(&address_file, address)?;
     let (leaving, left) = watch::channel(());
-    let host = Host { role: Role::Benefactor, pool, token: config.token.clone() };
+    let host = Host::new(Role::Benefactor, pool, config.token.clone());
     let serving = tokio::spawn(serve(listener, host, Arc::clone(&benefactor), buffers, until_dropped(left)));
     let mut background = start_background(&config, &benefactor, pool, address, directory);
     stop.await;

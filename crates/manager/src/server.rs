@@ -83,7 +83,7 @@ impl Manager {
         let listener = listen(&config.listen).await?;
         let address = listener.local_addr().map_err(|error| refuse(&config.listen, error))?;
         let (owner, ended) = Owner::start(core, store);
-        let host = Host { role: Role::Manager, pool, token: config.token };
+        let host = Host::new(Role::Manager, pool, config.token);
         Ok(Self { listener, address, host, owner, ended, _directory: directory })
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use minicbor::{Decode, Encode};
 use parking_lot::Mutex;
+use rustix::net::sockopt;
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
 use tokio::io::AsyncWriteExt;
@@ -21,11 +22,15 @@ use tokio::time::timeout;
 
 use crate::buffer::{Buffer, BufferPool};
 use crate::frame::{self, Head, Kind};
+use crate::patience::{PATIENCE, Patient};
 
 /// Time for connecting and for the handshake: a host that takes longer is as good as gone.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Frames waiting for the socket; calls beyond wait before they are encoded.
 const OUTGOING_MAX: usize = 16;
+/// Period in which a server must take some of a request. Longer than [`PATIENCE`]: a server waits for its disk before it
+/// reads on, and calls have limits of their own; a server that is stopped must not keep the memory of its requests.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Who a process is to the others of its pool.
 #[derive(Clone, Debug)]
@@ -113,14 +118,13 @@ impl Connection {
         buffers: &Arc<BufferPool>,
     ) -> Result<Self, CallError> {
         let connect = |cause: String| CallError::Connect { address: address.to_owned(), cause };
-        let opened = timeout(CONNECT_TIMEOUT, handshake(address, identity, buffers)).await;
-        let (stream, pool) = match opened {
+        let opened = timeout(CONNECT_TIMEOUT, handshake(address, identity)).await;
+        let (reader, writer, pool) = match opened {
             Ok(Ok(opened)) => opened,
             Ok(Err(HandshakeError::Refused(failure))) => return Err(failure.into()),
             Ok(Err(HandshakeError::Io(error))) => return Err(connect(error.to_string())),
             Err(_) => return Err(connect(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()))),
         };
-        let (reader, writer) = stream.into_split();
         let (outgoing, queue) = mpsc::channel(OUTGOING_MAX);
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         tokio::spawn(write_all(writer, queue, Arc::clone(&pending)));
@@ -212,23 +216,23 @@ impl From<io::Error> for HandshakeError {
     }
 }
 
-async fn handshake(
-    address: &str,
-    identity: &Identity,
-    buffers: &Arc<BufferPool>,
-) -> Result<(TcpStream, PoolId), HandshakeError> {
-    let mut stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
+type Opened = (Patient<OwnedReadHalf>, Patient<OwnedWriteHalf>, PoolId);
+
+async fn handshake(address: &str, identity: &Identity) -> Result<Opened, HandshakeError> {
+    let stream = TcpStream::connect(address).await?;
+    prepare(&stream)?;
+    let (reader, writer) = stream.into_split();
+    let (mut reader, mut writer) = (Patient::new(reader, PATIENCE), Patient::new(writer, REQUEST_PATIENCE));
     let hello =
         Hello { protocol: PROTOCOL, role: identity.role, pool: identity.pool, token: identity.token.clone() };
     let bytes = frame::encode(&Head { kind: Kind::Request, id: 0 }, &cbor::encode(&hello), 0)?;
-    stream.write_all(&bytes).await?;
-    let (head, body, _) = frame::read(&mut stream, buffers).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    write_frame(&mut writer, &bytes, &Bytes::new()).await?;
+    let (head, body) = frame::read_greeting(&mut reader).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let garbled =
         |error: minicbor::decode::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
     match head.kind {
         Kind::Failure => Err(HandshakeError::Refused(cbor::decode(&body).map_err(garbled)?)),
-        _ => Ok((stream, cbor::decode::<Welcome>(&body).map_err(garbled)?.pool)),
+        _ => Ok((reader, writer, cbor::decode::<Welcome>(&body).map_err(garbled)?.pool)),
     }
 }
 
@@ -238,8 +242,19 @@ impl From<io::ErrorKind> for HandshakeError {
     }
 }
 
+/// Sets what holds for every connection: small frames leave at once, and a host that vanished is noticed also while
+/// nothing is under way.
+pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
+    /// Silence after which the peer's host is asked whether it is there, and the time between two such questions.
+    const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE.0)?;
+    Ok(sockopt::set_tcp_keepintvl(stream, KEEPALIVE.1)?)
+}
+
 async fn write_all(
-    mut writer: OwnedWriteHalf,
+    mut writer: Patient<OwnedWriteHalf>,
     mut queue: mpsc::Receiver<(Vec<u8>, Bytes)>,
     pending: Pending,
 ) {
@@ -253,11 +268,16 @@ async fn write_all(
 }
 
 /// Writes a frame: head and body, then the payload.
-pub(crate) async fn write_frame(writer: &mut OwnedWriteHalf, head: &[u8], payload: &Bytes) -> io::Result<()> {
+pub(crate) async fn write_frame(
+    writer: &mut Patient<OwnedWriteHalf>,
+    head: &[u8],
+    payload: &Bytes,
+) -> io::Result<()> {
+    writer.begin();
     writer.write_all_buf(&mut bytes::Buf::chain(head, payload.as_ref())).await
 }
 
-async fn read_all(mut reader: OwnedReadHalf, buffers: Arc<BufferPool>, pending: Pending) {
+async fn read_all(mut reader: Patient<OwnedReadHalf>, buffers: Arc<BufferPool>, pending: Pending) {
     loop {
         match frame::read(&mut reader, &buffers).await {
             Ok(Some((head, body, payload))) => deliver(&pending, &head, body, payload),

@@ -19,11 +19,15 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::buffer::{Buffer, BufferPool};
+use crate::patience::Patient;
 use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
 
 const MAGIC: [u8; 4] = *b"SCK1";
 /// Length of a frame's head, bytes.
 pub const HEAD_BYTES: usize = 32;
+/// Longest body of a greeting, bytes, and of its answer: identities take less than a hundred, a refusal is a sentence.
+/// What a stranger can make a server keep is this much, and no buffer for a payload.
+pub const GREETING_BYTES_MAX: usize = 1024;
 
 /// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,31 +74,59 @@ fn check(head: &[u8], body: &[u8]) -> [u8; 8] {
 }
 
 /// Reads one frame; the payload goes into a buffer of `pool`. `None` at the end of the stream between two frames.
-pub async fn read(
-    stream: &mut (impl AsyncRead + Unpin),
+pub(crate) async fn read(
+    stream: &mut Patient<impl AsyncRead + Unpin>,
     pool: &Arc<BufferPool>,
 ) -> io::Result<Option<(Head, Vec<u8>, Buffer)>> {
+    let Some((parsed, body)) = read_body(stream, BODY_BYTES_MAX, BLOCK_BYTES_MAX).await? else {
+        return Ok(None);
+    };
+    let mut payload = pool.take(parsed.payload_length).await;
+    // Waiting for memory was not the peer's doing.
+    stream.begin();
+    stream.read_exact(&mut payload).await?;
+    stream.finish();
+    Ok(Some((parsed.head, body, payload)))
+}
+
+/// Reads a greeting or its answer: a small frame without a payload, from a peer that is not known yet.
+pub(crate) async fn read_greeting(
+    stream: &mut Patient<impl AsyncRead + Unpin>,
+) -> io::Result<Option<(Head, Vec<u8>)>> {
+    let read = read_body(stream, GREETING_BYTES_MAX, 0).await?;
+    stream.finish();
+    Ok(read.map(|(parsed, body)| (parsed.head, body)))
+}
+
+/// Reads head and body, and verifies them; no memory is taken for more than the limits.
+async fn read_body(
+    stream: &mut Patient<impl AsyncRead + Unpin>,
+    body_bytes_max: usize,
+    payload_bytes_max: usize,
+) -> io::Result<Option<(Parsed, Vec<u8>)>> {
     let mut raw = [0; HEAD_BYTES];
     if !fill_or_end(stream, &mut raw).await? {
         return Ok(None);
     }
     let parsed = parse(&raw)?;
+    if parsed.body_length > body_bytes_max || parsed.payload_length > payload_bytes_max {
+        return Err(garbled("it is longer than a frame may be here"));
+    }
     let mut body = vec![0; parsed.body_length];
     stream.read_exact(&mut body).await?;
     let [checked @ .., _, _, _, _, _, _, _, _] = &raw;
     if check(checked, &body) != parsed.check {
         return Err(garbled("its check doesn't match"));
     }
-    let mut payload = pool.take(parsed.payload_length).await;
-    stream.read_exact(&mut payload).await?;
-    Ok(Some((parsed.head, body, payload)))
+    Ok(Some((parsed, body)))
 }
 
-async fn fill_or_end(stream: &mut (impl AsyncRead + Unpin), raw: &mut [u8]) -> io::Result<bool> {
+async fn fill_or_end(stream: &mut Patient<impl AsyncRead + Unpin>, raw: &mut [u8]) -> io::Result<bool> {
     let got = stream.read(raw).await?;
     if got == 0 {
         return Ok(false);
     }
+    stream.begin();
     let rest = raw.get_mut(got..).unwrap_or(&mut []);
     stream.read_exact(rest).await?;
     Ok(true)
@@ -125,9 +157,6 @@ fn parse(raw: &[u8; HEAD_BYTES]) -> io::Result<Parsed> {
     };
     let (body_length, payload_length) =
         (u32::from_le_bytes(*body) as usize, u32::from_le_bytes(*payload) as usize);
-    if body_length > BODY_BYTES_MAX || payload_length > BLOCK_BYTES_MAX {
-        return Err(garbled("it is longer than a frame may be"));
-    }
     Ok(Parsed {
         head: Head { kind, id: u64::from_le_bytes(*id) },
         body_length,
@@ -143,10 +172,18 @@ fn garbled(why: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::patience::PATIENCE;
 
-    fn read_all(mut bytes: &[u8]) -> io::Result<Option<(Head, Vec<u8>, Buffer)>> {
+    fn read_all(bytes: &[u8]) -> io::Result<Option<(Head, Vec<u8>, Buffer)>> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(read(&mut bytes, &BufferPool::new(1 << 20)))
+        runtime.block_on(read(&mut Patient::new(bytes, PATIENCE), &BufferPool::new(1 << 20)))
+    }
+
+    #[test]
+    fn the_frame_in_the_document_is_what_is_sent() {
+        let bytes = encode(&Head { kind: Kind::Request, id: 1 }, &[0x82, 0x05, 0x80], 0).unwrap();
+        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(include_str!("../../../docs/PROTOCOL.md").contains(&format!("`{digits}`")), "{digits}");
     }
 
     #[test]

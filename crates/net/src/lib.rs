@@ -7,6 +7,7 @@ pub mod buffer;
 pub mod connection;
 pub mod data_dir;
 pub mod frame;
+pub mod patience;
 pub mod server;
 
 pub use buffer::{Buffer, BufferPool};

@@ -12,12 +12,13 @@ use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
 use crate::buffer::{Buffer, BufferPool};
-use crate::connection::write_frame;
+use crate::connection::{prepare, write_frame};
 use crate::frame::{self, Head, Kind};
+use crate::patience::{PATIENCE, Patient};
 
 /// Time that a caller has for its greeting: connections that stay silent are closed.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,6 +51,15 @@ pub struct Host {
     pub pool: PoolId,
     /// The pool's shared token; callers must show the same.
     pub token: Vec<u8>,
+    /// How long a caller may stop within a frame, see [`crate::patience`].
+    pub patience: Duration,
+}
+
+impl Host {
+    /// A host with the patience of the protocol.
+    pub fn new(role: Role, pool: PoolId, token: Vec<u8>) -> Self {
+        Self { role, pool, token, patience: PATIENCE }
+    }
 }
 
 /// Serves `listener` until `stop` resolves; then no new connections are taken and the running ones are dropped.
@@ -89,10 +99,11 @@ async fn converse<S: Service>(
     service: Arc<S>,
     buffers: Arc<BufferPool>,
 ) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let (mut reader, mut writer) = stream.into_split();
-    let greeting = timeout(HANDSHAKE_TIMEOUT, frame::read(&mut reader, &buffers)).await;
-    let Some((head, body, _)) = greeting.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
+    prepare(&stream)?;
+    let (reader, writer) = stream.into_split();
+    let (mut reader, mut writer) = (Patient::new(reader, host.patience), Patient::new(writer, host.patience));
+    let greeting = timeout(HANDSHAKE_TIMEOUT, frame::read_greeting(&mut reader)).await;
+    let Some((head, body)) = greeting.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
     let answer = welcome(host, &body);
     let refused = answer.is_err();
     write_frame(&mut writer, &encode_answer(head.id, answer)?, &Bytes::new()).await?;
@@ -102,9 +113,9 @@ async fn converse<S: Service>(
     let (answers, queue) = mpsc::channel(REQUESTS_IN_FLIGHT_MAX);
     let writing = write_answers(writer, queue);
     let reading = read_requests(reader, service, buffers, answers);
-    // Reading ends first when the peer goes; writing ends when all running requests have dropped their senders.
-    let (read, written) = tokio::join!(reading, writing);
-    read.and(written)
+    // Reading ends first when the peer goes; writing ends when all running requests have dropped their senders. Who
+    // takes no answers any more is asked nothing more either.
+    tokio::try_join!(reading, writing).map(|_| ())
 }
 
 fn welcome(host: &Host, body: &[u8]) -> Result<Welcome, Failure> {
@@ -135,10 +146,12 @@ fn encode_answer<R: Encode<()>>(id: u64, answer: Result<R, Failure>) -> io::Resu
     }
 }
 
-type Answer = (Vec<u8>, Bytes);
+/// Head and body, payload, and the request's place: given up only when the answer is on its way, so that a caller that
+/// sends and never reads comes to a halt.
+type Answer = (Vec<u8>, Bytes, OwnedSemaphorePermit);
 
 async fn read_requests<S: Service>(
-    mut reader: OwnedReadHalf,
+    mut reader: Patient<OwnedReadHalf>,
     service: Arc<S>,
     buffers: Arc<BufferPool>,
     answers: mpsc::Sender<Answer>,
@@ -149,10 +162,9 @@ async fn read_requests<S: Service>(
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { break };
         let (service, answers) = (Arc::clone(&service), answers.clone());
         running.spawn(async move {
-            let answer = answer(&*service, head.id, &body, payload).await;
+            let (head, payload) = answer(&*service, head.id, &body, payload).await;
             // A peer that went away needs no answer.
-            let _ = answers.send(answer).await;
-            drop(place);
+            let _ = answers.send((head, payload, place)).await;
         });
         while running.try_join_next().is_some() {}
     }
@@ -161,7 +173,7 @@ async fn read_requests<S: Service>(
     Ok(())
 }
 
-async fn answer<S: Service>(service: &S, id: u64, body: &[u8], payload: Buffer) -> Answer {
+async fn answer<S: Service>(service: &S, id: u64, body: &[u8], payload: Buffer) -> (Vec<u8>, Bytes) {
     let answered = match cbor::decode::<S::Request>(body) {
         Ok(request) => service.handle(request, payload).await,
         Err(error) => Err(Failure::new(
@@ -182,12 +194,13 @@ async fn answer<S: Service>(service: &S, id: u64, body: &[u8], payload: Buffer) 
     })
 }
 
-async fn write_answers(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Answer>) -> io::Result<()> {
-    let mut failed = None;
-    while let Some((head, payload)) = queue.recv().await {
-        if failed.is_none() {
-            failed = write_frame(&mut writer, &head, &payload).await.err();
-        }
+async fn write_answers(
+    mut writer: Patient<OwnedWriteHalf>,
+    mut queue: mpsc::Receiver<Answer>,
+) -> io::Result<()> {
+    while let Some((head, payload, place)) = queue.recv().await {
+        write_frame(&mut writer, &head, &payload).await?;
+        drop(place);
     }
-    failed.map_or(Ok(()), Err)
+    Ok(())
 }

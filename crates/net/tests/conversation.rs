@@ -34,7 +34,7 @@ async fn start() -> (SocketAddr, Arc<BufferPool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let buffers = BufferPool::new(64 << 20);
-    let host = Host { role: Role::Manager, pool: PoolId([1; 16]), token: b"secret".to_vec() };
+    let host = Host::new(Role::Manager, PoolId([1; 16]), b"secret".to_vec());
     tokio::spawn(serve(listener, host, Arc::new(Echo), Arc::clone(&buffers), std::future::pending()));
     (address, buffers)
 }

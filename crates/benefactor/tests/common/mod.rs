@@ -75,7 +75,7 @@ impl Manager {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let manager = Arc::new(Self { told: Mutex::default(), address });
-        let host = Host { role: Role::Manager, pool: POOL, token: TOKEN.to_vec() };
+        let host = Host::new(Role::Manager, POOL, TOKEN.to_vec());
         let answers = Arc::new(Answers(Arc::clone(&manager)));
         tokio::spawn(serve(listener, host, answers, BufferPool::new(1 << 20), std::future::pending()));
         manager
