@@ -105,7 +105,7 @@ impl Link {
     }
 
     async fn send_inventory(&self, connection: &Connection, id: BenefactorId) -> Result<(), CallError> {
-        self.benefactor.sync().await?;
+        self.sync().await;
         let store = Arc::clone(self.benefactor.store());
         let all = blocking(move || store.inventory()).await?;
         let parts: Vec<&[_]> = match all.is_empty() {
@@ -126,14 +126,19 @@ impl Link {
         Ok(())
     }
 
-    async fn beat(&self, connection: &Connection, id: BenefactorId) -> Result<Vec<Command>, CallError> {
-        let store = self.benefactor.store();
-        if store.is_unsynced()
+    /// Makes durable what is stored. A disk that fails has said so in the log; the load that is reported next has no free
+    /// space any more, and blocks that are not durable are not reported.
+    async fn sync(&self) {
+        if self.benefactor.store().is_unsynced()
             && let Err(error) = self.benefactor.sync().await
         {
-            // The load that is reported next has no free space any more.
-            tracing::error!(%error, "stored blocks can't be made durable");
+            tracing::debug!(%error, "stored blocks can't be made durable");
         }
+    }
+
+    async fn beat(&self, connection: &Connection, id: BenefactorId) -> Result<Vec<Command>, CallError> {
+        self.sync().await;
+        let store = self.benefactor.store();
         let (put_sequence, changes) = store.take_changes();
         let Some(changes) = changes else {
             return Ok(vec![Command::SendInventory]);

@@ -319,3 +319,33 @@ fn many_threads_store_one_block_once() {
     drop(store);
     assert_eq!(open(place.path()).load().blocks, 50);
 }
+
+#[test]
+fn after_a_failed_sync_nothing_more_is_stored_and_reads_go_on() {
+    let place = tempfile::tempdir().unwrap();
+    let (directory, away) = (place.path().join("segments"), place.path().join("away"));
+    let store = open(&directory);
+    let [durable, doubtful, late] = [1, 2, 3].map(|seed| content(seed, 60_000));
+    put(&store, &durable).unwrap();
+    store.sync().unwrap();
+    // Its segment is a new one, whose name can't be made durable while the directory is away.
+    put(&store, &doubtful).unwrap();
+    std::fs::rename(&directory, &away).unwrap();
+    let failure = store.sync().unwrap_err();
+    assert!(failure.to_string().contains("can't make durable"), "{failure}");
+    std::fs::rename(&away, &directory).unwrap();
+    for refused in [put(&store, &late).map(|_| ()), store.sync()] {
+        assert!(matches!(&refused, Err(StoreError::Poisoned(_))), "{refused:?}");
+    }
+    assert_eq!(store.load().free_bytes, 0);
+    for bytes in [&durable, &doubtful] {
+        assert!(get(&store, block_of(bytes)).unwrap() == *bytes);
+    }
+    let reported: Vec<BlockId> = store.inventory().iter().map(|stored| stored.block).collect();
+    assert_eq!(reported, [block_of(&durable)], "what may not be durable is not reported");
+    drop(store);
+    let store = open(&directory);
+    assert!(get(&store, block_of(&durable)).unwrap() == durable);
+    put(&store, &late).unwrap();
+    store.sync().unwrap();
+}

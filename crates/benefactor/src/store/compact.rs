@@ -55,8 +55,7 @@ impl Store {
         buffer.set_len(length);
         let (copy, target) = self.reserve(record.block, form, record.stored_length)?;
         if let Err(cause) = write(&target, &copy, &mut buffer) {
-            self.give_up(&copy);
-            return Err(io_error("write a block to", target.path(), cause));
+            return Err(self.give_up(&copy, &target, cause));
         }
         self.finish_move(record, &copy);
         Ok(record.span())

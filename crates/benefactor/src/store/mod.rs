@@ -7,6 +7,7 @@
 
 mod compact;
 pub mod disk;
+mod error;
 mod index;
 mod record;
 mod recover;
@@ -14,18 +15,21 @@ mod remove;
 mod scrub;
 mod segment;
 mod space;
+mod sync;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use stdchk_model::message::benefactor::{BenefactorLoad, Form};
 use stdchk_model::message::manager::StoredBlock;
-use stdchk_model::{BlockId, ChunkId, ErrorCode, Failure};
+use stdchk_model::{BlockId, ChunkId};
 use stdchk_net::Buffer;
 
+pub use error::StoreError;
+use error::io_error;
 pub use index::Changes;
 use index::Index;
 use record::{HEADER_BYTES, Key, Kind, Place, Record, payload_start, span};
@@ -33,66 +37,11 @@ pub use recover::Recovered;
 pub use scrub::Cursor;
 use segment::{FIRST_RECORD, Segment};
 pub use space::{Donation, NoRoom};
+use sync::{At, Trouble};
 
 /// Length at which a segment is full, bytes: small enough to be verified in a moment after a crash and to be rewritten
 /// where holes can't be made, large enough that opening files costs nothing.
 pub const SEGMENT_BYTES: u64 = 256 << 20;
-
-/// Why the store did not do what it was asked.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The payload is not what its name says.
-    #[error("the bytes sent for block {block:?} don't match their name: {why}; send them again")]
-    Mismatch {
-        /// The block.
-        block: BlockId,
-        /// What doesn't match.
-        why: &'static str,
-    },
-    /// The donation or the owner's floor is reached.
-    #[error("no room for {needed} bytes: {0}", needed = needed(.0))]
-    NoRoom(#[from] NoRoom),
-    /// No such block here.
-    #[error("block {0:?} is not here: ask the manager for its locations again")]
-    Missing(BlockId),
-    /// The block's bytes don't match their name; it was set aside.
-    #[error("block {0:?} was found damaged and set aside: read it from another benefactor")]
-    Damaged(BlockId),
-    /// A sync failed before; what the disk holds is not known any more.
-    #[error("the disk failed ({0}); nothing more is stored until the benefactor is restarted")]
-    Poisoned(String),
-    /// The system refused something.
-    #[error("can't {action} {path}: {cause}")]
-    Io {
-        /// What was being done.
-        action: &'static str,
-        /// To what.
-        path: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
-}
-
-fn needed(no_room: &NoRoom) -> u64 {
-    match no_room {
-        NoRoom::Donation { needed, .. } | NoRoom::Floor { needed, .. } => *needed,
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        let code = match &error {
-            StoreError::Mismatch { .. } => ErrorCode::Invalid,
-            StoreError::NoRoom(_) => ErrorCode::NoSpace,
-            StoreError::Missing(_) => ErrorCode::NotFound,
-            StoreError::Damaged(_) => ErrorCode::Damaged,
-            StoreError::Poisoned(_) => ErrorCode::Internal,
-            StoreError::Io { cause, .. } if cause.kind() == io::ErrorKind::StorageFull => ErrorCode::NoSpace,
-            StoreError::Io { .. } => ErrorCode::Internal,
-        };
-        Self::new(code, error.to_string())
-    }
-}
 
 /// A block found in the index, ready to be read.
 #[derive(Clone, Debug)]
@@ -136,7 +85,8 @@ struct State {
     used: u64,
     in_flight: u64,
     names_unsynced: bool,
-    poisoned: Option<String>,
+    /// Why nothing more is stored, once the disk has failed.
+    trouble: Option<Trouble>,
 }
 
 impl State {
@@ -147,15 +97,6 @@ impl State {
         holder.used -= counted;
         self.used = self.used.saturating_sub(counted);
     }
-}
-
-/// What one sync covers.
-struct PendingSync {
-    ticket: u64,
-    fresh: Vec<BlockId>,
-    /// The files to sync, each with whether nothing more will be written to it.
-    segments: Vec<(Arc<Segment>, bool)>,
-    names: bool,
 }
 
 /// A chunk store in one directory.
@@ -187,10 +128,7 @@ impl Store {
         let written = write(&segment, &record, payload);
         match written {
             Ok(()) => self.finish(&record),
-            Err(cause) => {
-                self.give_up(&record);
-                Err(io_error("write a block to", segment.path(), cause))
-            }
+            Err(cause) => Err(self.give_up(&record, &segment, cause)),
         }
     }
 
@@ -208,8 +146,8 @@ impl Store {
         let available = self.available()?;
         let needed = span(stored_length);
         let mut state = self.state.lock();
-        if let Some(cause) = &state.poisoned {
-            return Err(StoreError::Poisoned(cause.clone()));
+        if let Some(trouble) = &state.trouble {
+            return Err(trouble.error());
         }
         // What is being written is in `used`, and perhaps not yet missing from the file system's free space.
         let in_flight = state.in_flight;
@@ -248,7 +186,13 @@ impl Store {
     fn open_segment(&self, state: &mut State) -> Result<(), StoreError> {
         let number = state.active + 1;
         let segment = Segment::create(&self.directory, number, self.key);
-        let segment = segment.map_err(|cause| io_error("open a new segment in", &self.directory, cause))?;
+        let segment = segment
+            .map_err(|cause| io_error("open a new segment in", &self.directory, cause))
+            .inspect_err(|error| {
+                if !error.is_full() {
+                    state.fail(At::Write, error);
+                }
+            })?;
         state.segments.insert(number, SegmentState::empty(segment));
         state.active = number;
         state.used += FIRST_RECORD;
@@ -276,11 +220,12 @@ impl Store {
         Ok(!new)
     }
 
-    /// A write failed: its place is made unreadable, or its segment is looked at closely at the next start.
-    fn give_up(&self, record: &Record) {
-        let holder = self.segment(record.place.segment);
-        let erased = holder.map(|segment| segment.file.punch(record.place.offset(), record.span()));
-        let erased = matches!(erased, Some(Ok(true)));
+    /// A write failed: its place is made unreadable, or its segment is looked at closely at the next start. A disk that
+    /// fails otherwise than by being full gets nothing more.
+    fn give_up(&self, record: &Record, segment: &Segment, cause: io::Error) -> StoreError {
+        let error = io_error("write a block to", segment.path(), cause);
+        let erased = segment.file.punch(record.place.offset(), record.span());
+        let erased = matches!(erased, Ok(true));
         let mut state = self.state.lock();
         state.in_flight -= record.span();
         if erased {
@@ -291,76 +236,10 @@ impl Store {
             holder.doubtful |= !erased;
             holder.unsynced = true;
         }
-    }
-
-    /// Makes durable all puts that were finished before the call. Callers that come together share the work.
-    ///
-    /// # Errors
-    /// The disk refuses; then the store takes nothing more in this life.
-    pub fn sync(&self) -> Result<(), StoreError> {
-        let goal = self.finished();
-        let _turn = self.syncing.lock();
-        if self.is_durable_up_to(goal) {
-            return Ok(());
+        if !error.is_full() {
+            state.fail(At::Write, &error);
         }
-        let PendingSync { ticket, fresh, segments, names } = self.start_sync()?;
-        let synced = self.sync_files(&segments, names);
-        let mut state = self.state.lock();
-        if let Err(error) = synced {
-            state.poisoned = Some(error.to_string());
-            state.index.fail_sync(fresh);
-            return Err(error);
-        }
-        state.index.finish_sync(ticket, fresh);
-        drop(state);
-        self.seal(&segments);
-        Ok(())
-    }
-
-    fn start_sync(&self) -> Result<PendingSync, StoreError> {
-        let mut state = self.state.lock();
-        if let Some(cause) = &state.poisoned {
-            return Err(StoreError::Poisoned(cause.clone()));
-        }
-        let active = state.active;
-        let full = |number: u32, holder: &SegmentState| {
-            number != active && holder.writing == 0 && !holder.doubtful && !holder.sealed
-        };
-        let mut segments = Vec::new();
-        for (number, holder) in &mut state.segments {
-            let complete = full(*number, holder);
-            if complete || holder.unsynced {
-                holder.unsynced = false;
-                segments.push((Arc::clone(&holder.segment), complete));
-            }
-        }
-        let names = std::mem::take(&mut state.names_unsynced);
-        let (ticket, fresh) = state.index.start_sync();
-        Ok(PendingSync { ticket, fresh, segments, names })
-    }
-
-    fn sync_files(&self, segments: &[(Arc<Segment>, bool)], names: bool) -> Result<(), StoreError> {
-        for (segment, _) in segments {
-            segment.file.sync().map_err(|cause| io_error("make durable", segment.path(), cause))?;
-        }
-        if names {
-            disk::sync_directory(&self.directory)
-                .map_err(|cause| io_error("make durable", &self.directory, cause))?;
-        }
-        Ok(())
-    }
-
-    /// Marks segments whose last record is durable. A mark that is lost costs a closer look at the next start.
-    fn seal(&self, segments: &[(Arc<Segment>, bool)]) {
-        for (segment, _) in segments.iter().filter(|(_, complete)| *complete) {
-            if let Err(error) = segment.write_head(true) {
-                tracing::warn!(path = %segment.path().display(), %error, "a full segment can't be sealed");
-                continue;
-            }
-            if let Some(holder) = self.state.lock().segments.get_mut(&segment.number) {
-                holder.sealed = true;
-            }
-        }
+        error
     }
 
     /// Finds a block.
@@ -427,7 +306,7 @@ impl Store {
     pub fn load(&self) -> BenefactorLoad {
         let available = self.available().unwrap_or(0);
         let state = self.state.lock();
-        let free_bytes = match state.poisoned {
+        let free_bytes = match state.trouble {
             Some(_) => 0,
             None => self.donation.free(state.used, available.saturating_sub(state.in_flight)),
         };
@@ -454,22 +333,6 @@ impl Store {
     /// All durable blocks; what changes later comes with [`Store::take_changes`].
     pub fn inventory(&self) -> Vec<StoredBlock> {
         self.state.lock().index.inventory()
-    }
-
-    /// Whether finished puts wait for a sync.
-    pub fn is_unsynced(&self) -> bool {
-        let (last, durable) = self.state.lock().index.tickets();
-        last > durable
-    }
-
-    /// A mark for all puts that are finished by now, for [`Store::is_durable_up_to`].
-    pub fn finished(&self) -> u64 {
-        self.state.lock().index.tickets().0
-    }
-
-    /// Whether all puts up to the mark are durable.
-    pub fn is_durable_up_to(&self, finished: u64) -> bool {
-        self.state.lock().index.tickets().1 >= finished
     }
 
     fn available(&self) -> Result<u64, StoreError> {
@@ -539,8 +402,4 @@ fn write(segment: &Segment, record: &Record, payload: &mut Buffer) -> io::Result
     let written = segment.write_record(record, &[], payload);
     payload.set_len(length);
     written
-}
-
-fn io_error(action: &'static str, path: &Path, cause: io::Error) -> StoreError {
-    StoreError::Io { action, path: path.to_owned(), cause }
 }

@@ -161,7 +161,7 @@ fn empty_state(life: u32) -> State {
         used: 0,
         in_flight: 0,
         names_unsynced: false,
-        poisoned: None,
+        trouble: None,
     }
 }
 

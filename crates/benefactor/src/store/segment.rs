@@ -57,7 +57,11 @@ impl Segment {
     pub fn create(directory: &Path, number: u32, key: Key) -> io::Result<Self> {
         let path = directory.join(file_name(number));
         let segment = Self { number, file: UnitFile::create(&path)?, path, key };
-        segment.write_head(false)?;
+        if let Err(error) = segment.write_head(false) {
+            // Or its name would be in the way of the next attempt.
+            let _ = segment.unlink();
+            return Err(error);
+        }
         Ok(segment)
     }
 

@@ -12,6 +12,7 @@ mod benefactors;
 mod checkpoints;
 mod damage;
 mod directories;
+mod disk;
 mod names;
 mod program;
 mod repair;

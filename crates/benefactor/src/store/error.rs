@@ -1,0 +1,76 @@
+//! Why the store did not do what it was asked, and what that is on the wire.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use stdchk_model::{BlockId, ErrorCode, Failure};
+
+use super::space::NoRoom;
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The payload is not what its name says.
+    #[error("the bytes sent for block {block:?} don't match their name: {why}; send them again")]
+    Mismatch {
+        /// The block.
+        block: BlockId,
+        /// What doesn't match.
+        why: &'static str,
+    },
+    /// The donation or the owner's floor is reached.
+    #[error("no room for {needed} bytes: {0}", needed = needed(.0))]
+    NoRoom(#[from] NoRoom),
+    /// No such block here.
+    #[error("block {0:?} is not here: ask the manager for its locations again")]
+    Missing(BlockId),
+    /// The block's bytes don't match their name; it was set aside.
+    #[error("block {0:?} was found damaged and set aside: read it from another benefactor")]
+    Damaged(BlockId),
+    /// The disk failed before: at a write, or at a sync, after which nobody knows what it holds.
+    #[error("the disk failed ({0}); nothing more is stored until the benefactor is restarted")]
+    Poisoned(String),
+    /// The system refused something.
+    #[error("can't {action} {path}: {cause}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+impl StoreError {
+    /// Whether the disk refused for want of space alone.
+    pub(super) fn is_full(&self) -> bool {
+        let full = |kind| matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        matches!(self, Self::Io { cause, .. } if full(cause.kind()))
+    }
+}
+
+fn needed(no_room: &NoRoom) -> u64 {
+    match no_room {
+        NoRoom::Donation { needed, .. } | NoRoom::Floor { needed, .. } => *needed,
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let code = match &error {
+            StoreError::Mismatch { .. } => ErrorCode::Invalid,
+            StoreError::NoRoom(_) => ErrorCode::NoSpace,
+            StoreError::Missing(_) => ErrorCode::NotFound,
+            StoreError::Damaged(_) => ErrorCode::Damaged,
+            StoreError::Poisoned(_) => ErrorCode::Internal,
+            StoreError::Io { .. } if error.is_full() => ErrorCode::NoSpace,
+            StoreError::Io { .. } => ErrorCode::Internal,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+pub(super) fn io_error(action: &'static str, path: &Path, cause: io::Error) -> StoreError {
+    StoreError::Io { action, path: path.to_owned(), cause }
+}
