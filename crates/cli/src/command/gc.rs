@@ -43,5 +43,8 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     }
     let verb = if arguments.dry_run { "would remove" } else { "removed" };
     let bytes = size::human(collected.bytes);
-    output::line(format_args!("{verb} {} chunks in {} blocks, {bytes}", collected.chunks, collected.blocks))
+    let (chunks, blocks) = (collected.chunks, collected.blocks);
+    output::line(format_args!(
+        "{verb} {blocks} blocks, {bytes}: all of {chunks} chunks, and copies that are too many"
+    ))
 }

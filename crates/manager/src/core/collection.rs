@@ -5,14 +5,14 @@
 //! read may the sweep remove what the generation didn't reach, and only what nobody brought up for a while. Marking
 //! also finds out anew how many copies each chunk should have.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use stdchk_model::message::manager::{BenefactorInfo, ManagerReply};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Failure, Ino, MapRoot};
 
 use super::inode::Body;
-use super::locations::Chunk;
+use super::locations::{Chunk, Holder};
 use super::{Core, Now, unavailable};
 
 /// Memory for chunk lists of maps that were read, bytes; maps beyond are read again in each marking.
@@ -182,7 +182,7 @@ impl Core {
         wanted && (first || now.ms.saturating_sub(self.marking.begun_ms) >= pause_ms)
     }
 
-    /// Removes what the marking didn't reach, or only counts it.
+    /// Removes what the marking didn't reach and copies that nobody asks for, or only counts them.
     ///
     /// # Errors
     /// `Unavailable`: a map is missing, or it is too early after the manager's start; nothing was removed.
@@ -201,11 +201,15 @@ impl Core {
                  collect again in {wait} s"
             )));
         }
-        let (garbage, young) = self.garbage(generation, now);
-        let reply = self.account(&garbage);
-        self.marking.again |= young || (dry_run && !garbage.is_empty());
+        let held: HashSet<&ChunkId> = self.sessions.values().flat_map(|session| session.held()).collect();
+        let (garbage, young) = self.garbage(generation, &held, now);
+        let surplus = self.surplus(generation, &held, now);
+        let reply = self.account(&garbage, &surplus.blocks);
+        let left = dry_run && !(garbage.is_empty() && surplus.blocks.is_empty());
+        self.marking.again |= young || surplus.in_doubt || left;
         if !dry_run {
             garbage.iter().for_each(|chunk| self.discard(chunk));
+            self.trim(&surplus.blocks, now);
         }
         Ok(reply)
     }
@@ -233,9 +237,8 @@ impl Core {
     }
 
     /// What may go, and whether something may once it is older.
-    fn garbage(&self, generation: u32, now: Now) -> (Vec<ChunkId>, bool) {
+    fn garbage(&self, generation: u32, held: &HashSet<&ChunkId>, now: Now) -> (Vec<ChunkId>, bool) {
         let age_ms = self.setting.timing.garbage_age_ms;
-        let held: HashSet<&ChunkId> = self.sessions.values().flat_map(|session| session.held()).collect();
         let unreached = |(id, chunk): &(&ChunkId, &Chunk)| {
             chunk.marked != generation && !held.contains(id) && !chunk.holders.is_empty()
         };
@@ -244,8 +247,10 @@ impl Core {
         (old.into_iter().map(|(id, _)| *id).collect(), !young.is_empty())
     }
 
-    fn account(&self, garbage: &[ChunkId]) -> ManagerReply {
-        let (mut blocks, mut bytes) = (0u64, 0u64);
+    fn account(&self, garbage: &[ChunkId], surplus: &[(ChunkId, Holder)]) -> ManagerReply {
+        let mut blocks = u64::try_from(surplus.len()).unwrap_or(u64::MAX);
+        let lengths = surplus.iter().filter_map(|(id, _)| self.locations.get(id));
+        let mut bytes: u64 = lengths.map(|chunk| u64::from(chunk.length)).sum();
         for chunk in garbage.iter().filter_map(|id| self.locations.get(id)) {
             let holders = u64::try_from(chunk.holders.len()).unwrap_or(u64::MAX);
             blocks = blocks.saturating_add(holders);
@@ -257,15 +262,14 @@ impl Core {
     /// Takes a chunk out of the index and has its blocks deleted; one that is put again from now on stays.
     fn discard(&mut self, id: &ChunkId) {
         for holder in self.locations.forget(id) {
-            let sequence =
-                self.registry.get(holder.benefactor).map_or(0, |benefactor| benefactor.put_sequence);
-            let queue: &mut VecDeque<(BlockId, u64)> = self.deletions_of(holder.benefactor);
-            queue.push_back((BlockId { chunk: *id, fragment: holder.fragment }, sequence));
+            self.delete(BlockId { chunk: *id, fragment: holder.fragment }, holder.benefactor);
         }
     }
 
-    fn deletions_of(&mut self, id: BenefactorId) -> &mut VecDeque<(BlockId, u64)> {
-        self.deletions.entry(id).or_default()
+    /// Has a block deleted with the next heartbeat, unless it is put again from now on.
+    pub(super) fn delete(&mut self, block: BlockId, at: BenefactorId) {
+        let sequence = self.registry.get(at).map_or(0, |benefactor| benefactor.put_sequence);
+        self.deletions.entry(at).or_default().push_back((block, sequence));
     }
 }
 

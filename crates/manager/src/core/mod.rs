@@ -18,6 +18,7 @@ mod replication;
 mod reports;
 mod sessions;
 mod state;
+mod surplus;
 mod versions;
 
 use std::collections::{HashMap, VecDeque};

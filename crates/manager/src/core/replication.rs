@@ -47,6 +47,11 @@ impl Copies {
         self.running.len()
     }
 
+    /// Whether the chunk is being copied, or a copy of it failed moments ago.
+    pub fn is_running(&self, chunk: &ChunkId) -> bool {
+        self.running.contains_key(chunk)
+    }
+
     /// A session writes.
     pub fn note_write(&mut self, now_ms: u64) {
         self.last_write_ms = Some(now_ms);
@@ -123,7 +128,7 @@ impl Core {
     fn destination(&self, id: &ChunkId, source: BenefactorId, hosts: &[HostState]) -> Option<BenefactorId> {
         let chunk = self.locations.get(id)?;
         let holders: Vec<BenefactorId> = chunk.holders.iter().map(|holder| holder.benefactor).collect();
-        if self.copies.running.contains_key(id) || !holders.contains(&source) {
+        if self.copies.is_running(id) || !holders.contains(&source) {
             return None;
         }
         let turn = u64::from_le_bytes(*id.0.first_chunk::<8>()?);

@@ -143,6 +143,8 @@ impl Core {
         let changed = self.registry.update_states(now.ms, &self.setting.timing);
         if changed.iter().any(|id| self.locations.blocks_at(*id) > 0) {
             self.locations.requeue_all(&self.registry);
+            // Copies that count again may be more than are wanted.
+            self.marking.again = true;
         }
     }
 }

@@ -277,10 +277,27 @@ impl Pool {
         added: &[u32],
         removed: &[u32],
     ) -> Result<Vec<Command>, Failure> {
+        self.beat_loaded(number, incarnation, empty_load(), added, removed)
+    }
+
+    /// A heartbeat of a benefactor that has so much space left, in the life `with_benefactors` gave it.
+    pub fn beat_with_free(&mut self, number: u32, free_bytes: u64) -> Vec<Command> {
+        let load = BenefactorLoad { free_bytes, ..empty_load() };
+        self.beat_loaded(number, Incarnation(u64::from(number) + 1), load, &[], &[]).unwrap()
+    }
+
+    fn beat_loaded(
+        &mut self,
+        number: u32,
+        incarnation: Incarnation,
+        load: BenefactorLoad,
+        added: &[u32],
+        removed: &[u32],
+    ) -> Result<Vec<Command>, Failure> {
         let request = ManagerRequest::Heartbeat {
             id: BenefactorId(number),
             incarnation,
-            load: empty_load(),
+            load,
             put_sequence: 77,
             added: added.iter().map(|number| stored(*number)).collect(),
             removed: removed.iter().map(|number| BlockId::whole(chunk(*number))).collect(),

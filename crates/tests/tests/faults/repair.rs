@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use stdchk_tests::{Pool, Setup, random_bytes};
+use stdchk_tests::{Pool, Setup, random_bytes, wait_until};
 
 const MIB: usize = 1 << 20;
 
@@ -45,4 +45,30 @@ fn what_a_lost_benefactor_held_is_copied_elsewhere_and_it_is_not_needed_any_more
     all_read(&pool, "with a second one gone");
     let health = pool.json(&["verify", "--json"]);
     assert_eq!((&health["lost_chunks"], &health["unreachable_chunks"]), (&0.into(), &0.into()), "{health}");
+}
+
+#[test]
+fn copies_that_are_too_many_once_a_lost_benefactor_is_back_go_again() {
+    let short = Setup { mounted: false, ..Setup::of(4) };
+    let short = short.with("STDCHK_BENEFACTOR_LEASE_MS", 2000).with("STDCHK_BENEFACTOR_LOST_MS", 5000);
+    let pool = short.with("STDCHK_GARBAGE_AGE_MS", 2000).up();
+    for (number, content) in contents().iter().enumerate() {
+        pool.put(content, &format!("app/x{number}"));
+    }
+    pool.wait_for_copies();
+    let whole = pool.status()["savings"]["stored_bytes"].as_u64().unwrap();
+    pool.kill("benefactor-1");
+    pool.wait_for_state("lost", 1);
+    pool.wait_for_copies();
+    pool.ok(&["up"]);
+    pool.wait_for_state("online", 4);
+    wait_until("the surplus is gone, from the manager's books and from the disks", || {
+        pool.run(&["gc"]);
+        pool.shows(|status| status["savings"]["stored_bytes"] == whole)
+            && contents().iter().all(|content| pool.holders_of(&content[..MIB]).len() == 2)
+    });
+    pool.wait_for_copies();
+    all_read(&pool, "with the surplus gone");
+    let health = pool.json(&["verify", "--json"]);
+    assert_eq!((&health["bad"], &health["at_risk_chunks"]), (&serde_json::json!([]), &0.into()), "{health}");
 }

@@ -86,7 +86,7 @@ pub enum ManagerReply {
         /// Chunks.
         #[n(0)]
         chunks: u64,
-        /// Blocks, that is chunks times replicas.
+        /// Blocks: all of these chunks, and surplus copies of others.
         #[n(1)]
         blocks: u64,
         /// Their plain bytes, replicas counted.

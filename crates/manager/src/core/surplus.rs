@@ -1,0 +1,73 @@
+//! Copies beyond what any folder asks for: left over when a benefactor that counted as lost comes back after its blocks
+//! were copied elsewhere, or when a policy asks for fewer.
+//!
+//! They go with a sweep, because only then it is known how many copies each chunk should have. The rule is narrow: of the
+//! copies that are beyond doubt (on-line, reported by the benefactor itself in this life, nothing to be deleted there)
+//! as many stay as are wanted, and of the others none is touched. What is in doubt now is looked at again later.
+
+use std::collections::{HashMap, HashSet};
+
+use stdchk_model::{BenefactorId, BlockId, ChunkId};
+
+use super::locations::{Chunk, Holder};
+use super::{Core, Now};
+
+/// Blocks that may go, and whether more may once doubts have passed.
+#[derive(Debug, Default)]
+pub(super) struct Surplus {
+    pub(super) blocks: Vec<(ChunkId, Holder)>,
+    pub(super) in_doubt: bool,
+}
+
+impl Core {
+    /// The surplus copies of chunks that the marking `generation` reached, those of the fullest holders.
+    pub(super) fn surplus(&self, generation: u32, held: &HashSet<&ChunkId>, now: Now) -> Surplus {
+        let mut surplus = Surplus::default();
+        let hosts = self.registry.iter();
+        let mut free: HashMap<BenefactorId, u64> =
+            hosts.map(|(id, benefactor)| (id, benefactor.load.free_bytes)).collect();
+        for (id, chunk) in self.locations.iter().filter(|(_, chunk)| chunk.marked == generation) {
+            let wanted = usize::from(chunk.wanted);
+            if wanted == 0 || self.locations.copies(id, true, &self.registry) <= wanted {
+                continue;
+            }
+            let mut certain = self.certain(id, chunk, held, now);
+            certain.sort_by_key(|holder| (free.get(&holder.benefactor).copied(), holder.benefactor));
+            let beyond = certain.len().saturating_sub(wanted);
+            surplus.in_doubt |= beyond == 0;
+            for holder in certain.into_iter().take(beyond) {
+                let room = free.entry(holder.benefactor).or_insert(0);
+                *room = room.saturating_add(u64::from(holder.stored_length));
+                surplus.blocks.push((*id, holder));
+            }
+        }
+        surplus
+    }
+
+    /// The copies of a chunk that surely are there and stay there; none while somebody is busy with the chunk.
+    fn certain(&self, id: &ChunkId, chunk: &Chunk, held: &HashSet<&ChunkId>, now: Now) -> Vec<Holder> {
+        let young = now.ms.saturating_sub(chunk.touched_ms) < self.setting.timing.garbage_age_ms;
+        if young || held.contains(id) || self.copies.is_running(id) || self.registry.is_pending() {
+            return Vec::new();
+        }
+        let certain = |holder: &&Holder| {
+            let benefactor = self.registry.get(holder.benefactor);
+            holder.fragment == BlockId::WHOLE
+                && holder.confirmed
+                && self.registry.is_online(holder.benefactor)
+                && benefactor.is_some_and(|benefactor| benefactor.reported)
+                && self.deletions.get(&holder.benefactor).is_none_or(|queue| queue.is_empty())
+        };
+        chunk.holders.iter().filter(certain).copied().collect()
+    }
+
+    /// Has surplus copies deleted. The chunk counts as just brought up: it is left alone until the deletion is done.
+    pub(super) fn trim(&mut self, surplus: &[(ChunkId, Holder)], now: Now) {
+        for (id, holder) in surplus {
+            let block = BlockId { chunk: *id, fragment: holder.fragment };
+            self.locations.remove(&block, holder.benefactor);
+            self.locations.touch(id, now.ms);
+            self.delete(block, holder.benefactor);
+        }
+    }
+}
