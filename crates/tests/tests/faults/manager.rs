@@ -14,9 +14,9 @@ const MIB: usize = 1 << 20;
 /// How often the manager is killed.
 const KILLS: u64 = 14;
 /// Longest time for which it lives in between.
-const LIFE_MS_MAX: u64 = 700;
+const LIFE_MS_MAX: u64 = 500;
 /// Pause of a writer between two files: bounds how much there is to compare in the end.
-const WRITER_PAUSE: Duration = Duration::from_millis(150);
+const WRITER_PAUSE: Duration = Duration::from_millis(300);
 
 /// How a writer brings a new version of its file into the pool.
 #[derive(Clone, Copy)]
@@ -193,10 +193,12 @@ fn while_the_manager_is_away_open_files_are_read_and_all_else_ends_with_a_clear_
     let reader = Reader::start(&pool.at("app/read"));
     let mut writer = Writer::start(&pool.at("app/written"), &["conv=notrunc"]);
     writer.feed(&written[..MIB]);
-    wait_until("the file is being written", || fs::metadata(pool.at("app/written")).is_ok_and(|file| file.len() > 0));
+    wait_until("the file is being written", || {
+        fs::metadata(pool.at("app/written")).is_ok_and(|file| file.len() > 0)
+    });
 
     pool.kill("manager");
-    let kept = within("reading an open file without a manager", || reader.finish());
+    let kept = within("reading an open file without a manager", || reader.finish(MIB));
     assert!(kept == read);
     for command in ["ls", "status", "latest app", "get app/read -o -"] {
         let arguments: Vec<&str> = command.split(' ').collect();

@@ -138,8 +138,10 @@ fn what_one_mount_commits_another_mount_sees_and_open_readers_keep_their_version
         assert!(pool.get("app/x") == *content);
         wait_for(&reads, content);
         if let Some(reader) = reader {
-            let kept = within("reading what was opened before", || reader.finish());
-            assert!(kept == contents[turn - 1], "turn {turn}");
+            let before = &contents[turn - 1];
+            let size = before.len();
+            let kept = within("reading what was opened before", move || reader.finish(size));
+            assert!(kept == *before, "turn {turn}");
         }
     }
     assert!(second.end());
@@ -198,7 +200,7 @@ fn names_changed_in_one_mount_are_seen_in_the_other() {
     wait_for_absence(&second.at("app/folder"));
     fs::remove_file(pool.at("app/renamed/removed")).unwrap();
     wait_for_absence(&second.at("app/renamed/removed"));
-    let kept = within("reading what was removed elsewhere", || reader.finish());
+    let kept = within("reading what was removed elsewhere", || reader.finish(MIB));
     assert!(kept == removed);
     assert!(pool.get("app/renamed/replaced@1") == replaced, "the replaced content is an older version");
 }

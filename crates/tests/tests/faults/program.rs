@@ -68,7 +68,8 @@ pub struct Reader {
 impl Reader {
     /// Opens the file.
     pub fn start(file: &Path) -> Self {
-        let script = "exec 3<\"$1\" && echo open && read told && exec cat <&3";
+        // Not `cat`: that asks for attributes, and reads beyond the end of the file.
+        let script = "exec 3<\"$1\" && echo open && read size && exec head -c \"$size\" <&3";
         let mut command = Command::new("sh");
         command.args(["-c", script, "sh"]).arg(file).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -79,9 +80,9 @@ impl Reader {
         Self { child, output }
     }
 
-    /// Reads the open file to its end.
-    pub fn finish(mut self) -> Vec<u8> {
-        self.child.stdin.take().unwrap().write_all(b"told\n").unwrap();
+    /// Reads so many bytes of the open file.
+    pub fn finish(mut self, size: usize) -> Vec<u8> {
+        self.child.stdin.take().unwrap().write_all(format!("{size}\n").as_bytes()).unwrap();
         let mut content = Vec::new();
         self.output.read_to_end(&mut content).unwrap();
         assert!(self.child.wait().unwrap().success());

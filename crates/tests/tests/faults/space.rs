@@ -140,9 +140,8 @@ fn the_owners_floor_stays_free_and_what_is_stored_stays_readable_below_it() {
     disk.take(20 << 20);
     assert!(disk.free() < FLOOR);
     refused_by_put(&pool, &content(9), "app/x0");
-    let all_read = |from: u64| {
-        (from..stored).all(|number| pool.get(&format!("app/x{number}")) == content(number))
-    };
+    let all_read =
+        |from: u64| (from..stored).all(|number| pool.get(&format!("app/x{number}")) == content(number));
     assert!(all_read(0));
 
     disk.clear();
@@ -194,5 +193,8 @@ fn a_donation_is_never_exceeded_and_with_something_removed_writing_works_again()
     pool.put(&old[..18 * MIB], "app/third");
     assert!(pool.get("app/third") == old[..18 * MIB] && pool.get("app/new") == new);
     within_donation();
-    assert_eq!(fs::metadata(pool.at("app/old")).unwrap_err().raw_os_error(), Some(Errno::NOENT.raw_os_error()));
+    assert_eq!(
+        fs::metadata(pool.at("app/old")).unwrap_err().raw_os_error(),
+        Some(Errno::NOENT.raw_os_error())
+    );
 }
