@@ -118,6 +118,26 @@ fn when_all_disks_are_full_the_writer_is_told_and_the_version_before_stays() {
 }
 
 #[test]
+fn a_file_that_fits_is_not_refused_for_the_space_that_it_has_taken_itself() {
+    let setup = Setup { donate: "32MiB".to_owned(), ..Setup::of(2) };
+    let pool = setup.up();
+    single(&pool);
+    let content = random_bytes(60 * MIB, 9);
+    // Past the kernel's cache, which would keep some of it for itself.
+    let mut writer = Writer::start(&pool.at("app/x"), &["conv=notrunc", "oflag=direct"]);
+    // What is reserved first is used before more is asked for, and the manager knows.
+    let (first, rest) = content.split_at(15 * MIB);
+    writer.feed(first);
+    wait_until("the manager knows of the first part", || {
+        pool.shows(|status| status["space"]["used_bytes"].as_u64().unwrap() >= 15 << 20)
+    });
+    writer.feed(rest);
+    let written = within("closing a file that nearly fills the pool", || writer.finish());
+    assert!(written.accepted, "{written:?}");
+    assert!(pool.get("app/x") == content);
+}
+
+#[test]
 fn the_owners_floor_stays_free_and_what_is_stored_stays_readable_below_it() {
     const FLOOR: u64 = 24 << 20;
     let pool = pool_for_disks();
