@@ -98,11 +98,12 @@ fn a_dead_mount_that_is_in_use_is_replaced_by_mounting_again() {
         } else {
             pool.kill("mount");
         }
-        let dead = within("asking a dead mount", {
+        // While the process ends, whoever is waiting for it gets another error.
+        wait_until("the mount is dead", || {
             let path = point.join("app/x");
-            move || fs::metadata(path)
+            let asked = within("asking a dead mount", move || fs::metadata(path));
+            asked.is_err_and(|error| error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()))
         });
-        assert_eq!(dead.unwrap_err().raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
         let mut again = None;
         if point == second.point() {
             again = Some(Mount::start(&pool, "second"));
