@@ -160,6 +160,24 @@ fn sessions_may_come_back_after_a_restart_and_those_that_do_not_are_interrupted(
 }
 
 #[test]
+fn a_session_that_reserves_again_has_used_what_it_was_granted() {
+    let (mut pool, folder, file) = pool_with_file();
+    let other = pool.make(folder, "other", FileKind::File);
+    pool.open(1, file);
+    pool.open(2, other);
+    let mut reserve = |number, bytes| {
+        let request = ManagerRequest::Reserve { session: session(number), bytes, avoid: Vec::new() };
+        let Ok(ManagerReply::Stripe { bytes: granted, .. }) = pool.ask(request) else { panic!("refused") };
+        (granted, pool.status().space.reserved_bytes)
+    };
+    assert_eq!(reserve(2, GIB), (GIB, GIB));
+    // The first grants are at the benefactors by now, and lower what those report as free.
+    for _ in 0..4 {
+        assert_eq!(reserve(1, GIB), (GIB, 2 * GIB));
+    }
+}
+
+#[test]
 fn reservations_never_exceed_the_free_space() {
     let (mut pool, folder, file) = pool_with_file();
     let mut granted = 0;

@@ -51,11 +51,17 @@ pub fn binary() -> PathBuf {
 /// The binary with arguments and a clean environment of settings.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());
+    clean(&mut command);
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Keeps the settings of whoever runs the tests away from a command.
+pub(crate) fn clean(command: &mut Command) {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("STDCHK_")) {
         command.env_remove(name);
     }
-    command.env("XDG_CONFIG_HOME", "/nonexistent").args(arguments).stdin(Stdio::null());
-    command
+    command.env("XDG_CONFIG_HOME", "/nonexistent");
 }
 
 /// Runs a command to its end.

@@ -12,12 +12,16 @@
 
 mod bytes;
 mod command;
+mod disk;
+mod mount;
 mod pool;
 mod process;
 mod wait;
 
 pub use bytes::{random_bytes, with_bit_flipped};
 pub use command::{COMMAND_PATIENCE, Outcome, binary, command, outcome, outcome_with};
+pub use disk::Disk;
+pub use mount::Mount;
 pub use pool::{Pool, Setup};
 pub use process::{Process, is_running};
 pub use wait::{PATIENCE, wait_until, within};

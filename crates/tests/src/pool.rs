@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::Value;
 
-use crate::command::{Outcome, command, outcome, outcome_with};
+use crate::command::{Outcome, clean, command, outcome, outcome_with};
 use crate::process::Process;
 use crate::wait::wait_until;
 
@@ -124,9 +124,15 @@ impl Pool {
     /// The command, ready to be started in the folder of the test's files.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(arguments);
+        self.apply_to(&mut command);
+        command
+    }
+
+    /// Gives the settings of this pool, and no others, to a command that runs the binary by itself.
+    pub fn apply_to(&self, command: &mut Command) {
+        clean(command);
         command.env("STDCHK_DATA", self.data()).current_dir(self.path("").parent().unwrap());
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        command
     }
 
     /// Runs a command.

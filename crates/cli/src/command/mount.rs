@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use clap::Args;
 use stdchk_mount::{Error, MountConfig, Mounted};
@@ -29,6 +30,9 @@ pub struct Arguments {
     /// Refuse everything that would change the pool
     #[arg(long)]
     read_only: bool,
+    /// How long calls wait for a manager that is away. A variable for tests, so that it reaches the mount of `up`.
+    #[arg(long, hide = true, env = "STDCHK_PATIENCE_MS", value_name = "MS")]
+    patience_ms: Option<u64>,
     #[command(flatten)]
     role: RoleArguments,
 }
@@ -39,10 +43,11 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let about = format!("mount {}", directory.display());
     let told_to_stop = begin(&arguments.role)?;
     mountpoint::make_ready(&directory)?;
+    let patience = arguments.patience_ms.map_or(PATIENCE_TO_MOVE, Duration::from_millis);
     let config = MountConfig {
         allow_other: arguments.allow_other,
         read_only: arguments.read_only,
-        ..MountConfig::new(directory, context.client_config(PATIENCE_TO_MOVE)?)
+        ..MountConfig::new(directory, context.client_config(patience)?)
     };
     let mounted = stdchk_mount::mount(config).map(Arc::new).map_err(|error| failed(&about, &error))?;
     tracing::info!("the pool is mounted at {}", mounted.mount_point().display());

@@ -3,7 +3,7 @@
 //! What runs already is left alone; only what is missing is started. So the same command also mends a pool of which
 //! processes were killed, or all of it after a reboot.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -143,37 +143,39 @@ fn keep_address(home: &Home, record: &mut PoolRecord) -> Outcome {
 }
 
 fn start_all(home: &Home, record: &PoolRecord, context: &Context, started: &mut Started<'_>) -> Outcome {
-    let window = context.settings.window_bytes;
-    for role in record.roles() {
-        if running(home, role)?.is_none() {
-            if let (Role::Mount, Some(mount)) = (role, &record.mount) {
-                wait_for_benefactors(home, record, context, started)?;
-                mountpoint::make_ready(mount)?;
-            }
-            started.start(role, start::arguments(home, record, role, window))?;
-        }
-    }
-    wait_for_benefactors(home, record, context, started)?;
+    start_servers(home, record, context, started)?;
     match &record.mount {
-        Some(mount) => started.wait(&format!("mount {}", mount.display()), || {
-            Ok(running(home, Role::Mount)?.is_some()
-                && mountpoint::is_mounted(mount)?
-                && mountpoint::answers(mount))
-        }),
+        Some(mount) => start_mount(home, record, mount, context, started),
         None => Ok(()),
     }
 }
 
-/// Waits until the manager answers and sees every benefactor of this pool on-line.
-fn wait_for_benefactors(
+/// Starts a role unless it runs. Asked for again while `up` waits: what ran may have been killed a moment ago, and end
+/// only now.
+fn start_missing(
     home: &Home,
     record: &PoolRecord,
+    role: Role,
     context: &Context,
     started: &mut Started<'_>,
 ) -> Outcome {
+    if started.includes(role) || running(home, role)?.is_some() {
+        return Ok(());
+    }
+    if let (Role::Mount, Some(mount)) = (role, &record.mount) {
+        mountpoint::make_ready(mount)?;
+    }
+    started.start(role, start::arguments(home, record, role, context.settings.window_bytes))
+}
+
+/// Starts manager and benefactors, and waits until the manager answers and sees every benefactor of this pool on-line.
+fn start_servers(home: &Home, record: &PoolRecord, context: &Context, started: &mut Started<'_>) -> Outcome {
     let runtime = super::runtime()?;
     let mut pool = None;
-    started.wait(&format!("pool {}", home.path().display()), || {
+    started.wait(&format!("pool {}", home.path().display()), |started| {
+        for role in record.roles().into_iter().filter(|role| *role != Role::Mount) {
+            start_missing(home, record, role, context, started)?;
+        }
         if pool.is_none() {
             pool = connect(&runtime, home, record, context)?;
         }
@@ -181,6 +183,21 @@ fn wait_for_benefactors(
             Some(pool) => all_online(&runtime, pool, home, record),
             None => Ok(false),
         }
+    })
+}
+
+fn start_mount(
+    home: &Home,
+    record: &PoolRecord,
+    mount: &Path,
+    context: &Context,
+    started: &mut Started<'_>,
+) -> Outcome {
+    started.wait(&format!("mount {}", mount.display()), |started| {
+        start_missing(home, record, Role::Mount, context, started)?;
+        Ok(running(home, Role::Mount)?.is_some()
+            && mountpoint::is_mounted(mount)?
+            && mountpoint::answers(mount))
     })
 }
 

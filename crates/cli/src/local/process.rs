@@ -102,16 +102,17 @@ fn started(pid: u32) -> io::Result<u64> {
     start_time_of(&stat).ok_or_else(|| io::Error::from(ErrorKind::NotFound))
 }
 
-/// Field 22 of `/proc/PID/stat` (proc(5)), unless the state in field 3 says that the process has ended. The name in
-/// field 2 may hold blanks and parentheses; the fields are therefore counted behind its last parenthesis.
+/// Field 22 of `/proc/PID/stat` (proc(5)), unless the process has ended: field 3 says so of its first thread, and field 20
+/// counts the threads. While others of a killed process are still ending, it holds its ports and locks. The name in field
+/// 2 may hold blanks and parentheses; the fields are therefore counted behind its last parenthesis.
 fn start_time_of(stat: &str) -> Option<u64> {
     let (_, behind_name) = stat.rsplit_once(')')?;
-    let mut fields = behind_name.split_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X" | "x") {
+    let fields: Vec<&str> = behind_name.split_whitespace().collect();
+    let (state, threads, started) = (fields.first()?, fields.get(20 - 3)?, fields.get(22 - 3)?);
+    if matches!(*state, "Z" | "X" | "x") && threads.parse::<u32>().ok()? <= 1 {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    started.parse().ok()
 }
 
 #[cfg(test)]
@@ -160,9 +161,17 @@ mod tests {
 
     #[test]
     fn the_name_of_a_process_does_not_confuse_its_start_time() {
-        let fields = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
-        assert_eq!(start_time_of(&format!("7 (a) b) {fields}")), Some(4242));
-        assert_eq!(start_time_of("7 (a) Z 1 2"), None);
+        let fields = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16";
+        assert_eq!(start_time_of(&format!("7 (a) b) S {fields} 1 0 4242 20")), Some(4242));
+        assert_eq!(start_time_of("7 (a) S 1 2"), None);
         assert_eq!(start_time_of(""), None);
+    }
+
+    #[test]
+    fn a_process_has_ended_when_the_last_of_its_threads_has() {
+        let fields = "1 2 3 4 5 6 7 8 9 10 11 12 13 14";
+        let stat = |state: &str, threads: u32| format!("7 (a) {state} {fields} 15 16 {threads} 0 4242 20");
+        assert_eq!(start_time_of(&stat("Z", 1)), None);
+        assert_eq!(start_time_of(&stat("Z", 2)), Some(4242));
     }
 }

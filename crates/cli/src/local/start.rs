@@ -47,18 +47,23 @@ impl<'a> Started<'a> {
         Ok(())
     }
 
+    /// Whether a role was started.
+    pub fn includes(&self, role: Role) -> bool {
+        self.children.iter().any(|(other, _)| *other == role)
+    }
+
     /// How many were started.
     pub fn count(&self) -> usize {
         self.children.len()
     }
 
-    /// Waits until `ready` says so.
+    /// Waits until `ready` says so; it may start more.
     ///
     /// # Errors
     /// A started process has ended, with the end of its log; or the time is over.
-    pub fn wait(&mut self, what: &str, mut ready: impl FnMut() -> Outcome<bool>) -> Outcome {
+    pub fn wait(&mut self, what: &str, mut ready: impl FnMut(&mut Self) -> Outcome<bool>) -> Outcome {
         let deadline = Instant::now() + READY_TIMEOUT;
-        while !ready()? {
+        while !ready(self)? {
             self.refuse_ended()?;
             if Instant::now() > deadline {
                 let logs = self.home.path().join("log");
@@ -169,7 +174,7 @@ mod tests {
         let child =
             Command::new("sh").args(["-c", "echo the reason >&2; exit 9"]).stderr(log).spawn().unwrap();
         let mut started = Started { home: &home, children: vec![(Role::Manager, child)] };
-        let error = started.wait("pool", || Ok(false)).unwrap_err();
+        let error = started.wait("pool", |_| Ok(false)).unwrap_err();
         assert_eq!(error.exit, Exit::Other);
         assert!(
             error.message.contains("the reason") && error.message.contains("manager"),

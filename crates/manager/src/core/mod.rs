@@ -290,11 +290,11 @@ impl Core {
     fn reserve(&mut self, id: SessionId, bytes: u64, avoid: &[BenefactorId], now: Now) -> Answer {
         check_length("benefactors to avoid", avoid.len())?;
         let session = self.sessions.get_mut(id, now.ms)?;
-        let (turn, ino) = (session.turn, session.ino);
+        let (turn, ino, own) = (session.turn, session.ino, session.reserved);
         let policy = self.namespace.policy(ino)?;
         let width = usize::from(policy.stripe.max(u16::from(policy.replicas)));
         let stripe = self.stripe(&Wish { width, avoid, room_bytes: CHUNK_BYTES_DEFAULT as u64, turn })?;
-        let granted = bytes.min(self.space().free_bytes).min(RESERVATION_BYTES_MAX);
+        let granted = bytes.min(self.free_beside(own)).min(RESERVATION_BYTES_MAX);
         if granted == 0 && bytes > 0 {
             return Err(self.no_space(bytes));
         }

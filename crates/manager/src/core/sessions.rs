@@ -22,7 +22,7 @@ pub struct Session {
     pub staged: HashSet<ChunkId>,
     /// Chunks of others that it asked for.
     pub pinned: HashSet<ChunkId>,
-    /// Space reserved and not used, bytes.
+    /// Space of the last grant that isn't known to be used, bytes.
     pub reserved: u64,
     /// Where its next stripe starts.
     pub turn: u64,
@@ -137,11 +137,12 @@ impl Sessions {
         self.clients.values().filter(silent).flat_map(|client| client.sessions.iter().copied()).collect()
     }
 
-    /// Adds `bytes` to what the session has reserved.
+    /// Makes `bytes` what the session has reserved. It asks once it has sent what it was granted before: that counts as
+    /// used at the benefactors by now, and must not be counted twice.
     pub fn reserve(&mut self, id: SessionId, bytes: u64) {
         if let Some(session) = self.sessions.get_mut(&id) {
-            session.reserved = session.reserved.saturating_add(bytes);
-            self.reserved = self.reserved.saturating_add(bytes);
+            self.reserved = self.reserved.saturating_sub(session.reserved).saturating_add(bytes);
+            session.reserved = bytes;
         }
     }
 

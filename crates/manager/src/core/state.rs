@@ -26,6 +26,13 @@ impl Core {
         space
     }
 
+    /// Free space if one reservation of `reserved` bytes didn't count, bytes.
+    pub(super) fn free_beside(&self, reserved: u64) -> u64 {
+        let hosts = self.registry.hosts().into_iter().filter(|host| host.online);
+        let free = hosts.map(|host| host.free_bytes).fold(0, u64::saturating_add);
+        free.saturating_sub(self.sessions.reserved().saturating_sub(reserved))
+    }
+
     pub(super) fn status(&self, now: Now) -> PoolStatus {
         let mut status = PoolStatus {
             manager_pid: self.setting.pid,

@@ -1,0 +1,128 @@
+//! A benefactor on a small disk of its own, which the test fills like its owner would.
+//!
+//! The disk is a file system in a mount namespace that the benefactor alone lives in: making it takes no rights that a
+//! user hasn't, and it vanishes with the process, however the test ends. The test reaches it through `/proc/PID/root`.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::command::binary;
+use crate::pool::Pool;
+use crate::wait::wait_until;
+
+/// Mounts a disk of `$2` MiB at `$1`, and becomes the command behind.
+const SCRIPT: &str = "mount -t tmpfs -o size=$2m stdchk \"$1\" && shift 2 && exec \"$@\"";
+/// What the owner writes at once, bytes.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// A small disk and its benefactor.
+pub struct Disk {
+    benefactor: Child,
+    directory: PathBuf,
+    mebibytes: u64,
+}
+
+impl Disk {
+    /// A disk of so many MiB whose owner keeps `floor` of it; its benefactor joins the pool and is on-line.
+    pub fn start(pool: &Pool, name: &str, mebibytes: u64, floor: &str) -> Self {
+        let directory = pool.path(name);
+        fs::create_dir(&directory).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c", SCRIPT, "sh"]);
+        command.arg(&directory).arg(mebibytes.to_string()).arg(binary()).arg("benefactor");
+        // More than there is, so that the disk is the limit.
+        command.arg(directory.join("pool")).args(["--donate", "1GiB", "--floor", floor]);
+        pool.apply_to(&mut command);
+        let log = pool.path(&format!("{name}.log"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).unwrap());
+        let mut disk = Self { benefactor: command.spawn().unwrap(), directory, mebibytes };
+        wait_until("the benefactor on its own disk is on-line", || {
+            let ended = disk.benefactor.try_wait().unwrap();
+            assert!(ended.is_none(), "it ended: {}", fs::read_to_string(&log).unwrap());
+            pool.shows(|status| disk.shown(status).is_some_and(|benefactor| benefactor["state"] == "online"))
+        });
+        disk
+    }
+
+    /// The benefactor in the status of the pool.
+    pub fn shown<'a>(&self, status: &'a Value) -> Option<&'a Value> {
+        let benefactors = status["benefactors"].as_array().unwrap();
+        benefactors.iter().find(|benefactor| benefactor["pid"] == self.benefactor.id())
+    }
+
+    /// Whether the benefactor still runs.
+    pub fn is_served(&mut self) -> bool {
+        self.benefactor.try_wait().unwrap().is_none()
+    }
+
+    fn inside(&self) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.benefactor.id()));
+        root.join(self.directory.strip_prefix("/").unwrap())
+    }
+
+    /// The directory that was given to the benefactor.
+    pub fn donated(&self) -> PathBuf {
+        self.inside().join("pool")
+    }
+
+    fn file_of_owner(&self) -> PathBuf {
+        self.inside().join("owner")
+    }
+
+    /// The owner writes until nothing is left.
+    pub fn fill(&self) {
+        assert!(!self.write(u64::MAX), "an endless file fits");
+    }
+
+    /// The owner writes so many bytes, as far as they fit.
+    pub fn take(&self, bytes: u64) {
+        self.write(bytes);
+    }
+
+    /// Whether it all fitted.
+    fn write(&self, bytes: u64) -> bool {
+        // A disk that is missing would fill the one below.
+        assert_eq!(self.size() >> 20, self.mebibytes);
+        let mut file = OpenOptions::new().append(true).create(true).open(self.file_of_owner()).unwrap();
+        for _ in 0..bytes.div_ceil(PIECE_BYTES as u64) {
+            match file.write_all(&[7; PIECE_BYTES]) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::StorageFull => return false,
+                Err(error) => panic!("the owner's file: {error}"),
+            }
+        }
+        true
+    }
+
+    /// The owner removes what was written.
+    pub fn clear(&self) {
+        fs::remove_file(self.file_of_owner()).unwrap();
+    }
+
+    fn size(&self) -> u64 {
+        let disk = space(&self.inside());
+        disk.f_blocks * disk.f_frsize
+    }
+
+    /// What is free, bytes.
+    pub fn free(&self) -> u64 {
+        let disk = space(&self.inside());
+        disk.f_bavail * disk.f_frsize
+    }
+}
+
+fn space(path: &Path) -> rustix::fs::StatVfs {
+    rustix::fs::statvfs(path).unwrap()
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Both fail if it has ended.
+        let _ = self.benefactor.kill();
+        let _ = self.benefactor.wait();
+    }
+}

@@ -1,0 +1,67 @@
+//! One more mount of a pool, in the foreground, as `stdchk mount DIR` makes it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::pool::Pool;
+use crate::wait::wait_until;
+
+/// A mount beside the one that `up` made. Ends with the value, also when its test fails.
+pub struct Mount {
+    child: Child,
+    point: PathBuf,
+}
+
+impl Mount {
+    /// Mounts the pool at a path of the test; what the process says goes to `NAME.log` beside it.
+    pub fn start(pool: &Pool, name: &str) -> Self {
+        let point = pool.path(name);
+        let log = pool.path(&format!("{name}.log"));
+        let mut command = pool.command(&["mount", point.to_str().unwrap()]);
+        command.stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
+        let mut mount = Self { child: command.spawn().unwrap(), point };
+        wait_until("the pool is mounted once more", || {
+            let ended = mount.child.try_wait().unwrap();
+            let said = || std::fs::read_to_string(&log).unwrap();
+            assert!(ended.is_none(), "stdchk mount ended: {}", said());
+            said().contains("is mounted at")
+        });
+        mount
+    }
+
+    /// A path below the mount point.
+    pub fn at(&self, path: &str) -> PathBuf {
+        self.point.join(path)
+    }
+
+    /// The mount point.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// SIGKILL; what was mounted stays as a dead mount point.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Ends the mount as a user would, by SIGTERM; whether it ended well.
+    pub fn end(&mut self) -> bool {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        wait_until("the mount ends", || self.child.try_wait().unwrap().is_some());
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Both fail if the mount has ended well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = unmount(&self.point, UnmountFlags::DETACH);
+    }
+}

@@ -1,0 +1,229 @@
+//! A manager that is killed, again and again or for good: a pause or a clear error for its clients, nothing lost (I2, I7).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use stdchk_tests::{Outcome, PATIENCE, Pool, Setup, random_bytes, wait_until, within};
+
+use crate::program::{Reader, Writer, run};
+
+const MIB: usize = 1 << 20;
+/// How often the manager is killed.
+const KILLS: u64 = 14;
+/// Longest time for which it lives in between.
+const LIFE_MS_MAX: u64 = 500;
+/// Pause of a writer between two files: bounds how much there is to compare in the end.
+const WRITER_PAUSE: Duration = Duration::from_millis(300);
+
+/// How a writer brings a new version of its file into the pool.
+#[derive(Clone, Copy)]
+enum How {
+    /// Over the old one, through the mount.
+    Copy,
+    /// Under another name, synced, renamed onto the old one, all through the mount.
+    Rename,
+    /// `stdchk put`.
+    Put,
+}
+
+/// One file that is written anew all the time.
+struct Line {
+    name: &'static str,
+    how: How,
+    seed: u64,
+}
+
+const LINES: [Line; 5] = [
+    Line { name: "copied", how: How::Copy, seed: 1000 },
+    Line { name: "copied-too", how: How::Copy, seed: 2000 },
+    Line { name: "renamed", how: How::Rename, seed: 3000 },
+    Line { name: "put", how: How::Put, seed: 4000 },
+    Line { name: "put-too", how: How::Put, seed: 5000 },
+];
+
+impl Line {
+    /// Several chunks, of which the first is the same in all generations: known content, too, must be there in the end.
+    fn content(&self, generation: usize) -> Vec<u8> {
+        let new = random_bytes(MIB + 4321, self.seed + 1 + generation as u64);
+        [random_bytes(MIB, self.seed), new].concat()
+    }
+
+    fn path(&self) -> String {
+        format!("app/{}", self.name)
+    }
+
+    fn write(&self, pool: &Pool, generation: usize) -> Outcome {
+        let source = PathBuf::from(pool.file(self.name, &self.content(generation)));
+        let target = pool.at(&self.path());
+        match self.how {
+            How::Copy => run("cp", &[&source, &target]),
+            How::Put => pool.run(&["put", source.to_str().unwrap(), &self.path()]),
+            How::Rename => {
+                let temporary = pool.at(&format!("{}.new", self.path()));
+                for (program, arguments) in
+                    [("cp", &[source.as_path(), &temporary][..]), ("sync", &[temporary.as_path()])]
+                {
+                    let outcome = run(program, arguments);
+                    if outcome.code != 0 {
+                        return outcome;
+                    }
+                }
+                run("mv", &[Path::new("-T"), &temporary, &target])
+            }
+        }
+    }
+
+    /// Writes until told to stop; which generations were accepted.
+    fn write_on(&self, pool: &Pool, done: &AtomicBool) -> Vec<bool> {
+        let mut accepted = Vec::new();
+        while !done.load(Ordering::Acquire) {
+            let outcome = self.write(pool, accepted.len());
+            if outcome.code != 0 {
+                eprintln!("{}, generation {}: {}", self.name, accepted.len(), outcome.stderr);
+            }
+            accepted.push(outcome.code == 0);
+            std::thread::sleep(WRITER_PAUSE);
+        }
+        accepted
+    }
+
+    /// Compares all versions with what was accepted and attempted.
+    fn check(&self, pool: &Pool, accepted: &[bool]) {
+        let found: Vec<(usize, Value)> = pool
+            .versions(&self.path())
+            .into_iter()
+            .map(|version| {
+                let content = pool.get(&format!("{}@{}", self.path(), version["version"]));
+                let of = (0..accepted.len()).find(|generation| self.content(*generation) == content);
+                let torn = || panic!("{}: {version} is of no generation: {} bytes", self.name, content.len());
+                (of.unwrap_or_else(torn), version)
+            })
+            .collect();
+        let (newest, _) = found.last().unwrap();
+        let last = accepted.iter().rposition(|accepted| *accepted).unwrap();
+        assert!(*newest >= last, "{}: {newest} is the newest, but {last} was accepted", self.name);
+        for generation in (0..accepted.len()).filter(|generation| accepted[*generation]) {
+            let version = found.iter().find(|(of, _)| *of == generation);
+            let (_, version) = version.unwrap_or_else(|| panic!("{}: {generation} is lost", self.name));
+            assert_eq!(version["state"], "closed", "{}, generation {generation}: {version}", self.name);
+        }
+    }
+}
+
+/// Makes folders until told to stop: each is made once, however often the manager was asked.
+fn make_folders(pool: &Pool, done: &AtomicBool) -> usize {
+    let mut made = 0;
+    while !done.load(Ordering::Acquire) {
+        let outcome = run("mkdir", &[&pool.at(&format!("app/folder{made}"))]);
+        assert_eq!(outcome.code, 0, "{outcome:?}");
+        made += 1;
+        std::thread::sleep(WRITER_PAUSE);
+    }
+    made
+}
+
+/// Kills the manager and starts it again as a user would.
+fn restart(pool: &Pool) {
+    let before = pool.process("manager");
+    before.kill();
+    pool.ok(&["up"]);
+    assert_ne!(pool.process("manager"), before);
+}
+
+fn restart_often(pool: &Pool) {
+    for round in 0..KILLS {
+        let random = u64::from(random_bytes(1, 77 + round)[0]);
+        std::thread::sleep(Duration::from_millis(random * LIFE_MS_MAX / 256));
+        restart(pool);
+    }
+}
+
+#[test]
+fn a_manager_killed_again_and_again_loses_nothing_that_was_accepted() {
+    let pool = Setup { donate: "2GiB".to_owned(), ..Setup::of(3) }.up();
+    fs::create_dir(pool.at("app")).unwrap();
+    let done = AtomicBool::new(false);
+    let (accepted, folders) = std::thread::scope(|threads| {
+        let writers = LINES.each_ref().map(|line| threads.spawn(|| line.write_on(&pool, &done)));
+        let folders = threads.spawn(|| make_folders(&pool, &done));
+        let restarted = threads.spawn(|| restart_often(&pool)).join();
+        done.store(true, Ordering::Release);
+        restarted.unwrap();
+        (writers.map(|writer| writer.join().unwrap()), folders.join().unwrap())
+    });
+    wait_until("no session is left, and no space reserved", || {
+        pool.shows(|status| status["sessions"] == 0 && status["space"]["reserved_bytes"] == 0)
+    });
+    // What counts is what the manager reads from its disk.
+    restart(&pool);
+    for (line, accepted) in LINES.iter().zip(&accepted) {
+        line.check(&pool, accepted);
+    }
+    assert!((0..folders).all(|number| pool.at(&format!("app/folder{number}")).is_dir()));
+    pool.wait_for_copies();
+    let (health, status) = (pool.json(&["verify", "--json"]), pool.status());
+    assert_eq!((&health["bad"], &health["lost_chunks"]), (&json!([]), &json!(0)), "{health}");
+    assert_eq!(status["chunks_lost"], 0, "{status}");
+}
+
+/// A program through the mount that needs the manager: it must end, with an I/O error, and not before the patience ends.
+fn told(program: &'static str, arguments: Vec<PathBuf>) {
+    let begun = Instant::now();
+    let arguments: Vec<&Path> = arguments.iter().map(PathBuf::as_path).collect();
+    let outcome = run(program, &arguments);
+    assert!(outcome.code != 0 && outcome.stderr.contains("Input/output error"), "{program}: {outcome:?}");
+    let taken = begun.elapsed();
+    assert!(taken >= AWAY_PATIENCE / 2 && taken < PATIENCE, "{program} took {taken:?}");
+}
+
+/// How long the mount waits for the manager in the test of one that stays away.
+const AWAY_PATIENCE: Duration = Duration::from_secs(4);
+
+#[test]
+fn while_the_manager_is_away_open_files_are_read_and_all_else_ends_with_a_clear_error() {
+    let pool = Setup::of(2).with("STDCHK_PATIENCE_MS", AWAY_PATIENCE.as_millis()).up();
+    fs::create_dir(pool.at("app")).unwrap();
+    let [read, other, written] = [1, 2, 12].map(|size| random_bytes(size * MIB, 60 + size as u64));
+    pool.put(&read, "app/read");
+    pool.put(&other, "app/other");
+    assert!(fs::read(pool.at("app/read")).unwrap() == read);
+    let reader = Reader::start(&pool.at("app/read"));
+    let mut writer = Writer::start(&pool.at("app/written"), &["conv=notrunc"]);
+    writer.feed(&written[..MIB]);
+    wait_until("the file is being written", || {
+        fs::metadata(pool.at("app/written")).is_ok_and(|file| file.len() > 0)
+    });
+
+    pool.kill("manager");
+    let kept = within("reading an open file without a manager", || reader.finish(MIB));
+    assert!(kept == read);
+    for command in ["ls", "status", "latest app", "get app/read -o -"] {
+        let arguments: Vec<&str> = command.split(' ').collect();
+        pool.fails(&arguments, 5, &["stdchk up"]);
+    }
+    std::thread::scope(|threads| {
+        let at = |name: &str| pool.at("app").join(name);
+        let told = |program, arguments| threads.spawn(move || told(program, arguments));
+        told("cat", vec![at("other")]);
+        told("cp", vec![PathBuf::from("/proc/self/stat"), at("new")]);
+        told("mkdir", vec![at("folder")]);
+        told("mv", vec![at("other"), at("moved")]);
+        told("rm", vec!["-f".into(), at("read")]);
+        writer.feed(&written[MIB..]);
+        let outcome = within("closing a file without a manager", || writer.finish());
+        assert!(!outcome.accepted && outcome.message.contains("Input/output error"), "{outcome:?}");
+    });
+    let log = pool.log("mount");
+    assert!(log.contains("the manager can't be reached; is the pool up?"), "{log}");
+
+    pool.ok(&["up"]);
+    for (name, content) in [("app/read", &read), ("app/other", &other)] {
+        assert!(pool.get(name) == *content && fs::read(pool.at(name)).unwrap() == *content, "{name}");
+    }
+    let source = PathBuf::from(pool.file("again", &written));
+    assert_eq!(run("cp", &[&source, &pool.at("app/written")]).code, 0);
+    assert!(pool.get("app/written") == written);
+}

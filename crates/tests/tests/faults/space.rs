@@ -1,0 +1,220 @@
+//! No room: one disk is full, all are, the owner's floor or the donation is reached. Others take over, or the writer is
+//! told so; the version before stays, and with room again everything goes on (I1, I2, I9).
+//!
+//! Disks are real file systems, filled by their owners.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use stdchk_tests::{Disk, Pool, Setup, random_bytes, wait_until, within};
+
+use crate::program::{Writer, run};
+
+const MIB: usize = 1 << 20;
+/// What commands exit with when there is no space.
+const NO_SPACE: i32 = 6;
+const NO_SPACE_SAID: &str = "No space left on device";
+/// Garbage is garbage after this time: longer than one of the writes here takes.
+const GARBAGE_AGE_MS: u64 = 3000;
+
+/// A mounted pool with an application whose chunks have one copy. The one benefactor on the common disk takes nothing:
+/// its donation is smaller than a chunk.
+fn pool_for_disks() -> Pool {
+    let setup = Setup { donate: "64KiB".to_owned(), ..Setup::of(1) };
+    let pool = with_short_leases(setup).up();
+    single(&pool);
+    pool
+}
+
+/// Until a manager has run for a client's lease it collects nothing.
+fn with_short_leases(setup: Setup) -> Setup {
+    setup.with("STDCHK_CLIENT_LEASE_MS", 8000).with("STDCHK_GARBAGE_AGE_MS", GARBAGE_AGE_MS)
+}
+
+fn single(pool: &Pool) {
+    fs::create_dir(pool.at("app")).unwrap();
+    pool.policy("app", &["replicas=1"]);
+}
+
+fn free_bytes(pool: &Pool) -> u64 {
+    pool.status()["space"]["free_bytes"].as_u64().unwrap()
+}
+
+/// Copies a file of this content into the pool through the mount, and expects to be told that there is no space.
+fn refused_by_the_mount(pool: &Pool, content: &[u8], name: &str) {
+    let (source, target) = (PathBuf::from(pool.file("source", content)), pool.at(name));
+    let copied = within("copying into a full pool", move || run("cp", &[&source, &target]));
+    assert_eq!(copied.code, 1, "{copied:?}");
+    assert!(copied.stderr.contains(NO_SPACE_SAID), "{copied:?}");
+}
+
+fn refused_by_put(pool: &Pool, content: &[u8], name: &str) {
+    let outcome = pool.run_with(&["put", "-", name], content);
+    assert_eq!(outcome.code, NO_SPACE, "{outcome:?}");
+}
+
+/// Collects until there is so much room.
+fn collect(pool: &Pool, bytes: u64) {
+    wait_until("removed content makes room", || {
+        // A manager that has just started refuses.
+        pool.run(&["gc"]);
+        free_bytes(pool) >= bytes
+    });
+}
+
+#[test]
+fn when_one_disk_fills_up_the_others_take_over() {
+    let pool = pool_for_disks();
+    let mut disks = ["disk0", "disk1", "disk2"].map(|name| Disk::start(&pool, name, 64, "0"));
+    let content = random_bytes(48 * MIB, 1);
+    let mut writer = Writer::start(&pool.at("app/x"), &["conv=notrunc"]);
+    let (first, rest) = content.split_at(16 * MIB);
+    writer.feed(first);
+    wait_until("a part of the file is on the disk", || disks[0].free() < 62 << 20);
+    let written = std::thread::scope(|threads| {
+        threads.spawn(|| disks[0].fill());
+        writer.feed(rest);
+        within("closing a file with a full disk in its stripe", || writer.finish())
+    });
+    assert!(written.accepted, "{written:?}");
+    assert_eq!(disks[0].free(), 0);
+    assert!(pool.get("app/x") == content, "what the full disk holds is served");
+    let outcome = pool.run_with(&["put", "-", "app/y"], &random_bytes(20 * MIB, 2));
+    assert_eq!(outcome.code, 0, "{outcome:?}");
+    assert!(disks.iter_mut().all(Disk::is_served));
+    assert_eq!(pool.json(&["verify", "--json"])["bad"], serde_json::json!([]));
+}
+
+#[test]
+fn when_all_disks_are_full_the_writer_is_told_and_the_version_before_stays() {
+    let pool = pool_for_disks();
+    let mut disks = ["disk0", "disk1"].map(|name| Disk::start(&pool, name, 48, "0"));
+    let (old, new) = (random_bytes(5 * MIB, 3), random_bytes(12 * MIB, 4));
+    pool.put(&old, "app/x");
+    // In the middle of a file: `write` or `fsync` says so.
+    let mut writer = Writer::start(&pool.at("app/half"), &["conv=notrunc,fsync"]);
+    writer.feed(&new[..6 * MIB]);
+    wait_until("a part of the file is on a disk", || disks.iter().any(|disk| disk.free() < 43 << 20));
+    disks.iter().for_each(Disk::fill);
+    writer.feed(&new[6 * MIB..]);
+    let written = within("writing to a pool that got full", || writer.finish());
+    assert!(!written.accepted && written.message.contains(NO_SPACE_SAID), "{written:?}");
+    // From the beginning.
+    refused_by_the_mount(&pool, &new, "app/x");
+    refused_by_put(&pool, &new, "app/x");
+    assert!(pool.get("app/x") == old, "the version before stays");
+    assert_eq!(pool.versions("app/x").len(), 1);
+    assert!(fs::read(pool.at("app/x")).unwrap() == old);
+    assert!(disks.iter_mut().all(Disk::is_served));
+
+    disks.iter().for_each(Disk::clear);
+    wait_until("the benefactors see that there is room", || free_bytes(&pool) >= 2 * new.len() as u64);
+    let (source, target) = (PathBuf::from(pool.file("source", &new)), pool.at("app/x"));
+    let copied = within("copying again", move || run("cp", &[&source, &target]));
+    assert_eq!(copied.code, 0, "{copied:?}");
+    assert!(pool.get("app/x") == new && pool.get("app/x@1") == old);
+}
+
+#[test]
+fn a_file_that_fits_is_not_refused_for_the_space_that_it_has_taken_itself() {
+    let setup = Setup { donate: "32MiB".to_owned(), ..Setup::of(2) };
+    let pool = setup.up();
+    single(&pool);
+    let content = random_bytes(60 * MIB, 9);
+    // Past the kernel's cache, which would keep some of it for itself.
+    let mut writer = Writer::start(&pool.at("app/x"), &["conv=notrunc", "oflag=direct"]);
+    // What is reserved first is used before more is asked for, and the manager knows.
+    let (first, rest) = content.split_at(15 * MIB);
+    writer.feed(first);
+    wait_until("the manager knows of the first part", || {
+        pool.shows(|status| status["space"]["used_bytes"].as_u64().unwrap() >= 15 << 20)
+    });
+    writer.feed(rest);
+    let written = within("closing a file that nearly fills the pool", || writer.finish());
+    assert!(written.accepted, "{written:?}");
+    assert!(pool.get("app/x") == content);
+}
+
+#[test]
+fn the_owners_floor_stays_free_and_what_is_stored_stays_readable_below_it() {
+    const FLOOR: u64 = 24 << 20;
+    let pool = pool_for_disks();
+    let disk = Disk::start(&pool, "disk", 64, "24MiB");
+    let content = |number: u64| random_bytes(8 * MIB, 20 + number);
+    let mut stored = 0;
+    loop {
+        let outcome = pool.run_with(&["put", "-", &format!("app/x{stored}")], &content(stored));
+        assert!(disk.free() >= FLOOR, "{} are free", disk.free());
+        match outcome.code {
+            0 => stored += 1,
+            NO_SPACE => break,
+            _ => panic!("{outcome:?}"),
+        }
+    }
+    // 40 MiB can be taken, less what the benefactor's own records need.
+    assert_eq!(stored, 4);
+    refused_by_the_mount(&pool, &content(9), "app/new");
+    // The owner's own work goes first, below the floor, too.
+    disk.take(20 << 20);
+    assert!(disk.free() < FLOOR);
+    refused_by_put(&pool, &content(9), "app/x0");
+    let all_read =
+        |from: u64| (from..stored).all(|number| pool.get(&format!("app/x{number}")) == content(number));
+    assert!(all_read(0));
+
+    disk.clear();
+    pool.ok(&["rm", "app/x0"]);
+    collect(&pool, 8 << 20);
+    pool.put(&content(9), "app/new");
+    assert!(pool.get("app/new") == content(9) && all_read(1));
+    assert!(disk.free() >= FLOOR);
+}
+
+/// What the files below a directory take on the disk, bytes.
+fn taken_below(directory: &Path) -> u64 {
+    let of = |path: PathBuf| match fs::symlink_metadata(&path) {
+        Ok(metadata) if metadata.is_dir() => taken_below(&path),
+        // A segment may be given back meanwhile.
+        metadata => metadata.map_or(0, |metadata| metadata.blocks() * 512),
+    };
+    fs::read_dir(directory).unwrap().map(|entry| of(entry.unwrap().path())).sum()
+}
+
+#[test]
+fn a_donation_is_never_exceeded_and_with_something_removed_writing_works_again() {
+    const DONATED: u64 = 24 << 20;
+    let setup = Setup { donate: "24MiB".to_owned(), ..Setup::of(2) };
+    let pool = with_short_leases(setup).up();
+    single(&pool);
+    let (old, new) = (random_bytes(20 * MIB, 5), random_bytes(18 * MIB, 6));
+    pool.put(&old, "app/old");
+    let within_donation = || {
+        let status = pool.status();
+        for (index, benefactor) in status["benefactors"].as_array().unwrap().iter().enumerate() {
+            assert!(benefactor["used_bytes"].as_u64().unwrap() <= DONATED, "{benefactor}");
+            let taken = taken_below(&pool.data().join(format!("benefactors/{index}/segments")));
+            assert!(taken <= DONATED, "{taken} bytes are taken");
+        }
+    };
+    refused_by_the_mount(&pool, &random_bytes(50 * MIB, 7), "app/old");
+    within_donation();
+    assert!(pool.get("app/old") == old);
+    // What was sent in vain goes, as nothing refers to it.
+    collect(&pool, new.len() as u64 + (1 << 20));
+    pool.put(&new, "app/new");
+    refused_by_put(&pool, &random_bytes(18 * MIB, 8), "app/third");
+    within_donation();
+    pool.fails(&["get", "app/third", "-o", "-"], 4, &["app/third"]);
+    let removed = fs::remove_file(pool.at("app/old"));
+    removed.unwrap_or_else(|error| panic!("removing from a full pool: {error}"));
+    collect(&pool, new.len() as u64 + (1 << 20));
+    pool.put(&old[..18 * MIB], "app/third");
+    assert!(pool.get("app/third") == old[..18 * MIB] && pool.get("app/new") == new);
+    within_donation();
+    assert_eq!(
+        fs::metadata(pool.at("app/old")).unwrap_err().raw_os_error(),
+        Some(Errno::NOENT.raw_os_error())
+    );
+}
