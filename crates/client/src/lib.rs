@@ -27,6 +27,11 @@ pub(crate) fn context(failure: &Failure, what: impl std::fmt::Display) -> Failur
     Failure::new(failure.code, format!("{what}: {}", failure.message))
 }
 
+/// A task of this process that ended as none should.
+pub(crate) fn internal(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(ErrorCode::Internal, error.to_string())
+}
+
 /// An answer that the protocol doesn't allow at this place.
 pub(crate) fn unexpected(what: &str) -> Failure {
     Failure::new(ErrorCode::Malformed, format!("unexpected answer to {what}: use the same stdchk everywhere"))

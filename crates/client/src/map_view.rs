@@ -30,6 +30,10 @@ impl MapView {
         Self { map, starts }
     }
 
+    pub(crate) fn map(&self) -> &ChunkMap {
+        &self.map
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.map.size()
     }

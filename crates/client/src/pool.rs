@@ -20,7 +20,7 @@ use stdchk_model::{
 };
 use stdchk_net::BufferPool;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::benefactors::Benefactors;
@@ -34,6 +34,8 @@ use crate::session::Session;
 
 /// How long a write waits for room in the window before it looks again.
 const ROOM_PAUSE: Duration = Duration::from_millis(10);
+/// Packs of scattered pieces that may be in memory at the same time, beside the window.
+const COPIED_PACKS_MAX: usize = 16;
 /// Blocks in one request for verification: the benefactor reads them all before it answers.
 const VERIFY_MAX: usize = 128;
 
@@ -104,6 +106,7 @@ pub(crate) struct Inner {
     pub(crate) encoder: Arc<Encoder>,
     pub(crate) window: Arc<BufferPool>,
     pub(crate) room: Notify,
+    pub(crate) copied_packs: Arc<Semaphore>,
     pub(crate) sessions: Mutex<HashMap<SessionId, Weak<Session>>>,
     pub(crate) client: ClientId,
     pub(crate) runtime: Handle,
@@ -128,6 +131,7 @@ impl Pool {
             encoder: Arc::new(Encoder::new()),
             window: BufferPool::new(memory(config.window_bytes)),
             room: Notify::new(),
+            copied_packs: Arc::new(Semaphore::new(COPIED_PACKS_MAX)),
             sessions: Mutex::default(),
             client: ClientId(crate::random()?),
             runtime: Handle::current(),

@@ -1,5 +1,6 @@
 //! Reading a version: verified chunks, several at a time, ahead of a reader that goes front to back.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -76,13 +77,12 @@ impl Reader {
         }
         let mut located = from;
         let runs = self.view.runs(from..self.size()).take(LOCATE_CHUNKS);
-        let mut chunks: Vec<_> = runs
+        let chunks: HashSet<_> = runs
             .filter_map(|run| {
                 located = run.offset + run.length;
                 run.source.map(|(chunk, _)| chunk.id)
             })
             .collect();
-        chunks.dedup();
         self.pool.fetcher.locate(chunks).await?;
         let mut ahead = self.ahead.lock();
         ahead.located = ahead.located.max(located);
@@ -103,10 +103,16 @@ impl Reader {
             ahead.asked = ahead.asked.max(to);
             from..to
         };
+        let mut seen = HashSet::new();
+        let mut bytes = 0;
         for run in self.view.runs(wanted) {
-            if let Some((chunk, _)) = run.source {
-                self.fetch_ahead(chunk);
+            let Some((chunk, _)) = run.source.filter(|(chunk, _)| seen.insert(chunk.id)) else { continue };
+            bytes += u64::from(chunk.length);
+            if bytes > AHEAD_BYTES.1 {
+                // Scattered pieces: more would push out what is read first.
+                return;
             }
+            self.fetch_ahead(chunk);
         }
     }
 

@@ -336,3 +336,43 @@ fn a_policy_is_inherited_from_the_nearest_directory_that_sets_a_key() {
     }
     assert_eq!(set(&mut pool, Ino::ROOT, "replicas", "1").unwrap_err().code, ErrorCode::Invalid);
 }
+
+#[test]
+fn a_new_file_resembles_the_one_whose_name_differs_in_the_fewest_numbers() {
+    let (mut pool, folder, _) = pool_with_file();
+    let mut session = 10;
+    let mut file = |pool: &mut Pool, folder, name: &str, content: Option<u32>| {
+        let ino = pool.make(folder, name, FileKind::File);
+        if let Some(content) = content {
+            session += 1;
+            pool.open(session, ino);
+            pool.stage(session, &[content], &[0]);
+            pool.commit(session, &[content]).unwrap();
+            pool.pass(1);
+        }
+        ino
+    };
+    let similar = |pool: &mut Pool, ino| match pool.ask(ManagerRequest::Similar(ino)).unwrap() {
+        ManagerReply::Version { root, .. } => root,
+        other => panic!("{other:?}"),
+    };
+    let root = |pool: &mut Pool, ino| pool.root(ino, None);
+    let of_other_rank = file(&mut pool, folder, "run.N1.T1", Some(1));
+    let first = file(&mut pool, folder, "run.N0.T2", Some(2));
+    let newest_of_other_rank = file(&mut pool, folder, "run.N1.T3", Some(3));
+    file(&mut pool, folder, "other.N0.T9", Some(4));
+    let new = file(&mut pool, folder, "run.N0.T4", None);
+    assert_eq!(similar(&mut pool, new), root(&mut pool, first), "same rank");
+    let of_third = file(&mut pool, folder, "run.N7.T9", None);
+    assert_eq!(similar(&mut pool, of_third), root(&mut pool, newest_of_other_rank), "the newest");
+    assert_eq!(similar(&mut pool, of_other_rank), root(&mut pool, newest_of_other_rank), "never itself");
+    let alone = file(&mut pool, folder, "notes", Some(5));
+    assert_eq!(similar(&mut pool, alone), None);
+    // Where every timestep has a folder.
+    let (one, two) =
+        (pool.make(folder, "DD0001", FileKind::Directory), pool.make(folder, "DD0002", FileKind::Directory));
+    let before = file(&mut pool, one, "data.cpu3", Some(6));
+    file(&mut pool, one, "data.cpu4", Some(7));
+    let after = file(&mut pool, two, "data.cpu3", None);
+    assert_eq!(similar(&mut pool, after), root(&mut pool, before));
+}

@@ -5,14 +5,21 @@
 //! fine-grained search can be packed into chunks of a mebibyte. The map is content: encoded, it is stored in the pool
 //! in pieces like any other content, and the manager keeps only its root.
 //!
+//! A map may also carry the names of its pieces, so that the next version finds them again (`pieces`): the manager
+//! never hears of a piece.
+//!
 //! Layout of the encoded map: the four bytes `SCMP`, then CBOR `[1, size, [[id, length]…], [[length] | [length,
-//! chunk, offset]…]]`; 1 is the version of the layout.
+//! chunk, offset]…], [names, [[gap, length, …]…]]]`; 1 is the version of the layout, the last element may be absent.
+
+mod pieces;
 
 use minicbor::{Decode, Encode};
 
 use crate::cbor;
 use crate::id::ChunkId;
 use crate::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
+use pieces::StoredPieces;
+pub use pieces::{Piece, PieceName};
 
 const MAGIC: [u8; 4] = *b"SCMP";
 const LAYOUT: u16 = 1;
@@ -58,6 +65,7 @@ pub struct ChunkMap {
     size: u64,
     chunks: Vec<ChunkRef>,
     extents: Vec<Extent>,
+    pieces: Vec<Piece>,
 }
 
 /// Why bytes or parts are not a chunk map.
@@ -90,9 +98,32 @@ impl ChunkMap {
         if chunks.iter().any(|chunk| chunk.length == 0 || chunk.length as usize > CHUNK_BYTES_MAX) {
             return Err(BadChunkMap::Inconsistent("a chunk is empty or over the limit"));
         }
-        let mut map = Self { size: 0, chunks, extents: Vec::new() };
+        let mut map = Self { size: 0, chunks, extents: Vec::new(), pieces: Vec::new() };
         extents.into_iter().try_for_each(|extent| map.push(extent))?;
         Ok(map)
+    }
+
+    /// The map with the pieces that can be found again in its chunks, in any order; each counts once.
+    ///
+    /// # Errors
+    /// A piece that is empty, leaves its chunk or lies in an unknown one.
+    pub fn with_pieces(mut self, mut pieces: Vec<Piece>) -> Result<Self, BadChunkMap> {
+        for piece in &pieces {
+            let source = Source::Chunk { index: piece.index, offset: piece.offset };
+            self.check(&Extent { length: u64::from(piece.length), source })?;
+        }
+        pieces.sort_unstable_by_key(|piece| (piece.index, piece.offset, piece.length));
+        // Pieces of one cut don't overlap; of two that do, from different cuts, the first is kept.
+        let mut end = (0, 0);
+        pieces.retain(|piece| {
+            let follows = (piece.index, piece.offset) >= end;
+            if follows {
+                end = (piece.index, piece.offset.saturating_add(piece.length));
+            }
+            follows
+        });
+        self.pieces = pieces;
+        Ok(self)
     }
 
     fn push(&mut self, extent: Extent) -> Result<(), BadChunkMap> {
@@ -139,6 +170,11 @@ impl ChunkMap {
         &self.extents
     }
 
+    /// The pieces that a later version may find in the chunks, by chunk and offset. May be empty.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
     /// The chunk that an extent's source refers to; `None` for a hole.
     pub fn chunk_of(&self, extent: &Extent) -> Option<&ChunkRef> {
         match extent.source {
@@ -154,6 +190,7 @@ impl ChunkMap {
             size: self.size,
             chunks: self.chunks.clone(),
             extents: self.extents.iter().map(StoredExtent::from).collect(),
+            pieces: StoredPieces::of(&self.pieces, self.chunks.len()),
         };
         let mut bytes = MAGIC.to_vec();
         bytes.extend(cbor::encode(&stored));
@@ -172,7 +209,10 @@ impl ChunkMap {
         if map.size != stored.size {
             return Err(BadChunkMap::Inconsistent("its extents don't add up to its size"));
         }
-        Ok(map)
+        match stored.pieces {
+            Some(pieces) => map.with_pieces(pieces.read()?),
+            None => Ok(map),
+        }
     }
 }
 
@@ -204,6 +244,8 @@ struct Stored {
     chunks: Vec<ChunkRef>,
     #[n(3)]
     extents: Vec<StoredExtent>,
+    #[n(4)]
+    pieces: Option<StoredPieces>,
 }
 
 /// `[length]` for a hole, `[length, chunk, offset]` else.
@@ -300,6 +342,29 @@ mod tests {
     }
 
     #[test]
+    fn pieces_survive_the_encoding_and_cost_little() {
+        let chunks = vec![chunk(1, 1 << 20), chunk(2, 500), chunk(3, 1 << 20)];
+        let whole: Vec<Extent> =
+            chunks.iter().zip(0..).map(|(chunk, index)| of_chunk(index, 0, chunk.length.into())).collect();
+        let bare = ChunkMap::new(chunks, whole).unwrap();
+        let piece =
+            |index, offset, length, name| Piece { name: PieceName([name; 16]), index, offset, length };
+        let mut pieces: Vec<Piece> = (0..256).map(|page| piece(0, page * 4096, 4096, 7)).collect();
+        pieces.extend([piece(2, 5000, 100, 3), piece(2, 100, 4000, 4)]);
+        let size = bare.encode().len();
+        let map = bare.clone().with_pieces(pieces).unwrap();
+        assert_eq!(map.pieces().len(), 258);
+        assert_eq!(map.pieces()[256], piece(2, 100, 4000, 4), "in order");
+        assert!(map.encode().len() - size < 21 * 258, "twenty bytes each");
+        assert_eq!(ChunkMap::decode(&map.encode()), Ok(map));
+        for bad in [piece(3, 0, 1, 1), piece(1, 499, 2, 1), piece(1, 0, 0, 1), piece(1, u32::MAX, 1, 1)] {
+            assert!(bare.clone().with_pieces(vec![bad]).is_err(), "{bad:?}");
+        }
+        let overlapping = vec![piece(0, 0, 100, 1), piece(0, 50, 100, 2), piece(0, 100, 10, 3)];
+        assert_eq!(bare.with_pieces(overlapping).unwrap().pieces().len(), 2);
+    }
+
+    #[test]
     fn contradictions_are_refused() {
         let refused = |chunks: Vec<ChunkRef>, extent| ChunkMap::new(chunks, [extent]).is_err();
         assert!(refused(vec![], of_chunk(0, 0, 1)));
@@ -313,6 +378,8 @@ mod tests {
     fn damaged_bytes_are_refused_or_still_a_valid_map() {
         let extents = (0..40u32).map(|index| of_chunk(index, 3, 60));
         let map = ChunkMap::new((0..40).map(|byte| chunk(byte, 100)).collect(), extents).unwrap();
+        let piece = |index| Piece { name: PieceName([9; 16]), index, offset: 3, length: 50 };
+        let map = map.with_pieces((0..40).map(piece).collect()).unwrap();
         let good = map.encode();
         for position in 0..good.len() {
             for flip in [1u8, 0x20, 0x80, 0xff] {

@@ -175,6 +175,7 @@ fn manager_requests() -> Vec<ManagerRequest> {
         Q::OpenVersion { ino, version: None },
         Q::Locate { chunks: vec![chunk(0xc1), chunk(0xc2)] },
         Q::Benefactors,
+        Q::Similar(ino),
         Q::OpenSession { session, client, ino },
         Q::Reserve { session, bytes: 64 << 20, avoid: vec![benefactor] },
         Q::Known { session, chunks: vec![chunk(0xc1)] },

@@ -9,21 +9,25 @@ use parking_lot::Mutex;
 use stdchk_model::message::manager::StagedChunk;
 use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Incarnation};
 
+use super::pieces::collect;
 use super::sealed::Sealed;
 
 /// Where the bytes of a chunk can be had again, should a benefactor lose them before they are durable.
 pub(super) enum Origin {
     /// A cell, as long as the window holds it.
-    Cell(Weak<Sealed>, Range<usize>),
+    Cell(Weak<Sealed>, Vec<Range<usize>>),
     /// Kept here: a piece of the chunk map.
     Own(Bytes),
+    /// Not with this session: the pool has it.
+    Elsewhere,
 }
 
 impl Origin {
     fn bytes(&self) -> Option<Bytes> {
         match self {
-            Self::Cell(cell, range) => Some(cell.upgrade()?.bytes()?.slice(range.clone())),
+            Self::Cell(cell, ranges) => Some(collect(&cell.upgrade()?.bytes()?, ranges)),
             Self::Own(bytes) => Some(bytes.clone()),
+            Self::Elsewhere => None,
         }
     }
 }
@@ -81,6 +85,18 @@ impl Chunks {
         let entry = Entry { chunk, origin, pinned: false, placed: Vec::new(), reported: None };
         table.entries.insert(chunk.id, entry);
         true
+    }
+
+    /// A chunk of an earlier version is referred to; the manager keeps it for this session.
+    pub(super) fn adopt(&self, chunk: ChunkRef) {
+        let entry =
+            || Entry { chunk, origin: Origin::Elsewhere, pinned: true, placed: Vec::new(), reported: None };
+        self.table.lock().entries.entry(chunk.id).or_insert_with(entry);
+    }
+
+    /// Whether the session stored, or stores, this chunk itself since the last commit.
+    pub(super) fn is_own(&self, chunk: ChunkId) -> bool {
+        self.table.lock().entries.get(&chunk).is_some_and(|entry| !entry.pinned)
     }
 
     fn with<R>(&self, chunk: ChunkId, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {

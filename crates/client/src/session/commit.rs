@@ -118,7 +118,10 @@ impl Session {
         let internal = |error: stdchk_model::chunk_map::BadChunkMap| {
             Failure::new(ErrorCode::Internal, format!("the file's chunk map came out wrong: {error}"))
         };
-        ChunkMap::new(builder.chunks, builder.extents).map_err(internal)
+        let pieces = self.pieces.of_map(&builder.places);
+        ChunkMap::new(builder.chunks, builder.extents)
+            .and_then(|map| map.with_pieces(pieces))
+            .map_err(internal)
     }
 
     /// Stores the map in the pool unless it is small.
@@ -314,6 +317,7 @@ impl Session {
             }
         }
         self.chunks.settled();
+        self.pieces.settled();
         let mut state = self.state.lock();
         for (index, sealed) in &snapshot.cells {
             if matches!(state.cells.get(index), Some(Cell::Sealed(now)) if Arc::ptr_eq(now, sealed)) {
@@ -370,7 +374,7 @@ impl MapBuilder {
         let mut left = limit;
         for part in parts.iter() {
             let length = (part.length as u64).min(left);
-            self.push(length, part.chunk.map(|chunk| (chunk, 0)));
+            self.push(length, part.source);
             left -= length;
         }
         Ok(())

@@ -27,10 +27,31 @@ impl Known {
         Self { manager, session, waiting: Mutex::default(), turn: tokio::sync::Mutex::default() }
     }
 
-    /// Where `chunk` is, if the pool has it; from then on it stays for as long as the session.
-    pub(super) async fn ask(&self, chunk: ChunkId) -> Result<ChunkLocations, Failure> {
-        let (sender, mut answer) = oneshot::channel();
-        self.waiting.lock().push((chunk, sender));
+    /// Where each of `chunks` is, if the pool has it; from then on it stays for as long as the session.
+    pub(super) async fn ask(&self, chunks: Vec<ChunkId>) -> Result<Vec<ChunkLocations>, Failure> {
+        let mut answers = Vec::with_capacity(chunks.len());
+        {
+            let mut waiting = self.waiting.lock();
+            for chunk in chunks {
+                let (sender, answer) = oneshot::channel();
+                waiting.push((chunk, sender));
+                answers.push(answer);
+            }
+        }
+        let mut found = Vec::with_capacity(answers.len());
+        for answer in answers {
+            found.push(self.wait_for(answer).await?);
+        }
+        Ok(found)
+    }
+
+    async fn wait_for(
+        &self,
+        mut answer: oneshot::Receiver<Result<ChunkLocations, Failure>>,
+    ) -> Result<ChunkLocations, Failure> {
+        if let Ok(answer) = answer.try_recv() {
+            return answer;
+        }
         // Whoever gets the turn asks for all who wait; the others find their answer when the turn comes to them.
         let _turn = self.turn.lock().await;
         loop {

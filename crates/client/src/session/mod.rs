@@ -13,6 +13,7 @@ mod cell;
 mod chunks;
 mod commit;
 mod known;
+mod pieces;
 mod sealed;
 mod send;
 mod stripe;
@@ -24,7 +25,7 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use stdchk_model::limits::FILE_BYTES_MAX;
+use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs, VersionInfo};
 use stdchk_model::policy::CloseWaits;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
@@ -36,6 +37,7 @@ use crate::pool::Inner;
 use cell::{Cell, Dirty, Held, Under};
 use chunks::Chunks;
 use known::Known;
+use pieces::Pieces;
 pub(crate) use sealed::Sealed;
 use stripe::Stripe;
 
@@ -57,6 +59,7 @@ pub struct Session {
     state: Mutex<State>,
     chunks: Chunks,
     known: Known,
+    pieces: Pieces,
     stripe: Stripe,
     share: Arc<Semaphore>,
     sending: AtomicUsize,
@@ -112,6 +115,7 @@ impl Session {
             cell_bytes: cell_bytes(&cutter),
             chunks: Chunks::default(),
             known: Known::new(Arc::clone(&pool.manager), id),
+            pieces: Pieces::default(),
             stripe: Stripe::new(id),
             share: Arc::new(Semaphore::new(shares.clamp(1, Semaphore::MAX_PERMITS))),
             state: Mutex::new(State {
@@ -398,13 +402,15 @@ impl Session {
     }
 }
 
-/// Cells hold whole chunks where all chunks have one size, so that the grid of chunks stays aligned to the file.
+/// Cells hold whole chunks where all chunks have one size, so that the grid of chunks stays aligned to the file. Where
+/// pieces are packed, a cell is as large as a chunk can be: pieces are lost at its ends, and packs need company.
 fn cell_bytes(cutter: &CutterSpec) -> usize {
     let limits = cutter.limits();
+    let cell = if pieces::are_packed(cutter) { CHUNK_BYTES_MAX } else { CELL_BYTES };
     match limits.max {
-        max if max >= CELL_BYTES => max,
-        max if limits.min == max => CELL_BYTES / max * max,
-        _ => CELL_BYTES,
+        max if max >= cell => max,
+        max if limits.min == max => cell / max * max,
+        _ => cell,
     }
 }
 

@@ -10,11 +10,20 @@ use tokio::sync::watch;
 
 use crate::pool::Inner;
 
-/// A run of a sealed cell: one chunk, or zeros.
+/// A run of a sealed cell: bytes of one chunk, or zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Part {
     pub(super) length: usize,
-    pub(super) chunk: Option<ChunkRef>,
+    /// The chunk and the offset in it.
+    pub(super) source: Option<(ChunkRef, u32)>,
+}
+
+impl Part {
+    /// The source that a part must have to be one with this.
+    pub(super) fn continues_at(&self) -> Option<(ChunkRef, u32)> {
+        let (chunk, offset) = self.source?;
+        Some((chunk, offset.checked_add(u32::try_from(self.length).ok()?)?))
+    }
 }
 
 /// How far a sealed cell is.
@@ -101,9 +110,12 @@ async fn read_parts(pool: &Inner, parts: &[Part], range: Range<usize>) -> Result
         let end = start + part.length;
         let common = range.start.max(start)..range.end.min(end);
         if !common.is_empty() {
-            found.push(match part.chunk {
+            found.push(match part.source {
                 None => pool.zeros(common.len()),
-                Some(chunk) => pool.cache.get(chunk).await?.slice(common.start - start..common.end - start),
+                Some((chunk, offset)) => {
+                    let from = offset as usize + common.start - start;
+                    pool.cache.get(chunk).await?.slice(from..from + common.len())
+                }
             });
         }
         start = end;

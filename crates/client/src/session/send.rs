@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use stdchk_model::message::manager::ChunkLocations;
 use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Failure, Incarnation};
 use stdchk_net::CallError;
 use stdchk_reduce::{cut, is_zero};
@@ -13,6 +14,7 @@ use tokio::task::JoinSet;
 use super::Session;
 use super::cell::Dirty;
 use super::chunks::Origin;
+use super::pieces;
 use super::sealed::{Part, Sealed};
 use crate::encode::Encoded;
 
@@ -39,6 +41,9 @@ impl Session {
     async fn send_cell(self: &Arc<Self>, sealed: &Arc<Sealed>, dirty: Dirty) -> Result<Vec<Part>, Failure> {
         let bytes = dirty.complete(&self.pool).await?.unwrap_or_default();
         sealed.completed(bytes.clone());
+        if pieces::are_packed(&self.cutter) {
+            return self.send_pieces(sealed, bytes).await;
+        }
         let mut parts = Vec::new();
         let mut stores = JoinSet::new();
         let mut at = 0;
@@ -46,29 +51,24 @@ impl Session {
             let range = at..at + piece.len();
             at = range.end;
             let chunk = name(piece);
-            parts.push(Part { length: piece.len(), chunk });
+            parts.push(Part { length: piece.len(), source: chunk.map(|chunk| (chunk, 0)) });
             let Some(chunk) = chunk else { continue };
-            if self.chunks.claim(chunk, Origin::Cell(Arc::downgrade(sealed), range.clone())) {
+            if self.chunks.claim(chunk, Origin::Cell(Arc::downgrade(sealed), vec![range.clone()])) {
                 let (session, bytes) = (Arc::clone(self), bytes.slice(range));
                 stores.spawn(async move { session.store(chunk, bytes).await });
             }
         }
         while let Some(stored) = stores.join_next().await {
-            stored.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))??;
+            stored.map_err(|error| crate::internal(&error))??;
         }
         Ok(parts)
     }
 
     /// Sees to it that the pool has a chunk that this session claimed.
     pub(super) async fn store(&self, chunk: ChunkRef, bytes: Bytes) -> Result<(), Failure> {
-        let known = match self.known.ask(chunk.id).await {
-            Err(failure) if failure.code == ErrorCode::Stale => {
-                self.reattach().await?;
-                self.known.ask(chunk.id).await?
-            }
-            known => known?,
-        };
-        let holders: Vec<BenefactorId> = known.at.iter().map(|location| location.benefactor).collect();
+        let known = self.ask_known(vec![chunk.id]).await?;
+        let holders: Vec<BenefactorId> =
+            known.iter().flat_map(|known| &known.at).map(|location| location.benefactor).collect();
         let new = holders.is_empty();
         if !new {
             self.chunks.pinned(chunk.id);
@@ -78,6 +78,17 @@ impl Session {
         let sent = self.put(chunk, bytes, copies, holders).await?;
         self.stored_bytes.fetch_add(if new { sent as u64 } else { 0 }, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Where each of `chunks` is, if the pool has it; from then on it stays for as long as the session.
+    pub(super) async fn ask_known(&self, chunks: Vec<ChunkId>) -> Result<Vec<ChunkLocations>, Failure> {
+        match self.known.ask(chunks.clone()).await {
+            Err(failure) if failure.code == ErrorCode::Stale => {
+                self.reattach().await?;
+                self.known.ask(chunks).await
+            }
+            known => known,
+        }
     }
 
     /// Puts a chunk at benefactors until `copies` have it, those of `at` included; one that fails is replaced by another.

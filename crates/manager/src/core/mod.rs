@@ -17,6 +17,7 @@ mod rename;
 mod replication;
 mod reports;
 mod sessions;
+mod similar;
 mod state;
 mod surplus;
 mod versions;
@@ -249,6 +250,10 @@ impl Core {
             Q::Versions(ino) => ManagerReply::Versions(namespace.versions_of(ino)?),
             Q::OpenVersion { ino, version } => {
                 let (info, root) = namespace.version(ino, version)?.unzip();
+                ManagerReply::Version { info, root }
+            }
+            Q::Similar(ino) => {
+                let (info, root) = namespace.similar(ino)?.unzip();
                 ManagerReply::Version { info, root }
             }
             Q::Locate { chunks } => ManagerReply::Locations(self.locate(&chunks)?),

@@ -243,6 +243,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
         Q::OpenVersion { ino, version: Some(1) },
         Q::Locate { chunks: vec![some_chunk(1).id] },
         Q::Benefactors,
+        Q::Similar(ino),
         Q::OpenSession { session, client, ino },
         Q::Reserve { session, bytes: 1 << 20, avoid: vec![BenefactorId(0)] },
         Q::Known { session, chunks: vec![some_chunk(1).id] },

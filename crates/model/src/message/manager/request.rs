@@ -87,6 +87,10 @@ pub enum ManagerRequest {
     /// The benefactors of the pool. Answered by `Benefactors`.
     #[n(23)]
     Benefactors,
+    /// The committed version in which a new version of this file will most likely find its pieces again: of the file whose
+    /// name differs in the fewest numbers, as a checkpoint's from the one of the timestep before. Answered by `Version`.
+    #[n(24)]
+    Similar(#[n(0)] Ino),
 
     // --- sessions
     /// Opens a session on a file, or opens it again after a restart of the manager. Answered by `Session`.

@@ -1,0 +1,329 @@
+//! Cells in pieces (design decision 6): what an earlier version or this session has already is referred to, and only what
+//! is new is packed into chunks of about a mebibyte.
+//!
+//! Every cell is dealt with by itself, so cells stay parallel and a pack never waits for another cell. Three rules keep
+//! restores sequential and the manager unaware of pieces: new pieces of a cell lie together, in its order; a cell
+//! refers to a few earlier chunks at most, those that give most of its bytes (what others would give is stored again:
+//! the container capping of Lillibridge, Eshghi and Bhagwat, FAST 2013); and the names of the pieces travel in the
+//! chunk map of the version.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use stdchk_model::chunk_map::{Piece, PieceName};
+use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX};
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
+use stdchk_model::{ChunkId, ChunkMap, ChunkRef, Failure};
+use stdchk_reduce::{CutterSpec, cut, is_zero};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit};
+use tokio::task::JoinSet;
+
+use super::Session;
+use super::chunks::Origin;
+use super::sealed::{Part, Sealed};
+
+/// Cutters of this average and below are for finding, and what they find is packed, bytes.
+const PIECE_AVERAGE_MAX: usize = 256 << 10;
+/// Bytes of a pack, about.
+const PACK_BYTES: usize = CHUNK_BYTES_DEFAULT;
+/// Earlier chunks that one cell may refer to: a restore reads at most three times the bytes of the file.
+const EARLIER_CHUNKS_MAX: usize = 8;
+
+/// Whether what this cutter finds is packed.
+pub(super) fn are_packed(cutter: &CutterSpec) -> bool {
+    cutter.limits().average <= PIECE_AVERAGE_MAX
+}
+
+/// Where a piece lies: index into [`Index::chunks`], offset and length.
+#[derive(Clone, Copy)]
+struct Place {
+    chunk: u32,
+    offset: u32,
+    length: u32,
+}
+
+/// The pieces that can be referred to. About forty bytes each.
+#[derive(Default)]
+struct Index {
+    chunks: Vec<ChunkRef>,
+    by_id: HashMap<ChunkId, u32>,
+    places: HashMap<PieceName, Place>,
+    /// Chunks that may be referred to: stored by this session, or kept for it by the manager. False: gone.
+    usable: HashMap<ChunkId, bool>,
+}
+
+impl Index {
+    fn chunk(&mut self, chunk: ChunkRef) -> u32 {
+        let next = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
+        *self.by_id.entry(chunk.id).or_insert_with(|| {
+            self.chunks.push(chunk);
+            next
+        })
+    }
+
+    fn add(&mut self, chunk: ChunkRef, name: PieceName, offset: u32, length: u32) {
+        let chunk = self.chunk(chunk);
+        self.places.insert(name, Place { chunk, offset, length });
+    }
+
+    fn add_map(&mut self, map: &ChunkMap) {
+        for piece in map.pieces() {
+            if let Some(chunk) = map.chunks().get(piece.index as usize) {
+                self.add(*chunk, piece.name, piece.offset, piece.length);
+            }
+        }
+    }
+
+    fn find(&self, name: &PieceName, length: usize) -> Option<(ChunkRef, u32)> {
+        let place = self.places.get(name).filter(|place| place.length as usize == length)?;
+        Some((*self.chunks.get(place.chunk as usize)?, place.offset))
+    }
+}
+
+/// What one session knows of pieces.
+#[derive(Default)]
+pub(super) struct Pieces {
+    loaded: OnceCell<()>,
+    index: Mutex<Index>,
+}
+
+/// A piece of a cell; without a name: zeros.
+struct Cut {
+    range: Range<usize>,
+    name: Option<PieceName>,
+    /// Chunk and offset where it is, or will be.
+    source: Option<(ChunkRef, u32)>,
+}
+
+/// New pieces of one cell that become one chunk.
+#[derive(Default)]
+struct Pack {
+    ranges: Vec<Range<usize>>,
+    length: usize,
+    /// The pieces, as indices into the cell's cuts.
+    members: Vec<usize>,
+}
+
+impl Pieces {
+    /// The pieces that lie in the chunks of a new map, whose places in its table are given.
+    pub(super) fn of_map(&self, places: &HashMap<ChunkId, u32>) -> Vec<Piece> {
+        let index = self.index.lock();
+        let pieces = index.places.iter().filter_map(|(name, place)| {
+            let chunk = index.chunks.get(place.chunk as usize)?;
+            let Place { offset, length, .. } = *place;
+            Some(Piece { name: *name, index: *places.get(&chunk.id)?, offset, length })
+        });
+        pieces.collect()
+    }
+
+    /// A commit has ended: what the session stored belongs to a version now, and is asked for like any other.
+    pub(super) fn settled(&self) {
+        self.index.lock().usable.clear();
+    }
+}
+
+impl Session {
+    /// Stores a cell in pieces; where its bytes are then.
+    pub(super) async fn send_pieces(
+        self: &Arc<Self>,
+        sealed: &Arc<Sealed>,
+        bytes: Bytes,
+    ) -> Result<Vec<Part>, Failure> {
+        self.pieces.loaded.get_or_init(|| self.load_pieces()).await;
+        let mut cuts = self.cut(&bytes);
+        self.refer(&mut cuts).await?;
+        let packs = pack(&mut cuts);
+        let mut stores = JoinSet::new();
+        for pack in packs {
+            let room = self.room_for_copy(&pack).await;
+            let content = collect(&bytes, &pack.ranges);
+            let chunk = ChunkRef {
+                id: ChunkId::of(&content),
+                length: u32::try_from(pack.length).unwrap_or(u32::MAX),
+            };
+            let claimed = self.chunks.claim(chunk, Origin::Cell(Arc::downgrade(sealed), pack.ranges));
+            self.name_members(chunk, &pack.members, &mut cuts);
+            if claimed {
+                let session = Arc::clone(self);
+                stores.spawn(async move {
+                    let stored = session.store(chunk, content).await;
+                    drop(room);
+                    stored
+                });
+            }
+        }
+        while let Some(stored) = stores.join_next().await {
+            stored.map_err(|error| crate::internal(&error))??;
+        }
+        copy_repeats(&mut cuts);
+        Ok(parts(&cuts))
+    }
+
+    fn cut(&self, bytes: &Bytes) -> Vec<Cut> {
+        let (mut cutter, mut at) = (self.cutter.cutter(), 0);
+        let cut = cut::pieces(&mut *cutter, bytes).map(|piece| {
+            let range = at..at + piece.len();
+            at = range.end;
+            Cut { range, name: (!is_zero(piece)).then(|| PieceName::of(piece)), source: None }
+        });
+        cut.collect()
+    }
+
+    /// Takes up the pieces of the version before and of the version most like this file. Without them nothing is found
+    /// again, which is no reason to refuse a checkpoint.
+    async fn load_pieces(&self) {
+        let base = Arc::clone(&self.state.lock().base);
+        let similar = self.similar().await;
+        let similar =
+            similar.inspect_err(|failure| tracing::warn!(ino = %self.ino, %failure, "no earlier pieces"));
+        let mut index = self.pieces.index.lock();
+        if let Ok(Some(map)) = similar {
+            index.add_map(&map);
+        }
+        index.add_map(base.map());
+    }
+
+    async fn similar(&self) -> Result<Option<ChunkMap>, Failure> {
+        match self.pool.manager.ask(&ManagerRequest::Similar(self.ino)).await? {
+            ManagerReply::Version { root: Some(root), .. } => self.pool.load_map(Some(&root)).await.map(Some),
+            ManagerReply::Version { root: None, .. } => Ok(None),
+            _ => Err(crate::unexpected("Similar")),
+        }
+    }
+
+    /// Finds the pieces of a cell in chunks that may be referred to.
+    async fn refer(&self, cuts: &mut [Cut]) -> Result<(), Failure> {
+        let wanted = {
+            let index = self.pieces.index.lock();
+            let mut weights: HashMap<ChunkId, (ChunkRef, usize)> = HashMap::new();
+            for cut in cuts.iter_mut() {
+                cut.source = cut.name.and_then(|name| index.find(&name, cut.range.len()));
+                if let Some((chunk, _)) = cut.source {
+                    weights.entry(chunk.id).or_insert((chunk, 0)).1 += cut.range.len();
+                }
+            }
+            let earlier = weights.into_values().filter(|(chunk, _)| !self.chunks.is_own(chunk.id));
+            let mut earlier: Vec<(ChunkRef, usize)> = earlier.collect();
+            earlier.sort_unstable_by_key(|(chunk, weight)| (std::cmp::Reverse(*weight), chunk.id));
+            earlier
+        };
+        let (asked, refused) = wanted.split_at(wanted.len().min(EARLIER_CHUNKS_MAX));
+        let mut refused: HashSet<ChunkId> = refused.iter().map(|(chunk, _)| chunk.id).collect();
+        refused.extend(self.unusable(asked.iter().map(|(chunk, _)| *chunk).collect()).await?);
+        for cut in cuts {
+            cut.source = cut.source.filter(|(chunk, _)| !refused.contains(&chunk.id));
+        }
+        Ok(())
+    }
+
+    /// Those of earlier chunks that the pool doesn't have in all the copies that a commit needs; the others are kept for
+    /// this session from now on.
+    async fn unusable(&self, chunks: Vec<ChunkRef>) -> Result<Vec<ChunkId>, Failure> {
+        let unknown: Vec<ChunkRef> = {
+            let index = self.pieces.index.lock();
+            chunks.iter().filter(|chunk| !index.usable.contains_key(&chunk.id)).copied().collect()
+        };
+        let found = self.ask_known(unknown.iter().map(|chunk| chunk.id).collect()).await?;
+        let mut index = self.pieces.index.lock();
+        for (chunk, found) in unknown.into_iter().zip(found) {
+            let usable = found.at.len() >= usize::from(self.policy.replicas_at_commit());
+            if usable {
+                self.chunks.adopt(chunk);
+            }
+            index.usable.insert(chunk.id, usable);
+        }
+        let unusable = |chunk: &ChunkRef| index.usable.get(&chunk.id) == Some(&false);
+        Ok(chunks.iter().filter(|chunk| unusable(chunk)).map(|chunk| chunk.id).collect())
+    }
+
+    /// Pieces that don't lie together are copied together, beside the window: only so many packs at a time.
+    async fn room_for_copy(&self, pack: &Pack) -> Option<OwnedSemaphorePermit> {
+        match pack.ranges.len() {
+            0 | 1 => None,
+            _ => Arc::clone(&self.pool.copied_packs).acquire_owned().await.ok(),
+        }
+    }
+
+    /// The members of a pack are in `chunk` from now on.
+    fn name_members(&self, chunk: ChunkRef, members: &[usize], cuts: &mut [Cut]) {
+        let mut index = self.pieces.index.lock();
+        let mut offset = 0u32;
+        for member in members {
+            let Some(cut) = cuts.get_mut(*member) else { continue };
+            let length = u32::try_from(cut.range.len()).unwrap_or(u32::MAX);
+            cut.source = Some((chunk, offset));
+            if let Some(name) = cut.name {
+                index.add(chunk, name, offset, length);
+            }
+            offset = offset.saturating_add(length);
+        }
+    }
+}
+
+/// Groups the pieces that are nowhere yet, in their order, into packs of about the same length.
+fn pack(cuts: &mut [Cut]) -> Vec<Pack> {
+    let mut seen = HashSet::new();
+    let is_new = |cut: &Cut| cut.source.is_none() && cut.name.is_some();
+    let new: Vec<usize> = cuts
+        .iter()
+        .enumerate()
+        .filter(|(_, cut)| is_new(cut) && cut.name.is_some_and(|name| seen.insert(name)))
+        .map(|(place, _)| place)
+        .collect();
+    let total: usize = new.iter().filter_map(|place| cuts.get(*place)).map(|cut| cut.range.len()).sum();
+    let wanted = total.div_ceil(((total + PACK_BYTES / 2) / PACK_BYTES).max(1));
+    let mut packs: Vec<Pack> = Vec::new();
+    for place in new {
+        let Some(range) = cuts.get(place).map(|cut| cut.range.clone()) else { continue };
+        let full = |pack: &Pack| pack.length >= wanted || pack.length + range.len() > CHUNK_BYTES_MAX;
+        if packs.last().is_none_or(full) {
+            packs.push(Pack::default());
+        }
+        if let Some(pack) = packs.last_mut() {
+            pack.length += range.len();
+            pack.members.push(place);
+            match pack.ranges.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => pack.ranges.push(range),
+            }
+        }
+    }
+    packs
+}
+
+/// Pieces that occur again in the same cell are where their first is.
+fn copy_repeats(cuts: &mut [Cut]) {
+    let firsts: HashMap<PieceName, (ChunkRef, u32)> =
+        cuts.iter().filter_map(|cut| Some((cut.name?, cut.source?))).collect();
+    for cut in cuts.iter_mut().filter(|cut| cut.source.is_none()) {
+        cut.source = cut.name.and_then(|name| firsts.get(&name).copied());
+    }
+}
+
+/// The parts of a cell; neighbours in file and chunk are one.
+fn parts(cuts: &[Cut]) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for cut in cuts {
+        let length = cut.range.len();
+        match parts.last_mut() {
+            Some(last) if last.continues_at() == cut.source => last.length += length,
+            _ => parts.push(Part { length, source: cut.source }),
+        }
+    }
+    parts
+}
+
+/// The bytes of some ranges: shared where there is one, copied together where there are several.
+pub(super) fn collect(bytes: &Bytes, ranges: &[Range<usize>]) -> Bytes {
+    if let [range] = ranges {
+        return bytes.slice(range.clone());
+    }
+    let mut all = BytesMut::with_capacity(ranges.iter().map(ExactSizeIterator::len).sum());
+    for range in ranges {
+        all.extend_from_slice(bytes.get(range.clone()).unwrap_or_default());
+    }
+    all.freeze()
+}

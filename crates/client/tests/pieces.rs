@@ -1,0 +1,127 @@
+//! What a fine search finds again is referred to, what is new is packed, and everything reads back as it was written.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Random, TestPool, make};
+use stdchk_client::Pool;
+use stdchk_model::Ino;
+use stdchk_model::message::manager::{Change, FileKind};
+
+const MIB: usize = 1 << 20;
+
+async fn folder(pool: &Pool, cutter: &str) -> Ino {
+    let folder = make(pool, Ino::ROOT, "app", FileKind::Directory).await.ino;
+    let pairs = [("cutter", cutter), ("replicas", "1"), ("codec", "store")];
+    let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+    pool.change(Change::SetPolicy { ino: folder, pairs }).await.unwrap();
+    folder
+}
+
+/// Writes a version, checks that a fresh client reads it back, and returns the bytes that were sent.
+async fn write(tests: &TestPool, pool: &Pool, file: Ino, content: &[u8]) -> usize {
+    let session = pool.write(file).await.unwrap();
+    session.truncate(0).await.unwrap();
+    for (place, block) in content.chunks(MIB).enumerate() {
+        session.write_at((place * MIB) as u64, block).await.unwrap();
+    }
+    session.commit(0).await.unwrap();
+    let stored = session.stored_bytes();
+    session.close(false).await.unwrap();
+    let reader = tests.connect(16 << 20).await.read(file, None).await.unwrap();
+    assert_eq!(reader.size(), content.len() as u64);
+    assert!(reader.read_at(0, content.len()).await.unwrap() == content);
+    usize::try_from(stored).unwrap()
+}
+
+/// Names of pieces in the map: twenty bytes for each of `grain`.
+fn names(content: &[u8], grain: usize) -> usize {
+    content.len() / grain * 24 + 4096
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_that_changed_here_and_there_are_all_that_is_stored() {
+    let tests = TestPool::start(2).await;
+    let pool = tests.connect(32 << 20).await;
+    let folder = folder(&pool, "fsch:4KiB").await;
+    let mut random = Random::new(3);
+    let mut content = random.bytes(9 * MIB + 1234);
+    let names = names(&content, 4096);
+    let stored =
+        write(&tests, &pool, make(&pool, folder, "core.1", FileKind::File).await.ino, &content).await;
+    assert!((content.len()..content.len() + names).contains(&stored), "{stored}");
+    for step in 2..6 {
+        // One page in forty changes, in a new file of the next timestep.
+        let mut changed = 0;
+        for page in (0..content.len() / 4096).filter(|page| (page * 7 + step) % 40 == 0) {
+            content[page * 4096 + 99] ^= 1;
+            changed += 4096;
+        }
+        let file = make(&pool, folder, &format!("core.{step}"), FileKind::File).await.ino;
+        let stored = write(&tests, &pool, file, &content).await;
+        assert!(stored <= changed + names, "step {step}: {stored} bytes stored, {changed} changed");
+        assert!(stored >= changed, "step {step}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_moved_is_found_again() {
+    let tests = TestPool::start(2).await;
+    let pool = tests.connect(32 << 20).await;
+    let folder = folder(&pool, "cdc:16KiB").await;
+    let mut content = Random::new(5).bytes(12 * MIB);
+    let file = make(&pool, folder, "state", FileKind::File).await.ino;
+    write(&tests, &pool, file, &content).await;
+    content.splice(5 * MIB..5 * MIB, b"five bytes are inserted".iter().copied());
+    content.drain(MIB..MIB + 777);
+    let stored = write(&tests, &pool, file, &content).await;
+    let lost = content.len() / 20 + names(&content, 16 << 10);
+    assert!(stored < lost, "{stored} bytes stored for a shift, {lost} are too many");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn repeats_and_zeros_within_a_file_are_stored_once_or_never() {
+    let tests = TestPool::start(2).await;
+    let pool = tests.connect(32 << 20).await;
+    let folder = folder(&pool, "fsch:8KiB").await;
+    let block = Random::new(8).bytes(64 << 10);
+    let mut content = block.repeat(100);
+    content.extend(vec![0; 5 * MIB]);
+    content.extend(&block);
+    let file = make(&pool, folder, "tables", FileKind::File).await.ino;
+    let stored = write(&tests, &pool, file, &content).await;
+    // Cells are stored side by side, so each of the first may store the block before it hears of the others.
+    assert!(stored < 4 * block.len() + names(&block, 8 << 10), "{stored}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_update_in_place_keeps_the_untouched_parts_whatever_was_written_between() {
+    let tests = TestPool::start(3).await;
+    let pool = tests.connect(32 << 20).await;
+    let folder = folder(&pool, "cdc:32KiB").await;
+    let file = make(&pool, folder, "log", FileKind::File).await.ino;
+    let mut random = Random::new(11);
+    let mut content = random.bytes(10 * MIB);
+    write(&tests, &pool, file, &content).await;
+    for round in 0..12 {
+        let session = pool.write(file).await.unwrap();
+        for _ in 0..3 {
+            let at = usize::try_from(random.below(content.len() as u64 + 50_000)).unwrap();
+            let length = usize::try_from(random.below(40_000)).unwrap() + 1;
+            let bytes = random.bytes(length);
+            content.resize(content.len().max(at + length), 0);
+            content[at..at + length].copy_from_slice(&bytes);
+            session.write_at(at as u64, &bytes).await.unwrap();
+        }
+        if round % 4 == 3 {
+            content.truncate(content.len() - 100_000);
+            session.truncate(content.len() as u64).await.unwrap();
+        }
+        session.commit(0).await.unwrap();
+        let stored = usize::try_from(session.stored_bytes()).unwrap();
+        assert!(stored < 3 << 20 + names(&content, 32 << 10), "round {round}: {stored}");
+        session.close(false).await.unwrap();
+        let reader = tests.connect(16 << 20).await.read(file, None).await.unwrap();
+        assert!(reader.read_at(0, content.len() + 1).await.unwrap() == content, "round {round}");
+    }
+}
