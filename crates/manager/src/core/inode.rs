@@ -16,6 +16,8 @@ pub struct Inode {
     pub atime: TimeNs,
     pub mtime: TimeNs,
     pub ctime: TimeNs,
+    /// When its names last changed. Not stored: after a start it is `ctime`, which is no earlier.
+    pub named: TimeNs,
     /// A directory that has a name for it; the one of the newest name, for files with several.
     pub parent: Ino,
     pub body: Body,
@@ -121,6 +123,7 @@ impl Inode {
             mtime: self.mtime,
             ctime: self.ctime,
             version,
+            named: self.named,
         }
     }
 }

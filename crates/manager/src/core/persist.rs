@@ -68,8 +68,8 @@ impl Namespace {
         };
         let InodeRecord { mode, uid, gid, links, atime, mtime, ctime, .. } = *record;
         self.clock = self.clock.max(ctime);
-        self.inodes
-            .insert(ino, Inode { mode, uid, gid, links, atime, mtime, ctime, parent: Ino::ROOT, body });
+        let (named, parent) = (ctime, Ino::ROOT);
+        self.inodes.insert(ino, Inode { mode, uid, gid, links, atime, mtime, ctime, named, parent, body });
     }
 
     fn load_entry(&mut self, parent: Ino, name: &[u8], record: &EntryRecord) -> Result<(), StoreError> {

@@ -316,7 +316,8 @@ pub enum Change {
         #[n(2)]
         name: String,
     },
-    /// Removes a name; with its last name and last open session a file goes, with all its versions. Answered by `Done`.
+    /// Removes a name; with its last name and last open session a file goes, with all its versions. Answered by `Entry`:
+    /// the file without the name.
     #[n(2)]
     Unlink {
         /// The directory.
@@ -337,7 +338,7 @@ pub enum Change {
         name: String,
     },
     /// Moves a name, atomically and in constant time. A file that is replaced by a file hands its versions on: they
-    /// become earlier versions of the one that takes its place. Answered by `Done`.
+    /// become earlier versions of the one that takes its place. Answered by `Entry`: the inode that was moved.
     #[n(4)]
     Rename {
         /// Directory of the old name.
@@ -461,6 +462,9 @@ pub enum ManagerReply {
         /// Where its map is.
         #[n(1)]
         root: Option<MapRoot>,
+        /// The file at the same moment.
+        #[n(2)]
+        attr: Attr,
     },
     /// One entry per asked chunk, in order.
     #[n(7)]
@@ -480,6 +484,9 @@ pub enum ManagerReply {
         /// Its map root.
         #[n(2)]
         base_root: Option<MapRoot>,
+        /// The file at the same moment.
+        #[n(3)]
+        attr: Attr,
     },
     /// Space and where to use it.
     #[n(10)]
@@ -565,6 +572,11 @@ pub struct Attr {
     /// Number of the newest version; 0: never committed.
     #[n(10)]
     pub version: u64,
+    /// When a name was last given to it or taken from it: who remembers another value can't trust a name any more.
+    #[n(11)]
+    #[cbor(default)]
+    #[serde(skip)]
+    pub named: TimeNs,
 }
 
 fn ino<S: serde::Serializer>(ino: &Ino, out: S) -> Result<S::Ok, S::Error> {

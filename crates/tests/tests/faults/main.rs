@@ -15,4 +15,5 @@ mod directories;
 mod names;
 mod program;
 mod repair;
+mod two_mounts;
 mod wire;
