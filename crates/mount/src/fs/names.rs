@@ -83,7 +83,9 @@ impl FileSystem {
             true => Content::Session(self.pool.write(attr.ino).await?),
             false => Content::Version(self.pool.read(attr.ino, None).await?),
         };
-        Ok((content.opened().cloned().unwrap_or(attr), content))
+        // The name led here when it was looked up; if it has been changed since, the next open must notice.
+        let named = attr.named;
+        Ok((Attr { named, ..content.opened().cloned().unwrap_or(attr) }, content))
     }
 
     /// Makes a new entry.
@@ -113,20 +115,18 @@ impl FileSystem {
     async fn entry(&self, change: Change) -> Result<Shown, Failure> {
         let asked_at = self.nodes.lock().changes();
         let attr = self.changed(change).await?;
-        let ino = attr.ino;
-        match self.show(attr, asked_at) {
-            Some(shown) => Ok(shown),
-            None => self.show_again(ino).await,
-        }
+        self.show_surely(attr, asked_at).await
     }
 
-    async fn show_again(&self, ino: stdchk_model::Ino) -> Result<Shown, Failure> {
+    /// Shows an entry that this mount has just made, asking for the inode again if its attributes are outdated.
+    async fn show_surely(&self, mut attr: Attr, mut asked_at: u64) -> Result<Shown, Failure> {
+        let (ino, named) = (attr.ino, attr.named);
         for _ in 0..OVERTAKEN_MAX {
-            let asked_at = self.nodes.lock().changes();
-            let attr = self.pool.attr(ino).await?;
             if let Some(shown) = self.show(attr, asked_at) {
                 return Ok(shown);
             }
+            asked_at = self.nodes.lock().changes();
+            attr = Attr { named, ..self.pool.attr(ino).await? };
         }
         Err(Failure::new(ErrorCode::Stale, format!("file {ino} changes faster than it can be looked at")))
     }
@@ -147,10 +147,7 @@ impl FileSystem {
             nodes.named_here(&linked);
             nodes.changes()
         };
-        match self.show(linked, asked_at) {
-            Some(shown) => Ok(shown),
-            None => self.show_again(ino).await,
-        }
+        self.show_surely(linked, asked_at).await
     }
 
     /// Removes a name of a file.

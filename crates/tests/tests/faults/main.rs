@@ -14,6 +14,7 @@ mod damage;
 mod directories;
 mod names;
 mod program;
+mod promises;
 mod repair;
 mod two_mounts;
 mod wire;
