@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stdchk_tests::{Pool, wait_until, within};
 
@@ -123,7 +125,7 @@ fn what_one_mount_has_closed_is_what_the_other_opens_however_it_was_replaced() {
         one.replace("inplace", 0);
         for cycle in 0..CYCLES {
             // Whole rounds by one of them, then rounds in which they take turns.
-            let (writer, reader) = match cycle / KINDS.len() % 2 == 0 || cycle % 2 == 0 {
+            let (writer, reader) = match (cycle / KINDS.len()).is_multiple_of(2) || cycle.is_multiple_of(2) {
                 true => (&mut one, &mut other),
                 false => (&mut other, &mut one),
             };
@@ -153,13 +155,20 @@ fn a_file_that_is_replaced_all_the_time_can_always_be_opened_and_is_whole() {
     let [mut one, mut other] = mounts.workers();
     within("replacing and opening at the same time", move || {
         one.replace("inplace", 0);
+        let closed = Arc::new(AtomicUsize::new(0));
+        let last_closed = Arc::clone(&closed);
         let writer = std::thread::spawn(move || {
             for cycle in 1..CYCLES {
                 one.replace(["inplace", "rename", "link"][cycle % 3], cycle);
+                last_closed.store(cycle, Ordering::Release);
             }
         });
         while !writer.is_finished() {
-            assert!(other.read().ends_with(" 8000"), "an open failed, or found a part");
+            let at_least = closed.load(Ordering::Acquire);
+            let found = other.read();
+            let (body, length) = found.split_once(' ').expect("an open failed");
+            assert_eq!(length, "8000", "an open found a part");
+            assert!(body.parse::<usize>().unwrap() >= at_least, "{body} after {at_least} was closed");
         }
         writer.join().unwrap();
         assert_eq!(other.read(), format!("{:08} 8000", CYCLES - 1));
