@@ -16,7 +16,7 @@ pub struct Inode {
     pub atime: TimeNs,
     pub mtime: TimeNs,
     pub ctime: TimeNs,
-    /// When its names last changed. Not stored: after a start it is `ctime`, which is no earlier.
+    /// When a name was last given to it or taken from it.
     pub named: TimeNs,
     /// A directory that has a name for it; the one of the newest name, for files with several.
     pub parent: Ino,
