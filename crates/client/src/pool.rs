@@ -252,8 +252,20 @@ impl Pool {
 
     /// Opens a version for reading, the newest if none is named.
     pub async fn read(&self, ino: Ino, version: Option<u64>) -> Result<Arc<Reader>, Failure> {
-        let (info, map, _) = self.chunk_map(ino, version).await?;
-        Ok(Arc::new(Reader::new(Arc::clone(&self.inner), info, MapView::new(map))))
+        let (info, root, attr) = self.open_version(ino, version).await?;
+        let map = self.inner.load_map(root.as_ref()).await?;
+        Ok(Arc::new(Reader::new(Arc::clone(&self.inner), info, attr, MapView::new(map))))
+    }
+
+    async fn open_version(
+        &self,
+        ino: Ino,
+        version: Option<u64>,
+    ) -> Result<(Option<VersionInfo>, Option<MapRoot>, Attr), Failure> {
+        match self.ask(ManagerRequest::OpenVersion { ino, version }).await? {
+            ManagerReply::Version { info, root, attr } => Ok((info, root, attr)),
+            _ => Err(crate::unexpected("OpenVersion")),
+        }
     }
 
     /// A version with its chunk map and the chunks that hold the map.
@@ -262,11 +274,7 @@ impl Pool {
         ino: Ino,
         version: Option<u64>,
     ) -> Result<(Option<VersionInfo>, ChunkMap, Vec<ChunkRef>), Failure> {
-        let ManagerReply::Version { info, root } =
-            self.ask(ManagerRequest::OpenVersion { ino, version }).await?
-        else {
-            return Err(crate::unexpected("OpenVersion"));
-        };
+        let (info, root, _) = self.open_version(ino, version).await?;
         let map = self.inner.load_map(root.as_ref()).await?;
         Ok((info, map, root.map(|root| root.pieces().to_vec()).unwrap_or_default()))
     }

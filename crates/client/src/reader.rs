@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use stdchk_model::message::manager::VersionInfo;
+use stdchk_model::message::manager::{Attr, VersionInfo};
 use stdchk_model::{ChunkRef, Failure};
 
 use crate::map_view::MapView;
@@ -36,13 +36,19 @@ struct Ahead {
 pub struct Reader {
     pool: Arc<Inner>,
     info: Option<VersionInfo>,
+    opened: Attr,
     view: Arc<MapView>,
     ahead: Mutex<Ahead>,
 }
 
 impl Reader {
-    pub(crate) fn new(pool: Arc<Inner>, info: Option<VersionInfo>, view: MapView) -> Self {
-        Self { pool, info, view: Arc::new(view), ahead: Mutex::default() }
+    pub(crate) fn new(pool: Arc<Inner>, info: Option<VersionInfo>, opened: Attr, view: MapView) -> Self {
+        Self { pool, info, opened, view: Arc::new(view), ahead: Mutex::default() }
+    }
+
+    /// The file as it was when the version was opened.
+    pub fn opened(&self) -> &Attr {
+        &self.opened
     }
 
     /// Size of the version, bytes.

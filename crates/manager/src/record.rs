@@ -69,6 +69,10 @@ pub struct InodeRecord {
     /// Number of a file's next version; 0 for others.
     #[n(10)]
     pub next_version: u64,
+    /// When a name was last given to it or taken from it; 0 in stores from before it was kept.
+    #[n(11)]
+    #[cbor(default)]
+    pub named: TimeNs,
 }
 
 /// A name in a directory.

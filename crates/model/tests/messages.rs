@@ -68,6 +68,7 @@ fn attr() -> Attr {
         mtime: 1_700_000_000_000_000_000,
         ctime: 1_700_000_000_000_000_001,
         version: 2,
+        named: 1_000_000_004,
     }
 }
 
@@ -218,11 +219,16 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Target("elsewhere".to_owned()),
         R::Space(space()),
         R::Versions(vec![version()]),
-        R::Version { info: Some(version()), root: Some(inline()) },
-        R::Version { info: None, root: None },
+        R::Version { info: Some(version()), root: Some(inline()), attr: attr() },
+        R::Version { info: None, root: None, attr: attr() },
         R::Locations(vec![ChunkLocations { at: vec![place], pending: false }, ChunkLocations::default()]),
         R::Benefactors(vec![info()]),
-        R::Session { policy: Policy::default(), base: Some(version()), base_root: Some(pieces()) },
+        R::Session {
+            policy: Policy::default(),
+            base: Some(version()),
+            base_root: Some(pieces()),
+            attr: attr(),
+        },
         R::Stripe { benefactors: vec![info()], bytes: 64 << 20 },
         R::Sessions(vec![SESSION]),
         R::Policy(Policy::default()),

@@ -35,9 +35,10 @@ pub(crate) fn file_attr(id: u64, attr: &Attr) -> FileAttr {
 
 /// The attributes of `.` and `..` in a listing, of which only number and kind count.
 pub(crate) fn dot_attr(id: u64) -> FileAttr {
-    let (mode, uid, gid, links, size, atime, mtime, ctime, version) = (0, 0, 0, 1, 0, 0, 0, 0, 0);
+    let (mode, uid, gid, links, size, version) = (0, 0, 0, 1, 0, 0);
+    let (atime, mtime, ctime, named) = (0, 0, 0, 0);
     let kind = FileKind::Directory;
-    let attr = Attr { ino: Ino(id), kind, mode, uid, gid, links, size, atime, mtime, ctime, version };
+    let attr = Attr { ino: Ino(id), kind, mode, uid, gid, links, size, atime, mtime, ctime, version, named };
     file_attr(id, &attr)
 }
 

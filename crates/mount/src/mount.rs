@@ -17,7 +17,7 @@ use crate::fuse::Adapter;
 use crate::point::{self, Error, Left};
 
 /// Name of the file system for `mount` and `df`.
-const NAME: &str = "stdchk";
+pub(crate) const NAME: &str = "stdchk";
 /// How long the requests that are under way when the mount ends are waited for.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(60);
 

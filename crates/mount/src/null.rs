@@ -118,9 +118,11 @@ impl Files {
 
 fn attr(ino: u64, kind: FileKind, size: u64) -> FileAttr {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let (mode, links, atime, mtime, ctime, version) = (0o755, 1, 0, 0, 0, 0);
+    let (mode, links, version) = (0o755, 1, 0);
+    let (atime, mtime, ctime, named) = (0, 0, 0, 0);
     let ino = Ino(ino);
-    file_attr(ino.0, &Attr { ino, kind, mode, uid, gid, links, size, atime, mtime, ctime, version })
+    let attr = Attr { ino, kind, mode, uid, gid, links, size, atime, mtime, ctime, version, named };
+    file_attr(ino.0, &attr)
 }
 
 impl Null {

@@ -293,7 +293,7 @@ impl Session {
 
     /// Opens the session again at a manager that was restarted: same session, same chunks.
     pub(crate) async fn reattach(&self) -> Result<(), Failure> {
-        let (session, client, ino) = (self.id, self.pool.client, self.ino);
+        let (session, client, ino) = (self.id, self.pool.client, self.ino());
         self.pool.manager.ask(&ManagerRequest::OpenSession { session, client, ino }).await?;
         let pinned = self.chunks.forget_reports();
         for part in pinned.chunks(LIST_ENTRIES_MAX) {

@@ -26,7 +26,7 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs, VersionInfo};
+use stdchk_model::message::manager::{Attr, ManagerReply, ManagerRequest, TimeNs, VersionInfo};
 use stdchk_model::policy::CloseWaits;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
 use stdchk_reduce::{Compression, CutterSpec};
@@ -51,7 +51,7 @@ const SHARE_UNIT: usize = 64 << 10;
 pub struct Session {
     pool: Arc<Inner>,
     id: SessionId,
-    ino: Ino,
+    opened: Attr,
     policy: Policy,
     cutter: CutterSpec,
     compression: Compression,
@@ -88,12 +88,12 @@ impl Session {
         let id = SessionId(crate::random()?);
         let opened =
             pool.manager.ask(&ManagerRequest::OpenSession { session: id, client: pool.client, ino }).await?;
-        let ManagerReply::Session { policy, base, base_root } = opened else {
+        let ManagerReply::Session { policy, base, base_root, attr } = opened else {
             return Err(crate::unexpected("OpenSession"));
         };
         let map = pool.load_map(base_root.as_ref()).await?;
         let base = base.filter(|base| base.size == map.size());
-        let session = Arc::new(Self::new(pool, id, ino, policy, MapView::new(map), base)?);
+        let session = Arc::new(Self::new(pool, id, attr, policy, MapView::new(map), base)?);
         pool.sessions.lock().insert(id, Arc::downgrade(&session));
         Ok(session)
     }
@@ -101,7 +101,7 @@ impl Session {
     fn new(
         pool: &Arc<Inner>,
         id: SessionId,
-        ino: Ino,
+        opened: Attr,
         policy: Policy,
         base: MapView,
         version: Option<VersionInfo>,
@@ -134,7 +134,7 @@ impl Session {
             stored_bytes: AtomicU64::new(0),
             pool: Arc::clone(pool),
             id,
-            ino,
+            opened,
             policy,
             cutter,
             compression,
@@ -153,7 +153,12 @@ impl Session {
 
     /// The file.
     pub fn ino(&self) -> Ino {
-        self.ino
+        self.opened.ino
+    }
+
+    /// The file as it was when the session was opened.
+    pub fn opened(&self) -> &Attr {
+        &self.opened
     }
 
     /// Whether anything was written since the last commit.
@@ -370,7 +375,7 @@ impl Session {
         let session = Arc::clone(self);
         self.pool.background(async move {
             if let Err(failure) = session.commit(mtime).await {
-                tracing::error!(ino = %session.ino, %failure, "a file that was closed early could not be committed");
+                tracing::error!(ino = %session.ino(), %failure, "a file that was closed early could not be committed");
                 session.fail(&failure);
             }
         });

@@ -178,7 +178,7 @@ impl Session {
         let base = Arc::clone(&self.state.lock().base);
         let similar = self.similar().await;
         let similar =
-            similar.inspect_err(|failure| tracing::warn!(ino = %self.ino, %failure, "no earlier pieces"));
+            similar.inspect_err(|failure| tracing::warn!(ino = %self.ino(), %failure, "no earlier pieces"));
         let mut index = self.pieces.index.lock();
         if let Ok(Some(map)) = similar {
             index.add_map(&map);
@@ -187,7 +187,7 @@ impl Session {
     }
 
     async fn similar(&self) -> Result<Option<ChunkMap>, Failure> {
-        match self.pool.manager.ask(&ManagerRequest::Similar(self.ino)).await? {
+        match self.pool.manager.ask(&ManagerRequest::Similar(self.ino())).await? {
             ManagerReply::Version { root: Some(root), .. } => self.pool.load_map(Some(&root)).await.map(Some),
             ManagerReply::Version { root: None, .. } => Ok(None),
             _ => Err(crate::unexpected("Similar")),

@@ -34,7 +34,8 @@ impl Core {
             self.locations.refer(chunk, policy.replicas, marking, &self.registry);
             self.locations.touch(chunk, now.ms);
         }
-        Ok(ManagerReply::Version { info: Some(info), root: Some(root) })
+        let attr = self.namespace.attr(ino)?;
+        Ok(ManagerReply::Version { info: Some(info), root: Some(root), attr })
     }
 
     /// The chunks that the new version may name: for a map at hand, those that it names.

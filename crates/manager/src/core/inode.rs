@@ -16,6 +16,8 @@ pub struct Inode {
     pub atime: TimeNs,
     pub mtime: TimeNs,
     pub ctime: TimeNs,
+    /// When a name was last given to it or taken from it.
+    pub named: TimeNs,
     /// A directory that has a name for it; the one of the newest name, for files with several.
     pub parent: Ino,
     pub body: Body,
@@ -121,6 +123,7 @@ impl Inode {
             mtime: self.mtime,
             ctime: self.ctime,
             version,
+            named: self.named,
         }
     }
 }

@@ -250,11 +250,11 @@ impl Core {
             Q::Versions(ino) => ManagerReply::Versions(namespace.versions_of(ino)?),
             Q::OpenVersion { ino, version } => {
                 let (info, root) = namespace.version(ino, version)?.unzip();
-                ManagerReply::Version { info, root }
+                ManagerReply::Version { info, root, attr: namespace.attr(ino)? }
             }
             Q::Similar(ino) => {
                 let (info, root) = namespace.similar(ino)?.unzip();
-                ManagerReply::Version { info, root }
+                ManagerReply::Version { info, root, attr: namespace.attr(ino)? }
             }
             Q::Locate { chunks } => ManagerReply::Locations(self.locate(&chunks)?),
             Q::Benefactors => ManagerReply::Benefactors(self.registry.infos(now.ms)),
@@ -289,7 +289,7 @@ impl Core {
         if self.sessions.open(id, client, ino, base_root.clone(), now.ms)? {
             self.namespace.hold(ino);
         }
-        Ok(ManagerReply::Session { policy, base, base_root })
+        Ok(ManagerReply::Session { policy, base, base_root, attr: self.namespace.attr(ino)? })
     }
 
     fn reserve(&mut self, id: SessionId, bytes: u64, avoid: &[BenefactorId], now: Now) -> Answer {

@@ -198,10 +198,10 @@ impl Namespace {
                 self.make((*parent, name), *kind, *mode, (*uid, *gid), target).map(Some)
             }
             Change::Link { ino, parent, name } => self.link(*ino, (*parent, name)).map(Some),
-            Change::Unlink { parent, name } => self.unlink((*parent, name)).map(|()| None),
+            Change::Unlink { parent, name } => self.unlink((*parent, name)).map(Some),
             Change::Rmdir { parent, name } => self.rmdir((*parent, name)).map(|()| None),
             Change::Rename { parent, name, new_parent, new_name, existing } => {
-                self.rename((*parent, name), (*new_parent, new_name), *existing).map(|()| None)
+                self.rename((*parent, name), (*new_parent, new_name), *existing).map(Some)
             }
             Change::SetAttr { .. } => self.set_attr(change).map(Some),
             Change::DropVersion { ino, version } => self.drop_version(*ino, *version).map(|()| None),
@@ -245,15 +245,16 @@ impl Namespace {
         self.attr(ino)
     }
 
-    fn unlink(&mut self, (parent, name): (Ino, &str)) -> Result<(), Failure> {
+    fn unlink(&mut self, (parent, name): (Ino, &str)) -> Result<Attr, Failure> {
         let ino = self.entry(parent, name)?;
         if self.inode(ino)?.is_directory() {
             let message = format!("`{}` is a directory: remove it as one", name.escape_debug());
             return Err(Failure::new(ErrorCode::IsADirectory, message));
         }
         self.detach(parent, name)?;
+        let left = self.attr(ino)?;
         self.drop_unused(ino);
-        Ok(())
+        Ok(left)
     }
 
     fn rmdir(&mut self, (parent, name): (Ino, &str)) -> Result<(), Failure> {
@@ -298,8 +299,8 @@ impl Namespace {
     }
 
     fn blank(&self, parent: Ino, mode: u32, (uid, gid): (u32, u32), body: Body) -> Inode {
-        let (atime, mtime, ctime) = (self.clock, self.clock, self.clock);
-        Inode { mode: mode & MODE_BITS, uid, gid, links: 1, atime, mtime, ctime, parent, body }
+        let (atime, mtime, ctime, named) = (self.clock, self.clock, self.clock, self.clock);
+        Inode { mode: mode & MODE_BITS, uid, gid, links: 1, atime, mtime, ctime, named, parent, body }
     }
 
     fn take_ino(&mut self) -> Ino {
@@ -321,7 +322,7 @@ impl Namespace {
         holder.subdirectories += u32::from(is_directory);
         let inode = self.inode_mut(ino)?;
         inode.parent = parent;
-        inode.ctime = clock;
+        (inode.ctime, inode.named) = (clock, clock);
         inode.links += 1;
         self.changed.entries.insert((parent, name.to_owned()));
         Ok(())
@@ -336,7 +337,7 @@ impl Namespace {
         holder.entries.remove(name);
         holder.subdirectories -= u32::from(is_directory);
         let inode = self.inode_mut(ino)?;
-        inode.ctime = clock;
+        (inode.ctime, inode.named) = (clock, clock);
         inode.links = inode.links.saturating_sub(1);
         self.changed.entries.insert((parent, name.to_owned()));
         Ok(())

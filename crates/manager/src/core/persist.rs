@@ -66,10 +66,10 @@ impl Namespace {
             FileKind::Directory => Body::Directory(Directory::default()),
             FileKind::Symlink => Body::Symlink(record.target.clone()),
         };
-        let InodeRecord { mode, uid, gid, links, atime, mtime, ctime, .. } = *record;
+        let InodeRecord { mode, uid, gid, links, atime, mtime, ctime, named, .. } = *record;
         self.clock = self.clock.max(ctime);
-        self.inodes
-            .insert(ino, Inode { mode, uid, gid, links, atime, mtime, ctime, parent: Ino::ROOT, body });
+        let parent = Ino::ROOT;
+        self.inodes.insert(ino, Inode { mode, uid, gid, links, atime, mtime, ctime, named, parent, body });
     }
 
     fn load_entry(&mut self, parent: Ino, name: &[u8], record: &EntryRecord) -> Result<(), StoreError> {
@@ -133,7 +133,7 @@ fn inode_record(inode: &Inode) -> Vec<u8> {
         Body::File(file) => (String::new(), file.next_version),
         Body::Directory(_) => (String::new(), 0),
     };
-    let Inode { mode, uid, gid, links, atime, mtime, ctime, .. } = *inode;
+    let Inode { mode, uid, gid, links, atime, mtime, ctime, named, .. } = *inode;
     let kind = inode.kind();
     let layout = LAYOUT;
     cbor::encode(&InodeRecord {
@@ -148,6 +148,7 @@ fn inode_record(inode: &Inode) -> Vec<u8> {
         ctime,
         target,
         next_version,
+        named,
     })
 }
 

@@ -3,7 +3,7 @@
 //! Write-to-temporary-and-rename is how most codes replace a checkpoint. Here the replaced file's versions become earlier
 //! versions of the file that takes its place, so that the history of a name survives the idiom.
 
-use stdchk_model::message::manager::{Existing, VersionState};
+use stdchk_model::message::manager::{Attr, Existing, VersionState};
 use stdchk_model::{ChunkMap, ErrorCode, Failure, Ino, MapRoot, SessionId, name};
 
 use super::inode::{Body, File, Version};
@@ -18,7 +18,7 @@ impl Namespace {
         from: Place<'_>,
         to: Place<'_>,
         existing: Existing,
-    ) -> Result<(), Failure> {
+    ) -> Result<Attr, Failure> {
         name::check(to.1)?;
         let moved = self.entry(from.0, from.1)?;
         let target = self.find(to.0, to.1)?;
@@ -37,7 +37,8 @@ impl Namespace {
                 Ok(())
             }
             (None, _) => self.relocate(from, to, moved),
-        }
+        }?;
+        self.attr(moved)
     }
 
     fn relocate(&mut self, from: Place<'_>, to: Place<'_>, moved: Ino) -> Result<(), Failure> {

@@ -8,7 +8,8 @@ use stdchk_model::{ErrorCode, Failure};
 use super::names::New;
 use super::nodes::NodeId;
 use super::open_file::Handle;
-use super::{FileSystem, OVERTAKEN_MAX, Shown};
+use super::retry::Content;
+use super::{FileSystem, OVERTAKEN_MAX, Shown, look_again};
 
 /// The attributes that a program, or the kernel for it, wants to change.
 #[derive(Clone, Copy, Default)]
@@ -46,13 +47,30 @@ pub(crate) struct Handled {
 }
 
 impl FileSystem {
-    /// Opens a file; returns the handle's number.
-    pub async fn open(&self, id: NodeId, writable: bool) -> Result<u64, Failure> {
+    /// Opens a file for a task of the kernel; returns the handle's number.
+    ///
+    /// # Errors
+    /// `Stale` if the file isn't what the kernel takes it for: it looks the name up again, and opens what it finds.
+    pub async fn open(&self, id: NodeId, writable: bool, caller: u32) -> Result<u64, Failure> {
+        let prepared = self.retries.take(caller, id, writable).await;
+        let opened = self.open_prepared(id, writable, prepared).await;
+        if opened.as_ref().is_err_and(|failure| failure.code == ErrorCode::Stale) {
+            self.retries.expect(caller, writable).await;
+        }
+        opened
+    }
+
+    async fn open_prepared(
+        &self,
+        id: NodeId,
+        writable: bool,
+        mut prepared: Option<Content>,
+    ) -> Result<u64, Failure> {
         for _ in 0..OVERTAKEN_MAX {
             let file = self.nodes.lock().open_or_new(id);
             let file =
                 file.ok_or_else(|| Failure::new(ErrorCode::Stale, "the inode isn't known any more"))?;
-            if let Some(handle) = file.open(self, writable).await? {
+            if let Some(handle) = file.open(self, writable, &mut prepared).await? {
                 let number = self.number();
                 self.handles.lock().insert(number, Arc::new(handle));
                 return Ok(number);
@@ -70,14 +88,23 @@ impl FileSystem {
         exclusive: bool,
         truncate: bool,
     ) -> Result<Handled, Failure> {
-        let made = self.make(parent, name, New { kind: FileKind::File, ..new }).await;
-        let shown = match made {
-            Err(failure) if failure.code == ErrorCode::Exists && !exclusive => {
-                self.lookup(parent, name).await?
+        let new = New { kind: FileKind::File, ..new };
+        for _ in 0..OVERTAKEN_MAX {
+            let shown = match self.make(parent, name, new.clone()).await {
+                Err(failure) if failure.code == ErrorCode::Exists && !exclusive => {
+                    self.look_up(parent, name).await?
+                }
+                made => made?,
+            };
+            match self.open_prepared(shown.id, true, None).await.inspect_err(|_| self.forget(shown.id, 1)) {
+                Err(failure) if failure.code == ErrorCode::Stale && !exclusive => {}
+                opened => return self.created(shown, opened?, truncate).await,
             }
-            made => made?,
-        };
-        let handle = self.open(shown.id, true).await.inspect_err(|_| self.forget(shown.id, 1))?;
+        }
+        Err(Failure::new(ErrorCode::Stale, format!("`{name}` changes faster than it can be opened")))
+    }
+
+    async fn created(&self, shown: Shown, handle: u64, truncate: bool) -> Result<Handled, Failure> {
         if truncate && shown.attr.size > 0 {
             self.handle(handle)?.file.truncate(0).await?;
         }
@@ -90,9 +117,9 @@ impl FileSystem {
         handle.ok_or_else(|| Failure::new(ErrorCode::Stale, format!("no handle {number} is open")))
     }
 
-    /// `close()`.
-    pub async fn flush(&self, handle: &Handle, killed: bool) -> Result<(), Failure> {
-        handle.flush(&self.pool, killed).await
+    /// `close()`; how it came about: see [`Handle::flush`].
+    pub async fn flush(&self, handle: &Handle, killed: bool, goes_on: bool) -> Result<(), Failure> {
+        handle.flush(&self.pool, killed, goes_on).await
     }
 
     /// `fsync()`.
@@ -100,12 +127,10 @@ impl FileSystem {
         handle.file.sync(&self.pool).await
     }
 
-    /// The last descriptor of a handle is gone.
-    pub async fn release(&self, number: u64) {
+    /// The last descriptor of a handle is gone. What it leaves must be released.
+    pub fn leave(&self, number: u64) -> Option<Arc<Handle>> {
         let handle = self.handles.lock().remove(&number);
-        if let Some(handle) = handle {
-            handle.release(self).await;
-        }
+        handle.inspect(|handle| handle.leave())
     }
 
     /// Changes attributes.
@@ -143,21 +168,24 @@ impl FileSystem {
     }
 
     async fn truncate_closed(&self, id: NodeId, size: u64, mtime: Option<TimeNs>) -> Result<(), Failure> {
-        let number = self.open(id, true).await?;
+        let number = self.open_prepared(id, true, None).await?;
         let handle = self.handle(number)?;
         let truncated = handle.file.truncate(size).await;
         if let Some(mtime) = mtime {
             handle.file.set_mtime(mtime, false);
         }
-        let flushed = self.flush(&handle, false).await;
-        self.release(number).await;
+        let flushed = self.flush(&handle, false, false).await;
+        if let Some(handle) = self.leave(number) {
+            handle.release(self).await;
+        }
         truncated.and(flushed)
     }
 
     async fn set_attr_at_manager(&self, id: NodeId, wanted: Wanted) -> Result<Attr, Failure> {
         let Wanted { mode, uid, gid, atime, mtime, .. } = wanted;
         let ino = id.ino();
-        let mut attr = self.changed(Change::SetAttr { ino, mode, uid, gid, atime, mtime }).await?;
+        let change = Change::SetAttr { ino, mode, uid, gid, atime, mtime };
+        let mut attr = self.changed(change).await.map_err(look_again)?;
         let mut nodes = self.nodes.lock();
         nodes.learned(id, &attr);
         let open = nodes.open_file(id);

@@ -8,6 +8,7 @@ mod files;
 mod names;
 mod nodes;
 mod open_file;
+mod retry;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ pub(crate) use nodes::NodeId;
 pub(crate) use open_file::Handle;
 
 use nodes::Nodes;
+use retry::Retries;
 
 /// How often a question is asked again because a change made here overtook its answer.
 const OVERTAKEN_MAX: usize = 16;
@@ -34,6 +36,7 @@ pub(crate) struct FileSystem {
     nodes: Mutex<Nodes>,
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
     streams: Mutex<HashMap<u64, Arc<Stream>>>,
+    retries: Arc<Retries>,
     next_number: AtomicU64,
 }
 
@@ -41,6 +44,15 @@ pub(crate) struct FileSystem {
 pub(crate) struct Shown {
     pub id: NodeId,
     pub attr: Attr,
+}
+
+/// An inode that the kernel remembers and that is gone was removed or replaced elsewhere; the name by which the kernel
+/// came to it may lead to another one: told so, it looks the name up again.
+fn look_again(failure: Failure) -> Failure {
+    match failure.code {
+        ErrorCode::NotFound => Failure { code: ErrorCode::Stale, ..failure },
+        _ => failure,
+    }
 }
 
 impl FileSystem {
@@ -57,6 +69,7 @@ impl FileSystem {
             nodes: Mutex::new(nodes),
             handles: Mutex::default(),
             streams: Mutex::default(),
+            retries: Arc::default(),
             next_number: AtomicU64::new(1),
         })
     }
@@ -89,7 +102,7 @@ impl FileSystem {
                 let last = nodes.last_attr(id).ok_or(failure)?;
                 Attr { links: 0, ..last.clone() }
             }
-            answer => answer?,
+            answer => answer.map_err(look_again)?,
         };
         nodes.learned(id, &attr);
         drop(nodes);

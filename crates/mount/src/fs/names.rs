@@ -4,12 +4,14 @@ use stdchk_model::message::manager::{Attr, Change, Existing, FileKind};
 use stdchk_model::{ErrorCode, Failure};
 
 use super::nodes::NodeId;
-use super::{FileSystem, OVERTAKEN_MAX, Shown};
+use super::retry::Content;
+use super::{FileSystem, OVERTAKEN_MAX, Shown, look_again};
 
 /// Set-group-id bit: on a directory, new entries take its group, and new directories the bit too.
 const SET_GROUP_ID: u32 = 0o2000;
 
 /// What a new entry shall be.
+#[derive(Clone)]
 pub(crate) struct New {
     pub kind: FileKind,
     pub mode: u32,
@@ -20,8 +22,15 @@ pub(crate) struct New {
 }
 
 impl FileSystem {
-    /// The entry `name` of a directory.
-    pub async fn lookup(&self, parent: NodeId, name: &str) -> Result<Shown, Failure> {
+    /// The entry `name` of a directory, for a task of the kernel.
+    pub async fn lookup(&self, parent: NodeId, name: &str, caller: u32) -> Result<Shown, Failure> {
+        match self.retries.expected(caller) {
+            Some(writable) => self.look_up_to_open(parent, name, caller, writable).await,
+            None => self.look_up(parent, name).await,
+        }
+    }
+
+    pub(super) async fn look_up(&self, parent: NodeId, name: &str) -> Result<Shown, Failure> {
         for _ in 0..OVERTAKEN_MAX {
             let asked_at = self.nodes.lock().changes();
             let attr = self.pool.lookup(parent.ino(), name).await?;
@@ -29,7 +38,54 @@ impl FileSystem {
                 return Ok(shown);
             }
         }
-        Err(Failure::new(ErrorCode::Stale, format!("`{name}` changes faster than it can be looked up")))
+        Err(too_fast(name))
+    }
+
+    /// The last look at a name before the kernel opens what it leads to, come what may: the content is opened with it,
+    /// so that no change that comes in between can make the open fail.
+    async fn look_up_to_open(
+        &self,
+        parent: NodeId,
+        name: &str,
+        caller: u32,
+        writable: bool,
+    ) -> Result<Shown, Failure> {
+        for _ in 0..OVERTAKEN_MAX {
+            let asked_at = self.nodes.lock().changes();
+            let attr = self.pool.lookup(parent.ino(), name).await?;
+            let (attr, content) = match self.content(attr, writable).await {
+                Err(failure) if failure.code == ErrorCode::NotFound => continue,
+                opened => opened?,
+            };
+            let is_file = attr.kind == FileKind::File;
+            match self.show(attr, asked_at) {
+                Some(shown) if is_file => {
+                    self.retries.prepare(caller, writable, shown.id, content).await;
+                    return Ok(shown);
+                }
+                Some(shown) => return Ok(shown),
+                None => content.end().await,
+            }
+        }
+        Err(too_fast(name))
+    }
+
+    /// Opens the newest version of a file. One that is written here is open already.
+    async fn content(&self, attr: Attr, writable: bool) -> Result<(Attr, Content), Failure> {
+        let shared = {
+            let nodes = self.nodes.lock();
+            attr.kind != FileKind::File || nodes.is_written(nodes.id_of(attr.ino))
+        };
+        if shared {
+            return Ok((attr, Content::Shared));
+        }
+        let content = match writable {
+            true => Content::Session(self.pool.write(attr.ino).await?),
+            false => Content::Version(self.pool.read(attr.ino, None).await?),
+        };
+        // The name led here when it was looked up; if it has been changed since, the next open must notice.
+        let named = attr.named;
+        Ok((Attr { named, ..content.opened().cloned().unwrap_or(attr) }, content))
     }
 
     /// Makes a new entry.
@@ -59,20 +115,18 @@ impl FileSystem {
     async fn entry(&self, change: Change) -> Result<Shown, Failure> {
         let asked_at = self.nodes.lock().changes();
         let attr = self.changed(change).await?;
-        let ino = attr.ino;
-        match self.show(attr, asked_at) {
-            Some(shown) => Ok(shown),
-            None => self.show_again(ino).await,
-        }
+        self.show_surely(attr, asked_at).await
     }
 
-    async fn show_again(&self, ino: stdchk_model::Ino) -> Result<Shown, Failure> {
+    /// Shows an entry that this mount has just made, asking for the inode again if its attributes are outdated.
+    async fn show_surely(&self, mut attr: Attr, mut asked_at: u64) -> Result<Shown, Failure> {
+        let (ino, named) = (attr.ino, attr.named);
         for _ in 0..OVERTAKEN_MAX {
-            let asked_at = self.nodes.lock().changes();
-            let attr = self.pool.attr(ino).await?;
             if let Some(shown) = self.show(attr, asked_at) {
                 return Ok(shown);
             }
+            asked_at = self.nodes.lock().changes();
+            attr = Attr { named, ..self.pool.attr(ino).await? };
         }
         Err(Failure::new(ErrorCode::Stale, format!("file {ino} changes faster than it can be looked at")))
     }
@@ -86,13 +140,22 @@ impl FileSystem {
 
     /// Another name for a file.
     pub async fn link(&self, id: NodeId, parent: NodeId, name: &str) -> Result<Shown, Failure> {
-        self.entry(Change::Link { ino: id.ino(), parent: parent.ino(), name: name.to_owned() }).await
+        let (ino, parent, name) = (id.ino(), parent.ino(), name.to_owned());
+        let linked = self.changed(Change::Link { ino, parent, name }).await.map_err(look_again)?;
+        let asked_at = {
+            let mut nodes = self.nodes.lock();
+            nodes.named_here(&linked);
+            nodes.changes()
+        };
+        self.show_surely(linked, asked_at).await
     }
 
     /// Removes a name of a file.
     pub async fn unlink(&self, parent: NodeId, name: &str) -> Result<(), Failure> {
         self.pin_open(parent, name).await?;
-        self.pool.change(Change::Unlink { parent: parent.ino(), name: name.to_owned() }).await.map(|_| ())
+        let left = self.changed(Change::Unlink { parent: parent.ino(), name: name.to_owned() }).await?;
+        self.nodes.lock().named_here(&left);
+        Ok(())
     }
 
     /// A file that is being read keeps its chunks when its name goes.
@@ -130,22 +193,44 @@ impl FileSystem {
         (new_parent, new_name): (NodeId, &str),
         existing: Existing,
     ) -> Result<(), Failure> {
-        for file in self.open_under(parent, name).await? {
+        let open = self.open_under(parent, name).await?;
+        for file in &open {
             file.settle(&self.pool).await?;
         }
-        let ino = self.pool.lookup(parent.ino(), name).await?.ino;
         let (parent, new_parent) = (parent.ino(), new_parent.ino());
+        let before = self.pool.lookup(parent, name).await?;
+        let other = match existing {
+            Existing::Exchange => Some(self.pool.lookup(new_parent, new_name).await?),
+            Existing::Replace | Existing::Refuse => None,
+        };
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
-        self.pool.change(Change::Rename { parent, name, new_parent, new_name, existing }).await?;
-        // A file that takes the place of another takes over its versions: its own may have new numbers.
-        let mut nodes = self.nodes.lock();
-        let id = nodes.id_of(ino);
-        nodes.saw(id, |seen| seen.version = None);
+        let after = self.changed(Change::Rename { parent, name, new_parent, new_name, existing }).await?;
+        self.renamed(&before, &after, other);
+        open.iter().for_each(|file| file.renumbered(before.version, after.version));
         Ok(())
+    }
+
+    /// What a rename changes in what the kernel holds. A file that takes the place of another takes over its versions:
+    /// its own have new numbers, and its content is the same.
+    fn renamed(&self, before: &Attr, after: &Attr, exchanged: Option<Attr>) {
+        let mut nodes = self.nodes.lock();
+        nodes.named_here(after);
+        let id = nodes.id_of(after.ino);
+        nodes.saw(id, |seen| {
+            if seen.fits(before) {
+                seen.version = after.version;
+            }
+        });
+        // Both got their names in the same step.
+        exchanged.inspect(|other| nodes.named_here(&Attr { named: after.named, ..other.clone() }));
     }
 
     /// Target of a symbolic link.
     pub async fn read_link(&self, id: NodeId) -> Result<String, Failure> {
         self.pool.read_link(id.ino()).await
     }
+}
+
+fn too_fast(name: &str) -> Failure {
+    Failure::new(ErrorCode::Stale, format!("`{name}` changes faster than it can be looked up"))
 }

@@ -5,6 +5,10 @@
 //! was changed elsewhere is shown to the kernel as a new inode: the number of the file with the next *epoch* in its high
 //! bits, as if the file had been replaced by a rename. Handles on the old inode go on reading the version that they
 //! opened; paths lead to the new one.
+//!
+//! The same goes for a file that was given a name or lost one elsewhere. The kernel believes names for a second; an open
+//! through one of them must not reach a file that no longer has it, and which one the kernel used it doesn't say. So all
+//! names of that inode count as outdated.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -38,24 +42,26 @@ impl NodeId {
 pub(crate) struct Seen {
     pub size: u64,
     pub mtime: TimeNs,
-    /// `None`: this mount renamed the file, so that its number may have changed and its content hasn't.
-    pub version: Option<u64>,
+    /// Number of the version; 0: never committed.
+    pub version: u64,
 }
 
 impl Seen {
     pub fn of(attr: &Attr) -> Self {
-        Self { size: attr.size, mtime: attr.mtime, version: Some(attr.version) }
+        Self { size: attr.size, mtime: attr.mtime, version: attr.version }
     }
 
-    fn fits(&self, attr: &Attr) -> bool {
-        let same_version = self.version.is_none_or(|version| version == attr.version);
-        same_version && (self.size, self.mtime) == (attr.size, attr.mtime)
+    pub fn fits(&self, attr: &Attr) -> bool {
+        *self == Self::of(attr)
     }
 }
 
 struct Node {
     lookups: u64,
     seen: Seen,
+    /// `named` of the file when the kernel was last shown a name for it. Names that the kernel remembers from before a
+    /// change that was made elsewhere may lead to other files by now.
+    named: TimeNs,
     /// What the pool last said of it: for what new entries of a directory inherit, and for files that are gone and open.
     attr: Attr,
 }
@@ -89,9 +95,10 @@ impl Nodes {
         let written = self.is_written(id);
         let node = self.nodes.entry(id).or_insert_with(|| {
             self.lines.entry(attr.ino).or_default().nodes += 1;
-            Node { lookups: 0, seen: Seen::of(attr), attr: attr.clone() }
+            Node { lookups: 0, seen: Seen::of(attr), named: attr.named, attr: attr.clone() }
         });
         node.lookups += 1;
+        node.named = attr.named;
         node.attr = attr.clone();
         if !written {
             node.seen = Seen::of(attr);
@@ -102,7 +109,7 @@ impl Nodes {
     fn current(&mut self, attr: &Attr, asked_at: u64) -> Option<NodeId> {
         let now = self.id_of(attr.ino);
         let known = self.nodes.get(&now);
-        let differs = known.is_some_and(|node| !node.seen.fits(attr));
+        let differs = known.is_some_and(|node| !node.seen.fits(attr) || node.named != attr.named);
         if !differs || attr.kind != FileKind::File || self.is_written(now) {
             return Some(now);
         }
@@ -114,7 +121,8 @@ impl Nodes {
         Some(NodeId::new(attr.ino, line.epoch))
     }
 
-    fn is_written(&self, id: NodeId) -> bool {
+    /// Whether anyone has the inode open for writing here.
+    pub fn is_written(&self, id: NodeId) -> bool {
         self.open.get(&id).is_some_and(|open| open.session().is_some())
     }
 
@@ -168,6 +176,20 @@ impl Nodes {
         }
     }
 
+    /// This mount gave a file a name or took one from it; `attr` is the answer.
+    pub fn named_here(&mut self, attr: &Attr) {
+        self.changes += 1;
+        let id = self.id_of(attr.ino);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.named = attr.named;
+        }
+    }
+
+    /// Whether the names that the kernel remembers of an inode are still its names.
+    pub fn is_named(&self, id: NodeId, attr: &Attr) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.named == attr.named)
+    }
+
     /// What the pool last said of an inode.
     pub fn last_attr(&self, id: NodeId) -> Option<&Attr> {
         self.nodes.get(&id).map(|node| &node.attr)
@@ -192,8 +214,8 @@ mod tests {
 
     fn attr(version: u64, size: u64) -> Attr {
         let (ino, kind) = (Ino(7), FileKind::File);
-        let (mode, uid, gid, links, atime, mtime, ctime) = (0o644, 0, 0, 1, 0, 5, 5);
-        Attr { ino, kind, mode, uid, gid, links, size, atime, mtime, ctime, version }
+        let (mode, uid, gid, links, atime, mtime, ctime, named) = (0o644, 0, 0, 1, 0, 5, 5, 1);
+        Attr { ino, kind, mode, uid, gid, links, size, atime, mtime, ctime, version, named }
     }
 
     #[test]
@@ -229,9 +251,23 @@ mod tests {
     fn a_file_renamed_here_may_change_its_number_but_not_its_content() {
         let mut nodes = Nodes::default();
         let id = present(&mut nodes, &attr(1, 10));
-        nodes.saw(id, |seen| seen.version = None);
+        nodes.saw(id, |seen| seen.version = 6);
         assert_eq!(present(&mut nodes, &attr(6, 10)), id);
         assert_ne!(present(&mut nodes, &attr(7, 10)), id);
+    }
+
+    #[test]
+    fn a_file_whose_names_changed_elsewhere_is_another_inode_and_one_that_was_named_here_the_same() {
+        let mut nodes = Nodes::default();
+        let id = present(&mut nodes, &attr(1, 10));
+        let linked = Attr { named: 2, links: 2, ..attr(1, 10) };
+        assert!(!nodes.is_named(id, &linked));
+        nodes.named_here(&linked);
+        assert!(nodes.is_named(id, &linked));
+        assert_eq!(present(&mut nodes, &linked), id);
+        let moved = Attr { named: 3, ..attr(1, 10) };
+        assert_ne!(present(&mut nodes, &moved), id);
+        assert!(!nodes.is_named(id, &moved));
     }
 
     #[test]
@@ -239,7 +275,7 @@ mod tests {
         let mut nodes = Nodes::default();
         let id = present(&mut nodes, &attr(1, 10));
         let asked_at = nodes.changes();
-        nodes.saw(id, |seen| *seen = Seen { size: 20, mtime: 5, version: Some(2) });
+        nodes.saw(id, |seen| *seen = Seen { size: 20, mtime: 5, version: 2 });
         assert_eq!(nodes.present(&attr(1, 10), asked_at), None);
         assert_eq!(present(&mut nodes, &attr(2, 20)), id);
     }

@@ -5,7 +5,7 @@
 //! opened. Opening, closing, flushing and truncating take turns; reading and writing don't wait for them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -13,9 +13,11 @@ use stdchk_client::{Pool, Reader, Session};
 use stdchk_model::message::manager::{Attr, Change, TimeNs, VersionInfo};
 use stdchk_model::policy::CloseWaits;
 use stdchk_model::{ErrorCode, Failure, Ino};
+use tokio::sync::{MutexGuard, Notify};
 
-use super::FileSystem;
 use super::nodes::{NodeId, Seen};
+use super::retry::Content;
+use super::{FileSystem, look_again};
 use crate::attr;
 
 /// A version number that no version has: what the kernel believes of the file is of none.
@@ -32,6 +34,11 @@ pub(crate) struct OpenFile {
     mtime: Mutex<Mtime>,
     /// Counts writes, so that a handle knows whether anything came after its last close.
     writes: AtomicU64,
+    /// Handles that wrote and whose last descriptor is gone, on their way to [`Handle::release`].
+    leaving: AtomicUsize,
+    left: Notify,
+    /// A rename gave the version of the first number the second.
+    renumbered: Mutex<Option<(u64, u64)>>,
 }
 
 struct Turn {
@@ -79,6 +86,9 @@ impl OpenFile {
             latest: RwLock::default(),
             mtime: Mutex::new(Mtime { at: seen.mtime, saved: true }),
             writes: AtomicU64::new(0),
+            leaving: AtomicUsize::new(0),
+            left: Notify::new(),
+            renumbered: Mutex::new(None),
         }
     }
 
@@ -96,21 +106,28 @@ impl OpenFile {
     }
 
     /// Opens one more handle; `None` if the last one was just closed: look for the file again. The kernel may keep the
-    /// pages that it has of the inode: they are of the version that is opened.
+    /// pages that it has of the inode: they are of the version that is opened. `prepared`: what was opened for this very
+    /// open when its name was looked up; it is taken as it is.
     ///
     /// # Errors
-    /// `Stale` if the file was changed elsewhere since the kernel looked: it looks again and opens what it finds.
-    pub async fn open(self: &Arc<Self>, fs: &FileSystem, writable: bool) -> Result<Option<Handle>, Failure> {
-        let mut turn = self.turn.lock().await;
+    /// `Stale` if the file or its names were changed elsewhere since the kernel looked: it looks again and opens what it
+    /// finds.
+    pub async fn open(
+        self: &Arc<Self>,
+        fs: &FileSystem,
+        writable: bool,
+        prepared: &mut Option<Content>,
+    ) -> Result<Option<Handle>, Failure> {
+        let mut turn = self.turn_of_those_who_stay().await;
         if turn.ended {
             return Ok(None);
         }
         let opened = match (self.session(), writable) {
-            (Some(_), _) => Ok(None),
-            (None, true) => self.open_session(&fs.pool, &mut turn).await,
-            (None, false) => self.open_reader(&fs.pool, &mut turn).await,
+            (Some(_), _) => self.share_session(fs, prepared.take()).await.map(|()| None),
+            (None, true) => self.open_session(fs, &mut turn, prepared.take()).await.map(|()| None),
+            (None, false) => self.open_reader(fs, &mut turn, prepared.take()).await.map(Some),
         };
-        let opened = opened.map_err(|failure| self.look_again(failure));
+        let opened = opened.map_err(look_again);
         let reader = opened.inspect_err(|_| self.end_if_unused(fs, &mut turn))?;
         turn.handles += 1;
         turn.writers += usize::from(writable);
@@ -124,12 +141,79 @@ impl OpenFile {
         Ok(Some(handle))
     }
 
-    /// A file that is gone was removed or replaced elsewhere; the name that the kernel remembers may lead to another one.
-    fn look_again(&self, failure: Failure) -> Failure {
-        match failure.code {
-            ErrorCode::NotFound => Failure { code: ErrorCode::Stale, ..failure },
-            _ => failure,
+    /// The turn, after those writers who are gone have left their session behind if they are all that there were: who
+    /// opens the file now doesn't share it.
+    async fn turn_of_those_who_stay(&self) -> MutexGuard<'_, Turn> {
+        loop {
+            let left = self.left.notified();
+            tokio::pin!(left);
+            left.as_mut().enable();
+            let turn = self.turn.lock().await;
+            let gone = turn.writers > 0 && self.leaving.load(Ordering::Acquire) == turn.writers;
+            if !gone || self.session().is_none() {
+                return turn;
+            }
+            drop(turn);
+            left.await;
         }
+    }
+
+    /// The file is being written here: whoever opens it sees what is written, if it still is what the name leads to.
+    async fn share_session(&self, fs: &FileSystem, prepared: Option<Content>) -> Result<(), Failure> {
+        match prepared {
+            Some(content) => content.end().await,
+            None => self.check_names(fs, &fs.pool.attr(self.ino()).await?)?,
+        }
+        Ok(())
+    }
+
+    async fn open_session(
+        &self,
+        fs: &FileSystem,
+        turn: &mut Turn,
+        prepared: Option<Content>,
+    ) -> Result<(), Failure> {
+        let (session, fresh) = match prepared {
+            Some(Content::Session(session)) => (session, false),
+            _ => (fs.pool.write(self.ino()).await?, true),
+        };
+        if let Err(stale) = self.check(fs, turn, session.opened(), fresh) {
+            session.close(false).await?;
+            return Err(stale);
+        }
+        *self.session.write() = Some(session);
+        Ok(())
+    }
+
+    async fn open_reader(
+        &self,
+        fs: &FileSystem,
+        turn: &mut Turn,
+        prepared: Option<Content>,
+    ) -> Result<Arc<Reader>, Failure> {
+        let (reader, fresh) = match prepared {
+            Some(Content::Version(reader)) => (reader, false),
+            _ => (fs.pool.read(self.ino(), None).await?, true),
+        };
+        self.check(fs, turn, reader.opened(), fresh)?;
+        Ok(reader)
+    }
+
+    /// Compares what the pool has with what the kernel was told; `fresh`: and the names, by one of which it came here.
+    fn check(&self, fs: &FileSystem, turn: &Turn, now: &Attr, fresh: bool) -> Result<(), Failure> {
+        if (turn.seen.version, turn.seen.size) != (now.version, now.size) {
+            return Err(self.changed_elsewhere());
+        }
+        if fresh { self.check_names(fs, now) } else { Ok(()) }
+    }
+
+    fn check_names(&self, fs: &FileSystem, now: &Attr) -> Result<(), Failure> {
+        if fs.nodes.lock().is_named(self.id, now) { Ok(()) } else { Err(self.changed_elsewhere()) }
+    }
+
+    fn changed_elsewhere(&self) -> Failure {
+        let what = format!("file {} was changed or renamed elsewhere: open it again", self.ino());
+        Failure::new(ErrorCode::Stale, what)
     }
 
     fn end_if_unused(&self, fs: &FileSystem, turn: &mut Turn) {
@@ -139,33 +223,14 @@ impl OpenFile {
         }
     }
 
-    async fn open_session(&self, pool: &Pool, turn: &mut Turn) -> Result<Option<Arc<Reader>>, Failure> {
-        let session = pool.write(self.ino()).await?;
-        // Nothing was written yet: this commits nothing and says which version the session builds on.
-        let base = session.commit(0).await?.map_or(0, |version| version.version);
-        if let Err(stale) = self.check(turn, base, session.size()) {
-            session.close(false).await?;
-            return Err(stale);
-        }
-        *self.session.write() = Some(session);
-        Ok(None)
+    /// Whether the file is empty because its writers emptied it, which no version shows yet.
+    pub fn is_emptied(&self) -> bool {
+        self.session().is_some_and(|session| session.size() == 0 && session.is_dirty())
     }
 
-    async fn open_reader(&self, pool: &Pool, turn: &mut Turn) -> Result<Option<Arc<Reader>>, Failure> {
-        let reader = pool.read(self.ino(), None).await?;
-        self.check(turn, reader.version().unwrap_or(0), reader.size())?;
-        Ok(Some(reader))
-    }
-
-    /// Compares what the pool has with what the kernel was told.
-    fn check(&self, turn: &mut Turn, version: u64, size: u64) -> Result<(), Failure> {
-        let same = turn.seen.version.is_none_or(|seen| seen == version) && turn.seen.size == size;
-        if !same {
-            let what = format!("file {} was changed elsewhere: open it again", self.ino());
-            return Err(Failure::new(ErrorCode::Stale, what));
-        }
-        turn.seen.version = Some(version);
-        Ok(())
+    /// A rename changed the number of a version.
+    pub fn renumbered(&self, from: u64, to: u64) {
+        *self.renumbered.lock() = Some((from, to));
     }
 
     /// Sets the size.
@@ -278,7 +343,7 @@ impl OpenFile {
         if let Err(failure) = &committed {
             tracing::error!(ino = %self.ino(), %failure, "what was written last to a closed file is lost");
         }
-        if turn.handles > 0 && !self.hand_over(&fs.pool).await {
+        if turn.handles > 0 && !self.hand_over(&fs.pool, turn.seen.version).await {
             return;
         }
         *self.session.write() = None;
@@ -291,12 +356,18 @@ impl OpenFile {
             Ok(version) => version.as_ref().map_or(0, |version| version.version),
             Err(_) => NO_VERSION,
         };
-        Seen { size: session.size(), mtime: self.mtime.lock().at, version: Some(version) }
+        let version = match *self.renumbered.lock() {
+            Some((from, to)) if from == version => to,
+            _ => version,
+        };
+        Seen { size: session.size(), mtime: self.mtime.lock().at, version }
     }
 
     /// Handles that only read go on with the version that the session leaves; a removed file has none and keeps the session.
-    async fn hand_over(&self, pool: &Pool) -> bool {
-        let latest = pool.read(self.ino(), None).await.ok();
+    async fn hand_over(&self, pool: &Pool, version: u64) -> bool {
+        // Not the newest: that may come from elsewhere by now, and the kernel knows nothing of it.
+        let version = Some(version).filter(|version| !matches!(*version, 0 | NO_VERSION));
+        let latest = pool.read(self.ino(), version).await.ok();
         let handed = latest.is_some();
         *self.latest.write() = latest;
         handed
@@ -343,7 +414,10 @@ impl Handle {
     ///
     /// A killed program leaves the file torn, unless a proper close of the same handle came before (another process
     /// holds a copy of the descriptor) and nothing was written since.
-    pub async fn flush(&self, pool: &Pool, killed: bool) -> Result<(), Failure> {
+    ///
+    /// `goes_on`: the program holds another descriptor to write with. If it has emptied the file so far and nothing
+    /// more, the commit waits for the next close, or for the end of the handle.
+    pub async fn flush(&self, pool: &Pool, killed: bool, goes_on: bool) -> Result<(), Failure> {
         if !self.writable {
             return Ok(());
         }
@@ -352,7 +426,9 @@ impl Handle {
         if killed && self.closed_at.load(Ordering::Acquire) != writes {
             self.torn.store(true, Ordering::Release);
         }
-        if let Some(session) = self.file.session() {
+        if let Some(session) = self.file.session()
+            && !(goes_on && self.file.is_emptied())
+        {
             self.file.save(pool, &session).await?;
         }
         if !killed {
@@ -362,9 +438,15 @@ impl Handle {
         Ok(())
     }
 
-    /// The last descriptor of this handle is gone.
+    /// The last descriptor of this handle is gone; [`Handle::release`] follows.
+    pub fn leave(&self) {
+        self.file.leaving.fetch_add(usize::from(self.writable), Ordering::AcqRel);
+    }
+
+    /// Takes the handle from the file; the last one that could write ends the session.
     pub async fn release(&self, fs: &FileSystem) {
         let mut turn = self.file.turn.lock().await;
+        self.file.leaving.fetch_sub(usize::from(self.writable), Ordering::AcqRel);
         turn.handles = turn.handles.saturating_sub(1);
         if self.writable {
             turn.writers = turn.writers.saturating_sub(1);
@@ -376,5 +458,7 @@ impl Handle {
         if turn.handles == 0 {
             self.file.end(fs, &mut turn).await;
         }
+        drop(turn);
+        self.file.left.notify_waiters();
     }
 }

@@ -17,6 +17,8 @@ mod manager;
 mod mounts;
 mod names;
 mod program;
+mod promises;
 mod repair;
 mod space;
+mod two_mounts;
 mod wire;

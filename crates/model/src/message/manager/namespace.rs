@@ -47,7 +47,8 @@ pub enum Change {
         #[n(2)]
         name: String,
     },
-    /// Removes a name; with its last name and last open session a file goes, with all its versions. Answered by `Done`.
+    /// Removes a name; with its last name and last open session a file goes, with all its versions. Answered by `Entry`:
+    /// the file without the name.
     #[n(2)]
     Unlink {
         /// The directory.
@@ -68,7 +69,7 @@ pub enum Change {
         name: String,
     },
     /// Moves a name, atomically and in constant time. A file that is replaced by a file hands its versions on: they
-    /// become earlier versions of the one that takes its place. Answered by `Done`.
+    /// become earlier versions of the one that takes its place. Answered by `Entry`: the inode that was moved.
     #[n(4)]
     Rename {
         /// Directory of the old name.
@@ -199,6 +200,11 @@ pub struct Attr {
     /// Number of the newest version; 0: never committed.
     #[n(10)]
     pub version: u64,
+    /// When a name was last given to it or taken from it: who remembers another value can't trust a name any more.
+    #[n(11)]
+    #[cbor(default)]
+    #[serde(skip)]
+    pub named: TimeNs,
 }
 
 /// An entry of a directory.

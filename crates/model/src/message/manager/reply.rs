@@ -38,6 +38,9 @@ pub enum ManagerReply {
         /// Where its map is.
         #[n(1)]
         root: Option<MapRoot>,
+        /// The file that was asked for, at the same moment.
+        #[n(2)]
+        attr: Attr,
     },
     /// One entry per asked chunk, in order.
     #[n(7)]
@@ -57,6 +60,9 @@ pub enum ManagerReply {
         /// Its map root.
         #[n(2)]
         base_root: Option<MapRoot>,
+        /// The file at the same moment.
+        #[n(3)]
+        attr: Attr,
     },
     /// Space and where to use it.
     #[n(10)]

@@ -1,0 +1,84 @@
+//! Whether the program that closes a descriptor of a file holds another one to go on writing with.
+//!
+//! The kernel tells of every `close()`, and not whether it was the last. Programs that redirect output (every shell's
+//! `command > file`, `dd of=file`) open the file, copy the descriptor to where they want it, and close the first one
+//! before a byte is written. Of a file that was emptied so far and nothing more, such a close must not make a version:
+//! the content is still to come. `/proc` knows the descriptors of the task; the one being closed is no longer among them.
+//! (proc_pid_fdinfo(5): `ino` since Linux 5.14)
+//!
+//! A process that can't be seen, or one beside it that holds the descriptor, counts as having none: then the close
+//! commits, which is never wrong, only one version too many should the rest fail.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::mount::NAME;
+
+/// Descriptors that are looked at, at most: looking at one takes some microseconds.
+const DESCRIPTORS_MAX: usize = 4096;
+/// How long the look may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Whether the task has a descriptor open for writing of the inode `number` of a mounted pool.
+pub(crate) async fn holds_another(task: u32, number: u64) -> bool {
+    let looked = tokio::task::spawn_blocking(move || look(task, number).unwrap_or(false));
+    matches!(tokio::time::timeout(PATIENCE, looked).await, Ok(Ok(true)))
+}
+
+fn look(task: u32, number: u64) -> Option<bool> {
+    let descriptors = fs::read_dir(format!("/proc/{task}/fdinfo")).ok()?;
+    let mut found = descriptors.take(DESCRIPTORS_MAX).filter_map(|entry| {
+        // One may be closed while it is looked at.
+        let info = fs::read_to_string(entry.ok()?.path()).ok()?;
+        writes_to(&info, number)
+    });
+    let mounts = fs::read_to_string(format!("/proc/{task}/mountinfo")).ok()?;
+    Some(found.any(|mount| is_pool(&mounts, &mount)))
+}
+
+/// The mount through which a descriptor writes to the inode `number`, if it does.
+fn writes_to(info: &str, number: u64) -> Option<String> {
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let inode: u64 = field("ino:")?.parse().ok()?;
+    let flags = i32::from_str_radix(field("flags:")?, 8).ok()?;
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    (inode == number && writes).then(|| field("mnt_id:").map(str::to_owned))?
+}
+
+/// Whether a mount is one of a pool. (proc_pid_mountinfo(5): its number comes first, its type behind a lone dash)
+fn is_pool(mounts: &str, mount: &str) -> bool {
+    let line = mounts.lines().find(|line| line.split(' ').next() == Some(mount));
+    let kind = line.and_then(|line| line.split_once(" - ")).and_then(|(_, rest)| rest.split(' ').next());
+    kind.and_then(|kind| kind.strip_prefix("fuse.")) == Some(NAME)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+        40 21 0:45 / /mnt/a\\040b rw,nosuid shared:3 - fuse.stdchk stdchk rw,user_id=0\n";
+
+    #[test]
+    fn only_a_descriptor_of_this_inode_that_may_write_counts() {
+        let info = |flags: &str, inode: u64| {
+            format!("pos:\t0\nflags:\t{flags}\nmnt_id:\t40\nino:\t{inode}\nlock:\t1: POSIX\n")
+        };
+        assert_eq!(writes_to(&info("0100001", 7), 7).as_deref(), Some("40"));
+        assert_eq!(writes_to(&info("02100002", 7), 7).as_deref(), Some("40"));
+        assert_eq!(writes_to(&info("0100000", 7), 7), None);
+        assert_eq!(writes_to(&info("0100001", 8), 7), None);
+        assert_eq!(writes_to("pos:\t0\nflags:\t01\nmnt_id:\t40\n", 7), None);
+    }
+
+    #[test]
+    fn a_terminal_with_the_same_inode_number_is_not_in_the_pool() {
+        assert!(is_pool(MOUNTS, "40"));
+        assert!(!is_pool(MOUNTS, "21") && !is_pool(MOUNTS, "4"));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_is_gone_holds_nothing() {
+        assert!(!holds_another(u32::MAX, 1).await);
+    }
+}

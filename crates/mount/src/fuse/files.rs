@@ -1,0 +1,136 @@
+//! Requests about open files: opening, reading, writing, flushing, closing.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyData, ReplyEmpty, ReplyOpen, ReplyWrite};
+use stdchk_model::Failure;
+
+use super::Adapter;
+use super::reply::{answer_empty, answer_write, or_refuse, refused, refused_content};
+use crate::descriptors::holds_another;
+use crate::errno::errno;
+use crate::fs::{FileSystem, Handle, NodeId};
+use crate::killed::is_killed;
+
+impl Adapter {
+    pub(super) fn open_file(&self, caller: u32, ino: INodeNo, writable: bool, reply: ReplyOpen) {
+        self.task(|fs| async move {
+            match fs.open(NodeId(ino.0), writable, caller).await {
+                Ok(number) => reply.opened(FileHandle(number), FopenFlags::FOPEN_KEEP_CACHE),
+                Err(failure) => reply.error(refused("open", ino.0, &failure)),
+            }
+        });
+    }
+
+    pub(super) fn read_file(&self, ino: INodeNo, fh: FileHandle, offset: u64, length: u32, reply: ReplyData) {
+        self.task(|fs| async move {
+            let read = match fs.handle(fh.0) {
+                Ok(handle) => handle.read(offset, length as usize).await,
+                Err(failure) => Err(failure),
+            };
+            match read {
+                Ok(bytes) => reply.data(&bytes),
+                Err(failure) => reply.error(refused_content("a read", ino.0, &failure)),
+            }
+        });
+    }
+
+    /// `timed`: the kernel has said or will say when it was written.
+    pub(super) fn write_file(
+        &self,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        timed: bool,
+        reply: ReplyWrite,
+    ) {
+        if self.may_wait() {
+            let written = self.runtime.block_on(write(&self.fs, fh.0, offset, data, timed));
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+            return answer_write(reply, ino, written);
+        }
+        let data = data.to_vec();
+        self.task(|fs| async move {
+            answer_write(reply, ino, write(&fs, fh.0, offset, &data, timed).await);
+        });
+    }
+
+    /// A descriptor of the file was closed by the task `caller`.
+    pub(super) fn flush_file(&self, caller: u32, ino: INodeNo, fh: FileHandle, reply: ReplyEmpty) {
+        let handle = or_refuse!(self.fs.handle(fh.0).map_err(|failure| errno(&failure)), reply);
+        if !handle.writable {
+            return reply.ok();
+        }
+        self.task(|fs| async move {
+            let killed = is_killed(caller).await;
+            let goes_on = !killed && handle.file.is_emptied() && holds_another(caller, ino.0).await;
+            answer_empty(reply, "close", ino, fs.flush(&handle, killed, goes_on).await);
+        });
+    }
+
+    /// The last descriptor of a handle is gone. That it goes is noted here and now: an open that comes after it must not
+    /// take its writer for one that still writes.
+    pub(super) fn release_file(&self, fh: FileHandle, reply: ReplyEmpty) {
+        let handle = self.fs.leave(fh.0);
+        self.task(|fs| async move {
+            if let Some(handle) = handle {
+                handle.release(&fs).await;
+            }
+            reply.ok();
+        });
+    }
+
+    pub(super) fn allocate(
+        &self,
+        ino: INodeNo,
+        fh: FileHandle,
+        (offset, length): (u64, u64),
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        match mode {
+            0 => self.with_handle(fh, reply, "fallocate", ino, move |_, handle| async move {
+                extend(&handle, offset.saturating_add(length)).await
+            }),
+            PUNCH => self.with_handle(fh, reply, "fallocate", ino, move |_, handle| async move {
+                handle.file.zero(offset, length).await
+            }),
+            _ => reply.error(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// Does something with an open file whose only answer is whether it succeeded.
+    pub(super) fn with_handle<F: Future<Output = Result<(), Failure>> + Send + 'static>(
+        &self,
+        fh: FileHandle,
+        reply: ReplyEmpty,
+        what: &'static str,
+        ino: INodeNo,
+        work: impl FnOnce(Arc<FileSystem>, Arc<Handle>) -> F,
+    ) {
+        let handle = or_refuse!(self.fs.handle(fh.0).map_err(|failure| errno(&failure)), reply);
+        let work = work(Arc::clone(&self.fs), handle);
+        self.task(|_| async move { answer_empty(reply, what, ino, work.await) });
+    }
+}
+
+async fn write(
+    fs: &FileSystem,
+    handle: u64,
+    offset: u64,
+    data: &[u8],
+    timed: bool,
+) -> Result<usize, Failure> {
+    let handle = fs.handle(handle)?;
+    let session = handle.file.written()?;
+    handle.file.wrote(timed);
+    session.write_at(offset, data).await.map(|()| data.len())
+}
+
+async fn extend(handle: &Handle, end: u64) -> Result<(), Failure> {
+    if end > handle.file.written()?.size() { handle.file.truncate(end).await } else { Ok(()) }
+}

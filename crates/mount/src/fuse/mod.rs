@@ -1,0 +1,359 @@
+//! From the kernel's requests to the file system and back: translation and nothing else.
+//!
+//! The list of requests is here; what each of them does stands in [`names`] and [`files`], how it is answered in
+//! [`reply`]. Requests are answered from tasks of the runtime, so that one that waits holds up no other. Only a write
+//! begins in the thread that received it, because its bytes lie in that thread's buffer; as long as another thread is
+//! left to receive requests it waits there for room in the window, else its bytes are copied and it waits as a task.
+
+mod files;
+mod names;
+mod reply;
+
+use std::ffi::OsStr;
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
+    OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+    WriteFlags,
+};
+use stdchk_model::message::manager::FileKind;
+use tokio::runtime::Handle as Runtime;
+use tokio_util::task::TaskTracker;
+
+use crate::attr::requested;
+use crate::fs::{FileSystem, NodeId, Wanted};
+use names::new;
+use reply::{answer_attr, answer_space, or_refuse, refused, text};
+
+/// Largest write or read of one request, bytes: a chunk. Larger ones gain nothing (docs/design/0002).
+pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Requests of the kernel's own, read-ahead and write-back, that may wait at once: sixteen mebibytes keep a window busy
+/// and bound what is copied while it is full.
+const BACKGROUND_REQUESTS_MAX: u16 = 16;
+
+/// The adapter.
+pub(crate) struct Adapter {
+    fs: Arc<FileSystem>,
+    runtime: Runtime,
+    tasks: TaskTracker,
+    ttl: Duration,
+    /// Writes that may wait in the thread that received them: one less than there are threads.
+    waiting_max: usize,
+    waiting: AtomicUsize,
+    /// Whether the kernel's reports of modification times reach us: they come from root, whom fuser turns away at a
+    /// mount that is another user's and for that user alone.
+    reports_arrive: bool,
+}
+
+impl Adapter {
+    /// An adapter of a file system for `threads` threads that receive requests.
+    pub fn new(
+        fs: Arc<FileSystem>,
+        runtime: Runtime,
+        tasks: TaskTracker,
+        ttl: Duration,
+        threads: usize,
+        reports_arrive: bool,
+    ) -> Self {
+        let waiting_max = threads.saturating_sub(1);
+        Self { fs, runtime, tasks, ttl, waiting_max, waiting: AtomicUsize::new(0), reports_arrive }
+    }
+
+    /// Runs the work of one request; `work` gets the file system.
+    fn task<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<FileSystem>) -> F) {
+        self.tasks.spawn_on(work(Arc::clone(&self.fs)), &self.runtime);
+    }
+
+    /// Takes a place among the writes that wait in their thread.
+    fn may_wait(&self) -> bool {
+        let place = |waiting| (waiting < self.waiting_max).then_some(waiting + 1);
+        self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, place).is_ok()
+    }
+}
+
+fn writable(flags: OpenFlags) -> bool {
+    flags.acc_mode() != OpenAccMode::O_RDONLY
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let needed = InitFlags::FUSE_WRITEBACK_CACHE
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_PARALLEL_DIROPS;
+        config.add_capabilities(needed).map_err(|lacking| {
+            io::Error::other(format!("this kernel's FUSE lacks {lacking:?}: Linux 4.7 or newer is needed"))
+        })?;
+        let _ = config.add_capabilities(InitFlags::FUSE_CACHE_SYMLINKS);
+        let _ = config.set_max_write(REQUEST_BYTES_MAX);
+        let _ = config.set_max_background(BACKGROUND_REQUESTS_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.look_up(request.pid(), parent, name, reply);
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
+        self.fs.forget(NodeId(ino.0), nlookup);
+    }
+
+    fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        let ttl = self.ttl;
+        self.task(|fs| async move {
+            answer_attr(reply, "stat", ino, ttl, fs.attr(NodeId(ino.0)).await);
+        });
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (atime, mtime) = (atime.map(requested), mtime.map(requested));
+        let wanted = Wanted { mode: mode.map(|mode| mode & 0o7777), uid, gid, size, atime, mtime };
+        let ttl = self.ttl;
+        self.task(|fs| async move {
+            let changed = fs.set_attr(NodeId(ino.0), wanted).await;
+            answer_attr(reply, "a change of attributes", ino, ttl, changed);
+        });
+    }
+
+    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        self.task(|fs| async move {
+            match fs.read_link(NodeId(ino.0)).await {
+                Ok(target) => reply.data(target.as_bytes()),
+                Err(failure) => reply.error(refused("reading a link", ino.0, &failure)),
+            }
+        });
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        if !matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) {
+            return reply.error(Errno::EPERM);
+        }
+        let new = new(request, FileKind::File, mode, String::new());
+        self.make(parent, name, new, reply);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let new = new(request, FileKind::Directory, mode, String::new());
+        self.make(parent, name, new, reply);
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let target = or_refuse!(text(target.as_os_str()), reply);
+        let new = new(request, FileKind::Symlink, 0o777, target);
+        self.make(parent, link_name, new, reply);
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.remove(parent, name, false, reply);
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.remove(parent, name, true, reply);
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.move_name((parent, name), (newparent, newname), flags, reply);
+    }
+
+    fn link(&self, _request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        self.add_name(ino, newparent, newname, reply);
+    }
+
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.open_file(request.pid(), ino, writable(flags), reply);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let new = new(request, FileKind::File, mode, String::new());
+        self.make_open(parent, name, new, flags, reply);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.read_file(ino, fh, offset, size, reply);
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let timed = self.reports_arrive && write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        self.write_file(ino, fh, offset, data, timed, reply);
+    }
+
+    fn flush(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        self.flush_file(request.pid(), ino, fh, reply);
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.release_file(fh, reply);
+    }
+
+    fn fsync(&self, _request: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.with_handle(fh, reply, "fsync", ino, |fs, handle| async move { fs.sync(&handle).await });
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.allocate(ino, fh, (offset, length), mode, reply);
+    }
+
+    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(self.fs.open_directory(NodeId(ino.0))), FopenFlags::empty());
+    }
+
+    fn readdir(&self, _request: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+        self.list(ino, fh, offset, reply);
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        self.list_plus(ino, fh, offset, reply);
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.fs.close_directory(fh.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        // The manager answers a change of names once it is durable.
+        reply.ok();
+    }
+
+    fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.task(|fs| async move {
+            match fs.space().await {
+                Ok(space) => answer_space(reply, &space),
+                Err(failure) => reply.error(refused("statfs", ino.0, &failure)),
+            }
+        });
+    }
+}

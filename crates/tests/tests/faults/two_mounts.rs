@@ -1,0 +1,176 @@
+//! Two mounts of one pool: what one has closed, the other opens.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use stdchk_tests::{Pool, wait_until, within};
+
+/// Replacements in turn, of every kind; the full number for a stress is a thousand.
+const CYCLES: usize = 120;
+
+/// Works in a folder as it is told, line by line, in a process of its own: replaces `f` by some kind of replacement and
+/// answers once it is closed, or opens `f` and answers with what is in it.
+const WORKER: &str = r"
+import ctypes, os, sys
+def write(name, body): open(name, 'wb').write(body)
+def gone(name):
+    try: os.unlink(name)
+    except FileNotFoundError: pass
+for line in sys.stdin:
+    kind, body = line.split()
+    body = body.encode() * 1000
+    if kind == 'inplace': write('f', body)
+    elif kind == 'rename': write('t', body); os.rename('t', 'f')
+    elif kind == 'backup': write('t', body); os.rename('f', 'backup'); os.rename('t', 'f')
+    elif kind == 'anew': os.unlink('f'); write('f', body)
+    elif kind == 'exchange':
+        write('t', body)
+        assert ctypes.CDLL(None).renameat2(-100, b't', -100, b'f', 2) == 0
+    elif kind == 'link': write('t', body); gone('hard'); os.link('f', 'hard'); os.rename('t', 'f')
+    elif kind == 'append': open('f', 'ab').write(body)
+    elif kind == 'read':
+        text = open('f', 'rb').read().decode()
+        print(text[-8:], len(text), flush=True); continue
+    print('done', flush=True)
+";
+const KINDS: [&str; 6] = ["inplace", "rename", "backup", "anew", "exchange", "link"];
+
+/// A pool that is mounted twice.
+struct Twice {
+    pool: Pool,
+    second: Child,
+    point: PathBuf,
+}
+
+impl Twice {
+    fn up() -> Self {
+        let pool = Pool::mounted(2);
+        let point = pool.path("second");
+        fs::create_dir(&point).unwrap();
+        let second = pool.command(&["mount", point.to_str().unwrap()]).stderr(Stdio::null()).spawn().unwrap();
+        wait_until("the second mount is there", || is_mounted(&point));
+        Self { pool, second, point }
+    }
+
+    fn workers(&self) -> [Worker; 2] {
+        [self.pool.mount_point(), self.point.clone()].map(|folder| Worker::start(&folder))
+    }
+}
+
+impl Drop for Twice {
+    fn drop(&mut self) {
+        // The command ends by itself once nothing is mounted any more; should that fail the test says so by hanging.
+        rustix::mount::unmount(&self.point, rustix::mount::UnmountFlags::DETACH).unwrap();
+        self.second.wait().unwrap();
+    }
+}
+
+fn is_mounted(point: &Path) -> bool {
+    fs::read_to_string("/proc/self/mountinfo").unwrap().contains(point.to_str().unwrap())
+}
+
+struct Worker {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn start(folder: &Path) -> Self {
+        let mut command = Command::new("python3");
+        let command =
+            command.args(["-c", WORKER]).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Self { child, answers }
+    }
+
+    fn tell(&mut self, kind: &str, body: usize) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{kind} {body:08}").unwrap();
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn replace(&mut self, kind: &str, body: usize) {
+        self.tell(kind, body);
+        assert_eq!(self.answer(), "done", "{kind} of {body}");
+    }
+
+    /// The last eight bytes and the length of what an open finds.
+    fn read(&mut self) -> String {
+        self.tell("read", 0);
+        self.answer()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn what_one_mount_has_closed_is_what_the_other_opens_however_it_was_replaced() {
+    let mounts = Twice::up();
+    let [mut one, mut other] = mounts.workers();
+    within("replacing in turn", move || {
+        one.replace("inplace", 0);
+        for cycle in 0..CYCLES {
+            // Whole rounds by one of them, then rounds in which they take turns.
+            let (writer, reader) = match (cycle / KINDS.len()).is_multiple_of(2) || cycle.is_multiple_of(2) {
+                true => (&mut one, &mut other),
+                false => (&mut other, &mut one),
+            };
+            let kind = KINDS[(cycle + cycle / KINDS.len()) % KINDS.len()];
+            writer.replace(kind, cycle);
+            assert_eq!(reader.read(), format!("{cycle:08} 8000"), "after `{kind}`, cycle {cycle}");
+        }
+    });
+}
+
+#[test]
+fn two_mounts_that_append_in_turn_lose_nothing() {
+    let mounts = Twice::up();
+    let mut workers = mounts.workers();
+    within("appending in turn", move || {
+        workers[0].replace("inplace", 0);
+        for cycle in 1..CYCLES / 2 {
+            workers[cycle % 2].replace("append", cycle);
+            assert_eq!(workers[(cycle + 1) % 2].read(), format!("{cycle:08} {}", 8000 * (cycle + 1)));
+        }
+    });
+}
+
+#[test]
+fn a_file_that_is_replaced_all_the_time_can_always_be_opened_and_is_whole() {
+    let mounts = Twice::up();
+    let [mut one, mut other] = mounts.workers();
+    within("replacing and opening at the same time", move || {
+        one.replace("inplace", 0);
+        let closed = Arc::new(AtomicUsize::new(0));
+        let last_closed = Arc::clone(&closed);
+        let writer = std::thread::spawn(move || {
+            for cycle in 1..CYCLES {
+                one.replace(["inplace", "rename", "link"][cycle % 3], cycle);
+                last_closed.store(cycle, Ordering::Release);
+            }
+        });
+        while !writer.is_finished() {
+            let at_least = closed.load(Ordering::Acquire);
+            let found = other.read();
+            let (body, length) = found.split_once(' ').expect("an open failed");
+            assert_eq!(length, "8000", "an open found a part");
+            assert!(body.parse::<usize>().unwrap() >= at_least, "{body} after {at_least} was closed");
+        }
+        writer.join().unwrap();
+        assert_eq!(other.read(), format!("{:08} 8000", CYCLES - 1));
+    });
+}
