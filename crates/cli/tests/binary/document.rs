@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::harness::{command, outcome};
+use stdchk_tests::{binary, command, outcome};
 
 /// The command lines of all `console` blocks: behind `$ `, continued where a line ends with a backslash.
 fn command_lines(document: &str) -> Vec<String> {
@@ -37,7 +37,7 @@ fn every_command_line_of_the_operations_document_runs() {
     let home = tempfile::tempdir().unwrap();
     let binaries = home.path().join("bin");
     fs::create_dir(&binaries).unwrap();
-    symlink(env!("CARGO_BIN_EXE_stdchk"), binaries.join("stdchk")).unwrap();
+    symlink(binary(), binaries.join("stdchk")).unwrap();
     let script = format!("set -euo pipefail\n{}\n", lines.join("\n"));
     let path = format!("{}:{}", binaries.display(), std::env::var("PATH").unwrap());
     let mut shell = Command::new("bash");

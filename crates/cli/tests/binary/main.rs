@@ -2,9 +2,6 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-#[path = "../harness/mod.rs"]
-mod harness;
-
 mod contract;
 mod document;
 mod lifecycle;
