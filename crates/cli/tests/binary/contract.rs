@@ -96,6 +96,7 @@ fn every_command_explains_itself() {
         "mount",
         "manager",
         "benefactor",
+        "completions",
     ];
     for name in commands {
         let help = outcome(command(&[name, "--help"]));

@@ -5,5 +5,7 @@
 mod contract;
 mod document;
 mod lifecycle;
+mod memory;
+mod mistakes;
 mod sets;
 mod transfer;
