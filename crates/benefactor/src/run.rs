@@ -90,7 +90,7 @@ pub enum Error {
     )]
     NotLoopback(SocketAddr),
     /// The address can't be listened on.
-    #[error("can't listen on {address}: {cause}")]
+    #[error("can't listen on {address}: {cause}; stop who does, or choose another address")]
     Listen {
         /// The address.
         address: SocketAddr,

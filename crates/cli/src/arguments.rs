@@ -9,13 +9,16 @@ const AFTER_HELP: &str = "\
 Names: APP/NAME is a file in an application's folder, APP/NAME@VERSION one of its versions.
 Settings: flags come before STDCHK_* variables, these before the configuration file.
 Exit codes: 0 success, 1 other, 2 usage, 3 partial, 4 not found, 5 unreachable (try again), 6 no space,
-            7 damaged, 130 interrupted.
+            7 damaged, 130 interrupted, 141 the reader of standard output went away.
 
 Example:
-  stdchk up --mount ~/pool
-  stdchk put result.h5 climate/
-  stdchk latest climate
-  stdchk down";
+  stdchk up --mount ~/pool            start a pool; jobs write their checkpoints below ~/pool/climate
+  stdchk status                       is it well?
+  stdchk latest climate               the newest timestep that is complete and intact
+  stdchk restore climate -o restart/  all its files, verified
+  stdchk down                         stop; all content stays
+
+`stdchk help COMMAND` says all of one command, with examples.";
 
 /// Checkpoint storage for long jobs on unreliable machines.
 #[derive(Parser, Debug)]
@@ -70,6 +73,8 @@ pub enum Command {
     Manager(command::manager::Arguments),
     /// Run a benefactor, in the foreground
     Benefactor(command::benefactor::Arguments),
+    /// Print what a shell needs to complete command lines
+    Completions(command::completions::Arguments),
 }
 
 #[cfg(test)]

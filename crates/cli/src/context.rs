@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stdchk_client::{ClientConfig, Pool};
 
-use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::exit::{About, CommandError, Exit, Outcome, exit_of};
 use crate::local::{Home, ProcessRecord, Role, token};
 use crate::settings::Settings;
 
@@ -24,6 +24,19 @@ impl Context {
     /// The local pool that is meant unless a manager's address was given.
     pub fn home(&self) -> Home {
         Home::new(&self.settings.data)
+    }
+
+    /// The local pool, for commands that start or stop it.
+    ///
+    /// # Errors
+    /// Another pool was named, by its manager: to act on the local one then would be a surprise.
+    pub fn home_to_run(&self) -> Outcome<Home> {
+        let Some(address) = &self.settings.manager else { return Ok(self.home()) };
+        Err(CommandError::usage(
+            format_args!("manager {address}"),
+            "only a pool of this machine is started and stopped, and it is named by its directory",
+            "leave `--manager`, STDCHK_MANAGER and `manager` in the configuration file out, or give `--data DIR` instead",
+        ))
     }
 
     /// Where the manager is: as given, or as the local pool has it.
@@ -47,7 +60,17 @@ impl Context {
     async fn connect(&self, patience: Duration) -> Outcome<Pool> {
         let manager = self.manager_address()?;
         self.refuse_stopped()?;
-        Pool::connect(self.client_config(patience)?).await.about(format_args!("manager {manager}"))
+        let about = format!("manager {manager}");
+        let connected = Pool::connect(self.client_config(patience)?).await;
+        match connected {
+            Err(failure) if exit_of(failure.code) == Exit::Unreachable => Err(CommandError::new(
+                Exit::Unreachable,
+                about,
+                failure.message,
+                "check the address, and that the manager runs; `stdchk up` starts a local pool",
+            )),
+            connected => connected.about(about),
+        }
     }
 
     /// How a client of this pool is set up.

@@ -46,7 +46,7 @@ pub type Outcome<T = ()> = Result<T, CommandError>;
 impl CommandError {
     /// An error about `object`, with what caused it and what to do next.
     pub fn new(exit: Exit, object: impl Display, cause: impl Display, next: impl Display) -> Self {
-        Self { exit, message: format!("{object}: {cause}; {next}") }
+        Self { exit, message: without_numbers(&format!("{object}: {cause}; {next}")) }
     }
 
     /// An error of the command line or of a setting.
@@ -56,7 +56,7 @@ impl CommandError {
 
     /// An error that says itself what to do next.
     pub fn complete(exit: Exit, object: impl Display, error: impl Display) -> Self {
-        Self { exit, message: format!("{object}: {error}") }
+        Self { exit, message: without_numbers(&format!("{object}: {error}")) }
     }
 
     /// An error whose details were reported before.
@@ -124,7 +124,18 @@ fn from_failure(failure: &Failure, object: impl Display) -> CommandError {
     if !message.contains(';') {
         message = format!("{message}; {}", next_step(failure.code));
     }
-    CommandError { exit, message }
+    CommandError { exit, message: without_numbers(&message) }
+}
+
+/// A message without the ` (os error 2)` that the standard library puts behind the system's words.
+fn without_numbers(message: &str) -> String {
+    let mut pieces = message.split(" (os error ");
+    let mut plain = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let after = piece.trim_start_matches(|c: char| c.is_ascii_digit());
+        plain.push_str(after.strip_prefix(')').unwrap_or(after));
+    }
+    plain
 }
 
 fn next_step(code: ErrorCode) -> &'static str {
@@ -227,6 +238,14 @@ mod tests {
         let error = failure.about("app/x").unwrap_err();
         assert_eq!(error.exit, Exit::NotFound);
         assert_eq!(error.message, "app/x: no such file; `stdchk ls` shows what there is");
+    }
+
+    #[test]
+    fn an_error_of_the_system_is_told_in_words_and_without_its_number() {
+        let missing: io::Result<()> = Err(io::Error::from_raw_os_error(2));
+        let error = missing.about("/x").unwrap_err();
+        assert_eq!(error.message, "/x: No such file or directory; check the path");
+        assert_eq!(without_numbers("a (os error 13): b (os error 2)"), "a: b");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use stdchk_client::Pool;
 use stdchk_model::message::manager::{Attr, Change, DirEntry, FileKind};
 use stdchk_model::{ErrorCode, Failure, Ino};
 
-use crate::exit::{About, CommandError, Outcome};
+use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::paths::Target;
 
 /// Entries of a folder that are asked for at once: a few hundred kilobytes of message.
@@ -23,7 +23,10 @@ pub struct Found {
 
 /// The inode that `target` names.
 pub async fn resolve(pool: &Pool, target: &Target) -> Outcome<Attr> {
-    pool.resolve(&target.path()).await.about(target.shown())
+    resolve_if_there(pool, target).await?.ok_or_else(|| {
+        let next = "`stdchk ls` shows the folders of the pool, `stdchk ls APP` what is in one";
+        CommandError::new(Exit::NotFound, target.shown(), "no such file or folder in the pool", next)
+    })
 }
 
 /// The inode that `target` names; `None` if there is none.
@@ -34,16 +37,27 @@ pub async fn resolve_if_there(pool: &Pool, target: &Target) -> Outcome<Option<At
     }
 }
 
-/// The inode that `target` names, which must be a file's.
+/// The inode that `target` names, which must be a file's, and of which the version must be there if one is named.
 pub async fn resolve_file(pool: &Pool, target: &Target) -> Outcome<Attr> {
     let attr = resolve(pool, target).await?;
     match attr.kind {
-        FileKind::File => Ok(attr),
+        FileKind::File => with_version(pool, target, attr).await,
         FileKind::Directory => Err(not_a_file(target, "it is a folder", "`stdchk ls` shows what is in it")),
         FileKind::Symlink => {
             Err(not_a_file(target, "it is a symbolic link", "`stdchk stat` shows where it leads"))
         }
     }
+}
+
+async fn with_version(pool: &Pool, target: &Target, attr: Attr) -> Outcome<Attr> {
+    let Some(version) = target.version else { return Ok(attr) };
+    let versions = pool.versions(attr.ino).await.about(target.shown())?;
+    if versions.iter().any(|info| info.version == version) {
+        return Ok(attr);
+    }
+    let path = crate::output::shown(&target.path());
+    let next = format!("`stdchk ls {path} --versions` lists those that are kept");
+    Err(CommandError::new(Exit::NotFound, target.shown(), "there is no such version", next))
 }
 
 fn not_a_file(target: &Target, cause: &str, next: &str) -> CommandError {

@@ -28,7 +28,7 @@ pub struct PoolFlags {
     /// File with the pool's token [STDCHK_TOKEN_FILE; default: DATA/token]
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Memory for writes in flight, such as 64MiB [STDCHK_WINDOW]
+    /// Memory for writes in flight [STDCHK_WINDOW; default: 64MiB]
     #[arg(long, global = true, value_name = "SIZE")]
     pub window: Option<String>,
     /// Configuration file [STDCHK_CONFIG; default: ~/.config/stdchk/config.toml]
@@ -83,11 +83,13 @@ impl Settings {
         };
         let data = absolute(&data).about(data.display())?;
         let names_pool = layers.iter().find(|layer| layer.manager.is_some() || layer.data.is_some());
+        let manager = names_pool.and_then(|layer| layer.manager.clone());
+        manager.iter().try_for_each(|address| check_address("manager", address))?;
         let token_file = first(|layer| layer.token_file.as_ref());
         let token_file = token_file.map_or_else(|| Ok(data.join("token")), absolute);
         let window = layers.iter().find_map(|layer| layer.window.as_deref());
         Ok(Self {
-            manager: names_pool.and_then(|layer| layer.manager.clone()),
+            manager,
             token_file: token_file.about("the token file")?,
             window_bytes: window.map_or(Ok(WINDOW_BYTES_DEFAULT), window_bytes)?,
             quiet: flags.quiet,
@@ -155,6 +157,19 @@ fn state_directory(variable: Variable<'_>) -> Outcome<PathBuf> {
             "give it with `--data DIR`",
         )
     })
+}
+
+/// Refuses what can't be an address. Whether its host is known shows when it is connected to.
+pub fn check_address(object: &str, text: &str) -> Outcome {
+    let parts = text.rsplit_once(':').filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    let refuse = || {
+        CommandError::usage(
+            format_args!("{object} {text}"),
+            "an address is HOST:PORT",
+            "such as 127.0.0.1:7400",
+        )
+    };
+    parts.map(drop).ok_or_else(refuse)
 }
 
 fn window_bytes(text: &str) -> Outcome<u64> {
@@ -237,6 +252,22 @@ mod tests {
         }
         let missing = PoolFlags { config: Some("/no/such/file".into()), ..PoolFlags::default() };
         assert_eq!(settings(&missing, &[("HOME", "/h")]).unwrap_err().exit, Exit::NotFound);
+    }
+
+    #[test]
+    fn an_address_has_a_host_and_a_port() {
+        for good in ["127.0.0.1:7400", "localhost:0", "[::1]:7400"] {
+            check_address("manager", good).unwrap();
+        }
+        for bad in ["", "localhost", "7400", ":7400", "host:", "host:http", "host:99999"] {
+            let flags = PoolFlags { manager: Some(bad.into()), ..PoolFlags::default() };
+            let error = settings(&flags, &[("HOME", "/h")]).unwrap_err();
+            assert!(
+                error.exit == Exit::Usage && error.message.contains("HOST:PORT"),
+                "{bad}: {}",
+                error.message
+            );
+        }
     }
 
     #[test]

@@ -146,6 +146,10 @@ impl NewFile {
     /// Starts a file that will be at `path`; until then it has a hidden name beside it, removed if anything fails.
     pub fn start(path: &Path) -> Outcome<Self> {
         let directory = directory_of(path);
+        if !directory.is_dir() {
+            let next = format!("make it first: `mkdir -p {}`", directory.display());
+            return Err(CommandError::new(Exit::NotFound, path.display(), "its folder does not exist", next));
+        }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         // A long name leaves no room for more around it.
         let prefix: String = std::iter::once('.').chain(name.chars().take(40)).collect();

@@ -88,3 +88,34 @@ impl ChunkCache {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use stdchk_net::BufferPool;
+
+    use super::*;
+    use crate::benefactors::Benefactors;
+    use crate::manager::ManagerLink;
+
+    fn cache(bytes_max: usize) -> ChunkCache {
+        let manager = Arc::new(ManagerLink::new("127.0.0.1:1".to_owned(), Vec::new(), Duration::ZERO));
+        let benefactors = Arc::new(Benefactors::new(Arc::clone(&manager), BufferPool::new(1 << 20)));
+        ChunkCache::new(Arc::new(Fetcher::new(manager, benefactors)), bytes_max)
+    }
+
+    #[test]
+    fn the_cache_keeps_within_its_budget_and_lets_go_of_the_oldest() {
+        let cache = cache(10_000);
+        let chunks: Vec<ChunkRef> =
+            (0..20u32).map(|n| ChunkRef { id: ChunkId::of(&n.to_le_bytes()), length: 1000 }).collect();
+        for chunk in &chunks {
+            cache.slot(*chunk);
+            let held: u32 = chunks.iter().filter(|chunk| cache.has(chunk.id)).map(|chunk| chunk.length).sum();
+            assert!(held <= 10_000, "{held}");
+        }
+        assert!(chunks[10..].iter().all(|chunk| cache.has(chunk.id)));
+        assert!(!cache.has(chunks[9].id));
+    }
+}

@@ -187,3 +187,38 @@ fn plain(form: &Form, stored: Buffer, chunk: ChunkRef) -> Result<Bytes, Failure>
     }
     Ok(plain)
 }
+
+#[cfg(test)]
+mod tests {
+    use stdchk_net::BufferPool;
+    use stdchk_reduce::codec::{Compressor, Effort};
+
+    use super::*;
+
+    fn received(bytes: &[u8]) -> Buffer {
+        let mut buffer = BufferPool::new(1 << 20).try_take(bytes.len()).unwrap();
+        buffer.copy_from_slice(bytes);
+        buffer
+    }
+
+    #[test]
+    fn bytes_that_do_not_match_their_name_are_damage_in_whatever_form_they_come() {
+        let (content, other) = ([7u8; 5000], [8u8; 5000]);
+        let chunk = ChunkRef { id: ChunkId::of(&content), length: 5000 };
+        let mut compressor = Compressor::new(Effort::Lz4).unwrap();
+        let (_, packed) = compressor.compress(&content);
+        let (_, other_packed) = compressor.compress(&other);
+        let stored = Form::plain(chunk.id, chunk.length);
+        let compressed = Form { codec: Codec::Lz4.number(), ..stored.clone() };
+        assert_eq!(*plain(&stored, received(&content), chunk).unwrap(), content);
+        assert_eq!(*plain(&compressed, received(&packed), chunk).unwrap(), content);
+        for (form, lie) in [
+            (&stored, &other[..]),
+            (&stored, &content[..4999]),
+            (&compressed, &other_packed[..]),
+            (&compressed, &content[..]),
+        ] {
+            assert_eq!(plain(form, received(lie), chunk).unwrap_err().code, ErrorCode::Damaged);
+        }
+    }
+}

@@ -51,10 +51,7 @@ impl ManagerLink {
                 Err(error) => error,
             };
             if Instant::now() + pause > give_up {
-                return Err(crate::context(
-                    &error.failure(),
-                    "the manager can't be reached; is the pool up?",
-                ));
+                return Err(crate::context(&error.failure(), "the manager can't be reached"));
             }
             tracing::debug!(%error, "asking the manager again");
             tokio::time::sleep(pause).await;

@@ -148,3 +148,46 @@ fn refusal(error: &StoreError) -> Failure {
     let message = format!("the manager can't make changes durable and stops: {error}");
     Failure::new(ErrorCode::Internal, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use stdchk_model::message::manager::{Change, FileKind};
+    use stdchk_model::{Ino, OpId, PoolId};
+
+    use super::*;
+    use crate::core::{Setting, Timing};
+    use crate::store::{Batch, Visitor};
+
+    /// A store whose disk refuses every write.
+    struct Refusing;
+
+    impl Store for Refusing {
+        fn load(&self, _visit: &mut Visitor<'_>) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn commit(&mut self, _batch: &Batch) -> Result<(), StoreError> {
+            Err(StoreError::new("writing", "no space left on the disk"))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_made_durable_is_not_answered_as_done_and_the_manager_stops() {
+        let setting = Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, timing: Timing::default() };
+        let core = Core::load(&Refusing, setting, Now::default()).unwrap();
+        let (owner, ended) = Owner::start(core, Box::new(Refusing));
+        let change = Change::Make {
+            parent: Ino::ROOT,
+            name: "app".to_owned(),
+            kind: FileKind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            target: String::new(),
+        };
+        let request = Box::new(ManagerRequest::Change { id: OpId([1; 16]), change });
+        let failure = owner.ask(|answer| Job::Request(request, answer)).await.unwrap_err();
+        assert_eq!(failure.code, ErrorCode::Internal, "{failure}");
+        assert!(ended.await.unwrap().is_err());
+    }
+}

@@ -141,7 +141,8 @@ async fn listen(address: &str) -> Result<TcpListener, ManagerError> {
             "connections are not encrypted yet, so only loopback addresses such as 127.0.0.1 are served";
         return Err(refuse(address, cause));
     }
-    TcpListener::bind(&*found).await.map_err(|error| refuse(address, error))
+    let next = "another process may serve there: stop it, or listen on another port";
+    TcpListener::bind(&*found).await.map_err(|error| refuse(address, format_args!("{error}; {next}")))
 }
 
 fn refuse(address: &str, cause: impl std::fmt::Display) -> ManagerError {

@@ -189,7 +189,7 @@ fn reservations_never_exceed_the_free_space() {
             Ok(ManagerReply::Stripe { bytes, .. }) => granted += bytes,
             Err(failure) => {
                 assert_eq!((number, failure.code), (4, ErrorCode::NoSpace));
-                assert!(failure.message.contains(&(3 * GIB).to_string()), "{failure}");
+                assert!(failure.message.contains("of 3.00 GiB donated"), "{failure}");
             }
             other => panic!("{other:?}"),
         }

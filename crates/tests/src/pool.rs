@@ -106,11 +106,16 @@ impl Pool {
         self.mount_point().join(path)
     }
 
-    /// A path for files of the test.
-    pub fn path(&self, name: &str) -> PathBuf {
+    /// Where the test keeps its files, and where its commands run.
+    pub fn work(&self) -> PathBuf {
         let folder = self.home.path().join("work");
         std::fs::create_dir_all(&folder).unwrap();
-        folder.join(name)
+        folder
+    }
+
+    /// A path for a file of the test.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.work().join(name)
     }
 
     /// A file of the test with this content.
@@ -131,7 +136,7 @@ impl Pool {
     /// Gives the settings of this pool, and no others, to a command that runs the binary by itself.
     pub fn apply_to(&self, command: &mut Command) {
         clean(command);
-        command.env("STDCHK_DATA", self.data()).current_dir(self.path("").parent().unwrap());
+        command.env("STDCHK_DATA", self.data()).current_dir(self.work());
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
     }
 

@@ -9,7 +9,6 @@ use super::role::{RoleArguments, serve};
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::{disk, token};
-use crate::settings::size_of;
 
 /// Where a benefactor serves unless told otherwise: any free port, which it tells the manager.
 const LISTEN_DEFAULT: &str = "127.0.0.1:0";
@@ -42,7 +41,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let floor_bytes = match &arguments.floor {
-        Some(floor) => size_of("--floor", floor)?,
+        Some(floor) => disk::floor(floor, &arguments.directory)?,
         None => disk::Disk::of(&arguments.directory)?.floor_default(),
     };
     let listen = arguments.listen.parse().map_err(|error| {
@@ -52,7 +51,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
             "write an address such as 127.0.0.1:0",
         )
     })?;
-    let donated_bytes = size_of("--donate", &arguments.donate)?;
+    let donated_bytes = disk::donation(&arguments.donate)?;
     let token = token::read(&context.settings.token_file)?;
     let directory = arguments.directory.clone();
     let config = Config::new(directory, context.manager_address()?, token, donated_bytes);

@@ -34,7 +34,7 @@ pub struct Arguments {}
 
 /// Runs the command.
 pub fn run(_arguments: &Arguments, context: &Context) -> Outcome {
-    let home = context.home();
+    let home = context.home_to_run()?;
     let record = home.record_required()?;
     home.prepare(record.mount.as_deref())?;
     let _lock = home.lock()?;

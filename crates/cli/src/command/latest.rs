@@ -145,8 +145,10 @@ impl Found {
                     next,
                 );
             }
-            let next =
-                "`stdchk ls --sets` shows what is missing; `stdchk policy set` declares `naming` and `ranks`";
+            let next = format!(
+                "`stdchk ls {shown} --sets` shows what is missing, `stdchk policy get {shown}` which names and how many \
+                 ranks are expected"
+            );
             CommandError::new(Exit::NotFound, shown, "there is no complete checkpoint set", next)
         })
     }

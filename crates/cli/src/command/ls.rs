@@ -17,6 +17,8 @@ use crate::paths::Target;
 /// What `ls` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
+A checkpoint set is all files of one timestep; `stdchk policy` says which names belong to which.
+
 Example:
   stdchk ls
   stdchk ls climate

@@ -9,6 +9,7 @@ use super::role::{RoleArguments, serve};
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::token;
+use crate::settings::check_address;
 
 /// Where a manager serves unless told otherwise.
 const LISTEN_DEFAULT: &str = "127.0.0.1:7400";
@@ -63,6 +64,7 @@ impl TimingArguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
+    check_address("--listen", &arguments.listen)?;
     token::make(&context.settings.token_file)?;
     let token = token::read(&context.settings.token_file)?;
     let config = stdchk_manager::Config::new(&arguments.directory, &arguments.listen, token);

@@ -4,6 +4,7 @@
 //! no runtime of their own until they talk to the pool.
 
 pub mod benefactor;
+pub mod completions;
 pub mod diff;
 pub mod down;
 pub mod du;
@@ -61,6 +62,7 @@ pub fn run(line: Line) -> Outcome {
         Command::Policy(arguments) => user("policy", policy::run(&arguments, c)),
         Command::Verify(arguments) => user("verify", verify::run(&arguments, c)),
         Command::Gc(arguments) => user("gc", gc::run(&arguments, c)),
+        Command::Completions(arguments) => completions::run(&arguments),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `stdchk mount`: serves the pool as a file system, in the foreground.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -16,7 +17,8 @@ use crate::local::mountpoint;
 /// What `mount` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Ctrl-C, or `fusermount3 -u DIR`, takes it off. `stdchk up --mount DIR` does this in the background.
+The pool must be up. Ctrl-C, or `fusermount3 -u DIR`, takes the mount off. `stdchk up --mount DIR` does this in the
+background.
 
 Example:
   stdchk mount ~/pool")]
@@ -69,5 +71,10 @@ fn failed(about: &str, error: &Error) -> CommandError {
         Error::Pool(failure) => exit_of(failure.code),
         _ => Exit::Other,
     };
-    CommandError::complete(exit, about, error)
+    match error {
+        Error::System { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+            CommandError::new(exit, about, error, "choose an empty folder of your own, such as ~/pool")
+        }
+        _ => CommandError::complete(exit, about, error),
+    }
 }

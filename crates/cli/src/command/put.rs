@@ -33,7 +33,9 @@ const STREAM_MODE: u32 = 0o644;
 
 /// What `put` takes.
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(
+    override_usage = "stdchk put [OPTIONS] FILE... APP/[NAME]",
+    after_help = "\
 The last argument says where to: `APP/` or `APP/FOLDER/` keeps the files' names, `APP/NAME` names one file.
 Folders are made where they are missing. Writing a name again makes a new version.
 With several files, some may fail while others are stored: exit code 3.
@@ -41,10 +43,11 @@ With several files, some may fail while others are stored: exit code 3.
 Example:
   stdchk put restart.120000 climate/
   stdchk put -r output climate/run7/
-  tar c state | stdchk put - climate/state.tar")]
+  tar c state | stdchk put - climate/state.tar"
+)]
 pub struct Arguments {
-    /// Files, folders with -r, or `-` for standard input; then the target APP/[NAME]
-    #[arg(required = true, num_args = 2.., value_name = "FILE... APP/[NAME]")]
+    /// Files, folders with -r, or `-` for standard input; last of all where to, APP/[NAME]
+    #[arg(required = true, value_name = "FILE")]
     paths: Vec<PathBuf>,
     /// Store folders with all that is in them
     #[arg(short, long)]
@@ -108,6 +111,10 @@ type Unfinished = Arc<Mutex<Underway>>;
 
 /// Runs the command.
 pub async fn run(arguments: Arguments, context: &Context) -> Outcome {
+    if let [only] = arguments.paths.as_slice() {
+        let next = format!("name the files first, then where to: `stdchk put {} APP/`", only.display());
+        return Err(CommandError::usage(only.display(), "one of file and target is missing", next));
+    }
     let pool = context.pool_to_move().await?;
     let unfinished = Unfinished::default();
     let outcome = or_interrupted("put", store(&arguments, context, &pool, &unfinished)).await;

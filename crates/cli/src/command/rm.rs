@@ -15,6 +15,8 @@ use crate::{namespace, output};
 /// What `rm` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Content that other versions use stays; the space of the rest comes back with the next collection (`stdchk gc` is one).
+
 Example:
   stdchk rm climate/restart.120000
   stdchk rm climate/restart.130000@2

@@ -53,10 +53,10 @@ struct Report {
 pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let target = Target::parse(&arguments.target)?;
     let pool = context.pool().await?;
-    let attr = namespace::resolve(&pool, &target).await?;
-    if attr.kind != FileKind::File && target.version.is_some() {
-        return Err(CommandError::usage(target.shown(), "only files have versions", "leave the version out"));
-    }
+    let attr = match target.version {
+        Some(_) => namespace::resolve_file(&pool, &target).await?,
+        None => namespace::resolve(&pool, &target).await?,
+    };
     let mut report = report_of(&target, &attr);
     match attr.kind {
         FileKind::Symlink => report.link_target = Some(pool.read_link(attr.ino).await.about(target.shown())?),

@@ -15,11 +15,10 @@ use tokio::runtime::Runtime;
 use super::down::stop_all;
 use crate::context::Context;
 use crate::exit::{CommandError, Outcome};
-use crate::local::disk::Disk;
+use crate::local::disk::{self, Disk};
 use crate::local::start::{self, Started, running};
 use crate::local::{Home, PoolRecord, Role, mountpoint, token};
 use crate::output;
-use crate::settings::size_of;
 
 /// Benefactors of a new pool unless told otherwise: a stripe to write on, and replicas on different ones.
 const BENEFACTORS_DEFAULT: u16 = 4;
@@ -55,7 +54,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
-    let home = context.home();
+    let home = context.home_to_run()?;
     let mount = arguments.mount.as_deref().map(mountpoint::real).transpose()?;
     home.prepare(mount.as_deref())?;
     let _lock = home.lock()?;
@@ -77,11 +76,11 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
     let benefactors = arguments.benefactors.unwrap_or(BENEFACTORS_DEFAULT);
     let disk = Disk::of(home.path())?;
     let floor = match &arguments.floor {
-        Some(floor) => size_of("--floor", floor)?,
+        Some(floor) => disk::floor(floor, home.path())?,
         None => disk.floor_default(),
     };
     let donate = match &arguments.donate {
-        Some(donate) => size_of("--donate", donate)?,
+        Some(donate) => disk::donation(donate)?,
         None => disk.share(home.path(), floor, benefactors)?,
     };
     Ok(PoolRecord::new(start::free_address()?, benefactors, donate, floor))
@@ -100,10 +99,10 @@ fn changed(home: &Home, mut record: PoolRecord, arguments: &Arguments) -> Outcom
     let before = record.clone();
     record.benefactors = benefactors;
     if let Some(donate) = &arguments.donate {
-        record.donate_bytes = size_of("--donate", donate)?;
+        record.donate_bytes = disk::donation(donate)?;
     }
     if let Some(floor) = &arguments.floor {
-        record.floor_bytes = size_of("--floor", floor)?;
+        record.floor_bytes = disk::floor(floor, home.path())?;
     }
     let space_changed =
         (before.donate_bytes, before.floor_bytes) != (record.donate_bytes, record.floor_bytes);
@@ -115,12 +114,13 @@ fn changed(home: &Home, mut record: PoolRecord, arguments: &Arguments) -> Outcom
     Ok(record)
 }
 
-/// Takes note of where the pool is to be mounted.
+/// Takes note of where the pool is to be mounted, if that can be: a record with a folder that can't be a mount point
+/// would make every later `up` fail.
 fn set_mount(home: &Home, record: &mut PoolRecord, mount: Option<PathBuf>) -> Outcome {
     let Some(mount) = mount else { return Ok(()) };
-    if let Some(before) = record.mount.as_ref().filter(|before| **before != mount)
-        && running(home, Role::Mount)?.is_some()
-    {
+    if running(home, Role::Mount)?.is_none() {
+        mountpoint::make_ready(&mount)?;
+    } else if let Some(before) = record.mount.as_ref().filter(|before| **before != mount) {
         return Err(CommandError::usage(
             mount.display(),
             format_args!("the pool is mounted at {}", before.display()),

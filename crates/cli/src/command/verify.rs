@@ -173,35 +173,30 @@ impl Report {
     }
 
     fn verdict(&self, target: &Target) -> Outcome {
-        let shown = target.shown();
-        let versions = self.bad.len();
-        if self.lost_chunks > 0 {
-            let cause = format!("{versions} versions have content without an intact copy");
-            return Err(CommandError::new(
+        let findings = [
+            (
+                self.lost_chunks,
                 Exit::Integrity,
-                shown,
-                cause,
+                "have content without an intact copy",
                 "`stdchk latest` names a set that is intact",
-            ));
-        }
-        if self.unreachable_chunks > 0 {
-            let cause = format!("{versions} versions have content that can't be reached now");
-            return Err(CommandError::new(
+            ),
+            (
+                self.unreachable_chunks,
                 Exit::Unreachable,
-                shown,
-                cause,
+                "have content that can't be reached now",
                 "`stdchk status` shows who is missing",
-            ));
-        }
-        if self.damaged_copies > 0 {
-            let cause = format!("{versions} versions had damaged copies, each with an intact one beside it");
-            return Err(CommandError::new(
+            ),
+            (
+                self.damaged_copies,
                 Exit::Partial,
-                shown,
-                cause,
+                "had damaged copies, each with an intact one beside it",
                 "they are made anew; `--repair` waits for it",
-            ));
-        }
-        Ok(())
+            ),
+        ];
+        let worst = findings.into_iter().find(|(count, ..)| *count > 0);
+        worst.map_or(Ok(()), |(_, exit, what, next)| {
+            let cause = format!("{} versions {what}", self.bad.len());
+            Err(CommandError::new(exit, target.shown(), cause, next))
+        })
     }
 }

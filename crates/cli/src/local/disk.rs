@@ -5,6 +5,7 @@ use std::path::Path;
 use stdchk_model::size;
 
 use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::settings::size_of;
 
 /// Least share of a disk that stays free unless told otherwise: one part of so many.
 const FLOOR_PARTS: u64 = 20;
@@ -12,8 +13,11 @@ const FLOOR_PARTS: u64 = 20;
 const FLOOR_BYTES_MIN: u64 = 1 << 30;
 /// Of what is free above the floor, a new pool takes at most one part of so many.
 const DONATED_PARTS: u64 = 2;
-/// Least donation that makes sense, bytes: a few chunks of a few files.
+/// Least donation that is chosen without being asked for, bytes: a few chunks of a few files.
 const DONATION_BYTES_MIN: u64 = 64 << 20;
+
+/// Least donation that is taken, bytes: room for a few chunks. A benefactor of less would only ever be full.
+const DONATION_BYTES_LEAST: u64 = 8 << 20;
 
 /// Space of a disk.
 pub struct Disk {
@@ -53,6 +57,38 @@ impl Disk {
     }
 }
 
+/// What `--donate` says.
+pub fn donation(text: &str) -> Outcome<u64> {
+    let bytes = size_of("--donate", text)?;
+    match bytes < DONATION_BYTES_LEAST {
+        true => {
+            let next = format!("give at least {}", size::exact(DONATION_BYTES_LEAST));
+            Err(CommandError::usage(
+                format_args!("--donate {text}"),
+                "a benefactor needs room for a few chunks",
+                next,
+            ))
+        }
+        false => Ok(bytes),
+    }
+}
+
+/// What `--floor` says of the disk that holds `path`.
+pub fn floor(text: &str, path: &Path) -> Outcome<u64> {
+    let (bytes, total_bytes) = (size_of("--floor", text)?, Disk::of(path)?.total_bytes);
+    match bytes >= total_bytes {
+        true => {
+            let cause = format!("the whole disk of {} has {}", path.display(), size::human(total_bytes));
+            Err(CommandError::usage(
+                format_args!("--floor {text}"),
+                cause,
+                "give less, or choose another disk",
+            ))
+        }
+        false => Ok(bytes),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +101,15 @@ mod tests {
         let full = Disk { total_bytes: 10 << 30, free_bytes: 1 << 30 };
         assert_eq!(full.floor_default(), 1 << 30);
         assert_eq!(full.share(Path::new("/x"), 1 << 30, 4).unwrap_err().exit, Exit::NoSpace);
+    }
+
+    #[test]
+    fn a_donation_and_a_floor_that_leave_nothing_to_store_in_are_refused() {
+        assert_eq!(donation("64MiB").unwrap(), 64 << 20);
+        assert_eq!(floor("0", Path::new("/tmp")).unwrap(), 0);
+        for refused in [donation("1KiB"), donation("much"), floor("8000000TiB", Path::new("/tmp"))] {
+            assert_eq!(refused.unwrap_err().exit, Exit::Usage);
+        }
     }
 
     #[test]

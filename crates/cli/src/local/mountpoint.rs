@@ -80,11 +80,20 @@ pub fn make_ready(path: &Path) -> Outcome {
         }
         detach(path)?;
     }
-    fs::create_dir_all(path).about(path.display())?;
+    if path.exists() && !path.is_dir() {
+        return refuse("it is not a folder", "choose an empty or a new folder");
+    }
+    let made = fs::create_dir_all(path);
+    made.map_err(|error| not_made(path, &error))?;
     match fs::read_dir(path).about(path.display())?.next() {
         None => Ok(()),
         Some(_) => refuse("it holds files, which a mount would hide", "choose an empty or a new folder"),
     }
+}
+
+fn not_made(path: &Path, error: &std::io::Error) -> CommandError {
+    let next = "choose a folder where you may make one, such as ~/pool";
+    CommandError::new(Exit::Other, path.display(), format_args!("the folder can't be made: {error}"), next)
 }
 
 /// Takes off whatever FUSE file system is mounted at `path`, even one in use; open files in it fail from then on.

@@ -80,9 +80,13 @@ impl<'a> Started<'a> {
         for (role, child) in &mut self.children {
             if let Some(status) = child.try_wait().about(role.name())? {
                 let log = self.home.log_file(*role);
-                let cause = format!("it ended at once ({status}):\n{}", tail(&log));
-                let next = format!("its log is {}; `stdchk down` stops what runs", log.display());
-                return Err(CommandError::new(Exit::Other, role.name(), cause, next));
+                let told = format!(
+                    "it ended at once ({status}); mend what its log {} says and run `stdchk up` again, or stop the \
+                     rest with `stdchk down`:\n{}",
+                    log.display(),
+                    tail(&log).trim_end()
+                );
+                return Err(CommandError::complete(Exit::Other, role.name(), told));
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::{Pool, command, outcome, random_bytes, wait_until};
+use stdchk_tests::{Pool, command, outcome, random_bytes, wait_until};
 
 fn keys(value: &Value) -> Vec<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
@@ -96,6 +96,7 @@ fn every_command_explains_itself() {
         "mount",
         "manager",
         "benefactor",
+        "completions",
     ];
     for name in commands {
         let help = outcome(command(&[name, "--help"]));

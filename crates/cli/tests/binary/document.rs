@@ -1,11 +1,12 @@
-//! `docs/OPERATIONS.md`: every command line of its `console` examples runs, from the first to the last, as written.
+//! `README.md` and `docs/OPERATIONS.md`: every command line of their `console` examples runs, from the first to the last,
+//! as written, in an empty home directory.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::harness::{command, outcome};
+use stdchk_tests::{binary, command, outcome};
 
 /// The command lines of all `console` blocks: behind `$ `, continued where a line ends with a backslash.
 fn command_lines(document: &str) -> Vec<String> {
@@ -29,15 +30,15 @@ fn command_lines(document: &str) -> Vec<String> {
     lines
 }
 
-#[test]
-fn every_command_line_of_the_operations_document_runs() {
-    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/OPERATIONS.md");
+/// Runs the examples of a document, which must have at least so many.
+fn run_examples(document: &str, at_least: usize) {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(document);
     let lines = command_lines(&fs::read_to_string(document).unwrap());
-    assert!(lines.len() > 20, "the examples were found: {}", lines.len());
+    assert!(lines.len() >= at_least, "the examples were found: {}", lines.len());
     let home = tempfile::tempdir().unwrap();
     let binaries = home.path().join("bin");
     fs::create_dir(&binaries).unwrap();
-    symlink(env!("CARGO_BIN_EXE_stdchk"), binaries.join("stdchk")).unwrap();
+    symlink(binary(), binaries.join("stdchk")).unwrap();
     let script = format!("set -euo pipefail\n{}\n", lines.join("\n"));
     let path = format!("{}:{}", binaries.display(), std::env::var("PATH").unwrap());
     let mut shell = Command::new("bash");
@@ -50,4 +51,14 @@ fn every_command_line_of_the_operations_document_runs() {
     }
     assert_eq!(ended.code, 0, "{}\n{}", ended.text(), ended.stderr);
     assert!(!fs::read_to_string("/proc/self/mountinfo").unwrap().contains(home.path().to_str().unwrap()));
+}
+
+#[test]
+fn every_command_line_of_the_first_steps_runs() {
+    run_examples("README.md", 10);
+}
+
+#[test]
+fn every_command_line_of_the_operations_document_runs() {
+    run_examples("docs/OPERATIONS.md", 40);
 }

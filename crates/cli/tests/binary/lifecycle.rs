@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::harness::{Pool, command, is_running, outcome, wait_until};
+use stdchk_tests::{Pool, command, is_running, outcome, wait_until};
 
 fn is_mounted(pool: &Pool) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();

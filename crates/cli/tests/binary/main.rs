@@ -1,12 +1,11 @@
 //! The binary as its users meet it: every test runs real commands against a pool of real processes.
 
-#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
-#[path = "../harness/mod.rs"]
-mod harness;
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod contract;
 mod document;
 mod lifecycle;
+mod memory;
+mod mistakes;
 mod sets;
 mod transfer;

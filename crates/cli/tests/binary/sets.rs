@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{Pool, random_bytes};
+use stdchk_tests::{Pool, random_bytes};
 
 const RANKS: usize = 4;
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use crate::harness::{Pool, random_bytes};
+use stdchk_tests::{Pool, random_bytes};
 
 const MIB: usize = 1 << 20;
 

@@ -197,7 +197,7 @@ impl Core {
             self.marking.again = true;
             let wait = (age_ms - now.ms).div_ceil(1000);
             return Err(unavailable(format!(
-                "the manager started a short while ago and files may still be written that it doesn't know of: \
+                "the manager started a short while ago and files may still be written that it doesn't know of; \
                  collect again in {wait} s"
             )));
         }

@@ -31,7 +31,7 @@ use stdchk_model::message::manager::{
     BenefactorInfo, ChunkLocations, ManagerReply, ManagerRequest, StagedChunk, TimeNs, VersionState,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ClientId, ErrorCode, Failure, Ino, PoolId, SessionId, cbor,
+    BenefactorId, BlockId, ChunkId, ClientId, ErrorCode, Failure, Ino, PoolId, SessionId, cbor, size,
 };
 use stdchk_placement::{RoundRobin, Select, Wish};
 
@@ -329,9 +329,13 @@ impl Core {
     fn no_space(&self, wanted: u64) -> Failure {
         let space = self.space();
         let message = format!(
-            "no space for {wanted} bytes: of {} bytes donated {} are used, {} are reserved by files being written \
-             and {} are free; remove files or add benefactors",
-            space.donated_bytes, space.used_bytes, space.reserved_bytes, space.free_bytes
+            "no space for {}: of {} donated {} are used, {} are reserved by files being written and {} are free; \
+             remove files and run `stdchk gc`, or add benefactors",
+            size::human(wanted),
+            size::human(space.donated_bytes),
+            size::human(space.used_bytes),
+            size::human(space.reserved_bytes),
+            size::human(space.free_bytes)
         );
         Failure::new(ErrorCode::NoSpace, message)
     }
