@@ -119,7 +119,7 @@ async fn an_update_in_place_keeps_the_untouched_parts_whatever_was_written_betwe
         }
         session.commit(0).await.unwrap();
         let stored = usize::try_from(session.stored_bytes()).unwrap();
-        assert!(stored < 3 << 20 + names(&content, 32 << 10), "round {round}: {stored}");
+        assert!(stored < (3 << 20) + names(&content, 32 << 10), "round {round}: {stored}");
         session.close(false).await.unwrap();
         let reader = tests.connect(16 << 20).await.read(file, None).await.unwrap();
         assert!(reader.read_at(0, content.len() + 1).await.unwrap() == content, "round {round}");
