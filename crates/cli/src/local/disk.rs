@@ -16,8 +16,8 @@ const DONATED_PARTS: u64 = 2;
 /// Least donation that is chosen without being asked for, bytes: a few chunks of a few files.
 const DONATION_BYTES_MIN: u64 = 64 << 20;
 
-/// Least donation that is taken, bytes: room for a few chunks. A benefactor of less would only ever be full.
-const DONATION_BYTES_LEAST: u64 = 8 << 20;
+/// Least donation that is taken, bytes: a small block and its header. Less is most likely a size without its unit.
+const DONATION_BYTES_LEAST: u64 = 64 << 10;
 
 /// Space of a disk.
 pub struct Disk {
@@ -62,10 +62,11 @@ pub fn donation(text: &str) -> Outcome<u64> {
     let bytes = size_of("--donate", text)?;
     match bytes < DONATION_BYTES_LEAST {
         true => {
-            let next = format!("give at least {}", size::exact(DONATION_BYTES_LEAST));
+            let next =
+                format!("give at least {}, with its unit, such as 20GiB", size::exact(DONATION_BYTES_LEAST));
             Err(CommandError::usage(
                 format_args!("--donate {text}"),
-                "a benefactor needs room for a few chunks",
+                "nothing can be stored in so little",
                 next,
             ))
         }

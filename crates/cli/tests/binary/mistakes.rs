@@ -71,7 +71,7 @@ fn space_that_is_no_space_is_refused_and_not_kept() {
     let pool = Pool::up(1, &[]);
     let record = fs::read(pool.data().join("pool.json")).unwrap();
     for (arguments, words) in [
-        (["--donate", "1KiB"], ["1KiB", "at least 8MiB"]),
+        (["--donate", "1KiB"], ["1KiB", "at least 64KiB"]),
         (["--donate", "lots"], ["lots", "64MiB"]),
         (["--floor", "8000000TiB"], ["8000000TiB", "the whole disk"]),
     ] {
@@ -80,7 +80,7 @@ fn space_that_is_no_space_is_refused_and_not_kept() {
     assert_eq!(fs::read(pool.data().join("pool.json")).unwrap(), record);
     let folder = pool.path("b");
     let donate = ["benefactor", folder.to_str().unwrap(), "--donate", "1KiB"];
-    in_pool(&pool, &donate, 2, &["1KiB", "at least 8MiB"]);
+    in_pool(&pool, &donate, 2, &["1KiB", "at least 64KiB"]);
     let big = pool.file("big", &random_bytes(300 << 20, 1));
     in_pool(&pool, &["put", &big, "app/big"], 6, &["app/big", "no space", "256 MiB", "stdchk gc"]);
 }
