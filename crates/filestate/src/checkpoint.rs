@@ -11,17 +11,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::control::Control;
 use crate::durable;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::{self, Entry};
 use crate::log::Statement;
 use crate::mapped;
 use crate::paths::Whereabouts;
 use crate::record::Record;
-use crate::store::{Mode, Store};
+use crate::store::Store;
 
 /// Takes a checkpoint of the tree, labelled `label`, and returns its index. The caller must not be inside a call.
 pub fn take(store: &Store, control: &Control, label: &str) -> Result<u64> {
     let world = control.freeze()?;
+    if world.is_between_states() {
+        let why = "a restore was cut off, and no checkpoint can be taken until one is completed";
+        return Err(Error::Refused(format!("{why}; end the run, then `run --resume` or `files restore`")));
+    }
     let entries = store.entries()?;
     let index = entries.last().map_or(0, |last| last.index + 1);
     let before = entries.last().map_or(0, |last| last.position);
@@ -30,14 +34,15 @@ pub fn take(store: &Store, control: &Control, label: &str) -> Result<u64> {
     store.log.sync()?;
     let digest = store.log.digest(before, position)?;
     let entry = Entry { index, position, time_ns: now_ns(), digest, label: label.to_owned() };
-    let single = store.options.mode == Mode::Single;
-    let present = if single { Vec::new() } else { entries };
-    index::append(store.directory(), &store.path(), present, entry)?;
+    let forgotten = (entries.len() + 1).saturating_sub(store.options.kept());
+    let mut kept: Vec<Entry> = entries.into_iter().skip(forgotten).chain([entry]).collect();
+    index::replace(store.directory(), &store.path(), &kept)?;
     control.begin_interval(&world, index);
     mapped::save_again(store)?;
-    if single {
-        store.log.forget_before(position)?;
-        store.remove_kept(|interval| interval < index)?;
+    if forgotten > 0 {
+        let oldest = kept.swap_remove(0);
+        store.log.forget_before(oldest.position)?;
+        store.remove_kept(|interval| interval < oldest.index)?;
     }
     Ok(index)
 }

@@ -8,15 +8,20 @@
 
 #![expect(unsafe_code, reason = "shared memory between processes is mapped here and nowhere else")]
 
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Pid;
 
 use crate::error::{Error, Result};
+use crate::index::read_whole;
 use crate::store::Store;
 
 /// The name of the page in a store.
@@ -27,6 +32,9 @@ const SLOTS: usize = 4096;
 const FREEZE_WAIT_MAX: Duration = Duration::from_secs(20);
 /// How often a waiting call looks whether the freezer still lives.
 const THAW_POLL: Duration = Duration::from_micros(200);
+/// Stands for the freezer when a restore was cut off or failed: the tree is between two states, and no process number
+/// is that large.
+const BETWEEN_STATES: u32 = u32::MAX;
 
 /// The layout of the page. All of it may be zero: that is a fresh page.
 #[repr(C)]
@@ -35,9 +43,12 @@ struct Page {
     generation: AtomicU64,
     /// The checkpoint index that opened the current interval.
     interval: AtomicU64,
-    /// The process that holds the world still, or 0.
+    /// Files kept so far: numbers their names.
+    kept: AtomicU64,
+    /// The process that holds the world still, [`BETWEEN_STATES`], or 0.
     freezer: AtomicU32,
-    unused: AtomicU32,
+    /// 1 while the freezer takes the tree from one state to another.
+    restoring: AtomicU32,
     slots: [Slot; SLOTS],
 }
 
@@ -69,12 +80,24 @@ impl std::fmt::Debug for Control {
     }
 }
 
-/// A call in flight: no checkpoint is taken while it lives.
+thread_local! {
+    /// Calls of this thread in flight. Above one, a signal handler's call interrupts another one of the same thread.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether this thread is inside a call.
+pub fn is_inside() -> bool {
+    DEPTH.get() > 0
+}
+
+/// A call in flight: no checkpoint is taken while it lives. It belongs to its thread.
 #[derive(Debug)]
-pub struct Inside<'control>(&'control Control);
+pub struct Inside<'control>(&'control Control, PhantomData<*const ()>);
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
+        // In this order: a handler that interrupts between the two must not take itself for nested in a call.
+        DEPTH.set(DEPTH.get().saturating_sub(1));
         self.0.own_slot().active.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -83,9 +106,27 @@ impl Drop for Inside<'_> {
 #[derive(Debug)]
 pub struct Frozen<'control>(&'control Control);
 
+impl Frozen<'_> {
+    /// The tree is about to leave the state that it is in. Unless [`Frozen::arrive`] follows, all later calls fail.
+    pub fn depart(&self) {
+        self.0.page().restoring.store(1, Ordering::SeqCst);
+    }
+
+    /// The tree is in one state again.
+    pub fn arrive(&self) {
+        self.0.page().restoring.store(0, Ordering::SeqCst);
+    }
+
+    /// Whether the tree is between two states: a restore was cut off.
+    pub fn is_between_states(&self) -> bool {
+        self.0.page().restoring.load(Ordering::SeqCst) != 0
+    }
+}
+
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        self.0.page().freezer.store(0, Ordering::SeqCst);
+        let left = if self.is_between_states() { BETWEEN_STATES } else { 0 };
+        self.0.page().freezer.store(left, Ordering::SeqCst);
     }
 }
 
@@ -115,6 +156,24 @@ impl Control {
         crate::index::remove_file(store.directory(), &store.path(), NAME)
     }
 
+    /// The processes of a run on `store` that still live: those whose slot is taken and that have the page mapped.
+    pub fn participants(store: &Store) -> Result<Vec<u32>> {
+        let shown = store.path().join(NAME);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let bytes = match rustix::fs::openat(store.directory(), NAME, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            other => other.and_then(|file| read_whole(&file)).map_err(Error::system("read", &shown))?,
+        };
+        let slots = bytes.get(offset_of!(Page, slots)..).unwrap_or_default().chunks_exact(size_of::<Slot>());
+        let pids = slots.filter_map(|slot| Some(u32::from_ne_bytes(slot.first_chunk().copied()?)));
+        Ok(pids.filter(|pid| *pid != 0 && is_alive(*pid) && maps(*pid, &shown)).collect())
+    }
+
+    /// Whether the process `pid` has taken part in the run.
+    pub fn knows(&self, pid: u32) -> bool {
+        self.page().slots.iter().any(|slot| slot.pid.load(Ordering::SeqCst) == pid)
+    }
+
     fn page(&self) -> &Page {
         // SAFETY: mapped in `open`, unmapped only in `drop`; all fields are atomics, so sharing them is sound.
         unsafe { self.page.as_ref() }
@@ -123,8 +182,9 @@ impl Control {
     /// Takes a slot for this process: at the start, and in a child after `fork`.
     pub fn take_slot(&self) -> Result<()> {
         let own = own_pid();
-        let taken = self.take_slot_where(own, |owner| owner == 0)
-            || self.take_slot_where(own, |owner| owner == own || !is_alive(owner));
+        // One that is its own already is from before an `exec`: nobody is inside any more.
+        let taken = self.take_slot_where(own, |owner| owner == 0 || owner == own)
+            || self.take_slot_where(own, |owner| !is_alive(owner));
         if taken {
             return Ok(());
         }
@@ -139,7 +199,8 @@ impl Control {
             let exchange = || slot.pid.compare_exchange(owner, own, Ordering::SeqCst, Ordering::SeqCst);
             let taken = is_free(owner) && exchange().is_ok();
             if taken {
-                slot.active.store(0, Ordering::SeqCst);
+                // Not 0 where a signal handler forked during a call: the child will leave that call as well.
+                slot.active.store(DEPTH.get(), Ordering::SeqCst);
                 self.slot.store(number, Ordering::SeqCst);
             }
             taken
@@ -153,6 +214,7 @@ impl Control {
     }
 
     /// Grows whenever what is known about the current interval becomes void.
+    #[inline]
     pub fn generation(&self) -> u64 {
         self.page().generation.load(Ordering::Acquire)
     }
@@ -162,58 +224,92 @@ impl Control {
         self.page().interval.load(Ordering::Acquire)
     }
 
+    /// A number that no other kept file of this interval has.
+    pub fn number_kept(&self) -> u64 {
+        self.page().kept.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Makes what every process knows about the current interval void: something stated did not happen.
     pub fn void_knowledge(&self) {
         self.page().generation.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Opens a new interval after the checkpoint `index`. The world must be frozen.
-    pub fn begin_interval(&self, _world: &Frozen<'_>, index: u64) {
+    pub fn begin_interval(&self, world: &Frozen<'_>, index: u64) {
         self.page().interval.store(index, Ordering::SeqCst);
-        self.page().generation.fetch_add(1, Ordering::SeqCst);
+        self.void_knowledge();
+        world.arrive();
     }
 
-    /// Enters a call that changes the tree; waits while the world is frozen. `nested` is set by a call that interrupts
-    /// one of the same thread: it must not wait, because the checkpoint waits for the outer one.
-    pub fn enter(&self, nested: bool) -> Inside<'_> {
+    /// Enters a call that changes the tree; waits while the world is frozen. A call that interrupts one of the same
+    /// thread does not wait, because the freezer waits for the outer one. Fails with `EIO` between two states.
+    #[inline]
+    pub fn enter(&self) -> std::result::Result<Inside<'_>, Errno> {
+        let slot = self.own_slot();
         loop {
-            self.own_slot().active.fetch_add(1, Ordering::SeqCst);
-            let inside = Inside(self);
-            if nested || self.page().freezer.load(Ordering::SeqCst) == 0 {
-                return inside;
+            slot.active.fetch_add(1, Ordering::SeqCst);
+            if is_inside() || self.page().freezer.load(Ordering::SeqCst) == 0 {
+                DEPTH.set(DEPTH.get() + 1);
+                return Ok(Inside(self, PhantomData));
             }
-            drop(inside);
-            self.wait_for_thaw();
+            slot.active.fetch_sub(1, Ordering::SeqCst);
+            self.wait_for_thaw()?;
         }
     }
 
-    fn wait_for_thaw(&self) {
-        let freezer = &self.page().freezer;
-        let holder = freezer.load(Ordering::SeqCst);
-        if holder != 0 && !is_alive(holder) {
-            // Killed while it held the world: its checkpoint's line is there or not, both are whole states.
-            let _ = freezer.compare_exchange(holder, 0, Ordering::SeqCst, Ordering::SeqCst);
-        } else if holder != 0 {
-            pause(THAW_POLL);
+    #[cold]
+    fn wait_for_thaw(&self) -> std::result::Result<(), Errno> {
+        let page = self.page();
+        let holder = page.freezer.load(Ordering::SeqCst);
+        if holder == 0 {
+            return Ok(());
         }
+        if is_alive(holder) {
+            pause(THAW_POLL);
+            return Ok(());
+        }
+        if page.restoring.load(Ordering::SeqCst) != 0 {
+            return Err(Errno::IO);
+        }
+        // Killed while it held the world. If the line of its checkpoint is there, what was saved before that line does
+        // not count for what is changed after it.
+        self.void_knowledge();
+        let _ = page.freezer.compare_exchange(holder, 0, Ordering::SeqCst, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Holds the world still: returns when no process is inside a call. The caller must not be inside one itself.
     pub fn freeze(&self) -> Result<Frozen<'_>> {
         let began = Instant::now();
         let freezer = &self.page().freezer;
-        while freezer.compare_exchange(0, own_pid(), Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            if began.elapsed() > FREEZE_WAIT_MAX {
-                return Err(busy(freezer.load(Ordering::SeqCst), began));
+        loop {
+            let holder = freezer.load(Ordering::SeqCst);
+            let free = holder == 0 || !is_alive(holder);
+            if free && freezer.compare_exchange(holder, own_pid(), Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            {
+                break;
             }
-            self.wait_for_thaw();
+            if began.elapsed() > FREEZE_WAIT_MAX {
+                return Err(busy(holder, began));
+            }
+            pause(THAW_POLL);
         }
         let frozen = Frozen(self);
+        // As in `wait_for_thaw`, for the case that the holder before was killed.
+        self.void_knowledge();
         for slot in &self.page().slots {
             wait_until_out(slot, began)?;
         }
         Ok(frozen)
     }
+}
+
+/// Whether the process has the file at `path` mapped.
+fn maps(pid: u32, path: &std::path::Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let maps = rustix::fs::open(format!("/proc/{pid}/maps"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let text = maps.and_then(|file| read_whole(&file)).unwrap_or_default();
+    text.split(|byte| *byte == b'\n').any(|line| line.ends_with(path.as_os_str().as_bytes()))
 }
 
 impl Drop for Control {
@@ -254,7 +350,7 @@ fn own_pid() -> u32 {
 /// Whether the process exists, a zombie not counted: it will never finish a call.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
-    rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH) && !is_zombie(pid)
+    rustix::process::test_kill_process(pid) != Err(Errno::SRCH) && !is_zombie(pid)
 }
 
 fn is_zombie(pid: Pid) -> bool {
@@ -290,7 +386,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::SeqCst) {
-                        let _call = control.enter(false);
+                        let _call = control.enter().unwrap();
                         inside.fetch_add(1, Ordering::SeqCst);
                         std::hint::spin_loop();
                         inside.fetch_sub(1, Ordering::SeqCst);
@@ -304,27 +400,65 @@ mod tests {
             }
             stop.store(true, Ordering::SeqCst);
         });
-        assert_eq!((control.interval(), control.generation()), (50, 50));
+        assert_eq!(control.interval(), 50);
+    }
+
+    fn dead_process() -> u32 {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        child.id()
     }
 
     #[test]
-    fn a_freezer_that_died_does_not_hold_the_world_for_ever() {
+    fn a_freezer_that_died_holds_nobody_and_leaves_nothing_known() {
         let (_root, control) = control();
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let pid = child.id();
-        child.wait().unwrap();
-        control.page().freezer.store(pid, Ordering::SeqCst);
-        drop(control.enter(false));
+        control.page().freezer.store(dead_process(), Ordering::SeqCst);
+        let before = control.generation();
+        drop(control.enter().unwrap());
         assert_eq!(control.page().freezer.load(Ordering::SeqCst), 0);
+        assert!(control.generation() > before, "its checkpoint may exist: what was known before it is void");
+    }
+
+    #[test]
+    fn a_restore_that_was_cut_off_lets_nobody_change_files_until_it_is_completed() {
+        let (_root, control) = control();
+        let world = control.freeze().unwrap();
+        world.depart();
+        drop(world);
+        assert_eq!(control.enter().unwrap_err(), Errno::IO);
+        let world = control.freeze().unwrap();
+        assert!(world.is_between_states());
+        control.begin_interval(&world, 3);
+        drop(world);
+        assert!(control.enter().is_ok());
+    }
+
+    #[test]
+    fn a_call_inside_a_call_of_the_same_thread_does_not_wait() {
+        let (_root, control) = control();
+        let outer = control.enter().unwrap();
+        control.page().freezer.store(own_pid(), Ordering::SeqCst);
+        drop(control.enter().unwrap());
+        control.page().freezer.store(0, Ordering::SeqCst);
+        drop(outer);
+        assert!(!is_inside());
+    }
+
+    #[test]
+    fn the_processes_that_take_part_are_those_that_map_the_page() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::create(root.path(), &Options::default()).unwrap();
+        assert_eq!(Control::participants(&store).unwrap(), []);
+        let control = Control::open(&store).unwrap();
+        control.page().slots[5].pid.store(dead_process(), Ordering::SeqCst);
+        control.page().slots[6].pid.store(1, Ordering::SeqCst);
+        assert_eq!(Control::participants(&store).unwrap(), [own_pid()]);
     }
 
     #[test]
     fn a_process_that_died_inside_a_call_does_not_hold_a_checkpoint_up() {
         let (_root, control) = control();
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let pid = child.id();
-        child.wait().unwrap();
-        control.page().slots[7].pid.store(pid, Ordering::SeqCst);
+        control.page().slots[7].pid.store(dead_process(), Ordering::SeqCst);
         control.page().slots[7].active.store(1, Ordering::SeqCst);
         assert!(control.freeze().is_ok());
     }

@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode as Permissions, OFlags};
 use rustix::process::{Pid, Signal};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use crate::control::Control;
 use crate::error::{Error, Result};
@@ -24,7 +25,7 @@ use crate::{checkpoint, program};
 
 /// The variable that tells the preload library which tree to protect.
 pub const ROOT_VARIABLE: &str = "STDCHK_FILESTATE";
-/// The variable that names the preload library, when it does not lie beside the running program.
+/// The variable that names the preload library, when it stands where the driver would not look.
 pub const LIBRARY_VARIABLE: &str = "STDCHK_PRELOAD";
 const LIBRARY_NAME: &str = "libstdchk_preload.so";
 /// Waits without a timer end this often; only to bound them.
@@ -59,15 +60,15 @@ pub struct Run {
 pub struct Outcome {
     /// The program's status.
     pub status: ExitStatus,
-    /// What was undone, if the program was killed in a mode that goes back then.
+    /// What was undone, if the program failed in a mode that goes back then.
     pub rolled_back: Option<Summary>,
-    /// Checkpoints from outside that could not be taken, and why.
-    pub missed: Vec<Error>,
+    /// What the user should know: checkpoints that could not be taken, programs that could not be followed.
+    pub notes: Vec<String>,
 }
 
 impl Run {
     /// Runs the program to its end. Takes a checkpoint at the start, every [`Run::every`], and on `SIGUSR1`; passes
-    /// `SIGINT`, `SIGTERM` and `SIGHUP` on to the program.
+    /// other signals on to the program.
     pub fn execute(&self) -> Result<Outcome> {
         let name = self.command.first().map_or(OsStr::new(""), OsString::as_os_str);
         let program = program::check(name)?;
@@ -84,20 +85,30 @@ impl Run {
         }
         let mut supervisor = Supervisor::start(self, &program, &library, &root)?;
         let status = supervisor.watch(&store, &control, self.every)?;
-        let rolled_back = conclude(&store, &control, status)?;
-        Ok(Outcome { status, rolled_back, missed: supervisor.missed })
+        if status.success() && !control.knows(supervisor.child.id()) {
+            return Err(Error::Refused(format!(
+                "{} ran, but without {}: the system did not load it, and nothing that was changed can be taken back",
+                program.display(),
+                library.display()
+            )));
+        }
+        let mut notes = supervisor.notes;
+        let rolled_back = conclude(&store, &control, status, &mut notes)?;
+        notes.extend(store.take_notes()?);
+        Ok(Outcome { status, rolled_back, notes })
     }
 
     fn prepare(&self, root: &Path) -> Result<Store> {
+        refuse_while_processes_live(root)?;
         match self.start {
             Start::Fresh if Store::exists(root) && !Store::open(root)?.has_ended() => {
                 let shown = root.display();
-                let next = "`--resume` continues it, `files discard` forgets it";
+                let next = "`stdchk run --resume` goes on from its last checkpoint, `stdchk files discard` forgets it";
                 Err(Error::Refused(format!("the last run in {shown} did not end by itself: {next}")))
             }
             Start::Fresh => Store::create(root, &self.options),
             Start::Resume(wanted) => {
-                let store = Store::open(root)?;
+                let store = open_store(root)?;
                 restore::to_index(&store, wanted)?;
                 store.unmark_ended()?;
                 Control::remove(&store)?;
@@ -107,34 +118,66 @@ impl Run {
     }
 }
 
-/// Ends a run: normally with a last checkpoint; after a kill by going back, in the modes that promise it.
-fn conclude(store: &Store, control: &Control, status: ExitStatus) -> Result<Option<Summary>> {
-    if status.signal().is_none() {
-        checkpoint::take(store, control, "end")?;
+/// The store of `root`, or that there is none and what to do.
+pub fn open_store(root: &Path) -> Result<Store> {
+    if Store::exists(root) {
+        return Store::open(root);
+    }
+    Err(Error::NoStore { root: root.to_owned() })
+}
+
+/// Processes of the last run may have outlived its driver; what they write would be lost in the midst of a restore.
+fn refuse_while_processes_live(root: &Path) -> Result<()> {
+    let Ok(store) = Store::open(root) else { return Ok(()) };
+    match Control::participants(&store)?.first() {
+        None => Ok(()),
+        Some(pid) => Err(Error::Refused(format!(
+            "process {pid} of the last run in {} still runs; wait for its end, or end it",
+            root.display()
+        ))),
+    }
+}
+
+/// Ends a run: after success with a last checkpoint; else by going back, in the modes that promise it.
+fn conclude(
+    store: &Store,
+    control: &Control,
+    status: ExitStatus,
+    notes: &mut Vec<String>,
+) -> Result<Option<Summary>> {
+    if status.success() {
+        if let Err(error) = checkpoint::take(store, control, "end") {
+            notes.push(missed("end", &error));
+        }
         store.mark_ended()?;
         return Ok(None);
     }
     if store.options.mode == Mode::WriteThrough {
         return Ok(None);
     }
-    let world = control.freeze()?;
-    let summary = restore::to_index(store, None)?;
-    control.begin_interval(&world, summary.index);
-    Ok(Some(summary))
+    restore::in_run(store, control, None).map(Some)
+}
+
+/// How a checkpoint that could not be taken is told.
+pub fn missed(label: &str, error: &Error) -> String {
+    format!("a checkpoint ({label}) was not taken: {error}")
 }
 
 /// Goes back to `wanted`, or the newest checkpoint, while no run is active.
 pub fn restore_files(root: &Path, wanted: Option<u64>) -> Result<Summary> {
     let root = canonical(root)?;
+    let store = open_store(&root)?;
     let _lock = lock(&root)?;
-    restore::to_index(&Store::open(&root)?, wanted)
+    refuse_while_processes_live(&root)?;
+    restore::to_index(&store, wanted)
 }
 
 /// Forgets a run: the files stay as they are, its checkpoints are gone.
 pub fn discard(root: &Path) -> Result<()> {
     let root = canonical(root)?;
+    let store = open_store(&root)?;
     let _lock = lock(&root)?;
-    Store::open(&root)?.mark_ended()
+    store.mark_ended()
 }
 
 fn canonical(root: &Path) -> Result<PathBuf> {
@@ -152,26 +195,50 @@ fn lock(root: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// The preload library: named by the environment, or beside the running program, or in `../lib/stdchk`.
+/// The preload library: named by the environment, or beside the running program, or where an installation has it.
 pub fn preload_library() -> Result<PathBuf> {
-    let program = std::env::current_exe().unwrap_or_default();
+    if let Some(named) = std::env::var_os(LIBRARY_VARIABLE).map(PathBuf::from) {
+        let found = named.is_file().then(|| named.clone());
+        let missing =
+            || Error::Refused(format!("{LIBRARY_VARIABLE} names {}, which is no file", named.display()));
+        return found.ok_or_else(missing).and_then(loadable);
+    }
+    let program = std::env::current_exe().and_then(|path| path.canonicalize()).unwrap_or_default();
     let beside = program.parent().unwrap_or(Path::new(".")).to_owned();
-    let named = std::env::var_os(LIBRARY_VARIABLE).map(PathBuf::from);
-    let places = [beside.join(LIBRARY_NAME), beside.join("../lib/stdchk").join(LIBRARY_NAME)];
-    let found = named.into_iter().chain(places).find(|place| place.is_file());
-    found.ok_or_else(|| {
-        let shown = beside.display();
-        Error::Refused(format!(
-            "{LIBRARY_NAME} is not beside the program in {shown}; name it in {LIBRARY_VARIABLE}"
-        ))
+    let installed = ["../lib/stdchk", "../lib"].map(|directory| beside.join(directory).join(LIBRARY_NAME));
+    let found = [beside.join(LIBRARY_NAME)].into_iter().chain(installed).find(|place| place.is_file());
+    found.and_then(|place| place.canonicalize().ok()).map(loadable).unwrap_or_else(|| {
+        Err(Error::Refused(format!(
+            "{LIBRARY_NAME} is neither beside the program in {} nor in ../lib/stdchk; name it in {LIBRARY_VARIABLE}",
+            beside.display()
+        )))
     })
+}
+
+/// The loader splits its list at blanks and colons, and passes over what it does not find without an error.
+fn loadable(library: PathBuf) -> Result<PathBuf> {
+    if library.as_os_str().as_bytes().iter().any(|byte| *byte == b':' || byte.is_ascii_whitespace()) {
+        let shown = library.display();
+        return Err(Error::Refused(format!(
+            "the loader cannot load {shown}: its path has a blank or a colon; name a copy in {LIBRARY_VARIABLE}"
+        )));
+    }
+    Ok(library)
 }
 
 /// The running program and the signals around it.
 struct Supervisor {
     child: Child,
-    signals: Receiver<i32>,
-    missed: Vec<Error>,
+    signals: Receiver<Heard>,
+    notes: Vec<String>,
+}
+
+/// A signal to the driver.
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    signal: i32,
+    /// A terminal sends its signals to the whole foreground group: the program has it already.
+    from_terminal: bool,
 }
 
 impl Supervisor {
@@ -187,7 +254,7 @@ impl Supervisor {
         let child = command
             .spawn()
             .map_err(|cause| Error::Refused(format!("cannot start {}: {cause}", program.display())))?;
-        Ok(Self { child, signals, missed: Vec::new() })
+        Ok(Self { child, signals, notes: Vec::new() })
     }
 
     fn watch(&mut self, store: &Store, control: &Control, every: Option<Duration>) -> Result<ExitStatus> {
@@ -198,9 +265,9 @@ impl Supervisor {
             }
             let wait = next.map_or(IDLE, |next| next.saturating_duration_since(Instant::now()));
             match self.signals.recv_timeout(wait) {
-                Ok(SIGCHLD) | Err(RecvTimeoutError::Disconnected) => {}
-                Ok(SIGUSR1) => self.checkpoint(store, control, "signal"),
-                Ok(signal) => self.pass_on(signal),
+                Ok(Heard { signal: SIGCHLD, .. }) | Err(RecvTimeoutError::Disconnected) => {}
+                Ok(Heard { signal: SIGUSR1, .. }) => self.checkpoint(store, control, "signal"),
+                Ok(heard) => self.pass_on(heard),
                 Err(RecvTimeoutError::Timeout) if next.is_some() => {
                     self.checkpoint(store, control, "timer");
                     next = every.map(|every| Instant::now() + every);
@@ -217,26 +284,30 @@ impl Supervisor {
     /// A checkpoint from outside. That one could not be taken does not end the run: the one before stays.
     fn checkpoint(&mut self, store: &Store, control: &Control, label: &str) {
         if let Err(error) = checkpoint::take(store, control, label) {
-            self.missed.push(error);
+            self.notes.push(missed(label, &error));
         }
     }
 
-    fn pass_on(&self, signal: i32) {
+    fn pass_on(&self, heard: Heard) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
+        if let (Some(pid), Some(signal), false) =
+            (pid, Signal::from_named_raw(heard.signal), heard.from_terminal)
+        {
             let _ = rustix::process::kill_process(pid, signal);
         }
     }
 }
 
 /// The signals that concern a run, in order of arrival.
-fn listen() -> Result<Receiver<i32>> {
+fn listen() -> Result<Receiver<Heard>> {
     let failed = |cause: std::io::Error| Error::Refused(format!("cannot listen for signals: {cause}"));
-    let mut signals = Signals::new([SIGCHLD, SIGUSR1, SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    let concerning = [SIGCHLD, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT, SIGTERM, SIGHUP];
+    let mut signals = SignalsInfo::<WithOrigin>::new(concerning).map_err(failed)?;
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
-        for signal in signals.forever() {
-            if sender.send(signal).is_err() {
+        for origin in signals.forever() {
+            let heard = Heard { signal: origin.signal, from_terminal: origin.process.is_none() };
+            if sender.send(heard).is_err() {
                 return;
             }
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -34,18 +34,23 @@ pub fn sync(store: &Store, paths: &BTreeSet<Arc<[u8]>>) -> Result<()> {
     Ok(())
 }
 
-/// Opens a regular file or directory; `None` for what is gone or lives in its directory alone.
+/// Opens a regular file or directory; `None` for what is gone or lives in its directory alone. Anything else is not even
+/// opened: to open a pipe for reading lets its writer go on.
 fn open(store: &Store, path: &[u8]) -> std::result::Result<Option<OwnedFd>, Errno> {
+    let kind = match rustix::fs::statat(store.root(), path, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        other => FileType::from_raw_mode(other?.st_mode),
+    };
+    if !matches!(kind, FileType::RegularFile | FileType::Directory) {
+        return Ok(None);
+    }
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(store.root(), path, flags, Mode::empty()) {
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => return Ok(None),
+    match rustix::fs::openat(store.root(), path, flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
         // Write-only for us: reopened that way.
         Err(Errno::ACCESS) => {
-            let flags = flags | OFlags::WRONLY;
-            rustix::fs::openat(store.root(), path, flags, Mode::empty())?
+            rustix::fs::openat(store.root(), path, flags | OFlags::WRONLY, Mode::empty()).map(Some)
         }
-        other => other?,
-    };
-    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
-    Ok(matches!(kind, FileType::RegularFile | FileType::Directory).then_some(file))
+        other => other.map(Some),
+    }
 }

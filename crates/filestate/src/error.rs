@@ -21,15 +21,21 @@ pub enum Error {
         cause: Errno,
     },
     /// A file of the store does not hold what it must hold.
-    #[error("{} is damaged: {what}; the indices before the damage stay restorable", object.display())]
+    #[error("{} is damaged: {what}", object.display())]
     Damaged {
         /// The damaged file.
         object: PathBuf,
         /// What is wrong with it.
         what: String,
     },
+    /// The directory has no store.
+    #[error("there are no checkpoints in {}; `stdchk run` begins a run there, `--root` names another directory", root.display())]
+    NoStore {
+        /// The directory.
+        root: PathBuf,
+    },
     /// No such checkpoint index.
-    #[error("there is no checkpoint index {wanted} in {}; `files log` lists those that can be restored", store.display())]
+    #[error("there is no checkpoint index {wanted} in {}; `stdchk files log` lists those that can be restored", store.display())]
     NoSuchIndex {
         /// The index asked for.
         wanted: u64,
@@ -46,7 +52,7 @@ pub enum Error {
         /// How long it was waited for, in seconds.
         waited_s: u64,
     },
-    /// The store belongs to a run that has not ended.
+    /// It is not done, and why.
     #[error("{}", .0)]
     Refused(String),
 }
@@ -63,7 +69,7 @@ impl Error {
         match self {
             Self::System { cause, .. } => *cause,
             Self::Damaged { .. } => Errno::IO,
-            Self::NoSuchIndex { .. } => Errno::NOENT,
+            Self::NoStore { .. } | Self::NoSuchIndex { .. } => Errno::NOENT,
             Self::Busy { .. } => Errno::BUSY,
             Self::Refused(_) => Errno::INVAL,
         }

@@ -1,4 +1,4 @@
-//! The checkpoint index: one line of text per checkpoint, appended and made durable when it is taken.
+//! The checkpoint index: one line of text per checkpoint. The list is short, so it is replaced whole at each.
 //!
 //! A line is `index position time_ns digest label check`. The position is where the log ended, the digest covers the
 //! log between this checkpoint and the one before it (I3), the check covers the line: the last line of a crashed
@@ -118,14 +118,6 @@ fn write_whole(file: &OwnedFd, bytes: &[u8]) -> rustix::io::Result<()> {
         at += rustix::io::retry_on_intr(|| rustix::io::pwritev(file, &[IoSlice::new(rest)], at as u64))?;
     }
     Ok(())
-}
-
-/// Appends `entry` after the `present` ones, and makes it durable.
-///
-/// The list is short (one line per checkpoint), so it is replaced whole: a torn line never stays in the middle.
-pub fn append(store: &OwnedFd, shown: &std::path::Path, mut present: Vec<Entry>, entry: Entry) -> Result<()> {
-    present.push(entry);
-    replace(store, shown, &present)
 }
 
 /// Removes `name` from the store; that it is not there is no error.

@@ -5,13 +5,19 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::error::{Error, Result};
 
 /// How deep scripts may name scripts as their interpreters, as in the kernel.
 const SCRIPTS_MAX: usize = 5;
+/// The first bytes of a program, which hold its program headers.
+const HEAD_BYTES: usize = 4096;
+const STATIC: &str = "it is statically linked, and static programs load no preload library";
+const NOT_64_BIT: &str = "it is not a 64-bit program";
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 const ELF_CLASS_64: u8 = 2;
 const PT_LOAD: u32 = 1;
@@ -34,6 +40,27 @@ pub fn check(command: &OsStr) -> Result<PathBuf> {
         }
     }
     Err(refused(&path, "its interpreters are scripts without end"))
+}
+
+/// Why the program that `command` names will not be followed, told from its first bytes alone: asked at every start of
+/// a child. Says nothing of scripts and of what cannot be looked at.
+pub fn cannot_follow(command: &OsStr) -> Option<&'static str> {
+    let path = find(command).ok()?;
+    let file =
+        rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()?;
+    let stat = rustix::fs::fstat(&file).ok()?;
+    let mut head = [0; HEAD_BYTES];
+    let length = rustix::io::pread(&file, &mut head, 0).ok()?;
+    let head = head.get(..length).unwrap_or_default();
+    if !head.starts_with(ELF_MAGIC) {
+        return None;
+    }
+    if head.get(4) != Some(&ELF_CLASS_64) {
+        return Some(NOT_64_BIT);
+    }
+    let found = segments(head)?;
+    let is_static = !found.iter().any(|segment| segment.kind == PT_INTERP);
+    is_static.then_some(STATIC).or_else(|| privilege(stat.st_mode, stat.st_uid, stat.st_gid))
 }
 
 fn unreadable(path: &Path, cause: &std::io::Error) -> Error {
@@ -69,18 +96,17 @@ fn interpreter(bytes: &[u8]) -> Option<PathBuf> {
 
 fn check_binary(path: &Path, bytes: &[u8]) -> Result<()> {
     let about = path.metadata().map_err(|cause| unreadable(path, &cause))?;
-    match reason_against(bytes).or_else(|| privilege(&about)) {
+    match reason_against(bytes).or_else(|| privilege(about.mode(), about.uid(), about.gid())) {
         Some(why) => Err(refused(path, why)),
         None => Ok(()),
     }
 }
 
 /// Why the loader would ignore a preload library for this file.
-fn privilege(about: &std::fs::Metadata) -> Option<&'static str> {
-    let bits = about.permissions().mode();
+fn privilege(bits: u32, owner: u32, group: u32) -> Option<&'static str> {
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let changes_user = bits & 0o4000 != 0 && about.uid() != own.0;
-    let changes_group = bits & 0o2000 != 0 && about.gid() != own.1;
+    let changes_user = bits & 0o4000 != 0 && owner != own.0;
+    let changes_group = bits & 0o2000 != 0 && group != own.1;
     (changes_user || changes_group)
         .then_some("it is setuid or setgid, and such programs load no preload library")
 }
@@ -91,11 +117,11 @@ fn reason_against(bytes: &[u8]) -> Option<&'static str> {
         return Some("it is neither an ELF binary nor a script with an interpreter");
     }
     if bytes.get(4) != Some(&ELF_CLASS_64) {
-        return Some("it is not a 64-bit program");
+        return Some(NOT_64_BIT);
     }
     let Some(segments) = segments(bytes) else { return Some("its program headers are damaged") };
     let Some(loader) = segments.iter().find(|segment| segment.kind == PT_INTERP) else {
-        return Some("it is statically linked, and static programs load no preload library");
+        return Some(STATIC);
     };
     if loader.bytes(bytes).windows(7).any(|part| part == b"ld-musl") {
         return Some("it uses musl; only programs on glibc can be watched");

@@ -11,14 +11,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode as Permissions, OFlags, RenameFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, Mode as Permissions, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
+use crate::control::Control;
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::index::{self, Entry};
 use crate::log::{Located, Statement};
-use crate::mapped::write_all_at;
+use crate::mapped::{self, write_all_at};
 use crate::paths::Whereabouts;
 use crate::record::{Inode, Record};
 use crate::store::{DIRECTORY, Store, TRASH};
@@ -48,6 +49,25 @@ pub fn to_index(store: &Store, wanted: Option<u64>) -> Result<Summary> {
     let progress = Progress { index: entry.index, target: entry.position, end, reached: end };
     progress.begin(store)?;
     run(store, progress)
+}
+
+/// Restores as [`to_index`] while processes of the run live: they are held still, and know nothing afterwards. Where it
+/// fails halfway, their later file calls fail, until a restore is completed.
+pub fn in_run(store: &Store, control: &Control, wanted: Option<u64>) -> Result<Summary> {
+    let world = control.freeze()?;
+    world.depart();
+    let summary = match to_index(store, wanted) {
+        Ok(summary) => summary,
+        Err(error) => {
+            if !is_interrupted(store)? {
+                world.arrive();
+            }
+            return Err(error);
+        }
+    };
+    control.begin_interval(&world, summary.index);
+    mapped::save_again(store)?;
+    Ok(summary)
 }
 
 /// Completes a restore that was cut off; `None` when there was none.
@@ -217,12 +237,20 @@ struct Undo<'store> {
     gone: u64,
     /// The files written to since the last change of names: old contents of one file often follow each other.
     opened: HashMap<Inode, Option<OwnedFd>>,
+    /// Whether more files were written to since then than are held open.
+    let_go: bool,
     summary: Summary,
 }
 
 impl<'store> Undo<'store> {
     fn new(store: &'store Store, index: u64) -> Self {
-        Self { store, gone: 0, opened: HashMap::new(), summary: Summary { index, ..Summary::default() } }
+        Self {
+            store,
+            gone: 0,
+            opened: HashMap::new(),
+            let_go: false,
+            summary: Summary { index, ..Summary::default() },
+        }
     }
 
     fn make_true(&mut self, statement: &Statement, places: &[Arc<[u8]>]) -> Result<()> {
@@ -243,20 +271,20 @@ impl<'store> Undo<'store> {
 
     /// Makes contents durable before a name changes: the position behind that name speaks for them too.
     fn settle_contents(&mut self) -> Result<()> {
-        for (_, file) in self.opened.drain() {
-            if let Some(file) = file {
-                rustix::fs::fsync(&file).map_err(Error::system("make durable", self.store.root_path()))?;
-            }
-        }
-        Ok(())
+        let opened = std::mem::take(&mut self.opened);
+        let settled = if std::mem::take(&mut self.let_go) {
+            rustix::fs::syncfs(self.store.root())
+        } else {
+            opened.values().flatten().try_for_each(rustix::fs::fsync)
+        };
+        settled.map_err(Error::system("make durable", self.store.root_path()))
     }
 
     /// The file `inode`, open for writing; `None` when it does not stand at `path`.
     fn opened(&mut self, inode: Inode, path: &[u8]) -> std::result::Result<Option<BorrowedFd<'_>>, Errno> {
         if self.opened.len() >= OPEN_MAX && !self.opened.contains_key(&inode) {
-            for (_, file) in self.opened.drain() {
-                file.map_or(Ok(()), rustix::fs::fsync)?;
-            }
+            self.opened.clear();
+            self.let_go = true;
         }
         if !self.opened.contains_key(&inode) {
             let file = self.open(inode, path)?;
@@ -295,15 +323,15 @@ impl<'store> Undo<'store> {
             return Ok(());
         }
         let root = self.store.root();
-        loop {
+        let mut gone = Vec::new();
+        // A restore that was cut off may have left some.
+        while gone.is_empty() || self.inode_at(&gone)?.is_some() {
             self.gone += 1;
-            let gone = format!("{TRASH}/gone.{}", self.gone).into_bytes();
-            return match rustix::fs::renameat_with(root, path, root, gone.as_slice(), RenameFlags::NOREPLACE)
-            {
-                Err(Errno::EXIST) => continue,
-                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
-                other => other,
-            };
+            gone = format!("{TRASH}/gone.{}", self.gone).into_bytes();
+        }
+        match rustix::fs::renameat(root, path, root, gone.as_slice()) {
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            other => other,
         }
     }
 

@@ -6,20 +6,20 @@
 //! | `log` | the statements ([`crate::record`]) |
 //! | `index` | the checkpoints ([`crate::index`]) |
 //! | `control` | the shared page of a running job ([`crate::control`]) |
-//! | `kept/` | files that the program deleted or replaced, under `interval.pid.number` |
+//! | `kept/` | files that the program deleted or replaced, under `interval.number` |
 //! | `trash/` | what a restore took away, emptied when it is complete |
 //! | `restoring.N` | how far a restore got ([`crate::restore`]) |
-//! | `lock` | held by the driver of the running job |
+//! | `notes` | what processes of the job have to tell its driver: a line each |
 //! | `ended` | the job ended by itself; the next one starts afresh |
 //!
 //! It lies on the protected tree's own file system, so that keeping a file is a rename and costs nothing. Everything
 //! here goes through `rustix`: it also runs inside other people's processes.
 
 use std::ffi::OsStr;
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, Mode as Permissions, OFlags, RawDir};
 use rustix::io::Errno;
@@ -38,6 +38,7 @@ pub const TRASH: &str = ".stdchk-files/trash";
 const LOG: &str = "log";
 const MANIFEST: &str = "store";
 const ENDED: &str = "ended";
+const NOTES: &str = "notes";
 const VERSION_LINE: &str = "stdchk-files 1";
 
 /// When data reaches the files, and how many checkpoints stay restorable.
@@ -77,11 +78,21 @@ pub struct Options {
     pub synced: bool,
     /// A checkpoint is taken at the moment when a file is renamed to this path (relative to the root).
     pub trigger: Option<PathBuf>,
+    /// How many checkpoints stay restorable, the newest; all of them when `None`. One in [`Mode::Single`].
+    pub keep: Option<NonZeroUsize>,
+}
+
+impl Options {
+    /// How many checkpoints stay restorable in this mode.
+    pub fn kept(&self) -> usize {
+        let kept = self.keep.map_or(usize::MAX, NonZeroUsize::get);
+        if self.mode == Mode::Single { 1 } else { kept }
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { mode: Mode::WriteThrough, synced: false, trigger: None }
+        Self { mode: Mode::WriteThrough, synced: false, trigger: None, keep: None }
     }
 }
 
@@ -97,8 +108,6 @@ pub struct Store {
     pub log: Log,
 }
 
-static KEPT_SO_FAR: AtomicU64 = AtomicU64::new(0);
-
 impl Store {
     /// Opens the store of the protected tree `root`.
     pub fn open(root: &Path) -> Result<Self> {
@@ -110,7 +119,7 @@ impl Store {
             object: shown.join(MANIFEST),
             what: "unknown or cut contents".into(),
         })?;
-        let log_file = open_file(&directory, &shown, LOG, OFlags::RDWR | OFlags::APPEND | OFlags::CREATE)?;
+        let log_file = open_file(&directory, &shown, LOG, OFlags::RDWR | OFlags::APPEND)?;
         let log = Log::new(log_file, key, shown.join(LOG), options.synced);
         Ok(Self {
             root: open_directory(root.to_owned())?,
@@ -135,6 +144,7 @@ impl Store {
         open_file(&directory, &shown, LOG, OFlags::RDWR | OFlags::CREATE)?;
         let manifest = write_manifest(options)?;
         index::replace_file(&directory, &shown, "store.new", MANIFEST, manifest.as_bytes())?;
+        rustix::fs::fsync(&root_fd).map_err(Error::system("make durable", root))?;
         Self::open(root)
     }
 
@@ -193,11 +203,9 @@ impl Store {
         found.cloned().ok_or_else(missing)
     }
 
-    /// A new name under which a file can be kept, relative to the root: `kept/interval.pid.number`.
-    pub fn kept_name(interval: u64) -> Vec<u8> {
-        let pid = rustix::process::getpid().as_raw_nonzero();
-        let number = KEPT_SO_FAR.fetch_add(1, Ordering::Relaxed);
-        format!("{KEPT}/{interval}.{pid}.{number}").into_bytes()
+    /// A name under which a file can be kept, relative to the root: `kept/interval.number`.
+    pub fn kept_name(interval: u64, number: u64) -> Vec<u8> {
+        format!("{KEPT}/{interval}.{number}").into_bytes()
     }
 
     /// Removes the kept files whose interval is `unwanted`.
@@ -221,6 +229,30 @@ impl Store {
             remove_tree(self.root(), &[TRASH.as_bytes(), b"/", &name].concat()).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Leaves a line for the driver. One that cannot be written is lost: nobody else is there to be told.
+    pub fn note(&self, text: &str) {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        if let Ok(file) = open_file(&self.directory, Path::new(DIRECTORY), NOTES, flags) {
+            let line = format!("{}\n", text.replace('\n', " "));
+            let _ = rustix::io::write(&file, line.as_bytes());
+        }
+    }
+
+    /// Takes the notes, each once.
+    pub fn take_notes(&self) -> Result<Vec<String>> {
+        let shown = self.path();
+        if rustix::fs::statat(&self.directory, NOTES, AtFlags::empty()).is_err() {
+            return Ok(Vec::new());
+        }
+        let file = open_file(&self.directory, &shown, NOTES, OFlags::RDONLY)?;
+        let text = index::read_whole(&file).map_err(Error::system("read", shown.join(NOTES)))?;
+        index::remove_file(&self.directory, &shown, NOTES)?;
+        let mut notes: Vec<String> = String::from_utf8_lossy(&text).lines().map(str::to_owned).collect();
+        let mut seen = std::collections::HashSet::new();
+        notes.retain(|note| seen.insert(note.clone()));
+        Ok(notes)
     }
 
     /// Writes down that the job ended by itself.
@@ -257,7 +289,10 @@ fn write_manifest(options: &Options) -> Result<String> {
     let key = blake3::Hash::from_bytes(key).to_hex();
     let (mode, synced) = (options.mode.name(), options.synced);
     let trigger = options.trigger.as_deref().map(|path| hex(path.as_os_str().as_bytes())).unwrap_or_default();
-    Ok(format!("{VERSION_LINE}\nkey {key}\nmode {mode}\nsynced {synced}\ntrigger {trigger}\nend\n"))
+    let keep = options.keep.map_or(0, NonZeroUsize::get);
+    Ok(format!(
+        "{VERSION_LINE}\nkey {key}\nmode {mode}\nsynced {synced}\ntrigger {trigger}\nkeep {keep}\nend\n"
+    ))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -277,6 +312,7 @@ fn parse_manifest(bytes: &[u8]) -> Option<(Key, Options)> {
     let options = Options {
         mode: Mode::parse(field("mode ")?)?,
         synced: field("synced ")?.parse().ok()?,
+        keep: NonZeroUsize::new(field("keep ")?.parse().ok()?),
         trigger: (!trigger.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&trigger))),
     };
     Some((*blake3::Hash::from_hex(field("key ")?).ok()?.as_bytes(), options))
@@ -318,12 +354,24 @@ mod tests {
     #[test]
     fn a_store_opens_with_the_options_it_was_created_with() {
         let root = tempfile::tempdir().unwrap();
-        let options = Options { mode: Mode::Single, synced: true, trigger: Some("out/ck.done".into()) };
+        let trigger = Some("out/ck.done".into());
+        let options = Options { mode: Mode::Single, synced: true, trigger, keep: NonZeroUsize::new(3) };
         Store::create(root.path(), &options).unwrap();
         let store = Store::open(root.path()).unwrap();
         assert_eq!(store.options, options);
         assert!(store.entries().unwrap().is_empty());
         assert!(!store.has_ended());
+    }
+
+    #[test]
+    fn notes_are_taken_once_and_repeated_ones_are_one() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::create(root.path(), &Options::default()).unwrap();
+        for text in ["a\nb", "c", "c"] {
+            store.note(text);
+        }
+        assert_eq!(store.take_notes().unwrap(), ["a b", "c"]);
+        assert!(store.take_notes().unwrap().is_empty());
     }
 
     #[test]
@@ -341,9 +389,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let store = Store::create(root.path(), &Options::default()).unwrap();
         let kept = root.path().join(KEPT);
-        std::fs::create_dir_all(kept.join("3.1.1/below")).unwrap();
-        std::fs::write(kept.join("4.1.1"), "x").unwrap();
+        std::fs::create_dir_all(kept.join("3.1/below")).unwrap();
+        std::fs::write(kept.join("4.1"), "x").unwrap();
         store.remove_kept(|interval| interval < 4).unwrap();
-        assert!(!kept.join("3.1.1").exists() && kept.join("4.1.1").exists());
+        assert!(!kept.join("3.1").exists() && kept.join("4.1").exists());
     }
 }

@@ -101,7 +101,7 @@ impl Process {
         if self.watch.is_free(fd.as_raw_fd(), change) {
             return real(fd);
         }
-        match self.watch.before(fd.as_fd(), change, false) {
+        match self.watch.before(fd.as_fd(), change) {
             Next::CallReal(_inside) => real(fd),
             other => panic!("{other:?}"),
         }
@@ -188,15 +188,10 @@ impl World {
             self.processes.iter_mut().for_each(|process| process.close(slot));
         }
         let watch = &self.processes[0].watch;
-        let world = watch.control.freeze().unwrap();
         if let Some((budget, lagging)) = cut_off {
             restore::cut_off(&watch.store, index as u64, budget, lagging).unwrap();
-            restore::finish_interrupted(&watch.store).unwrap();
-        } else {
-            restore::to_index(&watch.store, Some(index as u64)).unwrap();
         }
-        watch.control.begin_interval(&world, index as u64);
-        drop(world);
+        restore::in_run(&watch.store, &watch.control, Some(index as u64)).unwrap();
         self.models.truncate(index + 1);
         assert_eq!(tree(self.directory.path()), self.models[index], "at index {index}");
         let trash = self.directory.path().join(store::TRASH);

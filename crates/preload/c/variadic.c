@@ -7,6 +7,8 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -37,6 +39,43 @@ int stdchk_variadic_open(const char *path, int flags, ...) {
 int stdchk_variadic_openat(int directory, const char *path, int flags, ...) {
     MODE_ARGUMENT(flags, flags, mode)
     return stdchk_preload_open(directory, path, flags, mode);
+}
+
+/* `dprintf` reaches the kernel inside the C library, in some versions past the stream table: here it is formatted first
+ * and then goes through the hook of `write`. */
+int stdchk_variadic_vdprintf(int fd, const char *format, va_list arguments) {
+    char *text;
+    int length = vasprintf(&text, format, arguments);
+    if (length < 0) return -1;
+    int done = 0;
+    while (done < length) {
+        ssize_t wrote = write(fd, text + done, length - done);
+        if (wrote < 0) break;
+        done += wrote;
+    }
+    int cause = errno;
+    free(text);
+    errno = cause;
+    return done < length ? -1 : length;
+}
+
+int stdchk_variadic_vdprintf_checked(int fd, int flag, const char *format, va_list arguments) {
+    (void)flag;
+    return stdchk_variadic_vdprintf(fd, format, arguments);
+}
+
+#define FORMATTED(fd, format)                                       \
+    va_list arguments;                                              \
+    va_start(arguments, format);                                    \
+    int length = stdchk_variadic_vdprintf(fd, format, arguments);   \
+    va_end(arguments);                                              \
+    return length;
+
+int stdchk_variadic_dprintf(int fd, const char *format, ...) { FORMATTED(fd, format) }
+
+int stdchk_variadic_dprintf_checked(int fd, int flag, const char *format, ...) {
+    (void)flag;
+    FORMATTED(fd, format)
 }
 
 int stdchk_variadic_fcntl(int fd, int command, ...) {

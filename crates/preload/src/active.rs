@@ -4,7 +4,6 @@
 //! by its own thread. While the real call runs they are not, so a handler interrupts it as always; its own calls are
 //! *nested* and do not wait for a checkpoint that in turn waits for the interrupted call.
 
-use std::cell::Cell;
 use std::ffi::{CStr, OsStr};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -23,11 +22,6 @@ pub const ROOT_VARIABLE: &CStr = c"STDCHK_FILESTATE";
 const OWN_DESCRIPTORS_FROM: c_int = 960;
 
 static WATCH: OnceLock<Watch> = OnceLock::new();
-
-thread_local! {
-    /// Real calls in progress on this thread that hold the watch's gate.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
-}
 
 /// Runs when the program is loaded, before its `main`.
 extern "C" fn start() {
@@ -125,34 +119,38 @@ pub fn set_errno(value: c_int) {
     unsafe { *libc::__errno_location() = value };
 }
 
-/// Makes a decision: signals are held back meanwhile, and `errno` stays.
-pub fn decide<T>(decision: impl FnOnce() -> T) -> T {
+/// Holds all signals back; the ones that were held back before.
+pub fn hold_signals_back() -> libc::sigset_t {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both sets are ours; `sigfillset` initialises the first before it is read.
+    // SAFETY: both sets are ours; `sigfillset` initialises the first before it is read, the second call the other.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        before.assume_init()
     }
-    let decided = decision();
-    // SAFETY: the set that the call above has filled.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    decided
 }
 
-/// Whether this thread is inside a real call that holds the gate.
-pub fn is_nested() -> bool {
-    DEPTH.get() > 0
+/// Ends [`hold_signals_back`].
+pub fn let_signals_in(before: &libc::sigset_t) {
+    // SAFETY: a set that `hold_signals_back` has filled.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
+}
+
+/// Makes a decision: signals are held back meanwhile, and `errno` stays.
+pub fn decide<T>(decision: impl FnOnce() -> T) -> T {
+    let before = hold_signals_back();
+    let decided = decision();
+    let_signals_in(&before);
+    decided
 }
 
 /// Carries out what was decided: the real call under its guard, success, or an error.
 pub fn answer<T: Answer>(next: Next<'_>, real: impl FnOnce() -> T) -> T {
     match next {
         Next::CallReal(inside) => {
-            DEPTH.set(DEPTH.get() + 1);
             let result = real();
             drop(inside);
-            DEPTH.set(DEPTH.get() - 1);
             result
         }
         Next::Done => T::DONE,
@@ -178,15 +176,14 @@ fn change_watched<T: Answer>(
     change: Change,
     real: impl FnOnce() -> T,
 ) -> T {
-    let nested = is_nested();
-    let inside = watch.control.enter(nested);
-    if watch.is_free(fd, change) {
-        return answer(Next::CallReal(Some(inside)), real);
+    let inside = watch.control.enter();
+    if inside.is_ok() && watch.is_free(fd, change) {
+        return answer(Next::CallReal(inside.ok()), real);
     }
     drop(inside);
     // SAFETY: borrowed for the decision; a number that the program closes meanwhile only fails the look at it.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-    let next = decide(|| watch.before(borrowed, change, nested));
+    let next = decide(|| watch.before(borrowed, change));
     answer(next, real)
 }
 

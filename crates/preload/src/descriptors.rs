@@ -4,8 +4,9 @@
 //! Going back reopens what was closed, under the same number; a stream closed since then was only laid aside, so that
 //! its pointer stays good.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::{FILE, c_int};
@@ -13,7 +14,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use stdchk_filestate::watch::Watch;
 use stdchk_filestate::watch::place::descriptor_path;
 
-use crate::active::{borrow, watch};
+use crate::active::{borrow, decide, watch};
 use crate::hooks::descriptors::open_descriptors;
 use crate::real;
 
@@ -47,16 +48,15 @@ pub struct Held {
 }
 
 /// A stream's address. Streams belong to the C library, which locks them; the address itself may be held anywhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Pointer(*mut FILE);
 
 // SAFETY: only an address; every use goes through the C library's own locking.
 unsafe impl Send for Pointer {}
 
-/// A stream that the program has open, or has closed while a checkpoint still holds it.
-#[derive(Debug)]
+/// What is known of a stream that the program has open, or has closed while a checkpoint still holds it.
+#[derive(Debug, Default)]
 struct Known {
-    stream: Pointer,
     /// Characters pushed back, newest last, and the position before the first of them.
     pushed_back: Vec<u8>,
     pushed_at: i64,
@@ -66,45 +66,52 @@ struct Known {
 /// What this process knows about its streams.
 #[derive(Debug, Default)]
 pub struct Memory {
-    streams: Vec<Known>,
+    streams: BTreeMap<Pointer, Known>,
     by_index: BTreeMap<u64, Held>,
 }
 
-static MEMORY: Mutex<Memory> = Mutex::new(Memory { streams: Vec::new(), by_index: BTreeMap::new() });
+static MEMORY: Mutex<Memory> = Mutex::new(Memory { streams: BTreeMap::new(), by_index: BTreeMap::new() });
+/// Whether a character was ever pushed back: until then, seeks have nothing to drop.
+static PUSHED_BACK: AtomicBool = AtomicBool::new(false);
 
-/// The streams and what checkpoints hold, locked; also held across a fork, so that the child's copy is whole.
+/// The streams and what checkpoints hold, locked; also held across a fork, so that the child's copy is whole. Signals
+/// must be held back meanwhile: a handler may fork.
 pub fn memory() -> MutexGuard<'static, Memory> {
     MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn with_memory<T>(work: impl FnOnce(&mut Memory) -> T) -> T {
+    decide(|| work(&mut memory()))
 }
 
 /// A stream came into being.
 pub fn stream_opened(stream: *mut FILE) {
     if watch().is_some() && !stream.is_null() {
-        let known =
-            Known { stream: Pointer(stream), pushed_back: Vec::new(), pushed_at: 0, laid_aside: false };
-        let mut memory = memory();
-        memory.streams.retain(|old| old.stream != known.stream);
-        memory.streams.push(known);
+        with_memory(|memory| memory.streams.insert(Pointer(stream), Known::default()));
     }
 }
 
 /// Whether the stream's descriptor is no longer its own: then closing the stream must not close it.
 pub fn is_laid_aside(stream: *mut FILE) -> bool {
-    watch().is_some() && memory().streams.iter().any(|known| known.stream.0 == stream && known.laid_aside)
+    let asked =
+        |memory: &mut Memory| memory.streams.get(&Pointer(stream)).is_some_and(|known| known.laid_aside);
+    watch().is_some() && with_memory(asked)
 }
 
 /// A stream is being closed. When a checkpoint holds it, it is laid aside instead, with the answer of a real close.
 fn lay_aside(stream: *mut FILE) -> Option<c_int> {
-    let mut memory = memory();
-    let held = memory.by_index.values().flat_map(|held| &held.streams).any(|held| held.stream.0 == stream);
+    let held = with_memory(|memory| {
+        let held =
+            memory.by_index.values().any(|held| held.streams.iter().any(|held| held.stream.0 == stream));
+        match memory.streams.get_mut(&Pointer(stream)) {
+            Some(known) if held => known.laid_aside = true,
+            _ => drop(memory.streams.remove(&Pointer(stream))),
+        }
+        held
+    });
     if !held {
-        memory.streams.retain(|known| known.stream.0 != stream);
         return None;
     }
-    for known in memory.streams.iter_mut().filter(|known| known.stream.0 == stream) {
-        known.laid_aside = true;
-    }
-    drop(memory);
     // SAFETY: a stream of the program, still open; its descriptor is closed through the hook.
     unsafe {
         let flushed = libc::fflush(stream);
@@ -124,7 +131,7 @@ fn lay_aside(stream: *mut FILE) -> Option<c_int> {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
+pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     let laid_aside = watch().and_then(|_| lay_aside(stream));
     // SAFETY: the argument as it came.
     laid_aside.unwrap_or_else(|| unsafe { real::fclose(stream) })
@@ -135,16 +142,18 @@ pub unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ungetc(character: c_int, stream: *mut FILE) -> c_int {
+pub unsafe extern "C-unwind" fn ungetc(character: c_int, stream: *mut FILE) -> c_int {
     let before = if watch().is_some() { position(stream) } else { -1 };
     // SAFETY: the arguments as they came.
     let result = unsafe { real::ungetc(character, stream) };
     if watch().is_some() && result != libc::EOF {
-        let mut memory = memory();
-        if let Some(known) = memory.streams.iter_mut().find(|known| known.stream.0 == stream) {
-            known.drop_consumed(before);
-            known.pushed_back.extend(u8::try_from(result));
-        }
+        PUSHED_BACK.store(true, Ordering::Relaxed);
+        with_memory(|memory| {
+            if let Some(known) = memory.streams.get_mut(&Pointer(stream)) {
+                known.drop_consumed(before);
+                known.pushed_back.extend(u8::try_from(result));
+            }
+        });
     }
     result
 }
@@ -174,12 +183,13 @@ macro_rules! seeking {
         /// # Safety
         /// As for the C function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(stream: *mut FILE $(, $argument: $type)*) -> $result {
-            if watch().is_some() {
-                let mut memory = memory();
-                for known in memory.streams.iter_mut().filter(|known| known.stream.0 == stream) {
-                    known.pushed_back.clear();
-                }
+        pub unsafe extern "C-unwind" fn $name(stream: *mut FILE $(, $argument: $type)*) -> $result {
+            if PUSHED_BACK.load(Ordering::Relaxed) {
+                with_memory(|memory| {
+                    if let Some(known) = memory.streams.get_mut(&Pointer(stream)) {
+                        known.pushed_back.clear();
+                    }
+                });
             }
             // SAFETY: the arguments as they came.
             unsafe { real::$real(stream $(, $argument)*) }
@@ -194,6 +204,33 @@ seeking! {
     fsetpos => fsetpos(position: *const libc::fpos_t) -> c_int;
     fsetpos64 => fsetpos(position: *const libc::fpos_t) -> c_int;
     rewind => rewind() -> ();
+}
+
+/// Writes out what the program's streams hold back. A stream that another thread is using is left to that thread: it may
+/// be waiting for input, for ever.
+pub fn flush_streams() {
+    know_standard_streams();
+    let streams: Vec<Pointer> = with_memory(|memory| memory.streams.keys().copied().collect());
+    for Pointer(stream) in streams.into_iter() {
+        // SAFETY: a stream of the program, locked for the call.
+        unsafe {
+            if ftrylockfile(stream) == 0 {
+                if __fpending(stream) > 0 {
+                    libc::fflush(stream);
+                }
+                funlockfile(stream);
+            }
+        }
+    }
+}
+
+fn know_standard_streams() {
+    with_memory(|memory| {
+        // SAFETY: the C library's own streams.
+        for standard in unsafe { [stdin, stdout, stderr] } {
+            memory.streams.entry(Pointer(standard)).or_default();
+        }
+    });
 }
 
 /// What the process holds now. The streams' buffers have been written out.
@@ -251,78 +288,75 @@ fn share(one: c_int, other: c_int) -> bool {
 }
 
 fn capture_streams() -> Vec<Stream> {
-    // SAFETY: the C library's own streams.
-    for standard in unsafe { [stdin, stdout, stderr] } {
-        if !memory().streams.iter().any(|known| known.stream.0 == standard) {
-            stream_opened(standard);
-        }
-    }
-    let mut memory = memory();
-    memory.streams.iter_mut().filter(|known| !known.laid_aside).map(Known::capture).collect()
+    let capture = |(stream, known): (&Pointer, &mut Known)| known.capture(stream.0);
+    let in_use = |(_, known): &(&Pointer, &mut Known)| !known.laid_aside;
+    with_memory(|memory| memory.streams.iter_mut().filter(in_use).filter_map(capture).collect())
 }
 
 unsafe extern "C" {
     fn __fpurge(stream: *mut FILE);
+    fn __fpending(stream: *mut FILE) -> libc::size_t;
+    fn ftrylockfile(stream: *mut FILE) -> c_int;
+    fn funlockfile(stream: *mut FILE);
     static stdin: *mut FILE;
     static stdout: *mut FILE;
     static stderr: *mut FILE;
 }
 
 impl Known {
-    fn capture(&mut self) -> Stream {
-        let stream = self.stream.0;
+    /// The stream as it stands; `None` when another thread is using it.
+    fn capture(&mut self, stream: *mut FILE) -> Option<Stream> {
+        // SAFETY: a stream of the program; unlocked below.
+        if unsafe { ftrylockfile(stream) } != 0 {
+            return None;
+        }
         let position = position(stream);
         self.drop_consumed(position);
-        let pushed = i64::try_from(self.pushed_back.len()).unwrap_or(0);
-        let position = if pushed > 0 { self.pushed_at } else { position };
-        // SAFETY: a stream of the program.
+        let position = if self.pushed_back.is_empty() { position } else { self.pushed_at };
+        // SAFETY: a stream of the program, locked above.
         let (number, ended, failed) =
             unsafe { (libc::fileno(stream), libc::feof(stream) != 0, libc::ferror(stream) != 0) };
-        Stream { stream: self.stream, number, position, ended, failed, pushed_back: self.pushed_back.clone() }
+        // SAFETY: as above.
+        unsafe { funlockfile(stream) };
+        let pushed_back = self.pushed_back.clone();
+        Some(Stream { stream: Pointer(stream), number, position, ended, failed, pushed_back })
     }
 }
 
-/// Keeps what the process held at the checkpoint `index`.
-pub fn remember(index: u64, held: Held) {
-    let single =
-        watch().is_some_and(|watch| watch.store.options.mode == stdchk_filestate::store::Mode::Single);
-    let mut memory = memory();
-    if single {
-        memory.by_index.clear();
-    }
-    memory.by_index.insert(index, held);
-    drop(memory);
+/// Keeps what the process held at the checkpoint `index`, as long as that can be restored.
+pub fn remember(watch: &Watch, index: u64, held: Held) {
+    with_memory(|memory| {
+        memory.by_index.insert(index, held);
+        while memory.by_index.len() > watch.store.options.kept() {
+            memory.by_index.pop_first();
+        }
+    });
     release_unheld();
 }
 
 /// What the process held at the checkpoint `index`, if it took that checkpoint.
 pub fn recall(index: u64) -> Option<Held> {
-    memory().by_index.get(&index).cloned()
+    with_memory(|memory| memory.by_index.get(&index).cloned())
 }
 
 /// The checkpoints after `index` are no more.
 pub fn forget_after(index: u64) {
-    memory().by_index.retain(|held, _| *held <= index);
+    with_memory(|memory| memory.by_index.retain(|held, _| *held <= index));
 }
 
 /// Closes for good the streams that were laid aside for checkpoints that are no more.
 fn release_unheld() {
-    let memory = memory();
-    let held: Vec<Pointer> =
-        memory.by_index.values().flat_map(|held| &held.streams).map(|stream| stream.stream).collect();
-    let unheld = |known: &Known| known.laid_aside && !held.contains(&known.stream);
-    let closing: Vec<Pointer> =
-        memory.streams.iter().filter(|known| unheld(known)).map(|known| known.stream).collect();
-    drop(memory);
+    let closing: Vec<Pointer> = with_memory(|memory| {
+        let held: BTreeSet<Pointer> =
+            memory.by_index.values().flat_map(|held| &held.streams).map(|stream| stream.stream).collect();
+        let unheld = |(stream, known): &(&Pointer, &Known)| known.laid_aside && !held.contains(stream);
+        memory.streams.iter().filter(unheld).map(|(stream, _)| *stream).collect()
+    });
     for stream in &closing {
         // SAFETY: laid aside and never handed out since; the close hook leaves its former descriptor alone.
         unsafe { real::fclose(stream.0) };
+        with_memory(|memory| memory.streams.remove(stream));
     }
-    memory_mut(|memory| memory.streams.retain(|known| !closing.contains(&known.stream)));
-}
-
-fn memory_mut(change: impl FnOnce(&mut Memory)) {
-    change(&mut memory());
 }
 
 /// Makes descriptors and streams what they were.
@@ -419,8 +453,8 @@ fn bring_stream_back(held: &Stream) {
     const ENDED: c_int = 0x10;
     const FAILED: c_int = 0x20;
     let stream = held.stream.0;
-    memory_mut(|memory| {
-        for known in memory.streams.iter_mut().filter(|known| known.stream == held.stream) {
+    with_memory(|memory| {
+        if let Some(known) = memory.streams.get_mut(&held.stream) {
             (known.laid_aside, known.pushed_at) = (false, held.position);
             known.pushed_back.clone_from(&held.pushed_back);
         }

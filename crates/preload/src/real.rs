@@ -41,7 +41,7 @@ macro_rules! real {
             };
             let found = find(&FOUND, NAME);
             // SAFETY: the C library defines this name with this signature.
-            let function: unsafe extern "C" fn($($type),*) -> $result = unsafe { std::mem::transmute(found) };
+            let function: unsafe extern "C-unwind" fn($($type),*) -> $result = unsafe { std::mem::transmute(found) };
             // SAFETY: the caller keeps the C function's contract.
             unsafe { function($($argument),*) }
         }

@@ -21,15 +21,19 @@ const CLOSE: usize = 17;
 /// The table's length in pointers, for the pages that it covers.
 const ENTRIES: usize = 21;
 
-type Write = unsafe extern "C" fn(*mut FILE, *const c_void, ssize_t) -> ssize_t;
-type Close = unsafe extern "C" fn(*mut FILE) -> c_int;
+type Write = unsafe extern "C-unwind" fn(*mut FILE, *const c_void, ssize_t) -> ssize_t;
+type Close = unsafe extern "C-unwind" fn(*mut FILE) -> c_int;
 
 static REAL_WRITE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static REAL_CLOSE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// Calls that came through the table, for the trial at start-up.
 static SEEN: AtomicU32 = AtomicU32::new(0);
 
-unsafe extern "C" fn write_of_stream(stream: *mut FILE, bytes: *const c_void, count: ssize_t) -> ssize_t {
+unsafe extern "C-unwind" fn write_of_stream(
+    stream: *mut FILE,
+    bytes: *const c_void,
+    count: ssize_t,
+) -> ssize_t {
     SEEN.fetch_add(1, Ordering::Relaxed);
     // SAFETY: `redirect` put the C library's own function there before this one could be called.
     let real: Write = unsafe { std::mem::transmute(REAL_WRITE.load(Ordering::Relaxed)) };
@@ -40,7 +44,7 @@ unsafe extern "C" fn write_of_stream(stream: *mut FILE, bytes: *const c_void, co
     change(fd, Change::Here { length }, || unsafe { real(stream, bytes, count) })
 }
 
-unsafe extern "C" fn close_of_stream(stream: *mut FILE) -> c_int {
+unsafe extern "C-unwind" fn close_of_stream(stream: *mut FILE) -> c_int {
     // SAFETY: as in `write_of_stream`.
     let real: Close = unsafe { std::mem::transmute(REAL_CLOSE.load(Ordering::Relaxed)) };
     if crate::descriptors::is_laid_aside(stream) {

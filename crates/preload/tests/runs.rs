@@ -6,6 +6,7 @@
 mod support;
 
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -43,14 +44,85 @@ fn refusal(result: Result<Outcome, Error>) -> String {
 fn a_run_that_ends_by_itself_leaves_its_files_and_can_be_taken_back() {
     let root = seeded();
     let before = tree(root.path());
-    let outcome = sh(root.path(), "echo more >> file; mv file moved; exit 3").execute().unwrap();
-    assert_eq!((outcome.status.code(), outcome.rolled_back), (Some(3), None));
+    let outcome = sh(root.path(), "echo more >> file; mv file moved").execute().unwrap();
+    assert_eq!((outcome.status.code(), outcome.rolled_back, outcome.notes), (Some(0), None, Vec::new()));
     assert_eq!(labels(root.path()), ["start", "end"]);
     let changes = history::changes(&Store::open(root.path()).unwrap(), 0, Some(1)).unwrap();
     assert!(
         changes[b"file".as_slice()].written
             && changes[b"file".as_slice()].moved_to == Some(b"moved".to_vec())
     );
+    driver::restore_files(root.path(), Some(0)).unwrap();
+    assert_eq!(tree(root.path()), before);
+}
+
+#[test]
+fn a_run_that_fails_has_not_ended_and_goes_on_from_its_last_checkpoint() {
+    let root = seeded();
+    let outcome = sh(root.path(), "echo lost >> file; exit 3").execute().unwrap();
+    assert_eq!((outcome.status.code(), labels(root.path())), (Some(3), vec!["start".to_owned()]));
+    assert!(refusal(sh(root.path(), "true").execute()).contains("--resume"));
+    let mut resumed = sh(root.path(), "true");
+    resumed.start = Start::Resume(None);
+    resumed.execute().unwrap();
+    assert_eq!(std::fs::read_to_string(root.path().join("file")).unwrap(), "before\n");
+}
+
+#[test]
+fn the_newest_checkpoints_are_kept_and_the_files_deleted_before_them_are_not() {
+    let root = seeded();
+    let script = "for step in 1 2 3 4; do echo $step >> file; echo $step > scratch; echo $step > part.new
+                  mv part.new part; rm scratch; done";
+    let mut run = sh(root.path(), script);
+    run.options = Options { trigger: Some("part".into()), keep: NonZeroUsize::new(2), ..Options::default() };
+    run.execute().unwrap();
+    assert_eq!(labels(root.path()), ["renamed to part", "end"]);
+    let kept = std::fs::read_dir(root.path().join(".stdchk-files/kept")).unwrap();
+    assert!(kept.count() <= 2, "what later checkpoints do not need is gone");
+    driver::restore_files(root.path(), Some(4)).unwrap();
+    assert_eq!(std::fs::read_to_string(root.path().join("file")).unwrap(), "before\n1\n2\n3\n4\n");
+    assert_eq!(std::fs::read_to_string(root.path().join("scratch")).unwrap(), "4\n");
+    assert!(matches!(driver::restore_files(root.path(), Some(1)), Err(Error::NoSuchIndex { .. })));
+}
+
+#[test]
+fn a_child_that_cannot_be_watched_is_told_of() {
+    let root = seeded();
+    let foreign = setuid_program(root.path());
+    let outcome = sh(root.path(), &format!("{} < /dev/null; true", foreign.display())).execute().unwrap();
+    assert!(outcome.notes.iter().any(|note| note.contains("setuid")), "{:?}", outcome.notes);
+}
+
+#[test]
+fn processes_that_outlive_their_driver_are_not_rolled_back_under_their_feet() {
+    let root = seeded();
+    // Stays until its pipe is closed, and holds no other descriptor of the run.
+    sh(root.path(), "mkfifo go; (read line < go; echo late >> file) > /dev/null 2>&1 & sleep 0.1")
+        .execute()
+        .unwrap();
+    let refused = driver::restore_files(root.path(), Some(0)).unwrap_err().to_string();
+    assert!(refused.contains("still runs"), "{refused}");
+    assert!(refusal(sh(root.path(), "true").execute()).contains("still runs"));
+    std::fs::write(root.path().join("go"), "go\n").unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while driver::restore_files(root.path(), Some(0)).is_err() {
+        assert!(std::time::Instant::now() < deadline, "the process ends");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(std::fs::read_to_string(root.path().join("file")).unwrap(), "before\n");
+}
+
+#[test]
+fn what_moves_across_the_border_of_the_tree_is_copied() {
+    let root = seeded();
+    let outside = tempfile::tempdir_in(root.path().parent().unwrap()).unwrap();
+    let before = tree(root.path());
+    let script = format!(
+        "mkdir d; echo x > d/x; mv d '{0}'/moved; mv '{0}'/moved e; cat e/x",
+        outside.path().display()
+    );
+    sh(root.path(), &script).execute().unwrap();
+    assert_eq!(std::fs::read_to_string(root.path().join("e/x")).unwrap(), "x\n");
     driver::restore_files(root.path(), Some(0)).unwrap();
     assert_eq!(tree(root.path()), before);
 }

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, Stat};
 
 use super::table::Free;
 use super::{Decision, Next, PhysicalFile, State, Watch};
@@ -56,14 +56,9 @@ impl Watch {
         self.table.is_free(fd, self.control.generation(), asked)
     }
 
-    /// States what `change` to the file behind the watched descriptor `fd` will destroy. `nested` is set when the call
-    /// interrupts another one of the same thread (a signal handler during the real call).
-    pub fn before(&self, fd: BorrowedFd<'_>, change: Change, nested: bool) -> Next<'_> {
-        let inside = self.control.enter(nested);
-        match self.state_change(fd, change) {
-            Ok(()) => Next::CallReal(Some(inside)),
-            Err(cause) => Next::Fail(cause),
-        }
+    /// States what `change` to the file behind the watched descriptor `fd` will destroy.
+    pub fn before(&self, fd: BorrowedFd<'_>, change: Change) -> Next<'_> {
+        self.stating(|| self.state_change(fd, change))
     }
 
     fn state_change(&self, fd: BorrowedFd<'_>, change: Change) -> Decision<()> {
@@ -90,18 +85,15 @@ impl Watch {
 
     /// As [`Watch::before`], for a file that the program has not opened: `probe` is a descriptor without access.
     pub fn before_path(&self, probe: BorrowedFd<'_>, change: Change) -> Next<'_> {
-        let inside = self.control.enter(false);
-        match self.state_change_of_path(probe, change) {
-            Ok(()) => Next::CallReal(Some(inside)),
+        match rustix::fs::fstat(probe).and_then(|stat| Ok((stat, self.path_of(probe, &stat)?))) {
+            Ok((stat, Some(_))) => self.stating(|| self.state_change_of_path(probe, &stat, change)),
+            // Nothing of ours. A pipe, say, whose opening may wait for ever: nobody must wait for that.
+            Ok((_, None)) => Next::CallReal(None),
             Err(cause) => Next::Fail(cause),
         }
     }
 
-    fn state_change_of_path(&self, probe: BorrowedFd<'_>, change: Change) -> Decision<()> {
-        let stat = rustix::fs::fstat(probe)?;
-        if self.path_of(probe, &stat)?.is_none() {
-            return Ok(());
-        }
+    fn state_change_of_path(&self, probe: BorrowedFd<'_>, stat: &Stat, change: Change) -> Decision<()> {
         let mut state = self.state();
         let inode = Inode(stat.st_ino);
         let file = state.files.entry(inode).or_default();
@@ -147,17 +139,14 @@ impl Watch {
     }
 
     /// The file behind `fd` is being mapped shared and writable: its range is saved now and in every later interval.
-    pub fn before_mapping(&self, fd: BorrowedFd<'_>, range: Range<u64>, nested: bool) -> Next<'_> {
+    pub fn before_mapping(&self, fd: BorrowedFd<'_>, range: Range<u64>) -> Next<'_> {
         let change = Change::At { offset: range.start, length: range.end - range.start };
-        let next = self.before(fd, change, nested);
-        if !matches!(next, Next::CallReal(_)) {
-            return next;
-        }
-        let noted = rustix::fs::fstat(fd).and_then(|stat| {
+        self.stating(|| {
+            self.state_change(fd, change)?;
+            let stat = rustix::fs::fstat(fd)?;
             let path = self.path_of(fd, &stat)?.unwrap_or_default();
             mapped::note(&self.store, Inode(stat.st_ino), &path, range)
-        });
-        noted.map_or_else(Next::Fail, |()| next)
+        })
     }
 
     /// The file behind the new descriptor came into being with this call.

@@ -112,6 +112,12 @@ impl Watch {
         self.table.is_watched(fd)
     }
 
+    /// Enters, makes the statement, and leaves the call to the kernel.
+    fn stating(&self, statement: impl FnOnce() -> Decision<()>) -> Next<'_> {
+        let entered = self.control.enter();
+        entered.and_then(|inside| statement().map(|()| Next::CallReal(Some(inside)))).into()
+    }
+
     /// The state, with what is void since the last checkpoint or restore forgotten.
     pub fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,11 +169,18 @@ impl Watch {
         }
     }
 
-    /// The status flags of `fd` were changed.
+    /// The status flags of `fd` were changed, and with them those of its duplicates: whichever these are, no descriptor
+    /// of the file is taken for appending on the word of an earlier look.
     pub fn flags_changed(&self, fd: RawFd, append: bool) {
-        let known = self.state().descriptors.get(&fd).copied();
-        if let Some(descriptor) = known {
-            self.set(fd, Some(Descriptor { append, ..descriptor }));
+        let state = self.state();
+        let Some(inode) = state.descriptors.get(&fd).map(|descriptor| descriptor.inode) else { return };
+        let same = |(_, descriptor): &(&RawFd, &Descriptor)| descriptor.inode == inode;
+        let changed: Vec<(RawFd, Descriptor)> =
+            state.descriptors.iter().filter(same).map(|(number, known)| (*number, *known)).collect();
+        drop(state);
+        for (number, known) in changed {
+            let append = if number == fd { append } else { append && known.append };
+            self.set(number, Some(Descriptor { append, ..known }));
         }
     }
 

@@ -57,13 +57,29 @@ impl Watch {
                 }
             }
             Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {
-                let Some(place) = self.place_to_create(directory, path) else { return Ok(plain) };
-                let inside = self.control.enter(false);
-                self.store.log.append(&Record::Absent { path: place.path })?;
-                Ok(Opening { _inside: Some(inside), creates: true })
+                self.prepare_creation(directory, path, flags)
             }
             _ => Ok(plain),
         }
+    }
+
+    fn prepare_creation(
+        &self,
+        directory: BorrowedFd<'_>,
+        path: &[u8],
+        flags: OFlags,
+    ) -> Decision<Opening<'_>> {
+        let Some(place) = self.place_to_create(directory, path) else {
+            return Ok(Opening { _inside: None, creates: false });
+        };
+        let inside = self.control.enter()?;
+        if self.stat_at(&place)?.is_some() {
+            // It has come into being since, perhaps before a checkpoint: from here on there is something to lose.
+            drop(inside);
+            return self.prepare_open(directory, path, flags);
+        }
+        self.store.log.append(&Record::Absent { path: place.path })?;
+        Ok(Opening { _inside: Some(inside), creates: true })
     }
 
     /// After an open call succeeded with the descriptor `fd`, number `number`.
@@ -77,12 +93,10 @@ impl Watch {
     /// Before a call that creates a name other than by opening: `mkdir`, `symlink`, `link`, `mknod`.
     pub fn before_create(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Next<'_> {
         let Some(place) = self.place(directory, path) else { return Next::CallReal(None) };
-        let inside = self.control.enter(false);
-        let stated = self.stat_at(&place).and_then(|standing| match standing {
+        self.stating(|| match self.stat_at(&place)? {
             Some(_) => Ok(()),
             None => self.store.log.append(&Record::Absent { path: place.path }),
-        });
-        stated.map_or_else(Next::Fail, |()| Next::CallReal(Some(inside)))
+        })
     }
 
     /// After `mkdir` made the directory: it was born in this interval.
@@ -116,8 +130,7 @@ impl Watch {
         will_succeed: impl FnOnce(&Stat) -> bool,
     ) -> Next<'_> {
         let Some(place) = self.place(directory, path) else { return Next::CallReal(None) };
-        let inside = self.control.enter(false);
-        self.remove(&place, inside, will_succeed).into()
+        self.control.enter().and_then(|inside| self.remove(&place, inside, will_succeed)).into()
     }
 
     fn remove<'watch>(
@@ -133,15 +146,23 @@ impl Watch {
             return Ok(Next::CallReal(Some(inside)));
         }
         let kept = self.state_keeping(place, &stat)?;
-        let root = self.store.root();
-        rustix::fs::renameat_with(
-            root,
-            place.path.as_slice(),
-            root,
-            kept.as_slice(),
-            RenameFlags::NOREPLACE,
-        )?;
-        Ok(Next::Done)
+        self.keep(place, &stat, &kept).map(|()| Next::Done)
+    }
+
+    /// Moves what stands at `place` into the store.
+    fn keep(&self, place: &Place, stat: &Stat, kept: &[u8]) -> Decision<()> {
+        let (root, path) = (self.store.root(), place.path.as_slice());
+        match rustix::fs::renameat(root, path, root, kept) {
+            // Moving a directory changes its `..`, for which it must be writable; removing it asks for no such thing.
+            Err(Errno::ACCESS) if is_directory(stat) => {
+                let bits = stat.st_mode & 0o7777;
+                let inode = Inode(stat.st_ino);
+                self.store.log.append(&Record::Mode { inode, path: place.path.clone(), bits })?;
+                rustix::fs::chmodat(root, path, Mode::from_raw_mode(bits | 0o200), AtFlags::empty())?;
+                rustix::fs::renameat(root, path, root, kept)
+            }
+            other => other,
+        }
     }
 
     /// Whether the last name of a file born in this interval is going away: then there is nothing to keep.
@@ -157,9 +178,13 @@ impl Watch {
 
     /// States that what stands at `place` moves into the store, and returns where to.
     fn state_keeping(&self, place: &Place, stat: &Stat) -> Decision<Vec<u8>> {
-        let kept = Store::kept_name(self.control.interval());
+        let kept = self.new_kept_name();
         self.state_move(stat, &place.path, &kept)?;
         Ok(kept)
+    }
+
+    fn new_kept_name(&self) -> Vec<u8> {
+        Store::kept_name(self.control.interval(), self.control.number_kept())
     }
 
     fn state_move(&self, stat: &Stat, from: &[u8], to: &[u8]) -> Decision<()> {
@@ -179,18 +204,20 @@ impl Watch {
         if from.is_none() && to.is_none() {
             return Next::CallReal(None);
         }
-        let inside = self.control.enter(false);
-        let exchange = flags.contains(RenameFlags::EXCHANGE);
-        let stated = match (&from, &to) {
-            (Some(from), Some(to)) if exchange => self.state_exchange(from, to),
-            (Some(from), None) => self.state_moving_out(from),
-            (from, Some(to)) => match self.rename_into(old, from.as_ref(), to, flags) {
-                Ok(true) => return Next::Done,
-                other => other.map(drop),
-            },
-            (None, None) => Ok(()),
+        let decide = |inside| {
+            let done = match (&from, &to) {
+                (Some(from), Some(to)) if flags.contains(RenameFlags::EXCHANGE) => {
+                    self.state_exchange(from, to).map(|()| false)
+                }
+                // As between file systems: what stood outside could not be put back there.
+                _ if flags.contains(RenameFlags::EXCHANGE) => Err(Errno::XDEV),
+                (Some(from), None) => self.state_moving_out(from).map(|()| false),
+                (from, Some(to)) => self.rename_into(old, from.as_ref(), to, flags),
+                (None, None) => Ok(false),
+            };
+            done.map(|done| if done { Next::Done } else { Next::CallReal(Some(inside)) })
         };
-        stated.map_or_else(Next::Fail, |()| Next::CallReal(Some(inside)))
+        self.control.enter().and_then(decide).into()
     }
 
     /// States a rename to `to`, from inside or outside the tree. When it replaces a file that must be kept, it is
@@ -256,14 +283,18 @@ impl Watch {
             return Ok(());
         }
         // As three moves by way of a name of ours: each of them can be followed and undone by itself.
-        let between = Store::kept_name(self.control.interval());
+        let between = self.new_kept_name();
         self.state_move(&one, &from.path, &between)?;
         self.state_move(&other, &to.path, &from.path)?;
         self.state_move(&one, &between, &to.path)
     }
 
     fn state_moving_out(&self, from: &Place) -> Decision<()> {
-        let Some(stat) = self.stat_at(from)?.filter(|stat| !is_directory(stat)) else { return Ok(()) };
+        let Some(stat) = self.stat_at(from)? else { return Ok(()) };
+        if is_directory(&stat) {
+            // As between file systems, so that programs copy and delete, which can be followed.
+            return Err(Errno::XDEV);
+        }
         let kept = self.state_keeping(from, &stat)?;
         let root = self.store.root();
         rustix::fs::linkat(root, from.path.as_slice(), root, kept.as_slice(), AtFlags::empty())
@@ -284,8 +315,7 @@ impl Watch {
             None => rustix::io::fcntl_dupfd_cloexec(directory, 0),
         };
         let Ok(existing) = existing else { return Next::CallReal(None) };
-        let inside = self.control.enter(false);
-        self.state_mode(existing.as_fd()).map_or_else(Next::Fail, |()| Next::CallReal(Some(inside)))
+        self.stating(|| self.state_mode(existing.as_fd()))
     }
 
     fn state_mode(&self, existing: BorrowedFd<'_>) -> Decision<()> {

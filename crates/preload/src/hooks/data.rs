@@ -3,7 +3,7 @@
 use libc::{c_int, c_uint, c_void, iovec, off_t, size_t, ssize_t, timespec};
 use stdchk_filestate::watch::data::Change;
 
-use crate::active::{answer, borrow, bytes, change, decide, is_nested, total, unsigned, watch, watch_over};
+use crate::active::{answer, borrow, bytes, change, decide, total, unsigned, watch, watch_over};
 use crate::real;
 
 /// Defines hooks of the one shape that most of them have: `fd` first, then what changes, then the real call.
@@ -14,7 +14,7 @@ macro_rules! changing {
         /// # Safety
         /// As for the C function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($fd: c_int $(, $argument: $type)*) -> $result {
+        pub unsafe extern "C-unwind" fn $name($fd: c_int $(, $argument: $type)*) -> $result {
             // SAFETY: the arguments as they came.
             change($fd, $change, || unsafe { real::$real($fd $(, $argument)*) })
         }
@@ -95,7 +95,12 @@ unsafe fn at_or_here(offset: *const off_t, count: size_t) -> Change {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendfile(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
     // SAFETY: the arguments as they came.
     change(out, Change::Here { length: count as u64 }, || unsafe { real::sendfile(out, from, offset, count) })
 }
@@ -105,7 +110,12 @@ pub unsafe extern "C" fn sendfile(out: c_int, from: c_int, offset: *mut off_t, c
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendfile64(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
     // SAFETY: the same function on 64-bit systems.
     unsafe { sendfile(out, from, offset, count) }
 }
@@ -115,7 +125,7 @@ pub unsafe extern "C" fn sendfile64(out: c_int, from: c_int, offset: *mut off_t,
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn copy_file_range(
+pub unsafe extern "C-unwind" fn copy_file_range(
     from: c_int,
     from_offset: *mut off_t,
     to: c_int,
@@ -130,12 +140,21 @@ pub unsafe extern "C" fn copy_file_range(
     }
 }
 
+/// Waits until a pipe has something to give: a checkpoint waits for calls in flight, and must not wait for that.
+fn wait_for_input(from: c_int, flags: c_uint) {
+    if flags & libc::SPLICE_F_NONBLOCK == 0 {
+        let mut pipe = libc::pollfd { fd: from, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, ours. Whatever comes of it, the real call goes on from there.
+        unsafe { libc::poll(&raw mut pipe, 1, -1) };
+    }
+}
+
 /// `splice`, asking first.
 ///
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(
+pub unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut off_t,
     to: c_int,
@@ -143,6 +162,9 @@ pub unsafe extern "C" fn splice(
     count: size_t,
     flags: c_uint,
 ) -> ssize_t {
+    if watch_over(to).is_some() {
+        wait_for_input(from, flags);
+    }
     // SAFETY: the arguments as they came.
     unsafe {
         let what = at_or_here(to_offset, count);
@@ -155,7 +177,7 @@ pub unsafe extern "C" fn splice(
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(
+pub unsafe extern "C-unwind" fn mmap(
     address: *mut c_void,
     length: size_t,
     protection: c_int,
@@ -173,7 +195,7 @@ pub unsafe extern "C" fn mmap(
     let from = unsigned(offset);
     let range = from..from.saturating_add(length as u64);
     // SAFETY: borrowed for the decision only.
-    let next = decide(|| watch.before_mapping(unsafe { borrow(fd) }, range, is_nested()));
+    let next = decide(|| watch.before_mapping(unsafe { borrow(fd) }, range));
     let mapped = answer(next, call);
     if mapped.is_null() { libc::MAP_FAILED } else { mapped }
 }
@@ -183,7 +205,7 @@ pub unsafe extern "C" fn mmap(
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(
+pub unsafe extern "C-unwind" fn mmap64(
     address: *mut c_void,
     length: size_t,
     protection: c_int,
@@ -200,7 +222,7 @@ pub unsafe extern "C" fn mmap64(
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn truncate(path: *const libc::c_char, size: off_t) -> c_int {
+pub unsafe extern "C-unwind" fn truncate(path: *const libc::c_char, size: off_t) -> c_int {
     // SAFETY: the arguments as they came.
     unsafe {
         changing_path(libc::AT_FDCWD, path, Change::Resize { size: unsigned(size) }, || {
@@ -214,7 +236,7 @@ pub unsafe extern "C" fn truncate(path: *const libc::c_char, size: off_t) -> c_i
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn truncate64(path: *const libc::c_char, size: off_t) -> c_int {
+pub unsafe extern "C-unwind" fn truncate64(path: *const libc::c_char, size: off_t) -> c_int {
     // SAFETY: the same function on 64-bit systems.
     unsafe { truncate(path, size) }
 }

@@ -84,7 +84,7 @@ pub(super) fn opening<T: Answer>(
 /// # Safety
 /// As for `openat`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stdchk_preload_open(
+pub unsafe extern "C-unwind" fn stdchk_preload_open(
     directory: c_int,
     path: *const c_char,
     flags: c_int,
@@ -105,7 +105,7 @@ macro_rules! opening_forms {
         /// # Safety
         /// As for the C function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             // SAFETY: the arguments as they came.
             unsafe { stdchk_preload_open($directory, $path, $flags, $mode) }
         }
@@ -129,7 +129,11 @@ opening_forms! {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stdchk_preload_fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+pub unsafe extern "C-unwind" fn stdchk_preload_fcntl(
+    fd: c_int,
+    command: c_int,
+    argument: *mut c_void,
+) -> c_int {
     // SAFETY: the arguments as they came.
     let result = unsafe { real::fcntl(fd, command, argument) };
     let Some(watch) = watch_over(fd).filter(|_| result >= 0) else { return result };
@@ -149,7 +153,7 @@ pub unsafe extern "C" fn stdchk_preload_fcntl(fd: c_int, command: c_int, argumen
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if let Some(watch) = watch_over(fd) {
         decide(|| watch.closed(fd));
     } else if is_own(fd) {
@@ -165,7 +169,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let Some(watch) = watch() else {
         // SAFETY: the arguments as they came.
         return unsafe { real::close_range(first, last, flags) };
@@ -173,7 +177,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     if first <= last && flags.cast_unsigned() & libc::CLOSE_RANGE_CLOEXEC == 0 {
         decide(|| watch.closed_range(signed(first), signed(last)));
     }
-    for (from, to) in pieces(first, last, watch.own_descriptors()) {
+    for (from, to) in pieces(first, last, watch.own_descriptors()).into_iter().flatten() {
         // SAFETY: numbers within those that the program named.
         let result = unsafe { real::close_range(from, to, flags) };
         if result != 0 {
@@ -188,19 +192,17 @@ fn signed(fd: c_uint) -> c_int {
 }
 
 /// `first..=last` without `own`; a range that is no range is passed on for the kernel to refuse.
-fn pieces(first: c_uint, last: c_uint, mut own: [c_int; 3]) -> Vec<(c_uint, c_uint)> {
+fn pieces(first: c_uint, last: c_uint, mut own: [c_int; 3]) -> [Option<(c_uint, c_uint)>; 4] {
     own.sort_unstable();
-    let mut pieces = Vec::new();
-    let mut from = first;
-    for fd in own.into_iter().map(c_int::cast_unsigned).filter(|fd| (first..=last).contains(fd)) {
-        if fd > from {
-            pieces.push((from, fd - 1));
-        }
-        from = fd + 1;
+    let mut pieces = [None; 4];
+    let mut from = Some(first);
+    let within = own.into_iter().map(c_int::cast_unsigned).filter(|fd| (first..=last).contains(fd));
+    for (piece, fd) in pieces.iter_mut().zip(within) {
+        *piece = from.filter(|from| *from < fd).map(|from| (from, fd - 1));
+        from = fd.checked_add(1);
     }
-    if from <= last || first > last {
-        pieces.push((from, last));
-    }
+    let [.., end] = &mut pieces;
+    *end = from.filter(|from| *from <= last || first > last).map(|from| (from, last));
     pieces
 }
 
@@ -209,7 +211,7 @@ fn pieces(first: c_uint, last: c_uint, mut own: [c_int; 3]) -> Vec<(c_uint, c_ui
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn closefrom(first: c_int) {
+pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     // SAFETY: a range of descriptors to close.
     unsafe { close_range(first.max(0).cast_unsigned(), c_uint::MAX, 0) };
 }
@@ -219,7 +221,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the argument as it came.
     let copy = unsafe { real::dup(fd) };
     if let Some(watch) = watch_over(fd).filter(|_| copy >= 0) {
@@ -233,7 +235,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
     // SAFETY: the arguments as they came.
     onto(old, new, || unsafe { real::dup2(old, new) })
 }
@@ -243,7 +245,7 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     // SAFETY: the arguments as they came.
     onto(old, new, || unsafe { real::dup3(old, new, flags) })
 }

@@ -34,7 +34,7 @@ macro_rules! on_names {
         /// # Safety
         /// As for the C function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             // SAFETY: the arguments as they came.
             unsafe { on_name($directory, $path, $question, || real::$name($($argument),*)) }
         }
@@ -63,7 +63,7 @@ on_names! {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn symlink(target: *const c_char, path: *const c_char) -> c_int {
     // SAFETY: the arguments as they came.
     unsafe { symlinkat(target, AT_FDCWD, path) }
 }
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> 
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mknod(path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
+pub unsafe extern "C-unwind" fn mknod(path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
     // SAFETY: the arguments as they came.
     unsafe { mknodat(AT_FDCWD, path, mode, device) }
 }
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn mknod(path: *const c_char, mode: mode_t, device: dev_t)
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mkfifo(path: *const c_char, mode: mode_t) -> c_int {
+pub unsafe extern "C-unwind" fn mkfifo(path: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the arguments as they came.
     unsafe { mknodat(AT_FDCWD, path, mode | libc::S_IFIFO, 0) }
 }
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn mkfifo(path: *const c_char, mode: mode_t) -> c_int {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mkfifoat(directory: c_int, path: *const c_char, mode: mode_t) -> c_int {
+pub unsafe extern "C-unwind" fn mkfifoat(directory: c_int, path: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the arguments as they came.
     unsafe { mknodat(directory, path, mode | libc::S_IFIFO, 0) }
 }
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn mkfifoat(directory: c_int, path: *const c_char, mode: m
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn remove(path: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn remove(path: *const c_char) -> c_int {
     if watch().is_none() {
         // SAFETY: the argument as it came.
         return unsafe { real::remove(path) };
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn remove(path: *const c_char) -> c_int {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mkdirat(directory: c_int, path: *const c_char, mode: mode_t) -> c_int {
+pub unsafe extern "C-unwind" fn mkdirat(directory: c_int, path: *const c_char, mode: mode_t) -> c_int {
     let call = || {
         // SAFETY: the arguments as they came.
         let result = unsafe { real::mkdirat(directory, path, mode) };
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn mkdirat(directory: c_int, path: *const c_char, mode: mo
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mkdir(path: *const c_char, mode: mode_t) -> c_int {
+pub unsafe extern "C-unwind" fn mkdir(path: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the arguments as they came.
     unsafe { mkdirat(AT_FDCWD, path, mode) }
 }
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn mkdir(path: *const c_char, mode: mode_t) -> c_int {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
+pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
     // SAFETY: the arguments as they came.
     unsafe {
         on_name(fd, std::ptr::null(), |watch, at, _| watch.before_mode(at, None), || real::fchmod(fd, mode))
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn renameat2(
+pub unsafe extern "C-unwind" fn renameat2(
     old_directory: c_int,
     old: *const c_char,
     new_directory: c_int,
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn renameat2(
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn renameat(
+pub unsafe extern "C-unwind" fn renameat(
     old_at: c_int,
     old: *const c_char,
     new_at: c_int,
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn renameat(
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rename(old: *const c_char, new: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn rename(old: *const c_char, new: *const c_char) -> c_int {
     // SAFETY: the arguments as they came.
     unsafe { renameat(AT_FDCWD, old, AT_FDCWD, new) }
 }
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn rename(old: *const c_char, new: *const c_char) -> c_int
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn utimensat(
+pub unsafe extern "C-unwind" fn utimensat(
     directory: c_int,
     path: *const c_char,
     times: *const timespec,
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn utimensat(
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn utimes(path: *const c_char, times: *const timeval) -> c_int {
+pub unsafe extern "C-unwind" fn utimes(path: *const c_char, times: *const timeval) -> c_int {
     // SAFETY: the arguments as they came.
     unsafe { changing_path(AT_FDCWD, path, Change::Touch, || real::utimes(path, times)) }
 }
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn utimes(path: *const c_char, times: *const timeval) -> c
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn utime(path: *const c_char, times: *const utimbuf) -> c_int {
+pub unsafe extern "C-unwind" fn utime(path: *const c_char, times: *const utimbuf) -> c_int {
     // SAFETY: the arguments as they came.
     unsafe { changing_path(AT_FDCWD, path, Change::Touch, || real::utime(path, times)) }
 }
@@ -278,7 +278,7 @@ fn descriptor_of(stream: *mut FILE) -> c_int {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+pub unsafe extern "C-unwind" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the arguments as they came.
     let (call, flags) = (|| unsafe { real::fopen(path, mode) }, flags_of_mode(unsafe { bytes(mode) }));
     let stream = match watch().filter(|_| may_change(flags)) {
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+pub unsafe extern "C-unwind" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the same function on 64-bit systems.
     unsafe { fopen(path, mode) }
 }
@@ -305,7 +305,11 @@ pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *m
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+pub unsafe extern "C-unwind" fn freopen(
+    path: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
     // SAFETY: the arguments as they came.
     let (call, flags) =
         (|| unsafe { real::freopen(path, mode, stream) }, flags_of_mode(unsafe { bytes(mode) }));
@@ -330,7 +334,11 @@ pub unsafe extern "C" fn freopen(path: *const c_char, mode: *const c_char, strea
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+pub unsafe extern "C-unwind" fn freopen64(
+    path: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
     // SAFETY: the same function on 64-bit systems.
     unsafe { freopen(path, mode, stream) }
 }
@@ -340,7 +348,7 @@ pub unsafe extern "C" fn freopen64(path: *const c_char, mode: *const c_char, str
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     // SAFETY: the arguments as they came.
     let stream = unsafe { real::fdopen(fd, mode) };
     crate::descriptors::stream_opened(stream);
@@ -401,7 +409,7 @@ mod temporary {
             /// # Safety
             /// As for the C function.
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name(template: *mut c_char $(, $argument: c_int)*) -> c_int {
+            pub unsafe extern "C-unwind" fn $name(template: *mut c_char $(, $argument: c_int)*) -> c_int {
                 let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | ($flags & !libc::O_ACCMODE);
                 // SAFETY: the arguments as they came.
                 unsafe {
@@ -429,7 +437,7 @@ mod temporary {
     /// # Safety
     /// As for the C function.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
+    pub unsafe extern "C-unwind" fn mkdtemp(template: *mut c_char) -> *mut c_char {
         // SAFETY: the argument as it came.
         let made = unsafe { fill(template, 0, || mkdir(template, 0o700)) };
         if made == 0 { template } else { std::ptr::null_mut() }

@@ -1,26 +1,29 @@
 //! Hooks on calls that make processes: children take part in the run.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString};
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::MutexGuard;
 
 use libc::{c_char, c_int, c_void, mode_t, pid_t};
+use stdchk_filestate::program::cannot_follow;
 use stdchk_filestate::watch::State;
 use stdchk_filestate::watch::names::Open;
 
 use super::descriptors::may_change;
-use crate::active::{ROOT_VARIABLE, borrow, bytes, decide, refuse, watch};
+use crate::active::{ROOT_VARIABLE, borrow, bytes, decide, hold_signals_back, let_signals_in, refuse, watch};
 use crate::descriptors::{Memory, memory};
 use crate::real;
 
-const PRELOAD_VARIABLE: &CStr = c"LD_PRELOAD";
+const PRELOAD_VARIABLE: &[u8] = b"LD_PRELOAD";
 
 thread_local! {
-    /// The locks held by the thread that forks, so that the child's copies of what they guard are whole.
+    /// The locks held by the thread that forks, so that the child's copies of what they guard are whole, and the
+    /// signals that it held back before: a handler must not find these locks taken by its own thread.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-type Held = (MutexGuard<'static, State>, MutexGuard<'static, Memory>);
+type Held = (MutexGuard<'static, State>, MutexGuard<'static, Memory>, libc::sigset_t);
 
 /// Makes every fork of this process, the C library's own included, leave both sides in order.
 pub fn follow_forks() {
@@ -30,12 +33,16 @@ pub fn follow_forks() {
 
 extern "C" fn before_fork() {
     if let Some(watch) = watch() {
-        HELD.with(|held| *held.borrow_mut() = Some((watch.state(), memory())));
+        let signals = hold_signals_back();
+        HELD.with(|held| *held.borrow_mut() = Some((watch.state(), memory(), signals)));
     }
 }
 
 extern "C" fn after_fork_parent() {
-    HELD.with(|held| held.borrow_mut().take());
+    if let Some((state, memory, signals)) = HELD.with(|held| held.borrow_mut().take()) {
+        drop((state, memory));
+        let_signals_in(&signals);
+    }
 }
 
 extern "C" fn after_fork_child() {
@@ -50,9 +57,22 @@ extern "C" fn after_fork_child() {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vfork() -> pid_t {
+pub unsafe extern "C-unwind" fn vfork() -> pid_t {
     // SAFETY: no argument.
     unsafe { real::fork() }
+}
+
+/// Tells the driver of a program that will not take part. It is started all the same.
+///
+/// # Safety
+/// `path` is null or a terminated string.
+unsafe fn note_if_unwatched(path: *const c_char) {
+    let Some(watch) = watch() else { return };
+    // SAFETY: the caller's promise.
+    let command = OsStr::from_bytes(unsafe { bytes(path) });
+    if let Some(why) = cannot_follow(command) {
+        watch.store.note(&format!("{} was not watched: {why}", command.display()));
+    }
 }
 
 /// An environment with the variables that make a program take part.
@@ -78,11 +98,19 @@ impl Environment {
         }
         let mut strings = Vec::new();
         for (name, value) in needed() {
+            let mut own = [name, b"=", value].concat();
             // SAFETY: the caller's promise for each string.
-            let present = pointers.iter().any(|entry| unsafe { bytes(*entry) }.starts_with(name.to_bytes()));
-            strings.extend(
-                (!present).then(|| CString::new([name.to_bytes(), b"=", value].concat()).ok()).flatten(),
-            );
+            let given =
+                |entry: &*const c_char| unsafe { bytes(*entry) }.strip_prefix(name)?.strip_prefix(b"=");
+            if let Some(others) = pointers.iter().find_map(given).filter(|_| name == PRELOAD_VARIABLE) {
+                // The program's own list stays, behind this library.
+                let theirs = others.split(|byte| matches!(byte, b':' | b' '));
+                for other in theirs.filter(|other| !other.is_empty() && *other != value) {
+                    own.extend([b":", other].concat());
+                }
+            }
+            pointers.retain(|entry| given(entry).is_none());
+            strings.extend(CString::new(own).ok());
         }
         pointers.extend(strings.iter().map(|string| string.as_ptr()));
         pointers.push(std::ptr::null());
@@ -91,10 +119,10 @@ impl Environment {
 }
 
 /// The variables and their values for this run.
-fn needed() -> Vec<(&'static CStr, &'static [u8])> {
+fn needed() -> Vec<(&'static [u8], &'static [u8])> {
     let Some(watch) = watch() else { return Vec::new() };
-    use std::os::unix::ffi::OsStrExt;
-    vec![(ROOT_VARIABLE, watch.store.root_path().as_os_str().as_bytes()), (PRELOAD_VARIABLE, library())]
+    let root = watch.store.root_path().as_os_str().as_bytes();
+    vec![(ROOT_VARIABLE.to_bytes(), root), (PRELOAD_VARIABLE, library())]
 }
 
 /// The path of this library.
@@ -112,7 +140,7 @@ fn library() -> &'static [u8] {
 /// # Safety
 /// As for `execve`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn stdchk_preload_execve(
+pub unsafe extern "C-unwind" fn stdchk_preload_execve(
     path: *const c_char,
     argv: *const *const c_char,
     envp: *const *const c_char,
@@ -120,7 +148,10 @@ pub unsafe extern "C" fn stdchk_preload_execve(
 ) -> c_int {
     // SAFETY: the arguments as they came, the environment completed.
     unsafe {
-        let environment = Environment::complete(envp);
+        let environment = decide(|| {
+            note_if_unwatched(path);
+            Environment::complete(envp)
+        });
         let envp = environment.pointers.as_ptr();
         if search != 0 { real::execvpe(path, argv, envp) } else { real::execve(path, argv, envp) }
     }
@@ -137,7 +168,7 @@ macro_rules! exec_forms {
         /// # Safety
         /// As for the C function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(path: *const c_char, argv: *const *const c_char $(, $argument: $type)*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(path: *const c_char, argv: *const *const c_char $(, $argument: $type)*) -> c_int {
             // SAFETY: the arguments as they came.
             unsafe { stdchk_preload_execve(path, argv, $environment, $search) }
         }
@@ -156,10 +187,14 @@ exec_forms! {
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn fexecve(
+    fd: c_int,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
     // SAFETY: the arguments as they came, the environment completed.
     unsafe {
-        let environment = Environment::complete(envp);
+        let environment = decide(|| Environment::complete(envp));
         real::fexecve(fd, argv, environment.pointers.as_ptr())
     }
 }
@@ -171,7 +206,7 @@ macro_rules! spawn_forms {
         /// # Safety
         /// As for the C function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
+        pub unsafe extern "C-unwind" fn $name(
             pid: *mut pid_t,
             path: *const c_char,
             actions: *const c_void,
@@ -181,7 +216,10 @@ macro_rules! spawn_forms {
         ) -> c_int {
             // SAFETY: the arguments as they came, the environment completed.
             unsafe {
-                let environment = Environment::complete(envp);
+                let environment = decide(|| {
+                    note_if_unwatched(path);
+                    Environment::complete(envp)
+                });
                 real::$name(pid, path, actions, attributes, argv, environment.pointers.as_ptr())
             }
         }
@@ -195,7 +233,7 @@ spawn_forms! { posix_spawn posix_spawnp }
 /// # Safety
 /// As for the C function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn_file_actions_addopen(
+pub unsafe extern "C-unwind" fn posix_spawn_file_actions_addopen(
     actions: *mut c_void,
     fd: c_int,
     path: *const c_char,

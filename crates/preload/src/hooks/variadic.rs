@@ -18,6 +18,10 @@ mod bodies {
         pub fn stdchk_variadic_open();
         pub fn stdchk_variadic_openat();
         pub fn stdchk_variadic_fcntl();
+        pub fn stdchk_variadic_vdprintf();
+        pub fn stdchk_variadic_vdprintf_checked();
+        pub fn stdchk_variadic_dprintf();
+        pub fn stdchk_variadic_dprintf_checked();
         pub fn stdchk_variadic_execl();
         pub fn stdchk_variadic_execlp();
         pub fn stdchk_variadic_execle();
@@ -33,7 +37,7 @@ macro_rules! trampolines {
         /// As for the C function.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name() {
+        pub unsafe extern "C-unwind" fn $name() {
             jump!(bodies::$body)
         }
     )*};
@@ -46,6 +50,10 @@ trampolines! {
     openat64 => stdchk_variadic_openat;
     fcntl => stdchk_variadic_fcntl;
     fcntl64 => stdchk_variadic_fcntl;
+    vdprintf => stdchk_variadic_vdprintf;
+    __vdprintf_chk => stdchk_variadic_vdprintf_checked;
+    dprintf => stdchk_variadic_dprintf;
+    __dprintf_chk => stdchk_variadic_dprintf_checked;
     execl => stdchk_variadic_execl;
     execlp => stdchk_variadic_execlp;
     execle => stdchk_variadic_execle;

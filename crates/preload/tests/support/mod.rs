@@ -143,9 +143,7 @@ impl Protected {
 
     /// Goes back to `index`.
     pub fn restore(&self, index: u64) {
-        let world = self.control.freeze().unwrap();
-        restore::to_index(&self.store, Some(index)).unwrap();
-        self.control.begin_interval(&world, index);
+        restore::in_run(&self.store, &self.control, Some(index)).unwrap();
     }
 }
 
