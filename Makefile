@@ -8,13 +8,13 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-build: ## the binary: target/release/stdchk
+build: ## the binary: target/release/stdchk, and beside it the library of `stdchk run`
 	@scripts/setup build
-	cargo build --release --package stdchk
+	cargo build --release --package stdchk --package stdchk-preload
 
 demo: ## a real job on a local pool is killed, restarted from its checkpoints and compared (DEMO="--help" for options)
 	@scripts/setup build mount demo
-	cargo build --release --package stdchk
+	cargo build --release --package stdchk --package stdchk-preload
 	@scripts/demo/demo $(DEMO)
 
 test: ## everything that checks the project

@@ -9,7 +9,7 @@ const AFTER_HELP: &str = "\
 Names: APP/NAME is a file in an application's folder, APP/NAME@VERSION one of its versions.
 Settings: flags come before STDCHK_* variables, these before the configuration file.
 Exit codes: 0 success, 1 other, 2 usage, 3 partial, 4 not found, 5 unreachable (try again), 6 no space,
-            7 damaged, 130 interrupted, 141 the reader of standard output went away.
+            7 damaged, 125 not run, 130 interrupted, 141 the reader of standard output went away.
 
 Example:
   stdchk up --mount ~/pool            start a pool; jobs write their checkpoints below ~/pool/climate
@@ -69,6 +69,10 @@ pub enum Command {
     Gc(command::gc::Arguments),
     /// Serve the pool as a file system, in the foreground
     Mount(command::mount::Arguments),
+    /// Run a program under file-state checkpoints
+    Run(command::run::Arguments),
+    /// List, compare and go back to file-state checkpoints
+    Files(command::files::Arguments),
     /// Run a manager, in the foreground
     Manager(command::manager::Arguments),
     /// Run a benefactor, in the foreground

@@ -25,6 +25,8 @@ pub enum Exit {
     NoSpace = 6,
     /// Content is damaged and no intact copy was found.
     Integrity = 7,
+    /// `run`: the program could not be started or protected. Other codes of `run` are the program's own.
+    NotRun = 125,
     /// Stopped by SIGINT or SIGTERM.
     Interrupted = 130,
     /// The reader of standard output went away: what a process killed by SIGPIPE shows.

@@ -25,7 +25,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     let line = arguments::Line::parse();
     match command::run(line) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => error.report(),
     }
 }

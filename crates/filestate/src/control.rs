@@ -157,6 +157,7 @@ impl Control {
     }
 
     /// The processes of a run on `store` that still live: those whose slot is taken and that have the page mapped.
+    #[expect(clippy::host_endian_bytes, reason = "the page is this machine's own memory")]
     pub fn participants(store: &Store) -> Result<Vec<u32>> {
         let shown = store.path().join(NAME);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode as Permissions, OFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
@@ -38,6 +39,8 @@ pub enum Start {
     Fresh,
     /// With the files as they were at this index, or at the newest.
     Resume(Option<u64>),
+    /// As [`Start::Resume`] when the last run did not end by itself, else as [`Start::Fresh`].
+    IfUnfinished,
 }
 
 /// A run to be made.
@@ -100,13 +103,20 @@ impl Run {
 
     fn prepare(&self, root: &Path) -> Result<Store> {
         refuse_while_processes_live(root)?;
-        match self.start {
+        let start = match self.start {
+            Start::IfUnfinished if Store::exists(root) && !Store::open(root)?.has_ended() => {
+                Start::Resume(None)
+            }
+            Start::IfUnfinished => Start::Fresh,
+            given => given,
+        };
+        match start {
             Start::Fresh if Store::exists(root) && !Store::open(root)?.has_ended() => {
                 let shown = root.display();
                 let next = "`stdchk run --resume` goes on from its last checkpoint, `stdchk files discard` forgets it";
                 Err(Error::Refused(format!("the last run in {shown} did not end by itself: {next}")))
             }
-            Start::Fresh => Store::create(root, &self.options),
+            Start::Fresh | Start::IfUnfinished => Store::create(root, &self.options),
             Start::Resume(wanted) => {
                 let store = open_store(root)?;
                 restore::to_index(&store, wanted)?;
@@ -124,6 +134,11 @@ pub fn open_store(root: &Path) -> Result<Store> {
         return Store::open(root);
     }
     Err(Error::NoStore { root: root.to_owned() })
+}
+
+/// Whether a run on the tree, or a restore of it, goes on.
+pub fn is_running(root: &Path) -> Result<bool> {
+    Ok(try_lock(&canonical(root)?)?.is_none())
 }
 
 /// Processes of the last run may have outlived its driver; what they write would be lost in the midst of a restore.
@@ -186,12 +201,18 @@ fn canonical(root: &Path) -> Result<PathBuf> {
 
 /// Holds the tree for one run or one restore.
 fn lock(root: &Path) -> Result<OwnedFd> {
+    let refused = || Error::Refused(format!("another run protects {}; wait for its end", root.display()));
+    try_lock(root)?.ok_or_else(refused)
+}
+
+fn try_lock(root: &Path) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory =
         rustix::fs::open(root, flags, Permissions::empty()).map_err(Error::system("open", root))?;
     match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(directory),
-        Err(_) => Err(Error::Refused(format!("another run protects {}; wait for its end", root.display()))),
+        Ok(()) => Ok(Some(directory)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(cause) => Err(Error::system("lock", root)(cause)),
     }
 }
 

@@ -48,6 +48,13 @@ pub fn binary() -> PathBuf {
     binary
 }
 
+/// The preload library that was built together with the running test.
+pub fn preload_library() -> PathBuf {
+    let built = std::env::current_exe().unwrap().parent().unwrap().join("libstdchk_preload.so");
+    assert!(built.is_file(), "{} was not built", built.display());
+    built
+}
+
 /// The binary with arguments and a clean environment of settings.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());

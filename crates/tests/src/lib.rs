@@ -19,7 +19,7 @@ mod process;
 mod wait;
 
 pub use bytes::{random_bytes, with_bit_flipped};
-pub use command::{COMMAND_PATIENCE, Outcome, binary, command, outcome, outcome_with};
+pub use command::{COMMAND_PATIENCE, Outcome, binary, command, outcome, outcome_with, preload_library};
 pub use disk::Disk;
 pub use mount::Mount;
 pub use pool::{Pool, Setup};

@@ -8,6 +8,7 @@ pub mod completions;
 pub mod diff;
 pub mod down;
 pub mod du;
+pub mod files;
 pub mod gc;
 pub mod get;
 pub mod latest;
@@ -20,11 +21,13 @@ pub mod put;
 pub mod restore;
 pub mod rm;
 pub mod role;
+pub mod run;
 pub mod stat;
 pub mod status;
 pub mod up;
 pub mod verify;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
@@ -32,17 +35,27 @@ use tokio::runtime::{Builder, Runtime};
 use crate::arguments::{Command, Line};
 use crate::context::Context;
 use crate::exit::{About, Outcome};
-use crate::settings::Settings;
+use crate::settings::{PoolFlags, Settings};
 use crate::signals::or_interrupted;
 
 /// Time that tasks get to end once their command has: enough to remove temporary files.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs one command line.
-pub fn run(line: Line) -> Outcome {
-    let context = Context { settings: Settings::load(&line.pool)? };
-    let c = &context;
+/// Runs one command line; the exit code after success.
+pub fn run(line: Line) -> Outcome<ExitCode> {
     match line.command {
+        // These two need no pool, and so no settings.
+        Command::Run(arguments) => run::run(arguments),
+        Command::Files(arguments) => files::run(&arguments).map(|()| ExitCode::SUCCESS),
+        command => on_pool(command, &line.pool).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn on_pool(command: Command, flags: &PoolFlags) -> Outcome {
+    let context = Context { settings: Settings::load(flags)? };
+    let c = &context;
+    match command {
+        Command::Run(_) | Command::Files(_) => Ok(()),
         Command::Up(arguments) => up::run(&arguments, c),
         Command::Down(arguments) => down::run(&arguments, c),
         Command::Manager(arguments) => manager::run(&arguments, c),

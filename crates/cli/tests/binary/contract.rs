@@ -93,6 +93,8 @@ fn every_command_explains_itself() {
         "policy",
         "verify",
         "gc",
+        "run",
+        "files",
         "mount",
         "manager",
         "benefactor",

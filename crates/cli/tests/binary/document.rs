@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use stdchk_tests::{binary, command, outcome};
+use stdchk_tests::{binary, command, outcome, preload_library};
 
 /// The command lines of all `console` blocks: behind `$ `, continued where a line ends with a backslash.
 fn command_lines(document: &str) -> Vec<String> {
@@ -43,7 +43,7 @@ fn run_examples(document: &str, at_least: usize) {
     let path = format!("{}:{}", binaries.display(), std::env::var("PATH").unwrap());
     let mut shell = Command::new("bash");
     shell.args(["-x", "-c", &script]).current_dir(home.path()).stdin(Stdio::null());
-    shell.env_clear().env("PATH", path).env("HOME", home.path());
+    shell.env_clear().env("PATH", path).env("HOME", home.path()).env("STDCHK_PRELOAD", preload_library());
     let ended = outcome(shell);
     if ended.code != 0 {
         let data = home.path().join(".local/state/stdchk");

@@ -4,6 +4,7 @@
 
 mod contract;
 mod document;
+mod files;
 mod lifecycle;
 mod memory;
 mod mistakes;

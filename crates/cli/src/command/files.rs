@@ -1,0 +1,236 @@
+//! `stdchk files`: the checkpoints of a directory that `stdchk run` protects: listed, compared, gone back to, forgotten.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use stdchk_filestate::history::{self, Change};
+use stdchk_filestate::store::Store;
+use stdchk_filestate::{Error, driver};
+use stdchk_model::size;
+
+use crate::exit::{CommandError, Exit, Outcome};
+use crate::output::{self, Table};
+
+/// What `files` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  stdchk files log
+  stdchk files diff 3
+  stdchk files restore 3
+  stdchk files discard")]
+pub struct Arguments {
+    /// The protected directory
+    #[arg(long, global = true, value_name = "DIR", default_value = ".")]
+    root: PathBuf,
+    /// Report as JSON
+    #[arg(long, global = true)]
+    json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand, Debug)]
+enum Action {
+    /// List the checkpoints that can be gone back to
+    #[command(after_help = "Example:\n  stdchk files log --root run7 --json")]
+    Log,
+    /// Show which files changed between two checkpoints
+    #[command(after_help = "\
+Example:
+  stdchk files diff        what changed since the last checkpoint
+  stdchk files diff 3      since checkpoint 3
+  stdchk files diff 3 5    between the two")]
+    Diff {
+        /// The older checkpoint [default: the last]
+        from: Option<u64>,
+        /// The newer one [default: now]
+        to: Option<u64>,
+    },
+    /// Go back to a checkpoint; later ones cease to exist
+    #[command(
+        after_help = "Example:\n  stdchk files restore      to the last checkpoint\n  stdchk files restore 3"
+    )]
+    Restore {
+        /// The checkpoint [default: the last]
+        index: Option<u64>,
+    },
+    /// Leave the files as they are and let the next run start afresh
+    #[command(after_help = "Example:\n  stdchk files discard --root run7")]
+    Discard,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    root: String,
+    mode: &'static str,
+    state: &'static str,
+    checkpoints: Vec<Checkpoint>,
+}
+
+#[derive(Serialize)]
+struct Checkpoint {
+    index: u64,
+    time: String,
+    label: String,
+    /// What going back over the interval before it needs, bytes.
+    kept_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Difference {
+    from: u64,
+    to: Option<u64>,
+    changes: Vec<Changed>,
+}
+
+#[derive(Serialize)]
+struct Changed {
+    path: String,
+    created: bool,
+    removed: bool,
+    moved_to: Option<String>,
+    written: bool,
+    mode: bool,
+    kept_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Restored {
+    index: u64,
+    records: u64,
+    bytes: u64,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let root = arguments.root.as_path();
+    match arguments.action {
+        Action::Log => log(root, arguments.json),
+        Action::Diff { from, to } => diff(root, from, to, arguments.json),
+        Action::Restore { index } => restore(root, index, arguments.json),
+        Action::Discard => driver::discard(root).map_err(failed),
+    }
+}
+
+/// The message of the file-state store says object, cause and next step itself.
+fn failed(error: Error) -> CommandError {
+    let exit = match &error {
+        Error::NoStore { .. } | Error::NoSuchIndex { .. } => Exit::NotFound,
+        Error::Damaged { .. } => Exit::Integrity,
+        Error::Busy { .. } => Exit::Unreachable,
+        Error::System { cause, .. } if *cause == rustix::io::Errno::NOSPC => Exit::NoSpace,
+        Error::System { .. } | Error::Refused(_) => Exit::Other,
+    };
+    CommandError { exit, message: error.to_string() }
+}
+
+fn log(root: &Path, json: bool) -> Outcome {
+    let store = driver::open_store(root).map_err(failed)?;
+    let listing = listing(root, &store).map_err(failed)?;
+    if json {
+        return output::json(&listing);
+    }
+    let state = match listing.state {
+        "interrupted" => {
+            "the run did not end by itself; `stdchk run --resume` goes on, `files discard` forgets it"
+        }
+        "running" => "the run goes on",
+        _ => "the run ended by itself",
+    };
+    output::line(format_args!("{} mode; {state}", listing.mode))?;
+    let mut table = Table::new(&[">index", "time", ">kept", "taken for"]);
+    for (entry, shown) in store.entries().map_err(failed)?.iter().zip(&listing.checkpoints) {
+        let time = output::time(i64::try_from(entry.time_ns).unwrap_or(i64::MAX));
+        table.row([
+            shown.index.to_string(),
+            time,
+            size::human(shown.kept_bytes),
+            output::shown(&shown.label),
+        ]);
+    }
+    table.print()
+}
+
+fn listing(root: &Path, store: &Store) -> Result<Listing, Error> {
+    let state = match (store.has_ended(), driver::is_running(root)?) {
+        (_, true) => "running",
+        (true, false) => "ended",
+        (false, false) => "interrupted",
+    };
+    let entries = store.entries()?;
+    let before = [0].into_iter().chain(entries.iter().map(|entry| entry.position));
+    let checkpoints = entries.iter().zip(before).map(|(entry, before)| Checkpoint {
+        index: entry.index,
+        time: output::time_exact(i64::try_from(entry.time_ns).unwrap_or(i64::MAX)),
+        label: entry.label.clone(),
+        kept_bytes: entry.position.saturating_sub(before),
+    });
+    let checkpoints = checkpoints.collect();
+    Ok(Listing { root: root.display().to_string(), mode: store.options.mode.name(), state, checkpoints })
+}
+
+fn diff(root: &Path, from: Option<u64>, to: Option<u64>, json: bool) -> Outcome {
+    let store = driver::open_store(root).map_err(failed)?;
+    let from = from.map_or_else(|| store.entry(None).map(|entry| entry.index), Ok).map_err(failed)?;
+    if to.is_some_and(|to| to < from) {
+        return Err(CommandError::usage(
+            "files diff",
+            "the first checkpoint is the older one",
+            "swap the two",
+        ));
+    }
+    let changes = history::changes(&store, from, to).map_err(failed)?;
+    let changes: Vec<Changed> = changes.iter().map(|(path, change)| changed(path, change)).collect();
+    if json {
+        return output::json(&Difference { from, to, changes });
+    }
+    let mut table = Table::new(&["change", ">kept", "path"]);
+    for change in changes {
+        let moved = change.moved_to.as_deref().map(|to| format!(" -> {}", output::shown(to)));
+        let path = format!("{}{}", output::shown(&change.path), moved.unwrap_or_default());
+        table.row([words(&change), size::human(change.kept_bytes), path]);
+    }
+    table.print()
+}
+
+fn changed(path: &[u8], change: &Change) -> Changed {
+    let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+    Changed {
+        path: text(path),
+        created: change.created,
+        removed: change.removed,
+        moved_to: change.moved_to.as_deref().map(text),
+        written: change.written,
+        mode: change.mode,
+        kept_bytes: change.kept_bytes,
+    }
+}
+
+fn words(change: &Changed) -> String {
+    let all = [
+        (change.created, "created"),
+        (change.removed, "removed"),
+        (change.moved_to.is_some(), "moved"),
+        (change.written, "written"),
+        (change.mode, "mode"),
+    ];
+    let said: Vec<&str> = all.iter().filter(|(holds, _)| *holds).map(|(_, word)| *word).collect();
+    said.join(", ")
+}
+
+fn restore(root: &Path, index: Option<u64>, json: bool) -> Outcome {
+    let done = driver::restore_files(root, index).map_err(failed)?;
+    let restored = Restored { index: done.index, records: done.records, bytes: done.bytes };
+    if json {
+        return output::json(&restored);
+    }
+    output::line(format_args!(
+        "back at checkpoint {}: {} undone, {} of old content put back",
+        restored.index,
+        output::count(usize::try_from(restored.records).unwrap_or(usize::MAX), "change"),
+        size::human(restored.bytes)
+    ))
+}

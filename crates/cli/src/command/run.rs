@@ -1,0 +1,229 @@
+//! `stdchk run`: a program under file-state checkpoints. The work is done by `stdchk_filestate::driver`; here are its
+//! flags, its words and its exit code, which is the program's own.
+
+use std::ffi::OsString;
+use std::num::NonZeroUsize;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Component, Path, PathBuf, absolute};
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use stdchk_filestate::driver::{Outcome as Ended, Run, Start};
+use stdchk_filestate::store::{Mode, Options};
+
+use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::output;
+
+/// What `run` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Everything below the root is protected: what the program and its children change can be taken back to any checkpoint.
+Checkpoints: at the start and after success; every TIME; on SIGUSR1 to stdchk; when FILE is renamed into place; and when
+the program calls stdchk_checkpoint(). Other signals are passed on to the program.
+
+Modes: write-through  every checkpoint stays; files are as they are after a failure, until `--resume` goes back
+       single         the last checkpoint stays; a program that fails or is killed is rolled back to it at once
+       incremental    every checkpoint stays; a program that fails or is killed is rolled back to the last one at once
+
+Exit code: the program's own; 128 and the signal's number when it was killed; 125 when it could not be started or
+protected: static, setuid, 32-bit and Go programs can't be.
+
+Example:
+  stdchk run --every 10m -- ./simulation input.txt
+  stdchk run --when-renamed restart.dat -- mpirun -np 4 ./simulation
+  stdchk run --resume -- ./simulation --restart restart.dat")]
+pub struct Arguments {
+    /// The directory that is protected, with all below it
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    root: PathBuf,
+    /// Take a checkpoint every TIME: 30s, 10m, 2h
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    every: Option<Duration>,
+    /// What stays, and what happens after a failure [default: write-through]
+    #[arg(long, value_enum)]
+    mode: Option<ModeName>,
+    /// Take a checkpoint whenever this file is renamed into place
+    #[arg(long, value_name = "FILE")]
+    when_renamed: Option<PathBuf>,
+    /// Keep the newest N checkpoints only
+    #[arg(long, value_name = "N")]
+    keep: Option<NonZeroUsize>,
+    /// Make every change restorable after a power loss, not only after a kill; slower
+    #[arg(long)]
+    synced: bool,
+    /// Go back to the last checkpoint, or to INDEX, and go on from there; `auto`: if the last run did not end by itself
+    #[arg(long, value_name = "INDEX", num_args = 0..=1, require_equals = true, default_missing_value = "last")]
+    resume: Option<Resume>,
+    /// Write how the run ended to FILE, as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ModeName {
+    WriteThrough,
+    Single,
+    Incremental,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resume {
+    Last,
+    Auto,
+    Index(u64),
+}
+
+impl std::str::FromStr for Resume {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "last" => Ok(Self::Last),
+            "auto" => Ok(Self::Auto),
+            digits => digits.parse().map(Self::Index).map_err(|_| "neither an index nor `auto`".to_owned()),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    rolled_back_to: Option<u64>,
+    notes: Vec<String>,
+}
+
+/// Runs the command; the program's exit code.
+pub fn run(arguments: Arguments) -> Outcome<ExitCode> {
+    let report = arguments.report.clone();
+    let run = arguments.into_run()?;
+    let ended =
+        run.execute().map_err(|error| CommandError { exit: Exit::NotRun, message: error.to_string() })?;
+    say(&ended);
+    if let Some(path) = report {
+        write_report(&path, &ended)?;
+    }
+    Ok(exit_code(ended.status))
+}
+
+impl Arguments {
+    fn into_run(self) -> Outcome<Run> {
+        let root = self.root.canonicalize().about(self.root.display())?;
+        let is_given =
+            self.mode.is_some() || self.when_renamed.is_some() || self.keep.is_some() || self.synced;
+        let start = match self.resume {
+            Some(Resume::Last | Resume::Index(_)) if is_given => {
+                let cause = "a resumed run keeps the mode and the options that it was begun with";
+                return Err(CommandError::usage("--resume", cause, "leave the others out"));
+            }
+            Some(Resume::Last) => Start::Resume(None),
+            Some(Resume::Index(index)) => Start::Resume(Some(index)),
+            Some(Resume::Auto) => Start::IfUnfinished,
+            None => Start::Fresh,
+        };
+        let trigger = self.when_renamed.map(|file| below(&root, &file)).transpose()?;
+        let mode = match self.mode {
+            None | Some(ModeName::WriteThrough) => Mode::WriteThrough,
+            Some(ModeName::Single) => Mode::Single,
+            Some(ModeName::Incremental) => Mode::Incremental,
+        };
+        let options = Options { mode, synced: self.synced, trigger, keep: self.keep };
+        Ok(Run { root, options, start, every: self.every, command: self.command })
+    }
+}
+
+/// The path of `file` relative to `root`; its directory must be there, it itself need not.
+fn below(root: &Path, file: &Path) -> Outcome<PathBuf> {
+    let shown = file.display();
+    let whole = absolute(file).about(&shown)?;
+    let (Some(directory), Some(Component::Normal(name))) = (whole.parent(), whole.components().next_back())
+    else {
+        return Err(CommandError::usage(
+            shown,
+            "it names no file",
+            "name the file that is renamed into place",
+        ));
+    };
+    let whole = directory.canonicalize().about(directory.display())?.join(name);
+    let relative = whole.strip_prefix(root).map(Path::to_owned);
+    relative.map_err(|_| {
+        let cause = format!("it is not below {}", root.display());
+        CommandError::usage(shown, cause, "name a file in the protected tree, or another --root")
+    })
+}
+
+fn say(ended: &Ended) {
+    for note in &ended.notes {
+        output::note(format_args!("stdchk: {}", output::shown(note)));
+    }
+    if let Some(done) = &ended.rolled_back {
+        output::note(format_args!(
+            "stdchk: the program failed; its files are back at checkpoint {}",
+            done.index
+        ));
+    } else if !ended.status.success() {
+        output::note("stdchk: the program failed; `stdchk run --resume` goes on from the last checkpoint");
+    }
+}
+
+fn write_report(path: &Path, ended: &Ended) -> Outcome {
+    let report = Report {
+        exit_code: ended.status.code(),
+        signal: ended.status.signal(),
+        rolled_back_to: ended.rolled_back.as_ref().map(|done| done.index),
+        notes: ended.notes.clone(),
+    };
+    let text = serde_json::to_vec_pretty(&report)
+        .map_err(|error| CommandError::new(Exit::Other, "report", error, "report this as a defect"))?;
+    std::fs::write(path, text).about(path.display())
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(Exit::NotRun as u8))
+}
+
+/// A time with its unit: `500ms`, `30s`, `10m`, `2h`.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit_s = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("a number and a unit is needed: ms, s, m or h".to_owned()),
+    };
+    let number: f64 = number.parse().map_err(|_| format!("`{number}` is no number"))?;
+    let time = Duration::try_from_secs_f64(number * unit_s).map_err(|error| error.to_string())?;
+    if time.is_zero() { Err("no time at all".to_owned()) } else { Ok(time) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(parse_time("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_time("250ms"), Ok(Duration::from_millis(250)));
+        for wrong in ["", "10", "m", "-1s", "0s", "1d", "1e9h", "1..2s"] {
+            assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_named_relative_to_the_root_and_must_be_below_it() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join("run")).unwrap();
+        assert_eq!(below(&root, &root.join("run/../run/restart")).unwrap(), Path::new("run/restart"));
+        assert!(below(&root, &root.join("absent/restart")).unwrap_err().exit == Exit::NotFound);
+        assert!(below(&root.join("run"), &root.join("restart")).unwrap_err().exit == Exit::Usage);
+    }
+}

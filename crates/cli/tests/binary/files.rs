@@ -1,0 +1,225 @@
+//! `stdchk run` and `stdchk files` on real programs: what is left after kills, how a run ends, and what is refused.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use stdchk_tests::{Outcome, binary, command, outcome, preload_library, wait_until};
+
+/// The binary in `root`, with the preload library that this build made.
+fn stdchk(root: &Path, arguments: &[&str]) -> Command {
+    let mut command = command(arguments);
+    command.current_dir(root).env("STDCHK_PRELOAD", preload_library());
+    command
+}
+
+fn run(root: &Path, arguments: &[&str]) -> Outcome {
+    outcome(stdchk(root, arguments))
+}
+
+/// Runs a shell script under `stdchk run` with these flags.
+fn run_script(root: &Path, flags: &[&str], script: &str) -> Outcome {
+    run(root, &[&["run"], flags, &["--", "sh", "-c", script]].concat())
+}
+
+fn json(root: &Path, arguments: &[&str]) -> Value {
+    let ended = run(root, arguments);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    ended.json()
+}
+
+/// Permissions and contents of every file below `root`, the store left out.
+fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(root).unwrap() {
+        let path = entry.unwrap().path();
+        if path.ends_with(".stdchk-files") {
+            continue;
+        } else if path.is_dir() {
+            found.extend(tree(&path));
+        } else {
+            let bits = path.metadata().unwrap().permissions().mode();
+            found.insert(path.clone(), (bits, std::fs::read(&path).unwrap()));
+        }
+    }
+    found
+}
+
+/// As [`tree`], by paths relative to `root`.
+fn files(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
+    tree(root).into_iter().map(|(path, what)| (path.strip_prefix(root).unwrap().to_owned(), what)).collect()
+}
+
+/// A job of real programs that restarts from its own checkpoint, `state`: it appends, overwrites in place, edits, deletes
+/// and creates again, and keeps a database. `$1` is the step at which the machine goes down.
+const JOB: &str = r#"
+step=$(cat state 2>/dev/null || echo 0)
+[ -e field ] || { head -c 200000 /dev/zero > field; echo none > status; }
+[ -e runs.db ] || sqlite3 runs.db 'create table runs(step integer primary key, text)'
+while [ $step -lt 12 ]; do
+    step=$((step + 1))
+    echo "step $step" >> log
+    python3 -c "
+import sys
+step = int(sys.argv[1])
+with open('trajectory', 'ab') as out: out.write(bytes(range(step)) * 1000)
+with open('field', 'r+b') as field: field.seek(step * 7000); field.write(b'%08d' % step)" $step
+    yes $step | head -c 3000 | dd of=field bs=1000 seek=$((step * 11)) conv=notrunc status=none
+    sed -i "s/.*/step $step/" status
+    rm -f scratch; seq $step 1000 | tee scratch | gzip -n > scratch.gz
+    sqlite3 runs.db "insert into runs values ($step, 'row $step'); delete from runs where step % 4 = 1"
+    if [ $((step % 3)) = 0 ]; then echo $step > state.new; mv state.new state; fi
+    if [ $step = $1 ]; then kill -9 $PPID; kill -9 $$; fi
+done
+echo "done" >> results
+"#;
+
+#[test]
+fn a_job_killed_three_times_and_resumed_leaves_the_files_of_an_uninterrupted_one() {
+    let (whole, broken) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let job = |root: &Path, flags: &[&str], kill_at: &str| {
+        run(root, &[&["run"], flags, &["--", "sh", "-c", JOB, "job", kill_at]].concat())
+    };
+    let plain =
+        Command::new("sh").args(["-c", JOB, "job", "never"]).current_dir(whole.path()).status().unwrap();
+    assert!(plain.success());
+    let killed = job(broken.path(), &["--when-renamed", "state"], "5");
+    assert_eq!(killed.code, -1, "the driver was killed as well: {killed:?}");
+    for kill_at in ["7", "11"] {
+        wait_until("the job is gone", || job_is_gone(broken.path()));
+        assert_eq!(job(broken.path(), &["--resume"], kill_at).code, -1);
+    }
+    wait_until("the job is gone", || job_is_gone(broken.path()));
+    let ended = job(broken.path(), &["--resume=auto"], "never");
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let (expected, left) = (files(whole.path()), files(broken.path()));
+    assert!(left.keys().eq(expected.keys()), "{:?}", left.keys());
+    for (path, what) in &left {
+        assert!(what == &expected[path], "{} differs", path.display());
+    }
+}
+
+/// Whether no process of the run is left: then a restore to the last checkpoint is not refused.
+fn job_is_gone(root: &Path) -> bool {
+    let tried = run(root, &["files", "restore"]);
+    assert!(tried.code == 0 || tried.stderr.contains("still runs"), "{tried:?}");
+    tried.code == 0
+}
+
+#[test]
+fn a_failed_transaction_is_undone_and_the_exit_code_is_the_programs() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("file"), "before\n").unwrap();
+    let before = files(root.path());
+    let ended = run_script(root.path(), &["--mode", "single"], "echo more >> file; echo x > new; exit 7");
+    assert_eq!(ended.code, 7);
+    assert!(ended.stderr.contains("back at checkpoint 0"), "{ended:?}");
+    assert_eq!(files(root.path()), before);
+    let reported = ["--resume", "--report", "report.json"];
+    assert_eq!(run_script(root.path(), &reported, "echo x > new; kill -TERM $$").code, 143);
+    let report = std::fs::read(root.path().join("report.json")).unwrap();
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!((&report["signal"], &report["rolled_back_to"]), (&15.into(), &0.into()));
+}
+
+#[test]
+fn checkpoints_are_listed_compared_and_gone_back_to() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("file"), "before\n").unwrap();
+    let script = "echo one >> file; echo > part.new; mv part.new part; rm file; echo two > other";
+    assert_eq!(run_script(root.path(), &["--when-renamed", "part"], script).code, 0);
+    let log = json(root.path(), &["files", "log", "--json"]);
+    assert_eq!((&log["state"], &log["mode"]), (&"ended".into(), &"write-through".into()));
+    let labels: Vec<&str> =
+        log["checkpoints"].as_array().unwrap().iter().map(|entry| entry["label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["start", "renamed to part", "end"]);
+    assert!(run(root.path(), &["files", "log"]).text().contains("renamed to part"));
+    let diff = json(root.path(), &["files", "diff", "1", "2", "--json"]);
+    let change = |path: &str| {
+        let all = diff["changes"].as_array().unwrap();
+        all.iter().find(|change| change["path"] == path).cloned().unwrap_or_default()
+    };
+    assert_eq!((&change("file")["removed"], &change("other")["created"]), (&true.into(), &true.into()));
+    assert_eq!(change("part"), Value::Null);
+    assert_eq!(json(root.path(), &["files", "restore", "1", "--json"])["index"], 1);
+    assert_eq!(std::fs::read_to_string(root.path().join("file")).unwrap(), "before\none\n");
+    assert!(!root.path().join("other").exists());
+    let missing = run(root.path(), &["files", "restore", "2"]);
+    assert_eq!(missing.code, 4, "{missing:?}");
+    let nothing = run(&root.path().join(".."), &["files", "log"]);
+    assert!(nothing.code == 4 && nothing.stderr.contains("stdchk run"), "{nothing:?}");
+}
+
+#[test]
+fn signals_reach_the_program_and_one_takes_a_checkpoint() {
+    let root = tempfile::tempdir().unwrap();
+    let script = "trap 'exit 9' INT; echo > ready; while :; do sleep 0.02; done";
+    let mut driver = stdchk(root.path(), &["run", "--", "sh", "-c", script]).spawn().unwrap();
+    let send = |signal: &str| {
+        let sent = Command::new("kill").args([signal, &driver.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    };
+    wait_until("the program is ready", || root.path().join("ready").exists());
+    send("-USR1");
+    let log = || run(root.path(), &["files", "log"]).text();
+    wait_until("the checkpoint is taken", || log().contains("signal"));
+    assert!(log().contains("goes on"), "{}", log());
+    let second = run_script(root.path(), &[], "true");
+    assert!(second.code == 125 && second.stderr.contains("another run"), "{second:?}");
+    send("-INT");
+    assert_eq!(driver.wait().unwrap().code(), Some(9));
+}
+
+#[test]
+fn what_cannot_be_protected_is_refused_before_it_starts() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("static.c"), "int main(void) { return 0; }\n").unwrap();
+    let built =
+        Command::new("cc").args(["-static", "-o", "static", "static.c"]).current_dir(root.path()).status();
+    assert!(built.unwrap().success());
+    let refused = |arguments: &[&str], why: &str| {
+        let ended = run(root.path(), arguments);
+        assert!(ended.code == 125 && ended.stderr.contains(why), "{ended:?}");
+    };
+    refused(&["run", "--", "./static"], "statically linked");
+    refused(&["run", "--", "./absent"], "No such file");
+    refused(&["run", "--", "no-such-program"], "PATH");
+    refused(&["run", "--resume", "--", "true"], "no checkpoints");
+    assert!(!root.path().join(".stdchk-files").exists(), "nothing was begun");
+    for wrong in [
+        &["run"] as &[&str],
+        &["run", "--every", "10", "--", "true"],
+        &["run", "--resume", "--synced", "--", "true"],
+    ] {
+        assert_eq!(run(root.path(), wrong).code, 2, "{wrong:?}");
+    }
+}
+
+#[test]
+fn the_library_is_found_beside_the_binary_and_where_an_installation_has_it() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path().canonicalize().unwrap();
+    for directory in ["bin", "lib/stdchk", "work"] {
+        std::fs::create_dir_all(home.join(directory)).unwrap();
+    }
+    let copy = home.join("bin/stdchk");
+    std::fs::copy(binary(), &copy).unwrap();
+    let try_run = || {
+        let mut command = Command::new(&copy);
+        command.args(["run", "--", "true"]).current_dir(home.join("work")).env_remove("STDCHK_PRELOAD");
+        outcome({
+            command.stdin(Stdio::null());
+            command
+        })
+    };
+    let missing = try_run();
+    assert!(missing.code == 125 && missing.stderr.contains("libstdchk_preload.so"), "{missing:?}");
+    let installed = home.join("lib/stdchk/libstdchk_preload.so");
+    std::fs::copy(preload_library(), &installed).unwrap();
+    assert_eq!(try_run().code, 0);
+    std::fs::rename(&installed, home.join("bin/libstdchk_preload.so")).unwrap();
+    assert_eq!(try_run().code, 0);
+}
