@@ -7,6 +7,7 @@
 use stdchk_formats::{ByteOrder, DataType};
 
 use crate::codec::{Lane, Shape, Side, Step, encode, records_apply};
+use crate::key::KeyRule;
 
 /// What to win: time or space.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,8 +21,6 @@ pub enum Mode {
     Smallest,
     /// The least time until the set is safe behind a sink of this many bytes per second and core.
     Auto(f64),
-    /// One chain for everything, after swapping big-endian numbers where `typed`.
-    Fixed(Vec<Step>),
     /// The paper's choices: FPC for doubles, fpzip's predictor for floats, LZ for the rest, gzip as second pass.
     Paper,
 }
@@ -32,7 +31,7 @@ impl Mode {
         match self {
             Self::Fastest => 100e6,
             Self::Auto(speed) => speed.max(1.0),
-            Self::Default | Self::Fixed(_) | Self::Paper => 60e6,
+            Self::Default | Self::Paper => 60e6,
             Self::Smallest => 0.0,
         }
     }
@@ -53,6 +52,13 @@ impl Mode {
             Self::Fastest => 16 << 10,
             _ => 32 << 10,
         }
+    }
+
+    /// The keys that suit the mode: the smallest one codes all variables of a type together, since its coder sees one in
+    /// the other.
+    #[must_use]
+    pub fn keys(&self) -> KeyRule {
+        if *self == Self::Smallest { KeyRule::Type } else { KeyRule::default() }
     }
 
     /// Largest block, in bytes: wider ones show more of the set to the coder, narrower ones are read sooner.
@@ -109,9 +115,8 @@ pub(crate) struct Sample<'block> {
 }
 
 /// The chain for a block; the empty chain stores it.
-pub(crate) fn choose(mode: &Mode, block: &Sample<'_>, remembered: Option<&[Step]>) -> Vec<Step> {
-    let mut candidates = candidates(mode, block);
-    candidates.extend(remembered.map(<[Step]>::to_vec));
+pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Vec<Step> {
+    let candidates = candidates(mode, block);
     if let [only] = candidates.as_slice() {
         return only.clone();
     }
@@ -235,7 +240,6 @@ fn slab_at(
 
 fn candidates(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
     match mode {
-        Mode::Fixed(steps) => return vec![steps.clone()],
         Mode::Paper => return vec![papers_choice(block.data_type)],
         // A sample would cut the records, so what their lengths say is believed.
         Mode::Default | Mode::Auto(_) if has_ragged_records(block) => {

@@ -7,5 +7,6 @@ mod document;
 mod lifecycle;
 mod memory;
 mod mistakes;
+mod pack;
 mod sets;
 mod transfer;
