@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use stdchk_formats::{Source, parse};
 
-use crate::choose::{Mode, Sample, choose};
+use crate::choose::{Choice, Mode, Sample, choose};
 use crate::codec::{CodecError, Side, Step, decode, encode};
 use crate::container::{BlockRecord, Files, hash};
 use crate::error::{AggregateError, Result};
@@ -191,20 +191,24 @@ fn code(block: RawBlock, options: &Packing<'_>) -> Result<CodedBlock> {
         base.clear();
     }
     let sample = Sample { raw: &raw, data_type, shapes: &record.shapes, base: &base };
-    record.steps = choose(&options.mode, &sample);
-    record.raw_hash = hash(&raw);
-    let payload = encoded(&mut record, raw, &base)?;
+    let Choice { steps, coded } = choose(&options.mode, &sample);
+    (record.steps, record.raw_hash) = (steps, hash(&raw));
+    let payload = payload(&mut record, raw, coded, &base)?;
     Ok(CodedBlock { record, payload })
 }
 
-/// The block's bytes coded by its chain, which is undone to see that it can be; what doesn't shrink is stored.
-fn encoded(record: &mut BlockRecord, raw: Vec<u8>, base: &[u8]) -> Result<Vec<u8>> {
+/// The block's bytes coded by its chain (`coded`, if that was done before), which is undone to see that it can be; what
+/// doesn't shrink is stored.
+fn payload(record: &mut BlockRecord, raw: Vec<u8>, coded: Option<Vec<u8>>, base: &[u8]) -> Result<Vec<u8>> {
     if !record.steps.iter().any(Step::needs_shapes) {
         record.shapes.clear();
     }
     let side = Side { shapes: &record.shapes, base };
     let failed = |source| AggregateError::Codec { number: record.number, key: record.key.clone(), source };
-    let mut payload = encode(&record.steps, &raw, side).map_err(failed)?;
+    let mut payload = match coded {
+        Some(coded) => coded,
+        None => encode(&record.steps, &raw, side).map_err(failed)?,
+    };
     if payload.len() < raw.len() {
         if decode(&record.steps, &payload, raw.len(), side).map_err(failed)? != raw {
             return Err(failed(CodecError::damaged("chain", "it does not give back what it was given")));

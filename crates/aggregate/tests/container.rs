@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
+use stdchk_aggregate::container::{HEADER_LENGTH, Header, MAGIC, SectionKind};
 use stdchk_aggregate::{
     AggregateError, BaseSet, Container, Input, KeyRule, MergeScheme, Mode, Packed, Packing, PlanOptions,
     Unpacking, inputs_of, pack,
@@ -106,7 +107,7 @@ fn every_merge_scheme_and_key_rule_gives_every_byte_back() {
         MergeScheme::AwareBlock(1000),
     ];
     for scheme in schemes {
-        for keys in [KeyRule::Exact, KeyRule::Numbers, KeyRule::Leaf] {
+        for keys in [KeyRule::Type, KeyRule::Numbers, KeyRule::pattern(".*").unwrap()] {
             let plan = PlanOptions { scheme, keys, group_size: 5, variable_min: 8 };
             pack_folder(set.path(), &container, &Packing { plan, ..Packing::default() });
             assert!(unpacked(&Container::open(&container).unwrap(), 3) == files, "{scheme:?}");
@@ -254,7 +255,7 @@ fn a_damaged_container_gives_back_every_intact_file_and_never_a_wrong_one() {
     let good = fs::read(&path).unwrap();
     let damaged = out.path().join("damaged");
     let (mut some, mut all, mut rounds) = (0, 0, 0);
-    for position in (0..good.len()).step_by(good.len() / 300) {
+    for position in (0..good.len()).step_by(good.len() / 100) {
         let mut bytes = good.clone();
         bytes[position] ^= 0x41;
         fs::write(&damaged, &bytes).unwrap();
@@ -285,7 +286,7 @@ fn a_cut_container_gives_back_what_lies_before_the_cut() {
 }
 
 #[test]
-fn thousands_of_damaged_containers_never_give_a_wrong_byte() {
+fn containers_damaged_anywhere_never_give_a_wrong_byte() {
     let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/fixtures");
     for name in ["old.h5", "classic.nc", "model.safetensors", "part.restart"] {
@@ -295,7 +296,7 @@ fn thousands_of_damaged_containers_never_give_a_wrong_byte() {
     let path = out.path().join("set");
     pack_folder(set.path(), &path, &Packing::default());
     let good = fs::read(&path).unwrap();
-    let random = noise(4 * 3000, 77);
+    let random = noise(4 * 1000, 77);
     for choice in random.chunks_exact(4) {
         let mut bytes = good.clone();
         let position = (usize::from(choice[0]) << 8 | usize::from(choice[1])) * good.len() / 65_536;
@@ -391,6 +392,24 @@ fn links_in_a_folder_are_left_out_and_told() {
     std::os::unix::fs::symlink("x", set.path().join("link")).unwrap();
     let inputs = inputs_of(&[set.path().to_owned()]).unwrap();
     assert_eq!((inputs.files.len(), inputs.left_out), (1, vec![set.path().join("link")]));
+}
+
+#[test]
+fn headers_that_all_claim_the_rest_of_the_file_do_not_keep_a_reader_for_ever() {
+    const COUNT: u64 = 100_000;
+    let mut bytes = MAGIC.to_vec();
+    for left in (0..COUNT).rev() {
+        let record_length = left * HEADER_LENGTH as u64;
+        let (kind, payload_length) = (SectionKind::Block, 0);
+        let (record_hash, payload_hash) = ([1; 16], [0; 16]);
+        bytes.extend(Header { kind, record_length, payload_length, record_hash, payload_hash }.to_bytes());
+    }
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("hostile");
+    fs::write(&path, bytes).unwrap();
+    // Hashing all that is claimed would take minutes; what is done instead takes a second or two.
+    let opened = Container::open(&path);
+    assert!(matches!(opened.err(), Some(AggregateError::NoContainer { .. })));
 }
 
 #[test]

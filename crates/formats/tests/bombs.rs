@@ -7,8 +7,8 @@
 #![expect(unsafe_code, reason = "an allocator is unsafe to implement")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stdchk_formats::{Reason, parse};
 
@@ -16,8 +16,12 @@ struct Counting;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// Tests that count allocations run one after the other.
-static ALONE: Mutex<()> = Mutex::new(());
+
+/// Held by the test that runs, since all count alike.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 // SAFETY: every call is passed on to the system's allocator as it is.
 unsafe impl GlobalAlloc for Counting {
@@ -39,8 +43,8 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Parses `file`; why it has no variables, and the most bytes that were held meanwhile.
+#[expect(clippy::ptr_arg, reason = "a source has a size, which a slice as a trait object has not")]
 fn parsed(file: &Vec<u8>) -> (Option<Reason>, usize) {
-    let _alone = ALONE.lock();
     let before = HELD.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     let reason = parse(file).reason;
@@ -76,6 +80,7 @@ fn text(content: &str) -> Vec<u8> {
 
 #[test]
 fn a_long_key_that_thousands_of_entries_share_is_not_copied_for_each() {
+    let _alone = alone();
     let mut pickle = b"\x80\x02".to_vec();
     pickle.extend(text(&"k".repeat(1 << 20)));
     pickle.extend(b"q\x000}");
@@ -92,6 +97,7 @@ fn a_long_key_that_thousands_of_entries_share_is_not_copied_for_each() {
 
 #[test]
 fn a_pickle_without_end_is_given_up() {
+    let _alone = alone();
     let file = archive("model/data.pkl", &vec![b'N'; 32 << 20]);
     let (reason, peak) = parsed(&file);
     assert!(matches!(reason, Some(Reason::Invalid { what: "pickle", .. })), "{reason:?}");
@@ -100,6 +106,7 @@ fn a_pickle_without_end_is_given_up() {
 
 #[test]
 fn records_without_number_are_given_up() {
+    let _alone = alone();
     // Two record variables of one byte each, in so many records that their ranges would take gigabytes.
     let file_bytes: u32 = 160 << 20;
     let mut file = b"CDF\x01".to_vec();

@@ -9,7 +9,7 @@ use stdchk_formats::{DataType, Extent};
 
 use crate::container::{BlockRecord, Place};
 use crate::error::{AggregateError, Result};
-use crate::limits::RANGES_PER_BLOCK;
+use crate::limits::{RANGES_MAX, RANGES_PER_BLOCK};
 use crate::plan::{Group, Plan, Planned, cut, part_of_extents};
 use crate::source::Member as SetFile;
 use crate::unpack::BaseSet;
@@ -40,13 +40,24 @@ pub(super) struct Assembler<'a> {
     base: Option<&'a BaseSet>,
     seen: HashMap<[u8; 32], (u64, u32)>,
     next_number: u64,
+    /// Ranges of files in all blocks so far.
+    ranges: usize,
     /// Bytes of members that were only referred to.
     pub(super) repeated_bytes: u64,
 }
 
 impl<'a> Assembler<'a> {
     pub(super) fn new(files: &'a [SetFile], plan: Plan, block_bytes: u64, base: Option<&'a BaseSet>) -> Self {
-        Self { files, plan, block_bytes, base, seen: HashMap::new(), next_number: 0, repeated_bytes: 0 }
+        Self {
+            files,
+            plan,
+            block_bytes,
+            base,
+            seen: HashMap::new(),
+            next_number: 0,
+            ranges: 0,
+            repeated_bytes: 0,
+        }
     }
 
     /// Hands every block to `take`, until it or the watch wants no more.
@@ -104,10 +115,15 @@ impl<'a> Assembler<'a> {
             member.base_file = self.append_base(member.file, &member.place, start, &mut block.base)?;
             block.record.shapes.push(shape);
         }
-        block.ranges += match &member.place {
+        let ranges = match &member.place {
             Place::Extents(extents) => extents.len(),
             Place::Rest(_) => 1,
         };
+        (block.ranges, self.ranges) = (block.ranges + ranges, self.ranges + ranges);
+        if self.ranges > RANGES_MAX {
+            let detail = "the set has more variables and chunks than one container holds: pack it in parts";
+            return Err(AggregateError::Invalid(detail.to_owned()));
+        }
         block.record.raw_length = block.raw.len() as u64;
         block.record.members.push(member);
         Ok(())

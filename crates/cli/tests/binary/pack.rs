@@ -84,12 +84,18 @@ fn a_set_comes_back_at_every_level_and_is_smaller() {
     for level in ["fastest", "default", "smallest", "auto", "paper"] {
         let packed = place.json(&["pack", "set", "-o", "x.pack", "--level", level, "--json"]);
         assert_eq!((packed["files"].as_u64(), packed["level"].as_str()), (Some(6), Some(level)));
-        assert_eq!(packed["stored_bytes"].as_u64().unwrap(), fs::metadata(place.path("x.pack")).unwrap().len());
+        assert_eq!(
+            packed["stored_bytes"].as_u64().unwrap(),
+            fs::metadata(place.path("x.pack")).unwrap().len()
+        );
         assert!(packed["ratio"].as_f64().unwrap() > 1.0, "{packed}");
         let unpacked = place.json(&["unpack", "x.pack", "-o", level, "--json"]);
         assert_eq!((&unpacked["files"], &unpacked["bytes"]), (&packed["files"], &packed["bytes"]));
         for name in ["field.0.npy", "field.3.npy", "below/noise", "empty"] {
-            assert!(same(&place.path(&format!("set/{name}")), &place.path(&format!("{level}/{name}"))), "{name}");
+            assert!(
+                same(&place.path(&format!("set/{name}")), &place.path(&format!("{level}/{name}"))),
+                "{name}"
+            );
         }
     }
 }
@@ -148,7 +154,10 @@ fn of_a_damaged_container_every_intact_file_comes_back_and_the_others_are_named(
     place.file("x.pack", &bytes);
     let ended = place.fails(&["unpack", "x.pack", "-o", "back", "--json"], 3, "b");
     assert_eq!((&ended.json()["damaged"], &ended.json()["files"]), (&serde_json::json!(["b"]), &2.into()));
-    assert!(same(&place.path("set/a"), &place.path("back/a")) && same(&place.path("set/c"), &place.path("back/c")));
+    assert!(
+        same(&place.path("set/a"), &place.path("back/a"))
+            && same(&place.path("set/c"), &place.path("back/c"))
+    );
     assert_eq!(fs::read_dir(place.path("back")).unwrap().count(), 2);
     place.fails(&["unpack", "x.pack", "-o", "back", "b"], 7, "b");
     place.file("x.pack", b"something else, and long enough to be looked at for a trailer");
