@@ -109,7 +109,9 @@ fn single_files_and_variables_come_out_and_a_list_shows_them() {
     assert_eq!(fs::read_dir(place.path("one")).unwrap().count(), 1);
     assert!(same(&place.path("set/field.2.npy"), &place.path("one/field.2.npy")));
     place.ok(&["unpack", "x.pack", "-o", "v", "field.2.npy", "--variable", "array"]);
-    assert!(same(&place.path("set/field.2.npy"), &place.path("v/field.2.npy/array.npy")));
+    let array = fs::read(place.path("v/field.2.npy/array.npy")).unwrap();
+    // The same numbers behind a header of our own.
+    assert!(array[128..] == fs::read(place.path("set/field.2.npy")).unwrap()[128..]);
     let listed = place.json(&["pack", "--list", "x.pack", "--json"]);
     assert_eq!(listed[2]["name"], "field.2.npy");
     assert_eq!((&listed[2]["format"], &listed[2]["variables"][0]["type"]), (&"npy".into(), &"F64LE".into()));
