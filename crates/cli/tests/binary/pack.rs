@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use stdchk_tests::{Outcome, binary, command, outcome, random_bytes, wait_until};
 use tempfile::TempDir;
-
-use crate::harness::{Outcome, command, outcome, random_bytes, wait_until};
 
 /// A folder in which commands run.
 struct Place(TempDir);
@@ -189,7 +188,7 @@ fn what_cannot_be_packed_is_told_and_leaves_nothing() {
 fn a_disk_that_is_full_ends_it_and_leaves_nothing() {
     let place = Place::new();
     place.file("set/x", &random_bytes(8 << 20, 5));
-    let stdchk = env!("CARGO_BIN_EXE_stdchk");
+    let stdchk = binary().display().to_string();
     // A limit on the length of files fails a write in the middle as a full disk does.
     let limited = |arguments: &str| {
         let mut shell = Command::new("bash");
