@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use stdchk_aggregate::{Container, KeyRule, Mode, Packing, PlanOptions, inputs_of, pack};
+use stdchk_aggregate::{Container, Mode, Packing, PlanOptions, Unpacking, inputs_of, pack};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -79,7 +79,7 @@ fn speed(raw: usize, started: Instant) -> f64 {
 /// General compressors over the concatenation of all files.
 fn general(set: &Path, dense: bool) -> Outcome<Vec<Row>> {
     let mut raw = Vec::new();
-    for input in inputs_of(&[set.to_owned()])? {
+    for input in inputs_of(&[set.to_owned()])?.files {
         raw.extend(fs::read(input.path)?);
     }
     let mut rows = vec![gzip(set, &raw)?];
@@ -126,18 +126,17 @@ fn ours(set: &Path, scratch: &Path, dense: bool) -> Outcome<Vec<Row>> {
     if dense {
         modes.push(("smallest", Mode::Smallest));
     }
-    let inputs = inputs_of(&[set.to_owned()])?;
+    let inputs = inputs_of(&[set.to_owned()])?.files;
     let (container, folder) = (scratch.join("container"), scratch.join("back"));
     let mut rows = Vec::new();
     for (name, mode) in modes {
-        let keys = if mode == Mode::Smallest { KeyRule::Type } else { KeyRule::default() };
-        let plan = PlanOptions { keys, ..PlanOptions::default() };
+        let plan = PlanOptions { keys: mode.keys(), ..PlanOptions::default() };
         let started = Instant::now();
         let packed = pack(&inputs, &container, &Packing { mode, plan, threads: 1, ..Packing::default() })?;
         let raw = usize::try_from(packed.raw_bytes)?;
         let pack_speed = speed(raw, started);
         let started = Instant::now();
-        Container::open(&container)?.unpack(&folder, 0, 1)?;
+        Container::open(&container)?.unpack(&folder, &Unpacking { threads: 1, ..Unpacking::default() })?;
         let unpack_speed = speed(raw, started);
         let (set, method, stored) =
             (name_of(set), format!("pack, {name}"), usize::try_from(packed.stored_bytes)?);

@@ -7,6 +7,7 @@
 use stdchk_formats::{ByteOrder, DataType};
 
 use crate::codec::{Lane, Shape, Side, Step, encode, records_apply};
+use crate::key::KeyRule;
 
 /// What to win: time or space.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,8 +21,6 @@ pub enum Mode {
     Smallest,
     /// The least time until the set is safe behind a sink of this many bytes per second and core.
     Auto(f64),
-    /// One chain for everything, after swapping big-endian numbers where `typed`.
-    Fixed(Vec<Step>),
     /// The paper's choices: FPC for doubles, fpzip's predictor for floats, LZ for the rest, gzip as second pass.
     Paper,
 }
@@ -32,7 +31,7 @@ impl Mode {
         match self {
             Self::Fastest => 100e6,
             Self::Auto(speed) => speed.max(1.0),
-            Self::Default | Self::Fixed(_) | Self::Paper => 60e6,
+            Self::Default | Self::Paper => 60e6,
             Self::Smallest => 0.0,
         }
     }
@@ -46,13 +45,22 @@ impl Mode {
         }
     }
 
-    /// Bytes of a block that are tried; all of it where time is no object.
+    /// Bytes of a block that are tried; all of it where time is no object. A dozen chains are tried, so that a quarter of
+    /// a small block already costs more than coding it.
     fn sample_bytes(&self, block: usize) -> usize {
+        let share = (block / 4).max(8 << 10);
         match self {
             Self::Smallest => block,
-            Self::Fastest => 16 << 10,
-            _ => 32 << 10,
+            Self::Fastest => share.min(16 << 10),
+            _ => share.min(32 << 10),
         }
+    }
+
+    /// The keys that suit the mode: the smallest one codes all variables of a type together, since its coder sees one in
+    /// the other.
+    #[must_use]
+    pub fn keys(&self) -> KeyRule {
+        if *self == Self::Smallest { KeyRule::Type } else { KeyRule::default() }
     }
 
     /// Largest block, in bytes: wider ones show more of the set to the coder, narrower ones are read sooner.
@@ -108,35 +116,54 @@ pub(crate) struct Sample<'block> {
     pub(crate) base: &'block [u8],
 }
 
+/// A chain, and what it makes of the block where that was found out on the way.
+pub(crate) struct Choice {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) coded: Option<Vec<u8>>,
+}
+
+/// A chain that was tried on a part of a block.
+struct Trial {
+    steps: Vec<Step>,
+    coded: Vec<u8>,
+    cost: f64,
+}
+
 /// The chain for a block; the empty chain stores it.
-pub(crate) fn choose(mode: &Mode, block: &Sample<'_>, remembered: Option<&[Step]>) -> Vec<Step> {
-    let mut candidates = candidates(mode, block);
-    candidates.extend(remembered.map(<[Step]>::to_vec));
+pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
+    let candidates = candidates(mode, block);
     if let [only] = candidates.as_slice() {
-        return only.clone();
+        return Choice { steps: only.clone(), coded: None };
     }
     let part = reduced(block, mode.sample_bytes(block.raw.len()));
-    let side = Side { shapes: &part.shapes, base: &part.base };
-    let raw_time = |steps: &[Step]| part.raw.len() as f64 * chain_time(steps) * 1e-9;
-    let cost = |steps: &[Step]| {
-        let stored = encode(steps, &part.raw, side).map_or(f64::INFINITY, |stored| stored.len() as f64);
-        match mode.sink_speed() {
-            0.0 => stored,
-            speed => stored / speed + raw_time(steps),
-        }
+    let Some(best) = best_of(mode, candidates, &part) else {
+        return Choice { steps: Vec::new(), coded: None };
     };
-    let allowed = candidates.into_iter().filter(|steps| chain_time(steps) <= mode.time_max());
-    let costed = allowed.map(|steps| (cost(&steps), steps));
-    let best =
-        costed.min_by(|(one, _), (other, _)| one.total_cmp(other)).map_or_else(Vec::new, |(_, steps)| steps);
-    let sampled = encode(&best, &part.raw, side).map_or(part.raw.len(), |stored| stored.len());
-    let ratio = part.raw.len() as f64 / sampled.max(1) as f64;
+    let ratio = part.raw.len() as f64 / best.coded.len().max(1) as f64;
     let patient = matches!(mode, Mode::Default | Mode::Auto(_)) && ratio < REPEATS_RATIO_MAX;
     if patient && repeated_share(block.raw) > REPEATS_MIN {
-        let stored =
-            encode(&REPEATS_CHAIN, block.raw, Side::default()).map_or(usize::MAX, |stored| stored.len());
-        if (stored as f64) < block.raw.len() as f64 / ratio {
-            return REPEATS_CHAIN.to_vec();
+        let coded = encode(&REPEATS_CHAIN, block.raw, Side::default()).unwrap_or_default();
+        let smaller = (coded.len() as f64) < block.raw.len() as f64 / ratio;
+        if smaller && !coded.is_empty() {
+            return Choice { steps: REPEATS_CHAIN.to_vec(), coded: Some(coded) };
+        }
+    }
+    let whole = part.raw.len() == block.raw.len();
+    Choice { steps: best.steps, coded: whole.then_some(best.coded) }
+}
+
+/// The candidate that costs least on a part of the block, among those that the mode has time for.
+fn best_of(mode: &Mode, candidates: Vec<Vec<Step>>, part: &Reduced) -> Option<Trial> {
+    let side = Side { shapes: &part.shapes, base: &part.base };
+    let mut best: Option<Trial> = None;
+    for steps in candidates.into_iter().filter(|steps| chain_time(steps) <= mode.time_max()) {
+        let Ok(coded) = encode(&steps, &part.raw, side) else { continue };
+        let cost = match mode.sink_speed() {
+            0.0 => coded.len() as f64,
+            speed => coded.len() as f64 / speed + part.raw.len() as f64 * chain_time(&steps) * 1e-9,
+        };
+        if best.as_ref().is_none_or(|best| cost < best.cost) {
+            best = Some(Trial { steps, coded, cost });
         }
     }
     best
@@ -235,7 +262,6 @@ fn slab_at(
 
 fn candidates(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
     match mode {
-        Mode::Fixed(steps) => return vec![steps.clone()],
         Mode::Paper => return vec![papers_choice(block.data_type)],
         // A sample would cut the records, so what their lengths say is believed.
         Mode::Default | Mode::Auto(_) if has_ragged_records(block) => {
@@ -299,6 +325,7 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
             vec![Step::Pco(lane, 12)],
             vec![Step::Lorenzo(lane), Step::Pco(distances(lane), 12)],
             vec![Step::Shuffle(size), Step::Zstd(19)],
+            vec![Step::BitShuffle(size), Step::Zstd(19)],
             vec![Step::Zstd(19)],
         ],
         _ => vec![

@@ -47,13 +47,22 @@ pub enum AggregateError {
         source: CodecError,
     },
     /// The container has no such file or variable.
-    #[error("the container holds no {what} '{name}'; `list` shows what it holds")]
+    #[error("the container holds no {what} '{name}'")]
     NotFound {
         /// File or variable.
         what: &'static str,
         /// The name that was asked for.
         name: String,
     },
+    /// A file is no longer what it was when packing began.
+    #[error("{path} changed while it was packed", path = .path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Whoever watches the operation ended it.
+    #[error("stopped before the end")]
+    Stopped,
     /// The request itself can't be met.
     #[error("{0}")]
     Invalid(String),
@@ -62,6 +71,10 @@ pub enum AggregateError {
     SomeDamaged {
         /// Their names.
         files: Vec<String>,
+        /// How many were given back.
+        intact: u64,
+        /// Their bytes.
+        bytes: u64,
     },
     /// The container was coded against another set, which is needed to read it.
     #[error("the container needs its base set {base}: give it with --base")]

@@ -11,16 +11,13 @@ use crate::error::{AggregateError, Result};
 /// How names are compared.
 #[derive(Clone, Debug, Default)]
 pub enum KeyRule {
-    /// Group and name, digit for digit.
-    Exact,
     /// Group and name with every run of digits read as `#`.
     #[default]
     Numbers,
-    /// The name alone, with every run of digits read as `#`.
-    Leaf,
     /// Nothing but type and class: all variables of a rank next to each other, for coders that see one in the other.
     Type,
-    /// What the pattern's groups match in `group/name`, joined; names that it doesn't match are compared exactly.
+    /// What the pattern's groups match in `group/name`, joined, or all that it matches when it has none; names that it
+    /// doesn't match are compared exactly.
     Pattern(Regex),
 }
 
@@ -43,9 +40,7 @@ impl KeyRule {
 
     fn name(&self, variable: &Variable) -> String {
         match self {
-            Self::Exact => variable.path(),
             Self::Numbers => without_numbers(&variable.path()),
-            Self::Leaf => without_numbers(&variable.name),
             Self::Type => String::new(),
             Self::Pattern(pattern) => captured(pattern, &variable.path()).unwrap_or_else(|| variable.path()),
         }
@@ -95,7 +90,8 @@ mod tests {
 
     #[test]
     fn the_papers_example_has_the_papers_key() {
-        let key = KeyRule::Exact.key(&variable("ToyGrp", "Temperature", ByteOrder::Little));
+        let exact = KeyRule::pattern(".*").unwrap();
+        let key = exact.key(&variable("ToyGrp", "Temperature", ByteOrder::Little));
         assert_eq!(key, "ToyGrp/Temperature_F32LE_Array1D");
     }
 
@@ -109,7 +105,7 @@ mod tests {
 
     #[test]
     fn byte_order_separates_variables() {
-        let key = |order| KeyRule::Leaf.key(&variable("a", "b", order));
+        let key = |order| KeyRule::Numbers.key(&variable("a", "b", order));
         assert_ne!(key(ByteOrder::Little), key(ByteOrder::Big));
     }
 

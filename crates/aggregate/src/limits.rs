@@ -1,21 +1,34 @@
 //! Every limit of this crate, with its unit and reason.
 //!
 //! Relies on nothing. The idea: one table of numbers, so that what bounds memory and hostile input is seen at a glance.
+//! What a reader refuses, a writer never makes.
 
 /// Smallest budget that is accepted, in bytes: below it blocks become too small to compress.
 pub const BUDGET_MIN: u64 = 16 << 20;
 /// Budget when none is given, in bytes.
 pub const BUDGET_DEFAULT: u64 = 256 << 20;
 /// Buffers of a block's size that one block may need at once while it is coded or decoded: raw bytes, the bytes of its
-/// base, two steps of its chain, and what a compressor keeps.
-pub const BUFFERS_PER_BLOCK: u64 = 6;
+/// base, two steps of its chain, what a compressor keeps, and the coded bytes that wait to be written.
+pub const BUFFERS_PER_BLOCK: u64 = 7;
 /// Smallest block, in bytes: below it headers and lost context cost more than 1 %.
 pub const BLOCK_MIN: u64 = 128 << 10;
-/// Largest block that a reader accepts, in bytes.
-pub const BLOCK_MAX: u64 = 1 << 30;
-/// Longest record or table of a container that a reader accepts, in bytes.
-pub const RECORD_MAX: u64 = 1 << 30;
+/// Largest block, in bytes: twice what the smallest mode makes.
+pub const BLOCK_MAX: u64 = 64 << 20;
+/// Steps of a chain: twice what any mode takes.
+pub const STEPS_MAX: usize = 8;
+/// Longest record of a section, in bytes.
+pub const RECORD_MAX: u64 = 64 << 20;
+/// Ranges of files in one block, after which the next one begins: some mebibytes of its record.
+pub const RANGES_PER_BLOCK: usize = 1 << 20;
+/// Ranges of files in all blocks together: where each byte is stands in memory while a container is read, at about
+/// 100 bytes a range.
+pub const RANGES_MAX: usize = 16 << 20;
 /// Smallest variable that is grouped, in bytes (mcrEngine, section VII: 100); smaller ones stay in the residue.
 pub const VARIABLE_MIN: u64 = 100;
 /// Files of a set: every file has a name in the container's first section, which is held in memory.
-pub const FILES_MAX: usize = 4 << 20;
+pub const FILES_MAX: usize = 1 << 19;
+/// Files that are open at once; with more, each is opened for every read or write, since systems allow about a thousand.
+pub const OPEN_MAX: usize = 256;
+/// Elements of an extracted variable, in bytes, for every byte of it that is stored: chunks that were never written read
+/// as zeros, and a hostile shape may claim any number of them.
+pub const EXTRACT_RATIO_MAX: u64 = 1 << 10;

@@ -1,8 +1,9 @@
 //! Packing: a set of files becomes one container, streaming and in parallel.
 //!
 //! Relies on [`crate::plan`], [`crate::choose`] and [`crate::container`]. The idea: one thread reads members and drops
-//! the ones seen before, workers choose and run chains, one thread writes blocks in order; at most a fixed number of
-//! blocks is in flight, which is what keeps the memory budget.
+//! the ones seen before, workers choose and run chains and undo them again to see that they can be undone, one thread
+//! writes blocks in order. A block needs one of a fixed number of tickets from when it is read until it is written, which
+//! is what keeps the memory budget.
 
 mod assemble;
 mod write;
@@ -10,24 +11,26 @@ mod write;
 use std::collections::HashMap;
 use std::num::NonZero;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 
-use stdchk_formats::{Parsed, parse};
+use stdchk_formats::{Source, parse};
 
-use crate::choose::{Mode, Sample, choose};
-use crate::codec::{Side, Step, encode};
-use crate::container::{BlockRecord, FileEntry, Files, hash};
+use crate::choose::{Choice, Mode, Sample, choose};
+use crate::codec::{CodecError, Side, Step, decode, encode};
+use crate::container::{BlockRecord, Files, hash};
 use crate::error::{AggregateError, Result};
-use crate::limits::{BLOCK_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, FILES_MAX};
-use crate::plan::{PlanOptions, PlannedFile, plan};
-use crate::source::{Input, Opened};
+use crate::limits::{BLOCK_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, FILES_MAX, OPEN_MAX};
+use crate::plan::{Plan, PlanOptions, PlannedFile, plan};
+use crate::source::{Input, Member};
 use crate::unpack::BaseSet;
 use assemble::{Assembler, RawBlock};
 use write::Writer;
 
+/// Told how many more bytes of files are done; answers whether to go on.
+pub type Watch<'a> = &'a (dyn Fn(u64) -> bool + Sync);
+
 /// How to pack.
-#[derive(Default)]
 pub struct Packing<'a> {
     /// Time or space.
     pub mode: Mode,
@@ -39,8 +42,15 @@ pub struct Packing<'a> {
     pub threads: usize,
     /// A set against which variables may be coded; it is needed to unpack.
     pub base: Option<&'a BaseSet>,
-    /// Chains that served the last set, by key: tried along with the others.
-    pub remembered: HashMap<String, Vec<Step>>,
+    /// Whoever wants to know how far it is.
+    pub watch: Watch<'a>,
+}
+
+impl Default for Packing<'_> {
+    fn default() -> Self {
+        let (mode, plan) = (Mode::default(), PlanOptions::default());
+        Self { mode, plan, budget: 0, threads: 0, base: None, watch: &|_| true }
+    }
 }
 
 /// What packing did.
@@ -56,21 +66,19 @@ pub struct Packed {
     pub repeated_bytes: u64,
     /// Blocks written.
     pub blocks: u64,
-    /// The chain of every key, to be remembered for the next set.
-    pub chains: HashMap<String, Vec<Step>>,
 }
 
 /// Memory and threads, settled.
-pub(crate) struct Resources {
-    pub(crate) threads: usize,
-    pub(crate) block_bytes: u64,
+struct Resources {
+    threads: usize,
+    block_bytes: u64,
     /// The whole set may be held in memory besides the blocks in flight.
-    pub(crate) load: bool,
+    load: bool,
 }
 
 impl Resources {
     /// Divides a budget between the blocks in flight; every thread has one, and one is read ahead.
-    pub(crate) fn settle(budget: u64, threads: usize, set_bytes: u64, block_bytes: u64) -> Self {
+    fn settle(budget: u64, threads: usize, set_bytes: u64, block_bytes: u64) -> Self {
         let budget = if budget == 0 { BUDGET_DEFAULT } else { budget.max(BUDGET_MIN) };
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads = if threads == 0 { cores } else { threads };
@@ -80,6 +88,11 @@ impl Resources {
         let share = for_blocks / (in_flight * BUFFERS_PER_BLOCK);
         Self { threads, block_bytes: block_bytes.min(share).max(BLOCK_MIN), load }
     }
+
+    /// Blocks that may be between being read and being written: those in flight, and as many coded ones that wait.
+    fn tickets(&self) -> usize {
+        2 * (self.threads + 1)
+    }
 }
 
 /// A coded block on its way to the writer.
@@ -88,70 +101,69 @@ struct CodedBlock {
     payload: Vec<u8>,
 }
 
-/// Packs a set into `output`, which appears only when it is complete.
+/// Packs a set into `output`, which appears only when it is complete and was read back.
 ///
 /// # Errors
-/// When a file can't be read or the container can't be written; nothing is left behind then.
+/// When a file can't be read or changes meanwhile, the container can't be written, or the watch ends it; nothing is left
+/// behind then.
 pub fn pack(inputs: &[Input], output: &Path, options: &Packing<'_>) -> Result<Packed> {
     if inputs.is_empty() || inputs.len() > FILES_MAX {
-        return Err(AggregateError::Invalid(format!("a set of {} files can't be packed", inputs.len())));
+        let detail = format!("a set of {} files can't be packed, only 1 to {FILES_MAX}", inputs.len());
+        return Err(AggregateError::Invalid(detail));
     }
-    let mut files = inputs.iter().map(Opened::open).collect::<Result<Vec<_>>>()?;
-    let set_bytes = files.iter().map(stdchk_formats::Source::size).sum();
+    let mut files = inputs.iter().map(Member::look_at).collect::<Result<Vec<_>>>()?;
+    let set_bytes = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.size()));
     let resources = Resources::settle(options.budget, options.threads, set_bytes, options.mode.block_bytes());
     if resources.load {
-        files.iter_mut().try_for_each(Opened::load)?;
+        files.iter_mut().try_for_each(Member::load)?;
+    } else if files.len() <= OPEN_MAX {
+        files.iter_mut().try_for_each(Member::keep_open)?;
     }
-    let parsed: Vec<Parsed> = files.iter().map(|file| parse(file)).collect();
-    let planned: Vec<PlannedFile<'_>> =
-        files.iter().zip(&parsed).map(|(file, parsed)| PlannedFile { name: &file.name, parsed }).collect();
-    let plan = plan(&planned, &options.plan);
-    let mut assembler = Assembler::new(&files, plan, resources.block_bytes, options.base);
-    let writer = Writer::create(output, table_of(&files, options.base))?;
-    let (writer, chains) = run(&mut assembler, writer, options, resources.threads)?;
-    let blocks = writer.blocks();
-    let stored_bytes = writer.finish()?;
-    let files = files.len() as u64;
-    Ok(Packed {
-        files,
-        raw_bytes: set_bytes,
-        stored_bytes,
-        repeated_bytes: assembler.repeated_bytes,
-        blocks,
-        chains,
-    })
-}
-
-fn table_of(files: &[Opened], base: Option<&BaseSet>) -> Files {
-    let entry = |file: &Opened| FileEntry {
-        name: file.name.clone(),
-        size: stdchk_formats::Source::size(file),
-        mode: file.mode,
+    let plan = planned(&files, &options.plan);
+    let table = Files {
+        files: files.iter().map(|file| file.entry.clone()).collect(),
+        base: options.base.map(BaseSet::identity),
     };
-    Files { files: files.iter().map(entry).collect(), base: base.map(BaseSet::identity) }
+    let mut assembler = Assembler::new(&files, plan, resources.block_bytes, options.base);
+    let writer = run(&mut assembler, Writer::create(output, table)?, options, &resources)?;
+    files.iter().try_for_each(Member::check_unchanged)?;
+    let blocks = writer.blocks();
+    let stored_bytes = writer.finish(output)?;
+    let repeated_bytes = assembler.repeated_bytes;
+    Ok(Packed { files: files.len() as u64, raw_bytes: set_bytes, stored_bytes, repeated_bytes, blocks })
 }
 
-type Chains = HashMap<String, Vec<Step>>;
+fn planned(files: &[Member], options: &PlanOptions) -> Plan {
+    let parsed: Vec<_> = files.iter().map(|file| parse(file)).collect();
+    let named = files.iter().zip(&parsed);
+    let named: Vec<_> = named.map(|(file, parsed)| PlannedFile { name: &file.entry.name, parsed }).collect();
+    plan(&named, options)
+}
 
-/// Reads, codes and writes all blocks; gives the writer back, and the chains that were chosen.
+/// Reads, codes and writes all blocks; gives the writer back.
 fn run(
     assembler: &mut Assembler<'_>,
     writer: Writer,
     options: &Packing<'_>,
-    threads: usize,
-) -> Result<(Writer, Chains)> {
-    // The channels hold nothing: a block is either being read, coded or written.
+    resources: &Resources,
+) -> Result<Writer> {
     let (to_workers, from_reader) = sync_channel::<RawBlock>(0);
-    let (to_writer, from_workers) = sync_channel::<Result<CodedBlock>>(threads);
-    let from_reader = Mutex::new(from_reader);
+    let (to_writer, from_workers) = sync_channel::<Result<CodedBlock>>(resources.threads);
+    let (give, tickets) = sync_channel::<()>(resources.tickets());
+    for _ in 0..resources.tickets() {
+        let _ = give.send(());
+    }
+    // The workers own the receiver, so that the reader learns when the last of them has ended.
+    let from_reader = Arc::new(Mutex::new(from_reader));
     std::thread::scope(|scope| {
-        for _ in 0..threads {
-            let (from_reader, to_writer) = (&from_reader, to_writer.clone());
-            scope.spawn(move || work(from_reader, &to_writer, options));
+        for _ in 0..resources.threads {
+            let (from_reader, to_writer) = (Arc::clone(&from_reader), to_writer.clone());
+            scope.spawn(move || work(&from_reader, &to_writer, options));
         }
-        drop(to_writer);
-        let writing = scope.spawn(move || write_all(writer, &from_workers));
-        let read = assembler.run(|block| to_workers.send(block).is_ok());
+        drop((from_reader, to_writer));
+        let writing = scope.spawn(move || write_all(writer, &from_workers, &give));
+        let read =
+            assembler.run(options.watch, |block| tickets.recv().is_ok() && to_workers.send(block).is_ok());
         drop(to_workers);
         let written =
             writing.join().unwrap_or_else(|_| Err(AggregateError::Invalid("a thread was lost".to_owned())));
@@ -174,40 +186,58 @@ fn work(
 }
 
 fn code(block: RawBlock, options: &Packing<'_>) -> Result<CodedBlock> {
-    let RawBlock { mut record, raw, mut base, data_type } = block;
+    let RawBlock { mut record, raw, mut base, data_type, .. } = block;
     if base.len() != raw.len() {
         base.clear();
     }
-    let remembered = options.remembered.get(&record.key).map(Vec::as_slice);
     let sample = Sample { raw: &raw, data_type, shapes: &record.shapes, base: &base };
-    record.steps = choose(&options.mode, &sample, remembered);
-    let side = Side { shapes: &record.shapes, base: &base };
-    let failed = |source| AggregateError::Codec { number: record.number, key: record.key.clone(), source };
-    let mut payload = encode(&record.steps, &raw, side).map_err(failed)?;
-    if payload.len() >= raw.len() {
-        (record.steps, payload) = (Vec::new(), raw.clone());
-    }
-    record.raw_hash = hash(&raw);
+    let Choice { steps, coded } = choose(&options.mode, &sample);
+    (record.steps, record.raw_hash) = (steps, hash(&raw));
+    let payload = payload(&mut record, raw, coded, &base)?;
+    Ok(CodedBlock { record, payload })
+}
+
+/// The block's bytes coded by its chain (`coded`, if that was done before), which is undone to see that it can be; what
+/// doesn't shrink is stored.
+fn payload(record: &mut BlockRecord, raw: Vec<u8>, coded: Option<Vec<u8>>, base: &[u8]) -> Result<Vec<u8>> {
     if !record.steps.iter().any(Step::needs_shapes) {
+        record.shapes.clear();
+    }
+    let side = Side { shapes: &record.shapes, base };
+    let failed = |source| AggregateError::Codec { number: record.number, key: record.key.clone(), source };
+    let mut payload = match coded {
+        Some(coded) => coded,
+        None => encode(&record.steps, &raw, side).map_err(failed)?,
+    };
+    if payload.len() < raw.len() {
+        if decode(&record.steps, &payload, raw.len(), side).map_err(failed)? != raw {
+            return Err(failed(CodecError::damaged("chain", "it does not give back what it was given")));
+        }
+    } else {
+        payload = raw;
+        record.steps.clear();
         record.shapes.clear();
     }
     if !record.steps.iter().any(Step::needs_base) {
         record.members.iter_mut().for_each(|member| member.base_file = None);
     }
-    Ok(CodedBlock { record, payload })
+    Ok(payload)
 }
 
-/// Writes blocks in the order of their numbers, holding back the ones that come early.
-fn write_all(mut writer: Writer, from_workers: &Receiver<Result<CodedBlock>>) -> Result<(Writer, Chains)> {
+/// Writes blocks in the order of their numbers, holding back the ones that come early; every one gives its ticket back.
+fn write_all(
+    mut writer: Writer,
+    from_workers: &Receiver<Result<CodedBlock>>,
+    give: &SyncSender<()>,
+) -> Result<Writer> {
     let mut early = HashMap::new();
-    let mut chains = HashMap::new();
     for coded in from_workers {
         let coded = coded?;
         early.insert(coded.record.number, coded);
         while let Some(next) = early.remove(&writer.blocks()) {
             writer.block(&next.record, &next.payload)?;
-            chains.insert(next.record.key, next.record.steps);
+            let _ = give.send(());
         }
     }
-    Ok((writer, chains))
+    Ok(writer)
 }

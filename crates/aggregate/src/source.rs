@@ -1,15 +1,16 @@
 //! The files of a set as sources: in memory when the budget allows, else read at offsets.
 //!
 //! Relies on the standard library. The idea: small sets are read once, front to back; large ones are pulled piece by
-//! piece, so that memory does not grow with the set.
+//! piece, so that memory does not grow with the set. A file that changes meanwhile is noticed at the end.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use stdchk_formats::{Extent, Source};
 
+use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
 
 /// A file to be packed.
@@ -21,78 +22,107 @@ pub struct Input {
     pub path: PathBuf,
 }
 
-pub(crate) enum Bytes {
-    Memory(Vec<u8>),
-    Disk(File, u64),
+/// The files below some paths.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inputs {
+    /// Regular files, by name.
+    pub files: Vec<Input>,
+    /// Links and special files in folders, which a container doesn't hold.
+    pub left_out: Vec<PathBuf>,
 }
 
-/// One opened file.
-pub(crate) struct Opened {
-    pub(crate) name: String,
-    pub(crate) path: PathBuf,
-    pub(crate) mode: u32,
+/// How a file's bytes are reached.
+enum Bytes {
+    Memory(Vec<u8>),
+    Open(File),
+    /// Opened for every read.
+    Closed,
+}
+
+/// One file of the set being packed.
+pub(crate) struct Member {
+    pub(crate) entry: FileEntry,
+    path: PathBuf,
+    /// What tells that the file was changed: its inode, length, and times of modification and status.
+    stamp: [i64; 6],
     bytes: Bytes,
 }
 
-impl Opened {
-    pub(crate) fn open(input: &Input) -> Result<Self> {
-        let file = File::open(&input.path).map_err(AggregateError::io("open", &input.path))?;
-        let metadata = file.metadata().map_err(AggregateError::io("look at", &input.path))?;
+impl Member {
+    pub(crate) fn look_at(input: &Input) -> Result<Self> {
+        let metadata = std::fs::metadata(&input.path).map_err(AggregateError::io("look at", &input.path))?;
         if !metadata.is_file() {
             return Err(AggregateError::Invalid(format!("{} is no regular file", input.path.display())));
         }
-        let (mode, size) = (metadata.mode() & 0o7777, metadata.len());
-        Ok(Self { name: input.name.clone(), path: input.path.clone(), mode, bytes: Bytes::Disk(file, size) })
+        let modified_ns =
+            metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
+        let entry = FileEntry {
+            name: input.name.clone(),
+            size: metadata.len(),
+            mode: metadata.mode() & 0o777,
+            modified_ns,
+        };
+        Ok(Self { entry, path: input.path.clone(), stamp: stamp(&metadata), bytes: Bytes::Closed })
     }
 
     /// Reads the whole file, after which the disk is not touched again.
     pub(crate) fn load(&mut self) -> Result<()> {
-        if let Bytes::Disk(file, size) = &self.bytes {
-            let mut bytes = vec![0; usize::try_from(*size).unwrap_or(usize::MAX)];
-            file.read_exact_at(&mut bytes, 0).map_err(AggregateError::io("read", &self.path))?;
-            self.bytes = Bytes::Memory(bytes);
-        }
+        let mut bytes = vec![0; usize::try_from(self.entry.size).unwrap_or(usize::MAX)];
+        self.read_at(0, &mut bytes).map_err(AggregateError::io("read", &self.path))?;
+        self.bytes = Bytes::Memory(bytes);
         Ok(())
+    }
+
+    /// Opens the file for all reads that follow.
+    pub(crate) fn keep_open(&mut self) -> Result<()> {
+        self.bytes = Bytes::Open(File::open(&self.path).map_err(AggregateError::io("open", &self.path))?);
+        Ok(())
+    }
+
+    /// Fails when the file is no longer what it was when it was looked at.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        let metadata = std::fs::metadata(&self.path).map_err(AggregateError::io("look at", &self.path))?;
+        let same = stamp(&metadata) == self.stamp;
+        if same { Ok(()) } else { Err(AggregateError::Changed { path: self.path.clone() }) }
     }
 
     /// Appends the bytes of the ranges to `buffer`.
     pub(crate) fn append(&self, extents: &[Extent], buffer: &mut Vec<u8>) -> Result<()> {
-        for extent in extents {
-            self.append_one(*extent, buffer).map_err(AggregateError::io("read", &self.path))?;
-        }
-        Ok(())
+        extents
+            .iter()
+            .try_for_each(|extent| self.append_one(*extent, buffer))
+            .map_err(AggregateError::io("read", &self.path))
     }
 
     fn append_one(&self, extent: Extent, buffer: &mut Vec<u8>) -> io::Result<()> {
         let cut = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let narrow = |value: u64| usize::try_from(value).map_err(|_| cut());
-        match &self.bytes {
-            Bytes::Memory(bytes) => {
-                let range = narrow(extent.offset)?..narrow(extent.end())?;
-                buffer.extend_from_slice(bytes.get(range).ok_or_else(cut)?);
-                Ok(())
-            }
-            Bytes::Disk(file, _) => {
-                let start = buffer.len();
-                buffer.resize(start + narrow(extent.length)?, 0);
-                file.read_exact_at(buffer.get_mut(start..).unwrap_or_default(), extent.offset)
-            }
+        if let Bytes::Memory(bytes) = &self.bytes {
+            let range = narrow(extent.offset)?..narrow(extent.end())?;
+            buffer.extend_from_slice(bytes.get(range).ok_or_else(cut)?);
+            return Ok(());
         }
+        let start = buffer.len();
+        buffer.resize(start + narrow(extent.length)?, 0);
+        self.read_at(extent.offset, buffer.get_mut(start..).unwrap_or_default())
     }
 }
 
-impl Source for Opened {
+fn stamp(metadata: &Metadata) -> [i64; 6] {
+    let (inode, size) = (metadata.ino().cast_signed(), metadata.len().cast_signed());
+    [inode, size, metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()]
+}
+
+impl Source for Member {
     fn size(&self) -> u64 {
-        match &self.bytes {
-            Bytes::Memory(bytes) => bytes.size(),
-            Bytes::Disk(_, size) => *size,
-        }
+        self.entry.size
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         match &self.bytes {
             Bytes::Memory(bytes) => bytes.read_at(offset, buffer),
-            Bytes::Disk(file, _) => file.read_exact_at(buffer, offset),
+            Bytes::Open(file) => file.read_exact_at(buffer, offset),
+            Bytes::Closed => File::open(&self.path)?.read_exact_at(buffer, offset),
         }
     }
 }
@@ -101,18 +131,19 @@ impl Source for Opened {
 ///
 /// # Errors
 /// When a path can't be looked at, or two files would have the same name.
-pub fn inputs_of(paths: &[PathBuf]) -> Result<Vec<Input>> {
-    let mut inputs = Vec::new();
+pub fn inputs_of(paths: &[PathBuf]) -> Result<Inputs> {
+    let mut inputs = Inputs::default();
     for path in paths {
         let metadata = std::fs::metadata(path).map_err(AggregateError::io("look at", path))?;
         if metadata.is_dir() {
             folder(path, "", &mut inputs)?;
         } else {
-            inputs.push(Input { name: name_of(path)?, path: path.clone() });
+            inputs.files.push(Input { name: name_of(path)?, path: path.clone() });
         }
     }
-    inputs.sort_by(|one, other| one.name.cmp(&other.name));
-    let twice = inputs.windows(2).find_map(|pair| match pair {
+    inputs.files.sort_by(|one, other| one.name.cmp(&other.name));
+    inputs.left_out.sort();
+    let twice = inputs.files.windows(2).find_map(|pair| match pair {
         [one, other] if one.name == other.name => Some(one.name.clone()),
         _ => None,
     });
@@ -130,16 +161,19 @@ fn name_of(path: &Path) -> Result<String> {
         .ok_or_else(|| AggregateError::Invalid(format!("{} has no UTF-8 name", path.display())))
 }
 
-fn folder(path: &Path, prefix: &str, inputs: &mut Vec<Input>) -> Result<()> {
+fn folder(path: &Path, prefix: &str, inputs: &mut Inputs) -> Result<()> {
     let entries = std::fs::read_dir(path).map_err(AggregateError::io("list", path))?;
     for entry in entries {
         let entry = entry.map_err(AggregateError::io("list", path))?;
-        let kind = entry.file_type().map_err(AggregateError::io("look at", &entry.path()))?;
-        let name = format!("{prefix}{}", name_of(&entry.path())?);
+        let path = entry.path();
+        let kind = entry.file_type().map_err(AggregateError::io("look at", &path))?;
+        let name = format!("{prefix}{}", name_of(&path)?);
         if kind.is_dir() {
-            folder(&entry.path(), &format!("{name}/"), inputs)?;
+            folder(&path, &format!("{name}/"), inputs)?;
         } else if kind.is_file() {
-            inputs.push(Input { name, path: entry.path() });
+            inputs.files.push(Input { name, path });
+        } else {
+            inputs.left_out.push(path);
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ mod map;
 mod open;
 mod restore;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,10 @@ use stdchk_formats::Extent;
 use crate::codec::{Side, decode};
 use crate::container::{BlockRecord, Files, Place, hash};
 use crate::error::{AggregateError, Result};
-use crate::limits::BLOCK_MAX;
 pub use base::BaseSet;
 pub use extract::{ListedFile, ListedVariable};
-use map::Piece;
-pub use restore::Unpacked;
+use map::{Piece, covers};
+pub use restore::{Unpacked, Unpacking};
 
 /// Decoded blocks that are kept for the next read: one per file is what a reader in order needs.
 const CACHED_BLOCKS: usize = 8;
@@ -36,6 +35,12 @@ struct Block {
     payload_hash: [u8; 16],
 }
 
+impl Block {
+    fn damaged(&self, detail: &str) -> AggregateError {
+        AggregateError::Damaged { offset: self.payload.offset, detail: detail.to_owned() }
+    }
+}
+
 type Decoded = Arc<Vec<u8>>;
 
 /// An opened container.
@@ -43,8 +48,8 @@ pub struct Container {
     path: PathBuf,
     file: File,
     files: Files,
-    /// By number; `None` where the section is lost.
-    blocks: Vec<Option<Block>>,
+    /// By number; those that are lost are missing.
+    blocks: BTreeMap<u64, Block>,
     /// For every file, where its bytes are, in order.
     maps: Vec<Vec<Piece>>,
     base: Option<Arc<BaseSet>>,
@@ -65,27 +70,37 @@ impl Container {
     /// # Errors
     /// When the file can't be read, is no container, or needs another base.
     pub fn open_with_base(path: &Path, base: Option<Arc<BaseSet>>) -> Result<Self> {
-        let file = File::open(path).map_err(AggregateError::io("open", path))?;
-        let (files, blocks) = open::sections(path, &file)?;
-        let needed = files.base.filter(|needed| base.as_ref().is_none_or(|base| base.identity() != *needed));
+        let mut container = Self::read_tables(path)?;
+        let needed = container.files.base;
+        let needed = needed.filter(|needed| base.as_ref().is_none_or(|base| base.identity() != *needed));
         if let Some(needed) = needed {
             let base = needed.iter().map(|byte| format!("{byte:02x}")).collect();
             return Err(AggregateError::BaseMissing { base });
         }
+        container.base = base;
+        Ok(container)
+    }
+
+    fn read_tables(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(AggregateError::io("open", path))?;
+        let (files, blocks) = open::sections(path, &file)?;
         let maps = map::maps(&files, &blocks);
-        Ok(Self { path: path.to_owned(), file, files, blocks, maps, base, cache: Mutex::default() })
+        let (path, cache) = (path.to_owned(), Mutex::default());
+        Ok(Self { path, file, files, blocks, maps, base: None, cache })
     }
 
-    /// Names of the files, in the order of the set.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.files.files.iter().map(|file| file.name.as_str())
+    /// Reads a container that was just written: every block must be as it was coded, and every byte of every file in one.
+    pub(crate) fn verify_written(path: &Path) -> Result<()> {
+        let written = Self::read_tables(path)?;
+        written.blocks.values().try_for_each(|block| written.payload(block).map(|_| ()))?;
+        let gap =
+            written.files.files.iter().zip(&written.maps).position(|(file, map)| !covers(map, file.size));
+        gap.map_or(Ok(()), |file| Err(written.lost(file, 0)))
     }
 
-    /// The chains that coded the groups, to be tried again on the next set.
-    #[must_use]
-    pub fn chains(&self) -> std::collections::HashMap<String, Vec<crate::codec::Step>> {
-        let known = self.blocks.iter().flatten();
-        known.map(|block| (block.record.key.clone(), block.record.steps.clone())).collect()
+    /// Names and lengths of the files, in the order of the set.
+    pub fn files(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.files.files.iter().map(|file| (file.name.as_str(), file.size))
     }
 
     /// Bytes of the whole container.
@@ -150,24 +165,9 @@ impl Container {
     /// The bytes of a block, verified before and after decoding.
     fn decode(&self, number: u64) -> Result<Vec<u8>> {
         let lost = || AggregateError::Damaged { offset: 0, detail: format!("block {number} is lost") };
-        let index = usize::try_from(number).unwrap_or(usize::MAX);
-        let block = self.blocks.get(index).and_then(Option::as_ref).ok_or_else(lost)?;
-        let damaged =
-            |detail: &str| AggregateError::Damaged { offset: block.payload.offset, detail: detail.into() };
+        let block = self.blocks.get(&number).ok_or_else(lost)?;
         let raw_length = usize::try_from(block.record.raw_length).unwrap_or(usize::MAX);
-        if block.record.raw_length > BLOCK_MAX {
-            return Err(damaged("a block longer than any that is written"));
-        }
-        if block.payload.end() > self.stored_bytes()? {
-            return Err(damaged("the payload is cut off"));
-        }
-        let mut payload = vec![0; usize::try_from(block.payload.length).unwrap_or(usize::MAX)];
-        self.file
-            .read_exact_at(&mut payload, block.payload.offset)
-            .map_err(AggregateError::io("read", &self.path))?;
-        if hash(&payload) != block.payload_hash {
-            return Err(damaged("the payload doesn't match its hash"));
-        }
+        let payload = self.payload(block)?;
         let base = self.base_bytes(&block.record)?;
         let side = Side { shapes: &block.record.shapes, base: &base };
         let failed = |source| AggregateError::Codec { number, key: block.record.key.clone(), source };
@@ -175,7 +175,27 @@ impl Container {
         if hash(&raw) == block.record.raw_hash {
             Ok(raw)
         } else {
-            Err(damaged("the bytes don't match their hash"))
+            Err(block.damaged("the bytes don't match their hash"))
+        }
+    }
+
+    /// The stored bytes of a block, verified.
+    fn payload(&self, block: &Block) -> Result<Vec<u8>> {
+        // Payloads that don't shrink are stored as they are.
+        if block.payload.length > block.record.raw_length {
+            return Err(block.damaged("the payload is longer than what it codes"));
+        }
+        if block.payload.end() > self.stored_bytes()? {
+            return Err(block.damaged("the payload is cut off"));
+        }
+        let mut payload = vec![0; usize::try_from(block.payload.length).unwrap_or(usize::MAX)];
+        self.file
+            .read_exact_at(&mut payload, block.payload.offset)
+            .map_err(AggregateError::io("read", &self.path))?;
+        if hash(&payload) == block.payload_hash {
+            Ok(payload)
+        } else {
+            Err(block.damaged("the payload doesn't match its hash"))
         }
     }
 

@@ -77,12 +77,19 @@ fn shape_lists() -> Vec<Vec<Shape>> {
     ]
 }
 
+/// Context mixing takes milliseconds to begin.
+fn is_slow(steps: &[Step]) -> bool {
+    steps.iter().any(|step| matches!(step, Step::MixNumbers(_) | Step::MixBytes(_)))
+}
+
 #[test]
 fn every_chain_gives_every_byte_back() {
-    for (raw, base) in inputs() {
-        for shapes in shape_lists() {
+    for (number, (raw, base)) in inputs().into_iter().enumerate() {
+        for (list, shapes) in shape_lists().into_iter().enumerate() {
             let side = Side { shapes: &shapes, base: &base };
-            for steps in chains() {
+            let once = |steps: &Vec<Step>| steps.iter().any(Step::needs_shapes) || list == 0;
+            let here = |steps: &Vec<Step>| once(steps) && (!is_slow(steps) || number % 4 == list);
+            for steps in chains().into_iter().filter(here) {
                 let stored = encode(&steps, &raw, side).unwrap();
                 let back = decode(&steps, &stored, raw.len(), side);
                 assert!(
@@ -103,7 +110,7 @@ fn damaged_input_is_refused_or_decoded_to_something_but_never_panics() {
         let side = Side { shapes: &shapes, base: &base };
         for steps in chains() {
             let stored = encode(&steps, &raw, side).unwrap();
-            for _ in 0..30 {
+            for _ in 0..if is_slow(&steps) { 1 } else { 10 } {
                 let mut damaged = stored.clone();
                 let position = usize::try_from(random.next() % (damaged.len().max(1) as u64)).unwrap();
                 match random.next() % 3 {

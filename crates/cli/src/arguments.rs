@@ -67,6 +67,10 @@ pub enum Command {
     Verify(command::verify::Arguments),
     /// Remove chunks that nothing refers to
     Gc(command::gc::Arguments),
+    /// Pack checkpoint files into one container, data-aware; needs no pool
+    Pack(command::pack::Arguments),
+    /// Unpack a container, or some of its files; needs no pool
+    Unpack(command::unpack::Arguments),
     /// Serve the pool as a file system, in the foreground
     Mount(command::mount::Arguments),
     /// Run a program under file-state checkpoints

@@ -6,6 +6,7 @@
 mod arguments;
 mod check;
 mod command;
+mod container;
 mod context;
 mod exit;
 mod local;

@@ -1,6 +1,10 @@
 //! SIGINT and SIGTERM: an orderly end for roles, exit code 130 for commands.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::spawn_blocking;
 
 use crate::exit::{About, CommandError, Exit, Outcome};
 
@@ -25,4 +29,23 @@ pub async fn or_interrupted<T>(what: &str, work: impl Future<Output = Outcome<T>
             "what had not ended by then did not happen; run it again",
         )),
     }
+}
+
+/// Runs work on threads of its own, which looks at a flag now and then: a signal raises it, and the work undoes what it
+/// has not finished.
+pub async fn or_told<T: Send + 'static>(
+    work: impl FnOnce(Arc<AtomicBool>) -> Outcome<T> + Send + 'static,
+) -> Outcome<T> {
+    let told = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&told);
+    let mut working = spawn_blocking(move || work(flag));
+    let ended = tokio::select! {
+        ended = &mut working => ended,
+        signal = stop() => {
+            signal?;
+            told.store(true, Ordering::Relaxed);
+            working.await
+        }
+    };
+    ended.map_err(|error| crate::transfer::task_failed(&error))?
 }

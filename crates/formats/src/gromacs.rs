@@ -29,6 +29,7 @@ pub(crate) fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
     let mut vectors = Vec::new();
     while let Some((extent, size)) = vector(reader, offset)? {
         if extent.length / u64::from(size) >= COUNT_MIN {
+            reader.keep::<Variable>(0)?;
             vectors.push(variable(vectors.len(), extent, size));
         }
         offset = extent.end();

@@ -60,7 +60,7 @@ fn arrays(reader: &Reader<'_>, mut offset: u64, order: ByteOrder) -> Result<Opti
     let end = if reader.bytes("end of the restart", tail, size - tail)? == MAGIC { tail } else { size };
     while offset < end {
         let Ok(head) = reader.bytes("array of atoms", offset, ARRAY_HEAD) else { return Ok(None) };
-        reader.spend(0)?;
+        reader.keep::<Variable>(0)?;
         let count = int(&head, 4, order).and_then(|count| u64::try_from(count).ok());
         let (Some(PER_PROCESS), Some(count)) = (int(&head, 0, order), count) else { return Ok(None) };
         let extent = Extent { offset: offset + ARRAY_HEAD, length: count * 8 };

@@ -4,6 +4,7 @@
 //! joined where records follow each other without a gap. Everything is big-endian.
 
 use crate::cursor::Cursor;
+use crate::parsed::RANK_MAX;
 use crate::reader::Reader;
 use crate::reason::{Reason, Result};
 use crate::variable::{ByteOrder, DataType, Extent, Kind, Storage, Variable};
@@ -104,6 +105,7 @@ impl Header<'_, '_> {
         let mut lengths = Vec::new();
         for _ in 0..count {
             self.name()?;
+            self.reader.keep::<u64>(0)?;
             lengths.push(self.count()?);
         }
         Ok(lengths)
@@ -112,6 +114,10 @@ impl Header<'_, '_> {
     fn variable(&mut self, dimensions: &[u64]) -> Result<Declared> {
         let name = self.name()?;
         let rank = self.count()?;
+        if rank > RANK_MAX as u64 {
+            return self.invalid();
+        }
+        self.reader.keep::<Variable>(name.len() + RANK_MAX * 8)?;
         let mut shape = Vec::new();
         for _ in 0..rank {
             let index = usize::try_from(self.count()?).unwrap_or(usize::MAX);
@@ -206,7 +212,7 @@ fn record_extents(
     }
     let mut extents = Vec::new();
     for record in 0..records {
-        reader.spend(0)?;
+        reader.keep::<Extent>(0)?;
         let offset = record.checked_mul(stride).and_then(|skip| begin.checked_add(skip));
         extents.push(Extent { offset: offset.ok_or_else(|| invalid.clone())?, length: bytes });
     }

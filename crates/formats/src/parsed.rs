@@ -11,10 +11,8 @@ use crate::source::Source;
 use crate::variable::{Extent, Storage, Variable};
 use crate::{gromacs, hdf5, lammps, netcdf, numpy, safetensors, tensor_file};
 
-/// Most variables of one file: beyond that a list of them costs more than it can win.
-const VARIABLES_MAX: usize = 4 << 20;
 /// Most dimensions of a variable; HDF5 allows 32, numpy 64.
-const RANK_MAX: usize = 64;
+pub(crate) const RANK_MAX: usize = 64;
 
 /// A format with a parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -134,9 +132,6 @@ fn with_user_block(reader: &Reader<'_>, known: (Format, Parser)) -> (Format, Par
 /// The variables that hold bytes, in order of their first byte, if nothing about them is wrong.
 fn checked(size: u64, mut variables: Vec<Variable>) -> Result<Vec<Variable>> {
     variables.retain(|variable| variable.stored_bytes() > 0);
-    if variables.len() > VARIABLES_MAX {
-        return Err(Reason::TooMuchWork { size });
-    }
     variables.iter().try_for_each(|variable| check_variable(size, variable))?;
     variables.sort_by_key(|variable| variable.extents.first().copied());
     check_overlap(&variables)?;

@@ -64,8 +64,8 @@ impl Tree {
     }
 }
 
-/// Most nodes of a tree: a model of a million tensors has some tens of millions of values.
-const NODES_MAX: usize = 64 << 20;
+/// Most operations of one pickle, which bounds its values, stack and memo: a tensor takes about thirty.
+const OPERATIONS_MAX: usize = 4 << 20;
 
 /// The machine: a stack of nodes and marks, and the memo.
 #[derive(Default)]
@@ -80,7 +80,7 @@ struct Machine {
 pub(crate) fn read(bytes: Vec<u8>, offset: u64) -> Result<Tree> {
     let mut cursor = Cursor::new("pickle", offset, bytes);
     let mut machine = Machine::default();
-    loop {
+    for _ in 0..OPERATIONS_MAX {
         let place = cursor.offset();
         let code = cursor.u8()?;
         if code == b'.' {
@@ -88,10 +88,8 @@ pub(crate) fn read(bytes: Vec<u8>, offset: u64) -> Result<Tree> {
             return Ok(Tree { nodes: machine.nodes, root });
         }
         machine.step(code, &mut cursor, place)?;
-        if machine.nodes.len() > NODES_MAX {
-            return cursor.invalid();
-        }
     }
+    cursor.invalid()
 }
 
 fn line(cursor: &mut Cursor) -> Result<String> {

@@ -1,8 +1,9 @@
-//! The only way by which parsers read: bounded in range, in the size of one read and in the sum of all reads.
+//! The only way by which parsers read: bounded in range, in the size of one read, in the sum of all reads and in what is
+//! kept of them.
 //!
-//! Relies on [`Source`]. The idea: one counter of work stops every loop and every bomb that a hostile file can hold,
-//! so the parsers themselves stay plain descriptions of their formats. Blocks are cached because metadata comes in
-//! thousands of tiny pieces and a system call for each would cost more than the parsing.
+//! Relies on [`Source`]. The idea: one counter of work stops every loop, and one of memory every bomb, that a hostile file
+//! can hold, so the parsers themselves stay plain descriptions of their formats. Blocks are cached because metadata comes
+//! in thousands of tiny pieces and a system call for each would cost more than the parsing.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,12 +26,15 @@ const WORK_FLOOR: u64 = 4 << 20;
 const WORK_PER_BYTE: u64 = 4;
 /// Ceiling of the work, in bytes: structure larger than this is not worth knowing.
 const WORK_MAX: u64 = 4 << 30;
+/// Memory that what is found in one file may take, in bytes: some millions of variables or chunks.
+const KEPT_MAX: u64 = 512 << 20;
 
 /// Bounded, cached reading of one source.
 pub struct Reader<'source> {
     source: &'source dyn Source,
     size: u64,
     work_left: Cell<u64>,
+    room_left: Cell<u64>,
     blocks: RefCell<VecDeque<(u64, Vec<u8>)>>,
 }
 
@@ -40,7 +44,8 @@ impl<'source> Reader<'source> {
     pub fn new(source: &'source dyn Source) -> Self {
         let size = source.size();
         let work = size.saturating_mul(WORK_PER_BYTE).saturating_add(WORK_FLOOR).min(WORK_MAX);
-        Self { source, size, work_left: Cell::new(work), blocks: RefCell::default() }
+        let (work_left, room_left) = (Cell::new(work), Cell::new(KEPT_MAX));
+        Self { source, size, work_left, room_left, blocks: RefCell::default() }
     }
 
     /// Length of the source in bytes.
@@ -89,6 +94,16 @@ impl<'source> Reader<'source> {
         let cost = length.saturating_add(READ_COST);
         let left = self.work_left.get().checked_sub(cost).ok_or(Reason::TooMuchWork { size: self.size })?;
         self.work_left.set(left);
+        Ok(())
+    }
+
+    /// Takes a `T` that is going to be kept, with so many bytes behind it, off the room that is left: structure may
+    /// describe far more than it takes to say so.
+    pub(crate) fn keep<T>(&self, bytes: usize) -> Result<()> {
+        let needed = (bytes as u64).saturating_add(size_of::<T>() as u64);
+        let left =
+            self.room_left.get().checked_sub(needed).ok_or(Reason::TooMuchFound { limit: KEPT_MAX })?;
+        self.room_left.set(left);
         Ok(())
     }
 
@@ -168,5 +183,14 @@ mod tests {
         let reader = Reader::new(&source);
         let reads = (0..10_000_000).take_while(|_| reader.bytes("test", 0, 0).is_ok()).count();
         assert!(reads < 200_000, "{reads} reads were allowed");
+    }
+
+    #[test]
+    fn what_is_kept_has_a_limit() {
+        let source = vec![0_u8; 100];
+        let reader = Reader::new(&source);
+        assert_eq!(reader.keep::<u64>(1 << 20), Ok(()));
+        let kept = (0..1000).take_while(|_| reader.keep::<u64>(1 << 20).is_ok()).count();
+        assert!(kept < 512, "{kept} MiB were allowed");
     }
 }

@@ -37,6 +37,12 @@ pub enum Reason {
         /// Length of the file in bytes.
         size: u64,
     },
+    /// What the file describes is more than is kept of one file.
+    #[error("the structure describes more than fits in {limit} bytes of memory")]
+    TooMuchFound {
+        /// The limit, in bytes.
+        limit: u64,
+    },
     /// Two variables claim the same bytes.
     #[error("variables '{first}' and '{second}' overlap at byte {offset}")]
     Overlap {

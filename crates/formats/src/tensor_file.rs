@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::parsed::Format;
+use crate::parsed::{Format, RANK_MAX};
 use crate::pickle::{self, Node, NodeId, Tree};
 use crate::reader::Reader;
 use crate::reason::{Reason, Result};
@@ -67,11 +67,12 @@ fn tensors(reader: &Reader<'_>, archive: &zip::Archive, prefix: &str) -> Result<
     };
     let order = byte_order(reader, archive)?;
     let bytes = reader.bytes("data.pkl", pickled.data.offset, pickled.data.length)?;
-    let views = views(&pickle::read(bytes, pickled.data.offset)?, order);
+    let views = views(reader, &pickle::read(bytes, pickled.data.offset)?, order)?;
     let mut variables = Vec::new();
     for entry in archive.entries.iter().filter(|entry| entry.stored && entry.data.length > 0) {
         let Some((_, key)) = entry.name.rsplit_once("/data/") else { continue };
         if let Some(views) = views.get(key) {
+            reader.keep::<Variable>(prefix.len())?;
             variables.push(variable(prefix, views, entry.data));
         }
     }
@@ -109,56 +110,84 @@ fn variable(prefix: &str, views: &[View], data: Extent) -> Variable {
     Variable { group, name, data_type, shape, storage: Storage::Plain, extents: vec![extent] }
 }
 
-/// A node still to be visited, and the keys on the way to it.
+/// How a node was reached: from which step before, and under which key.
 struct Step {
     node: NodeId,
-    path: String,
+    from: Option<usize>,
+    part: Part,
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    Key(NodeId),
+    Index(usize),
+    /// Arguments and state of an object stand for the object.
+    Same,
 }
 
 /// All tensors by the key of their storage.
-fn views(tree: &Tree, order: ByteOrder) -> BTreeMap<String, Vec<View>> {
+fn views(reader: &Reader<'_>, tree: &Tree, order: ByteOrder) -> Result<BTreeMap<String, Vec<View>>> {
     let mut found: BTreeMap<String, Vec<View>> = BTreeMap::new();
     let mut visited = HashSet::new();
-    let mut pending = vec![Step { node: tree.root, path: String::new() }];
-    while let Some(Step { node, path }) = pending.pop() {
-        if !visited.insert(node) {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut pending = vec![Step { node: tree.root, from: None, part: Part::Same }];
+    while let Some(step) = pending.pop() {
+        if !visited.insert(step.node) {
             continue;
         }
-        if let Some((key, view)) = tensor(tree, node, &path, order) {
+        let node = step.node;
+        steps.push(step);
+        let here = steps.len() - 1;
+        if let Some((key, mut view)) = tensor(tree, node, order) {
+            view.path = path(tree, &steps, here);
+            reader.keep::<View>(view.path.len() + key.len() + view.shape.len() * 8)?;
             found.entry(key).or_default().push(view);
             continue;
         }
-        push_children(tree, node, &path, &mut pending);
+        push_children(tree, node, here, &mut pending);
     }
-    found
+    Ok(found)
 }
 
-/// Longest path that is kept; cyclic containers can't make longer ones because no node is visited twice.
-const PATH_MAX: usize = 1024;
+/// Steps of a path that are kept, the last ones, and characters of each: real names stay far below.
+const STEPS_MAX: usize = 128;
+const PART_MAX: usize = 128;
 
-fn push_children(tree: &Tree, node: NodeId, path: &str, pending: &mut Vec<Step>) {
-    let path: String = path.chars().take(PATH_MAX).collect();
+/// The keys on the way to a step, joined by dots.
+fn path(tree: &Tree, steps: &[Step], mut at: usize) -> String {
+    let mut parts = Vec::new();
+    for _ in 0..STEPS_MAX {
+        let Some(step) = steps.get(at) else { break };
+        match step.part {
+            Part::Key(key) => parts.push(match tree.node(key) {
+                Node::Text(text) => text.chars().take(PART_MAX).collect(),
+                Node::Integer(number) => number.to_string(),
+                _ => "?".to_owned(),
+            }),
+            Part::Index(number) => parts.push(number.to_string()),
+            Part::Same => {}
+        }
+        match step.from {
+            Some(from) => at = from,
+            None => break,
+        }
+    }
+    parts.reverse();
+    parts.join(".")
+}
+
+fn push_children(tree: &Tree, node: NodeId, here: usize, pending: &mut Vec<Step>) {
     let first = pending.len();
-    let below = |part: &str| if path.is_empty() { part.to_owned() } else { format!("{path}.{part}") };
+    let below = |node: NodeId, part: Part| Step { node, from: Some(here), part };
     match tree.node(node) {
         Node::Dictionary(entries) => {
-            for (key, value) in entries {
-                let part = match tree.node(*key) {
-                    Node::Text(text) => text.clone(),
-                    Node::Integer(number) => number.to_string(),
-                    _ => "?".to_owned(),
-                };
-                pending.push(Step { node: *value, path: below(&part) });
-            }
+            pending.extend(entries.iter().map(|(key, value)| below(*value, Part::Key(*key))));
         }
         Node::Sequence(items) => {
-            pending.extend(
-                items.iter().enumerate().map(|(n, item)| Step { node: *item, path: below(&n.to_string()) }),
-            );
+            pending.extend(items.iter().enumerate().map(|(n, item)| below(*item, Part::Index(n))));
         }
         Node::Call { arguments, state, .. } => {
-            let parts = std::iter::once(*arguments).chain(*state);
-            pending.extend(parts.map(|node| Step { node, path: path.clone() }));
+            pending.extend(std::iter::once(*arguments).chain(*state).map(|node| below(node, Part::Same)));
         }
         _ => {}
     }
@@ -167,7 +196,7 @@ fn push_children(tree: &Tree, node: NodeId, path: &str, pending: &mut Vec<Step>)
 }
 
 /// A call of one of PyTorch's rebuilding functions: `(storage, offset, size, stride, ...)`.
-fn tensor(tree: &Tree, node: NodeId, path: &str, order: ByteOrder) -> Option<(String, View)> {
+fn tensor(tree: &Tree, node: NodeId, order: ByteOrder) -> Option<(String, View)> {
     let Node::Call { function, arguments, .. } = tree.node(node) else { return None };
     let Node::Global(function) = tree.node(*function) else { return None };
     if !matches!(function.as_str(), "torch._utils _rebuild_tensor_v2" | "torch._utils _rebuild_tensor") {
@@ -177,17 +206,23 @@ fn tensor(tree: &Tree, node: NodeId, path: &str, order: ByteOrder) -> Option<(St
     let Node::Persistent(identifier) = tree.node(*storage) else { return None };
     let [_, class, key, ..] = tree.sequence(*identifier)? else { return None };
     let Node::Global(class) = tree.node(*class) else { return None };
-    let lengths =
-        |id: NodeId| tree.sequence(id)?.iter().map(|id| tree.unsigned(*id)).collect::<Option<Vec<_>>>();
+    let lengths = |id: NodeId| {
+        ranked(tree.sequence(id)?)?.iter().map(|id| tree.unsigned(*id)).collect::<Option<Vec<_>>>()
+    };
     let (shape, strides) = (lengths(*size)?, lengths(*stride)?);
     let view = View {
-        path: path.to_owned(),
+        path: String::new(),
         data_type: storage_type(class, order),
         first: tree.unsigned(*first)?,
         contiguous: is_contiguous(&shape, &strides),
         shape,
     };
     Some((tree.text(*key)?.to_owned(), view))
+}
+
+/// Lengths or strides, unless there are more than any tensor has.
+fn ranked(ids: &[NodeId]) -> Option<&[NodeId]> {
+    (ids.len() <= RANK_MAX).then_some(ids)
 }
 
 fn is_contiguous(shape: &[u64], strides: &[u64]) -> bool {

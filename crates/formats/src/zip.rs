@@ -115,6 +115,10 @@ fn entry(reader: &Reader<'_>, cursor: &mut Cursor, start: u64) -> Result<Entry> 
     let (length, local) = widened(extra, compressed, plain, local)?;
     let offset =
         start.checked_add(local).map_or_else(|| cursor.invalid(), |offset| data_offset(reader, offset))?;
+    if offset.checked_add(length).is_none_or(|end| end > reader.size()) {
+        return Err(Reason::Truncated { what: "zip member", offset, length, size: reader.size() });
+    }
+    reader.keep::<Entry>(name.len())?;
     Ok(Entry { name, stored: method == 0, data: Extent { offset, length } })
 }
 

@@ -15,22 +15,26 @@ use super::step::{CodecError, Result};
 const LEVEL_DENSE: i32 = 16;
 
 thread_local! {
-    // Contexts are large and blocks come by the thousand.
-    static COMPRESSOR: RefCell<Option<(i32, Compressor<'static>)>> = const { RefCell::new(None) };
+    // Making contexts takes longer than a small block, and blocks come by the thousand.
+    static COMPRESSORS: RefCell<Vec<(i32, Compressor<'static>)>> = const { RefCell::new(Vec::new()) };
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
 /// One frame.
 pub(crate) fn zstd(bytes: &[u8], level: i32) -> Result<Vec<u8>> {
-    let refused = |error| CodecError::Damaged { step: "zstd", detail: format!("{error}") };
-    COMPRESSOR.with_borrow_mut(|cached| {
-        if cached.as_ref().is_none_or(|(cached_level, _)| *cached_level != level) {
-            *cached = Some((level, compressor(level).map_err(refused)?));
+    let refused = |error| CodecError::damaged("zstd", error);
+    // The dense levels' contexts take many times their block, and no time to speak of in theirs.
+    if level >= LEVEL_DENSE {
+        return compressor(level).and_then(|mut compressor| compressor.compress(bytes)).map_err(refused);
+    }
+    COMPRESSORS.with_borrow_mut(|kept| {
+        if let Some((_, compressor)) = kept.iter_mut().find(|(kept_level, _)| *kept_level == level) {
+            return compressor.compress(bytes).map_err(refused);
         }
-        match cached {
-            Some((_, compressor)) => compressor.compress(bytes).map_err(refused),
-            None => Err(CodecError::Unsuitable { step: "zstd", detail: "no context" }),
-        }
+        let mut compressor = compressor(level).map_err(refused)?;
+        let packed = compressor.compress(bytes).map_err(refused);
+        kept.push((level, compressor));
+        packed
     })
 }
 

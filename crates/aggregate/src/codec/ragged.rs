@@ -5,8 +5,8 @@
 
 use super::step::{CodecError, Result, put_number, take_number};
 
-/// Longest believed record, in doubles.
-const RECORD_MAX: f64 = 4096.0;
+/// Longest believed record, in doubles: atoms have some tens, and a hostile block costs its words times this.
+const RECORD_MAX: f64 = 512.0;
 
 type Word = [u8; 8];
 

@@ -157,21 +157,17 @@ pub(crate) fn bit_shuffle(bytes: &[u8], size: usize) -> Vec<u8> {
     for eight in planes.as_chunks_mut::<8>().0 {
         *eight = bits_transposed(u64::from_le_bytes(*eight)).to_le_bytes();
     }
-    planes_of_groups(&planes, shuffle)
+    // Bytes of one significance, from groups of eight, brought together.
+    shuffle(&planes, 8)
 }
 
 /// The inverse of [`bit_shuffle`].
 pub(crate) fn bit_unshuffle(bytes: &[u8], size: usize) -> Vec<u8> {
-    let mut planes = planes_of_groups(bytes, unshuffle);
+    let mut planes = unshuffle(bytes, 8);
     for eight in planes.as_chunks_mut::<8>().0 {
         *eight = bits_transposed(u64::from_le_bytes(*eight)).to_le_bytes();
     }
     unshuffle(&planes, size)
-}
-
-/// Bytes of one significance, from groups of eight, brought together.
-fn planes_of_groups(bytes: &[u8], arrange: fn(&[u8], usize) -> Vec<u8>) -> Vec<u8> {
-    arrange(bytes, 8)
 }
 
 /// An 8 x 8 matrix of bits mirrored at its diagonal (Hacker's Delight, 7-3).

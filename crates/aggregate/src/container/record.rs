@@ -8,6 +8,7 @@ use stdchk_formats::Extent;
 
 use super::frame::HASH;
 use crate::codec::{Shape, Step};
+use crate::limits::{BLOCK_MAX, STEPS_MAX};
 
 /// Where a member's bytes belong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,24 +112,36 @@ impl BlockRecord {
         minicbor::to_vec(&stored).unwrap_or_default()
     }
 
-    /// The record, if the bytes are one.
+    /// The record, if the bytes are one of a block that is ever written; takes its ranges off `room`, and refuses a
+    /// record with more than that.
     #[must_use]
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    pub fn from_bytes(bytes: &[u8], room: &mut usize) -> Option<Self> {
         let stored: Stored = minicbor::decode(bytes).ok()?;
-        let mut reader = Reader { bytes: &stored.members, file: 0, position: 0 };
+        if stored.steps.len() > STEPS_MAX || stored.raw_length > BLOCK_MAX {
+            return None;
+        }
+        let mut reader = Reader { bytes: &stored.members, file: 0, position: 0, room: *room };
         let mut members = Vec::new();
         for _ in 0..stored.member_count {
             members.push(reader.member(stored.number)?);
         }
+        *room = reader.room;
         let mut shapes = Vec::new();
         for (count, shape) in stored.shapes {
-            let count = usize::try_from(count).ok().filter(|count| shapes.len() + count <= members.len())?;
+            let left = members.len() - shapes.len();
+            let count = usize::try_from(count).ok().filter(|count| *count <= left)?;
+            if shape.0.len() > RANK_MAX {
+                return None;
+            }
             shapes.extend(std::iter::repeat_n(shape, count));
         }
         let Stored { number, key, steps, raw_length, raw_hash, .. } = stored;
         Some(Self { number, key, steps, raw_length, raw_hash, members, shapes })
     }
 }
+
+/// Most dimensions of a member: those of a variable, and one more along which its chunks follow each other.
+const RANK_MAX: usize = 65;
 
 const REST: u64 = 1;
 const SAME: u64 = 2;
@@ -190,6 +203,8 @@ struct Reader<'bytes> {
     bytes: &'bytes [u8],
     file: u32,
     position: u64,
+    /// Ranges that may still come.
+    room: usize,
 }
 
 impl Reader<'_> {
@@ -203,6 +218,7 @@ impl Reader<'_> {
     }
 
     fn range(&mut self) -> Option<Extent> {
+        self.room = self.room.checked_sub(1)?;
         let offset = self.position.wrapping_add_signed(self.signed()?);
         let length = self.number()?;
         self.position = offset.checked_add(length)?;
@@ -255,22 +271,54 @@ mod tests {
         }
     }
 
+    fn read(bytes: &[u8]) -> Option<BlockRecord> {
+        BlockRecord::from_bytes(bytes, &mut 1000)
+    }
+
     #[test]
     fn a_record_comes_back_as_it_was() {
-        assert_eq!(BlockRecord::from_bytes(&record().to_bytes()), Some(record()));
+        assert_eq!(read(&record().to_bytes()), Some(record()));
+    }
+
+    #[test]
+    fn a_record_that_needs_more_ranges_than_there_is_room_for_is_refused() {
+        let mut room = 4;
+        assert_eq!(BlockRecord::from_bytes(&record().to_bytes(), &mut room), Some(record()));
+        assert_eq!((room, BlockRecord::from_bytes(&record().to_bytes(), &mut 3)), (0, None));
+    }
+
+    #[test]
+    fn shapes_of_more_members_than_there_are_and_chains_without_end_are_refused() {
+        let stored = |count, steps| {
+            let (key, raw_hash, shapes) = (String::new(), [0; HASH], vec![(count, Shape(vec![2]))]);
+            let empty = Vec::new();
+            let stored = Stored {
+                number: 0,
+                key,
+                steps: vec![Step::XorBase; steps],
+                raw_length: 0,
+                raw_hash,
+                member_count: 0,
+                members: empty,
+                shapes,
+            };
+            read(&minicbor::to_vec(&stored).unwrap_or_default())
+        };
+        assert!(stored(0, 1).is_some());
+        assert_eq!((stored(1, 1), stored(u64::MAX, 1), stored(0, 1000)), (None, None, None));
     }
 
     #[test]
     fn cut_and_changed_records_are_refused_or_decoded_without_panic() {
         let bytes = record().to_bytes();
         for length in 0..bytes.len() {
-            assert_eq!(BlockRecord::from_bytes(&bytes[..length]), None);
+            assert_eq!(read(&bytes[..length]), None);
         }
         for position in 0..bytes.len() {
             for value in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut changed = bytes.clone();
                 changed[position] = value;
-                drop(BlockRecord::from_bytes(&changed));
+                drop(read(&changed));
             }
         }
     }

@@ -19,6 +19,9 @@ pub struct FileEntry {
     /// Permission bits.
     #[n(2)]
     pub mode: u32,
+    /// Time of the last modification, nanoseconds since 1970.
+    #[n(3)]
+    pub modified_ns: i64,
 }
 
 /// Record of the files section, which comes first and again before the end.

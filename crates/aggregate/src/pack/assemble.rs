@@ -9,10 +9,12 @@ use stdchk_formats::{DataType, Extent};
 
 use crate::container::{BlockRecord, Place};
 use crate::error::{AggregateError, Result};
-use crate::limits::RECORD_MAX;
+use crate::limits::{RANGES_MAX, RANGES_PER_BLOCK};
 use crate::plan::{Group, Plan, Planned, cut, part_of_extents};
-use crate::source::Opened;
+use crate::source::Member as SetFile;
 use crate::unpack::BaseSet;
+
+use super::Watch;
 
 /// Smallest member that is looked for elsewhere, in bytes: shorter ones cost more to refer to than to repeat.
 const SHARED_MIN: u64 = 256;
@@ -26,41 +28,57 @@ pub(super) struct RawBlock {
     /// The same bytes in the base set; empty unless every member has them.
     pub(super) base: Vec<u8>,
     pub(super) data_type: Option<DataType>,
+    /// Ranges of files in its record.
+    ranges: usize,
 }
 
 /// Reads a plan block by block.
 pub(super) struct Assembler<'a> {
-    files: &'a [Opened],
+    files: &'a [SetFile],
     plan: Plan,
     block_bytes: u64,
     base: Option<&'a BaseSet>,
     seen: HashMap<[u8; 32], (u64, u32)>,
     next_number: u64,
+    /// Ranges of files in all blocks so far.
+    ranges: usize,
     /// Bytes of members that were only referred to.
     pub(super) repeated_bytes: u64,
 }
 
 impl<'a> Assembler<'a> {
-    pub(super) fn new(files: &'a [Opened], plan: Plan, block_bytes: u64, base: Option<&'a BaseSet>) -> Self {
-        Self { files, plan, block_bytes, base, seen: HashMap::new(), next_number: 0, repeated_bytes: 0 }
+    pub(super) fn new(files: &'a [SetFile], plan: Plan, block_bytes: u64, base: Option<&'a BaseSet>) -> Self {
+        Self {
+            files,
+            plan,
+            block_bytes,
+            base,
+            seen: HashMap::new(),
+            next_number: 0,
+            ranges: 0,
+            repeated_bytes: 0,
+        }
     }
 
-    /// Hands every block to `take`, until it wants no more.
-    pub(super) fn run(&mut self, mut take: impl FnMut(RawBlock) -> bool) -> Result<()> {
+    /// Hands every block to `take`, until it or the watch wants no more.
+    pub(super) fn run(&mut self, watch: Watch<'_>, mut take: impl FnMut(RawBlock) -> bool) -> Result<()> {
         for group in std::mem::take(&mut self.plan.groups) {
             let mut block = self.start(&group);
             let unit = row_bytes(&group);
             let limit = self.block_bytes;
             for member in group.members.iter().flat_map(|member| cut(member.clone(), limit, unit)) {
-                let full =
-                    !block.raw.is_empty() && block.raw.len() as u64 + member.member.place.length() > limit;
-                if full {
+                let length = member.member.place.length();
+                let full = !block.raw.is_empty() && block.raw.len() as u64 + length > limit;
+                if full || block.ranges > RANGES_PER_BLOCK {
                     let next = self.start(&group);
                     if !take(std::mem::replace(&mut block, next)) {
                         return Ok(());
                     }
                 }
                 self.add(&mut block, member)?;
+                if !watch(length) {
+                    return Err(AggregateError::Stopped);
+                }
             }
             if !block.record.members.is_empty() && !take(block) {
                 return Ok(());
@@ -80,7 +98,7 @@ impl<'a> Assembler<'a> {
             shapes: Vec::new(),
         };
         self.next_number += 1;
-        RawBlock { record, raw: Vec::new(), base: Vec::new(), data_type: group.data_type }
+        RawBlock { record, raw: Vec::new(), base: Vec::new(), data_type: group.data_type, ranges: 0 }
     }
 
     fn add(&mut self, block: &mut RawBlock, planned: Planned) -> Result<()> {
@@ -96,6 +114,15 @@ impl<'a> Assembler<'a> {
         } else {
             member.base_file = self.append_base(member.file, &member.place, start, &mut block.base)?;
             block.record.shapes.push(shape);
+        }
+        let ranges = match &member.place {
+            Place::Extents(extents) => extents.len(),
+            Place::Rest(_) => 1,
+        };
+        (block.ranges, self.ranges) = (block.ranges + ranges, self.ranges + ranges);
+        if self.ranges > RANGES_MAX {
+            let detail = "the set has more variables and chunks than one container holds: pack it in parts";
+            return Err(AggregateError::Invalid(detail.to_owned()));
         }
         block.record.raw_length = block.raw.len() as u64;
         block.record.members.push(member);
@@ -143,8 +170,7 @@ impl<'a> Assembler<'a> {
         let Place::Extents(extents) = place else { return Ok(None) };
         let index = usize::try_from(file).unwrap_or(usize::MAX);
         let Some(opened) = self.files.get(index) else { return Ok(None) };
-        let Some(base_file) = base.counterpart(index, &opened.name, stdchk_formats::Source::size(opened))
-        else {
+        let Some(base_file) = base.counterpart(index, &opened.entry.name, opened.entry.size) else {
             return Ok(None);
         };
         base.append(base_file, extents, buffer)?;
@@ -158,5 +184,5 @@ fn row_bytes(group: &Group) -> u64 {
         let slowest = planned.shape.0.first().copied().unwrap_or(1).max(1);
         planned.member.place.length() / slowest
     };
-    group.members.first().map_or(1, row).clamp(1, RECORD_MAX)
+    group.members.first().map_or(1, row).max(1)
 }

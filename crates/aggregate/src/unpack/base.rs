@@ -26,9 +26,9 @@ impl BaseSet {
     pub fn open(path: &Path) -> Result<Self> {
         let container = Container::open(path)?;
         let mut identity = Vec::new();
-        for (number, block) in container.blocks.iter().enumerate() {
-            identity.extend((number as u64).to_le_bytes());
-            identity.extend(block.as_ref().map_or([0; 16], |block| block.record.raw_hash));
+        for (number, block) in &container.blocks {
+            identity.extend(number.to_le_bytes());
+            identity.extend(block.record.raw_hash);
         }
         Ok(Self { container, identity: hash(&identity) })
     }

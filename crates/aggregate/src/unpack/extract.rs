@@ -3,7 +3,6 @@
 //! Relies on `stdchk-formats`, reading through the container. The idea: the container keeps no list of variables; the
 //! parsers find them again in the bytes, and decode only the blocks that hold a file's structure.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -12,6 +11,8 @@ use stdchk_formats::{Extent, Format, Parsed, Source, Variable, parse};
 use super::Container;
 use crate::codec::Step;
 use crate::error::{AggregateError, Result};
+use crate::limits::EXTRACT_RATIO_MAX;
+use crate::new_file::{NewFile, folder_of, sync_folder};
 use crate::npy::npy;
 
 /// A file as `list` shows it.
@@ -98,9 +99,8 @@ impl Container {
     fn listed(&self, file: usize, variable: &Variable) -> ListedVariable {
         let first = variable.extents.first().map_or(0, |extent| extent.offset);
         let map = self.maps.get(file).map(Vec::as_slice).unwrap_or_default();
-        let piece = map.iter().find(|piece| piece.file.end() > first);
-        let index = piece.and_then(|piece| usize::try_from(piece.block).ok());
-        let block = index.and_then(|index| self.blocks.get(index)).and_then(Option::as_ref);
+        let piece = map.get(map.partition_point(|piece| piece.file.end() <= first));
+        let block = piece.and_then(|piece| self.blocks.get(&piece.block));
         ListedVariable {
             path: variable.path(),
             data_type: variable.data_type.to_string(),
@@ -110,18 +110,6 @@ impl Container {
                 .map_or(0.0, |block| block.record.raw_length as f64 / block.payload.length.max(1) as f64),
             chain: block.map_or_else(Vec::new, |block| block.record.steps.clone()),
         }
-    }
-
-    /// The bytes of one file.
-    ///
-    /// # Errors
-    /// When there is no such file, or part of it is damaged.
-    pub fn file_bytes(&self, name: &str) -> Result<Vec<u8>> {
-        let file = self.position(name)?;
-        let mut bytes = Vec::new();
-        let length = self.files.files.get(file).map_or(0, |file| file.size);
-        self.read(file, Extent { offset: 0, length }, &mut bytes)?;
-        Ok(bytes)
     }
 
     /// One variable of a file as the bytes of a `.npy` file.
@@ -134,24 +122,26 @@ impl Container {
         let missing = || AggregateError::NotFound { what: "variable", name: format!("{file}: {path}") };
         let variable =
             parsed.variables.iter().find(|variable| variable.path() == path).ok_or_else(missing)?;
+        let length = variable.element_bytes().unwrap_or(u64::MAX);
+        if length / EXTRACT_RATIO_MAX > variable.stored_bytes() {
+            let detail = format!("'{path}' has {length} bytes of elements, nearly all of them never written");
+            return Err(AggregateError::Invalid(detail));
+        }
         let mut stored = Vec::new();
         variable.extents.iter().try_for_each(|extent| self.read(number, *extent, &mut stored))?;
         Ok(npy(variable, &stored))
     }
 
-    /// Writes one file to `output`.
-    ///
-    /// # Errors
-    /// As [`Container::file_bytes`], and when `output` can't be written.
-    pub fn extract_file(&self, name: &str, output: &Path) -> Result<()> {
-        fs::write(output, self.file_bytes(name)?).map_err(AggregateError::io("write", output))
-    }
-
-    /// Writes one variable to `output` as `.npy`.
+    /// Writes one variable to `output` as `.npy`; the number of bytes.
     ///
     /// # Errors
     /// As [`Container::variable_npy`], and when `output` can't be written.
-    pub fn extract_variable(&self, file: &str, path: &str, output: &Path) -> Result<()> {
-        fs::write(output, self.variable_npy(file, path)?).map_err(AggregateError::io("write", output))
+    pub fn extract_variable(&self, file: &str, path: &str, output: &Path) -> Result<u64> {
+        let npy = self.variable_npy(file, path)?;
+        let new = NewFile::start(output, 0o666)?;
+        new.write_at(&npy, 0)?;
+        new.finish()?;
+        sync_folder(folder_of(output))?;
+        Ok(npy.len() as u64)
     }
 }

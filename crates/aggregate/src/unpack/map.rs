@@ -4,7 +4,7 @@
 //! only then can places in the rest be resolved. A place that makes no sense is dropped, which leaves a gap, and a file
 //! with a gap is damaged.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use stdchk_formats::Extent;
 
@@ -32,7 +32,7 @@ struct Located<'block> {
 }
 
 /// The pieces of every file, in order and without overlap.
-pub(super) fn maps(files: &Files, blocks: &[Option<Block>]) -> Vec<Vec<Piece>> {
+pub(super) fn maps(files: &Files, blocks: &BTreeMap<u64, Block>) -> Vec<Vec<Piece>> {
     let located = locate(blocks);
     let mut maps: Vec<Vec<Piece>> = vec![Vec::new(); files.files.len()];
     let mut held: Vec<Vec<Extent>> = vec![Vec::new(); files.files.len()];
@@ -80,9 +80,9 @@ fn tidy(map: &mut Vec<Piece>, size: u64) {
 }
 
 /// Every member with the block and byte where it is, its own or that of its twin.
-fn locate(blocks: &[Option<Block>]) -> Vec<Located<'_>> {
+fn locate(blocks: &BTreeMap<u64, Block>) -> Vec<Located<'_>> {
     let mut starts: HashMap<(u64, u32), (u64, u64)> = HashMap::new();
-    for block in blocks.iter().flatten() {
+    for block in blocks.values() {
         let mut start = 0_u64;
         for (position, member) in block.record.members.iter().enumerate() {
             if member.same_as.is_none() {
@@ -93,7 +93,7 @@ fn locate(blocks: &[Option<Block>]) -> Vec<Located<'_>> {
         }
     }
     let mut located = Vec::new();
-    for block in blocks.iter().flatten() {
+    for block in blocks.values() {
         for (position, member) in block.record.members.iter().enumerate() {
             let here = (block.record.number, u32::try_from(position).unwrap_or(u32::MAX));
             let twin = member.same_as.unwrap_or(here);

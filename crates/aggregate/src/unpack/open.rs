@@ -1,8 +1,11 @@
 //! Finding the sections of a container: by its table, or by looking for them when the table is damaged.
 //!
 //! Relies on [`crate::container`]. The idea: a section is believed when its header and record verify, wherever it was
-//! found; the table at the end only saves the search.
+//! found; the table at the end only saves the search. What reading may cost in bytes is a multiple of the file, so that
+//! records that overlap or unfold enormously end it.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -13,18 +16,28 @@ use crate::container::{
     hash,
 };
 use crate::error::{AggregateError, Result};
-use crate::limits::RECORD_MAX;
+use crate::limits::{FILES_MAX, RANGES_MAX, RECORD_MAX};
 use stdchk_formats::Extent;
 
+/// Bytes that may be read and unfolded besides four times the file: records of a small container may unfold far.
+const WORK_FLOOR: u64 = 2 << 30;
+
+type Tables = (Files, BTreeMap<u64, Block>);
+
 /// The files table and the blocks of a container.
-pub(super) fn sections(path: &Path, file: &File) -> Result<(Files, Vec<Option<Block>>)> {
+pub(super) fn sections(path: &Path, file: &File) -> Result<Tables> {
     let size = file.metadata().map_err(AggregateError::io("look at", path))?.len();
-    let disk = Disk { file, size };
-    if let Some(found) = disk.by_table() {
+    let disk = || Disk {
+        file,
+        size,
+        work: Cell::new(size.saturating_mul(4).saturating_add(WORK_FLOOR)),
+        room: Cell::new(RANGES_MAX),
+    };
+    if let Some(found) = disk().by_table() {
         return Ok(found);
     }
-    let begins = disk.bytes(0, MAGIC.len() as u64).is_some_and(|bytes| bytes == MAGIC);
-    let found = disk.by_search();
+    let begins = disk().bytes(0, MAGIC.len() as u64).is_some_and(|bytes| bytes == MAGIC);
+    let found = disk().by_search();
     let detail = if begins { "its table of files is lost" } else { "it begins differently" };
     found.ok_or_else(|| AggregateError::NoContainer { path: path.to_owned(), detail })
 }
@@ -32,6 +45,10 @@ pub(super) fn sections(path: &Path, file: &File) -> Result<(Files, Vec<Option<Bl
 struct Disk<'file> {
     file: &'file File,
     size: u64,
+    /// Bytes that may still be read and unfolded.
+    work: Cell<u64>,
+    /// Ranges that blocks may still have.
+    room: Cell<usize>,
 }
 
 /// A section whose header and record verify.
@@ -44,9 +61,34 @@ struct Section {
 impl Disk<'_> {
     fn bytes(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
         let inside = offset.checked_add(length).is_some_and(|end| end <= self.size);
+        self.spend(if inside { length } else { 0 })?;
         let mut bytes = vec![0; usize::try_from(length).ok().filter(|_| inside)?];
         self.file.read_exact_at(&mut bytes, offset).ok()?;
         Some(bytes)
+    }
+
+    fn spend(&self, bytes: u64) -> Option<()> {
+        self.work.set(self.work.get().checked_sub(bytes)?);
+        Some(())
+    }
+
+    fn unpacked(&self, packed: &[u8]) -> Option<Vec<u8>> {
+        let announced = zstd::zstd_safe::get_frame_content_size(packed).ok()??;
+        self.spend(announced)?;
+        let length = usize::try_from(announced).ok().filter(|_| announced <= RECORD_MAX)?;
+        zstd::bulk::decompress(packed, length).ok()
+    }
+
+    fn block_of(&self, section: &Section) -> Option<Block> {
+        if section.header.kind != SectionKind::Block {
+            return None;
+        }
+        let mut room = self.room.get();
+        let record = BlockRecord::from_bytes(&section.record, &mut room)?;
+        self.room.set(room);
+        let offset = section.offset + HEADER_LENGTH as u64 + section.header.record_length;
+        let payload = Extent { offset, length: section.header.payload_length };
+        Some(Block { record, payload, payload_hash: section.header.payload_hash })
     }
 
     fn section(&self, offset: u64) -> Option<Section> {
@@ -55,26 +97,31 @@ impl Disk<'_> {
         if hash(&packed) != header.record_hash {
             return None;
         }
-        Some(Section { header, record: unpacked(&packed)?, offset })
+        Some(Section { header, record: self.unpacked(&packed)?, offset })
     }
 
     /// Everything by the trailer and the end section; blocks that don't verify are lost.
-    fn by_table(&self) -> Option<(Files, Vec<Option<Block>>)> {
+    fn by_table(&self) -> Option<Tables> {
         let trailer = self.bytes(self.size.checked_sub(TRAILER_LENGTH as u64)?, TRAILER_LENGTH as u64)?;
         let trailer = Trailer::from_bytes(trailer.first_chunk()?)?;
         let end =
             self.section(trailer.end_offset).filter(|section| section.header.kind == SectionKind::End)?;
         let end: End = minicbor::decode(&end.record).ok()?;
         let files = files_of(&self.section(end.files)?)?;
-        let blocks =
-            end.blocks.iter().map(|offset| self.section(*offset).and_then(|section| block_of(&section)));
-        Some((files, blocks.collect()))
+        let mut blocks = BTreeMap::new();
+        for (number, offset) in (0_u64..).zip(&end.blocks).take_while(|_| self.work.get() > 0) {
+            let block = self.section(*offset).and_then(|section| self.block_of(&section));
+            if let Some(block) = block.filter(|block| block.record.number == number) {
+                blocks.insert(number, block);
+            }
+        }
+        Some((files, blocks))
     }
 
     /// Everything that can be found from front to back.
-    fn by_search(&self) -> Option<(Files, Vec<Option<Block>>)> {
+    fn by_search(&self) -> Option<Tables> {
         let mut files = None;
-        let mut blocks: Vec<Option<Block>> = Vec::new();
+        let mut blocks = BTreeMap::new();
         let mut position = 0;
         while let Some(offset) = self.next_header(position) {
             let Some(section) = self.section(offset) else {
@@ -83,8 +130,8 @@ impl Disk<'_> {
             };
             position = section.header.section_length().and_then(|length| offset.checked_add(length))?;
             files = files.or_else(|| files_of(&section));
-            if let Some(block) = block_of(&section) {
-                keep(&mut blocks, block);
+            if let Some(block) = self.block_of(&section) {
+                blocks.insert(block.record.number, block);
             }
         }
         Some((files?, blocks))
@@ -92,53 +139,24 @@ impl Disk<'_> {
 
     /// First byte of the next header that verifies.
     fn next_header(&self, from: u64) -> Option<u64> {
-        const WINDOW: u64 = 4 << 20;
-        let mut start = from;
+        const WINDOW_MAX: u64 = 4 << 20;
+        // Sections follow each other, so nearly always the next one begins right here.
+        let (mut start, mut window) = (from, 1);
         while start < self.size {
-            let length = (WINDOW + HEADER_LENGTH as u64).min(self.size - start);
+            let length = (window + HEADER_LENGTH as u64 - 1).min(self.size - start);
             let found = find_header(&self.bytes(start, length)?);
             if let Some(found) = found {
                 return Some(start + found as u64);
             }
-            start += WINDOW;
+            start += window;
+            window = (window * 64).min(WINDOW_MAX);
         }
         None
     }
 }
 
-/// Most blocks that a damaged container may claim: their numbers come from records that verify.
-const BLOCKS_MAX: usize = 1 << 28;
-
-fn keep(blocks: &mut Vec<Option<Block>>, block: Block) {
-    let Ok(number) = usize::try_from(block.record.number) else { return };
-    if number >= BLOCKS_MAX {
-        return;
-    }
-    if blocks.len() <= number {
-        blocks.resize_with(number + 1, || None);
-    }
-    if let Some(place) = blocks.get_mut(number) {
-        *place = Some(block);
-    }
-}
-
-fn unpacked(packed: &[u8]) -> Option<Vec<u8>> {
-    let limit = usize::try_from(RECORD_MAX).ok()?;
-    let announced = zstd::zstd_safe::get_frame_content_size(packed).ok()??;
-    let length = usize::try_from(announced).ok().filter(|length| *length <= limit)?;
-    zstd::bulk::decompress(packed, length).ok()
-}
-
 fn files_of(section: &Section) -> Option<Files> {
-    (section.header.kind == SectionKind::Files).then(|| minicbor::decode(&section.record).ok()).flatten()
-}
-
-fn block_of(section: &Section) -> Option<Block> {
-    if section.header.kind != SectionKind::Block {
-        return None;
-    }
-    let record = BlockRecord::from_bytes(&section.record)?;
-    let offset = section.offset + HEADER_LENGTH as u64 + section.header.record_length;
-    let payload = Extent { offset, length: section.header.payload_length };
-    Some(Block { record, payload, payload_hash: section.header.payload_hash })
+    let right = section.header.kind == SectionKind::Files;
+    let files: Files = right.then(|| minicbor::decode(&section.record).ok()).flatten()?;
+    (files.files.len() <= FILES_MAX).then_some(files)
 }

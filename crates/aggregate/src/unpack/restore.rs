@@ -1,21 +1,40 @@
-//! Giving all files back, in parallel.
+//! Giving files back, in parallel.
 //!
 //! Relies on [`Container`]. The idea: threads take blocks, not files, so every block is decoded once however many files
 //! it serves; small sets are put together in memory and written once, large ones are written at offsets. A file with a
-//! damaged part is not written, and every other one is.
+//! damaged part is not written, and every other one is. Blocks that no wanted file needs are not read.
 
-use std::collections::HashSet;
-use std::fs::{self, File, Permissions};
-use std::io::Write;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::map::{Piece, covers};
 use super::{Container, slice};
+use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
-use crate::limits::{BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK};
+use crate::limits::{BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, OPEN_MAX};
+use crate::new_file::{NewFile, folder_of, sync_folder};
+use crate::pack::Watch;
+
+/// How to unpack.
+pub struct Unpacking<'a> {
+    /// Names of the files to give back; empty: all.
+    pub names: &'a [String],
+    /// Bytes of memory that unpacking may take; 0 stands for the default.
+    pub budget: u64,
+    /// Threads that decode blocks; 0 stands for one per core.
+    pub threads: usize,
+    /// Whoever wants to know how far it is.
+    pub watch: Watch<'a>,
+}
+
+impl Default for Unpacking<'_> {
+    fn default() -> Self {
+        Self { names: &[], budget: 0, threads: 0, watch: &|_| true }
+    }
+}
 
 /// What unpacking did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +46,11 @@ pub struct Unpacked {
 }
 
 /// A file on its way back.
-struct Target {
+struct Target<'container> {
+    /// Position in the container.
+    file: usize,
+    entry: &'container FileEntry,
     path: PathBuf,
-    partial: PathBuf,
-    mode: u32,
-    size: u64,
     state: Mutex<State>,
 }
 
@@ -41,46 +60,63 @@ enum State {
     /// Collected in memory, with the bytes that are still missing.
     Memory(Vec<u8>, u64),
     /// Written at offsets, with the bytes that are still missing.
-    Disk(File, u64),
+    Disk(NewFile, u64),
     Done,
     Damaged,
 }
 
+/// Where arriving bytes are put together.
+#[derive(Clone, Copy)]
+enum Assembly {
+    Memory,
+    OpenFiles,
+    /// Too many files to keep all of them open.
+    ClosedFiles,
+}
+
 /// One file's pieces in a block.
 struct Delivery {
+    /// Position among the targets.
     target: usize,
     pieces: Vec<Piece>,
 }
 
 impl Container {
-    /// Writes every file below `folder`; `budget` bytes of memory (0: the default), `threads` (0: one per core).
+    /// Writes files below `folder`, each of which appears when it is whole.
     ///
     /// # Errors
-    /// [`AggregateError::SomeDamaged`] names the files that could not be given back, after all others were.
-    pub fn unpack(&self, folder: &Path, budget: u64, threads: usize) -> Result<Unpacked> {
-        let targets = self.targets(folder)?;
-        let budget = if budget == 0 { BUDGET_DEFAULT } else { budget.max(BUDGET_MIN) };
-        let total: u64 = targets.iter().map(|target| target.size).sum();
-        let in_memory = total <= budget / 4;
-        let threads = self.threads(budget, threads);
-        let deliveries = self.deliveries();
+    /// [`AggregateError::SomeDamaged`] names the files that could not be given back, after all others were;
+    /// [`AggregateError::NotFound`] a name that the container doesn't have, before anything is written.
+    pub fn unpack(&self, folder: &Path, options: &Unpacking<'_>) -> Result<Unpacked> {
+        let targets = self.targets(folder, options.names)?;
+        let budget = if options.budget == 0 { BUDGET_DEFAULT } else { options.budget.max(BUDGET_MIN) };
+        let total = targets.iter().fold(0_u64, |sum, target| sum.saturating_add(target.entry.size));
+        let assembly = match targets.len() {
+            _ if total <= budget / 4 => Assembly::Memory,
+            ..=OPEN_MAX => Assembly::OpenFiles,
+            _ => Assembly::ClosedFiles,
+        };
+        let deliveries: Vec<_> = self.deliveries(&targets).into_iter().collect();
         let next = AtomicUsize::new(0);
-        let first_error = Mutex::new(None);
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    while let Some(deliveries) = deliveries.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let outcome = self.deliver(deliveries, &targets, in_memory);
-                        if let (Err(error), Ok(mut first)) = (outcome, first_error.lock()) {
-                            first.get_or_insert(error);
-                        }
+        let failure = Mutex::new(None);
+        let work = || {
+            while let Some((block, deliveries)) = deliveries.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Err(error) = self.deliver(*block, deliveries, &targets, assembly, options.watch) {
+                    next.store(usize::MAX / 2, Ordering::Relaxed);
+                    if let Ok(mut first) = failure.lock() {
+                        first.get_or_insert(error);
                     }
-                });
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads(budget, options.threads) {
+                scope.spawn(work);
             }
         });
-        match first_error.into_inner() {
+        match failure.into_inner() {
             Ok(Some(error)) => Err(error),
-            _ => self.settle(targets),
+            _ => settle(targets),
         }
     }
 
@@ -88,40 +124,40 @@ impl Container {
     fn threads(&self, budget: u64, wanted: usize) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let wanted = if wanted == 0 { cores } else { wanted };
-        let largest =
-            self.blocks.iter().flatten().map(|block| block.record.raw_length).max().unwrap_or(1).max(1);
+        let largest = self.blocks.values().map(|block| block.record.raw_length).max().unwrap_or(1).max(1);
         let fitting = usize::try_from(budget * 3 / 4 / (largest * BUFFERS_PER_BLOCK)).unwrap_or(usize::MAX);
         wanted.min(fitting).max(1)
     }
 
-    fn targets(&self, folder: &Path) -> Result<Vec<Target>> {
-        fs::create_dir_all(folder).map_err(AggregateError::io("create", folder))?;
-        let mut parents = HashSet::new();
-        let mut targets = Vec::with_capacity(self.files.files.len());
-        for entry in &self.files.files {
-            let path = folder.join(safe(&entry.name)?);
-            let parent = path.parent().unwrap_or(folder).to_owned();
-            if !parents.contains(&parent) {
-                fs::create_dir_all(&parent).map_err(AggregateError::io("create", &parent))?;
-                parents.insert(parent);
+    /// The wanted files, and the folders that they go to.
+    fn targets(&self, folder: &Path, names: &[String]) -> Result<Vec<Target<'_>>> {
+        let wanted = names.iter().map(|name| self.position(name)).collect::<Result<HashSet<_>>>()?;
+        let mut paths = HashSet::new();
+        let mut targets = Vec::new();
+        for (file, (entry, map)) in self.files.files.iter().zip(&self.maps).enumerate() {
+            if !names.is_empty() && !wanted.contains(&file) {
+                continue;
             }
-            let mut partial = path.file_name().unwrap_or_default().to_owned();
-            partial.push(".partial");
-            let partial = path.with_file_name(partial);
-            let state = Mutex::new(State::Waiting);
-            targets.push(Target { path, partial, mode: entry.mode, size: entry.size, state });
+            let path = folder.join(safe(&entry.name)?);
+            if !paths.insert(path.clone()) {
+                return Err(AggregateError::Invalid(format!("two files are called '{}'", entry.name)));
+            }
+            let state = if covers(map, entry.size) { State::Waiting } else { State::Damaged };
+            targets.push(Target { file, entry, path, state: Mutex::new(state) });
+        }
+        let folders: HashSet<&Path> = targets.iter().map(|target| folder_of(&target.path)).collect();
+        for folder in folders.into_iter().chain([folder]) {
+            fs::create_dir_all(folder).map_err(AggregateError::io("create", folder))?;
         }
         Ok(targets)
     }
 
-    /// For every block, the pieces that it delivers, file by file.
-    fn deliveries(&self) -> Vec<(u64, Vec<Delivery>)> {
-        let mut by_block: Vec<(u64, Vec<Delivery>)> =
-            (0..self.blocks.len() as u64).map(|number| (number, Vec::new())).collect();
-        for (target, map) in self.maps.iter().enumerate() {
-            for piece in map {
-                let index = usize::try_from(piece.block).unwrap_or(usize::MAX);
-                let Some((_, deliveries)) = by_block.get_mut(index) else { continue };
+    /// For every block that is needed, the pieces that it delivers, file by file.
+    fn deliveries(&self, targets: &[Target<'_>]) -> BTreeMap<u64, Vec<Delivery>> {
+        let mut by_block: BTreeMap<u64, Vec<Delivery>> = BTreeMap::new();
+        for (target, file) in targets.iter().map(|target| target.file).enumerate() {
+            for piece in self.maps.get(file).map(Vec::as_slice).unwrap_or_default() {
+                let deliveries = by_block.entry(piece.block).or_default();
                 match deliveries.last_mut() {
                     Some(last) if last.target == target => last.pieces.push(*piece),
                     _ => deliveries.push(Delivery { target, pieces: vec![*piece] }),
@@ -134,52 +170,59 @@ impl Container {
     /// Decodes a block and hands its pieces out; a damaged block damages the files it serves.
     fn deliver(
         &self,
-        (number, deliveries): &(u64, Vec<Delivery>),
-        targets: &[Target],
-        in_memory: bool,
+        block: u64,
+        deliveries: &[Delivery],
+        targets: &[Target<'_>],
+        assembly: Assembly,
+        watch: Watch<'_>,
     ) -> Result<()> {
-        if deliveries.is_empty() {
-            return Ok(());
-        }
-        let decoded = match self.decode(*number) {
-            Err(AggregateError::Io { action, path, source }) => {
-                return Err(AggregateError::Io { action, path, source });
-            }
+        let decoded = match self.decode(block) {
+            Err(error @ AggregateError::Io { .. }) => return Err(error),
             other => other.ok(),
         };
         for Delivery { target, pieces } in deliveries {
             let Some(target) = targets.get(*target) else { continue };
             match &decoded {
-                Some(block) => target.take(block, pieces, in_memory)?,
+                Some(block) => target.take(block, pieces, assembly)?,
                 None => target.damage(),
+            }
+            if !watch(pieces.iter().map(|piece| piece.file.length).sum()) {
+                return Err(AggregateError::Stopped);
             }
         }
         Ok(())
     }
+}
 
-    /// Completes the files that hold no bytes, and reports those that were not completed.
-    fn settle(&self, targets: Vec<Target>) -> Result<Unpacked> {
-        let mut damaged = Vec::new();
-        let mut unpacked = Unpacked { files: 0, bytes: 0 };
-        for ((target, entry), map) in targets.into_iter().zip(&self.files.files).zip(&self.maps) {
-            if target.size == 0 {
-                target.write(&[])?;
-            }
-            let state = target.state.into_inner().unwrap_or(State::Damaged);
-            if target.size == 0 || (matches!(state, State::Done) && covers(map, target.size)) {
-                unpacked.files += 1;
-                unpacked.bytes += target.size;
-            } else {
-                let _ = fs::remove_file(&target.partial);
-                damaged.push(entry.name.clone());
-            }
+/// Completes the files that hold no bytes, makes names durable, and reports the files that were not completed.
+fn settle(targets: Vec<Target<'_>>) -> Result<Unpacked> {
+    let mut damaged = Vec::new();
+    let mut unpacked = Unpacked { files: 0, bytes: 0 };
+    let mut folders = HashSet::new();
+    for target in targets {
+        if target.entry.size == 0 {
+            target.write(&[])?;
         }
-        if damaged.is_empty() { Ok(unpacked) } else { Err(AggregateError::SomeDamaged { files: damaged }) }
+        let done = matches!(target.state.into_inner(), Ok(State::Done)) || target.entry.size == 0;
+        if done {
+            unpacked.files += 1;
+            unpacked.bytes += target.entry.size;
+            folders.insert(folder_of(&target.path).to_owned());
+        } else {
+            damaged.push(target.entry.name.clone());
+        }
+    }
+    folders.iter().try_for_each(|folder| sync_folder(folder))?;
+    let Unpacked { files: intact, bytes } = unpacked;
+    if damaged.is_empty() {
+        Ok(unpacked)
+    } else {
+        Err(AggregateError::SomeDamaged { files: damaged, intact, bytes })
     }
 }
 
 /// A name as a path below a folder, never above or beside it.
-fn safe(name: &str) -> Result<&Path> {
+pub(super) fn safe(name: &str) -> Result<&Path> {
     let path = Path::new(name);
     let inside = !name.is_empty() && path.components().all(|part| matches!(part, Component::Normal(_)));
     if inside {
@@ -189,7 +232,7 @@ fn safe(name: &str) -> Result<&Path> {
     }
 }
 
-impl Target {
+impl Target<'_> {
     fn damage(&self) {
         if let Ok(mut state) = self.state.lock() {
             *state = State::Damaged;
@@ -197,10 +240,10 @@ impl Target {
     }
 
     /// Takes pieces of a block; the last ones complete the file.
-    fn take(&self, block: &[u8], pieces: &[Piece], in_memory: bool) -> Result<()> {
+    fn take(&self, block: &[u8], pieces: &[Piece], assembly: Assembly) -> Result<()> {
         let Ok(mut state) = self.state.lock() else { return Ok(()) };
         if matches!(*state, State::Waiting) {
-            *state = self.begin(in_memory)?;
+            *state = self.begin(assembly)?;
         }
         let missing = match &mut *state {
             State::Memory(bytes, missing) => {
@@ -208,57 +251,58 @@ impl Target {
                 *missing
             }
             State::Disk(file, missing) => {
-                *missing -= self.copy_to(file, block, pieces)?.min(*missing);
+                *missing -= write(file, block, pieces)?.min(*missing);
                 *missing
             }
             State::Waiting | State::Done | State::Damaged => return Ok(()),
         };
-        if missing == 0 {
-            let complete = std::mem::replace(&mut *state, State::Done);
-            self.complete(&complete)?;
+        if missing > 0 {
+            return Ok(());
         }
-        Ok(())
+        match std::mem::replace(&mut *state, State::Done) {
+            State::Memory(bytes, _) => self.write(&bytes),
+            State::Disk(file, _) => self.complete(file),
+            _ => Ok(()),
+        }
     }
 
-    fn begin(&self, in_memory: bool) -> Result<State> {
-        if in_memory {
-            let length = usize::try_from(self.size).unwrap_or(usize::MAX);
-            return Ok(State::Memory(vec![0; length], self.size));
+    fn begin(&self, assembly: Assembly) -> Result<State> {
+        let size = self.entry.size;
+        if matches!(assembly, Assembly::Memory) {
+            let length = usize::try_from(size).unwrap_or(usize::MAX);
+            return Ok(State::Memory(vec![0; length], size));
         }
-        let file = File::create(&self.partial).map_err(AggregateError::io("create", &self.partial))?;
-        Ok(State::Disk(file, self.size))
-    }
-
-    fn copy_to(&self, file: &File, block: &[u8], pieces: &[Piece]) -> Result<u64> {
-        let mut copied = 0;
-        for piece in pieces {
-            let Some(bytes) = slice(block, piece.start, piece.file.length) else { continue };
-            file.write_all_at(bytes, piece.file.offset)
-                .map_err(AggregateError::io("write", &self.partial))?;
-            copied += piece.file.length;
+        let mut file = NewFile::start(&self.path, PRIVATE)?;
+        if matches!(assembly, Assembly::ClosedFiles) {
+            file.close();
         }
-        Ok(copied)
-    }
-
-    fn complete(&self, state: &State) -> Result<()> {
-        match state {
-            State::Memory(bytes, _) => self.write(bytes),
-            _ => self.name(),
-        }
+        Ok(State::Disk(file, size))
     }
 
     fn write(&self, bytes: &[u8]) -> Result<()> {
-        let mut file = File::create(&self.partial).map_err(AggregateError::io("create", &self.partial))?;
-        file.write_all(bytes).map_err(AggregateError::io("write", &self.partial))?;
-        self.name()
+        let file = NewFile::start(&self.path, PRIVATE)?;
+        file.write_at(bytes, 0)?;
+        self.complete(file)
     }
 
-    fn name(&self) -> Result<()> {
-        let permissions = Permissions::from_mode(self.mode & 0o7777);
-        fs::set_permissions(&self.partial, permissions)
-            .map_err(AggregateError::io("change", &self.partial))?;
-        fs::rename(&self.partial, &self.path).map_err(AggregateError::io("rename to", &self.path))
+    fn complete(&self, file: NewFile) -> Result<()> {
+        file.dress(self.entry.mode, self.entry.modified_ns)?;
+        file.finish()
     }
+}
+
+/// Permissions of a file until it gets its own.
+const PRIVATE: u32 = 0o600;
+
+/// Writes pieces of a block to where they belong; says how many bytes that was.
+fn write(file: &NewFile, block: &[u8], pieces: &[Piece]) -> Result<u64> {
+    let mut written = 0;
+    for piece in pieces {
+        let Some(bytes) = slice(block, piece.start, piece.file.length) else { continue };
+        file.write_at(bytes, piece.file.offset)?;
+        written += piece.file.length;
+    }
+    Ok(written)
 }
 
 /// Copies pieces of a block to where they belong; says how many bytes that was.

@@ -16,6 +16,7 @@ pub mod ls;
 pub mod manager;
 pub mod mount;
 pub mod mv;
+pub mod pack;
 pub mod policy;
 pub mod put;
 pub mod restore;
@@ -24,6 +25,7 @@ pub mod role;
 pub mod run;
 pub mod stat;
 pub mod status;
+pub mod unpack;
 pub mod up;
 pub mod verify;
 
@@ -61,6 +63,8 @@ fn on_pool(command: Command, flags: &PoolFlags) -> Outcome {
         Command::Manager(arguments) => manager::run(&arguments, c),
         Command::Benefactor(arguments) => benefactor::run(&arguments, c),
         Command::Mount(arguments) => mount::run(&arguments, c),
+        Command::Pack(arguments) => to_the_end(pack::run(arguments, c)),
+        Command::Unpack(arguments) => to_the_end(unpack::run(arguments, c)),
         Command::Put(arguments) => to_the_end(put::run(arguments, c)),
         Command::Status(arguments) => user("status", status::run(&arguments, c)),
         Command::Get(arguments) => user("get", get::run(&arguments, c)),

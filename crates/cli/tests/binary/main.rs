@@ -8,5 +8,6 @@ mod files;
 mod lifecycle;
 mod memory;
 mod mistakes;
+mod pack;
 mod sets;
 mod transfer;

@@ -53,9 +53,14 @@ impl<'shape> Grid<'shape> {
     }
 
     /// The chunk with this number, at this place.
-    pub(crate) fn chunk(&self, number: u64, offset: u64, length: u64) -> Chunk {
-        Chunk { origin: self.origin(number), extent: Extent { offset, length } }
+    pub(crate) fn chunk(&self, file: &File<'_, '_>, number: u64, offset: u64, length: u64) -> Result<Chunk> {
+        kept(file, self.origin(number), Extent { offset, length })
     }
+}
+
+fn kept(file: &File<'_, '_>, origin: Vec<u64>, extent: Extent) -> Result<Chunk> {
+    file.reader.keep::<Chunk>(origin.len() * 8)?;
+    Ok(Chunk { origin, extent })
 }
 
 /// Layout versions 1 to 3: a version 1 tree; `shape` is that of one chunk.
@@ -77,7 +82,7 @@ pub(crate) fn by_tree_1(
         if !space.filtered && length != grid.chunk_bytes {
             return key.invalid();
         }
-        chunks.push(Chunk { origin, extent: Extent { offset, length } });
+        chunks.push(kept(file, origin, Extent { offset, length })?);
     }
     Ok(layout(shape, chunks))
 }
@@ -124,7 +129,8 @@ fn single(file: &File<'_, '_>, cursor: &mut Cursor, flags: u8, grid: &Grid<'_>) 
         length = file.length(cursor)?;
         cursor.skip(4)?; // filters that were skipped
     }
-    Ok(file.address(cursor)?.map(|offset| grid.chunk(0, offset, length)).into_iter().collect())
+    let chunk = file.address(cursor)?.map(|offset| grid.chunk(file, 0, offset, length)).transpose()?;
+    Ok(chunk.into_iter().collect())
 }
 
 fn implicit(file: &File<'_, '_>, cursor: &mut Cursor, grid: &Grid<'_>) -> Result<Vec<Chunk>> {
@@ -133,9 +139,9 @@ fn implicit(file: &File<'_, '_>, cursor: &mut Cursor, grid: &Grid<'_>) -> Result
     let count = grid.len().ok_or_else(|| invalid.clone())?;
     let mut chunks = Vec::new();
     for number in 0..count {
-        file.reader.spend(0)?;
         let offset = number.checked_mul(grid.chunk_bytes).and_then(|skip| start.checked_add(skip));
-        chunks.push(grid.chunk(number, offset.ok_or_else(|| invalid.clone())?, grid.chunk_bytes));
+        let offset = offset.ok_or_else(|| invalid.clone())?;
+        chunks.push(grid.chunk(file, number, offset, grid.chunk_bytes)?);
     }
     Ok(chunks)
 }
@@ -157,7 +163,7 @@ fn by_tree_2(file: &File<'_, '_>, root: Option<u64>, grid: &Grid<'_>, filtered: 
         for chunk in grid.chunk {
             origin.push(record.u64_le()?.saturating_mul(*chunk));
         }
-        chunks.push(Chunk { origin, extent: Extent { offset, length } });
+        chunks.push(kept(file, origin, Extent { offset, length })?);
     }
     Ok(chunks)
 }

@@ -82,7 +82,9 @@ fn symbol_node(file: &File<'_, '_>, address: u64, names: &[u8], links: &mut Vec<
         cursor.skip(20)?; // reserved, scratch
         match target {
             Some(address) if cached != SOFT_LINK => {
-                links.push(Link { name: name_at(names, name, &cursor)?, address })
+                let name = name_at(names, name, &cursor)?;
+                file.reader.keep::<Link>(name.len())?;
+                links.push(Link { name, address })
             }
             _ => {}
         }
@@ -111,6 +113,7 @@ fn link(file: &File<'_, '_>, cursor: &mut Cursor) -> Result<Option<Link>> {
     if kind != 0 {
         return Ok(None);
     }
+    file.reader.keep::<Link>(name.len())?;
     Ok(file.address(cursor)?.map(|address| Link { name, address }))
 }
 

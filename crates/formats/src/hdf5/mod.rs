@@ -42,6 +42,7 @@ pub(crate) fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
         let path = joined(&object.group, &object.name);
         for link in group::links(&file, &header)?.into_iter().rev() {
             if visited.insert(link.address) {
+                reader.keep::<Pending>(path.len() + link.name.len())?;
                 pending.push(Pending { group: path.clone(), name: link.name, address: link.address });
             }
         }

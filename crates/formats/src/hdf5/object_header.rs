@@ -10,6 +10,8 @@ use crate::reason::{Reason, Result};
 use crate::variable::Extent;
 
 const CONTINUATION: u16 = 0x10;
+/// Messages of one header, in bytes of memory: those of an object with thousands of attributes.
+const MESSAGES_BYTES_MAX: usize = 32 << 20;
 /// A message's flag for "the body is a reference to where the message really is".
 const SHARED: u8 = 2;
 
@@ -32,6 +34,13 @@ impl Message {
     }
 }
 
+/// Messages, and the memory that they take.
+#[derive(Default)]
+struct Messages {
+    list: Vec<Message>,
+    bytes: usize,
+}
+
 /// All messages of one object.
 pub(crate) struct ObjectHeader {
     messages: Vec<Message>,
@@ -45,7 +54,7 @@ impl ObjectHeader {
             b'O' => read_version_2(file, start)?,
             _ => return start.invalid(),
         };
-        Ok(Self { messages })
+        Ok(Self { messages: messages.list })
     }
 
     /// The messages of one kind.
@@ -67,12 +76,12 @@ fn continuation(file: &File<'_, '_>, message: &Message) -> Result<Extent> {
     offset.map_or_else(|| cursor.invalid(), |offset| Ok(Extent { offset, length }))
 }
 
-fn read_version_1(file: &File<'_, '_>, mut start: Cursor) -> Result<Vec<Message>> {
+fn read_version_1(file: &File<'_, '_>, mut start: Cursor) -> Result<Messages> {
     start.skip(7)?; // reserved, number of messages, references
     let length = u64::from(start.u32_le()?);
     start.skip(4)?; // padding
     let mut blocks = VecDeque::from([Extent { offset: start.offset(), length }]);
-    let mut messages = Vec::new();
+    let mut messages = Messages::default();
     while let Some(block) = blocks.pop_front() {
         let mut cursor = file.reader.cursor("object header block", block.offset, block.length)?;
         while cursor.remaining() >= 8 {
@@ -90,13 +99,16 @@ fn read_version_1(file: &File<'_, '_>, mut start: Cursor) -> Result<Vec<Message>
 fn keep(
     file: &File<'_, '_>,
     message: Message,
-    messages: &mut Vec<Message>,
+    messages: &mut Messages,
     blocks: &mut VecDeque<Extent>,
 ) -> Result<()> {
     if message.kind == CONTINUATION {
         blocks.push_back(continuation(file, &message)?);
+    } else if messages.bytes > MESSAGES_BYTES_MAX {
+        return Err(Reason::Invalid { what: "object header", offset: message.offset });
     } else {
-        messages.push(message);
+        messages.bytes += size_of::<Message>() + message.body.len();
+        messages.list.push(message);
     }
     Ok(())
 }
@@ -104,14 +116,14 @@ fn keep(
 /// Bytes of the checksum that ends every block of a version 2 header.
 const CHECKSUM: u64 = 4;
 
-fn read_version_2(file: &File<'_, '_>, mut start: Cursor) -> Result<Vec<Message>> {
+fn read_version_2(file: &File<'_, '_>, mut start: Cursor) -> Result<Messages> {
     start.expect(b"HDR\x02")?;
     let flags = start.u8()?;
     start.skip(if flags & 0x20 != 0 { 16 } else { 0 })?; // times
     start.skip(if flags & 0x10 != 0 { 4 } else { 0 })?; // limits of attribute storage
     let length = start.uint_le(1 << (flags & 3))?;
     let tracks_order = flags & 4 != 0;
-    let mut messages = Vec::new();
+    let mut messages = Messages::default();
     let mut blocks = VecDeque::new();
     let first = file.reader.cursor("object header block", start.offset(), length)?;
     read_messages_2(file, first, tracks_order, &mut messages, &mut blocks)?;
@@ -131,7 +143,7 @@ fn read_messages_2(
     file: &File<'_, '_>,
     mut cursor: Cursor,
     tracks_order: bool,
-    messages: &mut Vec<Message>,
+    messages: &mut Messages,
     blocks: &mut VecDeque<Extent>,
 ) -> Result<()> {
     let head = if tracks_order { 6 } else { 4 };

@@ -30,6 +30,7 @@ pub(crate) fn leaves_1(
         for _ in 0..entries {
             let key = cursor.take(key_length)?.to_vec();
             let Some(child) = file.address(&mut cursor)? else { return cursor.invalid() };
+            file.reader.keep::<(Vec<u8>, u64)>(key_length)?;
             if level == 0 { leaves.push((key, child)) } else { pending.push(child) }
         }
     }
@@ -112,6 +113,7 @@ impl Tree2 {
             cursor.skip(2)?; // version, type
             for _ in 0..node.records {
                 let offset = cursor.offset();
+                file.reader.keep::<Cursor>(self.record_length)?;
                 records.push(Cursor::new("tree record", offset, cursor.take(self.record_length)?.to_vec()));
             }
             if node.depth > 0 {

@@ -34,7 +34,7 @@ impl LeastSquares {
     }
 
     pub(super) fn predict(&self, taps: &Row) -> f64 {
-        taps.iter().zip(&self.weights).map(|(tap, weight)| tap * weight).sum()
+        total(taps.iter().zip(&self.weights).map(|(tap, weight)| tap * weight))
     }
 
     pub(super) fn learn(&mut self, taps: &Row, value: f64) {
@@ -52,7 +52,7 @@ impl LeastSquares {
     }
 
     fn solve(&mut self) {
-        let trace: f64 = self.squares.iter().enumerate().filter_map(|(n, row)| row.get(n)).sum();
+        let trace = total(self.squares.iter().enumerate().filter_map(|(n, row)| row.get(n).copied()));
         if !trace.is_finite() {
             *self = Self::new();
             return;
@@ -85,7 +85,7 @@ fn solved(squares: &[Row; TAPS], products: &Row, ridge: f64) -> Option<Row> {
     }
     let mut weights = [0.0; TAPS];
     for n in (0..TAPS).rev() {
-        let below: f64 = (n + 1..TAPS).filter_map(|m| Some(lower.get(m)?.get(n)? * weights.get(m)?)).sum();
+        let below = total((n + 1..TAPS).filter_map(|m| Some(lower.get(m)?.get(n)? * weights.get(m)?)));
         let weight = (forward.get(n)? - below) / lower.get(n)?.get(n)?;
         *weights.get_mut(n)? = if weight.is_finite() { weight } else { return None };
     }
@@ -93,7 +93,13 @@ fn solved(squares: &[Row; TAPS], products: &Row, ridge: f64) -> Option<Row> {
 }
 
 fn dot(one: &Row, other: &Row, count: usize) -> f64 {
-    one.iter().zip(other).take(count).map(|(one, other)| one * other).sum()
+    total(one.iter().zip(other).take(count).map(|(one, other)| one * other))
+}
+
+/// The sum in order, from +0: what `Iterator::sum` begins with has changed between releases of the language, and the
+/// sign of a zero would be enough to lead a decoder astray.
+pub(super) fn total(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(0.0, |sum, value| sum + value)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Relies on [`super::least_squares`]. The idea: several simple predictors and two that learn how the neighbours combine in
 //! this very field, by least squares and by normalised least mean squares; whom to believe is left to the mixer.
 
-use super::least_squares::{LeastSquares, TAPS};
+use super::least_squares::{LeastSquares, TAPS, total};
 
 /// Predictions that are offered.
 pub(super) const PREDICTIONS: usize = 7;
@@ -130,7 +130,7 @@ impl Field {
         if self.twin.is_empty() {
             self.taps.iter_mut().skip(13).take(5).for_each(|tap| *tap = 0.0);
         }
-        let slow: f64 = self.taps.iter().zip(&self.weights).map(|(tap, weight)| tap * weight).sum();
+        let slow = total(self.taps.iter().zip(&self.weights).map(|(tap, weight)| tap * weight));
         self.guesses = [finite(self.squares.predict(&self.taps)), finite(slow)];
         let [fast, slow] = self.guesses.map(|guess| finite(west + guess));
         let lorenzo_2 = west + (north - north_west);
@@ -145,7 +145,7 @@ impl Field {
         let value = finite(value);
         let target = finite(value - self.origin);
         self.squares.learn(&self.taps, target);
-        let power: f64 = self.taps.iter().map(|tap| tap * tap).sum();
+        let power = total(self.taps.iter().map(|tap| tap * tap));
         let error = target - self.guesses[1];
         let share = STEP * error / (power / TAPS as f64 + 1e-300);
         if share.is_finite() {

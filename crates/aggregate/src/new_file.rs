@@ -1,0 +1,90 @@
+//! A file that appears under its name only when it is whole and on disk.
+//!
+//! Relies on `tempfile`. The idea: until then it has a hidden name beside its own, which is removed whatever goes wrong.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use tempfile::TempPath;
+
+use crate::error::{AggregateError, Result};
+
+/// A file on its way.
+pub(crate) struct NewFile {
+    /// `None`: opened for every write.
+    file: Option<File>,
+    temporary: TempPath,
+    path: PathBuf,
+}
+
+impl NewFile {
+    /// Starts a file that will be at `path`, with these permissions as far as the process's mask allows them.
+    pub(crate) fn start(path: &Path, mode: u32) -> Result<Self> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // A long name leaves no room for more around it.
+        let prefix: String = std::iter::once('.').chain(name.chars().take(40)).collect();
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&prefix).suffix(".stdchk-part").permissions(Permissions::from_mode(mode));
+        let temporary =
+            builder.tempfile_in(folder_of(path)).map_err(AggregateError::io("create a file beside", path))?;
+        let (file, temporary) = temporary.into_parts();
+        Ok(Self { file: Some(file), temporary, path: path.to_owned() })
+    }
+
+    /// Where it is until it is finished.
+    pub(crate) fn temporary(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// From now on it is opened for every write.
+    pub(crate) fn close(&mut self) {
+        self.file = None;
+    }
+
+    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.with(|file| file.write_all_at(bytes, offset)).map_err(AggregateError::io("write", &self.path))
+    }
+
+    /// Gives the file the permissions and the time (nanoseconds since 1970) of what it was made from.
+    pub(crate) fn dress(&self, mode: u32, modified_ns: i64) -> Result<()> {
+        let dressed = self.with(|file| {
+            file.set_permissions(Permissions::from_mode(mode & 0o777))?;
+            file.set_modified(time_of(modified_ns))
+        });
+        dressed.map_err(AggregateError::io("change", &self.path))
+    }
+
+    /// Makes the bytes durable and lets the file appear; its folder is made durable by [`sync_folder`].
+    pub(crate) fn finish(self) -> Result<()> {
+        self.with(File::sync_all).map_err(AggregateError::io("write", &self.path))?;
+        let Self { temporary, path, .. } = self;
+        temporary.persist(&path).map_err(|error| AggregateError::io("rename to", &path)(error.error))
+    }
+
+    fn with(&self, work: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+        match &self.file {
+            Some(file) => work(file),
+            None => work(&OpenOptions::new().write(true).open(&self.temporary)?),
+        }
+    }
+}
+
+/// Makes the names in a folder durable.
+pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(AggregateError::io("write", folder))
+}
+
+/// The folder that a path is in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn time_of(ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(ns.unsigned_abs());
+    let before = || SystemTime::UNIX_EPOCH.checked_sub(distance);
+    let time = if ns < 0 { before() } else { SystemTime::UNIX_EPOCH.checked_add(distance) };
+    time.unwrap_or(SystemTime::UNIX_EPOCH)
+}

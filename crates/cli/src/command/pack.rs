@@ -1,0 +1,315 @@
+//! `stdchk pack`: checkpoint files become one container, like variables of all files coded together (mcrEngine).
+//!
+//! Needs no pool. The container appears under its name once it is whole, on disk and read back.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use stdchk_aggregate::{
+    BaseSet, Inputs, KeyRule, ListedFile, MergeScheme, Mode, Packed, Packing, PlanOptions, inputs_of, pack,
+};
+use stdchk_model::size;
+
+use crate::container::{failed, open};
+use crate::context::Context;
+use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::output::{self, Table, shown};
+use crate::progress::{Progress, rate};
+use crate::signals::or_told;
+
+/// Bytes written to find out how fast the container's disk is.
+const PROBE_BYTES: usize = 32 << 20;
+
+/// What `pack` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A folder stands for all files below it. Variables of HDF5, netCDF, safetensors, PyTorch, npy and npz, LAMMPS and
+GROMACS files are coded with like variables of the other files; of a file in another format, the whole file.
+
+Example:
+  stdchk pack dump.*.h5 -o dump.pack
+  stdchk pack DD0012/ -o DD0012.pack --level smallest
+  stdchk pack --list DD0012.pack")]
+pub struct Arguments {
+    /// Files and folders
+    #[arg(required_unless_present = "list", value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// The container to write; one that is there is replaced
+    #[arg(short, long, value_name = "CONTAINER", required_unless_present = "list")]
+    output: Option<PathBuf>,
+    /// Show the variables of a container instead: types, shapes, ratios
+    #[arg(long, value_name = "CONTAINER", conflicts_with_all = ["files", "output"])]
+    list: Option<PathBuf>,
+    /// Time or space
+    #[arg(long, value_enum, default_value = "default")]
+    level: Level,
+    /// Code variables against those of an earlier container, which is then needed to unpack
+    #[arg(long, value_name = "CONTAINER")]
+    base: Option<PathBuf>,
+    /// How files are merged: aware, aware-block:SIZE, agnostic, agnostic-block:SIZE
+    #[arg(long, value_name = "SCHEME", default_value = "aware", value_parser = merge_scheme)]
+    merge: MergeScheme,
+    /// Files that are merged with each other; all of them unless given
+    #[arg(long, value_name = "FILES")]
+    group: Option<usize>,
+    /// Variables are alike when the groups of this regular expression match the same in GROUP/NAME
+    #[arg(long, value_name = "REGEX")]
+    pattern: Option<String>,
+    #[command(flatten)]
+    resources: Resources,
+    /// Report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What packing and unpacking may use of the machine.
+#[derive(Args, Clone, Debug)]
+pub struct Resources {
+    /// Threads; one per core unless given
+    #[arg(long, value_name = "NUMBER", default_value = "0", hide_default_value = true)]
+    pub threads: usize,
+    /// Memory for the bytes on their way
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size::parse)]
+    pub memory: u64,
+}
+
+/// What to win.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    /// Hundreds of megabytes a second and core
+    Fastest,
+    /// In between
+    Default,
+    /// As small as possible, some megabyte a second and core
+    Smallest,
+    /// What makes the set safe soonest on the disk that the container is on, which is measured first
+    Auto,
+    /// The coders of the mcrEngine paper, for comparison
+    Paper,
+}
+
+fn merge_scheme(text: &str) -> Result<MergeScheme, String> {
+    let block = |text| match size::parse(text) {
+        Ok(0) | Err(_) => Err(format!("`{text}` is no length of blocks: write a size such as 64KiB")),
+        Ok(bytes) => Ok(bytes),
+    };
+    match text.split_once(':').unwrap_or((text, "")) {
+        ("aware", "") => Ok(MergeScheme::Aware),
+        ("agnostic", "") => Ok(MergeScheme::Agnostic),
+        ("aware-block", length) => block(length).map(MergeScheme::AwareBlock),
+        ("agnostic-block", length) => block(length).map(MergeScheme::AgnosticBlock),
+        _ => Err("write aware, aware-block:SIZE, agnostic or agnostic-block:SIZE".to_owned()),
+    }
+}
+
+/// Runs the command.
+pub async fn run(arguments: Arguments, context: &Context) -> Outcome {
+    if let Some(container) = &arguments.list {
+        return list(container, &arguments);
+    }
+    let quiet = context.settings.quiet;
+    or_told(move |told| to_container(&arguments, quiet, &told)).await
+}
+
+#[derive(Serialize)]
+struct Report {
+    container: String,
+    level: Level,
+    files: u64,
+    bytes: u64,
+    stored_bytes: u64,
+    ratio: f64,
+    /// Bytes that the set holds more than once, and the container once.
+    repeated_bytes: u64,
+    blocks: u64,
+    /// Links and special files, which were not packed.
+    left_out: Vec<String>,
+    seconds: f64,
+}
+
+fn to_container(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) -> Outcome {
+    let started = Instant::now();
+    let output = arguments.output.clone().unwrap_or_default();
+    let inputs = inputs_of(&arguments.files).map_err(failed)?;
+    refuse_self(&inputs, &output)?;
+    let base = arguments.base.as_deref().map(BaseSet::open).transpose().map_err(failed)?;
+    let mode = mode(arguments.level, &output, arguments.resources.threads)?;
+    let keys = arguments.pattern.as_deref().map(KeyRule::pattern).transpose().map_err(failed)?;
+    let plan = PlanOptions {
+        scheme: arguments.merge,
+        keys: keys.unwrap_or_else(|| mode.keys()),
+        group_size: arguments.group.unwrap_or(usize::MAX),
+        ..PlanOptions::default()
+    };
+    let total =
+        inputs.files.iter().filter_map(|input| Some(std::fs::metadata(&input.path).ok()?.len())).sum();
+    let progress = Progress::start("pack", total, quiet);
+    let watch = |bytes| {
+        progress.add(bytes);
+        !told.load(Ordering::Relaxed)
+    };
+    let Resources { threads, memory } = arguments.resources;
+    let packing = Packing { mode, plan, budget: memory, threads, base: base.as_ref(), watch: &watch };
+    let packed = pack(&inputs.files, &output, &packing).map_err(failed)?;
+    drop(progress);
+    report(arguments, &output, &inputs, &packed, started, quiet)
+}
+
+/// A container that is also an input would be packed into itself.
+fn refuse_self(inputs: &Inputs, output: &Path) -> Outcome {
+    let Ok(output) = output.canonicalize() else { return Ok(()) };
+    let same = inputs.files.iter().any(|input| input.path.canonicalize().is_ok_and(|path| path == output));
+    match same {
+        true => Err(CommandError::usage(
+            output.display(),
+            "the container is one of the files to be packed",
+            "write it to another place",
+        )),
+        false => Ok(()),
+    }
+}
+
+fn mode(level: Level, output: &Path, threads: usize) -> Outcome<Mode> {
+    Ok(match level {
+        Level::Fastest => Mode::Fastest,
+        Level::Default => Mode::Default,
+        Level::Smallest => Mode::Smallest,
+        Level::Paper => Mode::Paper,
+        Level::Auto => Mode::Auto(sink_speed(output).about(output.display())? / cores(threads)),
+    })
+}
+
+fn cores(threads: usize) -> f64 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if threads == 0 { cores } else { threads };
+    f64::from(u32::try_from(threads).unwrap_or(u32::MAX))
+}
+
+/// Bytes per second that reach the disk on which `output` will be.
+fn sink_speed(output: &Path) -> std::io::Result<f64> {
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut probe = tempfile::tempfile_in(folder)?;
+    let bytes = vec![0x5a; PROBE_BYTES];
+    let started = Instant::now();
+    probe.write_all(&bytes)?;
+    probe.sync_data()?;
+    Ok(PROBE_BYTES as f64 / started.elapsed().as_secs_f64().max(1e-6))
+}
+
+fn report(
+    arguments: &Arguments,
+    output: &Path,
+    inputs: &Inputs,
+    packed: &Packed,
+    started: Instant,
+    quiet: bool,
+) -> Outcome {
+    let ratio = packed.raw_bytes as f64 / packed.stored_bytes.max(1) as f64;
+    for path in &inputs.left_out {
+        output::note(format_args!("stdchk: {}: no regular file; left out", shown(&path.to_string_lossy())));
+    }
+    if arguments.json {
+        output::json(&Report {
+            container: output.to_string_lossy().into_owned(),
+            level: arguments.level,
+            files: packed.files,
+            bytes: packed.raw_bytes,
+            stored_bytes: packed.stored_bytes,
+            ratio,
+            repeated_bytes: packed.repeated_bytes,
+            blocks: packed.blocks,
+            left_out: inputs.left_out.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+            seconds: started.elapsed().as_secs_f64(),
+        })?;
+    } else if !quiet {
+        let files = output::count(usize::try_from(packed.files).unwrap_or(usize::MAX), "file");
+        let (raw, stored) = (size::human(packed.raw_bytes), size::human(packed.stored_bytes));
+        let rate = size::human(rate(packed.raw_bytes, started.elapsed()));
+        let output = output.display();
+        output::note(format_args!("pack: {output}, {files}, {raw} in {stored} ({ratio:.2}:1), {rate}/s"));
+    }
+    if inputs.left_out.is_empty() { Ok(()) } else { Err(CommandError::reported(Exit::Partial)) }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    bytes: u64,
+    format: String,
+    /// Why no variables were found.
+    reason: Option<String>,
+    variables: Vec<ListedVariable>,
+}
+
+#[derive(Serialize)]
+struct ListedVariable {
+    path: String,
+    r#type: String,
+    shape: Vec<u64>,
+    bytes: u64,
+    /// Of the block that holds its first byte.
+    ratio: f64,
+    coded_by: String,
+}
+
+impl From<ListedFile> for Listed {
+    fn from(file: ListedFile) -> Self {
+        let variables = file.variables.into_iter().map(|variable| ListedVariable {
+            path: variable.path,
+            r#type: variable.data_type,
+            shape: variable.shape,
+            bytes: variable.bytes,
+            ratio: variable.ratio,
+            coded_by: variable.chain.iter().map(|step| format!("{step:?}")).collect::<Vec<_>>().join(" "),
+        });
+        let (format, variables) = (file.format.to_string(), variables.collect());
+        Self { name: file.name, bytes: file.size, format, reason: file.reason, variables }
+    }
+}
+
+fn list(container: &Path, arguments: &Arguments) -> Outcome {
+    let container = open(container, arguments.base.as_deref())?;
+    let files: Vec<Listed> = container.list().into_iter().map(Listed::from).collect();
+    if arguments.json {
+        return output::json(&files);
+    }
+    let mut table = Table::new(&["file", "variable", "type", "shape", ">bytes", ">ratio", "coded by"]);
+    for file in files {
+        let name = shown(&file.name);
+        let what = file.reason.unwrap_or(file.format);
+        table.row([name.clone(), format!("({what})"), "".into(), "".into(), file.bytes.to_string()]);
+        for variable in file.variables {
+            let shape: Vec<String> = variable.shape.iter().map(u64::to_string).collect();
+            table.row([
+                name.clone(),
+                shown(&variable.path),
+                variable.r#type,
+                shape.join("x"),
+                variable.bytes.to_string(),
+                format!("{:.2}", variable.ratio),
+                variable.coded_by,
+            ]);
+        }
+    }
+    table.print()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merge_schemes_are_those_of_the_paper() {
+        assert_eq!(merge_scheme("aware"), Ok(MergeScheme::Aware));
+        assert_eq!(merge_scheme("agnostic-block:64KiB"), Ok(MergeScheme::AgnosticBlock(64 << 10)));
+        for bad in ["", "aware:1", "aware-block", "aware-block:0", "agnostic-block:x"] {
+            assert!(merge_scheme(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `stdchk unpack`: the files of a container come back, byte for byte, or one variable of a file as `.npy`.
+//!
+//! Needs no pool. Every file appears once it is whole, verified and on disk; blocks that no wanted file needs are not read.
+
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use clap::Args;
+use serde::Serialize;
+use stdchk_aggregate::{AggregateError, Container, Unpacked, Unpacking};
+use stdchk_model::size;
+
+use super::pack::Resources;
+use crate::container::{failed, open};
+use crate::context::Context;
+use crate::exit::{About, CommandError, Outcome};
+use crate::output::{self, shown};
+use crate::progress::{Progress, rate};
+use crate::signals::or_told;
+
+/// What `unpack` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Files that are there are replaced. Of a damaged container every intact file comes back, and the others are named
+(exit code 3).
+
+Example:
+  stdchk unpack DD0012.pack -o DD0012/
+  stdchk unpack DD0012.pack data0012.cpu0003
+  stdchk unpack DD0012.pack data0012.cpu0003 --variable Grid00000004/Density -o density/")]
+pub struct Arguments {
+    /// The container
+    container: PathBuf,
+    /// Files to give back, by their names in the container; all of them unless given
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Folder to write to; made if it is missing
+    #[arg(short, long, value_name = "DIR", default_value = ".")]
+    output: PathBuf,
+    /// Write this variable of the named files, as DIR/NAME/VARIABLE.npy, instead of the files
+    #[arg(long, value_name = "VARIABLE", requires = "names")]
+    variable: Option<String>,
+    /// The container that this one was packed against
+    #[arg(long, value_name = "CONTAINER")]
+    base: Option<PathBuf>,
+    #[command(flatten)]
+    resources: Resources,
+    /// Report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    folder: String,
+    files: u64,
+    bytes: u64,
+    /// Files that could not be given back.
+    damaged: Vec<String>,
+    seconds: f64,
+}
+
+/// Runs the command.
+pub async fn run(arguments: Arguments, context: &Context) -> Outcome {
+    let quiet = context.settings.quiet;
+    or_told(move |told| from_container(&arguments, quiet, &told)).await
+}
+
+fn from_container(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) -> Outcome {
+    let started = Instant::now();
+    let container = open(&arguments.container, arguments.base.as_deref())?;
+    let outcome = match &arguments.variable {
+        Some(variable) => variables(&container, arguments, variable)?,
+        None => files(&container, arguments, quiet, told),
+    };
+    match outcome {
+        Ok(unpacked) => report(arguments, &unpacked, Vec::new(), started, quiet),
+        Err(error) => {
+            if let AggregateError::SomeDamaged { files, intact, bytes } = &error {
+                let given = Unpacked { files: *intact, bytes: *bytes };
+                report(arguments, &given, files.clone(), started, true)?;
+            }
+            Err(failed(error))
+        }
+    }
+}
+
+type Result = std::result::Result<Unpacked, AggregateError>;
+
+fn files(container: &Container, arguments: &Arguments, quiet: bool, told: &AtomicBool) -> Result {
+    let wanted =
+        |name: &str| arguments.names.is_empty() || arguments.names.iter().any(|wanted| wanted == name);
+    let total = container
+        .files()
+        .filter(|(name, _)| wanted(name))
+        .map(|(_, bytes)| bytes)
+        .fold(0, u64::saturating_add);
+    let progress = Progress::start("unpack", total, quiet);
+    let watch = |bytes| {
+        progress.add(bytes);
+        !told.load(Ordering::Relaxed)
+    };
+    let Resources { threads, memory } = arguments.resources;
+    let unpacking = Unpacking { names: &arguments.names, budget: memory, threads, watch: &watch };
+    container.unpack(&arguments.output, &unpacking)
+}
+
+/// One variable of each of the named files.
+fn variables(container: &Container, arguments: &Arguments, variable: &str) -> Outcome<Result> {
+    let mut unpacked = Unpacked { files: 0, bytes: 0 };
+    for name in &arguments.names {
+        let path = arguments.output.join(below(name)?).join(below(&format!("{variable}.npy"))?);
+        let folder = path.parent().unwrap_or(&arguments.output);
+        std::fs::create_dir_all(folder).about(folder.display())?;
+        match container.extract_variable(name, variable, &path) {
+            Ok(bytes) => unpacked.bytes += bytes,
+            Err(error) => return Ok(Err(error)),
+        }
+        unpacked.files += 1;
+    }
+    Ok(Ok(unpacked))
+}
+
+/// A name of the user's as a path that stays below the folder.
+fn below(name: &str) -> Outcome<&Path> {
+    let path = Path::new(name);
+    let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
+    match inside {
+        true => Ok(path),
+        false => Err(CommandError::usage(
+            shown(name),
+            "it would be written outside of the folder",
+            "check the name",
+        )),
+    }
+}
+
+fn report(
+    arguments: &Arguments,
+    unpacked: &Unpacked,
+    damaged: Vec<String>,
+    started: Instant,
+    quiet: bool,
+) -> Outcome {
+    let (files, bytes) = (unpacked.files, unpacked.bytes);
+    if arguments.json {
+        let (folder, seconds) =
+            (arguments.output.to_string_lossy().into_owned(), started.elapsed().as_secs_f64());
+        return output::json(&Report { folder, files, bytes, damaged, seconds });
+    }
+    if !quiet {
+        let count = output::count(usize::try_from(files).unwrap_or(usize::MAX), "file");
+        let rate = size::human(rate(bytes, started.elapsed()));
+        output::note(format_args!(
+            "unpack: {}, {count}, {}, verified, {rate}/s",
+            arguments.output.display(),
+            size::human(bytes)
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! Packing and unpacking as users meet them: what comes back, what is said, and what is left when it goes wrong.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use stdchk_tests::{Outcome, binary, command, outcome, random_bytes, wait_until};
+use tempfile::TempDir;
+
+/// A folder in which commands run.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn file(&self, name: &str, content: &[u8]) {
+        fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
+        fs::write(self.path(name), content).unwrap();
+    }
+
+    fn run(&self, arguments: &[&str]) -> Outcome {
+        let mut command = command(arguments);
+        command.current_dir(self.0.path());
+        outcome(command)
+    }
+
+    fn ok(&self, arguments: &[&str]) -> String {
+        let ended = self.run(arguments);
+        assert_eq!(ended.code, 0, "stdchk {}: {ended:?}", arguments.join(" "));
+        ended.text()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(arguments)).unwrap()
+    }
+
+    fn fails(&self, arguments: &[&str], code: i32, says: &str) -> Outcome {
+        let ended = self.run(arguments);
+        assert_eq!(ended.code, code, "stdchk {}: {ended:?}", arguments.join(" "));
+        assert!(ended.stderr.contains(says), "`{says}` is missing in: {}", ended.stderr);
+        ended
+    }
+
+    /// Names in the folder itself.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Ranks of a smooth field below `folder`, as `.npy`; `time` moves it.
+    fn ranks(&self, folder: &str, time: f64) {
+        for rank in 0..4 {
+            let literal = "{'descr': '<f8', 'fortran_order': False, 'shape': (64, 64), }";
+            let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+            bytes.extend(format!("{literal:<117}\n").into_bytes());
+            let value = |n: i32| (f64::from(n % 64) / 20.0 + time).sin() + f64::from(n / 64 + rank).sqrt();
+            bytes.extend((0..64 * 64).flat_map(|n| value(n).to_le_bytes()));
+            self.file(&format!("{folder}/field.{rank}.npy"), &bytes);
+        }
+    }
+}
+
+fn same(one: &Path, other: &Path) -> bool {
+    fs::read(one).unwrap() == fs::read(other).unwrap()
+}
+
+#[test]
+fn a_set_comes_back_at_every_level_and_is_smaller() {
+    let place = Place::new();
+    place.ranks("set", 0.0);
+    place.file("set/below/noise", &random_bytes(100_000, 1));
+    place.file("set/empty", b"");
+    for level in ["fastest", "default", "smallest", "auto", "paper"] {
+        let packed = place.json(&["pack", "set", "-o", "x.pack", "--level", level, "--json"]);
+        assert_eq!((packed["files"].as_u64(), packed["level"].as_str()), (Some(6), Some(level)));
+        assert_eq!(
+            packed["stored_bytes"].as_u64().unwrap(),
+            fs::metadata(place.path("x.pack")).unwrap().len()
+        );
+        assert!(packed["ratio"].as_f64().unwrap() > 1.0, "{packed}");
+        let unpacked = place.json(&["unpack", "x.pack", "-o", level, "--json"]);
+        assert_eq!((&unpacked["files"], &unpacked["bytes"]), (&packed["files"], &packed["bytes"]));
+        for name in ["field.0.npy", "field.3.npy", "below/noise", "empty"] {
+            assert!(
+                same(&place.path(&format!("set/{name}")), &place.path(&format!("{level}/{name}"))),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn single_files_and_variables_come_out_and_a_list_shows_them() {
+    let place = Place::new();
+    place.ranks("set", 0.0);
+    place.ok(&["pack", "set", "-o", "x.pack", "-q"]);
+    place.ok(&["unpack", "x.pack", "-o", "one", "field.2.npy"]);
+    assert_eq!(fs::read_dir(place.path("one")).unwrap().count(), 1);
+    assert!(same(&place.path("set/field.2.npy"), &place.path("one/field.2.npy")));
+    place.ok(&["unpack", "x.pack", "-o", "v", "field.2.npy", "--variable", "array"]);
+    let array = fs::read(place.path("v/field.2.npy/array.npy")).unwrap();
+    // The same numbers behind a header of our own.
+    assert!(array[128..] == fs::read(place.path("set/field.2.npy")).unwrap()[128..]);
+    let listed = place.json(&["pack", "--list", "x.pack", "--json"]);
+    assert_eq!(listed[2]["name"], "field.2.npy");
+    assert_eq!((&listed[2]["format"], &listed[2]["variables"][0]["type"]), (&"npy".into(), &"F64LE".into()));
+    assert!(listed[2]["variables"][0]["ratio"].as_f64().unwrap() > 1.0);
+    assert!(place.ok(&["pack", "--list", "x.pack"]).contains("F64LE  64x64"));
+    place.fails(&["unpack", "x.pack", "-o", "no", "field.9.npy"], 4, "field.9.npy");
+    place.fails(&["unpack", "x.pack", "-o", "no", "field.2.npy", "--variable", "b"], 4, "b");
+    place.fails(&["unpack", "x.pack", "-o", "no", "field.2.npy", "--variable", "../b"], 2, "../b");
+}
+
+#[test]
+fn a_set_against_an_earlier_one_needs_it_to_come_back() {
+    let place = Place::new();
+    let mut weights = random_bytes(200_000, 3);
+    place.file("first/w100.bin", &weights);
+    place.file("first/w100.npy", &npy_u16(&weights));
+    place.ok(&["pack", "first/w100.npy", "-o", "first.pack"]);
+    weights.iter_mut().step_by(997).for_each(|byte| *byte ^= 1);
+    place.file("second/w200.npy", &npy_u16(&weights));
+    let packed = place.json(&["pack", "second", "-o", "second.pack", "--base", "first.pack", "--json"]);
+    assert!(packed["ratio"].as_f64().unwrap() > 10.0, "{packed}");
+    place.fails(&["unpack", "second.pack", "-o", "back"], 2, "--base");
+    place.ok(&["unpack", "second.pack", "--base", "first.pack", "-o", "back"]);
+    assert!(same(&place.path("second/w200.npy"), &place.path("back/w200.npy")));
+}
+
+fn npy_u16(bytes: &[u8]) -> Vec<u8> {
+    let literal = format!("{{'descr': '<u2', 'fortran_order': False, 'shape': ({},), }}", bytes.len() / 2);
+    [b"\x93NUMPY\x01\x00\x76\x00", format!("{literal:<117}\n").as_bytes(), bytes].concat()
+}
+
+#[test]
+fn of_a_damaged_container_every_intact_file_comes_back_and_the_others_are_named() {
+    let place = Place::new();
+    for name in ["a", "b", "c"] {
+        place.file(&format!("set/{name}"), &random_bytes(300_000, name.as_bytes()[0].into()));
+    }
+    place.ok(&["pack", "set", "-o", "x.pack"]);
+    let mut bytes = fs::read(place.path("x.pack")).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    place.file("x.pack", &bytes);
+    let ended = place.fails(&["unpack", "x.pack", "-o", "back", "--json"], 3, "b");
+    assert_eq!((&ended.json()["damaged"], &ended.json()["files"]), (&serde_json::json!(["b"]), &2.into()));
+    assert!(
+        same(&place.path("set/a"), &place.path("back/a"))
+            && same(&place.path("set/c"), &place.path("back/c"))
+    );
+    assert_eq!(fs::read_dir(place.path("back")).unwrap().count(), 2);
+    place.fails(&["unpack", "x.pack", "-o", "back", "b"], 7, "b");
+    place.file("x.pack", b"something else, and long enough to be looked at for a trailer");
+    place.fails(&["unpack", "x.pack", "-o", "back"], 2, "no stdchk container");
+}
+
+#[test]
+fn what_cannot_be_packed_is_told_and_leaves_nothing() {
+    let place = Place::new();
+    place.file("set/x", b"1");
+    place.file("other/x", b"2");
+    place.fails(&["pack", "missing", "-o", "x.pack"], 4, "missing");
+    place.fails(&["pack", "set", "-o", "missing/x.pack"], 4, "missing");
+    place.fails(&["pack", "set/x", "other/x", "-o", "x.pack"], 2, "'x'");
+    place.fails(&["pack", "set", "-o", "set/x"], 2, "set/x");
+    place.fails(&["pack", "set", "-o", "x.pack", "--pattern", "("], 2, "regular expression");
+    place.fails(&["pack", "set"], 2, "--output");
+    fs::create_dir(place.path("nothing")).unwrap();
+    place.fails(&["pack", "nothing", "-o", "x.pack"], 2, "0 files");
+    assert_eq!(place.names(), ["nothing", "other", "set"]);
+    symlink("x", place.path("set/link")).unwrap();
+    let ended = place.fails(&["pack", "set", "-o", "x.pack", "--json"], 3, "set/link");
+    assert_eq!(ended.json()["left_out"], serde_json::json!(["set/link"]));
+}
+
+#[test]
+fn a_disk_that_is_full_ends_it_and_leaves_nothing() {
+    let place = Place::new();
+    place.file("set/x", &random_bytes(8 << 20, 5));
+    let stdchk = binary().display().to_string();
+    // A limit on the length of files fails a write in the middle as a full disk does.
+    let limited = |arguments: &str| {
+        let mut shell = Command::new("bash");
+        let line = format!("trap '' XFSZ; ulimit -f 2048; exec {stdchk} {arguments} --memory 16MiB");
+        shell.args(["-c", &line]).current_dir(place.0.path()).stdin(Stdio::null());
+        outcome(shell)
+    };
+    let ended = limited("pack set -o x.pack");
+    assert!(ended.code == 1 && ended.stderr.contains("x.pack"), "{ended:?}");
+    assert_eq!(place.names(), ["set"]);
+    place.ok(&["pack", "set", "-o", "x.pack"]);
+    let ended = limited("unpack x.pack -o back");
+    assert!(ended.code == 1 && ended.stderr.contains("back/x"), "{ended:?}");
+    assert_eq!(fs::read_dir(place.path("back")).unwrap().count(), 0);
+}
+
+#[test]
+fn an_interruption_leaves_nothing_and_has_its_own_code() {
+    let place = Place::new();
+    place.file("set/x", &random_bytes(24 << 20, 7));
+    let mut command = command(&["pack", "set", "-o", "x.pack", "--level", "smallest", "--memory", "16MiB"]);
+    let mut child = command.current_dir(place.0.path()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("packing has begun", || place.names().iter().any(|name| name.ends_with(".stdchk-part")));
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(place.names(), ["set"]);
+}
