@@ -96,6 +96,8 @@ pub fn size_record(stat: &rustix::fs::Stat, path: Vec<u8>) -> Record {
 
 /// How much is copied into the log at a time, from the stack: also safe inside a signal handler.
 const PIECE_BYTES: usize = 64 * 1024;
+/// The same for a block or two: to clear the larger piece would take as long as to save them.
+const SMALL_PIECE_BYTES: usize = 8 * 1024;
 const _: () = assert!(PIECE_BYTES <= PAYLOAD_BYTES_MAX);
 
 /// Appends the present contents of `range` of `file` to the log. Stops where the file ends.
@@ -105,10 +107,23 @@ pub fn save_range(
     inode: Inode,
     range: Range<u64>,
 ) -> std::result::Result<(), Errno> {
-    let mut piece = [0; PIECE_BYTES];
+    if range.end.saturating_sub(range.start) <= SMALL_PIECE_BYTES as u64 {
+        save_in_pieces::<SMALL_PIECE_BYTES>(log, file, inode, range)
+    } else {
+        save_in_pieces::<PIECE_BYTES>(log, file, inode, range)
+    }
+}
+
+fn save_in_pieces<const BYTES: usize>(
+    log: &Log,
+    file: BorrowedFd<'_>,
+    inode: Inode,
+    range: Range<u64>,
+) -> std::result::Result<(), Errno> {
+    let mut piece = [0; BYTES];
     let mut at = range.start;
     while at < range.end {
-        let wanted = usize::try_from(range.end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        let wanted = usize::try_from(range.end - at).unwrap_or(BYTES).min(BYTES);
         let buffer = piece.get_mut(..wanted).unwrap_or_default();
         let got = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *buffer, at))?;
         if got == 0 {

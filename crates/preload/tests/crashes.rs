@@ -68,3 +68,71 @@ fn after_a_kill_every_index_can_be_restored_by_a_restore_that_is_itself_cut_off(
         assert_state(&protected.root, index);
     }
 }
+
+/// What the changes of `one_commit` change.
+fn seed(root: &Path) {
+    std::fs::write(root.join("data"), vec![b'o'; 10_000]).unwrap();
+    for name in ["log", "gone", "result"] {
+        std::fs::write(root.join(name), format!("{name}\n")).unwrap();
+    }
+}
+
+/// Kills `one_commit` at its `number`th system call after it made the file `from`; false when it ended before.
+fn killed_at(protected: &Protected, number: usize, from: &str, arguments: &[&str]) -> bool {
+    let mut command = protected.command(&program("kill_at"));
+    // The one that kills is not watched; the one that is killed is.
+    let watched = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").and_then(|(_, value)| value);
+    let preload = format!("LD_PRELOAD={}", watched.unwrap().display());
+    command.env_remove("LD_PRELOAD").arg(number.to_string()).arg(from);
+    command.arg("/usr/bin/env").arg(preload).arg(program("one_commit")).args(arguments);
+    match command.status().unwrap().code() {
+        Some(0) => true,
+        Some(3) => false,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn killed_at_every_system_call_of_a_commit_it_goes_back_to_the_last_whole_checkpoint() {
+    let whole = tempfile::tempdir().unwrap();
+    seed(whole.path());
+    let before = tree(whole.path());
+    support::succeed(support::plain(whole.path(), &program("one_commit")).arg("commit"));
+    let after = tree(whole.path());
+    let mut found = [0; 2];
+    for number in 0.. {
+        let root = tempfile::tempdir().unwrap();
+        seed(root.path());
+        let protected = Protected::new(root.path(), &Options::default());
+        let killed = killed_at(&protected, number, "begin", &["commit"]);
+        let newest = protected.store.entry(None).unwrap().index;
+        protected.restore(newest);
+        let expected = if newest == 0 { &before } else { &after };
+        assert_eq!(&tree(root.path()), expected, "killed at system call {number}, index {newest}");
+        found[usize::try_from(newest).unwrap()] += 1;
+        if !killed {
+            break;
+        }
+    }
+    assert!(found[0] > 40 && found[1] > 1, "kills before and after the commit: {found:?}");
+}
+
+#[test]
+fn killed_at_every_system_call_of_a_restore_it_is_completed_by_the_next() {
+    let whole = tempfile::tempdir().unwrap();
+    seed(whole.path());
+    support::succeed(support::plain(whole.path(), &program("one_commit")).arg("commit"));
+    let committed = tree(whole.path());
+    for number in 0.. {
+        let root = tempfile::tempdir().unwrap();
+        seed(root.path());
+        let protected = Protected::new(root.path(), &Options::default());
+        let killed = killed_at(&protected, number, "end", &[]);
+        protected.restore(1);
+        assert_eq!(tree(root.path()), committed, "killed at system call {number}");
+        if !killed {
+            assert!(number > 40, "{number} system calls");
+            break;
+        }
+    }
+}

@@ -75,7 +75,8 @@ impl Watch {
             return Ok(());
         }
         let range = destroyed(fd, change)?;
-        self.save(file, fd, descriptor.inode, range)?;
+        let readable = if descriptor.readable { Readable::Given(fd) } else { Readable::ToBeOpened(fd) };
+        self.save(file, readable, descriptor.inode, range)?;
         if file.saved.covers(0..file.size.unwrap_or(u64::MAX)) {
             // All that stood there at the checkpoint is in the log.
             self.table.set_free(number, state.generation, Free::All);
@@ -100,7 +101,7 @@ impl Watch {
         if !self.has_something_to_lose(file, probe)? {
             return Ok(());
         }
-        self.save(file, probe, inode, destroyed(probe, change)?)
+        self.save(file, Readable::ToBeOpened(probe), inode, destroyed(probe, change)?)
     }
 
     /// Measures the file at its first change in this interval; false when it held nothing at the checkpoint.
@@ -120,7 +121,7 @@ impl Watch {
     fn save(
         &self,
         file: &mut PhysicalFile,
-        fd: BorrowedFd<'_>,
+        readable: Readable<'_>,
         inode: Inode,
         range: Range<u64>,
     ) -> Decision<()> {
@@ -130,7 +131,7 @@ impl Watch {
         if range.is_empty() || from >= to || file.saved.covers(from..to) {
             return Ok(());
         }
-        let readable = readable(fd)?;
+        let readable = readable.open()?;
         for gap in file.saved.gaps(from..to) {
             save_range(&self.store.log, readable.as_fd(), inode, gap.clone())?;
             file.saved.insert(gap);
@@ -190,26 +191,26 @@ fn destroyed(fd: BorrowedFd<'_>, change: Change) -> Decision<Range<u64>> {
     })
 }
 
-/// A descriptor that can read: the given one, or the same file opened again.
+/// A descriptor that can read, or the way to one: the same file opened again.
 enum Readable<'fd> {
     Given(BorrowedFd<'fd>),
+    ToBeOpened(BorrowedFd<'fd>),
     Opened(OwnedFd),
+}
+
+impl Readable<'_> {
+    fn open(self) -> Decision<Self> {
+        let Self::ToBeOpened(fd) = self else { return Ok(self) };
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        Ok(Self::Opened(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
+    }
 }
 
 impl AsFd for Readable<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Given(fd) => *fd,
+            Self::Given(fd) | Self::ToBeOpened(fd) => *fd,
             Self::Opened(fd) => fd.as_fd(),
         }
     }
-}
-
-fn readable(fd: BorrowedFd<'_>) -> Decision<Readable<'_>> {
-    let flags = rustix::fs::fcntl_getfl(fd)?;
-    if !flags.contains(OFlags::PATH) && flags & OFlags::ACCMODE == OFlags::RDWR {
-        return Ok(Readable::Given(fd));
-    }
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    Ok(Readable::Opened(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
 }

@@ -77,6 +77,8 @@ struct PhysicalFile {
 struct Descriptor {
     inode: Inode,
     append: bool,
+    /// Whether it can read as well: then old contents are read through it.
+    readable: bool,
 }
 
 /// The watch over one protected tree, in one process.

@@ -73,7 +73,11 @@ impl Watch {
             return Ok(None);
         }
         let stat = rustix::fs::fstat(fd)?;
-        let descriptor = Descriptor { inode: Inode(stat.st_ino), append: flags.contains(OFlags::APPEND) };
+        let descriptor = Descriptor {
+            inode: Inode(stat.st_ino),
+            append: flags.contains(OFlags::APPEND),
+            readable: flags & OFlags::ACCMODE == OFlags::RDWR,
+        };
         Ok(self.path_of(fd, &stat)?.map(|_| descriptor))
     }
 
