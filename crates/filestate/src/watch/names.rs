@@ -204,6 +204,11 @@ impl Watch {
         if from.is_none() && to.is_none() {
             return Next::CallReal(None);
         }
+        // A name that leads nowhere is none outside: the kernel's answer, before anything is stated.
+        let nowhere = [(&from, old), (&to, new)].into_iter().filter(|(place, _)| place.is_none());
+        if let Some(cause) = nowhere.filter_map(|(_, (directory, name))| no_parent(directory, name)).next() {
+            return Next::Fail(cause);
+        }
         let decide = |inside| {
             let done = match (&from, &to) {
                 (Some(from), Some(to)) if flags.contains(RenameFlags::EXCHANGE) => {
@@ -343,4 +348,12 @@ fn is_directory(stat: &Stat) -> bool {
 fn probe(directory: BorrowedFd<'_>, path: &[u8], no_follow: bool) -> Decision<OwnedFd> {
     let follow = if no_follow { OFlags::NOFOLLOW } else { OFlags::empty() };
     rustix::fs::openat(directory, path, OFlags::PATH | OFlags::CLOEXEC | follow, Mode::empty())
+}
+
+/// Why the directory that holds `name` can't be reached, if it can't.
+fn no_parent(directory: BorrowedFd<'_>, name: &[u8]) -> Option<Errno> {
+    let end = name.iter().rposition(|byte| *byte == b'/')?;
+    let parent = name.get(..end.max(1))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, parent, flags, Mode::empty()).err()
 }
