@@ -199,18 +199,28 @@ fn canonical(root: &Path) -> Result<PathBuf> {
     root.canonicalize().map_err(|cause| Error::Refused(format!("cannot protect {}: {cause}", root.display())))
 }
 
+/// A tree held for one run or one restore.
+struct TreeLock(OwnedFd);
+
+impl Drop for TreeLock {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that was forked at this moment holds a copy until it executes its program.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 /// Holds the tree for one run or one restore.
-fn lock(root: &Path) -> Result<OwnedFd> {
+fn lock(root: &Path) -> Result<TreeLock> {
     let refused = || Error::Refused(format!("another run protects {}; wait for its end", root.display()));
     try_lock(root)?.ok_or_else(refused)
 }
 
-fn try_lock(root: &Path) -> Result<Option<OwnedFd>> {
+fn try_lock(root: &Path) -> Result<Option<TreeLock>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory =
         rustix::fs::open(root, flags, Permissions::empty()).map_err(Error::system("open", root))?;
     match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(directory)),
+        Ok(()) => Ok(Some(TreeLock(directory))),
         Err(Errno::WOULDBLOCK) => Ok(None),
         Err(cause) => Err(Error::system("lock", root)(cause)),
     }
