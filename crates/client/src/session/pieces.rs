@@ -29,7 +29,8 @@ use super::sealed::{Part, Sealed};
 const PIECE_AVERAGE_MAX: usize = 256 << 10;
 /// Bytes of a pack, about.
 const PACK_BYTES: usize = CHUNK_BYTES_DEFAULT;
-/// Earlier chunks that one cell may refer to: a restore reads at most three times the bytes of the file.
+/// Chunks of earlier versions that one cell may refer to: with its own packs about a dozen for 4 MiB. Chunks of this session
+/// are not counted: what repeats within a file lies wherever it came first.
 const EARLIER_CHUNKS_MAX: usize = 8;
 
 /// Whether what this cutter finds is packed.
