@@ -11,8 +11,8 @@ import time
 
 from failure import Failure
 
-COMMAND_SECONDS_MAX = 60  # no command here moves more than one checkpoint set
-REPAIR_SECONDS_MAX = 90  # the manager notices the loss and copies a few hundred MB; the rest is margin
+COMMAND_SECONDS_MAX = 180  # no command here moves more than one checkpoint set
+REPAIR_SECONDS_MAX = 240  # the manager notices the loss and copies a few hundred MB; the rest is margin
 REPAIR_POLL_SECONDS = 0.2
 
 

@@ -76,7 +76,7 @@ async fn with_all_replicas_gone_the_file_says_so_and_others_are_not_affected() {
     let failure = other.read(lost, None).await.unwrap().read_at(0, 100).await.unwrap_err();
     assert!(matches!(failure.code, ErrorCode::Unavailable | ErrorCode::Damaged), "{failure:?}");
     assert!(failure.message.contains("chunk"), "{failure}");
-    assert!(started.elapsed() < Duration::from_secs(20), "an error must not take for ever");
+    assert!(started.elapsed() < Duration::from_secs(60), "an error must not take for ever");
     let ino = make(&other, Ino::ROOT, &format!("after{stopped}"), FileKind::File).await.ino;
     let session = other.write(ino).await.unwrap();
     session.write_at(0, b"still works").await.unwrap();

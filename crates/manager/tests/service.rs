@@ -12,7 +12,7 @@ use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 const TOKEN: &[u8] = b"secret";
 
 struct Running {

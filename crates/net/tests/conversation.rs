@@ -12,7 +12,7 @@ use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Ser
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Answers with the number and payload it was sent; 13 is refused, 0 waits for ever.
 struct Echo;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Time for one command: more than `down` grants a mount that has to commit what is open.
-pub const COMMAND_PATIENCE: Duration = Duration::from_secs(100);
+pub const COMMAND_PATIENCE: Duration = Duration::from_secs(300);
 /// Pause between two looks at a command that runs.
 const PAUSE: Duration = Duration::from_millis(5);
 

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Time in which whatever a test waits for must have happened.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 /// Pause between two looks at a condition.
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-pub const LIMIT: Duration = Duration::from_secs(10);
+pub const LIMIT: Duration = Duration::from_secs(60);
 pub const TOKEN: &[u8] = b"a token of a test pool";
 pub const POOL: PoolId = PoolId([3; 16]);
 
