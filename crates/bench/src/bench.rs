@@ -73,6 +73,8 @@ impl Size {
 
 /// A run of the benchmark.
 pub struct Bench {
+    /// What was asked for.
+    pub size: Size,
     /// Sizes and numbers of rounds.
     pub sizes: Sizes,
     /// Where pools and files are made: the disk that is measured.
@@ -81,6 +83,8 @@ pub struct Bench {
     pub stdchk: PathBuf,
     /// This program, which also serves the do-nothing mount.
     pub own: PathBuf,
+    /// Series of images, one in each folder below; without it a small one is made up.
+    pub images: Option<PathBuf>,
 }
 
 impl Bench {

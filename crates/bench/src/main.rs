@@ -12,6 +12,7 @@ mod null;
 mod pool;
 mod row;
 mod section;
+mod series;
 mod stock;
 mod transfer;
 
@@ -55,6 +56,9 @@ struct Line {
     /// Only these measures, separated by commas; `list` prints their names
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// Series of images, one in each folder below, as scripts/images makes them; a small one is made up if not given
+    #[arg(long)]
+    images: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Helper>,
 }
@@ -115,7 +119,7 @@ fn measure(line: Line) -> Result<(), Error> {
     let dir = line.dir.canonicalize()?;
     let own = std::env::current_exe()?;
     let stdchk = line.stdchk.unwrap_or_else(|| own.with_file_name("stdchk"));
-    let bench = Bench { sizes: line.size.sizes(), dir, stdchk, own };
+    let bench = Bench { size: line.size, sizes: line.size.sizes(), dir, stdchk, own, images: line.images };
     let machine = machine::Machine::look();
     println!("{}", machine.line());
     for measure in measures {

@@ -5,6 +5,7 @@
 
 mod memory;
 mod repeats;
+mod similarity;
 mod sweeps;
 mod writes;
 
@@ -33,6 +34,11 @@ pub const ALL: &[Measure] = &[
     Measure { name: "stripe", what: "over the number of benefactors", run: sweeps::stripe },
     Measure { name: "window", what: "over the size of the window", run: sweeps::window },
     Measure { name: "memory", what: "one large file", run: memory::run },
+    Measure {
+        name: "similarity",
+        what: "what each cutter finds again in the image before",
+        run: similarity::run,
+    },
 ];
 
 /// The measures of these names, in the order of [`ALL`]; all of them for none.
