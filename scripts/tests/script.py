@@ -9,7 +9,10 @@ SCRIPTS = Path(__file__).resolve().parent.parent
 
 
 def load(name):
-    """The script `scripts/NAME` as a module; its `main` is not run."""
+    """The script `scripts/NAME` as a module; its `main` is not run. It finds the modules beside it, as when run."""
+    folder = str((SCRIPTS / name).parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     module_name = name.replace("-", "_").replace("/", "_")
     loader = importlib.machinery.SourceFileLoader(module_name, str(SCRIPTS / name))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(module_name, loader))
