@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use stdchk_tests::{binary, command, outcome, preload_library};
@@ -30,6 +30,16 @@ fn command_lines(document: &str) -> Vec<String> {
     lines
 }
 
+/// Takes the pool of the examples down however they ended; one that is down stays so.
+struct Down(PathBuf);
+
+impl Drop for Down {
+    fn drop(&mut self) {
+        // A failure here must not hide the one before.
+        let _ = command(&["down", "--data"]).arg(&self.0).output();
+    }
+}
+
 /// Runs the examples of a document, which must have at least so many.
 fn run_examples(document: &str, at_least: usize) {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(document);
@@ -44,11 +54,9 @@ fn run_examples(document: &str, at_least: usize) {
     let mut shell = Command::new("bash");
     shell.args(["-x", "-c", &script]).current_dir(home.path()).stdin(Stdio::null());
     shell.env_clear().env("PATH", path).env("HOME", home.path()).env("STDCHK_PRELOAD", preload_library());
+    let down = Down(home.path().join(".local/state/stdchk"));
     let ended = outcome(shell);
-    if ended.code != 0 {
-        let data = home.path().join(".local/state/stdchk");
-        outcome(command(&["down", "--data", data.to_str().unwrap()]));
-    }
+    drop(down);
     assert_eq!(ended.code, 0, "{}\n{}", ended.text(), ended.stderr);
     assert!(!fs::read_to_string("/proc/self/mountinfo").unwrap().contains(home.path().to_str().unwrap()));
 }
