@@ -8,11 +8,15 @@ class Failure(Exception):
     """Something that keeps a script from going on, in words for its user."""
 
 
+class Stopped(Exception):
+    """A signal or a limit that ends a script in good order."""
+
+
 @contextlib.contextmanager
 def fail_with(script):
-    """Turns a Failure into a message of `script` and status 1."""
+    """Turns a Failure, or having been stopped, into a message of `script` and status 1."""
     try:
         yield
-    except Failure as failure:
+    except (Failure, Stopped) as failure:
         print(f"{script}: {failure}", file=sys.stderr)
         sys.exit(1)

@@ -86,7 +86,7 @@ fn timestep(path: &Path) -> Option<u64> {
 }
 
 /// Images of a series that is made up, and pages of each.
-const IMAGES: u64 = 3;
+const IMAGES: u64 = 2;
 const PAGES: u64 = 1024;
 const PAGE_BYTES: usize = 4096;
 

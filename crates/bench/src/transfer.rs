@@ -39,6 +39,15 @@ pub fn write(path: &Path, content: Content, stock: &mut Stock, sync: bool) -> Re
     Ok(started.elapsed().as_secs_f64())
 }
 
+/// Writes a file that is in memory, in system calls of `block` bytes, and returns the seconds from open to the return of close.
+pub fn write_bytes(path: &Path, bytes: &[u8], block: usize) -> Result<f64, Error> {
+    let started = Instant::now();
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    bytes.chunks(block).try_for_each(|part| file.write_all(part))?;
+    nix::unistd::close(file).map_err(std::io::Error::from)?;
+    Ok(started.elapsed().as_secs_f64())
+}
+
 impl Content {
     fn salt_at(&self, offset: u64) -> u64 {
         self.repeated.filter(|_| (offset >> 20).is_multiple_of(2)).unwrap_or(self.salt)

@@ -3,6 +3,7 @@
 //! A measure is a name, a sentence and a function from the run's settings to a [`Section`]. A new one is a module here and
 //! a line in [`ALL`]; its rows may be of any kind, as the section carries its own table and its own targets.
 
+mod images;
 mod memory;
 mod repeats;
 mod similarity;
@@ -39,6 +40,7 @@ pub const ALL: &[Measure] = &[
         what: "what each cutter finds again in the image before",
         run: similarity::run,
     },
+    Measure { name: "images", what: "series of images through the mount and `put`", run: images::run },
 ];
 
 /// The measures of these names, in the order of [`ALL`]; all of them for none.

@@ -35,7 +35,7 @@ const POINTS: f64 = 2.0;
 pub fn run(bench: &Bench) -> Result<Section, Error> {
     let mut rows = Vec::new();
     for series in series::all(bench)? {
-        rows.extend(of_series(&series, bench)?);
+        rows.extend(of_series(&series, contenders::all(bench.size)?)?);
     }
     Ok(Section { rows: serde_json::to_value(&rows)?, table: row::table(&rows), targets: targets(&rows) })
 }
@@ -47,8 +47,15 @@ struct Entrant {
     before: Names,
 }
 
-fn of_series(series: &Series, bench: &Bench) -> Result<Vec<SimilarityRow>, Error> {
-    let contenders = contenders::all(bench.size)?;
+/// The fewest bytes that these cutters would leave to store of each image but the first, with zstd; and those of the
+/// whole images with zstd.
+pub fn least_stored(series: &Series, cutters: &[&str]) -> Result<(u64, u64), Error> {
+    let rows = of_series(series, contenders::of(cutters)?)?;
+    let least = rows.iter().map(SimilarityRow::stored_with_zstd).min().unwrap_or(0);
+    Ok((least, rows.first().map_or(0, SimilarityRow::whole_with_zstd)))
+}
+
+fn of_series(series: &Series, contenders: Vec<Contender>) -> Result<Vec<SimilarityRow>, Error> {
     let mut entrants: Vec<Entrant> = contenders
         .into_iter()
         .map(|contender| Entrant {

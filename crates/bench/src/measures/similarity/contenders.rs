@@ -49,6 +49,11 @@ impl Contender {
     }
 }
 
+/// These cutters of ours.
+pub fn of(cutters: &[&str]) -> Result<Vec<Contender>, Error> {
+    cutters.iter().map(|cutter| Ok(Contender::ours(cutter.parse()?))).collect()
+}
+
 /// All of them, each peer next to ours. Table 4 belongs to the full size; the tiny one takes one of each kind.
 pub fn all(size: Size) -> Result<Vec<Contender>, Error> {
     let few = if size == Size::Tiny { 1 } else { usize::MAX };

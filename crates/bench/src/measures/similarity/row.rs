@@ -126,11 +126,21 @@ impl SimilarityRow {
         mean_percent(&self.found_non_zero_bytes, self.non_zero_bytes.get(1..).unwrap_or_default())
     }
 
+    /// Bytes to store of all images but the first, with zstd.
+    pub fn stored_with_zstd(&self) -> u64 {
+        self.stored_zstd_bytes.iter().sum()
+    }
+
+    /// Bytes of the same images compressed whole.
+    pub fn whole_with_zstd(&self) -> u64 {
+        self.whole_zstd_bytes.iter().sum()
+    }
+
     fn line(&self) -> String {
         let sum = |values: &[usize]| values.iter().sum::<usize>() as f64;
         let written = sum(self.image_bytes.get(1..).unwrap_or_default());
-        let zstd = self.stored_zstd_bytes.iter().sum::<u64>() as f64;
-        let whole = self.whole_zstd_bytes.iter().sum::<u64>() as f64;
+        let zstd = self.stored_with_zstd() as f64;
+        let whole = self.whole_with_zstd() as f64;
         format!(
             "{:24} {:>8} {:>8.0} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.3} {:>8.1} {:>8.1} {:>8.1}",
             self.cutter,

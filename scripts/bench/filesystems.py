@@ -1,0 +1,221 @@
+"""File systems that a file is written to and read from: a local folder, stdchk, GlusterFS and MooseFS, each of four.
+
+Relies on Debian's packages of the peers, on FUSE and on root. Each is started from nothing in a folder of its own, its
+servers on this machine's own address, with one copy of the data; `how` says how it was configured. Settings that are not
+named are the defaults.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+from pathlib import Path
+
+from bench.failure import Failure
+from bench.processes import Processes, is_mounted, unmount, wait_until
+from bench.programs import checked, require
+
+SERVERS = 4
+STARTS_WITHIN_SECONDS = 60  # MooseFS's chunkservers report within some seconds
+COMMAND_SECONDS_MAX = 120
+
+
+class Filesystem:
+    """A file system below `folder`; files go to `mount`."""
+
+    name = how = ""
+
+    def __init__(self, folder, _stdchk):
+        self.folder = folder
+        self.mount = folder / "mount"
+        self.mount.mkdir(parents=True)
+        self.processes = Processes()
+        try:
+            self.start()
+        except BaseException:
+            with contextlib.suppress(Failure):  # the first failure is the one to tell
+                self.close()
+            raise
+
+    def start(self):
+        """Starts the servers and mounts."""
+
+    def folders(self):
+        """Pairs of a variant's name and the folder to write to."""
+        return [("", self.mount)]
+
+    def pids(self):
+        return self.processes.pids()
+
+    def close(self):
+        unmount(self.mount)
+        with self.processes:
+            pass
+
+
+class Plain(Filesystem):
+    name = "plain file"
+    how = "a folder on the same disk"
+
+
+class Stdchk(Filesystem):
+    name = "stdchk"
+    how = "stdchk up --benefactors 4 --mount; policy replicas=1 with close=stored (OAB) or close=durable (ASB)"
+
+    def __init__(self, folder, stdchk):
+        self.stdchk = stdchk
+        super().__init__(folder, stdchk)
+
+    def start(self):
+        self.run("up", "--benefactors", SERVERS, "--mount", self.mount, "--floor", 0)
+        for close in ("stored", "durable"):
+            (self.mount / close).mkdir()
+            self.run("policy", "set", close, "replicas=1", f"close={close}")
+
+    def run(self, *arguments):
+        data = self.folder / "data"
+        checked(["env", f"STDCHK_DATA={data}", str(self.stdchk), *map(str, arguments)], self.folder, COMMAND_SECONDS_MAX)
+
+    def folders(self):
+        return [(", OAB", self.mount / "stored"), (", ASB", self.mount / "durable")]
+
+    def pids(self):
+        records = (self.folder / "data" / "run").glob("*.pid")
+        return [int(record.read_text().split()[0]) for record in records]
+
+    def close(self):
+        try:
+            self.run("down")
+        finally:
+            unmount(self.mount)
+
+
+class Gluster(Filesystem):
+    """glusterd insists on its own port and on an address that is not loopback; its bricks log to /var/log/glusterfs."""
+
+    name = "GlusterFS"
+    how = f"glusterd; gluster volume create, distributed over {SERVERS} bricks; mounted by glusterfs (FUSE)"
+    VOLUME = "bench"
+
+    def start(self):
+        require("glusterd", "gluster", "glusterfs")
+        volfile, self.socket = self.folder / "glusterd.vol", self.folder / "glusterd.socket"
+        for name in ("work", "run", *bricks()):
+            (self.folder / name).mkdir()
+        options = {
+            "working-directory": self.folder / "work",
+            "run-directory": self.folder / "run",
+            "glusterd-sockfile": self.socket,
+            "transport-type": "socket",
+            "transport.address-family": "inet",
+        }
+        lines = [f"    option {key} {value}" for key, value in options.items()]
+        volfile.write_text("\n".join(["volume management", "    type mgmt/glusterd", *lines, "end-volume", ""]))
+        log = self.folder / "glusterd.log"
+        daemon = ["glusterd", "--no-daemon", "-f", volfile, "-p", self.folder / "glusterd.pid", "-l", log]
+        child = self.processes.start(daemon, self.folder / "glusterd.out")
+        wait_until(self.socket.exists, STARTS_WITHIN_SECONDS, "glusterd", child)
+        places = [f"{own_address()}:{self.folder / brick}" for brick in bricks()]
+        self.gluster("volume", "create", self.VOLUME, *places, "force")
+        try:
+            self.gluster("volume", "start", self.VOLUME)
+        finally:
+            self.processes.adopt(self.brick_pids())
+        client = ["glusterfs", "--no-daemon", "--volfile-server=127.0.0.1", f"--volfile-id={self.VOLUME}"]
+        child = self.processes.start([*client, "-l", self.folder / "client.log", self.mount], self.folder / "client.out")
+        wait_until(lambda: is_mounted(self.mount), STARTS_WITHIN_SECONDS, "the mount of GlusterFS", child)
+
+    def gluster(self, *arguments):
+        checked(["gluster", "--mode=script", f"--glusterd-sock={self.socket}", *arguments], self.folder, COMMAND_SECONDS_MAX)
+
+    def brick_pids(self):
+        records = (self.folder / "run").rglob("*-brick?.pid")
+        return [int(record.read_text()) for record in records]
+
+
+def bricks():
+    return [f"brick{number}" for number in range(SERVERS)]
+
+
+class Moose(Filesystem):
+    name = "MooseFS"
+    how = f"mfsmaster, {SERVERS} chunkservers, mfssetgoal -r 1, mounted by mfsmount (FUSE)"
+
+    def start(self):
+        require("mfsmaster", "mfschunkserver", "mfsmount", "mfssetgoal")
+        address = own_address()
+        to_masters, to_chunkservers, to_clients, *ports = free_ports(3 + SERVERS)
+        (self.folder / "master").mkdir()
+        (self.folder / "master" / "metadata.mfs").write_text("MFSM NEW")
+        (self.folder / "exports.cfg").write_text("* / rw,alldirs,maproot=0\n")
+        master = {
+            "DATA_PATH": self.folder / "master",
+            "EXPORTS_FILENAME": self.folder / "exports.cfg",
+            "MATOML_LISTEN_PORT": to_masters,
+            "MATOCS_LISTEN_PORT": to_chunkservers,
+            "MATOCL_LISTEN_PORT": to_clients,
+        }
+        child = self.serve("mfsmaster", "master", master)
+        wait_until(lambda: listens(address, to_clients), STARTS_WITHIN_SECONDS, "mfsmaster", child)
+        for number, port in enumerate(ports):
+            disk = self.folder / f"disk{number}"
+            disk.mkdir()
+            (self.folder / f"chunkserver{number}").mkdir()
+            (self.folder / f"disk{number}.cfg").write_text(f"{disk}\n")
+            chunkserver = {
+                "DATA_PATH": self.folder / f"chunkserver{number}",
+                "HDD_CONF_FILENAME": self.folder / f"disk{number}.cfg",
+                "MASTER_HOST": address,
+                "MASTER_PORT": to_chunkservers,
+                "CSSERV_LISTEN_PORT": port,
+            }
+            self.serve("mfschunkserver", f"chunkserver{number}", chunkserver)
+        client = ["mfsmount", "-f", "-H", address, "-P", to_clients, self.mount]
+        child = self.processes.start(client, self.folder / "client.log")
+        wait_until(lambda: is_mounted(self.mount), STARTS_WITHIN_SECONDS, "the mount of MooseFS", child)
+        wait_until(self.has_room, STARTS_WITHIN_SECONDS, "room on MooseFS's chunkservers", child)
+        checked(["mfssetgoal", "-r", "1", str(self.mount)], self.folder, COMMAND_SECONDS_MAX)
+
+    def serve(self, program, name, settings):
+        settings = {"WORKING_USER": "root", "WORKING_GROUP": "root"} | settings
+        config = self.folder / f"{name}.cfg"
+        config.write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
+        return self.processes.start([program, "-c", config, "-f"], self.folder / f"{name}.log")
+
+    def has_room(self):
+        room = os.statvfs(self.mount)
+        return room.f_blocks > 0
+
+
+def own_address():
+    """An address of this machine that is not loopback, which the peers insist on; traffic to it stays on loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            raise Failure("this machine has no address but loopback") from None
+        return probe.getsockname()[0]
+
+
+def listens(address, port):
+    with socket.socket() as probe:
+        return probe.connect_ex((address, port)) == 0
+
+
+def free_ports(count):
+    """TCP ports that are free now."""
+    sockets = [socket.create_server(("", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+FILESYSTEMS = [Plain, Stdchk, Gluster, Moose]
+
+
+def remove(folder):
+    """Removes what a file system left; never through a mount that stayed."""
+    if is_mounted(Path(folder) / "mount"):
+        raise Failure(f"{folder}/mount is still mounted; take it off and remove {folder}")
+    shutil.rmtree(folder, ignore_errors=True)
