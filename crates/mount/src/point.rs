@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fuser::{Config, MountOption, SessionACL};
+use rustix::fs::Access;
 use rustix::mount::UnmountFlags;
 
 /// The kernel's FUSE device.
@@ -83,8 +84,17 @@ pub(crate) fn check(point: &Path) -> Result<PathBuf, Error> {
         }
         Err(error) => return refuse(error.to_string()),
     }
+    if !is_root()
+        && let Err(error) = rustix::fs::access(&full, Access::WRITE_OK)
+    {
+        return refuse(format!("{}; choose an empty folder of your own, such as ~/pool", io::Error::from(error)));
+    }
     check_fuse()?;
     Ok(full)
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 fn is_mount_point(point: &Path) -> bool {
@@ -105,12 +115,26 @@ fn check_fuse() -> Result<(), Error> {
         );
         return Err(Error::NoFuse(hint));
     }
-    if !rustix::process::geteuid().is_root() && find_helper().is_none() {
+    if !is_root() && find_helper().is_none() {
         let hint =
             format!("{HELPER} is missing and only root can mount without it: install the package fuse3");
         return Err(Error::NoFuse(hint));
     }
-    Ok(())
+    // The helper would do without, but what talks to it doesn't.
+    let opened = std::fs::File::options().read(true).write(true).open(DEVICE);
+    opened.map(drop).map_err(|error| {
+        Error::NoFuse(format!("{DEVICE} can't be opened: {error}; root lets all users in by `chmod a+rw {DEVICE}`"))
+    })
+}
+
+/// What the kernel or the helper said when it refused to mount, with what to do about it.
+pub(crate) fn refused(point: &Path, error: io::Error) -> Error {
+    let said = error.to_string().trim().to_owned();
+    if said.contains("user_allow_other") {
+        let why = format!("{said}: leave `--allow-other` out, or ask root to add that line");
+        return Error::Point { point: point.to_owned(), why };
+    }
+    Error::system(format!("mounting at {}", point.display()), io::Error::new(error.kind(), said))
 }
 
 fn find_helper() -> Option<PathBuf> {
@@ -175,7 +199,7 @@ pub(crate) enum Left {
 }
 
 fn unmount_once(point: &Path, detach: bool) -> io::Result<()> {
-    if rustix::process::geteuid().is_root() {
+    if is_root() {
         let flags = if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
         return rustix::mount::unmount(point, flags).map_err(Into::into);
     }

@@ -1,19 +1,21 @@
 //! Mount points: is something mounted there, does it answer, and how it is taken off when its process is gone.
 //!
-//! A mount whose process died answers every call with ENOTCONN; one whose process hangs doesn't answer at all. So the
-//! kernel's table is read instead of the directory, and the directory is asked in a thread that may be left behind.
+//! A mount whose process died answers every call with ENOTCONN; one whose process hangs, or waits for the manager,
+//! doesn't answer for long or at all. So the kernel's table is read instead of the directory, and the directory is asked
+//! by a process that may be left behind: one of our own threads would keep us from ending.
 
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::exit::{About, CommandError, Exit, Outcome};
 
 /// Time in which a mount that works answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause between two looks at the process that asks.
+const ANSWER_POLL: Duration = Duration::from_millis(5);
 
 /// Whether a FUSE file system is mounted at `path`.
 pub fn is_mounted(path: &Path) -> Outcome<bool> {
@@ -48,11 +50,28 @@ fn octal(digits: &[u8]) -> Option<u8> {
 
 /// Whether the file system at `path` answers within [`ANSWER_TIMEOUT`].
 pub fn answers(path: &Path) -> bool {
-    let (send, receive) = mpsc::channel();
-    let asked = path.to_owned();
-    // Nobody may be waiting for the answer any more.
-    std::thread::spawn(move || send.send(rustix::fs::statfs(&asked).is_ok()).is_ok());
-    receive.recv_timeout(ANSWER_TIMEOUT).unwrap_or(false)
+    let mut command = Command::new("stat");
+    command.args(["--file-system", "--"]).arg(path);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else { return false };
+    match ended_by(&mut child, Instant::now() + ANSWER_TIMEOUT) {
+        Some(status) => status.success(),
+        None => {
+            // It ends with its question's answer, whenever that comes. Nobody waits for it.
+            let _ = child.kill();
+            false
+        }
+    }
+}
+
+fn ended_by(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
+    loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(ANSWER_POLL),
+            Ok(ended) => return ended,
+            Err(_) => return None,
+        }
+    }
 }
 
 /// The path of a mount point as the kernel's table shows it. It may not exist yet, or not answer.
