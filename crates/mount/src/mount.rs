@@ -93,8 +93,7 @@ pub fn mount(config: MountConfig) -> Result<Mounted, Error> {
     let (served, on) = (Arc::clone(&fs), runtime.handle().clone());
     let adapter = Adapter::new(served, on, tasks.clone(), config.ttl, threads, reports_arrive);
     let options = point::options(NAME, config.read_only, config.allow_other, threads);
-    let session =
-        Session::new(adapter, &point, &options).map_err(|error| point::refused(&point, error))?;
+    let session = Session::new(adapter, &point, &options).map_err(|error| point::refused(&point, error))?;
     let session = session.spawn().map_err(|error| Error::system("starting threads", error))?;
     point::raise_read_ahead(&point);
     let (tell, events) = mpsc::channel();

@@ -87,7 +87,10 @@ pub(crate) fn check(point: &Path) -> Result<PathBuf, Error> {
     if !is_root()
         && let Err(error) = rustix::fs::access(&full, Access::WRITE_OK)
     {
-        return refuse(format!("{}; choose an empty folder of your own, such as ~/pool", io::Error::from(error)));
+        return refuse(format!(
+            "{}; choose an empty folder of your own, such as ~/pool",
+            io::Error::from(error)
+        ));
     }
     check_fuse()?;
     Ok(full)
@@ -123,7 +126,9 @@ fn check_fuse() -> Result<(), Error> {
     // The helper would do without, but what talks to it doesn't.
     let opened = std::fs::File::options().read(true).write(true).open(DEVICE);
     opened.map(drop).map_err(|error| {
-        Error::NoFuse(format!("{DEVICE} can't be opened: {error}; root lets all users in by `chmod a+rw {DEVICE}`"))
+        Error::NoFuse(format!(
+            "{DEVICE} can't be opened: {error}; root lets all users in by `chmod a+rw {DEVICE}`"
+        ))
     })
 }
 

@@ -11,7 +11,7 @@ use crate::output;
 /// What `gc` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Chunks younger than the lease of a client stay: a session that is not committed yet may need them.
+What was written or used within the last minute stays: a session that is not committed yet may need it.
 
 Example:
   stdchk gc --dry-run
@@ -42,6 +42,11 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
         return output::json(&Report { dry_run: arguments.dry_run, chunks, blocks, bytes });
     }
     let verb = if arguments.dry_run { "would remove" } else { "removed" };
+    if collected.blocks == 0 {
+        return output::line(
+            "nothing to remove; what was written or used within the last minute is kept for now",
+        );
+    }
     let bytes = size::human(collected.bytes);
     let (chunks, blocks) = (collected.chunks, collected.blocks);
     output::line(format_args!(

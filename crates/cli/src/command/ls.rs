@@ -240,7 +240,7 @@ async fn sets(pool: &Pool, target: &Target, json: bool) -> Outcome {
             set_word(set.state).to_owned(),
             set.members.len().to_string(),
             size::human(set_bytes(set)),
-            output::time(set.committed_at),
+            if set.members.is_empty() { "-".to_owned() } else { output::time(set.committed_at) },
             output::shown(&set.reason),
         ]);
     }

@@ -3,6 +3,7 @@
 //! A file's new version appears when all of it is durable (I2); until then readers see the old one. What fails or is
 //! interrupted leaves nothing behind: neither a version nor the empty entry of a file that was new.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -37,7 +38,7 @@ const STREAM_MODE: u32 = 0o644;
     override_usage = "stdchk put [OPTIONS] FILE... APP/[NAME]",
     after_help = "\
 The last argument says where to: `APP/` or `APP/FOLDER/` keeps the files' names, `APP/NAME` names one file.
-Folders are made where they are missing. Writing a name again makes a new version.
+Folders are made where they are missing. Writing a name again makes a new version; two files for one name are refused.
 With several files, some may fail while others are stored: exit code 3.
 
 Example:
@@ -225,9 +226,7 @@ async fn write(
     progress: &Progress,
 ) -> Outcome<(u64, u64)> {
     let shown = job.target.shown();
-    if session.size() > 0 {
-        session.truncate(0).await.about(&shown)?;
-    }
+    session.truncate(0).await.about(&shown)?;
     let bytes = copy_in(opened.reader, &job.source.shown(), &shown, session, progress).await?;
     let info = session.commit(opened.mtime).await.about(&shown)?;
     Ok((bytes, info.map_or(0, |info| info.version)))
@@ -274,7 +273,22 @@ async fn jobs(arguments: &Arguments, pool: &Pool, parts: &mut Parts) -> Outcome<
         }
         jobs.extend(found.into_iter().flatten());
     }
+    refuse_same_targets(&jobs)?;
     Ok(jobs)
+}
+
+/// Files of one name from different folders would replace each other, and only the last would be found again.
+fn refuse_same_targets(jobs: &[Job]) -> Outcome {
+    let mut sources = HashMap::new();
+    for job in jobs {
+        if let Some(other) = sources.insert(job.target.path(), &job.source) {
+            let cause =
+                format_args!("both {} and {} would be stored there", other.shown(), job.source.shown());
+            let next = "store them into folders of their own, or under other names";
+            return Err(CommandError::usage(job.target.shown(), cause, next));
+        }
+    }
+    Ok(())
 }
 
 /// Whether the target is a folder that keeps the sources' names: written so, or it can only be one, or it is one.

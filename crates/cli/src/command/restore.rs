@@ -35,7 +35,8 @@ const ZERO_BYTES: usize = 64 << 10;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Without --set it is the set that `stdchk latest` names. Folders below the application's folder are kept. Files that
-are there and match are left alone; files that differ are replaced.
+are there and match are left alone; files that differ are replaced. Of a set that isn't complete comes back what is
+there: exit code 3.
 
 Example:
   stdchk restore climate -o restart/
@@ -78,10 +79,10 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let app = Target::parse_plain(&arguments.app)?;
     let pool = context.pool_to_move().await?;
     let quiet = context.settings.quiet;
-    let set = choose(&pool, &app, arguments.set, quiet).await?;
+    let mut parts = Parts::default();
+    let set = choose(&pool, &app, arguments.set, quiet, &mut parts).await?;
     std::fs::create_dir_all(&arguments.output).about(arguments.output.display())?;
     let progress = Arc::new(Progress::start("restore", set_bytes(&set), quiet));
-    let mut parts = Parts::default();
     let mut members = restore_all(&pool, &app, &set, &arguments.output, &progress, &mut parts).await?;
     drop(progress);
     members.sort_by(|a, b| a.name.cmp(&b.name));
@@ -103,7 +104,13 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
 }
 
 /// The set with this timestep, or the newest that can be restarted from.
-async fn choose(pool: &Pool, app: &Target, timestep: Option<u64>, quiet: bool) -> Outcome<CheckpointSet> {
+async fn choose(
+    pool: &Pool,
+    app: &Target,
+    timestep: Option<u64>,
+    quiet: bool,
+    parts: &mut Parts,
+) -> Outcome<CheckpointSet> {
     let Some(timestep) = timestep else {
         let found = newest(pool, app, quiet).await?;
         found.note(app);
@@ -116,8 +123,9 @@ async fn choose(pool: &Pool, app: &Target, timestep: Option<u64>, quiet: bool) -
         CommandError::new(Exit::NotFound, app.shown(), cause, "`stdchk ls --sets` shows those that are there")
     })?;
     if set.state != SetState::Complete {
-        let reason = output::shown(&set.reason);
-        output::note(format_args!("stdchk: {}: timestep {timestep} is not complete: {reason}", app.shown()));
+        let cause = format!("timestep {timestep} is not complete: {}", output::shown(&set.reason));
+        let next = "only what is there of it comes back";
+        parts.add::<()>(Err(CommandError::new(Exit::NotFound, app.shown(), cause, next)))?;
     }
     Ok(set)
 }

@@ -80,6 +80,18 @@ fn a_damaged_set_is_passed_over_for_the_one_before() {
 }
 
 #[test]
+fn what_is_there_of_an_incomplete_set_comes_back_when_it_is_named_but_not_as_a_success() {
+    let pool = pool_with_steps(&[(1, 2)], 1);
+    let told = pool.fails(
+        &["restore", "sim", "--set", "1", "-o", "back", "--json"],
+        3,
+        &["timestep 1 is not complete"],
+    );
+    assert_eq!(told.json()["members"].as_array().unwrap().len(), 2);
+    assert!(fs::read(pool.path("back/run/sim.N1.T1")).unwrap() == content(1, 1));
+}
+
+#[test]
 fn without_a_complete_set_there_is_no_latest() {
     let pool = pool_with_steps(&[(1, 2)], 1);
     pool.fails(&["latest", "sim"], 4, &["no complete checkpoint set"]);

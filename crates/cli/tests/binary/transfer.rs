@@ -89,6 +89,18 @@ fn a_tree_is_stored_only_when_asked_for_and_what_is_no_file_is_told() {
 }
 
 #[test]
+fn files_that_would_get_the_same_name_are_refused_before_one_is_stored() {
+    let pool = Pool::up(1, &[]);
+    for rank in ["rank0", "rank1"] {
+        pool.file(&format!("{rank}/restart"), rank.as_bytes());
+    }
+    pool.fails(&["put", "rank0/restart", "rank1/restart", "app/"], 2, &["app/restart", "rank0", "rank1"]);
+    assert!(pool.ok(&["ls"]).is_empty());
+    pool.ok(&["put", "-r", "rank0", "rank1", "app/"]);
+    assert_eq!(pool.ok(&["get", "app/rank0/restart", "-o", "-"]), "rank0");
+}
+
+#[test]
 fn a_moved_file_keeps_its_content_and_hands_on_versions() {
     let pool = Pool::up(1, &[]);
     for (name, content) in [("old", "1"), ("new", "2")] {

@@ -328,7 +328,8 @@ impl Session {
         view.read(&self.pool).await
     }
 
-    /// Sets the size of the file. Bytes cut off are gone, bytes added read as zeros.
+    /// Sets the size of the file. Bytes cut off are gone, bytes added read as zeros. A file without a version changes also
+    /// if it is empty and stays so: that it is to be empty has been said now, and the next commit makes that a version.
     pub async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Failure> {
         if size > FILE_BYTES_MAX {
             return Err(Failure::new(ErrorCode::TooLong, "a file can't be larger than 2^63 - 1 bytes"));
@@ -338,7 +339,7 @@ impl Session {
         if size < state.size {
             self.cut_off(&mut state, size);
         }
-        if size != state.size {
+        if size != state.size || self.opened.version == 0 && state.generation == 0 {
             state.size = size;
             state.generation += 1;
         }

@@ -105,7 +105,7 @@ impl FileSystem {
     }
 
     async fn created(&self, shown: Shown, handle: u64, truncate: bool) -> Result<Handled, Failure> {
-        if truncate && shown.attr.size > 0 {
+        if truncate && (shown.attr.size > 0 || shown.attr.version == 0) {
             self.handle(handle)?.file.truncate(0).await?;
         }
         Ok(Handled { shown, handle })

@@ -21,4 +21,5 @@ mod promises;
 mod repair;
 mod space;
 mod two_mounts;
+mod users;
 mod wire;

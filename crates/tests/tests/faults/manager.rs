@@ -179,6 +179,20 @@ fn told(program: &'static str, arguments: Vec<PathBuf>) {
     assert!(taken >= AWAY_PATIENCE / 2 && taken < PATIENCE, "{program} took {taken:?}");
 }
 
+#[test]
+fn status_ends_although_the_mount_that_it_asks_waits_for_the_manager() {
+    let pool = Pool::mounted(1);
+    pool.kill("manager");
+    let begun = Instant::now();
+    let told = pool.fails(&["status"], 5, &["stdchk up"]);
+    let taken = begun.elapsed();
+    pool.ok(&["up"]);
+    assert!(told.text().contains("not answering"), "{told:?}");
+    assert!(taken < MOUNT_PATIENCE / 2, "{taken:?}");
+}
+
+/// How long a mount waits for its manager unless told otherwise.
+const MOUNT_PATIENCE: Duration = Duration::from_secs(60);
 /// How long the mount waits for the manager in the test of one that stays away.
 const AWAY_PATIENCE: Duration = Duration::from_secs(4);
 

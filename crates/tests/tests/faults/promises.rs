@@ -100,8 +100,23 @@ fn a_file_that_is_emptied_and_closed_is_an_empty_version_when_close_returns() {
         assert_eq!(pool.get("x"), b"", "{script}");
         assert_eq!(fs::metadata(pool.at("x")).unwrap().len(), 0);
     }
-    assert!(Command::new("touch").arg(pool.at("new")).status().unwrap().success());
-    assert_eq!(pool.get("new"), b"");
+}
+
+#[test]
+fn a_new_file_is_an_empty_version_once_it_was_emptied_or_stored_and_none_when_it_was_only_made() {
+    let pool = Pool::mounted(1);
+    fs::create_dir(pool.at("app")).unwrap();
+    pool.ok(&["policy", "set", "app", "ranks=4"]);
+    let script = ": > app/a.N0.T1; truncate -s 0 app/a.N1.T1; python3 -c \"open('app/a.N2.T1', 'w')\"; touch app/only-made";
+    let made = Command::new("bash").args(["-ec", script]).current_dir(pool.mount_point()).status().unwrap();
+    assert!(made.success());
+    pool.put(b"", "app/a.N3.T1");
+    for rank in 0..4 {
+        let name = format!("app/a.N{rank}.T1");
+        wait_for_versions(&pool, &name, &[(1, 0, "closed")]);
+    }
+    assert_eq!(pool.json(&["latest", "app", "--json"])["members"].as_array().unwrap().len(), 4);
+    assert_eq!((shown(&pool.versions("app/only-made")), pool.get("app/only-made")), (vec![], vec![]));
 }
 
 #[test]
