@@ -13,14 +13,38 @@ from bench.failure import Failure
 from bench.programs import checked, require
 
 
-def gcore(pid, image, seconds_max):
-    """An ELF core of the process: its private memory, and zeros where it never touched its mappings."""
+def gcore_as(pid, prefix, seconds_max):
+    """An ELF core of the process: its private memory, and zeros where it never touched its mappings.
+
+    The name is gcore's own, PREFIX.PID. Raises ProcessLookupError if the process has ended meanwhile.
+    """
     require("gcore")
-    prefix = image.with_name(f".{image.name}")
-    checked(["gcore", "-o", str(prefix), str(pid)], image.parent, seconds_max)
     written = prefix.with_name(f"{prefix.name}.{pid}")
+    try:
+        checked(["gcore", "-o", str(prefix), str(pid)], prefix.parent, seconds_max)
+    except Failure:
+        if not is_running(pid):
+            raise ProcessLookupError(pid) from None
+        raise
     if not written.exists():
-        raise Failure(f"gcore made no image of process {pid}: is it alive, and may it be traced?")
+        raise Failure(f"gcore made no image of process {pid}: may it be traced?")
+    return written
+
+
+def is_running(pid):
+    """Whether the process is there and not merely waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def gcore(pid, image, seconds_max):
+    """The same under the name of `image`."""
+    try:
+        written = gcore_as(pid, image.with_name(f".{image.name}"), seconds_max)
+    except ProcessLookupError:
+        raise Failure("the program ended while its image was made; give it more --megabytes") from None
     os.rename(written, image)
 
 

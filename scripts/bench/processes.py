@@ -11,7 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from bench.failure import Failure
+from bench.failure import Failure, Stopped
 
 ENDS_WITHIN_SECONDS = 20  # after SIGTERM; then it is killed
 KILLED_WITHIN_SECONDS = 300  # only a process stuck in the kernel takes longer than a moment
@@ -120,3 +120,14 @@ def is_mounted(mount):
     """Whether something is mounted there; asks the kernel's list, not the file system, which may hang."""
     escaped = str(mount).replace(" ", "\\040")
     return any(line.split()[1] == escaped for line in Path("/proc/mounts").read_text().splitlines())
+
+
+def stop_at(seconds_max):
+    """Lets everything be stopped in good order at the limit, and by the signals that end a script."""
+    def stop(number, _frame):
+        limit = number == signal.SIGALRM
+        raise Stopped(f"{seconds_max} s were not enough" if limit else f"stopped by {signal.Signals(number).name}")
+
+    for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    signal.alarm(seconds_max)

@@ -38,6 +38,8 @@ pub struct Sizes {
     pub benefactors: &'static [usize],
     /// Windows to try, bytes.
     pub windows: &'static [u64],
+    /// Numbers of benefactors to try each window with.
+    pub window_benefactors: &'static [usize],
     /// Bytes of the file that memory is measured with.
     pub large_bytes: u64,
 }
@@ -50,21 +52,24 @@ impl Size {
                 file_bytes: 8 << 20,
                 rounds: 1,
                 benefactors: &[2],
-                windows: &[],
+                windows: &[16 << 20],
+                window_benefactors: &[1],
                 large_bytes: 16 << 20,
             },
             Self::Small => Sizes {
                 file_bytes: 256 << 20,
                 rounds: 3,
                 benefactors: &[1, 2],
-                windows: &[16 << 20],
+                windows: &[16 << 20, 256 << 20],
+                window_benefactors: &[1, 4],
                 large_bytes: 1 << 30,
             },
             Self::Full => Sizes {
                 file_bytes: 1 << 30,
                 rounds: 5,
-                benefactors: &[1, 2, 3, 5, 6, 7, 8],
-                windows: &[16 << 20, 32 << 20, 128 << 20, 256 << 20],
+                benefactors: &[1, 2, 3, 4, 5, 6, 7, 8],
+                windows: &[16 << 20, 32 << 20, 128 << 20, 256 << 20, 512 << 20],
+                window_benefactors: &[1, 2, 3, 4, 8],
                 large_bytes: 4 << 30,
             },
         }

@@ -6,6 +6,7 @@
 
 mod bench;
 mod cpu;
+mod local_fuse;
 mod machine;
 mod measures;
 mod null;

@@ -8,6 +8,7 @@ mod memory;
 mod repeats;
 mod similarity;
 mod sweeps;
+mod versions;
 mod writes;
 
 use crate::Error;
@@ -40,6 +41,7 @@ pub const ALL: &[Measure] = &[
         what: "what each cutter finds again in the image before",
         run: similarity::run,
     },
+    Measure { name: "versions", what: "restores of the first and of the newest version", run: versions::run },
     Measure { name: "images", what: "series of images through the mount and `put`", run: images::run },
 ];
 

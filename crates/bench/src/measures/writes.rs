@@ -1,4 +1,4 @@
-//! Plain file, plain file with fsync, do-nothing mount, OAB and ASB of the mount and of `put`; 1 MiB and 4 KiB writes.
+//! Plain file, plain file with fsync, FUSE to a local file, do-nothing mount (the paper's Table 1), OAB and ASB of the mount and of `put`; 1 MiB and 4 KiB writes.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::Error;
 use crate::bench::{BENEFACTORS, BLOCK, Bench, WINDOW};
 use crate::cpu;
+use crate::local_fuse::LocalFuse;
 use crate::null::NullMount;
 use crate::pool::LocalPool;
 use crate::row::{Row, at_least, section};
@@ -30,8 +31,10 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
     let mut stock = Stock::new();
     let null = NullMount::start(&bench.own, &bench.dir, "write-back")?;
     let through = NullMount::start(&bench.own, &bench.dir, "write-through")?;
+    let local = LocalFuse::start(&bench.dir)?;
     let pool = bench.up(BENEFACTORS, WINDOW)?;
     let stored = pool.folder("oab", &["replicas=1", "close=stored"])?;
+    let found = pool.folder("cdc", &["replicas=1", "close=stored", "cutter=cdc:64KiB"])?;
     let durable = pool.folder("asb", &["replicas=1", "close=durable"])?;
     let plain = tempfile::Builder::new().prefix("plain-").tempdir_in(&bench.dir)?;
     let (null_pids, through_pids, pool_pids) = ([null.pid()], [through.pid()], pool.pids(""));
@@ -42,22 +45,32 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
         content: Content { block, ..bench.content() },
         sync,
     };
-    let cases = [
+    let local_pids: Vec<u32> = local.iter().map(LocalFuse::pid).collect();
+    let mut cases = vec![
         case("plain file", plain.path(), &[][..], BLOCK, false),
         case("plain file, fsync", plain.path(), &[][..], BLOCK, true),
         case("do-nothing mount", null.path(), &null_pids, BLOCK, false),
         case("do-nothing mount, write-through", through.path(), &through_pids, BLOCK, false),
         case("mount, OAB", &stored, &pool_pids, BLOCK, false),
         case("mount, ASB", &durable, &pool_pids, BLOCK, false),
+        case("mount, OAB, cdc:64KiB", &found, &pool_pids, BLOCK, false),
         case("do-nothing mount, 4 KiB writes", null.path(), &null_pids, SMALL_BLOCK, false),
         case("mount, OAB, 4 KiB writes", &stored, &pool_pids, SMALL_BLOCK, false),
     ];
+    cases.extend(
+        local.iter().map(|local| case("FUSE to a local file", local.path(), &local_pids, BLOCK, false)),
+    );
     let mut rows = rounds(bench, &cases, &mut stock)?;
     rows.extend(puts(bench, &pool, &mut stock)?);
     let rate = |name| rows.iter().find(|row| row.is(name)).map_or(f64::NAN, Row::rate);
     let targets = vec![
         at_least("OAB / do-nothing mount", rate("mount, OAB") / rate("do-nothing mount"), 0.6),
         at_least("ASB / plain file with fsync", rate("mount, ASB") / rate("plain file, fsync"), 0.8),
+        at_least(
+            "OAB with cdc:64KiB / with fsch:1MiB",
+            rate("mount, OAB, cdc:64KiB") / rate("mount, OAB"),
+            0.9,
+        ),
         at_least("4 KiB writes / 1 MiB writes", rate("mount, OAB, 4 KiB writes") / rate("mount, OAB"), 0.5),
     ];
     section(&rows, targets)
