@@ -10,9 +10,10 @@
 //! | [`data`] | calls on open files: write, truncate, map |
 //! | [`names`] | calls on names: create, delete, rename, link |
 //! | [`place`] | what a name or a descriptor refers to, and whether it is protected |
-//! | `table` | one word per descriptor, the lock-free way past all of this |
+//! | `table`, `known` | descriptors and blocks that need no decision: the lock-free way past all of this |
 
 pub mod data;
+mod known;
 pub mod names;
 pub mod place;
 mod table;
@@ -28,6 +29,7 @@ use crate::error::Result;
 use crate::extents::Extents;
 use crate::record::Inode;
 use crate::store::Store;
+use known::Known;
 use table::Table;
 
 /// What a hook does next.
@@ -58,6 +60,8 @@ pub struct State {
     files: HashMap<Inode, PhysicalFile>,
     /// The watched descriptors (FIT): which file each number refers to.
     descriptors: HashMap<RawFd, Descriptor>,
+    /// Where old contents stand between their file and the log: not on a stack, which may be a signal handler's.
+    buffer: Vec<u8>,
 }
 
 /// A physical file in the current interval (Metamori's PIF, figure 4.3).
@@ -92,6 +96,7 @@ pub struct Watch {
     /// The root's canonical path, ending with a slash.
     prefix: Vec<u8>,
     table: Table,
+    known: Known,
     state: Mutex<State>,
 }
 
@@ -105,7 +110,8 @@ impl Watch {
         if prefix.last() != Some(&b'/') {
             prefix.push(b'/');
         }
-        Ok(Self { store, control, device, prefix, table: Table::new(), state: Mutex::default() })
+        let (table, known) = (Table::new(), Known::new());
+        Ok(Self { store, control, device, prefix, table, known, state: Mutex::default() })
     }
 
     /// Whether calls that change the file behind `fd` must ask first. Two loads; no lock.
@@ -139,7 +145,9 @@ impl Watch {
 
     fn set(&self, number: RawFd, descriptor: Option<Descriptor>) {
         let mut state = self.state();
-        match descriptor.filter(|_| self.table.watch(number)) {
+        // What is written at the offset of a descriptor that appends goes elsewhere: blocks say nothing about it.
+        let inode = |descriptor: &Descriptor| if descriptor.append { Inode(0) } else { descriptor.inode };
+        match descriptor.filter(|descriptor| self.table.watch(number, inode(descriptor))) {
             Some(descriptor) => drop(state.descriptors.insert(number, descriptor)),
             None => {
                 self.table.unwatch(number);

@@ -1,12 +1,15 @@
-//! One word per descriptor: whether it is watched, and whether its changes are already known to destroy nothing. This
-//! is all that a call looks at before it goes to the kernel, so it takes no lock and is right inside signal handlers.
+//! One entry per descriptor: whether it is watched, whether its changes are already known to destroy nothing, and which
+//! file it is open on. This, and the blocks of that file, is all that a call looks at before it goes to the kernel, so it
+//! takes no lock and is right inside signal handlers.
 //!
-//! Words live in pages that come into being with the first watched descriptor in them: a process with ten descriptors
+//! Entries live in pages that come into being with the first watched descriptor in them: a process with ten descriptors
 //! pays for one page.
 
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::record::Inode;
 
 /// Descriptors in one page.
 const PAGE: usize = 1024;
@@ -27,10 +30,19 @@ pub(super) enum Free {
     All,
 }
 
-/// The words.
+/// What is known about one descriptor.
+#[derive(Debug, Default)]
+struct Entry {
+    /// 0 when it is not watched.
+    word: AtomicU64,
+    /// The file, or 0.
+    inode: AtomicU64,
+}
+
+/// The entries.
 #[derive(Debug)]
 pub(super) struct Table {
-    pages: Box<[OnceLock<Box<[AtomicU64]>>]>,
+    pages: Box<[OnceLock<Box<[Entry]>>]>,
 }
 
 impl Table {
@@ -39,9 +51,14 @@ impl Table {
     }
 
     #[inline]
-    fn word(&self, fd: RawFd) -> Option<&AtomicU64> {
+    fn entry(&self, fd: RawFd) -> Option<&Entry> {
         let number = usize::try_from(fd).ok()?;
         self.pages.get(number / PAGE)?.get()?.get(number % PAGE)
+    }
+
+    #[inline]
+    fn word(&self, fd: RawFd) -> Option<&AtomicU64> {
+        self.entry(fd).map(|entry| &entry.word)
     }
 
     /// Whether `fd` is watched.
@@ -50,15 +67,23 @@ impl Table {
         self.word(fd).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Watches `fd`, nothing known about it; false beyond the last page.
-    pub(super) fn watch(&self, fd: RawFd) -> bool {
+    /// Watches `fd`, nothing known about it but its file; false beyond the last page.
+    pub(super) fn watch(&self, fd: RawFd, inode: Inode) -> bool {
         let page = usize::try_from(fd).ok().and_then(|number| self.pages.get(number / PAGE));
         let Some(page) = page else { return false };
-        page.get_or_init(|| (0..PAGE).map(|_| AtomicU64::new(0)).collect());
-        self.word(fd).is_some_and(|word| {
-            word.store(WATCHED, Ordering::Relaxed);
+        page.get_or_init(|| (0..PAGE).map(|_| Entry::default()).collect());
+        self.entry(fd).is_some_and(|entry| {
+            entry.inode.store(inode.0, Ordering::Relaxed);
+            entry.word.store(WATCHED, Ordering::Release);
             true
         })
+    }
+
+    /// The file that the watched `fd` is open on; 0 where its blocks say nothing about writes through it.
+    #[inline]
+    pub(super) fn inode(&self, fd: RawFd) -> Option<Inode> {
+        let entry = self.entry(fd).filter(|entry| entry.word.load(Ordering::Acquire) != 0)?;
+        Some(Inode(entry.inode.load(Ordering::Relaxed)))
     }
 
     /// Watches `fd` no longer.
@@ -95,7 +120,7 @@ mod tests {
     #[test]
     fn what_is_free_ends_with_its_generation() {
         let table = Table::new();
-        assert!(!table.is_watched(3) && table.watch(3) && table.is_watched(3) && !table.is_watched(4));
+        assert!(!table.is_watched(3) && table.watch(3, Inode(8)) && table.is_watched(3) && !table.is_watched(4));
         table.set_free(3, 7, Free::Here);
         assert!(
             table.is_free(3, 7, Free::Here)
@@ -104,13 +129,16 @@ mod tests {
         );
         table.set_free(3, 7, Free::All);
         assert!(table.is_free(3, 7, Free::Here) && table.is_free(3, 7, Free::All));
+        assert_eq!(table.inode(3), Some(Inode(8)));
         table.unwatch(3);
+        assert_eq!(table.inode(3), None);
         assert!(!table.is_watched(3) && !table.is_free(3, 7, Free::Here));
     }
 
     #[test]
     fn numbers_beyond_the_last_page_are_refused() {
         let table = Table::new();
-        assert!(!table.watch(-1) && !table.watch(1 << 20) && table.watch((1 << 20) - 1));
+        let watch = |fd| table.watch(fd, Inode(1));
+        assert!(!watch(-1) && !watch(1 << 20) && watch((1 << 20) - 1));
     }
 }
