@@ -21,7 +21,7 @@ test: ## everything that checks the project
 	@scripts/setup build mount demo test
 	@scripts/test
 
-bench: ## measurements: one JSON file and one table (SIZE=tiny, small or full)
+bench: ## measurements: a JSON file and a table each (SIZE=tiny, small or full)
 	@scripts/setup build mount
 	cargo run --release --package stdchk-bench -- --size $(SIZE)
 

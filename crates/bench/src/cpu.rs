@@ -3,13 +3,18 @@
 use std::fs;
 
 /// CPU seconds that this process has used so far, its finished children included.
-pub fn own_seconds() -> f64 {
+fn own_seconds() -> f64 {
     of_stat("/proc/self/stat", true).unwrap_or(0.0)
 }
 
 /// CPU seconds that these processes have used so far.
-pub fn seconds_of(pids: &[u32]) -> f64 {
+fn seconds_of(pids: &[u32]) -> f64 {
     pids.iter().filter_map(|pid| of_stat(&format!("/proc/{pid}/stat"), false)).sum()
+}
+
+/// CPU seconds of this process and of these.
+pub fn seconds_with(pids: &[u32]) -> f64 {
+    own_seconds() + seconds_of(pids)
 }
 
 /// Highest resident memory of a process, bytes.

@@ -1,15 +1,18 @@
 //! `stdchk-bench`: what the paper measured, re-measured, beside what a user would pick instead, in one run.
 //!
-//! Every row is a transfer of one file through system calls or commands, repeated, reported as the median. Rows that are
-//! compared run in turn, so that a slow minute of the machine hits all of them. The figures are ratios; the absolute rates
-//! belong to the machine that is named with them.
+//! The module `measures` lists what is measured. Rows that are compared run in turn, so that a slow minute of the machine
+//! hits all of them, and are reported as medians. The figures are ratios; the absolute rates belong to the machine that is
+//! named with them. Each measure writes its results as soon as it has them, so that a later one's failure loses nothing.
 
+mod bench;
 mod cpu;
-mod data;
 mod machine;
-mod plan;
+mod measures;
+mod null;
 mod pool;
-mod report;
+mod row;
+mod section;
+mod stock;
 mod transfer;
 
 use std::fmt;
@@ -17,6 +20,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::bench::{Bench, Size};
 
 /// Something that kept a measurement from being made.
 #[derive(Debug)]
@@ -34,17 +39,6 @@ impl<E: std::error::Error> From<E> for Error {
     }
 }
 
-/// How much is written and how often.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Size {
-    /// Seconds: only shows that everything still runs
-    Tiny,
-    /// A few minutes
-    Small,
-    /// 1 GiB files, all numbers of benefactors and windows
-    Full,
-}
-
 /// Measures stdchk beside a plain file and a do-nothing FUSE mount.
 #[derive(Parser)]
 #[command(name = "stdchk-bench")]
@@ -58,9 +52,9 @@ struct Line {
     /// The binary to measure; the one beside this program if not given
     #[arg(long)]
     stdchk: Option<PathBuf>,
-    /// Only measures whose name holds this text
-    #[arg(long, default_value = "")]
-    only: String,
+    /// Only these measures, separated by commas; `list` prints their names
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
     #[command(subcommand)]
     command: Option<Helper>,
 }
@@ -74,9 +68,11 @@ enum Mode {
     WriteThrough,
 }
 
-/// Processes that a measurement needs.
+/// What is done instead of measuring.
 #[derive(Subcommand)]
 enum Helper {
+    /// Prints the names of all measures
+    List,
     /// A FUSE mount that throws the bytes away (the paper's /stdchk/null); runs until its standard input ends
     Null {
         /// How the kernel handles the bytes: as on the pool's mount, or its default
@@ -98,19 +94,34 @@ fn main() -> ExitCode {
 }
 
 fn run(line: Line) -> Result<(), Error> {
-    if let Some(Helper::Null { mount_point, mode }) = line.command {
-        let mode = match mode {
-            Mode::WriteBack => stdchk_mount::NullMode::WriteBack,
-            Mode::WriteThrough => stdchk_mount::NullMode::WriteThrough,
-        };
-        return plan::serve_null(&mount_point, mode);
+    match line.command {
+        Some(Helper::Null { mount_point, mode: Mode::WriteBack }) => {
+            null::serve(&mount_point, stdchk_mount::NullMode::WriteBack)
+        }
+        Some(Helper::Null { mount_point, mode: Mode::WriteThrough }) => {
+            null::serve(&mount_point, stdchk_mount::NullMode::WriteThrough)
+        }
+        Some(Helper::List) => {
+            measures::ALL.iter().for_each(|measure| println!("{:12} {}", measure.name, measure.what));
+            Ok(())
+        }
+        None => measure(line),
     }
+}
+
+fn measure(line: Line) -> Result<(), Error> {
+    let measures = measures::named(&line.only)?;
     std::fs::create_dir_all(&line.dir)?;
     let dir = line.dir.canonicalize()?;
     let own = std::env::current_exe()?;
-    let beside = own.with_file_name("stdchk");
-    let bench =
-        plan::Bench::new(plan::sizes(line.size), dir.clone(), line.stdchk.unwrap_or(beside), own, line.only);
-    let rows = bench.run()?;
-    report::write(&dir, &rows)
+    let stdchk = line.stdchk.unwrap_or_else(|| own.with_file_name("stdchk"));
+    let bench = Bench { sizes: line.size.sizes(), dir, stdchk, own };
+    let machine = machine::Machine::look();
+    println!("{}", machine.line());
+    for measure in measures {
+        eprintln!("stdchk-bench: {}", measure.name);
+        let section = (measure.run)(&bench)?;
+        section::write(&bench.dir, &machine, line.size, measure, &section)?;
+    }
+    Ok(())
 }

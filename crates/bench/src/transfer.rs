@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::Error;
-use crate::data::Stock;
+use crate::stock::Stock;
 
 /// What a write consists of.
 #[derive(Clone, Copy)]

@@ -1,0 +1,67 @@
+//! What is measured: one module for each group of rows that belong together.
+//!
+//! A measure is a name, a sentence and a function from the run's settings to a [`Section`]. A new one is a module here and
+//! a line in [`ALL`]; its rows may be of any kind, as the section carries its own table and its own targets.
+
+mod memory;
+mod repeats;
+mod sweeps;
+mod writes;
+
+use crate::Error;
+use crate::bench::Bench;
+use crate::section::Section;
+
+/// A group of rows that is measured together.
+pub struct Measure {
+    /// What `--only` calls it; its results go to `NAME.json`.
+    pub name: &'static str,
+    /// What it shows, for the heading of its table.
+    pub what: &'static str,
+    /// Measures it.
+    pub run: fn(&Bench) -> Result<Section, Error>,
+}
+
+/// All measures, in the order in which they are taken.
+pub const ALL: &[Measure] = &[
+    Measure {
+        name: "writes",
+        what: "one file at a time, beside a plain file and a do-nothing mount",
+        run: writes::run,
+    },
+    Measure { name: "repeats", what: "content that the pool has already, and cold reads", run: repeats::run },
+    Measure { name: "stripe", what: "over the number of benefactors", run: sweeps::stripe },
+    Measure { name: "window", what: "over the size of the window", run: sweeps::window },
+    Measure { name: "memory", what: "one large file", run: memory::run },
+];
+
+/// The measures of these names, in the order of [`ALL`]; all of them for none.
+///
+/// # Errors
+/// A name that no measure has.
+pub fn named(names: &[String]) -> Result<Vec<&'static Measure>, Error> {
+    let known = || ALL.iter().map(|measure| measure.name).collect::<Vec<_>>().join(", ");
+    match names.iter().find(|name| ALL.iter().all(|measure| measure.name != **name)) {
+        Some(unknown) => Err(Error(format!("there is no measure `{unknown}`; there are {}", known()))),
+        None => Ok(ALL
+            .iter()
+            .filter(|measure| names.is_empty() || names.iter().any(|name| name == measure.name))
+            .collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measures_are_found_by_name_and_a_wrong_name_is_refused() {
+        let names = |asked: &[&str]| {
+            let asked: Vec<String> = asked.iter().map(|name| (*name).to_owned()).collect();
+            named(&asked).map(|found| found.iter().map(|measure| measure.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&[]).unwrap().len(), ALL.len());
+        assert_eq!(names(&["memory", "writes"]).unwrap(), ["writes", "memory"]);
+        assert!(names(&["write"]).unwrap_err().to_string().contains("`write`"));
+    }
+}

@@ -1,0 +1,116 @@
+//! Plain file, plain file with fsync, do-nothing mount, OAB and ASB of the mount and of `put`; 1 MiB and 4 KiB writes.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::Error;
+use crate::bench::{BENEFACTORS, BLOCK, Bench, WINDOW};
+use crate::cpu;
+use crate::null::NullMount;
+use crate::pool::LocalPool;
+use crate::row::{Row, at_least, section};
+use crate::section::Section;
+use crate::stock::Stock;
+use crate::transfer::{self, Content};
+
+/// Writes of a page, bytes.
+const SMALL_BLOCK: usize = 4096;
+
+/// One kind of transfer that is repeated.
+struct Case<'a> {
+    name: &'static str,
+    folder: PathBuf,
+    pids: &'a [u32],
+    content: Content,
+    sync: bool,
+}
+
+/// Measures all of them in turn.
+pub fn run(bench: &Bench) -> Result<Section, Error> {
+    let mut stock = Stock::new();
+    let null = NullMount::start(&bench.own, &bench.dir, "write-back")?;
+    let through = NullMount::start(&bench.own, &bench.dir, "write-through")?;
+    let pool = bench.up(BENEFACTORS, WINDOW)?;
+    let stored = pool.folder("oab", &["replicas=1", "close=stored"])?;
+    let durable = pool.folder("asb", &["replicas=1", "close=durable"])?;
+    let plain = tempfile::Builder::new().prefix("plain-").tempdir_in(&bench.dir)?;
+    let (null_pids, through_pids, pool_pids) = ([null.pid()], [through.pid()], pool.pids(""));
+    let case = |name, folder: &Path, pids, block: usize, sync| Case {
+        name,
+        folder: folder.to_owned(),
+        pids,
+        content: Content { block, ..bench.content() },
+        sync,
+    };
+    let cases = [
+        case("plain file", plain.path(), &[][..], BLOCK, false),
+        case("plain file, fsync", plain.path(), &[][..], BLOCK, true),
+        case("do-nothing mount", null.path(), &null_pids, BLOCK, false),
+        case("do-nothing mount, write-through", through.path(), &through_pids, BLOCK, false),
+        case("mount, OAB", &stored, &pool_pids, BLOCK, false),
+        case("mount, ASB", &durable, &pool_pids, BLOCK, false),
+        case("do-nothing mount, 4 KiB writes", null.path(), &null_pids, SMALL_BLOCK, false),
+        case("mount, OAB, 4 KiB writes", &stored, &pool_pids, SMALL_BLOCK, false),
+    ];
+    let mut rows = rounds(bench, &cases, &mut stock)?;
+    rows.extend(puts(bench, &pool, &mut stock)?);
+    let rate = |name| rows.iter().find(|row| row.is(name)).map_or(f64::NAN, Row::rate);
+    let targets = vec![
+        at_least("OAB / do-nothing mount", rate("mount, OAB") / rate("do-nothing mount"), 0.6),
+        at_least("ASB / plain file with fsync", rate("mount, ASB") / rate("plain file, fsync"), 0.8),
+        at_least("4 KiB writes / 1 MiB writes", rate("mount, OAB, 4 KiB writes") / rate("mount, OAB"), 0.5),
+    ];
+    section(&rows, targets)
+}
+
+/// Runs all cases in turn, after one round that only warms up.
+fn rounds(bench: &Bench, cases: &[Case<'_>], stock: &mut Stock) -> Result<Vec<Row>, Error> {
+    let mut rows: Vec<Row> =
+        cases.iter().map(|case| Row::new(case.name, BENEFACTORS, WINDOW, case.content.block)).collect();
+    for round in 0..=bench.sizes.rounds {
+        for (case, row) in cases.iter().zip(&mut rows) {
+            stock.renew();
+            let (seconds, cpu) = once(case, round, stock)?;
+            if round > 0 {
+                row.add(case.content.bytes, seconds, cpu);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn once(case: &Case<'_>, round: usize, stock: &mut Stock) -> Result<(f64, f64), Error> {
+    let path = case.folder.join(format!("run.N{round}.T{}", case.content.salt));
+    rustix::fs::sync();
+    let before = cpu::seconds_with(case.pids);
+    let seconds = transfer::write(&path, case.content, stock, case.sync)?;
+    let cpu = cpu::seconds_with(case.pids) - before;
+    std::fs::remove_file(&path)?;
+    Ok((seconds, cpu))
+}
+
+/// The same through the command line, from a file in the page cache.
+fn puts(bench: &Bench, pool: &LocalPool, stock: &mut Stock) -> Result<Vec<Row>, Error> {
+    let mut rows = Vec::new();
+    for (name, close) in [("put, OAB", "close=stored"), ("put, ASB", "close=durable")] {
+        let folder = close.replace('=', "-");
+        pool.folder(&folder, &["replicas=1", close])?;
+        let mut row = Row::new(name, BENEFACTORS, WINDOW, BLOCK);
+        for round in 0..=bench.sizes.rounds {
+            stock.renew();
+            let source = tempfile::NamedTempFile::new_in(&bench.dir)?;
+            transfer::write(source.path(), bench.content(), stock, true)?;
+            transfer::read(source.path())?;
+            let from = source.path().to_string_lossy().into_owned();
+            let before = cpu::seconds_with(&pool.pids(""));
+            let started = Instant::now();
+            pool.run(&["put", &from, &format!("{folder}/put.N0.T{round}")])?;
+            let seconds = started.elapsed().as_secs_f64();
+            if round > 0 {
+                row.add(bench.sizes.file_bytes, seconds, cpu::seconds_with(&pool.pids("")) - before);
+            }
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
