@@ -90,6 +90,12 @@ pub fn watch_over(fd: c_int) -> Option<&'static Watch> {
     WATCH.get().filter(|watch| watch.is_watched(fd))
 }
 
+/// The watch, if copies of `fd` must be followed.
+#[inline]
+pub fn watch_following(fd: c_int) -> Option<&'static Watch> {
+    WATCH.get().filter(|watch| watch.is_watched(fd) || watch.follows_sets())
+}
+
 /// The values that C functions fail and succeed with.
 pub trait Answer: Copy {
     /// Failed; `errno` says why.

@@ -74,7 +74,7 @@ impl Watch {
     fn state_change(&self, fd: BorrowedFd<'_>, change: Change) -> Decision<()> {
         let number = fd.as_raw_fd();
         let mut state = self.state();
-        let State { generation, files, descriptors, buffer } = &mut *state;
+        let State { generation, files, descriptors, buffer, .. } = &mut *state;
         let Some(descriptor) = descriptors.get(&number).copied() else { return Ok(()) };
         let file = files.entry(descriptor.inode).or_default();
         if !self.has_something_to_lose(file, fd)? {
@@ -153,12 +153,7 @@ impl Watch {
     }
 
     /// `needed`, with the blocks around it if much of its region has been overwritten already.
-    fn with_blocks_ahead(
-        &self,
-        file: &PhysicalFile,
-        saving: &Saving<'_>,
-        needed: Range<u64>,
-    ) -> Range<u64> {
+    fn with_blocks_ahead(&self, file: &PhysicalFile, saving: &Saving<'_>, needed: Range<u64>) -> Range<u64> {
         let region = needed.start / REGION_BYTES;
         let known = self.known.read(saving.inode, saving.generation, region);
         let known = known.unwrap_or_else(|| file.free_blocks(region));

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`data`] | calls on open files: write, truncate, map |
 //! | [`names`] | calls on names: create, delete, rename, link |
+//! | [`sets`] | files of checkpoint sets in a pool, whose commit a file state comes before |
 //! | [`place`] | what a name or a descriptor refers to, and whether it is protected |
 //! | `table`, `known` | descriptors and blocks that need no decision: the lock-free way past all of this |
 
@@ -16,12 +17,14 @@ pub mod data;
 mod known;
 pub mod names;
 pub mod place;
+pub mod sets;
 mod table;
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::control::{Control, Inside};
@@ -30,6 +33,7 @@ use crate::extents::Extents;
 use crate::record::Inode;
 use crate::store::Store;
 use known::Known;
+use sets::SetFolder;
 use table::Table;
 
 /// What a hook does next.
@@ -97,6 +101,7 @@ pub struct Watch {
     prefix: Vec<u8>,
     table: Table,
     known: Known,
+    sets: Option<SetFolder>,
     state: Mutex<State>,
 }
 
@@ -110,8 +115,9 @@ impl Watch {
         if prefix.last() != Some(&b'/') {
             prefix.push(b'/');
         }
+        let sets = store.options.sets.as_ref().map(SetFolder::new).transpose()?;
         let (table, known) = (Table::new(), Known::new());
-        Ok(Self { store, control, device, prefix, table, known, state: Mutex::default() })
+        Ok(Self { store, control, device, prefix, table, known, sets, state: Mutex::default() })
     }
 
     /// Whether calls that change the file behind `fd` must ask first. Two loads; no lock.
@@ -137,10 +143,22 @@ impl Watch {
         state
     }
 
+    /// Whether the new descriptor `fd` needs no other look: it isn't open on a protected file, and its number says nothing
+    /// of an earlier one. Takes no lock.
+    pub fn is_surely_outside(&self, fd: BorrowedFd<'_>, number: RawFd) -> bool {
+        let is_outside = |stat: &rustix::fs::Stat| {
+            stat.st_dev != self.device || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+        };
+        !self.follows_sets()
+            && !self.is_watched(number)
+            && rustix::fs::fstat(fd).is_ok_and(|stat| is_outside(&stat))
+    }
+
     /// Looks at the new descriptor `fd` and watches it if it can change a protected file.
     pub fn adopt(&self, fd: impl AsFd, number: RawFd) {
         let found = self.inspect(fd.as_fd()).ok().flatten();
         self.set(number, found);
+        self.note_member(fd, number);
     }
 
     fn set(&self, number: RawFd, descriptor: Option<Descriptor>) {
@@ -162,6 +180,9 @@ impl Watch {
             let descriptor = self.state().descriptors.get(&original).copied();
             self.set(copy, descriptor);
         }
+        if self.follows_sets() {
+            self.copy_member(original, copy);
+        }
     }
 
     /// `fd` is being closed.
@@ -176,6 +197,9 @@ impl Watch {
         let numbers: Vec<RawFd> = self.state().descriptors.keys().copied().collect();
         for fd in numbers.into_iter().filter(|fd| (first..=last).contains(fd)) {
             self.set(fd, None);
+        }
+        if self.follows_sets() {
+            self.table.clear_members(first, last);
         }
     }
 

@@ -37,6 +37,8 @@ struct Entry {
     word: AtomicU64,
     /// The file, or 0.
     inode: AtomicU64,
+    /// One more than the timestep of the checkpoint set that its file belongs to, or 0.
+    member: AtomicU64,
 }
 
 /// The entries.
@@ -67,11 +69,42 @@ impl Table {
         self.word(fd).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }
 
+    fn page(&self, fd: RawFd) -> Option<&[Entry]> {
+        let page = usize::try_from(fd).ok().and_then(|number| self.pages.get(number / PAGE))?;
+        Some(page.get_or_init(|| (0..PAGE).map(|_| Entry::default()).collect()))
+    }
+
+    /// Notes that `fd` is open on a file of the checkpoint set of this timestep, or that it is not.
+    pub(super) fn set_member(&self, fd: RawFd, step: Option<u64>) {
+        if step.is_some() {
+            self.page(fd);
+        }
+        if let Some(entry) = self.entry(fd) {
+            entry.member.store(step.map_or(0, |step| step.wrapping_add(1)), Ordering::Relaxed);
+        }
+    }
+
+    /// The timestep of the set that the file of `fd` belongs to.
+    #[inline]
+    pub(super) fn member(&self, fd: RawFd) -> Option<u64> {
+        self.entry(fd)?.member.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// No descriptor in `first..=last` is open on a file of a set.
+    pub(super) fn clear_members(&self, first: RawFd, last: RawFd) {
+        let pages = self.pages.iter().map(|page| page.get().map(Box::as_ref).unwrap_or_default());
+        for (number, entries) in pages.enumerate().filter(|(_, entries)| !entries.is_empty()) {
+            for (fd, entry) in (number * PAGE..).zip(entries) {
+                if RawFd::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd)) {
+                    entry.member.store(0, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
     /// Watches `fd`, nothing known about it but its file; false beyond the last page.
     pub(super) fn watch(&self, fd: RawFd, inode: Inode) -> bool {
-        let page = usize::try_from(fd).ok().and_then(|number| self.pages.get(number / PAGE));
-        let Some(page) = page else { return false };
-        page.get_or_init(|| (0..PAGE).map(|_| Entry::default()).collect());
+        self.page(fd);
         self.entry(fd).is_some_and(|entry| {
             entry.inode.store(inode.0, Ordering::Relaxed);
             entry.word.store(WATCHED, Ordering::Release);
@@ -120,7 +153,9 @@ mod tests {
     #[test]
     fn what_is_free_ends_with_its_generation() {
         let table = Table::new();
-        assert!(!table.is_watched(3) && table.watch(3, Inode(8)) && table.is_watched(3) && !table.is_watched(4));
+        assert!(
+            !table.is_watched(3) && table.watch(3, Inode(8)) && table.is_watched(3) && !table.is_watched(4)
+        );
         table.set_free(3, 7, Free::Here);
         assert!(
             table.is_free(3, 7, Free::Here)
@@ -133,6 +168,19 @@ mod tests {
         table.unwatch(3);
         assert_eq!(table.inode(3), None);
         assert!(!table.is_watched(3) && !table.is_free(3, 7, Free::Here));
+    }
+
+    #[test]
+    fn members_of_sets_are_known_without_being_watched() {
+        let table = Table::new();
+        for (fd, step) in [(3, 0), (4, 7), (2000, 7)] {
+            table.set_member(fd, Some(step));
+        }
+        table.set_member(4, None);
+        assert_eq!([3, 4, 5, 2000].map(|fd| table.member(fd)), [Some(0), None, None, Some(7)]);
+        assert!(!table.is_watched(3));
+        table.clear_members(100, 3000);
+        assert_eq!([3, 2000].map(|fd| table.member(fd)), [Some(0), None]);
     }
 
     #[test]
