@@ -22,7 +22,8 @@ test: ## everything that checks the project
 	@scripts/test
 
 bench: ## measurements: a JSON file and a table each (SIZE=tiny, small or full)
-	@scripts/setup build mount
+	@scripts/setup build mount bench
+	cargo build --release --package stdchk --package stdchk-preload
 	cargo run --release --package stdchk-bench -- --size $(SIZE)
 
 fmt: ## formats all sources

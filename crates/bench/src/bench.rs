@@ -42,6 +42,14 @@ pub struct Sizes {
     pub window_benefactors: &'static [usize],
     /// Bytes of the file that memory is measured with.
     pub large_bytes: u64,
+    /// Bytes of the files of programs under file states; at full size the paper's.
+    pub state_bytes: u64,
+    /// Bytes of the file that a checkpoint and a restore are measured on.
+    pub state_large_bytes: u64,
+    /// Runs of each of them.
+    pub state_rounds: usize,
+    /// Whether bonnie++ and fio are run as well, where they are installed.
+    pub other_benchmarks: bool,
 }
 
 impl Size {
@@ -55,6 +63,10 @@ impl Size {
                 windows: &[16 << 20],
                 window_benefactors: &[1],
                 large_bytes: 16 << 20,
+                state_bytes: 2 << 20,
+                state_large_bytes: 4 << 20,
+                state_rounds: 1,
+                other_benchmarks: false,
             },
             Self::Small => Sizes {
                 file_bytes: 256 << 20,
@@ -63,6 +75,10 @@ impl Size {
                 windows: &[16 << 20, 256 << 20],
                 window_benefactors: &[1, 4],
                 large_bytes: 1 << 30,
+                state_bytes: 256 << 20,
+                state_large_bytes: 1 << 30,
+                state_rounds: 5,
+                other_benchmarks: true,
             },
             Self::Full => Sizes {
                 file_bytes: 1 << 30,
@@ -71,6 +87,10 @@ impl Size {
                 windows: &[16 << 20, 32 << 20, 128 << 20, 256 << 20, 512 << 20],
                 window_benefactors: &[1, 2, 3, 4, 8],
                 large_bytes: 4 << 30,
+                state_bytes: 2 << 30,
+                state_large_bytes: 10 << 30,
+                state_rounds: 5,
+                other_benchmarks: true,
             },
         }
     }

@@ -21,13 +21,31 @@ use crate::store::Store;
 
 /// Takes a checkpoint of the tree, labelled `label`, and returns its index. The caller must not be inside a call.
 pub fn take(store: &Store, control: &Control, label: &str) -> Result<u64> {
+    take_instead_of(store, control, label, |_| false)
+}
+
+/// Takes the file state of the checkpoint set of timestep `step`. Each of the set's files asks for it before its commit;
+/// the last one to do so counts, so a state that was taken just before for the same set gives way.
+pub fn take_for_set(store: &Store, control: &Control, step: u64) -> Result<u64> {
+    take_instead_of(store, control, &index::set_label(step), |last| last.set() == Some(step))
+}
+
+fn take_instead_of(
+    store: &Store,
+    control: &Control,
+    label: &str,
+    gives_way: impl FnOnce(&Entry) -> bool,
+) -> Result<u64> {
     let world = control.freeze()?;
     if world.is_between_states() {
         let why = "a restore was cut off, and no checkpoint can be taken until one is completed";
         return Err(Error::Refused(format!("{why}; end the run, then `run --resume` or `files restore`")));
     }
-    let entries = store.entries()?;
+    let mut entries = store.entries()?;
     let index = entries.last().map_or(0, |last| last.index + 1);
+    if entries.last().is_some_and(gives_way) {
+        entries.pop();
+    }
     let before = entries.last().map_or(0, |last| last.position);
     let position = store.log.len()?;
     durable::sync(store, &changed_paths(store, before, position)?)?;

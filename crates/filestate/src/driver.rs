@@ -56,6 +56,8 @@ pub struct Run {
     pub every: Option<Duration>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
+    /// Variables that the program finds in its environment, beside those of the driver.
+    pub environment: Vec<(OsString, OsString)>,
 }
 
 /// How a run ended.
@@ -281,7 +283,8 @@ impl Supervisor {
             preload.push(others);
         }
         let mut command = Command::new(program);
-        command.args(run.command.iter().skip(1)).env("LD_PRELOAD", preload).env(ROOT_VARIABLE, root);
+        command.args(run.command.iter().skip(1)).envs(run.environment.iter().cloned());
+        command.env("LD_PRELOAD", preload).env(ROOT_VARIABLE, root);
         let child = command
             .spawn()
             .map_err(|cause| Error::Refused(format!("cannot start {}: {cause}", program.display())))?;

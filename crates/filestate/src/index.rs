@@ -33,7 +33,17 @@ pub struct Entry {
     pub label: String,
 }
 
+/// How the file state of a checkpoint set is labelled.
+pub fn set_label(step: u64) -> String {
+    format!("set {step}")
+}
+
 impl Entry {
+    /// The timestep of the checkpoint set that this is the file state of, if it is one.
+    pub fn set(&self) -> Option<u64> {
+        self.label.strip_prefix("set ")?.parse().ok()
+    }
+
     fn line(&self) -> String {
         let label: String =
             self.label.chars().filter(|c| !c.is_control()).take(LABEL_BYTES_MAX / 4).collect();

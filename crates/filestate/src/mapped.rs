@@ -84,7 +84,8 @@ fn save_mapping(store: &Store, mapping: &Mapping) -> std::result::Result<(), Err
     }
     let size = stat.st_size.cast_unsigned();
     store.log.append(&size_record(&stat, mapping.path.clone()))?;
-    save_range(&store.log, file.as_fd(), mapping.inode, mapping.range.start..mapping.range.end.min(size))
+    let range = mapping.range.start..mapping.range.end.min(size);
+    save_range(&store.log, file.as_fd(), mapping.inode, range, &mut Vec::new())
 }
 
 /// The statement of a file's present length and modification time.
@@ -94,42 +95,28 @@ pub fn size_record(stat: &rustix::fs::Stat, path: Vec<u8>) -> Record {
     Record::Size { inode: Inode(stat.st_ino), path, size: stat.st_size.cast_unsigned(), modified_ns }
 }
 
-/// How much is copied into the log at a time, from the stack: also safe inside a signal handler.
+/// How much is copied into the log at a time.
 const PIECE_BYTES: usize = 64 * 1024;
-/// The same for a block or two: to clear the larger piece would take as long as to save them.
-const SMALL_PIECE_BYTES: usize = 8 * 1024;
 const _: () = assert!(PIECE_BYTES <= PAYLOAD_BYTES_MAX);
 
-/// Appends the present contents of `range` of `file` to the log. Stops where the file ends.
+/// Appends the present contents of `range` of `file` to the log, by way of `buffer`. Stops where the file ends.
 pub fn save_range(
     log: &Log,
     file: BorrowedFd<'_>,
     inode: Inode,
     range: Range<u64>,
+    buffer: &mut Vec<u8>,
 ) -> std::result::Result<(), Errno> {
-    if range.end.saturating_sub(range.start) <= SMALL_PIECE_BYTES as u64 {
-        save_in_pieces::<SMALL_PIECE_BYTES>(log, file, inode, range)
-    } else {
-        save_in_pieces::<PIECE_BYTES>(log, file, inode, range)
-    }
-}
-
-fn save_in_pieces<const BYTES: usize>(
-    log: &Log,
-    file: BorrowedFd<'_>,
-    inode: Inode,
-    range: Range<u64>,
-) -> std::result::Result<(), Errno> {
-    let mut piece = [0; BYTES];
+    buffer.resize(PIECE_BYTES, 0);
     let mut at = range.start;
     while at < range.end {
-        let wanted = usize::try_from(range.end - at).unwrap_or(BYTES).min(BYTES);
-        let buffer = piece.get_mut(..wanted).unwrap_or_default();
-        let got = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *buffer, at))?;
+        let wanted = usize::try_from(range.end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        let piece = buffer.get_mut(..wanted).unwrap_or_default();
+        let got = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *piece, at))?;
         if got == 0 {
             return Ok(());
         }
-        log.append_data(inode, at, buffer.get(..got).unwrap_or_default())?;
+        log.append_data(inode, at, piece.get(..got).unwrap_or_default())?;
         at += got as u64;
     }
     Ok(())

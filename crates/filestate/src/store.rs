@@ -78,8 +78,21 @@ pub struct Options {
     pub synced: bool,
     /// A checkpoint is taken at the moment when a file is renamed to this path (relative to the root).
     pub trigger: Option<PathBuf>,
+    /// Checkpoints are taken together with the checkpoint sets that the application writes to a pool.
+    pub sets: Option<Sets>,
     /// How many checkpoints stay restorable, the newest; all of them when `None`. One in [`Mode::Single`].
     pub keep: Option<NonZeroUsize>,
+}
+
+/// Where an application writes its checkpoint sets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sets {
+    /// The folder where the pool is mounted: canonical.
+    pub folder: PathBuf,
+    /// The folder's path in the pool.
+    pub app: String,
+    /// The folder's patterns, which tell the timestep of a file by its name.
+    pub naming: String,
 }
 
 impl Options {
@@ -92,7 +105,7 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { mode: Mode::WriteThrough, synced: false, trigger: None, keep: None }
+        Self { mode: Mode::WriteThrough, synced: false, trigger: None, sets: None, keep: None }
     }
 }
 
@@ -203,6 +216,11 @@ impl Store {
         found.cloned().ok_or_else(missing)
     }
 
+    /// The file state of the checkpoint set of timestep `step`.
+    pub fn entry_of_set(&self, step: u64) -> Result<Option<Entry>> {
+        Ok(self.entries()?.into_iter().rfind(|entry| entry.set() == Some(step)))
+    }
+
     /// A name under which a file can be kept, relative to the root: `kept/interval.number`.
     pub fn kept_name(interval: u64, number: u64) -> Vec<u8> {
         format!("{KEPT}/{interval}.{number}").into_bytes()
@@ -290,9 +308,22 @@ fn write_manifest(options: &Options) -> Result<String> {
     let (mode, synced) = (options.mode.name(), options.synced);
     let trigger = options.trigger.as_deref().map(|path| hex(path.as_os_str().as_bytes())).unwrap_or_default();
     let keep = options.keep.map_or(0, NonZeroUsize::get);
+    let sets = options.sets.as_ref().map(sets_line).unwrap_or_default();
     Ok(format!(
-        "{VERSION_LINE}\nkey {key}\nmode {mode}\nsynced {synced}\ntrigger {trigger}\nkeep {keep}\nend\n"
+        "{VERSION_LINE}\nkey {key}\nmode {mode}\nsynced {synced}\ntrigger {trigger}\nkeep {keep}\n{sets}end\n"
     ))
+}
+
+fn sets_line(sets: &Sets) -> String {
+    let folder = hex(sets.folder.as_os_str().as_bytes());
+    format!("sets {folder} {} {}\n", hex(sets.app.as_bytes()), hex(sets.naming.as_bytes()))
+}
+
+fn parse_sets(line: &str) -> Option<Sets> {
+    let mut fields = line.split(' ').map(unhex);
+    let folder = PathBuf::from(OsStr::from_bytes(&fields.next()??));
+    let mut text = || String::from_utf8(fields.next()??).ok();
+    Some(Sets { folder, app: text()?, naming: text()? })
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -309,10 +340,15 @@ fn parse_manifest(bytes: &[u8]) -> Option<(Key, Options)> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
     field("end")?;
     let trigger = unhex(field("trigger ")?)?;
+    let sets = match field("sets ") {
+        Some(line) => Some(parse_sets(line)?),
+        None => None,
+    };
     let options = Options {
         mode: Mode::parse(field("mode ")?)?,
         synced: field("synced ")?.parse().ok()?,
         keep: NonZeroUsize::new(field("keep ")?.parse().ok()?),
+        sets,
         trigger: (!trigger.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&trigger))),
     };
     Some((*blake3::Hash::from_hex(field("key ")?).ok()?.as_bytes(), options))
@@ -355,7 +391,9 @@ mod tests {
     fn a_store_opens_with_the_options_it_was_created_with() {
         let root = tempfile::tempdir().unwrap();
         let trigger = Some("out/ck.done".into());
-        let options = Options { mode: Mode::Single, synced: true, trigger, keep: NonZeroUsize::new(3) };
+        let sets = Sets { folder: "/mnt/a b".into(), app: "a b".into(), naming: String::new() };
+        let (sets, keep) = (Some(sets), NonZeroUsize::new(3));
+        let options = Options { mode: Mode::Single, synced: true, trigger, sets, keep };
         Store::create(root.path(), &options).unwrap();
         let store = Store::open(root.path()).unwrap();
         assert_eq!(store.options, options);

@@ -99,7 +99,7 @@ impl Process {
     fn change(&self, slot: usize, change: Change, real: impl FnOnce(&OwnedFd)) {
         let Some(fd) = &self.open[slot] else { return };
         assert!(self.watch.is_watched(fd.as_raw_fd()));
-        if self.watch.is_free(fd.as_raw_fd(), change) {
+        if self.watch.is_free(fd.as_fd(), change) {
             return real(fd);
         }
         match self.watch.before(fd.as_fd(), change) {

@@ -90,6 +90,12 @@ pub fn watch_over(fd: c_int) -> Option<&'static Watch> {
     WATCH.get().filter(|watch| watch.is_watched(fd))
 }
 
+/// The watch, if copies of `fd` must be followed.
+#[inline]
+pub fn watch_following(fd: c_int) -> Option<&'static Watch> {
+    WATCH.get().filter(|watch| watch.is_watched(fd) || watch.follows_sets())
+}
+
 /// The values that C functions fail and succeed with.
 pub trait Answer: Copy {
     /// Failed; `errno` says why.
@@ -176,13 +182,13 @@ fn change_watched<T: Answer>(
     change: Change,
     real: impl FnOnce() -> T,
 ) -> T {
+    // SAFETY: borrowed for the decision; a number that the program closes meanwhile only fails the look at it.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     let inside = watch.control.enter();
-    if inside.is_ok() && watch.is_free(fd, change) {
+    if inside.is_ok() && watch.is_free(borrowed, change) {
         return answer(Next::CallReal(inside.ok()), real);
     }
     drop(inside);
-    // SAFETY: borrowed for the decision; a number that the program closes meanwhile only fails the look at it.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     let next = decide(|| watch.before(borrowed, change));
     answer(next, real)
 }

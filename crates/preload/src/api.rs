@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use libc::c_int;
+use stdchk_filestate::index::set_label;
 use stdchk_filestate::watch::Watch;
 use stdchk_filestate::{Error, checkpoint, control, driver, restore};
 
@@ -89,5 +90,35 @@ pub fn renamed(watch: &Watch, to: (BorrowedFd<'_>, &[u8])) {
     if let Err(error) = take(watch, &label) {
         // The job goes on: the last checkpoint still has the file state together with the renamed file of its time.
         decide(|| watch.store.note(&driver::missed(&label, &error)));
+    }
+}
+
+/// The descriptor is about to be closed, which commits its file to the pool: if that is one of a checkpoint set, the
+/// file state is taken first.
+pub fn closing(fd: c_int) {
+    let Some(watch) = watch().filter(|watch| watch.follows_sets()) else { return };
+    if let Some(step) = watch.closes_member(fd) {
+        take_for_set(watch, step);
+    }
+}
+
+/// A file is about to be renamed to `to`, as [`closing`].
+pub fn renaming(watch: &Watch, to: (BorrowedFd<'_>, &[u8])) {
+    if watch.follows_sets()
+        && let Some(step) = decide(|| watch.names_member(to.0, to.1))
+    {
+        take_for_set(watch, step);
+    }
+}
+
+/// The descriptors are not remembered: nobody goes back to a set from inside, and streams would be laid aside for it.
+fn take_for_set(watch: &Watch, step: u64) {
+    let taken = refuse_inside_a_call("checkpoint").and_then(|()| {
+        descriptors::flush_streams();
+        decide(|| checkpoint::take_for_set(&watch.store, &watch.control, step))
+    });
+    if let Err(error) = taken {
+        // The set is committed all the same: going back to it is refused, going back to earlier ones is possible.
+        decide(|| watch.store.note(&driver::missed(&set_label(step), &error)));
     }
 }

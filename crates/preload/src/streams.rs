@@ -52,6 +52,7 @@ unsafe extern "C-unwind" fn close_of_stream(stream: *mut FILE) -> c_int {
     }
     // SAFETY: as in `write_of_stream`.
     let fd = unsafe { libc::fileno(stream) };
+    crate::api::closing(fd);
     if let Some(watch) = watch_over(fd) {
         decide(|| watch.closed(fd));
     }

@@ -20,7 +20,14 @@ use support::tree;
 fn sh(root: &Path, script: &str) -> Run {
     let script = format!("cd '{}'; {script}", root.display());
     let command = ["sh", "-c", &script].map(OsString::from).to_vec();
-    Run { root: root.into(), options: Options::default(), start: Start::Fresh, every: None, command }
+    Run {
+        root: root.into(),
+        options: Options::default(),
+        start: Start::Fresh,
+        every: None,
+        command,
+        environment: Vec::new(),
+    }
 }
 
 fn seeded() -> tempfile::TempDir {

@@ -3,6 +3,7 @@
 //! A measure is a name, a sentence and a function from the run's settings to a [`Section`]. A new one is a module here and
 //! a line in [`ALL`]; its rows may be of any kind, as the section carries its own table and its own targets.
 
+mod files;
 mod images;
 mod memory;
 mod repeats;
@@ -35,6 +36,11 @@ pub const ALL: &[Measure] = &[
     Measure { name: "repeats", what: "content that the pool has already, and cold reads", run: repeats::run },
     Measure { name: "stripe", what: "over the number of benefactors", run: sweeps::stripe },
     Measure { name: "window", what: "over the size of the window", run: sweeps::window },
+    Measure {
+        name: "files",
+        what: "programs under file states, beside Metamori's figure 5.1",
+        run: files::run,
+    },
     Measure { name: "memory", what: "one large file", run: memory::run },
     Measure {
         name: "similarity",

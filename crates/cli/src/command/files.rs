@@ -50,12 +50,17 @@ Example:
         to: Option<u64>,
     },
     /// Go back to a checkpoint; later ones cease to exist
-    #[command(
-        after_help = "Example:\n  stdchk files restore      to the last checkpoint\n  stdchk files restore 3"
-    )]
+    #[command(after_help = "\
+Example:
+  stdchk files restore               to the last checkpoint
+  stdchk files restore 3
+  stdchk files restore --set 120     to the file state of that checkpoint set (`run --with-sets`)")]
     Restore {
         /// The checkpoint [default: the last]
         index: Option<u64>,
+        /// The timestep of a checkpoint set, whose file state is meant
+        #[arg(long, value_name = "T", conflicts_with = "index")]
+        set: Option<u64>,
     },
     /// Leave the files as they are and let the next run start afresh
     #[command(after_help = "Example:\n  stdchk files discard --root run7")]
@@ -110,7 +115,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     match arguments.action {
         Action::Log => log(root, arguments.json),
         Action::Diff { from, to } => diff(root, from, to, arguments.json),
-        Action::Restore { index } => restore(root, index, arguments.json),
+        Action::Restore { index, set } => restore(root, index, set, arguments.json),
         Action::Discard => driver::discard(root).map_err(failed),
     }
 }
@@ -221,7 +226,25 @@ fn words(change: &Changed) -> String {
     said.join(", ")
 }
 
-fn restore(root: &Path, index: Option<u64>, json: bool) -> Outcome {
+fn index_of_set(root: &Path, step: u64) -> Outcome<u64> {
+    let store = driver::open_store(root).map_err(failed)?;
+    let entry = store.entry_of_set(step).map_err(failed)?;
+    entry.map(|entry| entry.index).ok_or_else(|| {
+        let next = "`stdchk files log` lists the states that there are";
+        CommandError::new(
+            Exit::NotFound,
+            format!("set {step}"),
+            "its file state was not taken, or not kept",
+            next,
+        )
+    })
+}
+
+fn restore(root: &Path, index: Option<u64>, set: Option<u64>, json: bool) -> Outcome {
+    let index = match set {
+        Some(step) => Some(index_of_set(root, step)?),
+        None => index,
+    };
     let done = driver::restore_files(root, index).map_err(failed)?;
     let restored = Restored { index: done.index, records: done.records, bytes: done.bytes };
     if json {

@@ -46,8 +46,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// Runs one command line; the exit code after success.
 pub fn run(line: Line) -> Outcome<ExitCode> {
     match line.command {
-        // These two need no pool, and so no settings.
-        Command::Run(arguments) => run::run(arguments),
+        // These two need a pool, and so settings, only where they are told of one.
+        Command::Run(arguments) => run::run(arguments, &line.pool),
         Command::Files(arguments) => files::run(&arguments).map(|()| ExitCode::SUCCESS),
         command => on_pool(command, &line.pool).map(|()| ExitCode::SUCCESS),
     }

@@ -11,3 +11,4 @@ mod mistakes;
 mod pack;
 mod sets;
 mod transfer;
+mod with_sets;

@@ -2,20 +2,23 @@
 //!
 //! A file's length is stated once per interval, before its first change. Only bytes below that length existed at the
 //! checkpoint, so appending never saves anything, and neither does anything that is written to a file born in the
-//! interval. What is overwritten is saved once per interval, in whole blocks.
+//! interval. What is overwritten is saved once per interval, in whole blocks, and where a file is being overwritten
+//! all over, blocks are saved ahead: one large copy costs a fraction of many small ones.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, Stat};
 
+use super::known::{BLOCK_BYTES, Blocks, REGION_BYTES};
 use super::table::Free;
 use super::{Decision, Next, PhysicalFile, State, Watch};
 use crate::mapped::{self, save_range, size_record};
 use crate::record::Inode;
 
-/// Ranges are saved in multiples of this: neighbouring small writes then share one record.
-const BLOCK_BYTES: u64 = 4096;
+/// The most that is saved ahead, in blocks, at one change. A region's first saves are as large as what it has saved
+/// before, so a change here and there saves no more than it must, and a region is saved whole by 20 changes.
+const AHEAD_BLOCKS_MAX: u64 = 16;
 
 /// A change to an open file that is about to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,9 +54,16 @@ impl Watch {
     /// needs no decision. Takes no lock and allocates nothing, so that it is also right inside a signal handler. The
     /// caller must be inside a call ([`Control::enter`](crate::control::Control::enter)).
     #[inline]
-    pub fn is_free(&self, fd: RawFd, change: Change) -> bool {
+    pub fn is_free(&self, fd: BorrowedFd<'_>, change: Change) -> bool {
+        let (number, generation) = (fd.as_raw_fd(), self.control.generation());
         let asked = if matches!(change, Change::Here { .. }) { Free::Here } else { Free::All };
-        self.table.is_free(fd, self.control.generation(), asked)
+        self.table.is_free(number, generation, asked) || self.is_saved(fd, generation, change)
+    }
+
+    fn is_saved(&self, fd: BorrowedFd<'_>, generation: u64, change: Change) -> bool {
+        let Some(inode) = self.table.inode(fd.as_raw_fd()).filter(|inode| inode.0 != 0) else { return false };
+        let overwrites = matches!(change, Change::Here { .. } | Change::At { .. });
+        overwrites && destroyed(fd, change).is_ok_and(|range| self.known.covers(inode, generation, &range))
     }
 
     /// States what `change` to the file behind the watched descriptor `fd` will destroy.
@@ -64,22 +74,24 @@ impl Watch {
     fn state_change(&self, fd: BorrowedFd<'_>, change: Change) -> Decision<()> {
         let number = fd.as_raw_fd();
         let mut state = self.state();
-        let Some(descriptor) = state.descriptors.get(&number).copied() else { return Ok(()) };
-        let file = state.files.entry(descriptor.inode).or_default();
+        let State { generation, files, descriptors, buffer, .. } = &mut *state;
+        let Some(descriptor) = descriptors.get(&number).copied() else { return Ok(()) };
+        let file = files.entry(descriptor.inode).or_default();
         if !self.has_something_to_lose(file, fd)? {
-            self.table.set_free(number, state.generation, Free::All);
+            self.table.set_free(number, *generation, Free::All);
             return Ok(());
         }
         if descriptor.append && matches!(change, Change::Here { .. }) {
-            self.table.set_free(number, state.generation, Free::Here);
+            self.table.set_free(number, *generation, Free::Here);
             return Ok(());
         }
         let range = destroyed(fd, change)?;
         let readable = if descriptor.readable { Readable::Given(fd) } else { Readable::ToBeOpened(fd) };
-        self.save(file, readable, descriptor.inode, range)?;
+        let saving = Saving { inode: descriptor.inode, generation: *generation, buffer };
+        self.save(file, readable, saving, range)?;
         if file.saved.covers(0..file.size.unwrap_or(u64::MAX)) {
             // All that stood there at the checkpoint is in the log.
-            self.table.set_free(number, state.generation, Free::All);
+            self.table.set_free(number, *generation, Free::All);
         }
         Ok(())
     }
@@ -96,12 +108,14 @@ impl Watch {
 
     fn state_change_of_path(&self, probe: BorrowedFd<'_>, stat: &Stat, change: Change) -> Decision<()> {
         let mut state = self.state();
+        let State { generation, files, buffer, .. } = &mut *state;
         let inode = Inode(stat.st_ino);
-        let file = state.files.entry(inode).or_default();
+        let file = files.entry(inode).or_default();
         if !self.has_something_to_lose(file, probe)? {
             return Ok(());
         }
-        self.save(file, Readable::ToBeOpened(probe), inode, destroyed(probe, change)?)
+        let saving = Saving { inode, generation: *generation, buffer };
+        self.save(file, Readable::ToBeOpened(probe), saving, destroyed(probe, change)?)
     }
 
     /// Measures the file at its first change in this interval; false when it held nothing at the checkpoint.
@@ -122,21 +136,39 @@ impl Watch {
         &self,
         file: &mut PhysicalFile,
         readable: Readable<'_>,
-        inode: Inode,
+        saving: Saving<'_>,
         range: Range<u64>,
     ) -> Decision<()> {
-        let size = file.size.unwrap_or(0);
-        let from = range.start / BLOCK_BYTES * BLOCK_BYTES;
-        let to = range.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX).min(size);
-        if range.is_empty() || from >= to || file.saved.covers(from..to) {
-            return Ok(());
+        let needed = file.whole_blocks(&range);
+        if !needed.is_empty() && !file.saved.covers(needed.clone()) {
+            let readable = readable.open()?;
+            let wanted = self.with_blocks_ahead(file, &saving, needed);
+            for gap in file.saved.gaps(wanted) {
+                save_range(&self.store.log, readable.as_fd(), saving.inode, gap.clone(), saving.buffer)?;
+                file.saved.insert(gap);
+            }
         }
-        let readable = readable.open()?;
-        for gap in file.saved.gaps(from..to) {
-            save_range(&self.store.log, readable.as_fd(), inode, gap.clone())?;
-            file.saved.insert(gap);
-        }
+        self.make_known(file, &saving, &range);
         Ok(())
+    }
+
+    /// `needed`, with the blocks around it if much of its region has been overwritten already.
+    fn with_blocks_ahead(&self, file: &PhysicalFile, saving: &Saving<'_>, needed: Range<u64>) -> Range<u64> {
+        let region = needed.start / REGION_BYTES;
+        let known = self.known.read(saving.inode, saving.generation, region);
+        let known = known.unwrap_or_else(|| file.free_blocks(region));
+        let saved = u64::from(known.count_before(region, file.size.unwrap_or(0)));
+        let window = BLOCK_BYTES << saved.clamp(1, AHEAD_BLOCKS_MAX).ilog2();
+        let end = needed.end.checked_next_multiple_of(window).unwrap_or(u64::MAX);
+        needed.start / window * window..end.min(file.size.unwrap_or(0))
+    }
+
+    /// Lets calls see without a lock what is free around `range`.
+    fn make_known(&self, file: &PhysicalFile, saving: &Saving<'_>, range: &Range<u64>) {
+        let ends = [range.start / REGION_BYTES, range.end.saturating_sub(1).max(range.start) / REGION_BYTES];
+        for region in ends.into_iter().take(if ends[0] == ends[1] { 1 } else { 2 }) {
+            self.known.write(saving.inode, saving.generation, region, file.free_blocks(region));
+        }
     }
 
     /// The file behind `fd` is being mapped shared and writable: its range is saved now and in every later interval.
@@ -160,6 +192,30 @@ impl Watch {
     /// The number of files known in this interval: for tests and reports.
     pub fn files_known(&self) -> usize {
         self.state().files.len()
+    }
+}
+
+/// What saving needs to know beside the file.
+struct Saving<'state> {
+    inode: Inode,
+    generation: u64,
+    buffer: &'state mut Vec<u8>,
+}
+
+impl PhysicalFile {
+    /// The blocks that `range` touches, as far as the file went.
+    fn whole_blocks(&self, range: &Range<u64>) -> Range<u64> {
+        let to = range.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
+        let from = range.start / BLOCK_BYTES * BLOCK_BYTES;
+        if range.is_empty() { from..from } else { from..to.min(self.size.unwrap_or(0)) }
+    }
+
+    /// The blocks of a region that hold nothing to lose any more: saved, or beyond the end.
+    fn free_blocks(&self, region: u64) -> Blocks {
+        let from = region * REGION_BYTES;
+        let to = from.saturating_add(REGION_BYTES).min(self.size.unwrap_or(u64::MAX));
+        let gaps = if from < to { self.saved.gaps(from..to) } else { Vec::new() };
+        Blocks::all_but(&gaps, region)
     }
 }
 

@@ -9,18 +9,22 @@
 //! |---|---|
 //! | [`data`] | calls on open files: write, truncate, map |
 //! | [`names`] | calls on names: create, delete, rename, link |
+//! | [`sets`] | files of checkpoint sets in a pool, whose commit a file state comes before |
 //! | [`place`] | what a name or a descriptor refers to, and whether it is protected |
-//! | `table` | one word per descriptor, the lock-free way past all of this |
+//! | `table`, `known` | descriptors and blocks that need no decision: the lock-free way past all of this |
 
 pub mod data;
+mod known;
 pub mod names;
 pub mod place;
+pub mod sets;
 mod table;
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::control::{Control, Inside};
@@ -28,6 +32,8 @@ use crate::error::Result;
 use crate::extents::Extents;
 use crate::record::Inode;
 use crate::store::Store;
+use known::Known;
+use sets::SetFolder;
 use table::Table;
 
 /// What a hook does next.
@@ -58,6 +64,8 @@ pub struct State {
     files: HashMap<Inode, PhysicalFile>,
     /// The watched descriptors (FIT): which file each number refers to.
     descriptors: HashMap<RawFd, Descriptor>,
+    /// Where old contents stand between their file and the log: not on a stack, which may be a signal handler's.
+    buffer: Vec<u8>,
 }
 
 /// A physical file in the current interval (Metamori's PIF, figure 4.3).
@@ -92,6 +100,8 @@ pub struct Watch {
     /// The root's canonical path, ending with a slash.
     prefix: Vec<u8>,
     table: Table,
+    known: Known,
+    sets: Option<SetFolder>,
     state: Mutex<State>,
 }
 
@@ -105,7 +115,9 @@ impl Watch {
         if prefix.last() != Some(&b'/') {
             prefix.push(b'/');
         }
-        Ok(Self { store, control, device, prefix, table: Table::new(), state: Mutex::default() })
+        let sets = store.options.sets.as_ref().map(SetFolder::new).transpose()?;
+        let (table, known) = (Table::new(), Known::new());
+        Ok(Self { store, control, device, prefix, table, known, sets, state: Mutex::default() })
     }
 
     /// Whether calls that change the file behind `fd` must ask first. Two loads; no lock.
@@ -131,15 +143,29 @@ impl Watch {
         state
     }
 
+    /// Whether the new descriptor `fd` needs no other look: it isn't open on a protected file, and its number says nothing
+    /// of an earlier one. Takes no lock.
+    pub fn is_surely_outside(&self, fd: BorrowedFd<'_>, number: RawFd) -> bool {
+        let is_outside = |stat: &rustix::fs::Stat| {
+            stat.st_dev != self.device || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+        };
+        !self.follows_sets()
+            && !self.is_watched(number)
+            && rustix::fs::fstat(fd).is_ok_and(|stat| is_outside(&stat))
+    }
+
     /// Looks at the new descriptor `fd` and watches it if it can change a protected file.
     pub fn adopt(&self, fd: impl AsFd, number: RawFd) {
         let found = self.inspect(fd.as_fd()).ok().flatten();
         self.set(number, found);
+        self.note_member(fd, number);
     }
 
     fn set(&self, number: RawFd, descriptor: Option<Descriptor>) {
         let mut state = self.state();
-        match descriptor.filter(|_| self.table.watch(number)) {
+        // What is written at the offset of a descriptor that appends goes elsewhere: blocks say nothing about it.
+        let inode = |descriptor: &Descriptor| if descriptor.append { Inode(0) } else { descriptor.inode };
+        match descriptor.filter(|descriptor| self.table.watch(number, inode(descriptor))) {
             Some(descriptor) => drop(state.descriptors.insert(number, descriptor)),
             None => {
                 self.table.unwatch(number);
@@ -153,6 +179,9 @@ impl Watch {
         if self.is_watched(original) || self.is_watched(copy) {
             let descriptor = self.state().descriptors.get(&original).copied();
             self.set(copy, descriptor);
+        }
+        if self.follows_sets() {
+            self.copy_member(original, copy);
         }
     }
 
@@ -168,6 +197,9 @@ impl Watch {
         let numbers: Vec<RawFd> = self.state().descriptors.keys().copied().collect();
         for fd in numbers.into_iter().filter(|fd| (first..=last).contains(fd)) {
             self.set(fd, None);
+        }
+        if self.follows_sets() {
+            self.table.clear_members(first, last);
         }
     }
 

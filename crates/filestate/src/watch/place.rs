@@ -84,6 +84,21 @@ impl Watch {
     /// Where the last part of `path` stands, its directory resolved, the last part not followed. `None` outside the
     /// tree, and wherever the real call will fail by itself.
     pub fn place(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Option<Place> {
+        let canonical = self.canonical_on(directory, path, |device| device == self.device)?;
+        self.relative(&canonical).map(|path| Place { path })
+    }
+
+    /// The canonical path of `path`, wherever that is, its directory resolved, the last part not followed.
+    pub(super) fn canonical(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Option<Vec<u8>> {
+        self.canonical_on(directory, path, |_| true)
+    }
+
+    fn canonical_on(
+        &self,
+        directory: BorrowedFd<'_>,
+        path: &[u8],
+        is_wanted: impl FnOnce(u64) -> bool,
+    ) -> Option<Vec<u8>> {
         let trimmed = trim_slashes(path);
         let (parent, name) = match trimmed.iter().rposition(|byte| *byte == b'/') {
             Some(0) => (b"/".as_slice(), trimmed.get(1..)?),
@@ -95,7 +110,7 @@ impl Watch {
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = rustix::fs::openat(directory, parent, flags, Mode::empty()).ok()?;
-        if rustix::fs::fstat(&parent).ok()?.st_dev != self.device {
+        if !is_wanted(rustix::fs::fstat(&parent).ok()?.st_dev) {
             return None;
         }
         let mut canonical = descriptor_path(parent.as_fd()).ok()?;
@@ -103,7 +118,7 @@ impl Watch {
             canonical.push(b'/');
         }
         canonical.extend_from_slice(name);
-        self.relative(&canonical).map(|path| Place { path })
+        Some(canonical)
     }
 
     /// Where creating `path` would put the new file: as [`Watch::place`], the last part followed while it is a

@@ -1,12 +1,15 @@
-//! One word per descriptor: whether it is watched, and whether its changes are already known to destroy nothing. This
-//! is all that a call looks at before it goes to the kernel, so it takes no lock and is right inside signal handlers.
+//! One entry per descriptor: whether it is watched, whether its changes are already known to destroy nothing, and which
+//! file it is open on. This, and the blocks of that file, is all that a call looks at before it goes to the kernel, so it
+//! takes no lock and is right inside signal handlers.
 //!
-//! Words live in pages that come into being with the first watched descriptor in them: a process with ten descriptors
+//! Entries live in pages that come into being with the first watched descriptor in them: a process with ten descriptors
 //! pays for one page.
 
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::record::Inode;
 
 /// Descriptors in one page.
 const PAGE: usize = 1024;
@@ -27,10 +30,21 @@ pub(super) enum Free {
     All,
 }
 
-/// The words.
+/// What is known about one descriptor.
+#[derive(Debug, Default)]
+struct Entry {
+    /// 0 when it is not watched.
+    word: AtomicU64,
+    /// The file, or 0.
+    inode: AtomicU64,
+    /// One more than the timestep of the checkpoint set that its file belongs to, or 0.
+    member: AtomicU64,
+}
+
+/// The entries.
 #[derive(Debug)]
 pub(super) struct Table {
-    pages: Box<[OnceLock<Box<[AtomicU64]>>]>,
+    pages: Box<[OnceLock<Box<[Entry]>>]>,
 }
 
 impl Table {
@@ -39,9 +53,14 @@ impl Table {
     }
 
     #[inline]
-    fn word(&self, fd: RawFd) -> Option<&AtomicU64> {
+    fn entry(&self, fd: RawFd) -> Option<&Entry> {
         let number = usize::try_from(fd).ok()?;
         self.pages.get(number / PAGE)?.get()?.get(number % PAGE)
+    }
+
+    #[inline]
+    fn word(&self, fd: RawFd) -> Option<&AtomicU64> {
+        self.entry(fd).map(|entry| &entry.word)
     }
 
     /// Whether `fd` is watched.
@@ -50,15 +69,54 @@ impl Table {
         self.word(fd).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Watches `fd`, nothing known about it; false beyond the last page.
-    pub(super) fn watch(&self, fd: RawFd) -> bool {
-        let page = usize::try_from(fd).ok().and_then(|number| self.pages.get(number / PAGE));
-        let Some(page) = page else { return false };
-        page.get_or_init(|| (0..PAGE).map(|_| AtomicU64::new(0)).collect());
-        self.word(fd).is_some_and(|word| {
-            word.store(WATCHED, Ordering::Relaxed);
+    fn page(&self, fd: RawFd) -> Option<&[Entry]> {
+        let page = usize::try_from(fd).ok().and_then(|number| self.pages.get(number / PAGE))?;
+        Some(page.get_or_init(|| (0..PAGE).map(|_| Entry::default()).collect()))
+    }
+
+    /// Notes that `fd` is open on a file of the checkpoint set of this timestep, or that it is not.
+    pub(super) fn set_member(&self, fd: RawFd, step: Option<u64>) {
+        if step.is_some() {
+            self.page(fd);
+        }
+        if let Some(entry) = self.entry(fd) {
+            entry.member.store(step.map_or(0, |step| step.wrapping_add(1)), Ordering::Relaxed);
+        }
+    }
+
+    /// The timestep of the set that the file of `fd` belongs to.
+    #[inline]
+    pub(super) fn member(&self, fd: RawFd) -> Option<u64> {
+        self.entry(fd)?.member.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// No descriptor in `first..=last` is open on a file of a set.
+    pub(super) fn clear_members(&self, first: RawFd, last: RawFd) {
+        let pages = self.pages.iter().map(|page| page.get().map(Box::as_ref).unwrap_or_default());
+        for (number, entries) in pages.enumerate().filter(|(_, entries)| !entries.is_empty()) {
+            for (fd, entry) in (number * PAGE..).zip(entries) {
+                if RawFd::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd)) {
+                    entry.member.store(0, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Watches `fd`, nothing known about it but its file; false beyond the last page.
+    pub(super) fn watch(&self, fd: RawFd, inode: Inode) -> bool {
+        self.page(fd);
+        self.entry(fd).is_some_and(|entry| {
+            entry.inode.store(inode.0, Ordering::Relaxed);
+            entry.word.store(WATCHED, Ordering::Release);
             true
         })
+    }
+
+    /// The file that the watched `fd` is open on; 0 where its blocks say nothing about writes through it.
+    #[inline]
+    pub(super) fn inode(&self, fd: RawFd) -> Option<Inode> {
+        let entry = self.entry(fd).filter(|entry| entry.word.load(Ordering::Acquire) != 0)?;
+        Some(Inode(entry.inode.load(Ordering::Relaxed)))
     }
 
     /// Watches `fd` no longer.
@@ -95,7 +153,9 @@ mod tests {
     #[test]
     fn what_is_free_ends_with_its_generation() {
         let table = Table::new();
-        assert!(!table.is_watched(3) && table.watch(3) && table.is_watched(3) && !table.is_watched(4));
+        assert!(
+            !table.is_watched(3) && table.watch(3, Inode(8)) && table.is_watched(3) && !table.is_watched(4)
+        );
         table.set_free(3, 7, Free::Here);
         assert!(
             table.is_free(3, 7, Free::Here)
@@ -104,13 +164,29 @@ mod tests {
         );
         table.set_free(3, 7, Free::All);
         assert!(table.is_free(3, 7, Free::Here) && table.is_free(3, 7, Free::All));
+        assert_eq!(table.inode(3), Some(Inode(8)));
         table.unwatch(3);
+        assert_eq!(table.inode(3), None);
         assert!(!table.is_watched(3) && !table.is_free(3, 7, Free::Here));
+    }
+
+    #[test]
+    fn members_of_sets_are_known_without_being_watched() {
+        let table = Table::new();
+        for (fd, step) in [(3, 0), (4, 7), (2000, 7)] {
+            table.set_member(fd, Some(step));
+        }
+        table.set_member(4, None);
+        assert_eq!([3, 4, 5, 2000].map(|fd| table.member(fd)), [Some(0), None, None, Some(7)]);
+        assert!(!table.is_watched(3));
+        table.clear_members(100, 3000);
+        assert_eq!([3, 2000].map(|fd| table.member(fd)), [Some(0), None]);
     }
 
     #[test]
     fn numbers_beyond_the_last_page_are_refused() {
         let table = Table::new();
-        assert!(!table.watch(-1) && !table.watch(1 << 20) && table.watch((1 << 20) - 1));
+        let watch = |fd| table.watch(fd, Inode(1));
+        assert!(!watch(-1) && !watch(1 << 20) && watch((1 << 20) - 1));
     }
 }

@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use stdchk_filestate::watch::Watch;
 use stdchk_filestate::watch::names::Open;
 
-use crate::active::{Answer, borrow, bytes, decide, set_errno, watch, watch_over};
+use crate::active::{Answer, borrow, bytes, decide, set_errno, watch, watch_following, watch_over};
 use crate::real;
 
 /// Looks at the descriptors that the program was started with.
@@ -40,6 +40,14 @@ pub(super) fn adopt(watch: &Watch, fd: c_int) {
     decide(|| watch.adopt(unsafe { borrow(fd) }, fd));
 }
 
+/// As [`adopt`]; the common case of a file that is none of ours costs one look.
+fn look_at_opened(watch: &Watch, fd: c_int) {
+    // SAFETY: a number that was just opened, or -1; borrowed for the look at it.
+    if fd >= 0 && !watch.is_surely_outside(unsafe { borrow(fd) }, fd) {
+        adopt(watch, fd);
+    }
+}
+
 fn is_own(fd: c_int) -> bool {
     watch().is_some_and(|watch| watch.own_descriptors().contains(&fd))
 }
@@ -62,6 +70,11 @@ pub(super) fn opening<T: Answer>(
     real: impl FnOnce() -> T,
     fd_of: impl FnOnce(T) -> c_int,
 ) -> T {
+    if flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
+        let opened = real();
+        look_at_opened(watch, fd_of(opened));
+        return opened;
+    }
     match decide(|| watch.before_open(directory, path, flags_of(flags))) {
         Open::Fail(cause) => {
             set_errno(cause.raw_os_error());
@@ -136,7 +149,7 @@ pub unsafe extern "C-unwind" fn stdchk_preload_fcntl(
 ) -> c_int {
     // SAFETY: the arguments as they came.
     let result = unsafe { real::fcntl(fd, command, argument) };
-    let Some(watch) = watch_over(fd).filter(|_| result >= 0) else { return result };
+    let Some(watch) = watch_following(fd).filter(|_| result >= 0) else { return result };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => decide(|| watch.duplicated(fd, result)),
         libc::F_SETFL => {
@@ -154,6 +167,7 @@ pub unsafe extern "C-unwind" fn stdchk_preload_fcntl(
 /// As for the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    crate::api::closing(fd);
     if let Some(watch) = watch_over(fd) {
         decide(|| watch.closed(fd));
     } else if is_own(fd) {
@@ -224,7 +238,7 @@ pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
 pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the argument as it came.
     let copy = unsafe { real::dup(fd) };
-    if let Some(watch) = watch_over(fd).filter(|_| copy >= 0) {
+    if let Some(watch) = watch_following(fd).filter(|_| copy >= 0) {
         decide(|| watch.duplicated(fd, copy));
     }
     copy
@@ -254,6 +268,9 @@ fn onto(old: c_int, new: c_int, real: impl FnOnce() -> c_int) -> c_int {
     if is_own(new) {
         set_errno(libc::EBADF);
         return -1;
+    }
+    if old != new {
+        crate::api::closing(new);
     }
     let copy = real();
     if let Some(watch) = watch().filter(|_| copy >= 0 && old != new) {

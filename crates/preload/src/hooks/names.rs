@@ -178,6 +178,7 @@ pub unsafe extern "C-unwind" fn renameat2(
     // SAFETY: the program's strings and descriptors, borrowed for the decision.
     let (from, to) = unsafe { ((borrow(old_directory), bytes(old)), (borrow(new_directory), bytes(new))) };
     let flags = RenameFlags::from_bits_retain(flags);
+    crate::api::renaming(watch, to);
     let result = answer(decide(|| watch.before_rename(from, to, flags)), call);
     if result == 0 {
         crate::api::renamed(watch, to);

@@ -47,6 +47,9 @@ extern "C" fn after_fork_parent() {
 
 extern "C" fn after_fork_child() {
     after_fork_parent();
+    if let Some(watch) = watch().filter(|watch| watch.follows_sets()) {
+        decide(|| watch.forget_members());
+    }
     if let Some(Err(error)) = watch().map(|watch| watch.control.take_slot()) {
         refuse(&error.to_string());
     }

@@ -1,6 +1,8 @@
 //! `stdchk run`: a program under file-state checkpoints. The work is done by `stdchk_filestate::driver`; here are its
 //! flags, its words and its exit code, which is the program's own.
 
+mod sets;
+
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::os::unix::process::ExitStatusExt;
@@ -10,18 +12,26 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use stdchk_filestate::driver::{Outcome as Ended, Run, Start};
-use stdchk_filestate::store::{Mode, Options};
+use stdchk_filestate::driver::{self, Outcome as Ended, Run, Start};
+use stdchk_filestate::store::{Mode, Options, Store};
 
 use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::output;
+use crate::settings::PoolFlags;
+
+/// The variable that tells a program the timestep that its files are back at.
+const STEP_VARIABLE: &str = "STDCHK_STEP";
 
 /// What `run` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Everything below the root is protected: what the program and its children change can be taken back to any checkpoint.
-Checkpoints: at the start and after success; every TIME; on SIGUSR1 to stdchk; when FILE is renamed into place; and when
-the program calls stdchk_checkpoint(). Other signals are passed on to the program.
+Checkpoints: at the start and after success; every TIME; on SIGUSR1 to stdchk; when FILE is renamed into place; with each
+checkpoint set that is written to FOLDER of a mounted pool; and when the program calls stdchk_checkpoint(). Other signals
+are passed on to the program.
+
+With --with-sets, `--resume` goes back to the newest complete set, the one that `stdchk latest` names, and the program
+finds its timestep in STDCHK_STEP; before the first set the variable is empty and the files are as at the start.
 
 Modes: write-through  every checkpoint stays; files are as they are after a failure, until `--resume` goes back
        single         the last checkpoint stays; a program that fails or is killed is rolled back to it at once
@@ -33,6 +43,7 @@ protected: static, setuid, 32-bit and Go programs can't be.
 Example:
   stdchk run --every 10m -- ./simulation input.txt
   stdchk run --when-renamed restart.dat -- mpirun -np 4 ./simulation
+  stdchk run --with-sets /mnt/pool/climate -- ./climate.sh
   stdchk run --resume -- ./simulation --restart restart.dat")]
 pub struct Arguments {
     /// The directory that is protected, with all below it
@@ -47,6 +58,9 @@ pub struct Arguments {
     /// Take a checkpoint whenever this file is renamed into place
     #[arg(long, value_name = "FILE")]
     when_renamed: Option<PathBuf>,
+    /// Take a checkpoint with every checkpoint set that is written to this folder of a mounted pool
+    #[arg(long, value_name = "FOLDER")]
+    with_sets: Option<PathBuf>,
     /// Keep the newest N checkpoints only
     #[arg(long, value_name = "N")]
     keep: Option<NonZeroUsize>,
@@ -99,11 +113,10 @@ struct Report {
 }
 
 /// Runs the command; the program's exit code.
-pub fn run(arguments: Arguments) -> Outcome<ExitCode> {
+pub fn run(arguments: Arguments, pool: &PoolFlags) -> Outcome<ExitCode> {
     let report = arguments.report.clone();
-    let run = arguments.into_run()?;
-    let ended =
-        run.execute().map_err(|error| CommandError { exit: Exit::NotRun, message: error.to_string() })?;
+    let run = arguments.into_run(pool)?;
+    let ended = run.execute().map_err(not_run)?;
     say(&ended);
     if let Some(path) = report {
         write_report(&path, &ended)?;
@@ -112,29 +125,83 @@ pub fn run(arguments: Arguments) -> Outcome<ExitCode> {
 }
 
 impl Arguments {
-    fn into_run(self) -> Outcome<Run> {
+    fn into_run(self, pool: &PoolFlags) -> Outcome<Run> {
         let root = self.root.canonicalize().about(self.root.display())?;
-        let is_given =
-            self.mode.is_some() || self.when_renamed.is_some() || self.keep.is_some() || self.synced;
-        let start = match self.resume {
-            Some(Resume::Last | Resume::Index(_)) if is_given => {
-                let cause = "a resumed run keeps the mode and the options that it was begun with";
-                return Err(CommandError::usage("--resume", cause, "leave the others out"));
-            }
-            Some(Resume::Last) => Start::Resume(None),
-            Some(Resume::Index(index)) => Start::Resume(Some(index)),
-            Some(Resume::Auto) => Start::IfUnfinished,
-            None => Start::Fresh,
-        };
+        self.refuse_what_a_resumed_run_keeps()?;
+        let (start, environment) = self.start(&root, pool)?;
+        let mode = self.mode()?;
+        // A run that goes on keeps the folder that it was begun with.
+        let folder = self.with_sets.as_deref().filter(|_| !matches!(start, Start::Resume(_)));
+        let sets = folder.map(|folder| sets::of_folder(folder, pool)).transpose()?;
         let trigger = self.when_renamed.map(|file| below(&root, &file)).transpose()?;
+        let options = Options { mode, synced: self.synced, trigger, sets, keep: self.keep };
+        Ok(Run { root, options, start, every: self.every, command: self.command, environment })
+    }
+
+    fn refuse_what_a_resumed_run_keeps(&self) -> Outcome {
+        let is_given = self.mode.is_some()
+            || self.when_renamed.is_some()
+            || self.with_sets.is_some()
+            || self.keep.is_some()
+            || self.synced;
+        if is_given && matches!(self.resume, Some(Resume::Last | Resume::Index(_))) {
+            let cause = "a resumed run keeps the mode and the options that it was begun with";
+            return Err(CommandError::usage("--resume", cause, "leave the others out"));
+        }
+        Ok(())
+    }
+
+    /// Sets are complete later than their file state is taken: one state is too few.
+    fn mode(&self) -> Outcome<Mode> {
         let mode = match self.mode {
             None | Some(ModeName::WriteThrough) => Mode::WriteThrough,
             Some(ModeName::Single) => Mode::Single,
             Some(ModeName::Incremental) => Mode::Incremental,
         };
-        let options = Options { mode, synced: self.synced, trigger, keep: self.keep };
-        Ok(Run { root, options, start, every: self.every, command: self.command })
+        let keeps_one = mode == Mode::Single || self.keep.is_some_and(|keep| keep.get() == 1);
+        if keeps_one && self.with_sets.is_some() {
+            let cause = "the state of the last complete set would give way to that of the next one";
+            return Err(CommandError::usage("--with-sets", cause, "keep more than one checkpoint"));
+        }
+        Ok(mode)
     }
+
+    /// Where the run begins, and what it tells the program about that.
+    fn start(&self, root: &Path, pool: &PoolFlags) -> Outcome<(Start, Vec<(OsString, OsString)>)> {
+        let unfinished = || unfinished(root).map_err(not_run);
+        let store = match self.resume {
+            Some(Resume::Last) => driver::open_store(root).map(Some).map_err(not_run)?,
+            Some(Resume::Auto) => unfinished()?,
+            Some(Resume::Index(_)) | None => None,
+        };
+        let sets = store.as_ref().and_then(|store| Some((store, store.options.sets.as_ref()?)));
+        if let Some((store, sets)) = sets {
+            let about_pool = |error| CommandError { exit: Exit::NotRun, ..error };
+            let point = sets::newest(store, sets, pool).map_err(about_pool)?;
+            let step = point.step.map(|step| step.to_string()).unwrap_or_default();
+            return Ok((Start::Resume(Some(point.index)), vec![(STEP_VARIABLE.into(), step.into())]));
+        }
+        let start = match self.resume {
+            Some(Resume::Last) => Start::Resume(None),
+            Some(Resume::Index(index)) => Start::Resume(Some(index)),
+            Some(Resume::Auto) => Start::IfUnfinished,
+            None => Start::Fresh,
+        };
+        Ok((start, Vec::new()))
+    }
+}
+
+/// The message of the driver says object, cause and next step itself.
+fn not_run(error: stdchk_filestate::Error) -> CommandError {
+    CommandError { exit: Exit::NotRun, message: error.to_string() }
+}
+
+/// The store of a run that did not end by itself.
+fn unfinished(root: &Path) -> Result<Option<Store>, stdchk_filestate::Error> {
+    if !Store::exists(root) {
+        return Ok(None);
+    }
+    Store::open(root).map(|store| Some(store).filter(|store| !store.has_ended()))
 }
 
 /// The path of `file` relative to `root`; its directory must be there, it itself need not.

@@ -1,0 +1,118 @@
+//! Rows of programs with and without the library, and their table.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::Wanted;
+use crate::Error;
+use crate::bench::Bench;
+use crate::row::median;
+use crate::section::{Section, Target, at_least, at_most};
+
+/// A test in one mode: nanoseconds per operation of each run.
+#[derive(Serialize)]
+pub struct Row {
+    test: &'static str,
+    mode: &'static str,
+    /// Without the library; empty where that means nothing.
+    pub without: Vec<f64>,
+    /// Under the library.
+    pub with: Vec<f64>,
+    paper_shares: &'static str,
+    #[serde(skip)]
+    pub(super) wanted: Wanted,
+}
+
+const HEADING: &str = "                                                     ns per operation\n\
+     test                       mode            without       with  (least-most)      share   added  paper's shares\n";
+const EXPLANATION: &str = "
+share: speed under the library by that without it. paper's shares: Metamori's, with 100, 50, 25 MB of cache and none.
+block_*, rewrite: 8 KiB in sequence. random_*: each 4 KiB page of an old file ten times on average, so that one in ten
+overwrites saves. first_overwrites, fio: each page once, so that every one needs its old contents saved.
+checkpoint, restore: one MiB changed, page by page, all over a large file.
+";
+
+impl Row {
+    /// A row without runs.
+    pub fn new(test: &'static str, mode: &'static str, paper_shares: &'static str) -> Self {
+        Self { test, mode, without: Vec::new(), with: Vec::new(), paper_shares, wanted: Wanted::Nothing }
+    }
+
+    fn share(&self) -> f64 {
+        median(&self.without) / median(&self.with)
+    }
+
+    fn added(&self) -> f64 {
+        median(&self.with) - median(&self.without)
+    }
+
+    fn line(&self) -> String {
+        let least = self.with.iter().copied().fold(f64::MAX, f64::min);
+        let most = self.with.iter().copied().fold(0.0, f64::max);
+        let spread = format!("{least:.0}-{most:.0}");
+        let compared = if self.without.is_empty() {
+            format!("{:>10} {:>10.0} {spread:>17}", "", median(&self.with))
+        } else {
+            let (without, with) = (median(&self.without), median(&self.with));
+            let (share, added) = (self.share(), self.added());
+            format!(
+                "{without:>10.0} {with:>10.0} {spread:>17} {share:>7.2} {added:>7.0}  {}",
+                self.paper_shares
+            )
+        };
+        format!("{:26} {:13} {}", self.test, self.mode, compared.trim_end())
+    }
+
+    fn target(&self) -> Option<Target> {
+        let name = format!("{}, {}", self.test, self.mode);
+        match self.wanted {
+            Wanted::Share([wanted, ..]) => Some(at_least(name + ": share", self.share(), wanted)),
+            Wanted::AddedNs(wanted) => Some(at_most(name + ": added, ns", self.added(), wanted)),
+            Wanted::Ms(wanted) => Some(at_most(name + ": ms", median(&self.with) / 1e6, wanted)),
+            Wanted::Nothing => None,
+        }
+    }
+}
+
+/// The section of these rows.
+pub fn section(rows: &[Row], bench: &Bench) -> Result<Section, Error> {
+    let mut table = format!(
+        "files of {}, for checkpoint and restore of {}; {} runs\n\n{HEADING}",
+        stdchk_model::size::human(bench.sizes.state_bytes),
+        stdchk_model::size::human(bench.sizes.state_large_bytes),
+        bench.sizes.state_rounds
+    );
+    for row in rows {
+        let _ = writeln!(table, "{}", row.line());
+    }
+    table.push_str(EXPLANATION);
+    Ok(Section {
+        rows: serde_json::to_value(rows)?,
+        table,
+        targets: rows.iter().filter_map(Row::target).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_of_speed_and_what_is_added_of_time() {
+        let row = Row {
+            without: vec![100.0, 90.0, 400.0],
+            with: vec![125.0, 200.0, 110.0],
+            ..Row::new("rewrite", "single", "")
+        };
+        assert_eq!((row.share(), row.added()), (0.8, 25.0));
+        assert!(row.target().is_none());
+    }
+
+    #[test]
+    fn a_row_that_is_compared_with_nothing_shows_no_share() {
+        let row = Row { with: vec![2e6], wanted: Wanted::Ms(20.0), ..Row::new("checkpoint", "single", "") };
+        assert!(row.line().ends_with("2000000-2000000"), "{}", row.line());
+        assert!(row.target().is_some());
+    }
+}
