@@ -6,7 +6,7 @@
 
 use stdchk_formats::{ByteOrder, DataType};
 
-use crate::codec::{Lane, Shape, Side, Step, encode, records_apply};
+use crate::codec::{Lane, Shape, Side, Step, encode, likeness_4, likeness_8, records_apply};
 use crate::key::KeyRule;
 
 /// What to win: time or space.
@@ -29,29 +29,37 @@ impl Mode {
     /// Bytes per second and core of the sink that the mode assumes.
     fn sink_speed(&self) -> f64 {
         match self {
-            Self::Fastest => 100e6,
+            Self::Fastest => 60e6,
             Self::Auto(speed) => speed.max(1.0),
             Self::Default | Self::Paper => 60e6,
             Self::Smallest => 0.0,
         }
     }
 
-    /// Most nanoseconds per byte that a chain may take.
+    /// Most nanoseconds per byte that a chain may take, forwards and backwards.
     fn time_max(&self) -> f64 {
         match self {
-            Self::Fastest => 2.4,
-            Self::Default => 6.0,
+            Self::Fastest => 3.5,
+            Self::Default => 4.0,
             _ => f64::INFINITY,
         }
     }
 
-    /// Bytes of a block that are tried; all of it where time is no object. A dozen chains are tried, so that a quarter of
-    /// a small block already costs more than coding it.
+    /// Seconds, or bytes where time is no object, that a chain costs which makes `coded` bytes of `raw` ones.
+    fn cost(&self, steps: &[Step], coded: usize, raw: usize) -> f64 {
+        match self.sink_speed() {
+            0.0 => coded as f64,
+            speed => coded as f64 / speed + raw as f64 * chain_time(steps) * 1e-9,
+        }
+    }
+
+    /// Bytes of a block that are tried; all of it where time is no object. Several chains are tried, so that an eighth of
+    /// a small block already costs as much as coding it.
     fn sample_bytes(&self, block: usize) -> usize {
-        let share = (block / 4).max(8 << 10);
+        let share = (block / 8).max(4 << 10);
         match self {
             Self::Smallest => block,
-            Self::Fastest => share.min(16 << 10),
+            Self::Fastest => share.min(12 << 10),
             _ => share.min(32 << 10),
         }
     }
@@ -72,33 +80,35 @@ impl Mode {
     }
 }
 
-/// Nanoseconds per input byte of a step on one core of the measuring machine (see the design note), rounded.
+/// Nanoseconds per input byte of a step and of its undoing, since every block is decoded again; on one core of the
+/// measuring machine (`--example steps`), rounded.
 fn time_of(step: &Step) -> f64 {
     match step {
-        Step::Swap(_) => 0.15,
-        Step::Shuffle(2 | 8) => 0.25,
-        Step::Shuffle(_) => 0.7,
-        Step::BitShuffle(_) => 0.8,
-        Step::XorBase => 0.15,
-        Step::Difference(lane) | Step::DifferenceBase(lane) => 2.4 / lane.size() as f64,
-        Step::Lorenzo(lane) => 5.0 / lane.size() as f64,
-        Step::Ragged => 1.5,
-        Step::Lz4 => 1.6,
+        Step::Swap(_) => 0.1,
+        Step::Shuffle(_) => 0.4,
+        Step::BitShuffle(_) => 1.2,
+        Step::XorBase => 0.2,
+        Step::DifferenceBase(lane) => 2.4 / lane.size() as f64,
+        Step::Lorenzo(Lane::F16) => 0.4,
+        Step::Difference(lane) | Step::Lorenzo(lane) => 7.5 / lane.size() as f64,
+        Step::Ragged => 1.0,
+        Step::Distinct(size) => 6.0 / f64::from(*size),
+        Step::Lz4 => 1.0,
         Step::Zstd(level) => zstd_time(*level),
-        Step::Planes(_, level) => 0.3 + 0.6 * zstd_time(*level),
-        Step::Gzip(_) => 30.0,
-        Step::Pco(lane, level) => (6.0 + 3.0 * f64::from(*level)) / lane.size() as f64,
-        Step::Fpc(_) => 1.5,
-        Step::MixNumbers(lane) => 3000.0 / lane.size() as f64,
-        Step::MixBytes(_) => 1500.0,
+        Step::Planes(_, level) => 0.5 + 0.4 * zstd_time(*level),
+        Step::Gzip(_) => 35.0,
+        Step::Pco(lane, level) => (20.0 + 4.0 * f64::from(*level)) / lane.size() as f64,
+        Step::Fpc(_) => 3.0,
+        Step::MixNumbers(lane) => 6000.0 / lane.size() as f64,
+        Step::MixBytes(_) => 3000.0,
     }
 }
 
 fn zstd_time(level: i32) -> f64 {
     match level {
-        ..=1 => 1.6,
-        2..=3 => 2.8,
-        4..=9 => 12.0,
+        ..=1 => 2.5,
+        2..=3 => 3.5,
+        4..=9 => 13.0,
         10..=15 => 60.0,
         _ => 300.0,
     }
@@ -120,6 +130,8 @@ pub(crate) struct Sample<'block> {
 pub(crate) struct Choice {
     pub(crate) steps: Vec<Step>,
     pub(crate) coded: Option<Vec<u8>>,
+    /// Bytes for every coded one, of what was tried.
+    pub(crate) ratio: f64,
 }
 
 /// A chain that was tried on a part of a block.
@@ -133,23 +145,39 @@ struct Trial {
 pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
     let candidates = candidates(mode, block);
     if let [only] = candidates.as_slice() {
-        return Choice { steps: only.clone(), coded: None };
+        return Choice { steps: only.clone(), coded: None, ratio: 0.0 };
     }
     let part = reduced(block, mode.sample_bytes(block.raw.len()));
     let Some(best) = best_of(mode, candidates, &part) else {
-        return Choice { steps: Vec::new(), coded: None };
+        return Choice { steps: Vec::new(), coded: None, ratio: 1.0 };
     };
-    let ratio = part.raw.len() as f64 / best.coded.len().max(1) as f64;
-    let patient = matches!(mode, Mode::Default | Mode::Auto(_)) && ratio < REPEATS_RATIO_MAX;
-    if patient && repeated_share(block.raw) > REPEATS_MIN {
-        let coded = encode(&REPEATS_CHAIN, block.raw, Side::default()).unwrap_or_default();
-        let smaller = (coded.len() as f64) < block.raw.len() as f64 / ratio;
-        if smaller && !coded.is_empty() {
-            return Choice { steps: REPEATS_CHAIN.to_vec(), coded: Some(coded) };
-        }
+    if *mode != Mode::Smallest
+        && let Some(choice) = repeating(mode, block, best.cost / part.raw.len().max(1) as f64)
+    {
+        return choice;
     }
     let whole = part.raw.len() == block.raw.len();
-    Choice { steps: best.steps, coded: whole.then_some(best.coded) }
+    let ratio = part.raw.len() as f64 / best.coded.len().max(1) as f64;
+    Choice { steps: best.steps, coded: whole.then_some(best.coded), ratio }
+}
+
+/// The chain for blocks that repeat themselves, if it costs less than `cost` a byte. All of the block is coded, since no
+/// sample shows repeats.
+fn repeating(mode: &Mode, block: &Sample<'_>, cost: f64) -> Option<Choice> {
+    let (data_type, lane) = lane_of(block.data_type)?;
+    if !repeats(block, lane) {
+        return None;
+    }
+    let size = u32::try_from(lane.size()).unwrap_or(1);
+    let steps = [swap(data_type, lane), vec![Step::Distinct(size), Step::Planes(size, 1)]].concat();
+    let coded = encode(&steps, block.raw, Side::default()).ok()?;
+    let own = mode.cost(&steps, coded.len(), block.raw.len()) / block.raw.len().max(1) as f64;
+    let ratio = block.raw.len() as f64 / coded.len().max(1) as f64;
+    (own < cost).then_some(Choice { steps, coded: Some(coded), ratio })
+}
+
+fn lane_of(data_type: Option<DataType>) -> Option<(DataType, Lane)> {
+    data_type.and_then(|data_type| Some((data_type, Lane::of(data_type)?)))
 }
 
 /// The candidate that costs least on a part of the block, among those that the mode has time for.
@@ -158,10 +186,7 @@ fn best_of(mode: &Mode, candidates: Vec<Vec<Step>>, part: &Reduced) -> Option<Tr
     let mut best: Option<Trial> = None;
     for steps in candidates.into_iter().filter(|steps| chain_time(steps) <= mode.time_max()) {
         let Ok(coded) = encode(&steps, &part.raw, side) else { continue };
-        let cost = match mode.sink_speed() {
-            0.0 => coded.len() as f64,
-            speed => coded.len() as f64 / speed + part.raw.len() as f64 * chain_time(&steps) * 1e-9,
-        };
+        let cost = mode.cost(&steps, coded.len(), part.raw.len());
         if best.as_ref().is_none_or(|best| cost < best.cost) {
             best = Some(Trial { steps, coded, cost });
         }
@@ -169,25 +194,36 @@ fn best_of(mode: &Mode, candidates: Vec<Vec<Step>>, part: &Reduced) -> Option<Tr
     best
 }
 
-/// What finds values again that lie far apart, as in symmetric fields: no sample shows how well.
-const REPEATS_CHAIN: [Step; 1] = [Step::Zstd(9)];
-/// Share of 8-byte words that must occur before for a block to be searched for repeats.
-const REPEATS_MIN: f64 = 0.15;
-/// Blocks that shrink more than this without a search are not searched.
-const REPEATS_RATIO_MAX: f64 = 2.0;
+/// Share of elements that must occur before for a block to be searched for repeats, which no sample shows.
+const REPEATS_MIN: f64 = 0.25;
 
-/// Share of the aligned 8-byte words that occurred before, from one word in sixteen, chosen by its value.
-fn repeated_share(raw: &[u8]) -> f64 {
-    let mut seen = std::collections::HashSet::new();
+/// Share of the elements that occurred before, from one in sixteen, chosen by its value.
+fn repeated_share<const N: usize>(raw: &[u8], word: impl Fn(&[u8; N]) -> u64) -> f64 {
+    let elements = raw.as_chunks::<N>().0;
+    // Twice as many places as elements that are looked at; one that lost its place counts as never seen.
+    let bits = (elements.len() / 8).max(2).ilog2();
+    let mut seen = vec![0_u64; 1 << bits];
     let (mut chosen, mut repeated) = (0_u32, 0_u32);
-    for word in raw.as_chunks::<8>().0 {
-        let mixed = u64::from_le_bytes(*word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        if mixed >> 60 == 0 {
+    for element in elements {
+        let mixed = word(element).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let place = usize::try_from((mixed << 4) >> (64 - bits)).unwrap_or(0);
+        if let (0, Some(seen)) = (mixed >> 60, seen.get_mut(place)) {
             chosen += 1;
-            repeated += u32::from(!seen.insert(mixed));
+            repeated += u32::from(*seen == mixed);
+            *seen = mixed;
         }
     }
     f64::from(repeated) / f64::from(chosen.max(1))
+}
+
+/// The block repeats elements far apart, as symmetric fields do.
+fn repeats(block: &Sample<'_>, lane: Lane) -> bool {
+    let share = match lane.size() {
+        8 => repeated_share(block.raw, likeness_8),
+        4 => repeated_share(block.raw, likeness_4),
+        _ => 0.0,
+    };
+    share > REPEATS_MIN
 }
 
 /// A part of a block that is small enough to be tried.
@@ -264,12 +300,12 @@ fn candidates(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
     match mode {
         Mode::Paper => return vec![papers_choice(block.data_type)],
         // A sample would cut the records, so what their lengths say is believed.
-        Mode::Default | Mode::Auto(_) if has_ragged_records(block) => {
+        Mode::Fastest | Mode::Default | Mode::Auto(_) if has_ragged_records(block) => {
             return vec![vec![Step::Ragged, Step::Planes(8, 3)]];
         }
         _ => {}
     }
-    let mut chains = match block.data_type.and_then(|data_type| Some((data_type, Lane::of(data_type)?))) {
+    let mut chains = match lane_of(block.data_type) {
         Some((data_type, lane)) => numeric(mode, data_type, lane, block),
         None => untyped(mode, block),
     };
@@ -289,8 +325,7 @@ fn swap(data_type: DataType, lane: Lane) -> Vec<Step> {
 
 fn papers_choice(data_type: Option<DataType>) -> Vec<Step> {
     let second_pass = Step::Gzip(6);
-    let Some((data_type, lane)) = data_type.and_then(|data_type| Some((data_type, Lane::of(data_type)?)))
-    else {
+    let Some((data_type, lane)) = lane_of(data_type) else {
         return vec![Step::Lz4, second_pass];
     };
     let first = match lane {
@@ -314,16 +349,24 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
     let has_base = !block.base.is_empty();
     let size = u32::try_from(lane.size()).unwrap_or(1);
     let plain = match mode {
-        Mode::Fastest => vec![
+        Mode::Fastest => {
+            vec![
+                vec![Step::Planes(size, 1)],
+                vec![Step::Lorenzo(lane), Step::Planes(size, 1)],
+                vec![Step::Lz4],
+            ]
+        }
+        Mode::Default => vec![
             vec![Step::Planes(size, 1)],
             vec![Step::Lorenzo(lane), Step::Planes(size, 1)],
+            vec![Step::Shuffle(size), Step::Zstd(1)],
             vec![Step::Zstd(1)],
-            vec![Step::Lz4],
         ],
         Mode::Smallest => vec![
             vec![Step::MixNumbers(lane)],
             vec![Step::Pco(lane, 12)],
             vec![Step::Lorenzo(lane), Step::Pco(distances(lane), 12)],
+            vec![Step::Distinct(size), Step::MixNumbers(lane)],
             vec![Step::Shuffle(size), Step::Zstd(19)],
             vec![Step::BitShuffle(size), Step::Zstd(19)],
             vec![Step::Zstd(19)],
@@ -363,7 +406,7 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
 /// Bytes without a type: as they are, or as records of the length that the bytes themselves suggest.
 fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
     let levels: &[i32] = match mode {
-        Mode::Fastest => &[1],
+        Mode::Fastest | Mode::Default => &[1],
         Mode::Smallest => &[19, 22],
         _ => &[1, 3],
     };
@@ -389,14 +432,16 @@ fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
 /// Longest record that is looked for, in bytes.
 const RECORD_MAX: usize = 512;
 /// Bytes that are looked at for records.
-const RECORD_SAMPLE: usize = 16 << 10;
+const RECORD_SAMPLE: usize = 4 << 10;
+/// Shortest block that is looked at for records, in bytes: every distance takes a pass over the sample.
+const RECORD_BLOCK_MIN: usize = 32 << 10;
 
 /// The distance at which most bytes repeat, if it stands out: the length of the records that the bytes are made of.
 pub(crate) fn record_length(bytes: &[u8]) -> Option<u32> {
     let middle = bytes.len() / 2;
     let sample = bytes.get(middle..).unwrap_or_default();
     let sample = sample.get(..RECORD_SAMPLE.min(sample.len()))?;
-    if sample.len() < RECORD_MAX * 8 {
+    if bytes.len() < RECORD_BLOCK_MIN {
         return None;
     }
     let repeats = |distance: usize| {

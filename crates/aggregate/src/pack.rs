@@ -14,21 +14,24 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use stdchk_formats::{Source, parse};
+use stdchk_formats::{Parsed, Source, parse};
 
 use crate::choose::{Choice, Mode, Sample, choose};
 use crate::codec::{CodecError, Side, Step, decode, encode};
 use crate::container::{BlockRecord, Files, hash};
 use crate::error::{AggregateError, Result};
 use crate::limits::{BLOCK_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, FILES_MAX, OPEN_MAX};
-use crate::plan::{Plan, PlanOptions, PlannedFile, plan};
+use crate::plan::{PlanOptions, PlannedFile, plan};
 use crate::source::{Input, Member};
 use crate::unpack::BaseSet;
-use assemble::{Assembler, RawBlock};
+use assemble::{Assembler, Chosen, GroupPart, RawBlock};
 use write::Writer;
 
 /// Told how many more bytes of files are done; answers whether to go on.
 pub type Watch<'a> = &'a (dyn Fn(u64) -> bool + Sync);
+
+/// Mean length of pieces, in bytes, from which on they are read one by one.
+const PIECE_MIN: u64 = 64 << 10;
 
 /// How to pack.
 pub struct Packing<'a> {
@@ -114,12 +117,20 @@ pub fn pack(inputs: &[Input], output: &Path, options: &Packing<'_>) -> Result<Pa
     let mut files = inputs.iter().map(Member::look_at).collect::<Result<Vec<_>>>()?;
     let set_bytes = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.size()));
     let resources = Resources::settle(options.budget, options.threads, set_bytes, options.mode.block_bytes());
-    if resources.load {
-        files.iter_mut().try_for_each(Member::load)?;
-    } else if files.len() <= OPEN_MAX {
+    let files_are_many = files.len() > OPEN_MAX;
+    if !files_are_many {
         files.iter_mut().try_for_each(Member::keep_open)?;
     }
-    let plan = planned(&files, &options.plan);
+    let parsed: Vec<_> = files.iter().map(|file| parse(file)).collect();
+    for (file, parsed) in files.iter_mut().zip(&parsed).filter(|_| resources.load) {
+        if is_scattered(parsed) || files_are_many {
+            file.load()?;
+        }
+    }
+    let named = files.iter().zip(&parsed);
+    let named: Vec<_> = named.map(|(file, parsed)| PlannedFile { name: &file.entry.name, parsed }).collect();
+    let plan = plan(&named, &options.plan);
+    drop(parsed);
     let table = Files {
         files: files.iter().map(|file| file.entry.clone()).collect(),
         base: options.base.map(BaseSet::identity),
@@ -133,11 +144,10 @@ pub fn pack(inputs: &[Input], output: &Path, options: &Packing<'_>) -> Result<Pa
     Ok(Packed { files: files.len() as u64, raw_bytes: set_bytes, stored_bytes, repeated_bytes, blocks })
 }
 
-fn planned(files: &[Member], options: &PlanOptions) -> Plan {
-    let parsed: Vec<_> = files.iter().map(|file| parse(file)).collect();
-    let named = files.iter().zip(&parsed);
-    let named: Vec<_> = named.map(|(file, parsed)| PlannedFile { name: &file.entry.name, parsed }).collect();
-    plan(&named, options)
+/// The file's variables are in so many short pieces that it is better read once, as a whole.
+fn is_scattered(parsed: &Parsed) -> bool {
+    let pieces: usize = parsed.variables.iter().map(|variable| variable.extents.len()).sum();
+    parsed.size / (pieces as u64).max(1) < PIECE_MIN
 }
 
 /// Reads, codes and writes all blocks; gives the writer back.
@@ -186,15 +196,40 @@ fn work(
 }
 
 fn code(block: RawBlock, options: &Packing<'_>) -> Result<CodedBlock> {
-    let RawBlock { mut record, raw, mut base, data_type, .. } = block;
+    let RawBlock { mut record, raw, mut base, data_type, part, .. } = block;
     if base.len() != raw.len() {
         base.clear();
     }
     let sample = Sample { raw: &raw, data_type, shapes: &record.shapes, base: &base };
-    let Choice { steps, coded } = choose(&options.mode, &sample);
+    let Choice { steps, coded, .. } = settled(&part, &options.mode, &sample);
     (record.steps, record.raw_hash) = (steps, hash(&raw));
     let payload = payload(&mut record, raw, coded, &base)?;
     Ok(CodedBlock { record, payload })
+}
+
+/// A later block shrinks this much less than the sample of the first before it gets a choice of its own.
+const WORSE: f64 = 0.75;
+
+/// The chain for a block: that of the first block of its group, as long as it serves.
+fn settled(part: &GroupPart, mode: &Mode, sample: &Sample<'_>) -> Choice {
+    let chosen = match part {
+        GroupPart::First(lead) => {
+            let choice = choose(mode, sample);
+            lead.decide(Chosen { steps: choice.steps.clone(), ratio: choice.ratio });
+            return choice;
+        }
+        GroupPart::Later(chosen) => chosen.wait(),
+    };
+    // Where time is no object, every block has its own; a chain that needs a base serves none that hasn't one.
+    if *mode != Mode::Smallest {
+        let side = Side { shapes: sample.shapes, base: sample.base };
+        let coded = encode(&chosen.steps, sample.raw, side).unwrap_or_default();
+        let ratio = sample.raw.len() as f64 / coded.len().max(1) as f64;
+        if !coded.is_empty() && ratio > chosen.ratio * WORSE {
+            return Choice { steps: chosen.steps.clone(), coded: Some(coded), ratio };
+        }
+    }
+    choose(mode, sample)
 }
 
 /// The block's bytes coded by its chain (`coded`, if that was done before), which is undone to see that it can be; what

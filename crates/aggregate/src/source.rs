@@ -4,7 +4,7 @@
 //! piece, so that memory does not grow with the set. A file that changes meanwhile is noticed at the end.
 
 use std::fs::{File, Metadata};
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -67,8 +67,10 @@ impl Member {
 
     /// Reads the whole file, after which the disk is not touched again.
     pub(crate) fn load(&mut self) -> Result<()> {
-        let mut bytes = vec![0; usize::try_from(self.entry.size).unwrap_or(usize::MAX)];
-        self.read_at(0, &mut bytes).map_err(AggregateError::io("read", &self.path))?;
+        let mut bytes = Vec::new();
+        let whole = Extent { offset: 0, length: self.entry.size };
+        let read = File::open(&self.path).and_then(|file| append_range(&file, whole, &mut bytes));
+        read.map_err(AggregateError::io("read", &self.path))?;
         self.bytes = Bytes::Memory(bytes);
         Ok(())
     }
@@ -102,10 +104,20 @@ impl Member {
             buffer.extend_from_slice(bytes.get(range).ok_or_else(cut)?);
             return Ok(());
         }
-        let start = buffer.len();
-        buffer.resize(start + narrow(extent.length)?, 0);
-        self.read_at(extent.offset, buffer.get_mut(start..).unwrap_or_default())
+        match &self.bytes {
+            Bytes::Open(file) => append_range(file, extent, buffer),
+            _ => append_range(&File::open(&self.path)?, extent, buffer),
+        }
     }
+}
+
+/// Appends a range of a file, without filling the memory for it first.
+fn append_range(mut file: &File, range: Extent, buffer: &mut Vec<u8>) -> io::Result<()> {
+    let length = usize::try_from(range.length).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+    buffer.reserve(length);
+    file.seek(SeekFrom::Start(range.offset))?;
+    let read = file.take(range.length).read_to_end(buffer)?;
+    if read == length { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 fn stamp(metadata: &Metadata) -> [i64; 6] {

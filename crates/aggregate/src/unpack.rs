@@ -92,7 +92,8 @@ impl Container {
     /// Reads a container that was just written: every block must be as it was coded, and every byte of every file in one.
     pub(crate) fn verify_written(path: &Path) -> Result<()> {
         let written = Self::read_tables(path)?;
-        written.blocks.values().try_for_each(|block| written.payload(block).map(|_| ()))?;
+        let mut buffer = Vec::new();
+        written.blocks.values().try_for_each(|block| written.payload(block, &mut buffer))?;
         let gap =
             written.files.files.iter().zip(&written.maps).position(|(file, map)| !covers(map, file.size));
         gap.map_or(Ok(()), |file| Err(written.lost(file, 0)))
@@ -167,7 +168,8 @@ impl Container {
         let lost = || AggregateError::Damaged { offset: 0, detail: format!("block {number} is lost") };
         let block = self.blocks.get(&number).ok_or_else(lost)?;
         let raw_length = usize::try_from(block.record.raw_length).unwrap_or(usize::MAX);
-        let payload = self.payload(block)?;
+        let mut payload = Vec::new();
+        self.payload(block, &mut payload)?;
         let base = self.base_bytes(&block.record)?;
         let side = Side { shapes: &block.record.shapes, base: &base };
         let failed = |source| AggregateError::Codec { number, key: block.record.key.clone(), source };
@@ -179,8 +181,8 @@ impl Container {
         }
     }
 
-    /// The stored bytes of a block, verified.
-    fn payload(&self, block: &Block) -> Result<Vec<u8>> {
+    /// The stored bytes of a block, verified, in place of what `payload` holds.
+    fn payload(&self, block: &Block, payload: &mut Vec<u8>) -> Result<()> {
         // Payloads that don't shrink are stored as they are.
         if block.payload.length > block.record.raw_length {
             return Err(block.damaged("the payload is longer than what it codes"));
@@ -188,12 +190,12 @@ impl Container {
         if block.payload.end() > self.stored_bytes()? {
             return Err(block.damaged("the payload is cut off"));
         }
-        let mut payload = vec![0; usize::try_from(block.payload.length).unwrap_or(usize::MAX)];
+        payload.resize(usize::try_from(block.payload.length).unwrap_or(usize::MAX), 0);
         self.file
-            .read_exact_at(&mut payload, block.payload.offset)
+            .read_exact_at(payload, block.payload.offset)
             .map_err(AggregateError::io("read", &self.path))?;
-        if hash(&payload) == block.payload_hash {
-            Ok(payload)
+        if hash(payload) == block.payload_hash {
+            Ok(())
         } else {
             Err(block.damaged("the payload doesn't match its hash"))
         }

@@ -35,6 +35,10 @@ fn chains() -> Vec<Vec<Step>> {
         chains.push(vec![Step::Planes(size, 1)]);
         chains.push(vec![Step::MixBytes(size)]);
     }
+    for size in [4, 8] {
+        chains.push(vec![Step::Distinct(size)]);
+        chains.push(vec![Step::Distinct(size), Step::Planes(size, 1)]);
+    }
     for lane in lanes {
         chains.push(vec![Step::Lorenzo(lane), Step::Zstd(1)]);
         chains.push(vec![Step::Difference(lane)]);
@@ -134,4 +138,23 @@ fn smooth_fields_shrink_under_their_predictor() {
     let plain = encode(&[Step::Zstd(19)], &raw, side).unwrap().len();
     let predicted = encode(&[Step::Lorenzo(Lane::F64), Step::Pco(Lane::U64, 8)], &raw, side).unwrap().len();
     assert!(predicted * 3 < plain * 2, "{predicted} against {plain}");
+}
+
+#[test]
+fn a_field_that_repeats_transposed_and_rounded_otherwise_shrinks_to_its_half() {
+    let mut random = Random(11);
+    let side = 200_usize;
+    let values: Vec<u64> = (0..side * side).map(|_| random.next() | 0x3ff0 << 48).collect();
+    let field: Vec<u8> = (0..side * side)
+        .flat_map(|place| {
+            let (row, column) = (place / side, place % side);
+            let value = values[row.min(column) * side + row.max(column)];
+            // The lower half is rounded otherwise.
+            (if row > column { value ^ 1 } else { value }).to_le_bytes()
+        })
+        .collect();
+    let steps = [Step::Distinct(8)];
+    let coded = encode(&steps, &field, Side::default()).unwrap();
+    assert!(coded.len() * 100 < field.len() * 60, "{} of {}", coded.len(), field.len());
+    assert_eq!(decode(&steps, &coded, field.len(), Side::default()).unwrap(), field);
 }

@@ -152,6 +152,24 @@ fn what_ranks_have_in_common_is_stored_once() {
 }
 
 #[test]
+fn members_that_look_alike_at_first_are_told_apart() {
+    let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // Zeros wherever a few words are looked at, and one byte elsewhere.
+    let with_byte = |at: usize| {
+        let mut bytes = vec![0_u8; 100_001];
+        bytes[at] = 1;
+        bytes
+    };
+    for (name, at) in [("a", 5000), ("b", 5001), ("c", 5000), ("d", 5002), ("e", 5001)] {
+        fs::write(folder.path().join(name), with_byte(at)).unwrap();
+    }
+    let container = scratch.path().join("container");
+    let packed = pack_folder(folder.path(), &container, &Packing::default());
+    assert_eq!(packed.repeated_bytes, 2 * 100_001);
+    assert_eq!(unpacked(&Container::open(&container).unwrap(), 2), read_all(folder.path()));
+}
+
+#[test]
 fn single_files_ranges_and_variables_come_out() {
     let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let files = fixture_set(set.path());

@@ -34,68 +34,78 @@ fn members<T: Number<Bytes = [u8; N]>, const N: usize>(
     forward: bool,
 ) -> Vec<u8> {
     let (elements, tail) = bytes.as_chunks::<N>();
-    let mut out: Vec<[u8; N]> = Vec::with_capacity(elements.len());
-    let mut rest = elements;
+    let mut out = vec![[0; N]; elements.len()];
+    let (mut rest, mut targets) = (elements, out.as_mut_slice());
     for shape in shapes {
         let [depth, height, width] = shape.three();
         let length = depth.saturating_mul(height).saturating_mul(width);
         let Some((member, after)) = rest.split_at_checked(length).filter(|_| length > 0) else { break };
-        member_rows::<T, N>(member, height, width, forward, &mut out);
-        rest = after;
+        let (target, targets_after) = targets.split_at_mut(length);
+        member_rows::<T, N>(member, height, width, forward, target);
+        (rest, targets) = (after, targets_after);
     }
     if !rest.is_empty() {
-        member_rows::<T, N>(rest, 1, rest.len(), forward, &mut out);
+        member_rows::<T, N>(rest, 1, rest.len(), forward, targets);
     }
     let mut flat = out.into_flattened();
     flat.extend_from_slice(tail);
     flat
 }
 
-/// One member: rows of `width`, planes of `height` rows.
+/// One member: rows of `width`, planes of `height` rows. The neighbours of a row are elements, so they stand in what is
+/// read when distances are made, and in what was written when they are undone.
 fn member_rows<T: Number<Bytes = [u8; N]>, const N: usize>(
     member: &[[u8; N]],
     height: usize,
     width: usize,
     forward: bool,
-    out: &mut Vec<[u8; N]>,
+    out: &mut [[u8; N]],
 ) {
-    let zeros = vec![T::default(); width];
-    // The plane before and the plane at hand, as numbers.
-    let mut before: Vec<T> = Vec::new();
-    let mut plane: Vec<T> = Vec::with_capacity(height * width);
+    let rows = member.len() / width;
+    let zeros = vec![[0; N]; if rows > 1 { width } else { 0 }];
     for (number, row) in member.chunks_exact(width).enumerate() {
-        let y = number % height;
-        if y == 0 && number > 0 {
-            std::mem::swap(&mut before, &mut plane);
-            plane.clear();
+        let (done, targets) = out.split_at_mut(number * width);
+        let elements = if forward { member } else { done };
+        let back = |rows: usize| {
+            let start = number.checked_sub(rows)? * width;
+            elements.get(start..start + width)
+        };
+        let has_above = !number.is_multiple_of(height);
+        if rows == 1 {
+            one_row::<T, N>(row, std::iter::repeat(T::default()), forward, targets);
+            continue;
         }
-        let above = y.checked_sub(1).and_then(|y| plane.get(y * width..)).unwrap_or(&zeros);
-        let behind = before.get(y * width..(y + 1) * width).unwrap_or(&zeros);
-        let behind_above =
-            y.checked_sub(1).and_then(|y| before.get(y * width..(y + 1) * width)).unwrap_or(&zeros);
-        let values = one_row::<T, N>(row, [above, behind, behind_above], forward, out);
-        plane.extend_from_slice(&values);
+        let above = if has_above { back(1) } else { None }.unwrap_or(&zeros);
+        let behind = back(height).unwrap_or(&zeros);
+        let behind_above = if has_above { back(height + 1) } else { None }.unwrap_or(&zeros);
+        // What the three rows say: the face of the unit cube.
+        let faces = above.iter().zip(behind).zip(behind_above).map(|((above, behind), behind_above)| {
+            T::from_bytes(*above).plus(T::from_bytes(*behind)).minus(T::from_bytes(*behind_above))
+        });
+        one_row::<T, N>(row, faces, forward, targets);
     }
 }
 
-/// One row: distances (or elements) go to `out`, the row's numbers come back.
+/// One row: distances (or elements) go to `out`.
 fn one_row<T: Number<Bytes = [u8; N]>, const N: usize>(
     row: &[[u8; N]],
-    [above, behind, behind_above]: [&[T]; 3],
+    faces: impl Iterator<Item = T>,
     forward: bool,
-    out: &mut Vec<[u8; N]>,
-) -> Vec<T> {
-    let mut values = Vec::with_capacity(row.len());
+    out: &mut [[u8; N]],
+) {
     let (mut left, mut corner) = (T::default(), T::default());
-    let neighbours = above.iter().zip(behind).zip(behind_above);
-    for (bytes, ((above, behind), behind_above)) in row.iter().zip(neighbours) {
-        // What the three rows say here; the same one element back is `corner`, so it is computed once.
-        let face = above.plus(*behind).minus(*behind_above);
-        let prediction = left.plus(face.minus(corner));
-        let value = if forward { T::from_bytes(*bytes) } else { T::at_distance(*bytes, prediction) };
-        out.push(if forward { value.distance_from(prediction) } else { value.to_bytes() });
-        values.push(value);
-        (left, corner) = (value, face);
+    let predicted = |left: T, face: T, corner: T| left.plus(face.minus(corner));
+    if forward {
+        for ((target, bytes), face) in out.iter_mut().zip(row).zip(faces) {
+            let value = T::from_bytes(*bytes);
+            *target = value.distance_from(predicted(left, face, corner));
+            (left, corner) = (value, face);
+        }
+    } else {
+        for ((target, bytes), face) in out.iter_mut().zip(row).zip(faces) {
+            let value = T::at_distance(*bytes, predicted(left, face, corner));
+            *target = value.to_bytes();
+            (left, corner) = (value, face);
+        }
     }
-    values
 }

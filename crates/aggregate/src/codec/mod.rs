@@ -4,6 +4,7 @@
 //! container, so that a reader needs no choice and no search, and new chains cost no new format. Steps work on bit
 //! patterns: NaN payloads, signed zeros and subnormals come back as they were.
 
+mod distinct;
 mod fpc;
 mod general;
 mod lane;
@@ -12,9 +13,11 @@ mod mix;
 mod numbers;
 mod planes;
 mod ragged;
+mod scratch;
 mod shuffle;
 mod step;
 
+pub(crate) use distinct::{likeness_4, likeness_8};
 pub use lane::Lane;
 pub(crate) use ragged::applies as records_apply;
 pub use step::{CodecError, Shape, Side, Step, decode, encode};

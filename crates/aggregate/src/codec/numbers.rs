@@ -169,7 +169,7 @@ fn unpack<T: pco::data_types::Number + Default, const N: usize>(
     if progress.n_processed != numbers.len() {
         return Err(CodecError::damaged("pco", "fewer numbers than the block has"));
     }
-    let mut bytes: Vec<u8> = numbers.into_iter().flat_map(bytes_of).collect();
+    let mut bytes = numbers.into_iter().map(bytes_of).collect::<Vec<_>>().into_flattened();
     bytes.extend_from_slice(tail);
     Ok(bytes)
 }

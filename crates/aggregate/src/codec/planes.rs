@@ -3,29 +3,33 @@
 //! Relies on [`super::shuffle`] and [`super::general`]. The idea (ZipNN, xet): the exponents of tensors compress well
 //! and the mantissas not at all, so time is spent only on the planes where it wins something.
 
-use super::general;
-use super::shuffle::{shuffle, unshuffle};
+use super::shuffle::{shuffle_into, unshuffle_into};
 use super::step::{CodecError, Result, put_number, take_number};
+use super::{general, scratch};
 
 const STORED: u8 = 0;
 const CONSTANT: u8 = 1;
 const PACKED: u8 = 2;
 
+/// Highest level at which a plane may be coded without a search: higher ones are asked for when time is no object.
+const SEARCH_MAX: i32 = 1;
+/// Bytes in a row, at each of two places, that are coded both with and without a search, to see whether that pays.
+const SEARCH_SAMPLE: usize = 4 << 10;
 /// Bytes of a plane that are looked at, spread over it.
 const SAMPLE: usize = 4096;
 /// A plane whose sampled entropy is above this many bits per byte is stored: the compressor would win less than 2 %.
 const ENTROPY_MAX: f64 = 7.85;
 
-pub(crate) fn compress(bytes: &[u8], size: usize, level: i32) -> Result<Vec<u8>> {
-    let planes = shuffle(bytes, size);
-    let count = bytes.len() / size;
-    let (body, tail) = planes.split_at(count * size);
-    let mut out = Vec::with_capacity(bytes.len() / 2);
-    for plane in body.chunks_exact(count.max(1)) {
-        one_plane(plane, level, &mut out)?;
-    }
-    out.extend_from_slice(tail);
-    Ok(out)
+/// Appends the planes to `out`.
+pub(crate) fn compress(bytes: &[u8], size: usize, level: i32, out: &mut Vec<u8>) -> Result<()> {
+    scratch::with(bytes.len(), |planes| {
+        shuffle_into(bytes, size, planes);
+        let count = bytes.len() / size;
+        let (body, tail) = planes.split_at(count * size);
+        body.chunks_exact(count.max(1)).try_for_each(|plane| one_plane(plane, level, out))?;
+        out.extend_from_slice(tail);
+        Ok(())
+    })
 }
 
 fn one_plane(plane: &[u8], level: i32, out: &mut Vec<u8>) -> Result<()> {
@@ -38,13 +42,25 @@ fn one_plane(plane: &[u8], level: i32, out: &mut Vec<u8>) -> Result<()> {
         put(out, STORED, plane);
         return Ok(());
     }
-    let packed = general::zstd(plane, level)?;
-    if packed.len() < plane.len() {
-        put(out, PACKED, &packed)
-    } else {
-        put(out, STORED, plane)
+    general::with_zstd(plane, kind_of(plane, level)?, |packed| match packed.len() < plane.len() {
+        true => put(out, PACKED, packed),
+        false => put(out, STORED, plane),
+    })
+}
+
+/// The level for a plane: most have nothing to find, and are as short without a search, at half the time.
+fn kind_of(plane: &[u8], level: i32) -> Result<i32> {
+    if level > SEARCH_MAX || plane.len() < SEARCH_SAMPLE * 8 {
+        return Ok(level);
     }
-    Ok(())
+    let (mut searched, mut counted) = (0, 0);
+    for place in [1, 3] {
+        let start = plane.len() / 4 * place - SEARCH_SAMPLE / 2;
+        let sample = plane.get(start..start + SEARCH_SAMPLE).unwrap_or(plane);
+        searched += general::with_zstd(sample, level, <[u8]>::len)?;
+        counted += general::with_zstd(sample, general::ENTROPY_ONLY, <[u8]>::len)?;
+    }
+    Ok(if counted * 100 <= searched * 101 { general::ENTROPY_ONLY } else { level })
 }
 
 fn put(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
@@ -82,33 +98,41 @@ pub(crate) fn looks_random(plane: &[u8]) -> bool {
 }
 
 pub(crate) fn decompress(body: &[u8], size: usize, length: usize) -> Result<Vec<u8>> {
+    let mut out = vec![0; length];
+    scratch::with(length, |planes| {
+        let count = length / size;
+        let (whole, tail) = planes.split_at_mut(count * size);
+        let mut rest = body;
+        whole.chunks_exact_mut(count.max(1)).try_for_each(|plane| next_plane(&mut rest, plane))?;
+        if rest.len() != tail.len() {
+            return Err(CodecError::damaged("planes", "planes of the wrong length"));
+        }
+        tail.copy_from_slice(rest);
+        unshuffle_into(planes, size, &mut out);
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+/// Takes one plane off the front of `rest`.
+fn next_plane(rest: &mut &[u8], plane: &mut [u8]) -> Result<()> {
     let damaged = |detail| CodecError::damaged("planes", detail);
-    let count = length / size;
-    let mut planes = Vec::with_capacity(length);
-    let mut rest = body;
-    for _ in 0..if count == 0 { 0 } else { size } {
-        let (tag, after) = rest.split_first().ok_or_else(|| damaged("a plane is missing"))?;
-        rest = after;
-        if *tag == CONSTANT {
-            let (byte, after) = rest.split_first().ok_or_else(|| damaged("a plane is cut"))?;
-            rest = after;
-            planes.resize(planes.len() + count, *byte);
-            continue;
-        }
-        let length = take_number(&mut rest).and_then(|length| usize::try_from(length).ok());
-        let plane = length.and_then(|length| rest.split_at_checked(length));
-        let (plane, after) = plane.ok_or_else(|| damaged("a plane is cut"))?;
-        rest = after;
-        match *tag {
-            STORED if plane.len() == count => planes.extend_from_slice(plane),
-            PACKED => planes.extend(general::unzstd(plane, count)?),
-            _ => return Err(damaged("a plane of no known kind")),
-        }
+    let (tag, after) = rest.split_first().ok_or_else(|| damaged("a plane is missing"))?;
+    *rest = after;
+    if *tag == CONSTANT {
+        let (byte, after) = rest.split_first().ok_or_else(|| damaged("a plane is cut"))?;
+        *rest = after;
+        plane.fill(*byte);
+        return Ok(());
     }
-    planes.extend_from_slice(rest);
-    if planes.len() == length {
-        Ok(unshuffle(&planes, size))
-    } else {
-        Err(damaged("planes of the wrong length"))
+    let length = take_number(rest).and_then(|length| usize::try_from(length).ok());
+    let stored = length.and_then(|length| rest.split_at_checked(length));
+    let (stored, after) = stored.ok_or_else(|| damaged("a plane is cut"))?;
+    *rest = after;
+    match *tag {
+        STORED if stored.len() == plane.len() => plane.copy_from_slice(stored),
+        PACKED => general::unzstd_into(stored, plane)?,
+        _ => return Err(damaged("a plane of no known kind")),
     }
+    Ok(())
 }

@@ -19,12 +19,43 @@ pub(crate) fn forward(bytes: &[u8]) -> Vec<u8> {
     put_number(&mut out, records.len() as u64);
     if records.is_empty() {
         out.extend_from_slice(bytes);
+        return out;
     }
-    let columns = records.iter().map(|record| record.len()).max().unwrap_or(0);
-    for column in 0..columns {
-        out.extend(records.iter().filter_map(|record| record.get(column)).flatten());
+    let mut next = column_starts(records.iter().map(|record| record.len()));
+    let mut columns = vec![Word::default(); words.len()];
+    for record in records {
+        for (word, next) in record.iter().zip(&mut next) {
+            if let Some(target) = columns.get_mut(*next) {
+                *target = *word;
+            }
+            *next += 1;
+        }
     }
+    out.extend_from_slice(columns.as_flattened());
     out
+}
+
+/// Where each column begins.
+fn column_starts(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
+    // How many records have exactly so many words.
+    let mut ends = Vec::new();
+    let mut records = 0_usize;
+    for length in lengths {
+        if ends.len() <= length {
+            ends.resize(length + 1, 0_usize);
+        }
+        if let Some(end) = ends.get_mut(length) {
+            *end += 1;
+        }
+        records += 1;
+    }
+    let mut start = 0;
+    let columns = ends.iter().take(ends.len().saturating_sub(1)).map(|ended| {
+        records -= ended;
+        start += records;
+        start - records
+    });
+    columns.collect()
 }
 
 /// Whether the bytes are such records, so that the step can win anything.
@@ -69,30 +100,16 @@ pub(crate) fn backward(body: &[u8], length: usize) -> Result<Vec<u8>> {
     let heads = words.get(..count).ok_or_else(|| damaged("too few records"))?;
     let lengths = heads.iter().map(|head| length_of(*head)).collect::<Option<Vec<_>>>();
     let lengths = lengths.ok_or_else(|| damaged("a record without a length"))?;
-    let starts: Vec<usize> = lengths
-        .iter()
-        .scan(0, |next, length| {
-            let start = *next;
-            *next += length;
-            Some(start)
-        })
-        .collect();
     if lengths.iter().sum::<usize>() != words.len() || words.len() * 8 != length {
         return Err(damaged("lengths that don't add up"));
     }
-    Ok(scatter(words, &lengths, &starts))
-}
-
-fn scatter(words: &[Word], lengths: &[usize], starts: &[usize]) -> Vec<u8> {
-    let mut out = vec![Word::default(); words.len()];
-    let mut next = words.iter();
-    for column in 0..lengths.iter().max().copied().unwrap_or(0) {
-        let present = lengths.iter().zip(starts).filter(|(length, _)| **length > column);
-        for ((_, start), word) in present.zip(&mut next) {
-            if let Some(target) = out.get_mut(start + column) {
-                *target = *word;
-            }
+    let mut next = column_starts(lengths.iter().copied());
+    let mut out = Vec::with_capacity(length);
+    for length in lengths {
+        for next in next.iter_mut().take(length) {
+            out.extend_from_slice(words.get(*next).unwrap_or(&[0; 8]));
+            *next += 1;
         }
     }
-    out.into_flattened()
+    Ok(out)
 }

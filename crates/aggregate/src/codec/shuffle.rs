@@ -9,6 +9,12 @@ const TILE: usize = 1024;
 /// First bytes of all elements, then second bytes, and so on.
 pub(crate) fn shuffle(bytes: &[u8], size: usize) -> Vec<u8> {
     let mut out = vec![0; bytes.len()];
+    shuffle_into(bytes, size, &mut out);
+    out
+}
+
+/// [`shuffle`] into a buffer of the same length.
+pub(crate) fn shuffle_into(bytes: &[u8], size: usize, out: &mut [u8]) {
     let count = bytes.len() / size;
     let (body, tail) = bytes.split_at(count * size);
     let (planes, out_tail) = out.split_at_mut(count * size);
@@ -17,18 +23,32 @@ pub(crate) fn shuffle(bytes: &[u8], size: usize) -> Vec<u8> {
         _ if count == 0 => {}
         1 => planes.copy_from_slice(body),
         2 => split_2(body, planes, count),
+        4 => split_4(body, planes, count),
         8 => split_8(body, planes, count),
         _ => split(body, planes, count, size),
     }
-    out
 }
 
 fn split_2(body: &[u8], planes: &mut [u8], count: usize) {
-    let (low, high) = planes.split_at_mut(count);
-    let elements = body.as_chunks::<2>().0;
-    for (([first, second], low), high) in elements.iter().zip(low).zip(high) {
-        *low = *first;
-        *high = *second;
+    for (tile, words) in body.as_chunks::<2>().0.chunks(TILE).enumerate() {
+        for (plane, shift) in planes.chunks_exact_mut(count).zip([0, 8]) {
+            let targets = plane.get_mut(tile * TILE..).unwrap_or_default();
+            for (target, word) in targets.iter_mut().zip(words) {
+                *target = (u16::from_le_bytes(*word) >> shift & 0xff) as u8;
+            }
+        }
+    }
+}
+
+/// One plane of a tile after the other, as shifts of whole words, which compilers turn into vector code.
+fn split_4(body: &[u8], planes: &mut [u8], count: usize) {
+    for (tile, words) in body.as_chunks::<4>().0.chunks(TILE).enumerate() {
+        for (plane, shift) in planes.chunks_exact_mut(count).zip([0, 8, 16, 24]) {
+            let targets = plane.get_mut(tile * TILE..).unwrap_or_default();
+            for (target, word) in targets.iter_mut().zip(words) {
+                *target = (u32::from_le_bytes(*word) >> shift & 0xff) as u8;
+            }
+        }
     }
 }
 
@@ -97,6 +117,12 @@ fn exchange(one: &mut u64, other: &mut u64, shift: u32, mask: u64) {
 /// The inverse of [`shuffle`].
 pub(crate) fn unshuffle(bytes: &[u8], size: usize) -> Vec<u8> {
     let mut out = vec![0; bytes.len()];
+    unshuffle_into(bytes, size, &mut out);
+    out
+}
+
+/// [`unshuffle`] into a buffer of the same length.
+pub(crate) fn unshuffle_into(bytes: &[u8], size: usize, out: &mut [u8]) {
     let count = bytes.len() / size;
     let (planes, tail) = bytes.split_at(count * size);
     let (body, out_tail) = out.split_at_mut(count * size);
@@ -105,10 +131,10 @@ pub(crate) fn unshuffle(bytes: &[u8], size: usize) -> Vec<u8> {
         _ if count == 0 => {}
         1 => body.copy_from_slice(planes),
         2 => join_2(planes, body, count),
+        4 => join_4(planes, body, count),
         8 => join_8(planes, body, count),
         _ => join(planes, body, count, size),
     }
-    out
 }
 
 fn join_2(planes: &[u8], body: &mut [u8], count: usize) {
@@ -116,6 +142,15 @@ fn join_2(planes: &[u8], body: &mut [u8], count: usize) {
     let elements = body.as_chunks_mut::<2>().0;
     for ((element, low), high) in elements.iter_mut().zip(low).zip(high) {
         *element = [*low, *high];
+    }
+}
+
+fn join_4(planes: &[u8], body: &mut [u8], count: usize) {
+    let (low, high) = planes.split_at(count * 2);
+    let ((first, second), (third, fourth)) = (low.split_at(count), high.split_at(count));
+    let bytes = first.iter().zip(second).zip(third.iter().zip(fourth));
+    for (word, ((a, b), (c, d))) in body.as_chunks_mut::<4>().0.iter_mut().zip(bytes) {
+        *word = [*a, *b, *c, *d];
     }
 }
 

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use minicbor::{Decode, Encode};
 
 use super::lane::Lane;
-use super::{fpc, general, lorenzo, mix, numbers, planes, ragged, shuffle};
+use super::{distinct, fpc, general, lorenzo, mix, numbers, planes, ragged, shuffle};
 
 /// One step of a chain. Numbers are part of the container format.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode)]
@@ -38,6 +38,9 @@ pub enum Step {
     /// Records that begin with their own length, as 64-bit floats, sorted by position in the record (LAMMPS).
     #[n(7)]
     Ragged,
+    /// Elements of this size, 4 or 8, that occurred before become references.
+    #[n(8)]
+    Distinct(#[n(0)] u32),
     /// LZ4 block.
     #[n(16)]
     Lz4,
@@ -179,18 +182,27 @@ fn forward(step: &Step, bytes: &[u8], side: Side<'_>) -> Result<Vec<u8>> {
         Step::XorBase => numbers::xor(bytes, side.base)?,
         Step::DifferenceBase(lane) => numbers::difference_base(*lane, bytes, side.base)?,
         Step::Ragged => with_length(bytes, ragged::forward(bytes)),
+        Step::Distinct(size) => distinct::forward(bytes, size_of(*size))?,
         Step::Lz4 => with_length(bytes, lz4_flex::block::compress(bytes)),
         Step::Zstd(level) => with_length(bytes, general::zstd(bytes, *level)?),
         Step::Gzip(level) => with_length(bytes, general::gzip(bytes, *level)?),
         Step::Pco(lane, level) => with_length(bytes, numbers::pco(*lane, bytes, *level)?),
         Step::Fpc(table_bits) => with_length(bytes, fpc::compress(bytes, *table_bits)),
-        Step::Planes(size, level) => with_length(bytes, planes::compress(bytes, size_of(*size), *level)?),
+        Step::Planes(size, level) => {
+            let mut out = Vec::with_capacity(bytes.len() / 2);
+            put_number(&mut out, bytes.len() as u64);
+            planes::compress(bytes, size_of(*size), *level, &mut out)?;
+            out
+        }
         Step::MixNumbers(lane) => with_length(bytes, mix::compress_numbers(*lane, bytes, side)),
         Step::MixBytes(record) => with_length(bytes, mix::compress_bytes(size_of(*record), bytes)),
     })
 }
 
 fn backward(step: &Step, bytes: &[u8], limit: usize, side: Side<'_>) -> Result<Vec<u8>> {
+    if let Step::Distinct(size) = step {
+        return distinct::backward(bytes, size_of(*size), limit);
+    }
     let (length, body) =
         if changes_length(step) { split_length(bytes, limit)? } else { (bytes.len(), bytes) };
     let decoded = match step {
@@ -202,6 +214,7 @@ fn backward(step: &Step, bytes: &[u8], limit: usize, side: Side<'_>) -> Result<V
         Step::XorBase => numbers::xor(body, side.base)?,
         Step::DifferenceBase(lane) => numbers::sum_base(*lane, body, side.base)?,
         Step::Ragged => ragged::backward(body, length)?,
+        Step::Distinct(size) => distinct::backward(body, size_of(*size), limit)?,
         Step::Lz4 => lz4_flex::block::decompress(body, length).map_err(|e| CodecError::damaged("lz4", e))?,
         Step::Zstd(_) => general::unzstd(body, length)?,
         Step::Gzip(_) => general::ungzip(body, length)?,

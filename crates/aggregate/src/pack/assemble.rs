@@ -1,13 +1,15 @@
 //! From a plan to raw blocks: members are read in order, and those that were seen before are only referred to.
 //!
-//! Relies on [`crate::plan`] and `blake3`. The idea: identical variables and replicated arrays are found by a hash of
-//! their bytes, across names and ranks; what remains fills blocks of one group up to their limit.
+//! Relies on [`crate::plan`] and `blake3`. The idea: identical variables and replicated arrays are found by a few
+//! words and then a hash of their bytes, across names and ranks; what remains fills blocks of one group up to their limit.
 
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
 use stdchk_formats::{DataType, Extent};
 
-use crate::container::{BlockRecord, Place};
+use crate::codec::Step;
+use crate::container::{BlockRecord, Member, Place};
 use crate::error::{AggregateError, Result};
 use crate::limits::{RANGES_MAX, RANGES_PER_BLOCK};
 use crate::plan::{Group, Plan, Planned, cut, part_of_extents};
@@ -18,8 +20,10 @@ use super::Watch;
 
 /// Smallest member that is looked for elsewhere, in bytes: shorter ones cost more to refer to than to repeat.
 const SHARED_MIN: u64 = 256;
-/// Most members that are remembered: 64 MiB of hashes.
+/// Most members that are remembered: 100 MiB of their places.
 const SEEN_MAX: usize = 1 << 20;
+/// Words of a member that are looked at to find out whether it may have been seen.
+const SIGNS: usize = 32;
 
 /// A block before it is coded.
 pub(super) struct RawBlock {
@@ -28,8 +32,46 @@ pub(super) struct RawBlock {
     /// The same bytes in the base set; empty unless every member has them.
     pub(super) base: Vec<u8>,
     pub(super) data_type: Option<DataType>,
+    /// What its group knows of chains.
+    pub(super) part: GroupPart,
     /// Ranges of files in its record.
     ranges: usize,
+}
+
+/// What blocks of a group share: the first one chooses a chain, and the others wait for it, so that the choice is the
+/// same whichever thread is faster.
+pub(super) enum GroupPart {
+    First(Lead),
+    Later(Arc<OnceLock<Chosen>>),
+}
+
+/// A chain, and how often the sample shrank by it.
+#[derive(Clone)]
+pub(super) struct Chosen {
+    pub(super) steps: Vec<Step>,
+    pub(super) ratio: f64,
+}
+
+/// The first block's duty to choose; without it, whatever the reason, the others choose for themselves.
+pub(super) struct Lead(Arc<OnceLock<Chosen>>);
+
+impl Lead {
+    pub(super) fn decide(&self, chosen: Chosen) {
+        let _ = self.0.set(chosen);
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        self.decide(Chosen { steps: Vec::new(), ratio: f64::INFINITY });
+    }
+}
+
+/// A member that was seen and may be met again.
+struct Seen {
+    at: (u64, u32),
+    file: u32,
+    place: Place,
 }
 
 /// Reads a plan block by block.
@@ -38,7 +80,10 @@ pub(super) struct Assembler<'a> {
     plan: Plan,
     block_bytes: u64,
     base: Option<&'a BaseSet>,
-    seen: HashMap<[u8; 32], (u64, u32)>,
+    /// By signs: the one member that has them, or none once members with these signs are told apart by hashes.
+    signs: HashMap<u64, Option<Seen>>,
+    /// By hash, those of which several have the same signs.
+    hashes: HashMap<[u8; 32], (u64, u32)>,
     next_number: u64,
     /// Ranges of files in all blocks so far.
     ranges: usize,
@@ -53,7 +98,8 @@ impl<'a> Assembler<'a> {
             plan,
             block_bytes,
             base,
-            seen: HashMap::new(),
+            signs: HashMap::new(),
+            hashes: HashMap::new(),
             next_number: 0,
             ranges: 0,
             repeated_bytes: 0,
@@ -63,14 +109,15 @@ impl<'a> Assembler<'a> {
     /// Hands every block to `take`, until it or the watch wants no more.
     pub(super) fn run(&mut self, watch: Watch<'_>, mut take: impl FnMut(RawBlock) -> bool) -> Result<()> {
         for group in std::mem::take(&mut self.plan.groups) {
-            let mut block = self.start(&group);
+            let shared = Arc::new(OnceLock::new());
+            let mut block = self.start(&group, GroupPart::First(Lead(Arc::clone(&shared))));
             let unit = row_bytes(&group);
             let limit = self.block_bytes;
             for member in group.members.iter().flat_map(|member| cut(member.clone(), limit, unit)) {
                 let length = member.member.place.length();
                 let full = !block.raw.is_empty() && block.raw.len() as u64 + length > limit;
                 if full || block.ranges > RANGES_PER_BLOCK {
-                    let next = self.start(&group);
+                    let next = self.start(&group, GroupPart::Later(Arc::clone(&shared)));
                     if !take(std::mem::replace(&mut block, next)) {
                         return Ok(());
                     }
@@ -87,7 +134,7 @@ impl<'a> Assembler<'a> {
         Ok(())
     }
 
-    fn start(&mut self, group: &Group) -> RawBlock {
+    fn start(&mut self, group: &Group, part: GroupPart) -> RawBlock {
         let record = BlockRecord {
             number: self.next_number,
             key: group.key.clone(),
@@ -98,7 +145,7 @@ impl<'a> Assembler<'a> {
             shapes: Vec::new(),
         };
         self.next_number += 1;
-        RawBlock { record, raw: Vec::new(), base: Vec::new(), data_type: group.data_type, ranges: 0 }
+        RawBlock { record, raw: Vec::new(), base: Vec::new(), data_type: group.data_type, part, ranges: 0 }
     }
 
     fn add(&mut self, block: &mut RawBlock, planned: Planned) -> Result<()> {
@@ -107,7 +154,7 @@ impl<'a> Assembler<'a> {
         self.read(member.file, &member.place, &mut block.raw)?;
         let bytes = block.raw.get(start..).unwrap_or_default();
         let position = u32::try_from(block.record.members.len()).unwrap_or(u32::MAX);
-        member.same_as = self.seen_before(bytes, (block.record.number, position));
+        member.same_as = self.seen_before(bytes, (block.record.number, position), &member)?;
         if member.same_as.is_some() {
             self.repeated_bytes += bytes.len() as u64;
             block.raw.truncate(start);
@@ -129,17 +176,32 @@ impl<'a> Assembler<'a> {
         Ok(())
     }
 
-    /// Where the same bytes stand already; remembers them otherwise.
-    fn seen_before(&mut self, bytes: &[u8], here: (u64, u32)) -> Option<(u64, u32)> {
+    /// Where the same bytes stand already; remembers them otherwise. Most members differ in a few words that are looked
+    /// at, so that only those which don't are hashed.
+    fn seen_before(&mut self, bytes: &[u8], at: (u64, u32), member: &Member) -> Result<Option<(u64, u32)>> {
         if (bytes.len() as u64) < SHARED_MIN {
-            return None;
+            return Ok(None);
+        }
+        let signs = signs_of(bytes);
+        let full = self.signs.len() + self.hashes.len() >= SEEN_MAX;
+        let Some(entry) = self.signs.get_mut(&signs) else {
+            if !full {
+                let (file, place) = (member.file, member.place.clone());
+                self.signs.insert(signs, Some(Seen { at, file, place }));
+            }
+            return Ok(None);
+        };
+        if let Some(first) = entry.take() {
+            let mut bytes = Vec::new();
+            self.read(first.file, &first.place, &mut bytes)?;
+            self.hashes.insert(*blake3::hash(&bytes).as_bytes(), first.at);
         }
         let name = *blake3::hash(bytes).as_bytes();
-        let found = self.seen.get(&name).copied();
-        if found.is_none() && self.seen.len() < SEEN_MAX {
-            self.seen.insert(name, here);
+        let found = self.hashes.get(&name).copied();
+        if found.is_none() && !full {
+            self.hashes.insert(name, at);
         }
-        found
+        Ok(found)
     }
 
     fn read(&self, file: u32, place: &Place, buffer: &mut Vec<u8>) -> Result<()> {
@@ -176,6 +238,15 @@ impl<'a> Assembler<'a> {
         base.append(base_file, extents, buffer)?;
         Ok(Some(base_file))
     }
+}
+
+/// The length and some words of a member, mixed.
+fn signs_of(bytes: &[u8]) -> u64 {
+    let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    let (words, last) = (bytes.as_chunks::<8>().0, bytes.last_chunk::<8>());
+    let step = words.len().div_ceil(SIGNS).max(1);
+    let looked_at = words.iter().step_by(step).chain(last);
+    looked_at.fold(bytes.len() as u64, |sum, word| mix(sum, u64::from_le_bytes(*word)))
 }
 
 /// Bytes of one step along the slowest dimension of the group's first member, where that is the same for all.

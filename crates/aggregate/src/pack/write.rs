@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use zstd::bulk::Compressor;
+
 use crate::container::{BlockRecord, End, Files, MAGIC, SectionKind, Trailer, section};
 use crate::error::{AggregateError, Result};
 use crate::limits::RECORD_MAX;
@@ -23,12 +25,15 @@ pub(super) struct Writer {
     position: u64,
     end: End,
     files: Files,
+    /// For records, of which there may be thousands.
+    compressor: Compressor<'static>,
 }
 
 impl Writer {
     pub(super) fn create(path: &Path, files: Files) -> Result<Self> {
         let (file, buffer) = (NewFile::start(path, 0o666)?, Vec::with_capacity(BUFFER));
-        let mut writer = Self { file, buffer, position: 0, end: End::default(), files };
+        let compressor = Compressor::new(RECORD_LEVEL).map_err(AggregateError::io("pack", path))?;
+        let mut writer = Self { file, buffer, position: 0, end: End::default(), files, compressor };
         writer.put(&MAGIC)?;
         writer.files_section()?;
         Ok(writer)
@@ -69,11 +74,18 @@ impl Writer {
             let detail = "the set has more files or variables than one container holds: pack it in parts";
             return Err(AggregateError::Invalid(detail.to_owned()));
         }
-        let packed = zstd::bulk::compress(record, RECORD_LEVEL)
-            .map_err(AggregateError::io("pack", self.file.temporary()))?;
+        let packed =
+            self.compressor.compress(record).map_err(AggregateError::io("pack", self.file.temporary()))?;
         let head = section(kind, &packed, payload);
         self.put(&head)?;
-        self.put(payload)
+        if payload.len() < BUFFER / 4 {
+            return self.put(payload);
+        }
+        // What is long enough goes to the file as it is.
+        self.flush()?;
+        self.file.write_at(payload, self.position)?;
+        self.position += payload.len() as u64;
+        Ok(())
     }
 
     /// Bytes of the container so far.

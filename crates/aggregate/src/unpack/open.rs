@@ -4,11 +4,13 @@
 //! found; the table at the end only saves the search. What reading may cost in bytes is a multiple of the file, so that
 //! records that overlap or unfold enormously end it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use zstd::bulk::Decompressor;
 
 use super::Block;
 use crate::container::{
@@ -32,6 +34,7 @@ pub(super) fn sections(path: &Path, file: &File) -> Result<Tables> {
         size,
         work: Cell::new(size.saturating_mul(4).saturating_add(WORK_FLOOR)),
         room: Cell::new(RANGES_MAX),
+        decompressor: RefCell::new(Decompressor::new().ok()),
     };
     if let Some(found) = disk().by_table() {
         return Ok(found);
@@ -49,6 +52,7 @@ struct Disk<'file> {
     work: Cell<u64>,
     /// Ranges that blocks may still have.
     room: Cell<usize>,
+    decompressor: RefCell<Option<Decompressor<'static>>>,
 }
 
 /// A section whose header and record verify.
@@ -76,7 +80,7 @@ impl Disk<'_> {
         let announced = zstd::zstd_safe::get_frame_content_size(packed).ok()??;
         self.spend(announced)?;
         let length = usize::try_from(announced).ok().filter(|_| announced <= RECORD_MAX)?;
-        zstd::bulk::decompress(packed, length).ok()
+        self.decompressor.borrow_mut().as_mut()?.decompress(packed, length).ok()
     }
 
     fn block_of(&self, section: &Section) -> Option<Block> {

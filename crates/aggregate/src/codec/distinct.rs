@@ -1,0 +1,246 @@
+//! Elements that occurred before become references: symmetric fields, halos and replicated parts repeat values far apart,
+//! copied, mirrored or transposed.
+//!
+//! Relies on [`super::general`]. The idea: what is new stays a plain array of elements, so that any step for numbers can
+//! follow; what is a repeat is a run through the elements before it, at any stride: one for a copy, minus one for a
+//! mirrored row, the length of a row for a transposed one. Doubles repeat up to their last byte, whose difference is kept:
+//! symmetric values are summed in another order on each side, and rounded otherwise. One table lookup per element finds
+//! runs, which no window limits: more than a dense compressor finds, at a fraction of its time.
+
+use super::general;
+use super::step::{CodecError, Result, put_number, take_number};
+
+/// Level of the zstd frame around the runs.
+const RUNS_LEVEL: i32 = 1;
+/// Bytes at the end: five little-endian 32-bit numbers.
+const FOOTER: usize = 20;
+/// Entries of the table, as powers of two: the upper one keeps it within a second-level cache.
+const TABLE_BITS: std::ops::RangeInclusive<u32> = 8..=19;
+/// Shortest run: a reference takes about three bytes.
+const RUN_MIN: usize = 2;
+
+/// A run through earlier elements: the first one, and the distance from each to the next.
+#[derive(Clone, Copy, Default)]
+struct Course {
+    at: usize,
+    stride: isize,
+}
+
+impl Course {
+    /// The place of an element of the run; far outside of every array when that leads below its beginning.
+    fn place(self, step: usize) -> usize {
+        self.at.wrapping_add_signed(self.stride.wrapping_mul(step.cast_signed()))
+    }
+}
+
+/// What must be equal for elements to count as repeated: all but the last byte of doubles.
+pub(crate) fn likeness_8(element: &[u8; 8]) -> u64 {
+    u64::from_le_bytes(*element) >> 8
+}
+
+/// What must be equal for elements of 4 bytes: everything.
+pub(crate) fn likeness_4(element: &[u8; 4]) -> u64 {
+    u64::from(u32::from_le_bytes(*element))
+}
+
+/// The new elements, the runs, the last bytes of repeated doubles, bytes behind the last whole element, and a footer.
+pub(crate) fn forward(bytes: &[u8], size: usize) -> Result<Vec<u8>> {
+    match size {
+        4 => sized(bytes, likeness_4),
+        8 => sized(bytes, likeness_8),
+        _ => Err(CodecError::Unsuitable { step: "distinct", detail: "elements are 4 or 8 bytes" }),
+    }
+}
+
+/// What is known while elements are looked at, one after the other.
+struct Finder<'a, const N: usize, Word: Fn(&[u8; N]) -> u64> {
+    elements: &'a [[u8; N]],
+    likeness: Word,
+    /// For every hash one more than the place of the new element that had it last.
+    table: Vec<u32>,
+    shift: u32,
+    runs: Vec<u8>,
+    /// The last run, one step beyond its end.
+    last: Course,
+}
+
+fn sized<const N: usize>(bytes: &[u8], likeness: impl Fn(&[u8; N]) -> u64) -> Result<Vec<u8>> {
+    let (elements, tail) = bytes.as_chunks::<N>();
+    let bits = elements.len().max(1).ilog2().clamp(*TABLE_BITS.start(), *TABLE_BITS.end());
+    let (table, shift) = (vec![0; 1 << bits], 64 - bits);
+    let mut finder = Finder { elements, likeness, table, shift, runs: Vec::new(), last: Course::default() };
+    let mut new: Vec<[u8; N]> = Vec::with_capacity(elements.len());
+    let mut residues = Vec::new();
+    let (mut place, mut plain) = (0, 0);
+    while let Some(element) = elements.get(place) {
+        let (course, length) = finder.run(place, element);
+        if length < RUN_MIN {
+            new.push(*element);
+            (place, plain) = (place + 1, plain + 1);
+            continue;
+        }
+        finder.put(plain, course, length);
+        if N == 8 {
+            residues.extend((0..length).map(|step| finder.residue(place + step, course.place(step))));
+        }
+        (place, plain) = (place + length, 0);
+    }
+    put_number(&mut finder.runs, plain);
+    put_number(&mut finder.runs, 0);
+    let runs = general::zstd(&finder.runs, RUNS_LEVEL)?;
+    let residues = if residues.is_empty() { residues } else { general::zstd(&residues, RUNS_LEVEL)? };
+    let lengths = [bytes.len(), new.len(), runs.len(), finder.runs.len(), residues.len()];
+    let mut out = new.into_flattened();
+    out.extend_from_slice(&runs);
+    out.extend_from_slice(&residues);
+    out.extend_from_slice(tail);
+    for length in lengths {
+        let length = u32::try_from(length).map_err(|_| too_long())?;
+        out.extend(length.to_le_bytes());
+    }
+    Ok(out)
+}
+
+fn too_long() -> CodecError {
+    CodecError::Unsuitable { step: "distinct", detail: "a block of 4 GiB" }
+}
+
+impl<const N: usize, Word: Fn(&[u8; N]) -> u64> Finder<'_, N, Word> {
+    /// The run that begins at `place`, and its length; an element that begins none is remembered as new.
+    fn run(&mut self, place: usize, element: &[u8; N]) -> (Course, usize) {
+        let slot = self.slot(element);
+        let Some(at) = self.known(slot, element) else {
+            if let Some(entry) = self.table.get_mut(slot) {
+                *entry = u32::try_from(place + 1).unwrap_or(0);
+            }
+            return (Course::default(), 0);
+        };
+        let as_before = Course { at, stride: self.last.stride };
+        let length = self.length(as_before, place);
+        if length >= RUN_MIN {
+            return (as_before, length);
+        }
+        let next = self.elements.get(place + 1);
+        let next = next.and_then(|next| self.known(self.slot(next), next));
+        let Some(next) = next else { return (as_before, 0) };
+        let course = Course { at, stride: next.wrapping_sub(at).cast_signed() };
+        (course, self.length(course, place))
+    }
+
+    fn slot(&self, element: &[u8; N]) -> usize {
+        let mixed = (self.likeness)(element).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        usize::try_from(mixed >> self.shift).unwrap_or(0)
+    }
+
+    /// Where the same element was met first, as far as the table remembers.
+    fn known(&self, slot: usize, element: &[u8; N]) -> Option<usize> {
+        let entry = self.table.get(slot).copied()?.checked_sub(1)?;
+        let at = usize::try_from(entry).ok()?;
+        ((self.likeness)(self.elements.get(at)?) == (self.likeness)(element)).then_some(at)
+    }
+
+    /// How far the first byte of a repeated element is from that of the one which it repeats.
+    fn residue(&self, place: usize, seen: usize) -> u8 {
+        let byte = |place: usize| self.elements.get(place).and_then(|element| element.first()).copied();
+        byte(place).unwrap_or(0).wrapping_sub(byte(seen).unwrap_or(0))
+    }
+
+    fn length(&self, course: Course, place: usize) -> usize {
+        let rest = self.elements.get(place..).unwrap_or_default();
+        let same = |(step, element): &(usize, &[u8; N])| {
+            let seen = course.place(*step);
+            let like = self.elements.get(seen).map(&self.likeness) == Some((self.likeness)(element));
+            seen < place + step && like
+        };
+        rest.iter().enumerate().take_while(same).count()
+    }
+
+    /// Writes a run down, behind `plain` new elements.
+    fn put(&mut self, plain: u64, course: Course, length: usize) {
+        let folded = |signed: isize| ((signed << 1) ^ (signed >> (isize::BITS - 1))).cast_unsigned() as u64;
+        put_number(&mut self.runs, plain);
+        put_number(&mut self.runs, length as u64);
+        put_number(&mut self.runs, folded(course.at.wrapping_sub(self.last.at).cast_signed()));
+        put_number(&mut self.runs, folded(course.stride.wrapping_sub(self.last.stride)));
+        self.last = Course { at: course.place(length), ..course };
+    }
+}
+
+/// The inverse of [`forward`]; at most `limit` bytes.
+pub(crate) fn backward(bytes: &[u8], size: usize, limit: usize) -> Result<Vec<u8>> {
+    match size {
+        4 => unsized_::<4>(bytes, limit),
+        8 => unsized_::<8>(bytes, limit),
+        _ => Err(damaged("elements of another size")),
+    }
+}
+
+fn damaged(detail: &'static str) -> CodecError {
+    CodecError::damaged("distinct", detail)
+}
+
+fn unsized_<const N: usize>(bytes: &[u8], limit: usize) -> Result<Vec<u8>> {
+    let body = bytes.len().checked_sub(FOOTER).and_then(|end| bytes.split_at_checked(end));
+    let (body, footer) = body.ok_or_else(|| damaged("no footer"))?;
+    let mut lengths = footer.as_chunks::<4>().0.iter().map(|length| u32::from_le_bytes(*length));
+    let mut next = || lengths.next().and_then(|length| usize::try_from(length).ok()).unwrap_or(usize::MAX);
+    let (length, new, runs, unfolded, residues) = (next(), next(), next(), next(), next());
+    if length > limit || unfolded > limit {
+        return Err(damaged("no believable length"));
+    }
+    let (new, rest) = new
+        .checked_mul(N)
+        .and_then(|new| body.split_at_checked(new))
+        .ok_or_else(|| damaged("fewer new elements than announced"))?;
+    let (runs, rest) = rest.split_at_checked(runs).ok_or_else(|| damaged("the runs are cut"))?;
+    let (residues, tail) = rest.split_at_checked(residues).ok_or_else(|| damaged("residues are cut"))?;
+    let new = new.as_chunks::<N>().0;
+    let count = length / N;
+    let repeated = count.checked_sub(new.len()).ok_or_else(|| damaged("more new elements than all"))?;
+    let residues = if residues.is_empty() { Vec::new() } else { general::unzstd(residues, repeated)? };
+    let mut out = Vec::with_capacity(count);
+    replay(new, &general::unzstd(runs, unfolded)?, &residues, count, &mut out)?;
+    let mut out = out.into_flattened();
+    out.extend_from_slice(tail);
+    if out.len() == length { Ok(out) } else { Err(damaged("elements that don't add up")) }
+}
+
+/// New elements and runs in turn, until both are used up.
+fn replay<const N: usize>(
+    new: &[[u8; N]],
+    mut runs: &[u8],
+    residues: &[u8],
+    count: usize,
+    out: &mut Vec<[u8; N]>,
+) -> Result<()> {
+    let outside = || damaged("a run outside of what came before");
+    let (mut used, mut last) = (0_usize, Course::default());
+    let mut residues = residues.iter();
+    let number = |runs: &mut &[u8]| {
+        let value = take_number(runs).ok_or_else(|| damaged("the runs end early"))?;
+        usize::try_from(value).map_err(|_| damaged("a number beyond all bounds"))
+    };
+    let signed = |folded: usize| (folded >> 1).cast_signed() ^ -(folded & 1).cast_signed();
+    loop {
+        let end = used.checked_add(number(&mut runs)?).ok_or_else(outside)?;
+        out.extend_from_slice(new.get(used..end).ok_or_else(outside)?);
+        used = end;
+        let length = number(&mut runs)?;
+        if length == 0 {
+            return if used == new.len() { Ok(()) } else { Err(damaged("elements are left over")) };
+        }
+        if length > count.saturating_sub(out.len()) {
+            return Err(outside());
+        }
+        let at = last.at.wrapping_add_signed(signed(number(&mut runs)?));
+        let course = Course { at, stride: last.stride.wrapping_add(signed(number(&mut runs)?)) };
+        for step in 0..length {
+            let mut element = *out.get(course.place(step)).ok_or_else(outside)?;
+            if let Some((byte, residue)) = element.first_mut().zip(residues.next()) {
+                *byte = byte.wrapping_add(*residue);
+            }
+            out.push(element);
+        }
+        last = Course { at: course.place(length), ..course };
+    }
+}
