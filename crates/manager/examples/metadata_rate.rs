@@ -75,7 +75,15 @@ fn commit(session: SessionId, chunk: ChunkRef) -> ManagerRequest {
     let extent = Extent { length: size, source: Source::Chunk { index: 0, offset: 0 } };
     let map = ChunkMap::new(vec![chunk], [extent]).unwrap().encode();
     let root = MapRoot::Inline { map };
-    ManagerRequest::Commit { session, root, size, mtime: 0, stored_bytes: size, kept: Vec::new() }
+    ManagerRequest::Commit {
+        session,
+        root,
+        size,
+        mtime: 0,
+        stored_bytes: size,
+        kept: Vec::new(),
+        state: VersionState::Open,
+    }
 }
 
 async fn connect(address: &str) -> Connection {
