@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use stdchk_manager::{Config, Manager};
 use stdchk_model::message::benefactor::BenefactorLoad;
 use stdchk_model::message::handshake::Role;
-use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, StagedChunk};
+use stdchk_model::message::manager::{
+    Change, FileKind, ManagerReply, ManagerRequest, StagedChunk, VersionState,
+};
 use stdchk_model::{
     BenefactorId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Incarnation, Ino, MapRoot, OpId, SessionId,
     Source,

@@ -74,6 +74,10 @@ impl FromIterator<Range<u64>> for Ranges {
 mod tests {
     use super::*;
 
+    fn index(at: u64) -> usize {
+        usize::try_from(at).unwrap()
+    }
+
     #[test]
     fn ranges_agree_with_a_table_of_bytes() {
         let (mut ranges, mut table) = (Ranges::default(), [false; 200]);
@@ -85,17 +89,17 @@ mod tests {
         for _ in 0..3000 {
             let (start, length) = (below(190), below(20));
             let range = start as u64..(start + length).min(200) as u64;
-            let missing = (range.start..range.end).filter(|at| !table[*at as usize]).count() as u64;
+            let missing = (range.start..range.end).filter(|at| !table[index(*at)]).count() as u64;
             assert_eq!(ranges.missing(&range), missing);
             if below(20) == 0 {
                 ranges.cut(start as u64);
                 table[start..].fill(false);
             } else {
                 ranges.add(range.clone());
-                table[range.start as usize..range.end as usize].fill(true);
+                table[index(range.start)..index(range.end)].fill(true);
             }
             let covered: Vec<u64> = ranges.iter().flatten().collect();
-            let expected: Vec<u64> = (0..200).filter(|at| table[*at as usize]).collect();
+            let expected: Vec<u64> = (0..200).filter(|at| table[index(*at)]).collect();
             assert_eq!(covered, expected);
             let apart: Vec<Range<u64>> = ranges.iter().collect();
             assert!(apart.windows(2).all(|two| two[0].end < two[1].start), "{apart:?}");

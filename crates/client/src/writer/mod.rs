@@ -88,7 +88,7 @@ enum Attempt {
     Full,
     /// There is no image to write to.
     Direct,
-    /// Wait for the push that is under way.
+    /// A push is under way.
     Blocked,
     /// The spool takes no more.
     NoRoom,
@@ -182,7 +182,7 @@ impl Writer {
                 Attempt::Done => return Ok(()),
                 Attempt::Full => return self.turn_over().await,
                 Attempt::Direct => return self.session().write_at(offset, data).await,
-                Attempt::Blocked => drop(self.turn.lock().await),
+                Attempt::Blocked => self.wait_for_push().await?,
                 Attempt::NoRoom => self.fall_back().await?,
             }
         }
@@ -202,7 +202,7 @@ impl Writer {
             match self.attempt(|image| image.truncate(size))? {
                 Attempt::Done | Attempt::Full => return Ok(()),
                 Attempt::Direct => return self.session().truncate(size).await,
-                Attempt::Blocked => drop(self.turn.lock().await),
+                Attempt::Blocked => self.wait_for_push().await?,
                 Attempt::NoRoom => self.fall_back().await?,
             }
         }
@@ -310,7 +310,7 @@ impl Writer {
                 place.copy_from_slice(bytes);
             }
         };
-        let hidden = images.iter().any(|image| image.held(offset..end) == [offset..end]);
+        let hidden = images.iter().any(|image| image.held(offset..end).first() == Some(&(offset..end)));
         if offset < limit && !hidden {
             let below = usize::try_from(limit - offset).unwrap_or(length);
             place(offset, &session.read_at(offset, below).await?);

@@ -183,9 +183,16 @@ impl Writer {
 
     /// Brings the images of an incremental write into the session, to the last.
     pub(super) async fn drain(self: &Arc<Self>) -> Result<(), Failure> {
-        if self.layers.read().protocol != Protocol::Iw {
-            return Ok(());
+        let protocol = self.layers.read().protocol;
+        match protocol {
+            Protocol::Clw => return Ok(()),
+            Protocol::Sw => {}
+            Protocol::Iw => return self.drain_images().await,
         }
+        self.wait_for_push().await
+    }
+
+    async fn drain_images(self: &Arc<Self>) -> Result<(), Failure> {
         let _turn = self.turn.lock().await;
         self.failure.lock().clone().map_or(Ok(()), Err)?;
         let image = {
@@ -197,6 +204,23 @@ impl Writer {
         let pushed = self.copy(&image, &self.session()).await;
         self.pushed(pushed.clone());
         pushed
+    }
+
+    /// Waits until no push holds up writes any more. One that was given up in the middle, with the write that began it, is
+    /// brought to its end.
+    pub(super) async fn wait_for_push(self: &Arc<Self>) -> Result<(), Failure> {
+        let (blocked, protocol) = {
+            let layers = self.layers.read();
+            (layers.is_blocked(), layers.protocol)
+        };
+        match protocol {
+            Protocol::Sw if blocked => self.fall_back().await,
+            _ if blocked => {
+                drop(self.turn.lock().await);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The spool takes no more: what is in it goes to the session, and so does everything from now on.
