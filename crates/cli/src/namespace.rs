@@ -1,7 +1,7 @@
 //! Walking the pool's namespace: paths to inodes, folders with all their entries, trees with all their files.
 
 use stdchk_client::Pool;
-use stdchk_model::message::manager::{Attr, Change, DirEntry, FileKind};
+use stdchk_model::message::manager::{Attr, Change, DirEntry, FileKind, VersionInfo, VersionState};
 use stdchk_model::{ErrorCode, Failure, Ino};
 
 use crate::exit::{About, CommandError, Exit, Outcome};
@@ -58,6 +58,13 @@ async fn with_version(pool: &Pool, target: &Target, attr: Attr) -> Outcome<Attr>
     let path = crate::output::shown(&target.path());
     let next = format!("`stdchk ls {path} --versions` lists those that are kept");
     Err(CommandError::new(Exit::NotFound, target.shown(), "there is no such version", next))
+}
+
+/// The versions of a file that can be read, oldest first.
+pub async fn kept_versions(pool: &Pool, ino: Ino) -> Result<Vec<VersionInfo>, Failure> {
+    let mut versions = pool.versions(ino).await?;
+    versions.retain(|info| info.state != VersionState::Lost);
+    Ok(versions)
 }
 
 fn not_a_file(target: &Target, cause: &str, next: &str) -> CommandError {

@@ -16,7 +16,7 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, ErrorCode, Failure, Ino, MapRoot, OpId,
-    Policy, SessionId,
+    Policy, PoolId, SessionId,
 };
 use stdchk_net::BufferPool;
 use tokio::runtime::Handle;
@@ -31,6 +31,8 @@ use crate::manager::ManagerLink;
 use crate::map_view::MapView;
 use crate::reader::Reader;
 use crate::session::Session;
+use crate::spool::Spool;
+use crate::writer::{Unpushed, Writer};
 
 /// How long a write waits for room in the window before it looks again.
 const ROOM_PAUSE: Duration = Duration::from_millis(10);
@@ -207,10 +209,7 @@ impl Pool {
 
     /// The versions of a file, oldest first.
     pub async fn versions(&self, ino: Ino) -> Result<Vec<VersionInfo>, Failure> {
-        match self.ask(ManagerRequest::Versions(ino)).await? {
-            ManagerReply::Versions(versions) => Ok(versions),
-            _ => Err(crate::unexpected("Versions")),
-        }
+        self.inner.versions(ino).await
     }
 
     /// The policy that holds for a file or directory.
@@ -250,22 +249,37 @@ impl Pool {
         Session::open(&self.inner, ino).await
     }
 
-    /// Opens a version for reading, the newest if none is named.
-    pub async fn read(&self, ino: Ino, version: Option<u64>) -> Result<Arc<Reader>, Failure> {
-        let (info, root, attr) = self.open_version(ino, version).await?;
-        let map = self.inner.load_map(root.as_ref()).await?;
-        Ok(Arc::new(Reader::new(Arc::clone(&self.inner), info, attr, MapView::new(map))))
+    /// Opens a file for writing by the protocol of its folder; without a spool, through memory.
+    pub async fn writer(&self, ino: Ino, spool: Option<&Arc<Spool>>) -> Result<Arc<Writer>, Failure> {
+        Writer::open(&self.inner, ino, spool).await
     }
 
-    async fn open_version(
-        &self,
-        ino: Ino,
-        version: Option<u64>,
-    ) -> Result<(Option<VersionInfo>, Option<MapRoot>, Attr), Failure> {
-        match self.ask(ManagerRequest::OpenVersion { ino, version }).await? {
-            ManagerReply::Version { info, root, attr } => Ok((info, root, attr)),
-            _ => Err(crate::unexpected("OpenVersion")),
+    /// Takes up what an earlier process left in the spool. What is at the pool already, was removed there or is lost is
+    /// dealt with when this returns.
+    pub async fn take_up(&self, spool: &Arc<Spool>) -> Result<Vec<Unpushed>, Failure> {
+        let mut unpushed = Vec::new();
+        for left in spool.left()? {
+            match Writer::take_up(&self.inner, spool, &left).await {
+                Ok(Some(file)) => unpushed.push(file),
+                Ok(None) => spool.done(left.id, left.image.as_deref()),
+                Err(failure) if failure.code == ErrorCode::NotFound => {
+                    tracing::warn!(ino = %left.record.ino, %failure, "a file of the spool is given up");
+                    spool.done(left.id, left.image.as_deref());
+                }
+                Err(failure) => return Err(failure),
+            }
         }
+        Ok(unpushed)
+    }
+
+    /// The pool, once it has been asked something.
+    pub async fn id(&self) -> Option<PoolId> {
+        self.inner.manager.identity().await.pool
+    }
+
+    /// Opens a version for reading, the newest if none is named.
+    pub async fn read(&self, ino: Ino, version: Option<u64>) -> Result<Arc<Reader>, Failure> {
+        self.inner.read_version(ino, version).await
     }
 
     /// A version with its chunk map and the chunks that hold the map.
@@ -274,7 +288,7 @@ impl Pool {
         ino: Ino,
         version: Option<u64>,
     ) -> Result<(Option<VersionInfo>, ChunkMap, Vec<ChunkRef>), Failure> {
-        let (info, root, _) = self.open_version(ino, version).await?;
+        let (info, root, _) = self.inner.open_version(ino, version).await?;
         let map = self.inner.load_map(root.as_ref()).await?;
         Ok((info, map, root.map(|root| root.pieces().to_vec()).unwrap_or_default()))
     }
@@ -303,6 +317,34 @@ fn entry(reply: ManagerReply) -> Result<Attr, Failure> {
 }
 
 impl Inner {
+    pub(crate) async fn versions(&self, ino: Ino) -> Result<Vec<VersionInfo>, Failure> {
+        match self.manager.ask(&ManagerRequest::Versions(ino)).await? {
+            ManagerReply::Versions(versions) => Ok(versions),
+            _ => Err(crate::unexpected("Versions")),
+        }
+    }
+
+    pub(crate) async fn read_version(
+        self: &Arc<Self>,
+        ino: Ino,
+        version: Option<u64>,
+    ) -> Result<Arc<Reader>, Failure> {
+        let (info, root, attr) = self.open_version(ino, version).await?;
+        let map = self.load_map(root.as_ref()).await?;
+        Ok(Arc::new(Reader::new(Arc::clone(self), info, attr, MapView::new(map))))
+    }
+
+    async fn open_version(
+        &self,
+        ino: Ino,
+        version: Option<u64>,
+    ) -> Result<(Option<VersionInfo>, Option<MapRoot>, Attr), Failure> {
+        match self.manager.ask(&ManagerRequest::OpenVersion { ino, version }).await? {
+            ManagerReply::Version { info, root, attr } => Ok((info, root, attr)),
+            _ => Err(crate::unexpected("OpenVersion")),
+        }
+    }
+
     /// The chunk map at a root; the empty one for a file that was never committed.
     pub(crate) async fn load_map(&self, root: Option<&MapRoot>) -> Result<ChunkMap, Failure> {
         let encoded = match root {

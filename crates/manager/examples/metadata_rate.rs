@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use stdchk_manager::{Config, Manager};
 use stdchk_model::message::benefactor::BenefactorLoad;
 use stdchk_model::message::handshake::Role;
-use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, StagedChunk};
+use stdchk_model::message::manager::{
+    Change, FileKind, ManagerReply, ManagerRequest, StagedChunk, VersionState,
+};
 use stdchk_model::{
     BenefactorId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Incarnation, Ino, MapRoot, OpId, SessionId,
     Source,
@@ -75,7 +77,15 @@ fn commit(session: SessionId, chunk: ChunkRef) -> ManagerRequest {
     let extent = Extent { length: size, source: Source::Chunk { index: 0, offset: 0 } };
     let map = ChunkMap::new(vec![chunk], [extent]).unwrap().encode();
     let root = MapRoot::Inline { map };
-    ManagerRequest::Commit { session, root, size, mtime: 0, stored_bytes: size, kept: Vec::new() }
+    ManagerRequest::Commit {
+        session,
+        root,
+        size,
+        mtime: 0,
+        stored_bytes: size,
+        kept: Vec::new(),
+        state: VersionState::Open,
+    }
 }
 
 async fn connect(address: &str) -> Connection {

@@ -376,3 +376,95 @@ fn a_new_file_resembles_the_one_whose_name_differs_in_the_fewest_numbers() {
     let after = file(&mut pool, two, "data.cpu3", None);
     assert_eq!(similar(&mut pool, after), root(&mut pool, before));
 }
+
+fn closing(pool: &mut Pool, number: u8, size: u64) {
+    assert_eq!(pool.ask(ManagerRequest::Closing { session: session(number), size }), Ok(ManagerReply::Done));
+}
+
+fn states(pool: &mut Pool, file: Ino) -> Vec<(u64, u64, VersionState)> {
+    pool.versions(file).iter().map(|info| (info.version, info.size, info.state)).collect()
+}
+
+#[test]
+fn what_was_closed_early_and_never_committed_stays_on_record_and_readers_pass_it_over() {
+    let (mut pool, _, file) = pool_with_file();
+    pool.write(1, file, &[1], &[0]);
+    for (number, ends) in [(2, true), (3, false)] {
+        pool.open(number, file);
+        closing(&mut pool, number, 77);
+        match ends {
+            true => pool.close(number),
+            // Its mount falls silent.
+            false => pool.pass(31_000),
+        }
+    }
+    let recorded = [
+        (1, map_of(&[chunk(1)]).size(), VersionState::Closed),
+        (2, 77, VersionState::Lost),
+        (3, 77, VersionState::Lost),
+    ];
+    assert_eq!((states(&mut pool, file), pool.status().versions_lost), (recorded.to_vec(), 2));
+    pool.restart();
+    assert_eq!((states(&mut pool, file), pool.status().versions_lost), (recorded.to_vec(), 2));
+    assert_eq!(pool.root(file, None), pool.root(file, Some(1)));
+    let refused = pool.ask(ManagerRequest::OpenVersion { ino: file, version: Some(3) }).unwrap_err();
+    assert!(refused.code == ErrorCode::NotFound && refused.message.contains("closed early"), "{refused}");
+    assert!(pool.change(Change::DropVersion { ino: file, version: 1 }).is_err(), "the only one with content");
+    for version in [2, 3] {
+        pool.change(Change::DropVersion { ino: file, version }).unwrap();
+    }
+    assert_eq!((states(&mut pool, file).len(), pool.status().versions_lost), (1, 0));
+}
+
+#[test]
+fn a_commit_after_an_early_close_leaves_no_loss_and_a_further_close_counts_anew() {
+    let (mut pool, _, file) = pool_with_file();
+    pool.open(1, file);
+    closing(&mut pool, 1, 5);
+    pool.stage(1, &[1], &[0]);
+    pool.commit(1, &[1]).unwrap();
+    pool.close(1);
+    assert_eq!(pool.status().versions_lost, 0);
+    pool.open(2, file);
+    pool.stage(2, &[2], &[0]);
+    pool.commit(2, &[2]).unwrap();
+    closing(&mut pool, 2, 6);
+    pool.close(2);
+    assert_eq!(pool.status().versions_lost, 1);
+}
+
+#[test]
+fn a_lost_file_that_is_renamed_onto_another_is_empty_and_does_not_show_what_it_replaced() {
+    let (mut pool, folder, file) = pool_with_file();
+    pool.write(1, file, &[1], &[0]);
+    let other = pool.make(folder, "tmp", FileKind::File);
+    pool.open(2, other);
+    closing(&mut pool, 2, 77);
+    pool.close(2);
+    pool.change(rename(folder, "tmp", folder, "app.N0.T1")).unwrap();
+    assert_eq!(
+        states(&mut pool, other).last().map(|(_, size, state)| (*size, *state)),
+        Some((0, VersionState::Closed))
+    );
+}
+
+#[test]
+fn a_commit_that_is_the_last_one_finishes_its_version_in_the_same_step() {
+    let (mut pool, _, file) = pool_with_file();
+    pool.open(1, file);
+    pool.stage(1, &[1], &[0]);
+    let map = map_of(&[chunk(1)]);
+    let commit = ManagerRequest::Commit {
+        session: session(1),
+        root: MapRoot::Inline { map: map.encode() },
+        size: map.size(),
+        mtime: 5,
+        stored_bytes: 0,
+        kept: Vec::new(),
+        state: VersionState::Closed,
+    };
+    let first = pool.ask(commit.clone()).unwrap();
+    assert_eq!(pool.ask(commit).unwrap(), first, "its answer was lost");
+    pool.pass(31_000);
+    assert_eq!(states(&mut pool, file), [(1, map.size(), VersionState::Closed)]);
+}

@@ -88,7 +88,7 @@ macro_rules! number {
 macro_rules! identity {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Encode, Decode)]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Encode, Decode)]
         #[cbor(transparent)]
         pub struct $name(#[cbor(n(0), with = "minicbor::bytes")] pub [u8; 16]);
 

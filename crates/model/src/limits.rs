@@ -50,5 +50,7 @@ pub const STRIPE_WIDTH_DEFAULT: u16 = 8;
 pub const STRIPE_WIDTH_MAX: u16 = 256;
 /// Memory that a client process holds for writes in flight unless told otherwise, bytes.
 pub const WINDOW_BYTES_DEFAULT: u64 = 64 << 20;
+/// Size of a temporary file of an incremental write unless told otherwise, bytes.
+pub const SEGMENT_BYTES_DEFAULT: u64 = 64 << 20;
 /// Smallest window, bytes: below a few chunks nothing overlaps any more.
 pub const WINDOW_BYTES_MIN: u64 = 4 << 20;

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use crate::error::{ErrorCode, Failure};
 use crate::limits::{
-    CHUNK_BYTES_DEFAULT, REPLICAS_DEFAULT, REPLICAS_MAX, STRIPE_WIDTH_DEFAULT, STRIPE_WIDTH_MAX,
-    WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN,
+    CHUNK_BYTES_DEFAULT, REPLICAS_DEFAULT, REPLICAS_MAX, SEGMENT_BYTES_DEFAULT, STRIPE_WIDTH_DEFAULT,
+    STRIPE_WIDTH_MAX, WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN,
 };
 use crate::size;
 
@@ -40,6 +40,26 @@ pub enum CloseWaits {
     /// Once every chunk is stored at a benefactor, perhaps still in its page cache; the commit follows by itself.
     #[n(1)]
     Stored,
+    /// At once, while the window still drains: what follows may fail, and then the version is lost.
+    #[n(2)]
+    Early,
+}
+
+/// How written bytes travel from the application to the pool (paper, section IV.B).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cbor(index_only)]
+pub enum Protocol {
+    /// Sliding window: through memory only.
+    #[default]
+    #[n(0)]
+    Sw,
+    /// Complete local write: into a file on the local disk, which is pushed to the pool after `close()`.
+    #[n(1)]
+    Clw,
+    /// Incremental write: into temporary files of a set size on the local disk, each pushed while the next one fills.
+    #[n(2)]
+    Iw,
 }
 
 /// How the files of a folder are treated.
@@ -74,6 +94,14 @@ pub struct Policy {
     #[n(8)]
     #[cbor(default)]
     pub codec: String,
+    /// How a mount writes the files.
+    #[n(9)]
+    #[cbor(default)]
+    pub protocol: Protocol,
+    /// Size of the temporary files of `protocol=iw`, bytes; 0, from a manager that doesn't know of it: the default.
+    #[n(10)]
+    #[cbor(default)]
+    pub segment: u64,
 }
 
 impl Default for Policy {
@@ -88,6 +116,8 @@ impl Default for Policy {
             naming: String::new(),
             ranks: 0,
             codec: "auto".to_owned(),
+            protocol: Protocol::Sw,
+            segment: SEGMENT_BYTES_DEFAULT,
         }
     }
 }
@@ -108,6 +138,8 @@ impl Policy {
             "stripe" => self.stripe = number(key, value, 1, STRIPE_WIDTH_MAX)?,
             "naming" => self.naming = value.to_owned(),
             "codec" => self.codec = value.to_owned(),
+            "protocol" => self.protocol = value.parse()?,
+            "segment" => self.segment = segment(value)?,
             "ranks" => self.ranks = number(key, value, 0, u32::MAX)?,
             _ => return Err(invalid(key, value, &format!("a policy has {}", Self::KEYS.join(", ")))),
         }
@@ -115,18 +147,31 @@ impl Policy {
     }
 
     /// The keys of a policy, in the order in which they are shown.
-    pub const KEYS: [&str; 9] =
-        ["replicas", "semantics", "close", "cutter", "codec", "window", "stripe", "naming", "ranks"];
+    pub const KEYS: [&str; 11] = [
+        "replicas",
+        "semantics",
+        "protocol",
+        "close",
+        "cutter",
+        "codec",
+        "window",
+        "segment",
+        "stripe",
+        "naming",
+        "ranks",
+    ];
 
     /// The policy as pairs of key and value, each acceptable to [`Policy::set`].
-    pub fn pairs(&self) -> [(&'static str, String); 9] {
+    pub fn pairs(&self) -> [(&'static str, String); 11] {
         [
             ("replicas", self.replicas.to_string()),
             ("semantics", self.semantics.to_string()),
+            ("protocol", self.protocol.to_string()),
             ("close", self.close.to_string()),
             ("cutter", self.cutter.clone()),
             ("codec", self.codec.clone()),
             ("window", size::exact(self.window)),
+            ("segment", size::exact(self.segment)),
             ("stripe", self.stripe.to_string()),
             ("naming", self.naming.clone()),
             ("ranks", self.ranks.to_string()),
@@ -168,6 +213,15 @@ fn window(value: &str) -> Result<u64, Failure> {
     Ok(bytes)
 }
 
+fn segment(value: &str) -> Result<u64, Failure> {
+    let bytes = size::parse(value).map_err(|error| invalid("segment", value, &error.to_string()))?;
+    if bytes < WINDOW_BYTES_MIN {
+        let least = size::exact(WINDOW_BYTES_MIN);
+        return Err(invalid("segment", value, &format!("at least {least} make a transfer worth its start")));
+    }
+    Ok(bytes)
+}
+
 macro_rules! words {
     ($type:ident, $key:literal, $($variant:ident = $word:literal),+) => {
         impl fmt::Display for $type {
@@ -190,7 +244,8 @@ macro_rules! words {
 }
 
 words!(Semantics, "semantics", Optimistic = "optimistic", Pessimistic = "pessimistic");
-words!(CloseWaits, "close", Durable = "durable", Stored = "stored");
+words!(CloseWaits, "close", Durable = "durable", Stored = "stored", Early = "early");
+words!(Protocol, "protocol", Sw = "sw", Clw = "clw", Iw = "iw");
 
 #[cfg(test)]
 mod tests {
@@ -199,7 +254,14 @@ mod tests {
     #[test]
     fn a_policy_reads_back_what_it_prints() {
         let mut policy = Policy::default();
-        for (key, value) in [("replicas", "3"), ("close", "stored"), ("window", "8MiB"), ("ranks", "4")] {
+        for (key, value) in [
+            ("replicas", "3"),
+            ("close", "early"),
+            ("protocol", "iw"),
+            ("segment", "8MiB"),
+            ("window", "8MiB"),
+            ("ranks", "4"),
+        ] {
             policy.set(key, value).unwrap();
         }
         let mut copy = Policy::default();
@@ -212,8 +274,15 @@ mod tests {
     #[test]
     fn values_that_cannot_work_are_refused_with_the_reason() {
         let mut policy = Policy::default();
-        let bad =
-            [("replicas", "0"), ("window", "1KiB"), ("semantics", "maybe"), ("stripe", "-1"), ("x", "1")];
+        let bad = [
+            ("replicas", "0"),
+            ("window", "1KiB"),
+            ("segment", "1MiB"),
+            ("protocol", "nfs"),
+            ("semantics", "maybe"),
+            ("stripe", "-1"),
+            ("x", "1"),
+        ];
         for (key, value) in bad {
             let failure = policy.set(key, value).unwrap_err();
             assert_eq!(failure.code, ErrorCode::Invalid);

@@ -206,6 +206,7 @@ impl Faults {
             Some(VersionState::Closed) => {}
             Some(VersionState::Open) => self.add(found.key, "still open"),
             Some(VersionState::Interrupted) => self.add(found.key, "interrupted"),
+            Some(VersionState::Lost) => self.add(found.key, "closed early and lost"),
             None => self.add(found.key, "not committed"),
         }
     }
@@ -264,16 +265,25 @@ fn listed(ranges: &[(u64, u64)]) -> String {
 mod tests {
     use super::*;
 
-    /// `c` closed, `o` open, `i` interrupted; oldest version first.
+    /// `c` closed, `o` open, `i` interrupted, `l` lost; oldest version first.
     fn file(path: &str, states: &str) -> FileVersions {
         let versions = (1..).zip(states.chars()).map(|(version, state)| {
             let state = match state {
                 'c' => VersionState::Closed,
                 'o' => VersionState::Open,
+                'l' => VersionState::Lost,
                 _ => VersionState::Interrupted,
             };
             let committed_at = TimeNs::try_from(version).unwrap();
-            VersionInfo { version, size: 10, mtime: 0, committed_at, state, stored_bytes: 10 }
+            VersionInfo {
+                version,
+                size: 10,
+                mtime: 0,
+                committed_at,
+                state,
+                stored_bytes: 10,
+                session: Default::default(),
+            }
         });
         FileVersions { path: path.to_owned(), ino: Ino(2), versions: versions.collect() }
     }

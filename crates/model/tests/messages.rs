@@ -75,7 +75,15 @@ fn attr() -> Attr {
 fn version() -> VersionInfo {
     let (mtime, committed_at) = (1_700_000_000_000_000_000, 1_700_000_000_000_000_002);
     let state = VersionState::Closed;
-    VersionInfo { version: 2, size: 5_000_000_000, mtime, committed_at, state, stored_bytes: 1 << 20 }
+    VersionInfo {
+        version: 2,
+        size: 5_000_000_000,
+        mtime,
+        committed_at,
+        state,
+        stored_bytes: 1 << 20,
+        session: SESSION,
+    }
 }
 
 fn inline() -> MapRoot {
@@ -137,6 +145,7 @@ fn status() -> PoolStatus {
         repairs_done: 10,
         damaged_found: 11,
         commits: 12,
+        versions_lost: 13,
     }
 }
 
@@ -181,9 +190,26 @@ fn manager_requests() -> Vec<ManagerRequest> {
         Q::Reserve { session, bytes: 64 << 20, avoid: vec![benefactor] },
         Q::Known { session, chunks: vec![chunk(0xc1)] },
         Q::Staged { session, chunks: vec![StagedChunk { chunk: chunk_ref(0xc1), at: vec![benefactor] }] },
-        Q::Commit { session, root: inline(), size: 0, mtime: -1, stored_bytes: 0, kept: Vec::new() },
-        Q::Commit { session, root: pieces(), size: 9, mtime: 1, stored_bytes: 8, kept: vec![chunk(0xc1)] },
+        Q::Commit {
+            session,
+            root: inline(),
+            size: 0,
+            mtime: -1,
+            stored_bytes: 0,
+            kept: Vec::new(),
+            state: VersionState::Open,
+        },
+        Q::Commit {
+            session,
+            root: pieces(),
+            size: 9,
+            mtime: 1,
+            stored_bytes: 8,
+            kept: vec![chunk(0xc1)],
+            state: VersionState::Closed,
+        },
         Q::CloseSession { session, interrupted: true },
+        Q::Closing { session, size: 5_000_000_000 },
         Q::KeepAlive(client),
         Q::GetPolicy(ino),
         Q::Sets(ino),

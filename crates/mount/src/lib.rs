@@ -16,6 +16,6 @@ mod mount;
 mod null;
 mod point;
 
-pub use mount::{MountConfig, Mounted, mount};
+pub use mount::{MountConfig, Mounted, SpoolConfig, mount};
 pub use null::{NullConfig, NullMode, NullMounted, mount_null};
 pub use point::Error;

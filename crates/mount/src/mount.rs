@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use fuser::Session;
 use parking_lot::Mutex;
-use stdchk_client::{ClientConfig, Pool};
+use stdchk_client::{ClientConfig, Pool, Spool};
+use stdchk_model::{ErrorCode, Failure};
 use tokio::runtime::Runtime;
 use tokio_util::task::TaskTracker;
 
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, OpenFile};
 use crate::fuse::Adapter;
 use crate::point::{self, Error, Left};
 
@@ -34,6 +35,8 @@ pub struct MountConfig {
     pub read_only: bool,
     /// Threads that receive the kernel's requests, at least two.
     pub threads: usize,
+    /// Where files of `protocol=clw` and `iw` go first; `None`: nowhere, they go through memory.
+    pub spool: Option<SpoolConfig>,
     /// How long the kernel believes names and attributes without asking: by so much may `stat` be behind a change made
     /// through another mount.
     pub ttl: Duration,
@@ -48,9 +51,21 @@ impl MountConfig {
             allow_other: false,
             read_only: false,
             threads: 4,
+            spool: None,
             ttl: Duration::from_secs(1),
         }
     }
+}
+
+/// The spool of a mount.
+#[derive(Clone, Debug)]
+pub struct SpoolConfig {
+    /// A directory of its own.
+    pub directory: PathBuf,
+    /// What it may hold, bytes; `None`: half of what is free on its disk when the mount starts.
+    pub bytes_max: Option<u64>,
+    /// Whether the mount fails if it can't be used; otherwise it goes without.
+    pub required: bool,
 }
 
 /// How long those who hold files of a detached mount open have to let go of them before they are cut off.
@@ -85,9 +100,12 @@ pub fn mount(config: MountConfig) -> Result<Mounted, Error> {
         .thread_name("stdchk-mount")
         .build()
         .map_err(|error| Error::system("starting threads", error))?;
-    let fs = runtime.block_on(async { FileSystem::new(Pool::connect(config.client).await?).await });
-    let fs = Arc::new(fs.map_err(Error::Pool)?);
+    let (fs, left) = runtime.block_on(open(config.client, config.spool)).map_err(Error::Pool)?;
     let tasks = TaskTracker::new();
+    for file in left {
+        let fs = Arc::clone(&fs);
+        tasks.spawn_on(async move { file.push(&fs).await }, runtime.handle());
+    }
     let threads = config.threads.max(2);
     let reports_arrive = config.allow_other || rustix::process::geteuid().is_root();
     let (served, on) = (Arc::clone(&fs), runtime.handle().clone());
@@ -103,6 +121,38 @@ pub fn mount(config: MountConfig) -> Result<Mounted, Error> {
     Ok(Mounted { point, fs, tasks, runtime, events: Mutex::new(Some(events)), tell })
 }
 
+/// Connects to the pool; with what the mount before left in the spool.
+async fn open(
+    client: ClientConfig,
+    spool: Option<SpoolConfig>,
+) -> Result<(Arc<FileSystem>, Vec<Arc<OpenFile>>), Failure> {
+    let pool = Pool::connect(client).await?;
+    let spool = match spool {
+        Some(config) => match open_spool(&config, &pool).await {
+            Err(failure) if !config.required => {
+                tracing::warn!(%failure, "there is no spool: files of `protocol=clw` and `iw` go through memory");
+                None
+            }
+            opened => Some(opened?),
+        },
+        None => None,
+    };
+    let fs = Arc::new(FileSystem::new(pool, spool).await?);
+    let left = fs.take_up_spool().await?;
+    Ok((fs, left))
+}
+
+async fn open_spool(config: &SpoolConfig, pool: &Pool) -> Result<Arc<Spool>, Failure> {
+    let directory = &config.directory;
+    let refused = |error: io::Error| {
+        Failure::new(ErrorCode::Invalid, format!("the spool {}: {error}", directory.display()))
+    };
+    std::fs::create_dir_all(directory).map_err(refused)?;
+    let space = rustix::fs::statvfs(directory).map_err(|error| refused(error.into()))?;
+    let half = space.f_bavail.saturating_mul(space.f_frsize) / 2;
+    Spool::open(directory, config.bytes_max.unwrap_or(half), pool).await
+}
+
 impl Mounted {
     /// The mount point, as a full path.
     pub fn mount_point(&self) -> &Path {
@@ -112,11 +162,16 @@ impl Mounted {
     /// Waits until someone unmounts the pool, then ends what is open and waits until all is committed.
     ///
     /// # Errors
-    /// The kernel's requests could not be served to the end.
+    /// The kernel's requests could not be served to the end; or files that were closed early are lost and no program was
+    /// told.
     pub fn join(&self) -> Result<(), Error> {
         let served = self.wait();
         self.runtime.block_on(self.end());
-        served.map_err(|error| Error::system("serving the kernel's requests", error))
+        served.map_err(|error| Error::system("serving the kernel's requests", error))?;
+        match self.fs.unreported_losses() {
+            0 => Ok(()),
+            files => Err(Error::Lost { files }),
+        }
     }
 
     /// Waits until no request comes any more, or those that come don't count.
@@ -147,6 +202,7 @@ impl Mounted {
     }
 
     async fn end(&self) {
+        self.fs.begin_end();
         self.tasks.close();
         if tokio::time::timeout(DRAIN_PATIENCE, self.tasks.wait()).await.is_err() {
             tracing::warn!("requests are still under way: they are given up");

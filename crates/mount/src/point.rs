@@ -38,6 +38,14 @@ pub enum Error {
     /// The pool doesn't answer.
     #[error("the pool can't be mounted: {0}")]
     Pool(#[source] stdchk_model::Failure),
+    /// Files that were closed early could not be stored, and no program was told.
+    #[error(
+        "{files} files that were closed early are lost: `stdchk ls FOLDER --versions` shows which, the log says why"
+    )]
+    Lost {
+        /// How many.
+        files: usize,
+    },
     /// The kernel or the helper refused, or a system call failed.
     #[error("{what}: {source}")]
     System {

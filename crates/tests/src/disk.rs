@@ -69,6 +69,11 @@ impl Disk {
         self.inside().join("pool")
     }
 
+    /// A path on the disk, for something else than the benefactor.
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.inside().join(name)
+    }
+
     fn file_of_owner(&self) -> PathBuf {
         self.inside().join("owner")
     }

@@ -18,10 +18,15 @@ pub struct Mount {
 impl Mount {
     /// Mounts the pool at a path of the test; what the process says goes to `NAME.log` beside it.
     pub fn start(pool: &Pool, name: &str) -> Self {
+        Self::start_with(pool, name, &[])
+    }
+
+    /// The same with more arguments.
+    pub fn start_with(pool: &Pool, name: &str, more: &[&str]) -> Self {
         let point = pool.path(name);
         let log = pool.path(&format!("{name}.log"));
         let mut command = pool.command(&["mount", point.to_str().unwrap()]);
-        command.stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
+        command.args(more).stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
         let mut mount = Self { child: command.spawn().unwrap(), point };
         wait_until("the pool is mounted once more", || {
             let ended = mount.child.try_wait().unwrap();

@@ -91,7 +91,7 @@ async fn sides(pool: &Pool, arguments: &Arguments) -> Outcome<(Side, Side)> {
         let other = namespace::resolve_file(pool, &second).await?;
         return Ok((side(pool, first, &attr).await?, side(pool, second, &other).await?));
     }
-    let versions = pool.versions(attr.ino).await.about(first.shown())?;
+    let versions = namespace::kept_versions(pool, attr.ino).await.about(first.shown())?;
     let newest = first.version.unwrap_or(attr.version);
     let before = versions.iter().map(|info| info.version).filter(|version| *version < newest).max();
     let Some(before) = before else {

@@ -86,7 +86,7 @@ async fn usage(pool: &Pool, target: &Target) -> Outcome<(Usage, Chunks)> {
     let mut chunks = Chunks::new();
     for file in namespace::files(pool, target).await? {
         usage.files += 1;
-        for info in pool.versions(file.attr.ino).await.about(file.target.shown())? {
+        for info in namespace::kept_versions(pool, file.attr.ino).await.about(file.target.shown())? {
             let version = Some(info.version);
             let (_, map, pieces) = pool.chunk_map(file.attr.ino, version).await.about(file.target.shown())?;
             usage.versions += 1;

@@ -223,6 +223,7 @@ fn state_word(state: VersionState) -> &'static str {
         VersionState::Open => "open",
         VersionState::Closed => "closed",
         VersionState::Interrupted => "interrupted",
+        VersionState::Lost => "lost",
     }
 }
 

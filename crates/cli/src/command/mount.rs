@@ -1,17 +1,19 @@
 //! `stdchk mount`: serves the pool as a file system, in the foreground.
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use clap::Args;
-use stdchk_mount::{Error, MountConfig, Mounted};
+use stdchk_client::SPOOL_BYTES_MIN;
+use stdchk_model::size;
+use stdchk_mount::{Error, MountConfig, Mounted, SpoolConfig};
 
 use super::role::{RoleArguments, begin};
 use crate::context::{Context, PATIENCE_TO_MOVE};
-use crate::exit::{CommandError, Exit, Outcome, exit_of};
+use crate::exit::{About, CommandError, Exit, Outcome, exit_of};
 use crate::local::mountpoint;
 
 /// What `mount` takes.
@@ -32,6 +34,13 @@ pub struct Arguments {
     /// Refuse everything that would change the pool
     #[arg(long)]
     read_only: bool,
+    /// Where files of folders with `protocol=clw` or `iw` go first; a directory of this mount alone [default: in the data
+    /// directory, by the mount point]
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
+    /// Most that the spool takes, such as 10GiB [default: half of what is free on its disk]
+    #[arg(long, value_name = "SIZE")]
+    spool_size: Option<String>,
     /// How long calls wait for a manager that is away. A variable for tests, so that it reaches the mount of `up`.
     #[arg(long, hide = true, env = "STDCHK_PATIENCE_MS", value_name = "MS")]
     patience_ms: Option<u64>,
@@ -47,6 +56,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     mountpoint::make_ready(&directory)?;
     let patience = arguments.patience_ms.map_or(PATIENCE_TO_MOVE, Duration::from_millis);
     let config = MountConfig {
+        spool: spool(arguments, &directory, context)?,
         allow_other: arguments.allow_other,
         read_only: arguments.read_only,
         ..MountConfig::new(directory, context.client_config(patience)?)
@@ -56,6 +66,33 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let watched = Arc::clone(&mounted);
     std::thread::spawn(move || unmount_when_told(&told_to_stop, &watched));
     mounted.join().map_err(|error| failed(&about, &error))
+}
+
+/// The spool of a mount that may write.
+fn spool(arguments: &Arguments, mount_point: &Path, context: &Context) -> Outcome<Option<SpoolConfig>> {
+    if arguments.read_only {
+        return Ok(None);
+    }
+    let bytes_max = arguments.spool_size.as_deref().map(spool_bytes).transpose()?;
+    let directory = match &arguments.spool {
+        Some(directory) => std::path::absolute(directory).about(directory.display())?,
+        None => context.home().spool(mount_point),
+    };
+    if directory.starts_with(mount_point) {
+        let cause = "it lies below the mount point, and would wait for itself";
+        return Err(CommandError::usage(directory.display(), cause, "choose a directory on a local disk"));
+    }
+    Ok(Some(SpoolConfig { directory, bytes_max, required: arguments.spool.is_some() || bytes_max.is_some() }))
+}
+
+fn spool_bytes(text: &str) -> Outcome<u64> {
+    let bytes = size::parse(text);
+    let bytes = bytes.map_err(|error| CommandError::usage(text, error, "such as 10GiB"))?;
+    if bytes < SPOOL_BYTES_MIN {
+        let least = size::exact(SPOOL_BYTES_MIN);
+        return Err(CommandError::usage(text, format_args!("a spool has at least {least}"), "such as 10GiB"));
+    }
+    Ok(bytes)
 }
 
 fn unmount_when_told(told_to_stop: &Receiver<()>, mounted: &Mounted) {

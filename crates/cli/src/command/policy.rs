@@ -40,10 +40,13 @@ enum Action {
 Keys:
   replicas   copies of every chunk, 1 to 16
   semantics  optimistic: close() counts at the first durable copy, the others follow; pessimistic: at the last
-  close      durable: close() returns when the version is committed; stored: when all is at benefactors
+  protocol   sw: through memory; clw: into the mount's spool, pushed after close(); iw: through files in the spool
+  close      durable: close() returns when the version is committed; stored: when all is at benefactors; early: at
+             once, and what fails later is lost (not for protocol=clw)
   cutter     fsch:1MiB, cdc:64KiB or cbch:m=20,k=14,p=20
   codec      auto (what makes the transfer fastest), store, lz4, zstd:1 to zstd:19
   window     memory for the writes of one file in flight, such as 64MiB
+  segment    size of the spool's files for protocol=iw
   stripe     benefactors that one file is spread over
   naming     patterns that map file names to {rank} and {step}, separated by blanks; empty: A.Ni.Tj
   ranks      files of a complete checkpoint set; 0: learned from earlier sets

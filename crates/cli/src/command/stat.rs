@@ -91,7 +91,7 @@ fn report_of(target: &Target, attr: &Attr) -> Report {
 
 async fn content(pool: &Pool, target: &Target, attr: &Attr, report: &mut Report, quiet: bool) -> Outcome {
     let shown = target.shown();
-    let versions = pool.versions(attr.ino).await.about(&shown)?;
+    let versions = namespace::kept_versions(pool, attr.ino).await.about(&shown)?;
     let replicas = pool.policy(attr.ino).await.about(&shown)?.replicas;
     let progress = Progress::start("verify", 0, quiet);
     let mut checker = Checker::new(pool, &progress);

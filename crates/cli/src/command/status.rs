@@ -79,6 +79,7 @@ struct Report {
     savings: Savings,
     sessions: u64,
     versions: u64,
+    versions_lost: u64,
     commits: u64,
     chunks: u64,
     chunks_at_risk: u64,
@@ -147,6 +148,7 @@ fn report(address: String, status: &PoolStatus, mount: Option<Mount>) -> Report 
         },
         sessions: status.sessions,
         versions: status.versions,
+        versions_lost: status.versions_lost,
         commits: status.commits,
         chunks: status.chunks,
         chunks_at_risk: status.chunks_at_risk,
@@ -190,6 +192,14 @@ fn health(status: &PoolStatus, mount: Option<&Mount>) -> (&'static str, Vec<Stri
         (away > 0, "degraded", format!("{away} of {} benefactors are not on-line", status.benefactors.len())),
         (status.chunks_at_risk > 0, "degraded", format!("{} chunks lack a copy", status.chunks_at_risk)),
         (status.repairs_pending > 0, "degraded", format!("{} copies are pending", status.repairs_pending)),
+        (
+            status.versions_lost > 0,
+            "degraded",
+            format!(
+                "{} files were closed early and lost: `stdchk ls FOLDER --versions` shows which",
+                status.versions_lost
+            ),
+        ),
         (!mounted, "degraded", "the mount does not answer: `stdchk up` starts it again".to_owned()),
     ];
     let found: Vec<_> = findings.into_iter().filter(|(holds, ..)| *holds).collect();

@@ -97,7 +97,7 @@ async fn verify(pool: &Pool, target: &Target, quiet: bool) -> Outcome<Report> {
 async fn verify_file(pool: &Pool, checker: &mut Checker<'_>, file: &Found, report: &mut Report) -> Outcome {
     let shown = file.target.shown();
     let replicas = pool.policy(file.attr.ino).await.about(&shown)?.replicas;
-    for info in pool.versions(file.attr.ino).await.about(&shown)? {
+    for info in namespace::kept_versions(pool, file.attr.ino).await.about(&shown)? {
         report.versions += 1;
         match checker.version(file.attr.ino, Some(info.version), replicas).await {
             Ok((_, health)) => report.add(file, info.version, &health, replicas),

@@ -24,8 +24,8 @@ use crate::exit::{About, CommandError, Exit, Outcome};
 /// History: 1, the first.
 const LAYOUT: u32 = 1;
 /// What may be in the directory of a pool; anything else there is somebody else's.
-const ENTRIES: [&str; 8] =
-    ["pool.json", "pool.json.new", "token", "token.new", "manager", "benefactors", "run", "log"];
+const ENTRIES: [&str; 9] =
+    ["pool.json", "pool.json.new", "token", "token.new", "manager", "benefactors", "run", "log", "spool"];
 
 /// The directory of a local pool.
 #[derive(Clone, Debug)]
@@ -108,6 +108,12 @@ impl Home {
             Role::Benefactor(index) => self.data.join("benefactors").join(index.to_string()),
             other => self.data.join(other.name()),
         }
+    }
+
+    /// Where a mount at this place keeps what isn't at the pool yet, unless told otherwise.
+    pub fn spool(&self, mount_point: &Path) -> PathBuf {
+        let name = mount_point.to_string_lossy().replace('%', "%25").replace('/', "%2F");
+        self.data.join("spool").join(name)
     }
 
     /// Where a role's process is recorded.

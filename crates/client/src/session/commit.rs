@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX, MAP_INLINE_BYTES_MAX};
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs, VersionInfo};
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs, VersionInfo, VersionState};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Extent, Failure, Incarnation, MapRoot,
     Source,
@@ -44,14 +44,26 @@ impl Session {
     /// # Errors
     /// What kept the bytes from becoming durable. The version before stays the newest.
     pub async fn commit(self: &Arc<Self>, mtime: TimeNs) -> Result<Option<VersionInfo>, Failure> {
+        self.commit_as(mtime, VersionState::Open).await
+    }
+
+    /// The same, and says in the same step how far the version got: with anything but `Open` this is the last commit.
+    pub(crate) async fn commit_as(
+        self: &Arc<Self>,
+        mtime: TimeNs,
+        state: VersionState,
+    ) -> Result<Option<VersionInfo>, Failure> {
         let mut turn = self.commit_turn.lock().await;
         let Some(snapshot) = self.snapshot()? else { return Ok(turn.clone()) };
         self.wait_sent().await?;
         let map = self.build_map(&snapshot)?;
         let root = self.store_map(&map).await?;
         self.settle().await.inspect_err(|failure| self.fail(failure))?;
-        let info = self.commit_map(&map, root, mtime).await?;
+        let info = self.commit_map(&map, root, mtime, state).await?;
         self.rebase(&snapshot, map);
+        if self.is_closing() {
+            self.announce_closing().await?;
+        }
         *turn = Some(info.clone());
         Ok(Some(info))
     }
@@ -233,7 +245,13 @@ impl Session {
         self.put(lacking.chunk, bytes, copies, lacking.at).await.map(drop)
     }
 
-    async fn commit_map(&self, map: &ChunkMap, root: MapRoot, mtime: TimeNs) -> Result<VersionInfo, Failure> {
+    async fn commit_map(
+        &self,
+        map: &ChunkMap,
+        root: MapRoot,
+        mtime: TimeNs,
+        state: VersionState,
+    ) -> Result<VersionInfo, Failure> {
         self.report().await?;
         let all = map.chunks().iter().chain(root.pieces()).map(|chunk| chunk.id);
         let mut kept = self.chunks.kept(all);
@@ -243,7 +261,8 @@ impl Session {
             self.ask(&ManagerRequest::Known { session: self.id, chunks }).await?;
         }
         let (size, stored_bytes) = (map.size(), self.stored_bytes());
-        let commit = ManagerRequest::Commit { session: self.id, root, size, mtime, stored_bytes, kept };
+        let session = self.id;
+        let commit = ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept, state };
         match self.ask_patiently(&commit).await? {
             ManagerReply::Version { info: Some(info), .. } => Ok(info),
             _ => Err(crate::unexpected("Commit")),
@@ -281,7 +300,7 @@ impl Session {
     }
 
     /// Asks the manager something about this session; if it has forgotten the session, introduces it again before.
-    async fn ask(&self, request: &ManagerRequest) -> Result<ManagerReply, Failure> {
+    pub(super) async fn ask(&self, request: &ManagerRequest) -> Result<ManagerReply, Failure> {
         match self.pool.manager.ask(request).await {
             Err(failure) if failure.code == ErrorCode::Stale => {
                 self.reattach().await?;
@@ -302,10 +321,15 @@ impl Session {
         loop {
             let chunks = self.chunks.take_unreported(REPORT_MAX);
             if chunks.is_empty() {
-                return Ok(());
+                break;
             }
             self.pool.manager.ask(&ManagerRequest::Staged { session, chunks }).await?;
         }
+        if self.is_closing() {
+            let size = self.size();
+            self.pool.manager.ask(&ManagerRequest::Closing { session, size }).await?;
+        }
+        Ok(())
     }
 
     /// What was committed becomes the base; cells that haven't changed since are done with.

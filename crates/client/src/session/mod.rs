@@ -52,6 +52,8 @@ pub struct Session {
     pool: Arc<Inner>,
     id: SessionId,
     opened: Attr,
+    /// The session of the version that this one builds on.
+    base: Option<SessionId>,
     policy: Policy,
     cutter: CutterSpec,
     compression: Compression,
@@ -65,6 +67,8 @@ pub struct Session {
     sending: AtomicUsize,
     idle: Notify,
     commit_turn: tokio::sync::Mutex<Option<VersionInfo>>,
+    /// The last change of which the application was told that it is closed, ahead of its commit.
+    closing: AtomicU64,
     stored_bytes: AtomicU64,
 }
 
@@ -130,7 +134,9 @@ impl Session {
             }),
             sending: AtomicUsize::new(0),
             idle: Notify::new(),
+            base: version.as_ref().map(|version| version.session),
             commit_turn: tokio::sync::Mutex::new(version),
+            closing: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
             pool: Arc::clone(pool),
             id,
@@ -139,6 +145,31 @@ impl Session {
             cutter,
             compression,
         })
+    }
+
+    pub(crate) fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// The session of the version that this one builds on; `None`: the file was never committed.
+    pub(crate) fn base(&self) -> Option<SessionId> {
+        self.base
+    }
+
+    /// Whether something was lost, so that nothing more can be saved by this session.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.state.lock().failure.is_some()
+    }
+
+    /// The version that the last commit made, or on which the session builds.
+    pub(crate) async fn version(&self) -> Option<VersionInfo> {
+        self.commit_turn.lock().await.clone()
+    }
+
+    /// Ends a session of which nothing will come: a file of so many bytes that its application takes for closed is lost.
+    pub(crate) async fn give_up(self: &Arc<Self>, size: u64) -> Result<(), Failure> {
+        self.ask(&ManagerRequest::Closing { session: self.id, size }).await?;
+        self.close(true).await
     }
 
     /// Size of the file as this session sees it, bytes.
@@ -365,14 +396,19 @@ impl Session {
         }
     }
 
-    /// What `close()` waits for, as the folder's policy says: the commit, or that every chunk is stored somewhere while
-    /// the commit goes on in the background.
+    /// What `close()` waits for, as the folder's policy says: the commit; or that every chunk is stored somewhere; or
+    /// nothing. If the commit is left to the background, the manager is told before, so that it knows of the loss should it
+    /// never come.
     pub async fn flush(self: &Arc<Self>, mtime: TimeNs) -> Result<(), Failure> {
-        if self.policy.close == CloseWaits::Durable {
+        if self.policy.close == CloseWaits::Durable || !self.is_dirty() {
             return self.commit(mtime).await.map(|_| ());
         }
         self.seal_all();
-        self.wait_sent().await?;
+        if self.policy.close == CloseWaits::Stored {
+            self.wait_sent().await?;
+        }
+        self.state.lock().failure.clone().map_or(Ok(()), Err)?;
+        self.announce_closing().await?;
         let session = Arc::clone(self);
         self.pool.background(async move {
             if let Err(failure) = session.commit(mtime).await {
@@ -381,6 +417,21 @@ impl Session {
             }
         });
         Ok(())
+    }
+
+    /// Tells the manager that the application takes the file for closed.
+    async fn announce_closing(&self) -> Result<(), Failure> {
+        let (generation, size) = {
+            let state = self.state.lock();
+            (state.generation, state.size)
+        };
+        self.closing.store(generation, Ordering::Release);
+        self.ask(&ManagerRequest::Closing { session: self.id, size }).await.map(drop)
+    }
+
+    /// Whether the application was told that something is closed which isn't committed yet.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire) > self.state.lock().committed
     }
 
     /// Ends the session; what was not committed is given up. Waits for a commit under way. `interrupted`: the writer was

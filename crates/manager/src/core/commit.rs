@@ -14,18 +14,21 @@ use super::{Answer, Core, Now, check_length, unavailable};
 
 impl Core {
     pub(super) fn commit(&mut self, request: ManagerRequest, now: Now) -> Answer {
-        let ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept } = request else {
+        let ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept, state } = request else {
             return Err(invalid("not a commit"));
         };
         check_length("kept chunks", kept.len())?;
+        if state == VersionState::Lost {
+            return Err(invalid("what is committed isn't lost"));
+        }
         let ino = self.sessions.get_mut(session, now.ms)?.ino;
         let referred = self.referred(session, &root, size, &kept)?;
         let policy = self.namespace.policy(ino)?;
         self.check_durable(session, &referred, policy.replicas_at_commit())?;
         let committed_at = now.wall;
-        let state = VersionState::Open;
         let version = Version { size, mtime, committed_at, state, stored_bytes, session, root: root.clone() };
         let info = self.namespace.commit(ino, version)?;
+        self.sessions.get_mut(session, now.ms)?.closing = None;
         self.commits += 1;
         let staged = &self.sessions.get(session)?.staged;
         staged.iter().for_each(|chunk| self.locations.vouch(chunk));

@@ -71,6 +71,7 @@ impl Version {
             committed_at: self.committed_at,
             state: self.state,
             stored_bytes: self.stored_bytes,
+            session: self.session,
         }
     }
 }
@@ -83,7 +84,8 @@ impl File {
 
     /// The version that readers see, with its number.
     pub fn newest(&self) -> Option<(u64, &Version)> {
-        self.versions.last_key_value().map(|(number, version)| (*number, version))
+        let kept = |(_, version): &(&u64, &Version)| version.state != VersionState::Lost;
+        self.versions.iter().rev().find(kept).map(|(number, version)| (*number, version))
     }
 }
 

@@ -225,7 +225,8 @@ impl Core {
             Q::Known { session, chunks } => self.known(session, &chunks, now),
             Q::Staged { session, chunks } => self.staged(session, &chunks, now),
             Q::Commit { .. } => self.commit(request, now),
-            Q::CloseSession { session, interrupted } => self.close_session(session, interrupted),
+            Q::CloseSession { session, interrupted } => self.close_session(session, interrupted, now),
+            Q::Closing { session, size } => self.closing(session, size, now),
             Q::KeepAlive(client) => Ok(ManagerReply::Sessions(self.sessions.hear(client, now.ms))),
             Q::Register { .. } => self.register(request, now),
             Q::Inventory { .. } => self.inventory(request, now),
@@ -387,16 +388,24 @@ impl Core {
         }
     }
 
-    fn close_session(&mut self, id: SessionId, interrupted: bool) -> Answer {
-        let state = if interrupted { VersionState::Interrupted } else { VersionState::Closed };
-        self.end_session(id, state);
+    fn closing(&mut self, id: SessionId, size: u64, now: Now) -> Answer {
+        self.sessions.get_mut(id, now.ms)?.closing = Some(size);
         Ok(ManagerReply::Done)
     }
 
-    fn end_session(&mut self, id: SessionId, state: VersionState) {
+    fn close_session(&mut self, id: SessionId, interrupted: bool, now: Now) -> Answer {
+        let state = if interrupted { VersionState::Interrupted } else { VersionState::Closed };
+        self.end_session(id, state, now);
+        Ok(ManagerReply::Done)
+    }
+
+    fn end_session(&mut self, id: SessionId, state: VersionState, now: Now) {
         self.namespace.finish(id, state);
         self.namespace.removals += 1; // What it stored and didn't commit is garbage.
         if let Some(session) = self.sessions.close(id) {
+            if let Some(size) = session.closing {
+                self.namespace.note_lost(session.ino, id, size, now.wall);
+            }
             self.namespace.release(session.ino);
         }
     }
@@ -407,7 +416,7 @@ impl Core {
     pub fn tick(&mut self, now: Now) {
         self.namespace.advance(now.wall);
         for id in self.sessions.expired(now.ms, self.setting.timing.client_lease_ms) {
-            self.end_session(id, VersionState::Interrupted);
+            self.end_session(id, VersionState::Interrupted, now);
         }
         self.update_states(now);
         if !self.settled && now.ms >= self.setting.timing.client_lease_ms {

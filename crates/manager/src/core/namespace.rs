@@ -32,6 +32,8 @@ pub struct Namespace {
     pub(super) open: HashMap<SessionId, (Ino, u64)>,
     pub(super) versions: u64,
     pub(super) logical_bytes: u64,
+    /// Versions that were closed early and never committed.
+    pub(super) lost: u64,
     /// Versions removed so far: after a change there may be garbage.
     pub(super) removals: u64,
     pub(super) changed: Changed,
@@ -69,6 +71,7 @@ impl Namespace {
             open: HashMap::new(),
             versions: 0,
             logical_bytes: 0,
+            lost: 0,
             removals: 0,
             changed: Changed::default(),
         }

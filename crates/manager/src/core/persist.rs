@@ -98,10 +98,10 @@ impl Namespace {
             self.open.insert(record.session, (ino, number));
         }
         let VersionRecord { size, mtime, committed_at, state, stored_bytes, session, root, .. } = record;
-        file.versions
-            .insert(number, Version { size, mtime, committed_at, state, stored_bytes, session, root });
+        let version = Version { size, mtime, committed_at, state, stored_bytes, session, root };
+        file.versions.insert(number, version.clone());
         file.next_version = file.next_version.max(number.saturating_add(1));
-        self.count_version(size);
+        self.count_version(&version);
         Ok(())
     }
 

@@ -88,16 +88,16 @@ impl Namespace {
     fn hand_on(&mut self, from: Ino, to: Ino) -> Result<(), Failure> {
         let last_name = self.inode(from)?.links == 1;
         let (Ok(old), Ok(_)) = (self.file(from), self.file(to)) else { return Ok(()) };
-        if !last_name || old.versions.is_empty() {
+        if !last_name || old.newest().is_none() {
             return Ok(());
         }
         let emptied = File { next_version: old.next_version, ..File::new() };
         let old = std::mem::replace(self.file_mut(from)?, emptied);
         let mut new = std::mem::replace(self.file_mut(to)?, File::new());
-        if new.versions.is_empty() {
-            let number = new.next_version;
-            self.count_version(0);
-            new.versions.insert(number, self.never_written());
+        if new.newest().is_none() {
+            let (number, empty) = (new.next_version, self.never_written());
+            self.count_version(&empty);
+            new.versions.insert(number, empty);
             new.next_version += 1;
         }
         let joined = self.join((from, old), (to, new));

@@ -26,6 +26,8 @@ pub struct Session {
     pub reserved: u64,
     /// Where its next stripe starts.
     pub turn: u64,
+    /// Its application was told that the file, of so many bytes, is closed; the commit has not come yet.
+    pub closing: Option<u64>,
 }
 
 impl Session {
@@ -104,7 +106,8 @@ impl Sessions {
         }
         let (staged, pinned, turn) = (HashSet::new(), HashSet::new(), self.opened);
         self.opened += 1;
-        self.sessions.insert(id, Session { client, ino, base, staged, pinned, reserved: 0, turn });
+        self.sessions
+            .insert(id, Session { client, ino, base, staged, pinned, reserved: 0, turn, closing: None });
         let client = self.clients.entry(client).or_default();
         client.heard_ms = now_ms;
         client.sessions.insert(id);

@@ -42,6 +42,7 @@ impl Core {
             sessions: count(self.sessions.len()),
             versions: self.namespace.versions,
             logical_bytes: self.namespace.logical_bytes,
+            versions_lost: self.namespace.lost,
             chunks_at_risk: count(self.locations.at_risk_count()),
             repairs_pending: count(self.locations.at_risk_count().max(self.copies.len())),
             repairs_done: self.copies.done,

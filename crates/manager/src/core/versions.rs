@@ -1,8 +1,8 @@
 //! Versions of files: added by commits, finished by the end of their session, dropped one by one or with the file.
 
 use stdchk_model::limits::LIST_ENTRIES_MAX;
-use stdchk_model::message::manager::{VersionInfo, VersionState};
-use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, SessionId};
+use stdchk_model::message::manager::{TimeNs, VersionInfo, VersionState};
+use stdchk_model::{ChunkMap, ErrorCode, Failure, Ino, MapRoot, SessionId};
 
 use super::inode::Version;
 use super::namespace::Namespace;
@@ -22,6 +22,11 @@ impl Namespace {
             return Ok(file.newest().map(|(number, version)| (version.info(number), version.root.clone())));
         };
         let version = file.versions.get(&number).ok_or_else(|| no_version(ino, number))?;
+        if version.state == VersionState::Lost {
+            let what =
+                format!("version {number} of file {ino} was closed early and never committed: it is lost");
+            return Err(Failure::new(ErrorCode::NotFound, what));
+        }
         Ok(Some((version.info(number), version.root.clone())))
     }
 
@@ -32,8 +37,9 @@ impl Namespace {
         {
             return Ok(newest.info(number));
         }
-        let (session, size, mtime) = (version.session, version.size, version.mtime);
+        let (session, state, mtime) = (version.session, version.state, version.mtime);
         self.drop_earlier_of(ino, session);
+        self.count_version(&version);
         let file = self.file_mut(ino)?;
         let number = file.next_version;
         file.next_version += 1;
@@ -43,10 +49,25 @@ impl Namespace {
         let inode = self.inode_mut(ino)?;
         inode.mtime = mtime;
         inode.ctime = clock;
-        self.count_version(size);
         self.changed.versions.insert((ino, number));
-        self.open.insert(session, (ino, number));
+        if state == VersionState::Open {
+            self.open.insert(session, (ino, number));
+        }
         Ok(info)
+    }
+
+    /// The writer of a file was told that it is closed, and no commit followed: that this is missing stays on record.
+    pub fn note_lost(&mut self, ino: Ino, session: SessionId, size: u64, now: TimeNs) {
+        let Ok(file) = self.file_mut(ino) else { return };
+        let number = file.next_version;
+        file.next_version += 1;
+        let (mtime, committed_at, state, stored_bytes) = (now, now, VersionState::Lost, 0);
+        let root = MapRoot::Inline { map: ChunkMap::default().encode() };
+        let version = Version { size, mtime, committed_at, state, stored_bytes, session, root };
+        file.versions.insert(number, version.clone());
+        self.count_version(&version);
+        self.changed.versions.insert((ino, number));
+        self.changed.inodes.insert(ino);
     }
 
     fn drop_earlier_of(&mut self, ino: Ino, session: SessionId) {
@@ -80,7 +101,9 @@ impl Namespace {
     pub(super) fn drop_version(&mut self, ino: Ino, number: u64) -> Result<(), Failure> {
         let file = self.file(ino)?;
         let Some(version) = file.versions.get(&number).cloned() else { return Err(no_version(ino, number)) };
-        if file.versions.len() == 1 {
+        let newest_alone =
+            file.versions.values().filter(|version| version.state != VersionState::Lost).count() == 1;
+        if newest_alone && version.state != VersionState::Lost {
             let message = format!("version {number} is the only one of file {ino}: remove the file instead");
             return Err(Failure::new(ErrorCode::Invalid, message));
         }
@@ -127,17 +150,25 @@ impl Namespace {
         }
     }
 
-    pub(super) fn count_version(&mut self, size: u64) {
+    pub(super) fn count_version(&mut self, version: &Version) {
+        if version.state == VersionState::Lost {
+            self.lost += 1;
+            return;
+        }
         self.versions += 1;
-        self.logical_bytes = self.logical_bytes.saturating_add(size);
+        self.logical_bytes = self.logical_bytes.saturating_add(version.size);
     }
 
     /// Accounts for a version that was taken out of its file.
     pub(super) fn forget_version(&mut self, ino: Ino, number: u64, version: &Version) {
+        self.changed.versions.insert((ino, number));
+        if version.state == VersionState::Lost {
+            self.lost = self.lost.saturating_sub(1);
+            return;
+        }
         self.versions = self.versions.saturating_sub(1);
         self.logical_bytes = self.logical_bytes.saturating_sub(version.size);
         self.removals += 1;
-        self.changed.versions.insert((ino, number));
         if self.open.get(&version.session) == Some(&(ino, number)) {
             self.open.remove(&version.session);
         }
@@ -147,7 +178,7 @@ impl Namespace {
 /// Whether a commit was answered before and the answer lost.
 fn is_repeated(newest: &Version, version: &Version) -> bool {
     newest.session == version.session
-        && newest.state == VersionState::Open
+        && newest.state == version.state
         && (newest.size, newest.mtime) == (version.size, version.mtime)
         && newest.root == version.root
 }

@@ -7,7 +7,7 @@ use stdchk_manager::store::{MemoryStore, Store};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command};
 use stdchk_model::message::manager::{
     Attr, Change, ChunkLocations, Existing, FileKind, ManagerReply, ManagerRequest, PoolStatus, StagedChunk,
-    StoredBlock, VersionInfo,
+    StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, MapRoot,
@@ -181,7 +181,8 @@ impl Pool {
 
     pub fn commit_root(&mut self, number: u8, root: MapRoot, size: u64) -> Result<u64, Failure> {
         let (session, mtime, kept) = (session(number), 5, Vec::new());
-        let request = ManagerRequest::Commit { session, root, size, mtime, stored_bytes: size, kept };
+        let (stored_bytes, state) = (size, VersionState::Open);
+        let request = ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept, state };
         match self.ask(request)? {
             ManagerReply::Version { info: Some(info), .. } => Ok(info.version),
             other => panic!("{other:?}"),

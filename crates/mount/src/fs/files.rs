@@ -66,6 +66,12 @@ impl FileSystem {
         writable: bool,
         mut prepared: Option<Content>,
     ) -> Result<u64, Failure> {
+        if let Err(lost) = self.report_lost(id.ino()) {
+            if let Some(content) = prepared {
+                content.end().await;
+            }
+            return Err(lost);
+        }
         for _ in 0..OVERTAKEN_MAX {
             let file = self.nodes.lock().open_or_new(id);
             let file =
@@ -134,12 +140,12 @@ impl FileSystem {
     }
 
     /// Changes attributes.
-    pub async fn set_attr(&self, id: NodeId, wanted: Wanted) -> Result<Attr, Failure> {
-        let open = self.nodes.lock().open_file(id).filter(|open| open.session().is_some());
+    pub async fn set_attr(self: &Arc<Self>, id: NodeId, wanted: Wanted) -> Result<Attr, Failure> {
+        let open = self.nodes.lock().open_file(id).filter(|open| open.writer().is_some());
         if let Some(size) = wanted.size {
             match &open {
-                Some(open) => open.truncate(size).await?,
-                None => self.truncate_closed(id, size, wanted.mtime).await?,
+                Some(open) if !open.wait_for_push().await? => open.truncate(size).await?,
+                _ => self.truncate_closed(id, size, wanted.mtime).await?,
             }
         }
         if let (Some(open), true, Some(mtime)) = (&open, wanted.is_report(), wanted.mtime) {
@@ -167,7 +173,12 @@ impl FileSystem {
         }
     }
 
-    async fn truncate_closed(&self, id: NodeId, size: u64, mtime: Option<TimeNs>) -> Result<(), Failure> {
+    async fn truncate_closed(
+        self: &Arc<Self>,
+        id: NodeId,
+        size: u64,
+        mtime: Option<TimeNs>,
+    ) -> Result<(), Failure> {
         let number = self.open_prepared(id, true, None).await?;
         let handle = self.handle(number)?;
         let truncated = handle.file.truncate(size).await;
@@ -175,8 +186,11 @@ impl FileSystem {
             handle.file.set_mtime(mtime, false);
         }
         let flushed = self.flush(&handle, false, false).await;
-        if let Some(handle) = self.leave(number) {
-            handle.release(self).await;
+        if let Some(handle) = self.leave(number)
+            && let Some(file) = handle.release(self).await
+        {
+            let fs = Arc::clone(self);
+            tokio::spawn(async move { file.push(&fs).await });
         }
         truncated.and(flushed)
     }

@@ -8,6 +8,7 @@ mod files;
 mod names;
 mod nodes;
 mod open_file;
+mod pushing;
 mod retry;
 
 use std::collections::HashMap;
@@ -15,15 +16,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use stdchk_client::Pool;
+use stdchk_client::{Pool, Spool, Writer};
 use stdchk_model::message::manager::{Attr, Space};
 use stdchk_model::{ErrorCode, Failure, Ino};
+use tokio::sync::watch;
 
 pub(crate) use directory::{Listed, Stream};
 pub(crate) use files::Wanted;
 pub(crate) use names::New;
 pub(crate) use nodes::NodeId;
-pub(crate) use open_file::Handle;
+pub(crate) use open_file::{Handle, OpenFile};
 
 use nodes::Nodes;
 use retry::Retries;
@@ -33,11 +35,16 @@ const OVERTAKEN_MAX: usize = 16;
 
 pub(crate) struct FileSystem {
     pool: Pool,
+    spool: Option<Arc<Spool>>,
     nodes: Mutex<Nodes>,
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
     streams: Mutex<HashMap<u64, Arc<Stream>>>,
     retries: Arc<Retries>,
     next_number: AtomicU64,
+    /// Files that were closed early and could not be committed, until a program is told.
+    lost: Mutex<HashMap<Ino, Failure>>,
+    /// True once the mount is about to end.
+    ending: watch::Sender<bool>,
 }
 
 /// An entry as it is shown to the kernel, which from then on holds the inode.
@@ -60,18 +67,26 @@ impl FileSystem {
     ///
     /// # Errors
     /// The root directory can't be read.
-    pub async fn new(pool: Pool) -> Result<Self, Failure> {
+    pub async fn new(pool: Pool, spool: Option<Arc<Spool>>) -> Result<Self, Failure> {
         let root = pool.attr(Ino::ROOT).await?;
         let mut nodes = Nodes::default();
         nodes.present(&root, 0);
         Ok(Self {
             pool,
+            spool,
             nodes: Mutex::new(nodes),
             handles: Mutex::default(),
             streams: Mutex::default(),
             retries: Arc::default(),
             next_number: AtomicU64::new(1),
+            lost: Mutex::default(),
+            ending: watch::Sender::new(false),
         })
+    }
+
+    /// Opens a file for writing by the protocol of its folder.
+    async fn writer(&self, ino: Ino) -> Result<Arc<Writer>, Failure> {
+        self.pool.writer(ino, self.spool.as_ref()).await
     }
 
     /// Shows an entry to the kernel. `None`: a change made here overtook the answer, ask again.
@@ -123,6 +138,30 @@ impl FileSystem {
             file.abandon(self).await;
         }
         self.pool.close().await;
+    }
+
+    /// What was closed early is lost: whoever touches the file next is told.
+    fn note_lost(&self, ino: Ino, failure: &Failure) {
+        tracing::error!(%ino, %failure, "a file that was closed early could not be stored: this version of it is lost");
+        let code = match failure.code {
+            ErrorCode::NoSpace => ErrorCode::NoSpace,
+            _ => ErrorCode::Unavailable,
+        };
+        let what = format!(
+            "what was written to file {ino} before is lost, after it was closed early: {}",
+            failure.message
+        );
+        self.lost.lock().insert(ino, Failure::new(code, what));
+    }
+
+    /// Fails, once, if what was written to the file last is lost.
+    fn report_lost(&self, ino: Ino) -> Result<(), Failure> {
+        self.lost.lock().remove(&ino).map_or(Ok(()), Err)
+    }
+
+    /// How many files are lost of which no program was told.
+    pub fn unreported_losses(&self) -> usize {
+        self.lost.lock().len()
     }
 
     fn number(&self) -> u64 {

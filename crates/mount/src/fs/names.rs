@@ -80,7 +80,7 @@ impl FileSystem {
             return Ok((attr, Content::Shared));
         }
         let content = match writable {
-            true => Content::Session(self.pool.write(attr.ino).await?),
+            true => Content::Writer(self.writer(attr.ino).await?),
             false => Content::Version(self.pool.read(attr.ino, None).await?),
         };
         // The name led here when it was looked up; if it has been changed since, the next open must notice.
@@ -199,6 +199,7 @@ impl FileSystem {
         }
         let (parent, new_parent) = (parent.ino(), new_parent.ino());
         let before = self.pool.lookup(parent, name).await?;
+        self.report_lost(before.ino)?;
         let other = match existing {
             Existing::Exchange => Some(self.pool.lookup(new_parent, new_name).await?),
             Existing::Replace | Existing::Refuse => None,

@@ -123,7 +123,7 @@ impl Nodes {
 
     /// Whether anyone has the inode open for writing here.
     pub fn is_written(&self, id: NodeId) -> bool {
-        self.open.get(&id).is_some_and(|open| open.session().is_some())
+        self.open.get(&id).is_some_and(|open| open.writer().is_some())
     }
 
     /// The inode number that entries of this file carry now.
@@ -156,6 +156,11 @@ impl Nodes {
     pub fn open_or_new(&mut self, id: NodeId) -> Option<Arc<OpenFile>> {
         let seen = self.nodes.get(&id)?.seen;
         Some(Arc::clone(self.open.entry(id).or_insert_with(|| Arc::new(OpenFile::new(id, seen)))))
+    }
+
+    /// A file that an earlier mount left in the spool is open until it is pushed.
+    pub fn adopt(&mut self, file: Arc<OpenFile>) {
+        self.open.insert(file.id(), file);
     }
 
     /// The last handle of an inode is closed.

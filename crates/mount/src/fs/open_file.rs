@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use stdchk_client::{Pool, Reader, Session};
+use stdchk_client::{Pool, Reader, Session, Writer};
 use stdchk_model::message::manager::{Attr, Change, TimeNs, VersionInfo};
-use stdchk_model::policy::CloseWaits;
 use stdchk_model::{ErrorCode, Failure, Ino};
 use tokio::sync::{MutexGuard, Notify};
 
@@ -27,37 +26,41 @@ const ZERO_BYTES: usize = 1 << 20;
 
 pub(crate) struct OpenFile {
     id: NodeId,
-    turn: tokio::sync::Mutex<Turn>,
-    session: RwLock<Option<Arc<Session>>>,
+    pub(super) turn: tokio::sync::Mutex<Turn>,
+    writer: RwLock<Option<Arc<Writer>>>,
     /// What is read once a session has ended that some handles have outlived.
     latest: RwLock<Option<Arc<Reader>>>,
-    mtime: Mutex<Mtime>,
+    pub(super) mtime: Mutex<Mtime>,
     /// Counts writes, so that a handle knows whether anything came after its last close.
     writes: AtomicU64,
     /// Handles that wrote and whose last descriptor is gone, on their way to [`Handle::release`].
     leaving: AtomicUsize,
-    left: Notify,
+    pub(super) left: Notify,
     /// A rename gave the version of the first number the second.
     renumbered: Mutex<Option<(u64, u64)>>,
 }
 
-struct Turn {
-    handles: usize,
+pub(super) struct Turn {
+    pub(super) handles: usize,
     writers: usize,
-    torn: bool,
+    pub(super) torn: bool,
     /// The last handle was closed: this is no longer the inode's open file.
     ended: bool,
     /// The content that the kernel's cache is of.
     seen: Seen,
+    /// Nobody writes any more, and what was written is being pushed from the spool.
+    pub(super) pushing: bool,
+    /// Why the last attempt to push failed.
+    pub(super) push_failure: Option<Failure>,
     /// Keeps the chunks of a file that was removed while it is still being read.
     pin: Option<Arc<Session>>,
 }
 
 /// The kernel owns the modification time of files that it caches writes of, and says it before every flush.
 #[derive(Clone, Copy)]
-struct Mtime {
-    at: TimeNs,
-    saved: bool,
+pub(super) struct Mtime {
+    pub(super) at: TimeNs,
+    pub(super) saved: bool,
 }
 
 /// One open file description.
@@ -80,9 +83,11 @@ impl OpenFile {
                 torn: false,
                 ended: false,
                 seen,
+                pushing: false,
+                push_failure: None,
                 pin: None,
             }),
-            session: RwLock::default(),
+            writer: RwLock::default(),
             latest: RwLock::default(),
             mtime: Mutex::new(Mtime { at: seen.mtime, saved: true }),
             writes: AtomicU64::new(0),
@@ -96,13 +101,18 @@ impl OpenFile {
         self.id
     }
 
-    fn ino(&self) -> Ino {
+    pub(super) fn ino(&self) -> Ino {
         self.id.ino()
     }
 
-    /// The session, while anyone may write.
-    pub fn session(&self) -> Option<Arc<Session>> {
-        self.session.read().clone()
+    /// The writer, while anyone may write, and until what was written is pushed.
+    pub fn writer(&self) -> Option<Arc<Writer>> {
+        self.writer.read().clone()
+    }
+
+    /// A writer that an earlier mount left.
+    pub(super) fn adopt(&self, writer: Arc<Writer>) {
+        *self.writer.write() = Some(writer);
     }
 
     /// Opens one more handle; `None` if the last one was just closed: look for the file again. The kernel may keep the
@@ -118,11 +128,11 @@ impl OpenFile {
         writable: bool,
         prepared: &mut Option<Content>,
     ) -> Result<Option<Handle>, Failure> {
-        let mut turn = self.turn_of_those_who_stay().await;
+        let mut turn = self.turn_of_those_who_stay(writable).await?;
         if turn.ended {
             return Ok(None);
         }
-        let opened = match (self.session(), writable) {
+        let opened = match (self.writer(), writable) {
             (Some(_), _) => self.share_session(fs, prepared.take()).await.map(|()| None),
             (None, true) => self.open_session(fs, &mut turn, prepared.take()).await.map(|()| None),
             (None, false) => self.open_reader(fs, &mut turn, prepared.take()).await.map(Some),
@@ -142,16 +152,20 @@ impl OpenFile {
     }
 
     /// The turn, after those writers who are gone have left their session behind if they are all that there were: who
-    /// opens the file now doesn't share it.
-    async fn turn_of_those_who_stay(&self) -> MutexGuard<'_, Turn> {
+    /// opens the file now doesn't share it. Who opens it to write waits until what they left is pushed.
+    async fn turn_of_those_who_stay(&self, writable: bool) -> Result<MutexGuard<'_, Turn>, Failure> {
         loop {
             let left = self.left.notified();
             tokio::pin!(left);
             left.as_mut().enable();
             let turn = self.turn.lock().await;
             let gone = turn.writers > 0 && self.leaving.load(Ordering::Acquire) == turn.writers;
-            if !gone || self.session().is_none() {
-                return turn;
+            let waits = gone || turn.pushing && writable;
+            if !waits || self.writer().is_none() {
+                return Ok(turn);
+            }
+            if let Some(failure) = turn.push_failure.clone().filter(|_| turn.pushing) {
+                return Err(failure);
             }
             drop(turn);
             left.await;
@@ -173,15 +187,15 @@ impl OpenFile {
         turn: &mut Turn,
         prepared: Option<Content>,
     ) -> Result<(), Failure> {
-        let (session, fresh) = match prepared {
-            Some(Content::Session(session)) => (session, false),
-            _ => (fs.pool.write(self.ino()).await?, true),
+        let (writer, fresh) = match prepared {
+            Some(Content::Writer(writer)) => (writer, false),
+            _ => (fs.writer(self.ino()).await?, true),
         };
-        if let Err(stale) = self.check(fs, turn, session.opened(), fresh) {
-            session.close(false).await?;
+        if let Err(stale) = self.check(fs, turn, writer.opened(), fresh) {
+            writer.close(false).await?;
             return Err(stale);
         }
-        *self.session.write() = Some(session);
+        *self.writer.write() = Some(writer);
         Ok(())
     }
 
@@ -225,7 +239,7 @@ impl OpenFile {
 
     /// Whether the file is empty because its writers emptied it, which no version shows yet.
     pub fn is_emptied(&self) -> bool {
-        self.session().is_some_and(|session| session.size() == 0 && session.is_dirty())
+        self.writer().is_some_and(|session| session.size() == 0 && session.is_dirty())
     }
 
     /// A rename changed the number of a version.
@@ -241,8 +255,8 @@ impl OpenFile {
     }
 
     /// The session of a file that is open for writing.
-    pub fn written(&self) -> Result<Arc<Session>, Failure> {
-        self.session()
+    pub fn written(&self) -> Result<Arc<Writer>, Failure> {
+        self.writer()
             .ok_or_else(|| Failure::new(ErrorCode::Stale, "the file isn't open for writing any more"))
     }
 
@@ -277,25 +291,33 @@ impl OpenFile {
 
     /// What `stat` says of the file while it is being written.
     pub fn overlay(&self, attr: &mut Attr) {
-        if let Some(session) = self.session() {
+        if let Some(session) = self.writer() {
             attr.size = session.size();
             attr.mtime = self.mtime.lock().at;
         }
     }
 
-    /// `fsync`: everything written so far is durable and a version when this returns.
+    /// `fsync`: everything written so far is durable when this returns, and a version but for complete local writes.
     pub async fn sync(&self, pool: &Pool) -> Result<(), Failure> {
         let _turn = self.turn.lock().await;
-        let Some(session) = self.session() else { return Ok(()) };
-        self.commit(pool, &session).await.map(|_| ())
+        let Some(writer) = self.writer() else { return Ok(()) };
+        let mtime = *self.mtime.lock();
+        let dirty = writer.is_dirty();
+        writer.sync(mtime.at).await?;
+        self.save_mtime(pool, mtime, dirty).await
     }
 
     /// Before a rename: what is under the old name is committed, so that the new name never shows less.
     pub async fn settle(&self, pool: &Pool) -> Result<(), Failure> {
-        self.sync(pool).await
+        if self.wait_for_push().await? {
+            return Ok(());
+        }
+        let _turn = self.turn.lock().await;
+        let Some(writer) = self.writer() else { return Ok(()) };
+        self.commit(pool, &writer).await.map(|_| ())
     }
 
-    async fn commit(&self, pool: &Pool, session: &Arc<Session>) -> Result<Option<VersionInfo>, Failure> {
+    async fn commit(&self, pool: &Pool, session: &Arc<Writer>) -> Result<Option<VersionInfo>, Failure> {
         let mtime = *self.mtime.lock();
         let dirty = session.is_dirty();
         let version = session.commit(mtime.at).await?;
@@ -304,13 +326,10 @@ impl OpenFile {
     }
 
     /// What `close()` waits for.
-    async fn save(&self, pool: &Pool, session: &Arc<Session>) -> Result<(), Failure> {
+    async fn save(&self, pool: &Pool, session: &Arc<Writer>, killed: bool) -> Result<(), Failure> {
         let mtime = *self.mtime.lock();
         let dirty = session.is_dirty();
-        match session.policy().close {
-            CloseWaits::Durable => session.commit(mtime.at).await.map(|_| ())?,
-            CloseWaits::Stored => session.flush(mtime.at).await?,
-        }
+        session.flush(mtime.at, killed).await?;
         self.save_mtime(pool, mtime, dirty).await
     }
 
@@ -327,7 +346,7 @@ impl OpenFile {
     /// The name was removed: whoever still reads keeps its chunks.
     pub async fn pin(&self, pool: &Pool) -> Result<(), Failure> {
         let mut turn = self.turn.lock().await;
-        if turn.handles > 0 && turn.pin.is_none() && self.session().is_none() {
+        if turn.handles > 0 && turn.pin.is_none() && self.writer().is_none() {
             turn.pin = Some(pool.write(self.ino()).await?);
         }
         Ok(())
@@ -335,23 +354,38 @@ impl OpenFile {
 
     /// Ends a session that no handle writes to any more. Errors can't reach any program here: they are logged.
     async fn end_session(&self, fs: &FileSystem, turn: &mut Turn) {
-        let Some(session) = self.session() else { return };
+        let Some(session) = self.writer() else { return };
         // Pages that were written through a mapping after the last close, or a flush that failed and may be repeated.
         let committed = self.commit(&fs.pool, &session).await;
-        turn.seen = self.seen_after(&committed, &session);
+        self.leave_session(fs, turn, &session, committed).await;
+    }
+
+    /// Nothing more comes of a session; `committed`: what came of it last.
+    pub(super) async fn leave_session(
+        &self,
+        fs: &FileSystem,
+        turn: &mut Turn,
+        session: &Arc<Writer>,
+        committed: Result<Option<VersionInfo>, Failure>,
+    ) {
+        turn.seen = self.seen_after(&committed, session);
         fs.nodes.lock().saw(self.id, |seen| *seen = turn.seen);
-        if let Err(failure) = &committed {
-            tracing::error!(ino = %self.ino(), %failure, "what was written last to a closed file is lost");
+        match &committed {
+            Err(failure) if session.is_closing() => fs.note_lost(self.ino(), failure),
+            Err(failure) => {
+                tracing::error!(ino = %self.ino(), %failure, "what was written last to a closed file is lost");
+            }
+            Ok(_) => {}
         }
         if turn.handles > 0 && !self.hand_over(&fs.pool, turn.seen.version).await {
             return;
         }
-        *self.session.write() = None;
-        end(&session, turn.torn || committed.is_err()).await;
+        *self.writer.write() = None;
+        end_writer(session, turn.torn || committed.is_err()).await;
         turn.torn = false;
     }
 
-    fn seen_after(&self, committed: &Result<Option<VersionInfo>, Failure>, session: &Session) -> Seen {
+    fn seen_after(&self, committed: &Result<Option<VersionInfo>, Failure>, session: &Writer) -> Seen {
         let version = match committed {
             Ok(version) => version.as_ref().map_or(0, |version| version.version),
             Err(_) => NO_VERSION,
@@ -374,15 +408,19 @@ impl OpenFile {
     }
 
     /// The mount goes away with the file open: what was written is kept, as the work of a writer that never finished.
+    /// What waits in the spool stays there for the next mount.
     pub async fn abandon(&self, fs: &FileSystem) {
         let mut turn = self.turn.lock().await;
         turn.torn |= turn.writers > 0;
         (turn.handles, turn.writers) = (0, 0);
+        if self.is_left_in_spool(&turn) {
+            return;
+        }
         self.end_session(fs, &mut turn).await;
         self.end(fs, &mut turn).await;
     }
 
-    async fn end(&self, fs: &FileSystem, turn: &mut Turn) {
+    pub(super) async fn end(&self, fs: &FileSystem, turn: &mut Turn) {
         self.end_if_unused(fs, turn);
         if let Some(pin) = turn.pin.take() {
             end(&pin, false).await;
@@ -397,10 +435,17 @@ async fn end(session: &Arc<Session>, interrupted: bool) {
     }
 }
 
+/// The same for a writer.
+async fn end_writer(writer: &Writer, interrupted: bool) {
+    if let Err(failure) = writer.close(interrupted).await {
+        tracing::warn!(ino = %writer.ino(), %failure, "a session did not end well");
+    }
+}
+
 impl Handle {
     /// Up to `length` bytes at `offset`; short at the end of the file.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
-        if let Some(session) = self.file.session() {
+        if let Some(session) = self.file.writer() {
             return session.read_at(offset, length).await;
         }
         let latest = self.file.latest.read().clone();
@@ -426,10 +471,10 @@ impl Handle {
         if killed && self.closed_at.load(Ordering::Acquire) != writes {
             self.torn.store(true, Ordering::Release);
         }
-        if let Some(session) = self.file.session()
+        if let Some(session) = self.file.writer()
             && !(goes_on && self.file.is_emptied())
         {
-            self.file.save(pool, &session).await?;
+            self.file.save(pool, &session, killed).await?;
         }
         if !killed {
             self.closed_at.store(writes, Ordering::Release);
@@ -443,8 +488,9 @@ impl Handle {
         self.file.leaving.fetch_add(usize::from(self.writable), Ordering::AcqRel);
     }
 
-    /// Takes the handle from the file; the last one that could write ends the session.
-    pub async fn release(&self, fs: &FileSystem) {
+    /// Takes the handle from the file; the last one that could write ends the session. Returns the file if it is to be
+    /// pushed from the spool now.
+    pub async fn release(&self, fs: &FileSystem) -> Option<Arc<OpenFile>> {
         let mut turn = self.file.turn.lock().await;
         self.file.leaving.fetch_sub(usize::from(self.writable), Ordering::AcqRel);
         turn.handles = turn.handles.saturating_sub(1);
@@ -452,13 +498,15 @@ impl Handle {
             turn.writers = turn.writers.saturating_sub(1);
             turn.torn |= self.torn.load(Ordering::Acquire);
         }
-        if turn.writers == 0 {
+        let pushes = turn.writers == 0 && self.file.begin_push(&mut turn);
+        if turn.writers == 0 && !turn.pushing {
             self.file.end_session(fs, &mut turn).await;
         }
-        if turn.handles == 0 {
+        if turn.handles == 0 && !turn.pushing {
             self.file.end(fs, &mut turn).await;
         }
         drop(turn);
         self.file.left.notify_waiters();
+        pushes.then(|| Arc::clone(&self.file))
     }
 }

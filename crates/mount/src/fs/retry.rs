@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stdchk_client::{Reader, Session};
+use stdchk_client::{Reader, Writer};
 use stdchk_model::message::manager::Attr;
 
 use super::nodes::NodeId;
@@ -27,8 +27,8 @@ const UNKNOWN: u32 = 0;
 /// What an open gives to read or write.
 pub(crate) enum Content {
     Version(Arc<Reader>),
-    Session(Arc<Session>),
-    /// The session that is open already.
+    Writer(Arc<Writer>),
+    /// The writer that is open already.
     Shared,
 }
 
@@ -37,17 +37,17 @@ impl Content {
     pub fn opened(&self) -> Option<&Attr> {
         match self {
             Self::Version(reader) => Some(reader.opened()),
-            Self::Session(session) => Some(session.opened()),
+            Self::Writer(writer) => Some(writer.opened()),
             Self::Shared => None,
         }
     }
 
     /// Gives it up.
     pub async fn end(self) {
-        if let Self::Session(session) = self
-            && let Err(failure) = session.close(false).await
+        if let Self::Writer(writer) = self
+            && let Err(failure) = writer.close(false).await
         {
-            tracing::warn!(ino = %session.ino(), %failure, "a session that was not used did not end well");
+            tracing::warn!(ino = %writer.ino(), %failure, "a session that was not used did not end well");
         }
     }
 }

@@ -87,10 +87,14 @@ impl Adapter {
     pub(super) fn release_file(&self, fh: FileHandle, reply: ReplyEmpty) {
         let handle = self.fs.leave(fh.0);
         self.task(|fs| async move {
-            if let Some(handle) = handle {
-                handle.release(&fs).await;
-            }
+            let left = match handle {
+                Some(handle) => handle.release(&fs).await,
+                None => None,
+            };
             reply.ok();
+            if let Some(file) = left {
+                file.push(&fs).await;
+            }
         });
     }
 

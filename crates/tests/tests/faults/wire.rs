@@ -11,7 +11,9 @@ use std::time::Duration;
 use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
 use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorRequest, Form};
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role};
-use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerRequest, StagedChunk, StoredBlock};
+use stdchk_model::message::manager::{
+    Change, Existing, FileKind, ManagerRequest, StagedChunk, StoredBlock, VersionState,
+};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
     SessionId, cbor,
@@ -248,7 +250,16 @@ fn manager_requests() -> Vec<Vec<u8>> {
         Q::Reserve { session, bytes: 1 << 20, avoid: vec![BenefactorId(0)] },
         Q::Known { session, chunks: vec![some_chunk(1).id] },
         Q::Staged { session, chunks: vec![StagedChunk { chunk: some_chunk(1), at: vec![BenefactorId(0)] }] },
-        Q::Commit { session, root, size: 1000, mtime: 1, stored_bytes: 1000, kept: vec![some_chunk(1).id] },
+        Q::Commit {
+            session,
+            root,
+            size: 1000,
+            mtime: 1,
+            stored_bytes: 1000,
+            kept: vec![some_chunk(1).id],
+            state: VersionState::Open,
+        },
+        Q::Closing { session, size: 1000 },
         Q::CloseSession { session, interrupted: true },
         Q::KeepAlive(client),
         Q::GetPolicy(ino),

@@ -119,4 +119,8 @@ pub struct PoolStatus {
     /// Changes and commits made durable since the manager started.
     #[n(15)]
     pub commits: u64,
+    /// Versions that were closed early and never committed.
+    #[n(16)]
+    #[cbor(default)]
+    pub versions_lost: u64,
 }

@@ -2,7 +2,7 @@
 
 use minicbor::{Decode, Encode};
 
-use super::{Change, StagedChunk, StoredBlock, TimeNs};
+use super::{Change, StagedChunk, StoredBlock, TimeNs, VersionState};
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, BlockId, ChunkId, ClientId, Incarnation, Ino, OpId, SessionId};
 use crate::message::benefactor::BenefactorLoad;
@@ -165,6 +165,10 @@ pub enum ManagerRequest {
         /// nor pinned in this session: chunks kept from the base version.
         #[n(5)]
         kept: Vec<ChunkId>,
+        /// `Open`: the session goes on. `Closed` or `Interrupted`: this was its last commit.
+        #[n(6)]
+        #[cbor(default)]
+        state: VersionState,
     },
     /// Ends a session. Its last commit counts as finished; without a commit nothing happened. Answered by `Done`.
     #[n(35)]
@@ -179,6 +183,18 @@ pub enum ManagerRequest {
     /// A sign of life; keeps the client's sessions. Answered by `Sessions` with those that the manager knows.
     #[n(36)]
     KeepAlive(#[n(0)] ClientId),
+
+    /// The application is about to be told that the file is closed, ahead of the commit. Should the session end without one,
+    /// the file gets a version `Lost`. Answered by `Done`.
+    #[n(37)]
+    Closing {
+        /// The session.
+        #[n(0)]
+        session: SessionId,
+        /// Size of the file, bytes.
+        #[n(1)]
+        size: u64,
+    },
 
     // --- folders
     /// The policy that holds for a file or directory. Answered by `Policy`.

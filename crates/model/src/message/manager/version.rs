@@ -4,14 +4,15 @@ use minicbor::{Decode, Encode};
 use serde::Serialize;
 
 use super::{TimeNs, ino};
-use crate::id::Ino;
+use crate::id::{Ino, SessionId};
 
 /// How far a version got.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
 #[cbor(index_only)]
 #[serde(rename_all = "lowercase")]
 pub enum VersionState {
     /// Committed, while its writer still has the file open (after `fsync`, or a duplicate descriptor was closed).
+    #[default]
     #[n(0)]
     Open,
     /// Its writer closed the file.
@@ -20,6 +21,10 @@ pub enum VersionState {
     /// Its writer was killed, or its mount went away with the file open: the content may be torn.
     #[n(2)]
     Interrupted,
+    /// Its writer was told that the file is closed, and it was never committed. There is nothing to read: it only says that
+    /// something is missing.
+    #[n(3)]
+    Lost,
 }
 
 /// What is known of a version.
@@ -43,6 +48,11 @@ pub struct VersionInfo {
     /// Bytes that were new to the pool, replicas not counted.
     #[n(5)]
     pub stored_bytes: u64,
+    /// The session that committed it.
+    #[n(6)]
+    #[cbor(default)]
+    #[serde(skip)]
+    pub session: SessionId,
 }
 
 /// A member of a checkpoint set: one file of one timestep.

@@ -1,0 +1,174 @@
+//! One file of the spool: what was written to a file of the pool, at its own offsets, above what lies below.
+//!
+//! The image is sparse: it holds the ranges that were written and nothing else. It says how much of what lies below still
+//! counts, which truncation lowers, and how large the file is with it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::Budget;
+use super::ranges::Ranges;
+
+/// What an image says of the file besides its bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) ranges: Ranges,
+    /// Bytes of what lies below that still count.
+    pub(super) limit: u64,
+    /// Size of the file with this image.
+    pub(super) size: u64,
+}
+
+/// An image.
+#[derive(Debug)]
+pub(crate) struct Image {
+    file: File,
+    /// Where it is, if it is to outlive the process; removed when done with.
+    path: Option<PathBuf>,
+    shape: Mutex<Shape>,
+    budget: Arc<Budget>,
+}
+
+impl Image {
+    /// An empty image above something of `size` bytes; `named`: it stays if the process dies.
+    pub(super) fn create(path: &Path, size: u64, named: bool, budget: &Arc<Budget>) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+        if !named {
+            std::fs::remove_file(path)?;
+        }
+        let shape = Shape { ranges: Ranges::default(), limit: size, size };
+        Ok(Self::of(file, named.then(|| path.to_owned()), shape, budget))
+    }
+
+    /// An image that an earlier process left.
+    pub(super) fn open(path: PathBuf, shape: Shape, budget: &Arc<Budget>) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        budget.force(shape.ranges.bytes());
+        Ok(Self::of(file, Some(path), shape, budget))
+    }
+
+    fn of(file: File, path: Option<PathBuf>, shape: Shape, budget: &Arc<Budget>) -> Self {
+        Self { file, path, shape: Mutex::new(shape), budget: Arc::clone(budget) }
+    }
+
+    /// Writes `data` at `offset`.
+    ///
+    /// # Errors
+    /// `StorageFull` if the spool may not take more, or its disk has no more: then nothing new counts as written.
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let range = offset..offset + data.len() as u64;
+        let more = self.shape.lock().ranges.missing(&range);
+        if !self.budget.take(more) {
+            return Err(io::Error::new(ErrorKind::StorageFull, "the spool holds as much as it may"));
+        }
+        let written = self.file.write_all_at(data, offset);
+        let mut shape = self.shape.lock();
+        if written.is_ok() {
+            // Another write may have covered a part of it meanwhile.
+            let more_now = shape.ranges.missing(&range);
+            self.budget.give(more.saturating_sub(more_now));
+            self.budget.force(more_now.saturating_sub(more));
+            shape.ranges.add(range.clone());
+            shape.size = shape.size.max(range.end);
+        } else {
+            self.budget.give(more);
+        }
+        written
+    }
+
+    /// Sets the size of the file.
+    pub(crate) fn truncate(&self, size: u64) -> io::Result<()> {
+        let mut shape = self.shape.lock();
+        if size < shape.size {
+            // What comes back when the file grows again is zeros.
+            if self.file.metadata()?.len() > size {
+                self.file.set_len(size)?;
+            }
+            let before = shape.ranges.bytes();
+            shape.ranges.cut(size);
+            self.budget.give(before - shape.ranges.bytes());
+            shape.limit = shape.limit.min(size);
+        }
+        shape.size = size;
+        Ok(())
+    }
+
+    /// The parts of `range` that this image holds.
+    pub(crate) fn held(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        self.shape.lock().ranges.within(range).collect()
+    }
+
+    /// Fills `place` with the bytes at `offset`, which the image holds. Bytes that a crash cut off are zeros.
+    pub(crate) fn read(&self, offset: u64, place: &mut [u8]) -> io::Result<()> {
+        let mut at = 0;
+        while let Some(rest) = place.get_mut(at..).filter(|rest| !rest.is_empty()) {
+            match self.file.read_at(rest, offset + at as u64) {
+                Ok(0) => {
+                    rest.fill(0);
+                    return Ok(());
+                }
+                Ok(length) => at += length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what was written durable on the local disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        self.shape.lock().clone()
+    }
+
+    /// Size of the file with this image, bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.shape.lock().size
+    }
+
+    /// Bytes of what lies below that still count.
+    pub(crate) fn limit(&self) -> u64 {
+        self.shape.lock().limit
+    }
+
+    /// All ranges that it holds.
+    pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
+        self.shape.lock().ranges.iter().collect()
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.shape.lock().ranges.bytes()
+    }
+
+    /// Whether nothing below shows through.
+    pub(crate) fn hides_all_below(&self) -> bool {
+        let shape = self.shape.lock();
+        let below = 0..shape.limit.min(shape.size);
+        shape.ranges.missing(&below) == 0
+    }
+
+    /// Removes its file. Whoever still reads it can go on.
+    pub(crate) fn remove(&self) {
+        if let Some(path) = &self.path
+            && let Err(error) = std::fs::remove_file(path)
+        {
+            tracing::warn!(path = %path.display(), %error, "a file of the spool that is done with stays");
+        }
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        self.budget.give(self.shape.get_mut().ranges.bytes());
+    }
+}

@@ -1,0 +1,190 @@
+//! The spool: files on the local disk that hold what was written and is not at the pool yet (paper, section IV.B).
+//!
+//! One directory for one mount. A complete local write keeps one image of each file until its version is committed,
+//! beside a record from which another process can push it; an incremental write goes through images that vanish with the
+//! process. The spool takes no more than it may, all images together.
+
+mod image;
+mod ranges;
+mod record;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use stdchk_model::message::handshake::Role;
+use stdchk_model::{ErrorCode, Failure, SessionId};
+use stdchk_net::DataDir;
+
+pub(crate) use image::Image;
+pub(crate) use record::{Record, Told};
+
+use crate::pool::Pool;
+
+/// Extensions of the spool's files.
+const IMAGE: &str = "image";
+const RECORD: &str = "record";
+/// Smallest spool, bytes: below it a file of some size never fits.
+pub const SPOOL_BYTES_MIN: u64 = 16 << 20;
+/// Changes with each boot of the machine.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
+/// What the spool may take, and takes.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    bytes_max: u64,
+    taken: AtomicU64,
+}
+
+impl Budget {
+    fn take(&self, bytes: u64) -> bool {
+        let more =
+            |taken: u64| taken.checked_add(bytes).filter(|taken| bytes == 0 || *taken <= self.bytes_max);
+        self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Takes what is there already, whatever the limit.
+    fn force(&self, bytes: u64) {
+        self.taken.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    fn give(&self, bytes: u64) {
+        let less = |taken: u64| Some(taken.saturating_sub(bytes));
+        let _ = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    }
+}
+
+/// A spool, held by this process.
+#[derive(Debug)]
+pub struct Spool {
+    directory: DataDir,
+    budget: Arc<Budget>,
+    boot: String,
+    numbered: AtomicU64,
+}
+
+/// A file that an earlier process left in the spool.
+pub(crate) struct Left {
+    /// Under which the spool knows it.
+    pub(crate) id: SessionId,
+    pub(crate) record: Record,
+    /// `None`: the machine went down before it was synced, or its image is gone; it is lost.
+    pub(crate) image: Option<Arc<Image>>,
+}
+
+impl Spool {
+    /// Takes the directory for this process, makes it if it isn't there; it holds at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// It can't be used, belongs to another pool, or is too small.
+    pub async fn open(path: &Path, bytes_max: u64, pool: &Pool) -> Result<Arc<Self>, Failure> {
+        let boot = fs::read_to_string(BOOT).map_err(|error| failed("reading", Path::new(BOOT), &error))?;
+        Self::open_in_boot(path, bytes_max, pool, boot.trim().to_owned()).await
+    }
+
+    /// The same in a given boot of the machine.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn open_in_boot(
+        path: &Path,
+        bytes_max: u64,
+        pool: &Pool,
+        boot: String,
+    ) -> Result<Arc<Self>, Failure> {
+        if bytes_max < SPOOL_BYTES_MIN {
+            let least = stdchk_model::size::exact(SPOOL_BYTES_MIN);
+            return Err(Failure::new(ErrorCode::Invalid, format!("a spool has at least {least}")));
+        }
+        let unusable = |error: stdchk_net::DataDirError| Failure::new(ErrorCode::Invalid, error.to_string());
+        let mut directory = DataDir::open(path, Role::Client).map_err(unusable)?;
+        if let Some(id) = pool.id().await {
+            directory.claim(id, None).map_err(unusable)?;
+        }
+        let budget = Arc::new(Budget { bytes_max, taken: AtomicU64::new(0) });
+        Ok(Arc::new(Self { directory, budget, boot, numbered: AtomicU64::new(0) }))
+    }
+
+    fn path(&self, id: SessionId, extension: &str) -> PathBuf {
+        self.directory.path().join(format!("{id}.{extension}"))
+    }
+
+    /// An image that outlives the process, known by `id`.
+    pub(crate) fn lasting(&self, id: SessionId, size: u64) -> io::Result<Image> {
+        Image::create(&self.path(id, IMAGE), size, true, &self.budget)
+    }
+
+    /// An image that vanishes with the process.
+    pub(crate) fn passing(&self, size: u64) -> io::Result<Image> {
+        let number = self.numbered.fetch_add(1, Ordering::Relaxed);
+        let path = self.directory.path().join(format!("{number}.{IMAGE}"));
+        Image::create(&path, size, false, &self.budget)
+    }
+
+    /// Notes what is in an image and what the application was told of it.
+    pub(crate) fn note(&self, id: SessionId, told: &Told, image: &Image) -> io::Result<()> {
+        Record::new(told, &image.shape(), &self.boot).write(&self.path(id, RECORD))
+    }
+
+    /// A file is pushed, or given up: its record goes, then its image.
+    pub(crate) fn done(&self, id: SessionId, image: Option<&Image>) {
+        match fs::remove_file(self.path(id, RECORD)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%id, %error, "a record of the spool that is done with stays");
+            }
+            _ => {}
+        }
+        if let Some(image) = image {
+            image.remove();
+        }
+    }
+
+    /// What an earlier process left. What no application was promised is removed.
+    pub(crate) fn left(&self) -> Result<Vec<Left>, Failure> {
+        let directory = self.directory.path();
+        let list = || -> io::Result<Vec<PathBuf>> {
+            fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path())).collect()
+        };
+        let paths = list().map_err(|error| failed("listing", directory, &error))?;
+        let (records, others): (Vec<_>, Vec<_>) =
+            paths.into_iter().partition(|path| path.extension().is_some_and(|extension| extension == RECORD));
+        for path in others.iter().filter(|path| is_unpromised(path)) {
+            let _ = fs::remove_file(path);
+        }
+        let left = records.iter().filter_map(|path| self.left_by(path));
+        Ok(left.collect())
+    }
+
+    fn left_by(&self, path: &Path) -> Option<Left> {
+        let record = match Record::read(path) {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::error!(path = %path.display(), %error, "a record of the spool can't be read: it is left alone");
+                return None;
+            }
+        };
+        let image = Image::open(path.with_extension(IMAGE), record.shape(), &self.budget);
+        let image = image
+            .inspect_err(|error| tracing::error!(path = %path.display(), %error, "the image is gone"))
+            .ok()
+            .filter(|_| record.holds(&self.boot));
+        let id = path.file_stem()?.to_str()?.parse().ok()?;
+        Some(Left { id, record, image: image.map(Arc::new) })
+    }
+}
+
+/// Files of which no record tells, and records that were never finished.
+fn is_unpromised(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    match extension {
+        Some(IMAGE) => !path.with_extension(RECORD).exists(),
+        Some("new") => path.file_stem().is_some_and(|stem| stem != "STDCHK"),
+        _ => false,
+    }
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::new(ErrorCode::Unavailable, format!("{what} {}: {error}", path.display()))
+}

@@ -1,0 +1,112 @@
+//! What the spool says of a file that isn't pushed yet, so that another process can push it.
+//!
+//! A record is written when the application is told that its file is closed, or synced, and replaced in one step. It tells
+//! which image bytes count; whether they can be relied on after the machine went down depends on whether they were synced.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use minicbor::{Decode, Encode};
+use stdchk_model::message::manager::TimeNs;
+use stdchk_model::{Ino, SessionId, cbor};
+
+use super::image::Shape;
+
+/// Layout of records that this code writes and reads.
+///
+/// History: 1, the first.
+const LAYOUT: u16 = 1;
+
+/// A file on its way to the pool.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub(crate) struct Record {
+    #[n(0)]
+    layout: u16,
+    /// The file.
+    #[n(1)]
+    pub(crate) ino: Ino,
+    /// The session that commits it; its version carries it.
+    #[n(2)]
+    pub(crate) session: SessionId,
+    /// The session of the version that it was written over; `None`: there was none.
+    #[n(3)]
+    pub(crate) base: Option<SessionId>,
+    /// Size of the file, bytes.
+    #[n(4)]
+    pub(crate) size: u64,
+    /// Bytes of the version below that still count.
+    #[n(5)]
+    pub(crate) limit: u64,
+    /// Start and end of each written range, in order.
+    #[n(6)]
+    ranges: Vec<(u64, u64)>,
+    /// Modification time.
+    #[n(7)]
+    pub(crate) mtime: TimeNs,
+    /// Whether the application closed the file, and wrote nothing since.
+    #[n(8)]
+    pub(crate) closed: bool,
+    /// Whether image and record are durable on the local disk.
+    #[n(9)]
+    pub(crate) synced: bool,
+    /// The boot of the machine in which it was written.
+    #[n(10)]
+    boot: String,
+}
+
+/// What a record says besides the shape of its image.
+pub(crate) struct Told {
+    pub(crate) ino: Ino,
+    pub(crate) session: SessionId,
+    pub(crate) base: Option<SessionId>,
+    pub(crate) mtime: TimeNs,
+    pub(crate) closed: bool,
+    pub(crate) synced: bool,
+}
+
+impl Record {
+    pub(super) fn new(told: &Told, shape: &Shape, boot: &str) -> Self {
+        let Told { ino, session, base, mtime, closed, synced } = *told;
+        let ranges = shape.ranges.iter().map(|range| (range.start, range.end)).collect();
+        let (layout, size, limit, boot) = (LAYOUT, shape.size, shape.limit, boot.to_owned());
+        Self { layout, ino, session, base, size, limit, ranges, mtime, closed, synced, boot }
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        let ranges = self.ranges.iter().map(|(start, end)| Range { start: *start, end: *end }).collect();
+        Shape { ranges, limit: self.limit, size: self.size }
+    }
+
+    /// Whether the image holds what the record says: the page cache outlives a process, and only what was synced the machine.
+    pub(super) fn holds(&self, boot: &str) -> bool {
+        self.synced || self.boot == boot
+    }
+
+    /// Writes it in one step; durable if it says so itself.
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        let new = path.with_extension("new");
+        let mut file = File::create(&new)?;
+        file.write_all(&cbor::encode(self))?;
+        if self.synced {
+            file.sync_data()?;
+        }
+        fs::rename(&new, path)?;
+        match (self.synced, path.parent()) {
+            (true, Some(directory)) => File::open(directory)?.sync_all(),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn read(path: &Path) -> io::Result<Self> {
+        let bytes = fs::read(path)?;
+        let record: Self = cbor::decode(&bytes).map_err(io::Error::other)?;
+        match record.layout {
+            LAYOUT => Ok(record),
+            other => {
+                Err(io::Error::other(format!("it has layout {other}, this stdchk reads layout {LAYOUT}")))
+            }
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! A file being written by the protocol of its folder (paper, section IV.B): the session that it goes to, and for complete
+//! local and incremental writes the images in the spool that it goes through.
+//!
+//! Both are one mechanism: what is written goes to an image above the session, reads look into the image first, and to push
+//! is to write the image into the session. A complete local write has one image, kept with a record until its version is
+//! committed, and is pushed after the last close. An incremental write pushes each image once it has the size of a
+//! segment, while the next one fills, and the rest when the file is closed. A sliding window needs no image. When the
+//! spool takes no more, what is in it is pushed and the file goes on as a sliding window.
+
+mod push;
+
+pub use push::Unpushed;
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, RwLock};
+use stdchk_model::limits::FILE_BYTES_MAX;
+use stdchk_model::message::manager::{Attr, TimeNs, VersionInfo};
+use stdchk_model::policy::Protocol;
+use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use crate::pool::Inner;
+use crate::session::Session;
+use crate::spool::{Image, Spool, Told};
+
+/// One file being written. All methods may be called concurrently.
+pub struct Writer {
+    pool: Arc<Inner>,
+    /// Under which the spool knows this file: the session in which it was written first.
+    id: SessionId,
+    opened: Attr,
+    /// The session of the version that it builds on; `None`: it was never committed.
+    base: Option<SessionId>,
+    policy: Policy,
+    spool: Option<Arc<Spool>>,
+    session: RwLock<Arc<Session>>,
+    layers: RwLock<Layers>,
+    /// Held while an image is pushed.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// What the record says; `None`: there is none.
+    noted: Mutex<Option<Noted>>,
+    /// Whether the image was ever synced, and whether anything was written since.
+    synced: AtomicBool,
+    unsynced: AtomicBool,
+    /// What made a push in the background fail: an incremental write can't be saved any more.
+    failure: Mutex<Option<Failure>>,
+    /// An image that is in the session and whose record must stay until that is committed.
+    kept: Mutex<Option<Arc<Image>>>,
+}
+
+/// What the record in the spool says of a file.
+#[derive(Clone, Copy)]
+struct Noted {
+    mtime: TimeNs,
+    closed: bool,
+}
+
+/// What lies above the session.
+#[derive(Default)]
+struct Layers {
+    /// The protocol that holds: a full spool makes it a sliding window.
+    protocol: Protocol,
+    /// Takes what is written.
+    filling: Option<Arc<Image>>,
+    /// On its way to the session.
+    pushing: Option<Arc<Image>>,
+}
+
+impl Layers {
+    fn top(&self) -> Option<&Arc<Image>> {
+        self.filling.as_ref().or(self.pushing.as_ref())
+    }
+
+    /// Whether writes have to wait until the push has ended: what is pushed would cover them.
+    fn is_blocked(&self) -> bool {
+        self.pushing.is_some() && self.protocol != Protocol::Iw
+    }
+}
+
+/// What became of an attempt to write.
+enum Attempt {
+    Done,
+    /// The image has the size of a segment.
+    Full,
+    /// There is no image to write to.
+    Direct,
+    /// A push is under way.
+    Blocked,
+    /// The spool takes no more.
+    NoRoom,
+}
+
+impl Writer {
+    pub(crate) async fn open(
+        pool: &Arc<Inner>,
+        ino: Ino,
+        spool: Option<&Arc<Spool>>,
+    ) -> Result<Arc<Self>, Failure> {
+        let session = Session::open(pool, ino).await?;
+        let wanted = session.policy().protocol;
+        if wanted != Protocol::Sw && spool.is_none() {
+            tracing::warn!(%ino, "there is no spool: `protocol={wanted}` goes through memory");
+        }
+        let protocol = if spool.is_some() { wanted } else { Protocol::Sw };
+        Ok(Arc::new(Self::new(pool, session, spool.cloned(), Layers { protocol, ..Layers::default() })))
+    }
+
+    fn new(pool: &Arc<Inner>, session: Arc<Session>, spool: Option<Arc<Spool>>, layers: Layers) -> Self {
+        Self {
+            pool: Arc::clone(pool),
+            id: session.id(),
+            opened: session.opened().clone(),
+            base: session.base(),
+            policy: session.policy().clone(),
+            spool,
+            session: RwLock::new(session),
+            layers: RwLock::new(layers),
+            turn: Arc::default(),
+            noted: Mutex::default(),
+            synced: AtomicBool::new(false),
+            unsynced: AtomicBool::new(true),
+            failure: Mutex::default(),
+            kept: Mutex::default(),
+        }
+    }
+
+    fn session(&self) -> Arc<Session> {
+        Arc::clone(&self.session.read())
+    }
+
+    /// The policy of the file's folder when it was opened.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The file.
+    pub fn ino(&self) -> Ino {
+        self.opened.ino
+    }
+
+    /// The file as it was when it was opened.
+    pub fn opened(&self) -> &Attr {
+        &self.opened
+    }
+
+    /// Size of the file as its writers see it, bytes.
+    pub fn size(&self) -> u64 {
+        let top = self.layers.read().top().map(|image| image.size());
+        top.unwrap_or_else(|| self.session().size())
+    }
+
+    /// Whether anything was written that isn't in a version yet.
+    pub fn is_dirty(&self) -> bool {
+        self.layers.read().top().is_some() || self.session().is_dirty()
+    }
+
+    /// Whether the application was told that something is closed which isn't committed yet and may be lost.
+    pub fn is_closing(&self) -> bool {
+        self.session().is_closing()
+    }
+
+    /// Whether what was written is in the spool and waits to be pushed.
+    pub fn is_spooled(&self) -> bool {
+        let layers = self.layers.read();
+        layers.protocol == Protocol::Clw && layers.top().is_some()
+    }
+
+    /// Writes `data` at `offset`; waits while the window is full.
+    ///
+    /// # Errors
+    /// `TooLong` beyond the largest file; whatever made writing fail before: then nothing more can be saved.
+    pub async fn write_at(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<(), Failure> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        end.ok_or_else(|| Failure::new(ErrorCode::TooLong, "a file can't be larger than 2^63 - 1 bytes"))?;
+        loop {
+            self.failure.lock().clone().map_or(Ok(()), Err)?;
+            match self.attempt(|image| image.write(offset, data))? {
+                Attempt::Done => return Ok(()),
+                Attempt::Full => return self.turn_over().await,
+                Attempt::Direct => return self.session().write_at(offset, data).await,
+                Attempt::Blocked => self.wait_for_push().await?,
+                Attempt::NoRoom => self.fall_back().await?,
+            }
+        }
+    }
+
+    /// Sets the size of the file. Bytes cut off are gone, bytes added read as zeros.
+    ///
+    /// # Errors
+    /// As for writing.
+    pub async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Failure> {
+        loop {
+            self.failure.lock().clone().map_or(Ok(()), Err)?;
+            if self.layers.read().protocol == Protocol::Iw {
+                self.drain().await?;
+                return self.session().truncate(size).await;
+            }
+            match self.attempt(|image| image.truncate(size))? {
+                Attempt::Done | Attempt::Full => return Ok(()),
+                Attempt::Direct => return self.session().truncate(size).await,
+                Attempt::Blocked => self.wait_for_push().await?,
+                Attempt::NoRoom => self.fall_back().await?,
+            }
+        }
+    }
+
+    /// Changes the image that is filling, made first if there is none.
+    fn attempt(&self, change: impl Fn(&Image) -> io::Result<()>) -> Result<Attempt, Failure> {
+        {
+            let layers = self.layers.read();
+            if layers.is_blocked() {
+                return Ok(Attempt::Blocked);
+            }
+            if layers.protocol == Protocol::Sw {
+                return Ok(Attempt::Direct);
+            }
+            if let Some(image) = &layers.filling {
+                return blocking(|| self.change(&layers, image, &change));
+            }
+        }
+        match self.new_image() {
+            Ok(()) => self.attempt(change),
+            Err(error) => {
+                tracing::warn!(ino = %self.ino(), %error, "no file can be made in the spool");
+                Ok(Attempt::NoRoom)
+            }
+        }
+    }
+
+    fn change(
+        &self,
+        layers: &Layers,
+        image: &Image,
+        change: impl Fn(&Image) -> io::Result<()>,
+    ) -> Result<Attempt, Failure> {
+        // Who finds the record after a crash must know that more was written than the application has closed.
+        self.unsynced.store(true, Ordering::Release);
+        let noted = *self.noted.lock();
+        if let Some(noted) = noted.filter(|noted| noted.closed) {
+            let reopened = self.note(image, Noted { closed: false, ..noted });
+            reopened.map_err(|error| self.unspooled("noting a change", &error))?;
+        }
+        match change(image) {
+            Ok(()) if layers.protocol == Protocol::Iw && image.bytes() >= self.policy.segment => {
+                Ok(Attempt::Full)
+            }
+            Ok(()) => Ok(Attempt::Done),
+            Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                tracing::warn!(ino = %self.ino(), %error, "the spool takes no more: the file goes on through memory");
+                Ok(Attempt::NoRoom)
+            }
+            Err(error) => Err(self.unspooled("writing", &error)),
+        }
+    }
+
+    fn new_image(&self) -> io::Result<()> {
+        let mut layers = self.layers.write();
+        let Some(spool) = self.spool.as_ref().filter(|_| layers.filling.is_none() && !layers.is_blocked())
+        else {
+            return Ok(());
+        };
+        let size = layers.top().map_or_else(|| self.session().size(), |image| image.size());
+        let image = match layers.protocol {
+            Protocol::Clw => spool.lasting(self.id, size)?,
+            Protocol::Iw | Protocol::Sw => spool.passing(size)?,
+        };
+        layers.filling = Some(Arc::new(image));
+        Ok(())
+    }
+
+    /// Writes the record. What was synced stays so, and with it the record.
+    fn note(&self, image: &Image, state: Noted) -> io::Result<()> {
+        let Some(spool) = &self.spool else { return Ok(()) };
+        let Noted { mtime, closed } = state;
+        let (ino, session, base) = (self.ino(), self.session().id(), self.base);
+        let synced = self.synced.load(Ordering::Acquire);
+        let mut noted = self.noted.lock();
+        spool.note(self.id, &Told { ino, session, base, mtime, closed, synced }, image)?;
+        *noted = Some(state);
+        Ok(())
+    }
+
+    fn unspooled(&self, what: &str, error: &io::Error) -> Failure {
+        let what = format!("{what} in the spool, for file {}: {error}", self.ino());
+        Failure::new(ErrorCode::Unavailable, what)
+    }
+
+    /// Reads up to `length` bytes at `offset`, as they were written; short at the end of the file.
+    ///
+    /// # Errors
+    /// The bytes can't be had from the pool, or the spool can't be read.
+    pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
+        let (images, session) = {
+            let layers = self.layers.read();
+            let images: Vec<Arc<Image>> = layers.filling.iter().chain(&layers.pushing).cloned().collect();
+            (images, self.session())
+        };
+        let Some(top) = images.first() else { return session.read_at(offset, length).await };
+        let end = offset.saturating_add(length as u64).min(top.size());
+        let length = usize::try_from(end.saturating_sub(offset)).unwrap_or(length);
+        let mut all = BytesMut::zeroed(length);
+        let limit = images.iter().map(|image| image.limit()).min().unwrap_or(end).min(end);
+        let mut place = |at: u64, bytes: &[u8]| {
+            let from = usize::try_from(at - offset).unwrap_or(usize::MAX);
+            if let Some(place) = all.get_mut(from..from.saturating_add(bytes.len())) {
+                place.copy_from_slice(bytes);
+            }
+        };
+        let hidden = images.iter().any(|image| image.held(offset..end).first() == Some(&(offset..end)));
+        if offset < limit && !hidden {
+            let below = usize::try_from(limit - offset).unwrap_or(length);
+            place(offset, &session.read_at(offset, below).await?);
+        }
+        for image in images.iter().rev() {
+            for part in image.held(offset..end) {
+                let mut bytes = vec![0; usize::try_from(part.end - part.start).unwrap_or(0)];
+                let read = blocking(|| image.read(part.start, &mut bytes));
+                read.map_err(|error| self.unspooled("reading", &error))?;
+                place(part.start, &bytes);
+            }
+        }
+        Ok(all.freeze())
+    }
+
+    /// `close()`: what it waits for is up to the protocol and, but for complete local writes, to the folder's `close`.
+    /// `killed`: a signal ended the writer; then what it wrote doesn't count as closed.
+    ///
+    /// # Errors
+    /// What was written can't be kept.
+    pub async fn flush(self: &Arc<Self>, mtime: TimeNs, killed: bool) -> Result<(), Failure> {
+        self.failure.lock().clone().map_or(Ok(()), Err)?;
+        if self.is_spooled() {
+            return self.note_state(mtime, !killed);
+        }
+        self.drain().await?;
+        self.session().flush(mtime).await
+    }
+
+    /// Says in the record how far the file got.
+    pub fn note_state(&self, mtime: TimeNs, closed: bool) -> Result<(), Failure> {
+        let image = self.layers.read().top().cloned();
+        let Some(image) = image else { return Ok(()) };
+        // Of what was synced once, the machine may not lose what came later and was closed.
+        let sync = self.synced.load(Ordering::Acquire) && self.unsynced.swap(false, Ordering::AcqRel);
+        let noted = blocking(|| {
+            if sync {
+                image.sync()?;
+            }
+            self.note(&image, Noted { mtime, closed })
+        });
+        noted.map_err(|error| self.unspooled("noting a close", &error))
+    }
+
+    /// `fsync()`: what was written is durable on the local disk, in complete local writes, or at the pool, in a version.
+    ///
+    /// # Errors
+    /// It isn't.
+    pub async fn sync(self: &Arc<Self>, mtime: TimeNs) -> Result<(), Failure> {
+        if !self.is_spooled() {
+            return self.commit(mtime).await.map(drop);
+        }
+        let image = self.layers.read().top().cloned();
+        let Some(image) = image else { return Ok(()) };
+        self.unsynced.store(false, Ordering::Release);
+        let closed = self.noted.lock().is_some_and(|noted| noted.closed);
+        let synced = blocking(|| {
+            image.sync()?;
+            self.synced.store(true, Ordering::Release);
+            self.note(&image, Noted { mtime, closed })
+        });
+        synced.map_err(|error| {
+            self.unsynced.store(true, Ordering::Release);
+            self.unspooled("syncing", &error)
+        })
+    }
+
+    /// The newest version that came of this writer, or on which it builds.
+    pub async fn version(&self) -> Option<VersionInfo> {
+        self.session().version().await
+    }
+
+    /// Ends the writer; what is neither committed nor in the spool is given up. `interrupted`: see [`Session::close`].
+    ///
+    /// # Errors
+    /// Something was not saved, or the manager can't be told.
+    pub async fn close(&self, interrupted: bool) -> Result<(), Failure> {
+        self.session().close(interrupted).await?;
+        self.let_go();
+        Ok(())
+    }
+
+    /// Gives up what is in the spool: the file is gone.
+    pub fn discard(&self) {
+        let mut layers = self.layers.write();
+        let image = layers.filling.take();
+        if let Some(spool) = &self.spool {
+            blocking(|| spool.done(self.id, image.as_deref()));
+        }
+    }
+
+    /// What the session has committed needs no image any more.
+    fn let_go(&self) {
+        if let (Some(image), Some(spool)) = (self.kept.lock().take(), &self.spool) {
+            blocking(|| spool.done(self.id, Some(&image)));
+        }
+    }
+}
+
+/// Waits for the local disk. Other tasks of this thread go on meanwhile where there are threads for them.
+fn blocking<R>(work: impl FnOnce() -> R) -> R {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}

@@ -1,0 +1,294 @@
+//! Pushing: images of the spool become part of the session, and the session a version.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::BytesMut;
+use stdchk_model::message::manager::{ManagerRequest, TimeNs, VersionInfo, VersionState};
+use stdchk_model::policy::Protocol;
+use stdchk_model::{ErrorCode, Failure};
+
+use super::{Image, Layers, Noted, Spool, Writer, blocking};
+use crate::pool::Inner;
+use crate::session::Session;
+use crate::spool::{Left, Record};
+
+/// Bytes that are copied from an image to the session at once.
+const COPY_BYTES: u64 = 1 << 20;
+
+impl Writer {
+    /// Makes everything written so far a version of the file, and durable. A complete local write whose writer is not
+    /// finished goes on as a sliding window.
+    ///
+    /// # Errors
+    /// What kept it from becoming one.
+    pub async fn commit(self: &Arc<Self>, mtime: TimeNs) -> Result<Option<VersionInfo>, Failure> {
+        if self.is_spooled() {
+            self.fall_back().await?;
+        }
+        self.drain().await?;
+        let version = self.session().commit(mtime).await?;
+        self.let_go();
+        Ok(version)
+    }
+
+    /// Pushes what a complete local write left in the spool, as a version of this state, and removes it there. May be called
+    /// again if it fails.
+    ///
+    /// # Errors
+    /// What kept it from becoming a version; `NotFound`: the file was removed.
+    pub async fn push(
+        self: &Arc<Self>,
+        mtime: TimeNs,
+        state: VersionState,
+    ) -> Result<Option<VersionInfo>, Failure> {
+        let _turn = self.turn.lock().await;
+        let image = {
+            let mut layers = self.layers.write();
+            layers.pushing = layers.filling.take();
+            layers.pushing.clone()
+        };
+        let Some(image) = image else { return Ok(self.version().await) };
+        let pushed = self.push_image(&image, mtime, state).await;
+        let mut layers = self.layers.write();
+        layers.pushing = None;
+        match pushed {
+            Ok(version) => {
+                if let Some(spool) = &self.spool {
+                    blocking(|| spool.done(self.id, Some(&image)));
+                }
+                Ok(version)
+            }
+            Err(failure) => {
+                layers.filling = Some(image);
+                Err(failure)
+            }
+        }
+    }
+
+    async fn push_image(
+        self: &Arc<Self>,
+        image: &Arc<Image>,
+        mtime: TimeNs,
+        state: VersionState,
+    ) -> Result<Option<VersionInfo>, Failure> {
+        if self.session().is_failed() {
+            self.begin_again(image).await?;
+        }
+        let session = self.session();
+        self.copy(image, &session).await?;
+        session.commit_as(mtime, state).await
+    }
+
+    /// A session that failed can't be saved by; another one takes its place, over the same version.
+    async fn begin_again(&self, image: &Image) -> Result<(), Failure> {
+        let session = Session::open(&self.pool, self.ino()).await?;
+        self.prepare(&session, image).await?;
+        let failed = std::mem::replace(&mut *self.session.write(), session);
+        self.note_session(image)?;
+        // It is over; that it could not be saved is known.
+        let _ = failed.close(true).await;
+        Ok(())
+    }
+
+    /// The record names the session that will commit, so that a crash behind the commit isn't taken for one before it.
+    fn note_session(&self, image: &Image) -> Result<(), Failure> {
+        let Some(noted) = *self.noted.lock() else { return Ok(()) };
+        let written = blocking(|| self.note(image, noted));
+        written.map_err(|error| self.unspooled("noting a session", &error))
+    }
+
+    /// Brings a session to the version that the image was written over, should another one be the newest by now.
+    async fn prepare(&self, session: &Arc<Session>, image: &Image) -> Result<(), Failure> {
+        if self.base == session.base() {
+            return Ok(());
+        }
+        session.truncate(0).await?;
+        let Some(base) = self.base.filter(|_| !image.hides_all_below()) else { return Ok(()) };
+        let versions = self.pool.versions(self.ino()).await?;
+        let Some(base) = versions.iter().find(|info| info.session == base) else {
+            let what = format!(
+                "file {} was written over a version that is gone: what it kept of it is lost",
+                self.ino()
+            );
+            return Err(Failure::new(ErrorCode::NotFound, what));
+        };
+        let reader = self.pool.read_version(self.ino(), Some(base.version)).await?;
+        let end = reader.size().min(image.limit());
+        let mut at = 0;
+        while at < end {
+            let bytes = reader.read_at(at, usize::try_from((end - at).min(COPY_BYTES)).unwrap_or(1)).await?;
+            session.write_at(at, &bytes).await?;
+            at += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes what an image holds into a session.
+    async fn copy(&self, image: &Image, session: &Arc<Session>) -> Result<(), Failure> {
+        if image.limit() < session.size() {
+            session.truncate(image.limit()).await?;
+        }
+        let mut bytes = BytesMut::new();
+        for range in image.ranges() {
+            let mut at = range.start;
+            while at < range.end {
+                // Up to the next multiple, so that cells are filled whole.
+                let length = (COPY_BYTES - at % COPY_BYTES).min(range.end - at);
+                bytes.resize(usize::try_from(length).unwrap_or(0), 0);
+                let read = blocking(|| image.read(at, &mut bytes));
+                read.map_err(|error| self.unspooled("reading", &error))?;
+                session.write_at(at, &bytes).await?;
+                at += length;
+            }
+        }
+        if image.size() != session.size() {
+            session.truncate(image.size()).await?;
+        }
+        Ok(())
+    }
+
+    /// Pushes the image that has the size of a segment in the background, once the one before it is pushed.
+    pub(super) async fn turn_over(self: &Arc<Self>) -> Result<(), Failure> {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        self.failure.lock().clone().map_or(Ok(()), Err)?;
+        let image = {
+            let mut layers = self.layers.write();
+            let full = |image: &Arc<Image>| image.bytes() >= self.policy.segment;
+            if !layers.filling.as_ref().is_some_and(full) {
+                return Ok(()); // Another write has seen to it.
+            }
+            layers.pushing = layers.filling.take();
+            layers.pushing.clone()
+        };
+        let Some(image) = image else { return Ok(()) };
+        let writer = Arc::clone(self);
+        self.pool.background(async move {
+            let pushed = writer.copy(&image, &writer.session()).await;
+            writer.pushed(pushed);
+            drop(turn);
+        });
+        Ok(())
+    }
+
+    /// What an incremental write has pushed is read from the session from now on.
+    fn pushed(&self, outcome: Result<(), Failure>) {
+        match outcome {
+            Ok(()) => self.layers.write().pushing = None,
+            Err(failure) => {
+                self.failure.lock().get_or_insert(failure);
+            }
+        }
+    }
+
+    /// Brings the images of an incremental write into the session, to the last.
+    pub(super) async fn drain(self: &Arc<Self>) -> Result<(), Failure> {
+        let protocol = self.layers.read().protocol;
+        match protocol {
+            Protocol::Clw => return Ok(()),
+            Protocol::Sw => {}
+            Protocol::Iw => return self.drain_images().await,
+        }
+        self.wait_for_push().await
+    }
+
+    async fn drain_images(self: &Arc<Self>) -> Result<(), Failure> {
+        let _turn = self.turn.lock().await;
+        self.failure.lock().clone().map_or(Ok(()), Err)?;
+        let image = {
+            let mut layers = self.layers.write();
+            layers.pushing = layers.filling.take();
+            layers.pushing.clone()
+        };
+        let Some(image) = image else { return Ok(()) };
+        let pushed = self.copy(&image, &self.session()).await;
+        self.pushed(pushed.clone());
+        pushed
+    }
+
+    /// Waits until no push holds up writes any more. One that was given up in the middle, with the write that began it, is
+    /// brought to its end.
+    pub(super) async fn wait_for_push(self: &Arc<Self>) -> Result<(), Failure> {
+        let (blocked, protocol) = {
+            let layers = self.layers.read();
+            (layers.is_blocked(), layers.protocol)
+        };
+        match protocol {
+            Protocol::Sw if blocked => self.fall_back().await,
+            _ if blocked => {
+                drop(self.turn.lock().await);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The spool takes no more: what is in it goes to the session, and so does everything from now on.
+    pub(super) async fn fall_back(self: &Arc<Self>) -> Result<(), Failure> {
+        let _turn = self.turn.lock().await;
+        let image = {
+            let mut layers = self.layers.write();
+            layers.protocol = Protocol::Sw;
+            if layers.pushing.is_none() {
+                layers.pushing = layers.filling.take();
+            }
+            layers.pushing.clone()
+        };
+        let Some(image) = image else { return Ok(()) };
+        let pushed = self.copy(&image, &self.session()).await;
+        self.pushed(pushed.clone());
+        pushed?;
+        match self.noted.lock().take() {
+            // What the application was promised stays until it is a version.
+            Some(_) => *self.kept.lock() = Some(image),
+            None => blocking(|| image.remove()),
+        }
+        Ok(())
+    }
+
+    /// A file that an earlier process left in the spool, ready to be read and pushed. `None`: there is nothing to push.
+    pub(crate) async fn take_up(
+        pool: &Arc<Inner>,
+        spool: &Arc<Spool>,
+        left: &Left,
+    ) -> Result<Option<Unpushed>, Failure> {
+        let Record { ino, session: before, mtime, closed, base, .. } = left.record;
+        // Its process is dead: the manager need not wait for its lease to end.
+        let _ = pool.manager.ask(&ManagerRequest::CloseSession { session: before, interrupted: true }).await;
+        if pool.versions(ino).await?.iter().any(|info| info.session == before) {
+            tracing::info!(%ino, "a file of the spool is at the pool already");
+            return Ok(None);
+        }
+        let session = Session::open(pool, ino).await?;
+        let Some(image) = &left.image else {
+            session.give_up(left.record.size).await?;
+            tracing::error!(%ino, "a closed file was in the spool, not synced, when the machine went down: it is lost");
+            return Ok(None);
+        };
+        let layers = Layers { protocol: Protocol::Clw, filling: Some(Arc::clone(image)), pushing: None };
+        let mut writer = Self::new(pool, session, Some(Arc::clone(spool)), layers);
+        (writer.id, writer.base) = (left.id, base);
+        writer.synced.store(left.record.synced, Ordering::Release);
+        writer.unsynced.store(false, Ordering::Release);
+        *writer.noted.lock() = Some(Noted { mtime, closed });
+        if let Err(failure) = writer.prepare(&writer.session(), image).await {
+            if failure.code == ErrorCode::NotFound {
+                writer.session().give_up(left.record.size).await?;
+            }
+            return Err(failure);
+        }
+        writer.note_session(image)?;
+        let state = if closed { VersionState::Closed } else { VersionState::Interrupted };
+        Ok(Some(Unpushed { writer: Arc::new(writer), mtime, state }))
+    }
+}
+
+/// A file of the spool that is to be pushed.
+pub struct Unpushed {
+    /// Reads it, and pushes it.
+    pub writer: Arc<Writer>,
+    /// Modification time that the application gave it.
+    pub mtime: TimeNs,
+    /// What its version shall be.
+    pub state: VersionState,
+}

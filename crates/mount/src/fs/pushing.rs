@@ -1,0 +1,143 @@
+//! Files that are closed and wait in the spool: pushed in the background, read from the spool until they are at the pool.
+//!
+//! The file stays open here while it is pushed, so that readers of this mount share what is in the spool and everyone else
+//! sees the version before. Who opens it to write, or renames it, waits. A push that fails is tried again until the file is
+//! gone or the mount ends; then it is left to the next mount with this spool.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stdchk_client::{Unpushed, Writer};
+use stdchk_model::message::manager::{VersionInfo, VersionState};
+use stdchk_model::{ErrorCode, Failure};
+
+use super::FileSystem;
+use super::nodes::Seen;
+use super::open_file::{Mtime, OpenFile, Turn};
+
+/// First and longest pause between attempts to push a file.
+const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+impl OpenFile {
+    /// The last writer is gone: if what it wrote is in the spool it is to be pushed.
+    pub(super) fn begin_push(&self, turn: &mut Turn) -> bool {
+        let spooled = self.writer().filter(|writer| writer.is_spooled());
+        let Some(writer) = spooled.filter(|_| !turn.pushing) else { return false };
+        if let Err(failure) = writer.note_state(self.mtime.lock().at, !turn.torn) {
+            tracing::warn!(ino = %self.ino(), %failure, "the spool does not know that the file is closed");
+        }
+        (turn.pushing, turn.push_failure) = (true, None);
+        true
+    }
+
+    /// Pushes the file, however long it takes.
+    pub async fn push(&self, fs: &FileSystem) {
+        let mut ending = fs.ending.subscribe();
+        let mut pause = RETRY_PAUSE.0;
+        let Some(writer) = self.writer() else { return };
+        loop {
+            let outcome = self.push_once(&writer).await;
+            let mut turn = self.turn.lock().await;
+            match outcome {
+                Err(failure) if failure.code != ErrorCode::NotFound => {
+                    tracing::warn!(ino = %self.ino(), %failure, "a file stays in the spool: it could not be pushed");
+                    turn.push_failure = Some(failure);
+                }
+                outcome => return self.pushed(fs, &mut turn, &writer, outcome).await,
+            }
+            drop(turn);
+            self.left.notify_waiters();
+            if *ending.borrow() || tokio::time::timeout(pause, ending.changed()).await.is_ok() {
+                return;
+            }
+            pause = (pause * 2).min(RETRY_PAUSE.1);
+        }
+    }
+
+    async fn push_once(&self, writer: &Arc<Writer>) -> Result<Option<VersionInfo>, Failure> {
+        let torn = self.turn.lock().await.torn;
+        let state = if torn { VersionState::Interrupted } else { VersionState::Closed };
+        let mtime = self.mtime.lock().at;
+        writer.push(mtime, state).await
+    }
+
+    async fn pushed(
+        &self,
+        fs: &FileSystem,
+        turn: &mut Turn,
+        writer: &Arc<Writer>,
+        outcome: Result<Option<VersionInfo>, Failure>,
+    ) {
+        if outcome.is_err() {
+            tracing::info!(ino = %self.ino(), "a file was removed before it was pushed");
+            writer.discard();
+        }
+        (turn.pushing, turn.push_failure) = (false, None);
+        self.leave_session(fs, turn, writer, outcome).await;
+        if turn.handles == 0 {
+            self.end(fs, turn).await;
+        }
+        self.left.notify_waiters();
+    }
+
+    /// Waits until the file is pushed, if it is being pushed; false: it isn't.
+    ///
+    /// # Errors
+    /// An attempt to push it failed.
+    pub(super) async fn wait_for_push(&self) -> Result<bool, Failure> {
+        let mut waited = false;
+        loop {
+            let left = self.left.notified();
+            tokio::pin!(left);
+            left.as_mut().enable();
+            let turn = self.turn.lock().await;
+            if !turn.pushing {
+                return Ok(waited);
+            }
+            if let Some(failure) = turn.push_failure.clone() {
+                return Err(failure);
+            }
+            drop(turn);
+            waited = true;
+            left.await;
+        }
+    }
+
+    /// Whether the mount may end without the file: the next one finds it in the spool.
+    pub(super) fn is_left_in_spool(&self, turn: &Turn) -> bool {
+        if turn.pushing {
+            tracing::warn!(ino = %self.ino(), "a file stays in the spool: the next mount with it pushes it");
+        }
+        turn.pushing
+    }
+}
+
+impl FileSystem {
+    /// Takes up what the mount before left in the spool; what is to be pushed now.
+    ///
+    /// # Errors
+    /// The spool can't be read, or the pool doesn't answer.
+    pub async fn take_up_spool(&self) -> Result<Vec<Arc<OpenFile>>, Failure> {
+        let Some(spool) = &self.spool else { return Ok(Vec::new()) };
+        let mut files = Vec::new();
+        for Unpushed { writer, mtime, state } in self.pool.take_up(spool).await? {
+            let attr = writer.opened().clone();
+            let id = self.nodes.lock().id_of(attr.ino);
+            let file = Arc::new(OpenFile::new(id, Seen::of(&attr)));
+            *file.mtime.lock() = Mtime { at: mtime, saved: true };
+            {
+                let mut turn = file.turn.lock().await;
+                (turn.pushing, turn.torn) = (true, state == VersionState::Interrupted);
+            }
+            file.adopt(writer);
+            self.nodes.lock().adopt(Arc::clone(&file));
+            files.push(file);
+        }
+        Ok(files)
+    }
+
+    /// The mount is about to end: what can't be pushed now is left in the spool.
+    pub fn begin_end(&self) {
+        self.ending.send_replace(true);
+    }
+}

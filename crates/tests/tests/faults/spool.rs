@@ -1,0 +1,285 @@
+//! The write protocols on real processes: what a mount that is killed at any moment owes to those whose files it has
+//! closed, a spool that is full, and what can't work.
+//!
+//! `STDCHK_KILLS=200` makes the loop of kills as long as it is meant to be before a release.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::json;
+use stdchk_tests::{Disk, Mount, Pool, Setup, random_bytes, wait_until, within};
+
+use crate::program::{Writer, run};
+
+const MIB: usize = 1 << 20;
+/// Kills of the mount in the short form of the loop.
+const KILLS_DEFAULT: u64 = 5;
+
+/// A mounted pool with a folder `app` of this policy.
+fn pool_with(policy: &[&str]) -> Pool {
+    let pool = Setup::of(2).up();
+    fs::create_dir(pool.at("app")).unwrap();
+    pool.policy("app", &[&["replicas=1"], policy].concat());
+    pool
+}
+
+/// The records in the spool of the pool's own mount.
+fn waiting(pool: &Pool) -> usize {
+    let name = pool.mount_point().to_str().unwrap().replace('/', "%2F");
+    let entries = fs::read_dir(pool.data().join("spool").join(name)).unwrap();
+    entries
+        .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|kind| kind == "record"))
+        .count()
+}
+
+fn states(pool: &Pool, name: &str) -> Vec<String> {
+    pool.versions(name).iter().map(|version| version["state"].as_str().unwrap().to_owned()).collect()
+}
+
+fn write(path: &Path, content: &[u8]) {
+    let mut writer = Writer::start(path, &["conv=notrunc"]);
+    writer.feed(content);
+    let written = within("closing the file", || writer.finish());
+    assert!(written.accepted, "{written:?}");
+}
+
+#[test]
+fn a_complete_local_write_is_closed_before_the_pool_has_it_read_here_at_once_and_pushed_when_it_can_be() {
+    let pool = pool_with(&["protocol=clw"]);
+    let second = Mount::start(&pool, "second");
+    let (old, new) = (random_bytes(MIB, 1), random_bytes(8 * MIB, 2));
+    write(&pool.at("app/x"), &old);
+    wait_until("the first version is pushed", || states(&pool, "app/x") == ["closed"]);
+    ["benefactor-0", "benefactor-1"].iter().for_each(|role| pool.kill(role));
+    write(&pool.at("app/x"), &new);
+    write(&pool.at("app/y"), &new);
+    assert!(fs::read(pool.at("app/x")).unwrap() == new && fs::read(pool.at("app/y")).unwrap() == new);
+    assert_eq!(fs::metadata(pool.at("app/x")).unwrap().len(), new.len() as u64);
+    assert_eq!((states(&pool, "app/x"), states(&pool, "app/y")), (vec!["closed".to_owned()], vec![]));
+    assert_eq!(
+        fs::metadata(second.at("app/x")).unwrap().len(),
+        old.len() as u64,
+        "another mount sees the one before"
+    );
+
+    pool.kill("mount");
+    pool.ok(&["up"]);
+    assert!(fs::read(pool.at("app/x")).unwrap() == new, "it is read also before it is pushed");
+    wait_until("the rest is pushed", || {
+        states(&pool, "app/x") == ["closed", "closed"] && states(&pool, "app/y") == ["closed"]
+    });
+    wait_until("the spool is empty", || waiting(&pool) == 0);
+    assert!(pool.get("app/x") == new && pool.get("app/x@1") == old && pool.get("app/y") == new);
+    assert!(fs::read(pool.at("app/x")).unwrap() == new && fs::read(second.at("app/x")).unwrap() == new);
+}
+
+#[test]
+fn a_rename_of_a_file_that_is_in_the_spool_waits_until_the_pool_has_it() {
+    let pool = pool_with(&["protocol=clw"]);
+    let second = Mount::start(&pool, "second");
+    let content = [3, 4].map(|seed| random_bytes(6 * MIB, seed));
+    for content in &content {
+        write(&pool.at("app/tmp"), content);
+        assert_eq!(run("mv", &[&pool.at("app/tmp"), &pool.at("app/final")]).code, 0);
+        assert!(fs::read(second.at("app/final")).unwrap() == *content);
+    }
+    assert_eq!(states(&pool, "app/final"), ["closed", "closed"]);
+}
+
+#[test]
+fn a_writer_that_is_killed_leaves_an_interrupted_version_by_every_protocol() {
+    for protocol in ["protocol=clw", "protocol=iw"] {
+        let pool = pool_with(&[protocol, "segment=4MiB"]);
+        let mut writer = Writer::start(&pool.at("app/x"), &[]);
+        let content = random_bytes(10 * MIB, 5);
+        writer.feed(&content);
+        wait_until("it has written", || {
+            fs::metadata(pool.at("app/x")).unwrap().len() == content.len() as u64
+        });
+        writer.kill();
+        wait_until("its version is there", || states(&pool, "app/x") == ["interrupted"]);
+        assert!(pool.get("app/x") == content);
+    }
+}
+
+#[test]
+fn a_file_that_was_removed_before_it_was_pushed_leaves_nothing_behind() {
+    let pool = pool_with(&["protocol=clw"]);
+    ["benefactor-0", "benefactor-1"].iter().for_each(|role| pool.kill(role));
+    write(&pool.at("app/x"), &random_bytes(MIB, 6));
+    pool.kill("mount");
+    pool.ok(&["rm", "app/x"]);
+    pool.ok(&["up"]);
+    wait_until("the spool is empty", || waiting(&pool) == 0);
+    assert!(!pool.at("app/x").exists());
+}
+
+#[test]
+fn a_spool_whose_disk_is_full_sends_the_file_through_memory() {
+    let pool = pool_with(&["protocol=clw"]);
+    let disk = Disk::start(&pool, "disk", 48, "0");
+    let spool = disk.at("spool");
+    let mount =
+        Mount::start_with(&pool, "small", &["--spool", spool.to_str().unwrap(), "--spool-size", "1GiB"]);
+    let (first, second) = (random_bytes(4 * MIB, 7), random_bytes(24 * MIB, 8));
+    disk.take(32 << 20);
+    write(&mount.at("app/fits"), &first);
+    write(&mount.at("app/large"), &second);
+    assert_eq!(states(&pool, "app/large"), ["closed"], "it is at the pool when it is closed");
+    assert!(pool.get("app/large") == second);
+    wait_until("what fitted is pushed", || states(&pool, "app/fits") == ["closed"]);
+    assert!(pool.get("app/fits") == first);
+    let said = fs::read_to_string(pool.path("small.log")).unwrap();
+    assert!(said.contains("the spool takes no more"), "{said}");
+    disk.clear();
+    write(&mount.at("app/next"), &first);
+    wait_until("the next one is pushed from the spool", || states(&pool, "app/next") == ["closed"]);
+    assert!(pool.get("app/next") == first);
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_the_reason() {
+    let pool = Setup::of(1).up();
+    for (pair, says) in [
+        ("protocol=nfs", "one of `sw` `clw` `iw` is expected"),
+        ("close=never", "`early` is expected"),
+        ("segment=64KiB", "at least 4MiB"),
+        ("window=64KiB", "at least 4MiB"),
+        ("cutter=fsch:100", "512 to 4MiB can"),
+        ("cutter=fsch:8MiB", "512 to 4MiB can"),
+    ] {
+        pool.fails(&["policy", "set", "app", pair], 2, &[says]);
+    }
+    let point = pool.path("other");
+    let inside = point.join("spool");
+    let taken = pool.path("taken");
+    let _holds_it = Mount::start_with(&pool, "holder", &["--spool", taken.to_str().unwrap()]);
+    let foreign = pool.file("foreign/file", b"x");
+    for (more, says) in [
+        (vec!["--spool-size", "1MiB"], "at least 16MiB"),
+        (vec!["--window", "64KiB"], "at least 4MiB"),
+        (vec!["--spool", inside.to_str().unwrap()], "below the mount point"),
+        (vec!["--spool", taken.to_str().unwrap()], "in use by process"),
+        (vec!["--spool", Path::new(&foreign).parent().unwrap().to_str().unwrap()], "not stdchk's"),
+    ] {
+        let refused = pool.run(&[&["mount", point.to_str().unwrap()], more.as_slice()].concat());
+        assert!(refused.code > 0 && refused.stderr.contains(says), "{more:?}: {refused:?}");
+    }
+}
+
+/// Writes files by turns of five names until its mount is gone, and says which it has closed. The content of a file follows
+/// from its number.
+const WRITES: &str = r"
+import os, random, sys
+folder, first = sys.argv[1], int(sys.argv[2])
+def content(number):
+    source = random.Random(number)
+    return source.randbytes(source.randrange(1, 3000000))
+for number in range(first, first + 1000000):
+    body, cut = content(number), random.Random(-number).randrange(3)
+    try:
+        file = os.open(f'{folder}/f{number % 5}', os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        half = len(body) // 2
+        os.write(file, body[:half])
+        if cut == 0: os.fsync(file)
+        while half < len(body): half += os.pwrite(file, body[half:], half)
+        os.close(file)
+    except OSError as error:
+        print('failed', number, flush=True)
+        break
+    print('closed', number, flush=True)
+";
+
+/// Compares: of each name what was closed last, or what its writer was about to close when its mount died.
+const READS: &str = r"
+import random, sys
+folder, lines = sys.argv[1], open(sys.argv[2]).read().split('\n')
+def content(number):
+    source = random.Random(number)
+    return source.randbytes(source.randrange(1, 3000000))
+closed, failed = {}, {}
+for line in lines:
+    words = line.split()
+    if len(words) == 2: (closed if words[0] == 'closed' else failed)[int(words[1]) % 5] = int(words[1])
+for name, number in closed.items():
+    body = open(f'{folder}/f{name}', 'rb').read()
+    allowed, next = [content(number)], failed.get(name, -1)
+    # What it had synced, and what it was about to close.
+    if next > number: allowed += [content(next)[:len(content(next)) // 2], content(next)]
+    assert body in allowed, (folder, name, number, len(body))
+print(len(closed))
+";
+
+/// The folders of the loop: each with what their writers have said.
+struct Loop {
+    pool: Pool,
+    folders: Vec<&'static str>,
+}
+
+impl Loop {
+    fn said(&self, folder: &str) -> PathBuf {
+        self.pool.path(&format!("said-{folder}"))
+    }
+
+    fn start_writer(&self, folder: &str, first: u64) -> Child {
+        let said = File::options().append(true).create(true).open(self.said(folder)).unwrap();
+        let mut command = Command::new("python3");
+        command.args(["-c", WRITES]).arg(self.pool.at(folder)).arg(first.to_string());
+        command.stdin(Stdio::null()).stdout(said).stderr(Stdio::null()).spawn().unwrap()
+    }
+
+    /// How many names of a folder have what was promised.
+    fn check(&self, folder: &str) -> usize {
+        let mut command = Command::new("python3");
+        command.args(["-c", READS]).arg(self.pool.at(folder)).arg(self.said(folder));
+        let output = within("reading back", move || command.output().unwrap());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
+    }
+
+    fn round(&self, number: u64, moment: Duration) {
+        let first = number * 1000;
+        let writers: Vec<Child> =
+            self.folders.iter().map(|folder| self.start_writer(folder, first)).collect();
+        wait_until("something was closed", || {
+            self.folders.iter().all(|folder| {
+                fs::read_to_string(self.said(folder)).unwrap().contains(&format!("closed {first}\n"))
+            })
+        });
+        // Not a wait for something: the moment at which the mount dies.
+        std::thread::sleep(moment);
+        self.pool.kill("mount");
+        for mut writer in writers {
+            within("a writer ends when its mount is gone", move || writer.wait().unwrap());
+        }
+        self.pool.ok(&["up"]);
+        // Before it is pushed, as after.
+        self.folders.iter().for_each(|folder| assert!(self.check(folder) > 0));
+    }
+}
+
+#[test]
+fn a_mount_that_is_killed_at_any_moment_keeps_what_each_protocol_promised_at_close() {
+    let kills =
+        std::env::var("STDCHK_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS_DEFAULT);
+    let setup = Setup { donate: "8GiB".to_owned(), ..Setup::of(2) };
+    let test =
+        Loop { pool: setup.with("STDCHK_CLIENT_LEASE_MS", 4000).up(), folders: vec!["sw", "clw", "iw"] };
+    for folder in &test.folders {
+        fs::create_dir(test.pool.at(folder)).unwrap();
+        test.pool.policy(folder, &["replicas=1", &format!("protocol={folder}"), "segment=4MiB"]);
+    }
+    let moments = random_bytes(usize::try_from(kills).unwrap(), 77);
+    for (number, moment) in (1..=kills).zip(moments) {
+        test.round(number, Duration::from_millis(u64::from(moment) * 3));
+        if number % 20 == 0 {
+            // Old versions are not what this is about.
+            wait_until("the spool is empty", || waiting(&test.pool) == 0);
+        }
+    }
+    wait_until("the spool is empty", || waiting(&test.pool) == 0);
+    test.folders.iter().for_each(|folder| assert!(test.check(folder) > 0));
+    assert_eq!(test.pool.json(&["verify", "--json"])["bad"], json!([]));
+}
