@@ -1,9 +1,10 @@
 # What one does with this project. `make demo` and `make test` install what they need first (scripts/setup).
 
 SIZE ?= small
+IMAGES ?= $(or $(STDCHK_IMAGES),/tmp/stdchk-images)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test bench fmt clean
+.PHONY: help build demo test bench images peers fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -21,10 +22,23 @@ test: ## everything that checks the project
 	@scripts/setup build mount demo test
 	@scripts/test
 
-bench: ## measurements: a JSON file and a table each (SIZE=tiny, small or full)
+bench: ## measurements, and out/bench/report.html (SIZE=tiny, small or full; BENCH="--images DIR")
 	@scripts/setup build mount bench
-	cargo build --release --package stdchk --package stdchk-preload
-	cargo run --release --package stdchk-bench -- --size $(SIZE)
+	cargo build --release --package stdchk --package stdchk-preload --package stdchk-bench
+	$${CARGO_TARGET_DIR:-target}/release/stdchk-bench --size $(SIZE) $(BENCH)
+	@scripts/bench-report
+
+images: ## series of images of running programs, into the folder IMAGES
+	@scripts/setup test bench
+	scripts/images blast numpy --into $(IMAGES)
+
+peers: ## what users have today beside stdchk: restic, borg, casync, GlusterFS, MooseFS
+	@scripts/setup build mount bench peers
+	cargo build --release --package stdchk
+	scripts/bench-peers files
+	scripts/bench-peers images --images $(IMAGES)
+	scripts/bench-blast
+	@scripts/bench-report
 
 fmt: ## formats all sources
 	cargo fmt --all
