@@ -33,6 +33,8 @@ class Facts:
     passed_over: list = field(default_factory=list)
     status: dict = None  # of the pool, after repair
     repair_wait_seconds: float = 0.0
+    output_kills: list = field(default_factory=list)  # of the second part: the step reached, the step gone back to
+    output_files: dict = field(default_factory=dict)  # bytes by name, equal in both of its runs
 
     def add_run(self, place, job):
         self.runs.append(Run(place, max(job.progress().values()), list(job.waits().values())))
@@ -89,6 +91,11 @@ def rows(facts):
         yield "beyond repair", f"{status['chunks_lost']} chunks, of which only the killed benefactor had a replica yet"
     yield "compared", (
         f"{size(facts.compared_bytes)}: the restored and the final checkpoint set, and all atoms at the end"
+    )
+    kills = ", ".join(f"in step {reached} (back to {restored})" for reached, restored in facts.output_kills)
+    yield "output files", (
+        f"{', '.join(sorted(facts.output_files))} ({size(sum(facts.output_files.values()))}) of a job under `stdchk run`, "
+        f"killed {kills}: as of one that nobody disturbed"
     )
 
 

@@ -11,6 +11,7 @@ import script
 
 sys.path.insert(0, str(script.SCRIPTS / "demo"))
 import job  # noqa: E402
+import output  # noqa: E402
 import pool  # noqa: E402
 import report  # noqa: E402
 
@@ -49,6 +50,29 @@ class Progress(unittest.TestCase):
     def test_a_checkpoint_that_was_not_completed_has_no_wait(self):
         self.write("0 0.2\n40 1.5\n80 3.4\n120 5.4\n", LOG)
         self.assertEqual(list(self.job.waits()), [40, 80])
+
+
+class OutputFiles(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
+
+    def test_the_last_step_is_that_of_the_last_whole_line(self):
+        log = self.directory / "log"
+        self.assertEqual(output.last_step(log), -1)
+        log.write_text("step 10\nstep 20\nstep 3")
+        self.assertEqual(output.last_step(log), 20)
+
+    def test_the_store_of_file_states_is_no_output(self):
+        (self.directory / output.STORE).mkdir()
+        (self.directory / "log").write_text("step 10\n")
+        self.assertEqual(output.files_of(self.directory), {"log": b"step 10\n"})
+
+    def test_the_last_kill_comes_before_the_job_can_be_done(self):
+        first, last = output.KILLED_IN[-1]
+        self.assertLess(first, last)
+        self.assertLess(last + output.OVERSHOOT_MAX, output.STEPS + output.SEGMENT)
 
 
 class Processes(unittest.TestCase):
