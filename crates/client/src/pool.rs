@@ -109,6 +109,8 @@ pub(crate) struct Inner {
     pub(crate) window: Arc<BufferPool>,
     pub(crate) room: Notify,
     pub(crate) copied_packs: Arc<Semaphore>,
+    /// One comparison of versions at a time.
+    pub(crate) learning: Semaphore,
     pub(crate) sessions: Mutex<HashMap<SessionId, Weak<Session>>>,
     pub(crate) client: ClientId,
     pub(crate) runtime: Handle,
@@ -134,6 +136,7 @@ impl Pool {
             window: BufferPool::new(memory(config.window_bytes)),
             room: Notify::new(),
             copied_packs: Arc::new(Semaphore::new(COPIED_PACKS_MAX)),
+            learning: Semaphore::new(1),
             sessions: Mutex::default(),
             client: ClientId(crate::random()?),
             runtime: Handle::current(),

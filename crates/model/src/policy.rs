@@ -102,6 +102,10 @@ pub struct Policy {
     #[n(10)]
     #[cbor(default)]
     pub segment: u64,
+    /// What `cutter=auto` has learned from earlier versions, as `reduce` reads it; empty: nothing yet.
+    #[n(11)]
+    #[cbor(default)]
+    pub learned: String,
 }
 
 impl Default for Policy {
@@ -118,6 +122,7 @@ impl Default for Policy {
             codec: "auto".to_owned(),
             protocol: Protocol::Sw,
             segment: SEGMENT_BYTES_DEFAULT,
+            learned: String::new(),
         }
     }
 }
@@ -134,6 +139,7 @@ impl Policy {
             "semantics" => self.semantics = value.parse()?,
             "close" => self.close = value.parse()?,
             "cutter" => self.cutter = value.to_owned(),
+            "learned" => self.learned = value.to_owned(),
             "window" => self.window = window(value)?,
             "stripe" => self.stripe = number(key, value, 1, STRIPE_WIDTH_MAX)?,
             "naming" => self.naming = value.to_owned(),
@@ -147,12 +153,13 @@ impl Policy {
     }
 
     /// The keys of a policy, in the order in which they are shown.
-    pub const KEYS: [&str; 11] = [
+    pub const KEYS: [&str; 12] = [
         "replicas",
         "semantics",
         "protocol",
         "close",
         "cutter",
+        "learned",
         "codec",
         "window",
         "segment",
@@ -162,13 +169,14 @@ impl Policy {
     ];
 
     /// The policy as pairs of key and value, each acceptable to [`Policy::set`].
-    pub fn pairs(&self) -> [(&'static str, String); 11] {
+    pub fn pairs(&self) -> [(&'static str, String); 12] {
         [
             ("replicas", self.replicas.to_string()),
             ("semantics", self.semantics.to_string()),
             ("protocol", self.protocol.to_string()),
             ("close", self.close.to_string()),
             ("cutter", self.cutter.clone()),
+            ("learned", self.learned.clone()),
             ("codec", self.codec.clone()),
             ("window", size::exact(self.window)),
             ("segment", size::exact(self.segment)),

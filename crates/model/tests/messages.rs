@@ -161,6 +161,7 @@ fn changes() -> Vec<Change> {
         Change::Rename { parent, name, new_parent, new_name, existing: Existing::Exchange },
         Change::SetAttr { ino, mode: Some(0o600), uid: None, gid: Some(100), atime: None, mtime: Some(-1) },
         Change::DropVersion { ino, version: 2 },
+        Change::Learn { ino, cutter: "fsch:4KiB".to_owned() },
         Change::SetPolicy { ino, pairs: vec![("replicas".to_owned(), "3".to_owned())] },
     ]
 }

@@ -6,6 +6,7 @@
 
 pub mod codec;
 pub mod cut;
+pub mod learn;
 mod pace;
 mod zero;
 

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use stdchk_model::Policy;
 use stdchk_model::message::manager::Change;
 use stdchk_model::naming::Naming;
+use stdchk_reduce::learn::AUTO;
 use stdchk_reduce::{Compression, CutterSpec};
 
 use crate::context::Context;
@@ -43,7 +44,8 @@ Keys:
   protocol   sw: through memory; clw: into the mount's spool, pushed after close(); iw: through files in the spool
   close      durable: close() returns when the version is committed; stored: when all is at benefactors; early: at
              once, and what fails later is lost (not for protocol=clw)
-  cutter     fsch:1MiB, cdc:64KiB or cbch:m=20,k=14,p=20
+  cutter     fsch:1MiB, cdc:64KiB or cbch:m=20,k=14,p=20; auto: what earlier versions have in common decides
+  learned    what auto decided; empty it to learn anew
   codec      auto (what makes the transfer fastest), store, lz4, zstd:1 to zstd:19
   window     memory for the writes of one file in flight, such as 64MiB
   segment    size of the spool's files for protocol=iw
@@ -107,7 +109,7 @@ fn pair(text: &str) -> Outcome<(String, String)> {
         let next = "such as `restart.{step}.{rank}`";
         value.parse::<Naming>().map_err(|error| CommandError::usage(text, error, next))?;
     }
-    if key == "cutter" {
+    if key == "learned" || key == "cutter" && value != AUTO {
         value
             .parse::<CutterSpec>()
             .map_err(|error| CommandError::usage(text, error, "choose one of these"))?;

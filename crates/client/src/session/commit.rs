@@ -64,6 +64,7 @@ impl Session {
         if self.is_closing() {
             self.announce_closing().await?;
         }
+        self.learn_from(&info);
         *turn = Some(info.clone());
         Ok(Some(info))
     }

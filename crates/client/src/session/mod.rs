@@ -13,6 +13,7 @@ mod cell;
 mod chunks;
 mod commit;
 mod known;
+mod learn;
 mod pieces;
 mod sealed;
 mod send;
@@ -29,6 +30,7 @@ use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
 use stdchk_model::message::manager::{Attr, ManagerReply, ManagerRequest, TimeNs, VersionInfo};
 use stdchk_model::policy::CloseWaits;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
+use stdchk_reduce::learn::cutter_of;
 use stdchk_reduce::{Compression, CutterSpec};
 use tokio::sync::{Notify, Semaphore};
 
@@ -52,7 +54,9 @@ pub struct Session {
     pool: Arc<Inner>,
     id: SessionId,
     opened: Attr,
-    /// The session of the version that this one builds on.
+    /// The version that this session builds on.
+    first: Arc<MapView>,
+    /// The session that made it.
     base: Option<SessionId>,
     policy: Policy,
     cutter: CutterSpec,
@@ -111,10 +115,10 @@ impl Session {
         version: Option<VersionInfo>,
     ) -> Result<Self, Failure> {
         let invalid = |error: &dyn std::fmt::Display| Failure::new(ErrorCode::Invalid, error.to_string());
-        let cutter: CutterSpec = policy.cutter.parse().map_err(|error| invalid(&error))?;
+        let cutter = cutter_of(&policy.cutter, &policy.learned).map_err(|error| invalid(&error))?;
         let compression = policy.codec.parse().map_err(|error| invalid(&error))?;
         let shares = usize::try_from(policy.window).unwrap_or(usize::MAX) / SHARE_UNIT;
-        let size = base.size();
+        let (size, base) = (base.size(), Arc::new(base));
         Ok(Self {
             cell_bytes: cell_bytes(&cutter),
             chunks: Chunks::default(),
@@ -124,7 +128,7 @@ impl Session {
             share: Arc::new(Semaphore::new(shares.clamp(1, Semaphore::MAX_PERMITS))),
             state: Mutex::new(State {
                 size,
-                base: Arc::new(base),
+                base: Arc::clone(&base),
                 base_limit: size,
                 lowest_size: u64::MAX,
                 cells: BTreeMap::new(),
@@ -132,6 +136,7 @@ impl Session {
                 committed: 0,
                 failure: None,
             }),
+            first: base,
             sending: AtomicUsize::new(0),
             idle: Notify::new(),
             base: version.as_ref().map(|version| version.session),

@@ -187,7 +187,7 @@ impl Session {
         index.add_map(base.map());
     }
 
-    async fn similar(&self) -> Result<Option<ChunkMap>, Failure> {
+    pub(super) async fn similar(&self) -> Result<Option<ChunkMap>, Failure> {
         match self.pool.manager.ask(&ManagerRequest::Similar(self.ino())).await? {
             ManagerReply::Version { root: Some(root), .. } => self.pool.load_map(Some(&root)).await.map(Some),
             ManagerReply::Version { root: None, .. } => Ok(None),

@@ -209,6 +209,7 @@ impl Namespace {
             Change::SetAttr { .. } => self.set_attr(change).map(Some),
             Change::DropVersion { ino, version } => self.drop_version(*ino, *version).map(|()| None),
             Change::SetPolicy { ino, pairs } => self.set_policy(*ino, pairs).map(|()| None),
+            Change::Learn { ino, cutter } => self.learn(*ino, cutter).map(|()| None),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use stdchk_model::{ErrorCode, Failure, Ino, Policy};
+use stdchk_reduce::learn::AUTO;
 
 use super::inode::Body;
 use super::namespace::Namespace;
@@ -32,6 +33,32 @@ impl Namespace {
         Ok(policy)
     }
 
+    /// Notes what was learned of a file where `cutter=auto` was set; the nearest directory with a cutter decides.
+    pub(super) fn learn(&mut self, ino: Ino, cutter: &str) -> Result<(), Failure> {
+        check_cutter(cutter)?;
+        let mut at = ino;
+        loop {
+            let inode = self.inode(at)?;
+            if let Body::Directory(directory) = &inode.body
+                && let Some(set) = directory.policy.get("cutter")
+            {
+                return if set == AUTO { self.set_learned(at, cutter) } else { Ok(()) };
+            }
+            if at == Ino::ROOT {
+                return Ok(());
+            }
+            at = inode.parent;
+        }
+    }
+
+    fn set_learned(&mut self, folder: Ino, cutter: &str) -> Result<(), Failure> {
+        if let Body::Directory(directory) = &mut self.inode_mut(folder)?.body {
+            directory.policy.insert("learned".to_owned(), cutter.to_owned());
+        }
+        self.changed.policies.insert(folder);
+        Ok(())
+    }
+
     pub(super) fn set_policy(&mut self, ino: Ino, pairs: &[(String, String)]) -> Result<(), Failure> {
         self.directory(ino)?;
         if ino == Ino::ROOT {
@@ -45,6 +72,10 @@ impl Namespace {
         inode.ctime = clock;
         if let Body::Directory(directory) = &mut inode.body {
             for (key, value) in pairs {
+                if key == "cutter" {
+                    // What was learned was learned for the one before.
+                    directory.policy.remove("learned");
+                }
                 match value.as_str() {
                     "" => directory.policy.remove(key),
                     _ => directory.policy.insert(key.clone(), value.clone()),
@@ -69,7 +100,8 @@ fn check(key: &str, value: &str) -> Result<(), Failure> {
     }
     Policy::default().set(key, value)?;
     match key {
-        "cutter" => check_cutter(value),
+        "cutter" if value == AUTO => Ok(()),
+        "cutter" | "learned" => check_cutter(value),
         "codec" => check_codec(value),
         "naming" => check_naming(value),
         _ => Ok(()),

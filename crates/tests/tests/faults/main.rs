@@ -17,6 +17,7 @@ mod early;
 mod manager;
 mod mounts;
 mod names;
+mod posix;
 mod program;
 mod promises;
 mod repair;

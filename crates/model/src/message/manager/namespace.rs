@@ -130,6 +130,16 @@ pub enum Change {
         #[n(1)]
         pairs: Vec<(String, String)>,
     },
+    /// Notes what was learned of the files of a folder with `cutter=auto`. Nothing to do for others. Answered by `Done`.
+    #[n(8)]
+    Learn {
+        /// One of the files.
+        #[n(0)]
+        ino: Ino,
+        /// The cutter.
+        #[n(1)]
+        cutter: String,
+    },
 }
 
 /// What a rename does with an existing new name.
