@@ -10,8 +10,9 @@
 //! benefactor 3                                 once the manager gave a number
 //! ```
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -26,6 +27,8 @@ pub const LAYOUT: u32 = 1;
 const MARK: &str = "STDCHK";
 const MARK_NEW: &str = "STDCHK.new";
 const LOCK: &str = "LOCK";
+/// Permissions of a new data directory.
+const OWNER_ONLY: u32 = 0o700;
 /// Largest mark that is read, bytes; a real one has three short lines.
 const MARK_BYTES_MAX: u64 = 4096;
 
@@ -102,6 +105,7 @@ impl DataDir {
         let lock = lock(path)?;
         let mut directory = Self { path: path.to_owned(), role, mark: Mark::default(), _lock: lock };
         if fresh && !path.join(MARK).exists() {
+            close_to_others(path);
             directory.write()?;
         } else {
             directory.mark = directory.read()?;
@@ -169,6 +173,14 @@ fn write_durably(path: &Path, text: &str) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
+}
+
+/// Lets nobody but the owner in: what a pool keeps holds the content of its files, whatever their permissions. Of a
+/// directory that is somebody else's only they can say so.
+fn close_to_others(path: &Path) {
+    if let Err(error) = fs::set_permissions(path, Permissions::from_mode(OWNER_ONLY)) {
+        tracing::warn!(path = %path.display(), %error, "the data directory stays as open to other users as it is");
+    }
 }
 
 fn refuse_foreign(path: &Path) -> Result<(), DataDirError> {
@@ -288,6 +300,18 @@ mod tests {
         drop(directory);
         let refused = DataDir::open(&path, Role::Manager).unwrap_err();
         assert!(refused.to_string().contains("belongs to a benefactor"), "{refused}");
+    }
+
+    #[test]
+    fn a_new_directory_is_closed_to_other_users_and_an_owner_may_open_it() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("new");
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        drop(DataDir::open(&path, Role::Manager).unwrap());
+        assert_eq!(mode(), 0o700);
+        fs::set_permissions(&path, Permissions::from_mode(0o750)).unwrap();
+        drop(DataDir::open(&path, Role::Manager).unwrap());
+        assert_eq!(mode(), 0o750);
     }
 
     #[test]
