@@ -84,7 +84,7 @@ fn changed_paths(store: &Store, from: u64, to: u64) -> Result<BTreeSet<Arc<[u8]>
             }
             Record::Moved { from, to, .. } => changed.extend([durable::parent(from), durable::parent(to)]),
             Record::Size { inode, .. } | Record::Mode { inode, .. } => drop(inodes.insert(*inode)),
-            Record::Data { .. } => {}
+            Record::Data { .. } | Record::Hole { .. } => {}
         }
     }
     changed.extend(inodes.into_iter().filter_map(|inode| whereabouts.path(inode)));

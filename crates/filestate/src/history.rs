@@ -44,6 +44,7 @@ pub fn changes(store: &Store, from: u64, to: Option<u64>) -> Result<BTreeMap<Rel
                 note(&mut changes, &record);
                 whereabouts.follow(&record);
             }
+            Statement::Hole { .. } => {}
             Statement::Contents { inode, length, .. } => {
                 if let Some(path) = whereabouts.path(inode) {
                     changes.entry(path.to_vec()).or_default().kept_bytes += length;
@@ -68,6 +69,6 @@ fn note(changes: &mut BTreeMap<RelativePath, Change>, record: &Record) {
         }
         Record::Size { path, .. } => changes.entry(path.clone()).or_default().written = true,
         Record::Mode { path, .. } => changes.entry(path.clone()).or_default().mode = true,
-        Record::Data { .. } => {}
+        Record::Data { .. } | Record::Hole { .. } => {}
     }
 }

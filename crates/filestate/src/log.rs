@@ -40,7 +40,7 @@ pub struct Located {
 /// What a record in the log states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Statement {
-    /// A statement small enough to be held in memory: never [`Record::Data`].
+    /// A statement about a name, a length or permissions: never [`Record::Data`] or [`Record::Hole`].
     Small(Record),
     /// Old contents, to be read from the log when they are needed.
     Contents {
@@ -52,6 +52,15 @@ pub enum Statement {
         length: u64,
         /// Where the bytes lie in the log.
         payload_at: u64,
+    },
+    /// A hole.
+    Hole {
+        /// The file.
+        inode: Inode,
+        /// Where in the file.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
     },
 }
 
@@ -216,6 +225,8 @@ impl Window<'_> {
         let key = self.log.key;
         let statement = if let Some((inode, offset, length)) = head.as_data() {
             head.is_authentic(&key, &[]).then_some(Statement::Contents { inode, offset, length, payload_at })
+        } else if let Some((inode, offset, length)) = head.as_hole() {
+            head.is_authentic(&key, &[]).then_some(Statement::Hole { inode, offset, length })
         } else {
             let payload = self.get(payload_at, head.payload_len())?;
             let record = head.is_authentic(&key, payload).then(|| Record::decode(&head, payload)).flatten();

@@ -5,7 +5,7 @@
 
 use std::io::IoSlice;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -99,8 +99,51 @@ pub fn size_record(stat: &rustix::fs::Stat, path: Vec<u8>) -> Record {
 const PIECE_BYTES: usize = 64 * 1024;
 const _: () = assert!(PIECE_BYTES <= PAYLOAD_BYTES_MAX);
 
+/// From this length on it is looked for holes, which are stated instead of saved: a look opens the file.
+const LOOK_FOR_HOLES_FROM_BYTES: u64 = 1 << 20;
+
 /// Appends the present contents of `range` of `file` to the log, by way of `buffer`. Stops where the file ends.
 pub fn save_range(
+    log: &Log,
+    file: BorrowedFd<'_>,
+    inode: Inode,
+    range: Range<u64>,
+    buffer: &mut Vec<u8>,
+) -> std::result::Result<(), Errno> {
+    if range.end.saturating_sub(range.start) < LOOK_FOR_HOLES_FROM_BYTES {
+        return save_bytes(log, file, inode, range, buffer);
+    }
+    // Opened anew: the look moves the offset, which may be the program's.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let looking = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let mut at = range.start;
+    while at < range.end {
+        let data =
+            looking.as_ref().map_or(at..range.end, |looking| next_data(looking.as_fd(), at, range.end));
+        if data.start > at {
+            log.append(&Record::Hole { inode, offset: at, length: data.start - at })?;
+        }
+        save_bytes(log, file, inode, data.clone(), buffer)?;
+        at = data.end;
+    }
+    Ok(())
+}
+
+/// The first stretch of `from..to` that is not hole, empty at `to` if there is none. What the file system does not tell
+/// counts as data.
+fn next_data(file: BorrowedFd<'_>, from: u64, to: u64) -> Range<u64> {
+    use rustix::fs::{SeekFrom, seek};
+    let start = match seek(file, SeekFrom::Data(from)) {
+        Ok(start) => start.min(to),
+        Err(Errno::NXIO) => to,
+        Err(_) => return from..to,
+    };
+    // Not beyond its start where it was emptied meanwhile: then the rest counts as data.
+    let end = seek(file, SeekFrom::Hole(start)).ok().filter(|end| *end > start).map_or(to, |end| end.min(to));
+    start..end
+}
+
+fn save_bytes(
     log: &Log,
     file: BorrowedFd<'_>,
     inode: Inode,
@@ -118,6 +161,24 @@ pub fn save_range(
         }
         log.append_data(inode, at, piece.get(..got).unwrap_or_default())?;
         at += got as u64;
+    }
+    Ok(())
+}
+
+/// Makes `length` bytes at `offset` read as zeros: a hole where the file system can, else zeros as far as the file goes.
+pub(crate) fn empty_range(file: BorrowedFd<'_>, offset: u64, length: u64) -> std::result::Result<(), Errno> {
+    use rustix::fs::FallocateFlags as Flags;
+    match rustix::fs::fallocate(file, Flags::PUNCH_HOLE | Flags::KEEP_SIZE, offset, length) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        other => return other,
+    }
+    let end = rustix::fs::fstat(file)?.st_size.cast_unsigned().min(offset.saturating_add(length));
+    let zeros = vec![0; PIECE_BYTES];
+    let mut at = offset;
+    while at < end {
+        let piece = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        write_all_at(file, zeros.get(..piece).unwrap_or_default(), at)?;
+        at += piece as u64;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@
 //! | 5 | 3 | zero |
 //! | 8 | 8 | inode of the file (0 for `Absent`) |
 //! | 16 | 8 | offset, size, permission bits, or 1 for a moved directory |
-//! | 24 | 8 | modification time, in ns since the epoch (`Size` only) |
+//! | 24 | 8 | modification time, in ns since the epoch (`Size`), or length in bytes (`Hole`) |
 //! | 32 | 4 | payload length |
 //! | 36 | 4 | length of the first path in the payload |
 //! | 40 | 8 | check over 0..40 and, unless the kind is `Data`, the payload |
@@ -80,6 +80,15 @@ pub enum Record {
         /// What stood there.
         bytes: Vec<u8>,
     },
+    /// The file `inode` had no blocks in `offset..offset + length`: it reads as zeros there.
+    Hole {
+        /// The file.
+        inode: Inode,
+        /// Where in the file.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
     /// The file `inode`, then at `path`, had these permission bits.
     Mode {
         /// The file.
@@ -108,6 +117,7 @@ const MOVED: u8 = 2;
 const SIZE: u8 = 3;
 const DATA: u8 = 4;
 const MODE: u8 = 5;
+const HOLE: u8 = 6;
 
 impl Head {
     /// The length of the payload in bytes.
@@ -125,6 +135,11 @@ impl Head {
         (self.kind == DATA).then_some((Inode(self.inode), self.number, u64::from(self.payload_bytes)))
     }
 
+    /// For a hole: the file, where in it and how many bytes.
+    pub fn as_hole(&self) -> Option<(Inode, u64, u64)> {
+        (self.kind == HOLE).then_some((Inode(self.inode), self.number, self.time.cast_unsigned()))
+    }
+
     /// Reads a head; `None` when these bytes do not begin a record.
     pub fn decode(bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -140,7 +155,7 @@ impl Head {
             check: long(40)?,
         };
         let sane = word(0)? == MAGIC
-            && (ABSENT..=MODE).contains(&kind)
+            && (ABSENT..=HOLE).contains(&kind)
             && head.payload_len() <= PAYLOAD_BYTES_MAX
             && head.first_bytes <= head.payload_bytes;
         sane.then_some(head)
@@ -225,6 +240,7 @@ impl Record {
             }
             Self::Size { inode, path, .. } => (SIZE, *inode, path.as_slice()),
             Self::Data { inode, bytes, .. } => (DATA, *inode, bytes.as_slice()),
+            Self::Hole { inode, .. } => (HOLE, *inode, b"".as_slice()),
             Self::Mode { inode, path, .. } => (MODE, *inode, path.as_slice()),
         };
         let (number, time, first) = self.numbers();
@@ -241,6 +257,7 @@ impl Record {
             Self::Moved { from, directory, .. } => (u64::from(*directory), 0, from.len()),
             Self::Size { size, modified_ns, .. } => (*size, *modified_ns, 0),
             Self::Data { offset, .. } => (*offset, 0, 0),
+            Self::Hole { offset, length, .. } => (*offset, length.cast_signed(), 0),
             Self::Mode { bits, .. } => (u64::from(*bits), 0, 0),
         }
     }
@@ -257,6 +274,7 @@ impl Record {
             }
             SIZE => Self::Size { inode, path: path(), size: head.number, modified_ns: head.time },
             DATA => Self::Data { inode, offset: head.number, bytes: path() },
+            HOLE => Self::Hole { inode, offset: head.number, length: head.time.cast_unsigned() },
             MODE => Self::Mode { inode, path: path(), bits: u32::try_from(head.number).ok()? },
             _ => return None,
         })
@@ -286,6 +304,11 @@ mod tests {
                 .prop_map(|(inode, path, size, modified_ns)| Record::Size { inode, path, size, modified_ns }),
             (inode.clone(), any::<u64>(), prop::collection::vec(any::<u8>(), 0..300))
                 .prop_map(|(inode, offset, bytes)| Record::Data { inode, offset, bytes }),
+            (inode.clone(), any::<u64>(), any::<u64>()).prop_map(|(inode, offset, length)| Record::Hole {
+                inode,
+                offset,
+                length
+            }),
             (inode, any_path(), any::<u32>()).prop_map(|(inode, path, bits)| Record::Mode {
                 inode,
                 path,

@@ -132,7 +132,7 @@ fn named_paths(records: &[(Located, Vec<Arc<[u8]>>)]) -> BTreeSet<Arc<[u8]>> {
         let named = match &located.statement {
             Statement::Small(Record::Moved { from, to, .. }) => [Some(from.as_slice()), Some(to.as_slice())],
             Statement::Small(record) => [Some(path_of(record)), None],
-            Statement::Contents { .. } => {
+            Statement::Contents { .. } | Statement::Hole { .. } => {
                 [places.first().map(AsRef::as_ref), places.get(1).map(AsRef::as_ref)]
             }
         };
@@ -153,7 +153,7 @@ fn with_paths(records: Vec<Located>) -> Vec<(Located, Vec<Arc<[u8]>>)> {
                 whereabouts.follow(record);
                 Vec::new()
             }
-            Statement::Contents { inode, .. } => whereabouts.places(*inode),
+            Statement::Contents { inode, .. } | Statement::Hole { inode, .. } => whereabouts.places(*inode),
         };
         found.push((located, path));
     }
@@ -266,6 +266,9 @@ impl<'store> Undo<'store> {
             Statement::Contents { inode, offset, length, payload_at } => {
                 self.make_contents_true(*inode, places, *offset, *length, *payload_at)
             }
+            Statement::Hole { inode, offset, length } => {
+                self.make_hole_true(*inode, places, *offset, *length)
+            }
         }
     }
 
@@ -305,7 +308,7 @@ impl<'store> Undo<'store> {
                 }
                 _ => Ok(()),
             },
-            Record::Data { .. } => Ok(()),
+            Record::Data { .. } | Record::Hole { .. } => Ok(()),
         }
     }
 
@@ -406,11 +409,7 @@ impl<'store> Undo<'store> {
         length: u64,
         payload_at: u64,
     ) -> Result<()> {
-        let mut path: &[u8] = places.first().map_or(b"", AsRef::as_ref);
-        for place in places.iter().rev() {
-            let found = self.inode_at(place).map_err(Error::system("look at", self.store.shown(place)))?;
-            path = if found == Some(inode) { place } else { path };
-        }
+        let path = self.place_of(inode, places)?;
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
         if !self.store.log.read_exact_at(payload_at, &mut bytes)? {
             let what = "old contents are cut off".to_owned();
@@ -421,6 +420,24 @@ impl<'store> Undo<'store> {
             .and_then(|file| file.map_or(Ok(0), |file| write_all_at(file, &bytes, offset).map(|()| length)));
         self.summary.bytes += written.map_err(Error::system("restore", self.store.shown(path)))?;
         Ok(())
+    }
+
+    fn make_hole_true(&mut self, inode: Inode, places: &[Arc<[u8]>], offset: u64, length: u64) -> Result<()> {
+        let path = self.place_of(inode, places)?;
+        let file = self.opened(inode, path);
+        let emptied =
+            file.and_then(|file| file.map_or(Ok(()), |file| mapped::empty_range(file, offset, length)));
+        emptied.map_err(Error::system("restore", self.store.shown(path)))
+    }
+
+    /// Where the file stands: the last of its possible places at which it is found.
+    fn place_of<'path>(&self, inode: Inode, places: &'path [Arc<[u8]>]) -> Result<&'path [u8]> {
+        let mut path: &[u8] = places.first().map_or(b"", AsRef::as_ref);
+        for place in places.iter().rev() {
+            let found = self.inode_at(place).map_err(Error::system("look at", self.store.shown(place)))?;
+            path = if found == Some(inode) { place } else { path };
+        }
+        Ok(path)
     }
 
     /// Opens the file `inode` at `path` for writing; `None` when it is not there.
@@ -453,6 +470,6 @@ fn path_of(record: &Record) -> &[u8] {
     match record {
         Record::Absent { path } | Record::Size { path, .. } | Record::Mode { path, .. } => path,
         Record::Moved { from, .. } => from,
-        Record::Data { .. } => b"",
+        Record::Data { .. } | Record::Hole { .. } => b"",
     }
 }

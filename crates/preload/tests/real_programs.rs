@@ -1,5 +1,6 @@
 //! Real programs under the library: the tree that they leave is the one that they leave without it, and a restore to
-//! the start gives the tree from before. Needs coreutils, tar, sqlite3, git, gcc, python3 and an awk.
+//! the start gives the tree from before. Needs coreutils, tar, sqlite3, git, gcc, Open MPI, an awk,
+//! python3 and the project's own Python environment (`scripts/setup test`).
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
@@ -113,6 +114,41 @@ subprocess.run(['sh', '-c', 'echo child >> named'], check=True)
 subprocess.run(['sh', '-c', 'echo bare >> named'], check=True, env={})
 \"",
     );
+}
+
+#[test]
+fn an_mpi_program_whose_ranks_write_into_one_file() {
+    // Where Open MPI keeps its own files is no part of the tree; as root it must be told that this is meant.
+    let beside = tempfile::tempdir().unwrap();
+    same_both_ways(&format!(
+        "export TMPDIR={} OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm=isolated
+         export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl=self,vader
+         mpirun -n 4 sh -c 'yes rank$OMPI_COMM_WORLD_RANK | head -c 30000 |
+             dd of=src/deep/data bs=10000 seek=$((OMPI_COMM_WORLD_RANK * 5)) conv=notrunc status=none
+             echo $OMPI_COMM_WORLD_SIZE > rank.$OMPI_COMM_WORLD_RANK'",
+        beside.path().display()
+    ));
+}
+
+#[test]
+fn h5py_rewrites_part_of_a_data_set() {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
+    assert!(python.is_file(), "{} is needed: `scripts/setup test`", python.display());
+    same_both_ways(&format!(
+        "{} -c \"
+import h5py, numpy
+with h5py.File('data.h5', 'w', libver='latest') as f:
+    f.create_dataset('field', data=numpy.arange(100000.0), chunks=(5000,))
+for step in range(3):
+    with h5py.File('data.h5', 'r+') as f:
+        f['field'][step * 7000:step * 7000 + 9000] = -step
+        f['field'].attrs['step'] = step
+        f.create_dataset('step%d' % step, data=numpy.full(1000, step), compression='gzip')
+        if step: del f['step%d' % (step - 1)]
+with h5py.File('data.h5', 'r') as f: print(sorted(f), f['field'][:].sum(), dict(f['field'].attrs))
+\"",
+        python.display()
+    ));
 }
 
 #[test]
