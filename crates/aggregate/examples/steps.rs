@@ -35,7 +35,6 @@ fn main() -> Outcome<()> {
         vec![Step::Difference(lane)],
         vec![Step::Lorenzo(lane)],
         vec![Step::Distinct(size)],
-        vec![Step::Distinct(size), Step::Planes(size, 1)],
         vec![Step::Lz4],
         vec![Step::Zstd(1)],
         vec![Step::Zstd(3)],

@@ -88,11 +88,12 @@ fn time_of(step: &Step) -> f64 {
         Step::Shuffle(_) => 0.4,
         Step::BitShuffle(_) => 1.2,
         Step::XorBase => 0.2,
+        Step::Changed(size) => 2.0 / f64::from(*size),
         Step::DifferenceBase(lane) => 2.4 / lane.size() as f64,
         Step::Lorenzo(Lane::F16) => 0.4,
         Step::Difference(lane) | Step::Lorenzo(lane) => 7.5 / lane.size() as f64,
         Step::Ragged => 1.0,
-        Step::Distinct(size) => 6.0 / f64::from(*size),
+        Step::Distinct(size) => 12.0 / f64::from(*size),
         Step::Lz4 => 1.0,
         Step::Zstd(level) => zstd_time(*level),
         Step::Planes(_, level) => 0.5 + 0.4 * zstd_time(*level),
@@ -169,7 +170,7 @@ fn repeating(mode: &Mode, block: &Sample<'_>, cost: f64) -> Option<Choice> {
         return None;
     }
     let size = u32::try_from(lane.size()).unwrap_or(1);
-    let steps = [swap(data_type, lane), vec![Step::Distinct(size), Step::Planes(size, 1)]].concat();
+    let steps = [swap(data_type, lane), vec![Step::Distinct(size)]].concat();
     let coded = encode(&steps, block.raw, Side::default()).ok()?;
     let own = mode.cost(&steps, coded.len(), block.raw.len()) / block.raw.len().max(1) as f64;
     let ratio = block.raw.len() as f64 / coded.len().max(1) as f64;
@@ -366,7 +367,7 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
             vec![Step::MixNumbers(lane)],
             vec![Step::Pco(lane, 12)],
             vec![Step::Lorenzo(lane), Step::Pco(distances(lane), 12)],
-            vec![Step::Distinct(size), Step::MixNumbers(lane)],
+            vec![Step::Distinct(size)],
             vec![Step::Shuffle(size), Step::Zstd(19)],
             vec![Step::BitShuffle(size), Step::Zstd(19)],
             vec![Step::Zstd(19)],
@@ -386,6 +387,7 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
     let level = if *mode == Mode::Smallest { 19 } else { 1 };
     let against = if has_base {
         vec![
+            vec![Step::Changed(size)],
             vec![Step::XorBase, Step::Planes(size, level)],
             vec![Step::DifferenceBase(lane), Step::Planes(size, level)],
             vec![Step::DifferenceBase(lane), Step::Pco(distances(lane), 8)],
@@ -398,8 +400,9 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
     let prefix = swap(data_type, lane);
     // The base is stored in the file's own byte order, so the exclusive or and the distance come before any swap.
     let swapped = plain.map(|chain| [prefix.clone(), chain].concat());
-    let against =
-        against.into_iter().filter(|chain| prefix.is_empty() || chain.first() == Some(&Step::XorBase));
+    let against = against
+        .into_iter()
+        .filter(|chain| prefix.is_empty() || matches!(chain.first(), Some(Step::XorBase | Step::Changed(_))));
     swapped.chain(against).collect()
 }
 

@@ -1,19 +1,16 @@
 //! Elements that occurred before become references: symmetric fields, halos and replicated parts repeat values far apart,
 //! copied, mirrored or transposed.
 //!
-//! Relies on [`super::general`]. The idea: what is new stays a plain array of elements, so that any step for numbers can
-//! follow; what is a repeat is a run through the elements before it, at any stride: one for a copy, minus one for a
+//! Relies on [`super::planes`] and [`super::general`]. The idea: what is new is coded in byte planes; what is a repeat is a run through the elements before it, at any stride: one for a copy, minus one for a
 //! mirrored row, the length of a row for a transposed one. Doubles repeat up to their last byte, whose difference is kept:
 //! symmetric values are summed in another order on each side, and rounded otherwise. One table lookup per element finds
 //! runs, which no window limits: more than a dense compressor finds, at a fraction of its time.
 
-use super::general;
 use super::step::{CodecError, Result, put_number, take_number};
+use super::{general, planes};
 
-/// Level of the zstd frame around the runs.
-const RUNS_LEVEL: i32 = 1;
-/// Bytes at the end: five little-endian 32-bit numbers.
-const FOOTER: usize = 20;
+/// Level at which all parts are coded.
+const LEVEL: i32 = 1;
 /// Entries of the table, as powers of two: the upper one keeps it within a second-level cache.
 const TABLE_BITS: std::ops::RangeInclusive<u32> = 8..=19;
 /// Shortest run: a reference takes about three bytes.
@@ -43,11 +40,11 @@ pub(crate) fn likeness_4(element: &[u8; 4]) -> u64 {
     u64::from(u32::from_le_bytes(*element))
 }
 
-/// The new elements, the runs, the last bytes of repeated doubles, bytes behind the last whole element, and a footer.
-pub(crate) fn forward(bytes: &[u8], size: usize) -> Result<Vec<u8>> {
+/// The new elements in planes, the runs, the last bytes of repeated doubles, and bytes behind the last whole element.
+pub(crate) fn forward(bytes: &[u8], size: usize, out: &mut Vec<u8>) -> Result<()> {
     match size {
-        4 => sized(bytes, likeness_4),
-        8 => sized(bytes, likeness_8),
+        4 => sized(bytes, likeness_4, out),
+        8 => sized(bytes, likeness_8, out),
         _ => Err(CodecError::Unsuitable { step: "distinct", detail: "elements are 4 or 8 bytes" }),
     }
 }
@@ -64,7 +61,7 @@ struct Finder<'a, const N: usize, Word: Fn(&[u8; N]) -> u64> {
     last: Course,
 }
 
-fn sized<const N: usize>(bytes: &[u8], likeness: impl Fn(&[u8; N]) -> u64) -> Result<Vec<u8>> {
+fn sized<const N: usize>(bytes: &[u8], likeness: impl Fn(&[u8; N]) -> u64, out: &mut Vec<u8>) -> Result<()> {
     let (elements, tail) = bytes.as_chunks::<N>();
     let bits = elements.len().max(1).ilog2().clamp(*TABLE_BITS.start(), *TABLE_BITS.end());
     let (table, shift) = (vec![0; 1 << bits], 64 - bits);
@@ -87,22 +84,14 @@ fn sized<const N: usize>(bytes: &[u8], likeness: impl Fn(&[u8; N]) -> u64) -> Re
     }
     put_number(&mut finder.runs, plain);
     put_number(&mut finder.runs, 0);
-    let runs = general::zstd(&finder.runs, RUNS_LEVEL)?;
-    let residues = if residues.is_empty() { residues } else { general::zstd(&residues, RUNS_LEVEL)? };
-    let lengths = [bytes.len(), new.len(), runs.len(), finder.runs.len(), residues.len()];
-    let mut out = new.into_flattened();
-    out.extend_from_slice(&runs);
-    out.extend_from_slice(&residues);
-    out.extend_from_slice(tail);
-    for length in lengths {
-        let length = u32::try_from(length).map_err(|_| too_long())?;
-        out.extend(length.to_le_bytes());
+    let mut packed = Vec::with_capacity(new.len() * N);
+    planes::compress(new.as_flattened(), N, LEVEL, &mut packed)?;
+    planes::put_counted(out, new.len() * N, &packed);
+    for part in [&finder.runs, &residues] {
+        general::with_zstd(part, LEVEL, |packed| planes::put_counted(out, part.len(), packed))?;
     }
-    Ok(out)
-}
-
-fn too_long() -> CodecError {
-    CodecError::Unsuitable { step: "distinct", detail: "a block of 4 GiB" }
+    out.extend_from_slice(tail);
+    Ok(())
 }
 
 impl<const N: usize, Word: Fn(&[u8; N]) -> u64> Finder<'_, N, Word> {
@@ -166,11 +155,11 @@ impl<const N: usize, Word: Fn(&[u8; N]) -> u64> Finder<'_, N, Word> {
     }
 }
 
-/// The inverse of [`forward`]; at most `limit` bytes.
-pub(crate) fn backward(bytes: &[u8], size: usize, limit: usize) -> Result<Vec<u8>> {
+/// The inverse of [`forward`].
+pub(crate) fn backward(body: &[u8], size: usize, length: usize) -> Result<Vec<u8>> {
     match size {
-        4 => unsized_::<4>(bytes, limit),
-        8 => unsized_::<8>(bytes, limit),
+        4 => unsized_::<4>(body, length),
+        8 => unsized_::<8>(body, length),
         _ => Err(damaged("elements of another size")),
     }
 }
@@ -179,29 +168,25 @@ fn damaged(detail: &'static str) -> CodecError {
     CodecError::damaged("distinct", detail)
 }
 
-fn unsized_<const N: usize>(bytes: &[u8], limit: usize) -> Result<Vec<u8>> {
-    let body = bytes.len().checked_sub(FOOTER).and_then(|end| bytes.split_at_checked(end));
-    let (body, footer) = body.ok_or_else(|| damaged("no footer"))?;
-    let mut lengths = footer.as_chunks::<4>().0.iter().map(|length| u32::from_le_bytes(*length));
-    let mut next = || lengths.next().and_then(|length| usize::try_from(length).ok()).unwrap_or(usize::MAX);
-    let (length, new, runs, unfolded, residues) = (next(), next(), next(), next(), next());
-    if length > limit || unfolded > limit {
-        return Err(damaged("no believable length"));
+fn unsized_<const N: usize>(body: &[u8], length: usize) -> Result<Vec<u8>> {
+    let mut rest = body;
+    // A run of two elements takes four numbers of at most ten bytes.
+    let limit = length.saturating_mul(20).saturating_add(64);
+    let counted = |rest: &mut _| planes::take_counted(rest, limit).ok_or_else(|| damaged("it is cut"));
+    let (new_length, packed) = counted(&mut rest)?;
+    if new_length > length {
+        return Err(damaged("more new elements than all"));
     }
-    let (new, rest) = new
-        .checked_mul(N)
-        .and_then(|new| body.split_at_checked(new))
-        .ok_or_else(|| damaged("fewer new elements than announced"))?;
-    let (runs, rest) = rest.split_at_checked(runs).ok_or_else(|| damaged("the runs are cut"))?;
-    let (residues, tail) = rest.split_at_checked(residues).ok_or_else(|| damaged("residues are cut"))?;
-    let new = new.as_chunks::<N>().0;
+    let new = planes::decompress(packed, N, new_length)?;
+    let (runs_length, packed) = counted(&mut rest)?;
+    let runs = general::unzstd(packed, runs_length)?;
+    let (residues_length, packed) = counted(&mut rest)?;
+    let residues = general::unzstd(packed, residues_length)?;
     let count = length / N;
-    let repeated = count.checked_sub(new.len()).ok_or_else(|| damaged("more new elements than all"))?;
-    let residues = if residues.is_empty() { Vec::new() } else { general::unzstd(residues, repeated)? };
     let mut out = Vec::with_capacity(count);
-    replay(new, &general::unzstd(runs, unfolded)?, &residues, count, &mut out)?;
+    replay(new.as_chunks::<N>().0, &runs, &residues, count, &mut out)?;
     let mut out = out.into_flattened();
-    out.extend_from_slice(tail);
+    out.extend_from_slice(rest);
     if out.len() == length { Ok(out) } else { Err(damaged("elements that don't add up")) }
 }
 

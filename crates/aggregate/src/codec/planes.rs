@@ -69,6 +69,22 @@ fn put(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
+/// Appends coded bytes behind the length of what they code and their own.
+pub(crate) fn put_counted(out: &mut Vec<u8>, length: usize, packed: &[u8]) {
+    put_number(out, length as u64);
+    put_number(out, packed.len() as u64);
+    out.extend_from_slice(packed);
+}
+
+/// Takes what [`put_counted`] appended off the front; none if it is cut or codes more than `limit` bytes.
+pub(crate) fn take_counted<'bytes>(rest: &mut &'bytes [u8], limit: usize) -> Option<(usize, &'bytes [u8])> {
+    let length = usize::try_from(take_number(rest)?).ok().filter(|length| *length <= limit)?;
+    let stored = usize::try_from(take_number(rest)?).ok()?;
+    let (packed, after) = rest.split_at_checked(stored)?;
+    *rest = after;
+    Some((length, packed))
+}
+
 /// Whether an entropy coder has nothing to win, judged by a histogram of sampled runs.
 pub(crate) fn looks_random(plane: &[u8]) -> bool {
     const RUN: usize = 64;

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use minicbor::{Decode, Encode};
 
 use super::lane::Lane;
-use super::{distinct, fpc, general, lorenzo, mix, numbers, planes, ragged, shuffle};
+use super::{changed, distinct, fpc, general, lorenzo, mix, numbers, planes, ragged, shuffle};
 
 /// One step of a chain. Numbers are part of the container format.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode)]
@@ -41,6 +41,9 @@ pub enum Step {
     /// Elements of this size, 4 or 8, that occurred before become references.
     #[n(8)]
     Distinct(#[n(0)] u32),
+    /// Elements of this size that differ from those of the base set, and where they are.
+    #[n(9)]
+    Changed(#[n(0)] u32),
     /// LZ4 block.
     #[n(16)]
     Lz4,
@@ -77,7 +80,7 @@ impl Step {
     /// The step looks at the base set.
     #[must_use]
     pub fn needs_base(&self) -> bool {
-        matches!(self, Self::XorBase | Self::DifferenceBase(_))
+        matches!(self, Self::XorBase | Self::DifferenceBase(_) | Self::Changed(_))
     }
 }
 
@@ -182,15 +185,23 @@ fn forward(step: &Step, bytes: &[u8], side: Side<'_>) -> Result<Vec<u8>> {
         Step::XorBase => numbers::xor(bytes, side.base)?,
         Step::DifferenceBase(lane) => numbers::difference_base(*lane, bytes, side.base)?,
         Step::Ragged => with_length(bytes, ragged::forward(bytes)),
-        Step::Distinct(size) => distinct::forward(bytes, size_of(*size))?,
+        Step::Distinct(size) => {
+            let mut out = headed(bytes);
+            distinct::forward(bytes, size_of(*size), &mut out)?;
+            out
+        }
+        Step::Changed(size) => {
+            let mut out = headed(bytes);
+            changed::forward(bytes, side.base, size_of(*size), &mut out)?;
+            out
+        }
         Step::Lz4 => with_length(bytes, lz4_flex::block::compress(bytes)),
         Step::Zstd(level) => with_length(bytes, general::zstd(bytes, *level)?),
         Step::Gzip(level) => with_length(bytes, general::gzip(bytes, *level)?),
         Step::Pco(lane, level) => with_length(bytes, numbers::pco(*lane, bytes, *level)?),
         Step::Fpc(table_bits) => with_length(bytes, fpc::compress(bytes, *table_bits)),
         Step::Planes(size, level) => {
-            let mut out = Vec::with_capacity(bytes.len() / 2);
-            put_number(&mut out, bytes.len() as u64);
+            let mut out = headed(bytes);
             planes::compress(bytes, size_of(*size), *level, &mut out)?;
             out
         }
@@ -200,9 +211,6 @@ fn forward(step: &Step, bytes: &[u8], side: Side<'_>) -> Result<Vec<u8>> {
 }
 
 fn backward(step: &Step, bytes: &[u8], limit: usize, side: Side<'_>) -> Result<Vec<u8>> {
-    if let Step::Distinct(size) = step {
-        return distinct::backward(bytes, size_of(*size), limit);
-    }
     let (length, body) =
         if changes_length(step) { split_length(bytes, limit)? } else { (bytes.len(), bytes) };
     let decoded = match step {
@@ -214,7 +222,8 @@ fn backward(step: &Step, bytes: &[u8], limit: usize, side: Side<'_>) -> Result<V
         Step::XorBase => numbers::xor(body, side.base)?,
         Step::DifferenceBase(lane) => numbers::sum_base(*lane, body, side.base)?,
         Step::Ragged => ragged::backward(body, length)?,
-        Step::Distinct(size) => distinct::backward(body, size_of(*size), limit)?,
+        Step::Distinct(size) => distinct::backward(body, size_of(*size), length)?,
+        Step::Changed(size) => changed::backward(body, side.base, size_of(*size), length)?,
         Step::Lz4 => lz4_flex::block::decompress(body, length).map_err(|e| CodecError::damaged("lz4", e))?,
         Step::Zstd(_) => general::unzstd(body, length)?,
         Step::Gzip(_) => general::ungzip(body, length)?,
@@ -255,6 +264,13 @@ fn with_length(input: &[u8], output: Vec<u8>) -> Vec<u8> {
     put_number(&mut bytes, input.len() as u64);
     bytes.extend_from_slice(&output);
     bytes
+}
+
+/// The length of a step's input, for its output to follow.
+fn headed(input: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(input.len() / 2);
+    put_number(&mut out, input.len() as u64);
+    out
 }
 
 pub(crate) fn put_number(bytes: &mut Vec<u8>, mut value: u64) {
