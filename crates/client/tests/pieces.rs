@@ -3,10 +3,12 @@
 
 mod common;
 
+use std::collections::{BTreeMap, HashSet};
+
 use common::{Random, TestPool, make};
 use stdchk_client::Pool;
-use stdchk_model::Ino;
 use stdchk_model::message::manager::{Change, FileKind};
+use stdchk_model::{ChunkId, Ino};
 
 const MIB: usize = 1 << 20;
 
@@ -124,4 +126,62 @@ async fn an_update_in_place_keeps_the_untouched_parts_whatever_was_written_betwe
         let reader = tests.connect(16 << 20).await.read(file, None).await.unwrap();
         assert!(reader.read_at(0, content.len() + 1).await.unwrap() == content, "round {round}");
     }
+}
+
+/// A cell of a file that is cut into small pieces, bytes.
+const CELL: u64 = 4 << 20;
+/// Earlier chunks that a cell may refer to, and chunks that its own bytes can fill.
+const EARLIER_CHUNKS_MAX: usize = 8;
+const OWN_CHUNKS_MAX: usize = 5;
+
+/// How many chunks a reader has to fetch for each cell of a version.
+async fn fetches(pool: &Pool, file: Ino, version: u64) -> Vec<usize> {
+    let (_, map, _) = pool.chunk_map(file, Some(version)).await.unwrap();
+    let mut cells: BTreeMap<u64, HashSet<ChunkId>> = BTreeMap::new();
+    let mut at = 0;
+    for extent in map.extents() {
+        let chunk = map.chunk_of(extent).unwrap().id;
+        for cell in at / CELL..=(at + extent.length - 1) / CELL {
+            cells.entry(cell).or_default().insert(chunk);
+        }
+        at += extent.length;
+    }
+    cells.into_values().map(|chunks| chunks.len()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_newest_of_fifty_versions_is_read_from_as_few_chunks_as_the_bound_says() {
+    let tests = TestPool::start(2).await;
+    let pool = tests.connect(32 << 20).await;
+    let folder = folder(&pool, "fsch:4KiB").await;
+    let file = make(&pool, folder, "state", FileKind::File).await.ino;
+    let mut random = Random::new(50);
+    let mut content = random.bytes(8 * MIB);
+    let mut stored = Vec::new();
+    for version in 0..50 {
+        // Scattered pages, others in each version: without a bound a cell would end up with pieces of all fifty.
+        for page in (0..content.len() / 4096).filter(|page| (page * 31 + version * 17) % 64 == 0) {
+            content[page * 4096..][..4096].copy_from_slice(&random.bytes(4096));
+        }
+        let session = pool.write(file).await.unwrap();
+        session.truncate(0).await.unwrap();
+        session.write_at(0, &content).await.unwrap();
+        session.commit(0).await.unwrap();
+        stored.push(usize::try_from(session.stored_bytes()).unwrap());
+        session.close(false).await.unwrap();
+    }
+    let most = EARLIER_CHUNKS_MAX + OWN_CHUNKS_MAX;
+    for version in 1..=50 {
+        let cells = fetches(&pool, file, version).await;
+        assert!(
+            cells.len() == 2 && cells.iter().all(|chunks| *chunks <= most),
+            "version {version}: {cells:?}"
+        );
+    }
+    // The bound is reached, or this test would say nothing; and what it costs in space is little.
+    assert!(fetches(&pool, file, 50).await.iter().any(|chunks| *chunks > EARLIER_CHUNKS_MAX));
+    let added: usize = stored[1..].iter().sum();
+    assert!(added < 49 * content.len() / 4, "{added} bytes for 49 versions of which a 64th is new");
+    let reader = tests.connect(16 << 20).await.read(file, None).await.unwrap();
+    assert!(reader.read_at(0, content.len() + 1).await.unwrap() == content);
 }

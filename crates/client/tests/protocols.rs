@@ -191,7 +191,7 @@ async fn a_spool_that_is_full_makes_a_file_go_on_through_memory() {
         twin.writer.flush(1, false).await.unwrap();
         twin.check_committed().await;
         twin.writer.close(false).await.unwrap();
-        hog.discard();
+        hog.discard().await;
         assert_eq!(twin.files(), 0);
     }
 }

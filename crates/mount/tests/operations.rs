@@ -286,3 +286,16 @@ fn the_mount_shows_its_name_and_the_space_of_the_pool() {
     let space = rustix::fs::statvfs(&mount.path).unwrap();
     assert!(space.f_blocks * space.f_frsize > 1 << 30 && space.f_namemax == 255);
 }
+
+#[test]
+fn a_removed_file_outlives_its_folder_while_it_is_open() {
+    let pool = TestPool::start(1);
+    let mount = pool.mount();
+    fs::create_dir_all(mount.at("app/scratch")).unwrap();
+    let file = open_both(&mount.at("app/scratch/file"));
+    fs::remove_file(mount.at("app/scratch/file")).unwrap();
+    fs::remove_dir(mount.at("app/scratch")).unwrap();
+    file.write_all_at(b"still here", 100_000).unwrap();
+    file.sync_all().unwrap();
+    assert!(content(&file).ends_with(b"still here"));
+}

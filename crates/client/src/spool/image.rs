@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -38,7 +38,8 @@ pub(crate) struct Image {
 impl Image {
     /// An empty image above something of `size` bytes; `named`: it stays if the process dies.
     pub(super) fn create(path: &Path, size: u64, named: bool, budget: &Arc<Budget>) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+        // Whose file it is, the pool knows; here nobody else may read it.
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         if !named {
             std::fs::remove_file(path)?;
         }

@@ -27,6 +27,9 @@ use crate::pool::Inner;
 use crate::session::Session;
 use crate::spool::{Image, Spool, Told};
 
+/// What the local disk says when a file must go another way.
+const NO_ROOM: [ErrorKind; 3] = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge];
+
 /// One file being written. All methods may be called concurrently.
 pub struct Writer {
     pool: Arc<Inner>,
@@ -103,7 +106,7 @@ impl Writer {
         let session = Session::open(pool, ino).await?;
         let wanted = session.policy().protocol;
         if wanted != Protocol::Sw && spool.is_none() {
-            tracing::warn!(%ino, "there is no spool: `protocol={wanted}` goes through memory");
+            tracing::debug!(%ino, "there is no spool: `protocol={wanted}` goes through memory");
         }
         let protocol = if spool.is_some() { wanted } else { Protocol::Sw };
         Ok(Arc::new(Self::new(pool, session, spool.cloned(), Layers { protocol, ..Layers::default() })))
@@ -249,7 +252,7 @@ impl Writer {
                 Ok(Attempt::Full)
             }
             Ok(()) => Ok(Attempt::Done),
-            Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+            Err(error) if NO_ROOM.contains(&error.kind()) => {
                 tracing::warn!(ino = %self.ino(), %error, "the spool takes no more: the file goes on through memory");
                 Ok(Attempt::NoRoom)
             }
@@ -393,10 +396,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives up what is in the spool: the file is gone.
-    pub fn discard(&self) {
-        let mut layers = self.layers.write();
-        let image = layers.filling.take();
+    /// Gives up what is in the spool: it can't be pushed any more. Unless the file was removed, it is on record as lost.
+    pub async fn discard(&self) {
+        let size = self.size();
+        if let Err(failure) = self.session().give_up(size).await {
+            tracing::debug!(ino = %self.ino(), %failure, "a session that is given up did not end well");
+        }
+        let image = self.layers.write().filling.take();
         if let Some(spool) = &self.spool {
             blocking(|| spool.done(self.id, image.as_deref()));
         }

@@ -68,9 +68,9 @@ impl OpenFile {
         writer: &Arc<Writer>,
         outcome: Result<Option<VersionInfo>, Failure>,
     ) {
-        if outcome.is_err() {
-            tracing::info!(ino = %self.ino(), "a file was removed before it was pushed");
-            writer.discard();
+        if let Err(failure) = &outcome {
+            tracing::warn!(ino = %self.ino(), %failure, "a file can't be pushed any more: it was removed, or is lost");
+            writer.discard().await;
         }
         (turn.pushing, turn.push_failure) = (false, None);
         self.leave_session(fs, turn, writer, outcome).await;
