@@ -11,7 +11,7 @@ use stdchk_filestate::store::Options;
 use support::{Protected, plain, program, succeed, tree};
 
 /// Fixed, so that a failure can be repeated; `exerciser SEED` is the whole program.
-const SEEDS: std::ops::Range<u32> = 1..4;
+const SEEDS: std::ops::Range<u32> = 1..3;
 
 /// A file that is not of whole blocks.
 fn seed(root: &Path) {
