@@ -41,6 +41,7 @@ def grouped(rows, key):
 
 def similarity(row):
     """Mean share of an image found in the one before, percent; the second value is outside zero pages."""
+
     def percent(parts, wholes):
         return mean([100 * part / max(whole, 1) for part, whole in zip(parts, wholes)])
 

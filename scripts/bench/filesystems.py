@@ -6,6 +6,7 @@ named are the defaults.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -18,6 +19,7 @@ from bench.programs import checked, require
 SERVERS = 4
 STARTS_WITHIN_SECONDS = 60  # MooseFS's chunkservers report within some seconds
 COMMAND_SECONDS_MAX = 120
+ASK_AGAIN_SECONDS = 0.05  # long beside what a question takes from a transfer
 
 
 class Filesystem:
@@ -47,6 +49,9 @@ class Filesystem:
     def pids(self):
         return self.processes.pids()
 
+    def settle(self, path, size):
+        """Waits until what was written is where it stays, if `close` doesn't."""
+
     def close(self):
         unmount(self.mount)
         with self.processes:
@@ -60,7 +65,7 @@ class Plain(Filesystem):
 
 class Stdchk(Filesystem):
     name = "stdchk"
-    how = "stdchk up --benefactors 4 --mount; policy replicas=1 with close=stored (OAB) or close=durable (ASB)"
+    how = "stdchk up --benefactors 4 --mount; policy replicas=1, close=early (OAB-early), stored (OAB) or durable (ASB)"
 
     def __init__(self, folder, stdchk):
         self.stdchk = stdchk
@@ -68,16 +73,28 @@ class Stdchk(Filesystem):
 
     def start(self):
         self.run("up", "--benefactors", SERVERS, "--mount", self.mount, "--floor", 0)
-        for close in ("stored", "durable"):
+        for close in ("early", "stored", "durable"):
             (self.mount / close).mkdir()
             self.run("policy", "set", close, "replicas=1", f"close={close}")
 
     def run(self, *arguments):
         data = self.folder / "data"
-        checked(["env", f"STDCHK_DATA={data}", str(self.stdchk), *map(str, arguments)], self.folder, COMMAND_SECONDS_MAX)
+        command = ["env", f"STDCHK_DATA={data}", str(self.stdchk), *map(str, arguments)]
+        return checked(command, self.folder, COMMAND_SECONDS_MAX)
 
     def folders(self):
-        return [(", OAB", self.mount / "stored"), (", ASB", self.mount / "durable")]
+        rates = {"OAB-early": "early", "OAB": "stored", "ASB": "durable"}
+        return [(f", {rate}", self.mount / close) for rate, close in rates.items()]
+
+    def settle(self, path, size):
+        """Waits until the newest version of a file is committed, which may be after its close."""
+        name = path.relative_to(self.mount)
+
+        def is_committed():
+            versions = json.loads(self.run("ls", name, "--versions", "--json"))[0]["versions"]
+            return bool(versions) and versions[-1]["size"] == size
+
+        wait_until(is_committed, COMMAND_SECONDS_MAX, f"the commit of {name}", poll_seconds=ASK_AGAIN_SECONDS)
 
     def pids(self):
         records = (self.folder / "data" / "run").glob("*.pid")
@@ -122,11 +139,15 @@ class Gluster(Filesystem):
         finally:
             self.processes.adopt(self.brick_pids())
         client = ["glusterfs", "--no-daemon", "--volfile-server=127.0.0.1", f"--volfile-id={self.VOLUME}"]
-        child = self.processes.start([*client, "-l", self.folder / "client.log", self.mount], self.folder / "client.out")
+        child = self.processes.start(
+            [*client, "-l", self.folder / "client.log", self.mount], self.folder / "client.out"
+        )
         wait_until(lambda: is_mounted(self.mount), STARTS_WITHIN_SECONDS, "the mount of GlusterFS", child)
 
     def gluster(self, *arguments):
-        checked(["gluster", "--mode=script", f"--glusterd-sock={self.socket}", *arguments], self.folder, COMMAND_SECONDS_MAX)
+        checked(
+            ["gluster", "--mode=script", f"--glusterd-sock={self.socket}", *arguments], self.folder, COMMAND_SECONDS_MAX
+        )
 
     def brick_pids(self):
         records = (self.folder / "run").rglob("*-brick?.pid")

@@ -50,7 +50,9 @@ def head(found):
         dates = sorted(date for date, _ in measures)
         rows.append([said, f"{dates[0][:16]} to {dates[-1][:16]}", ", ".join(name for _, name in measures)])
     tiny = any(one.get("size") == "tiny" for one in found.values())
-    warning = paragraph("Some of these were taken at the tiny size, which shows that things run and nothing more.", "missed")
+    warning = paragraph(
+        "Some of these were taken at the tiny size, which shows that things run and nothing more.", "missed"
+    )
     words = (
         "MB are 10^6 bytes. OAB-early: close() returns while data still drain, the paper's OAB. OAB: close() returns once all "
         "is stored at benefactors. ASB: once all is durable there and committed. The paper's figures come from machines of "

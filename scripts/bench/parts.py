@@ -24,44 +24,129 @@ def bench(measure):
 WITH_IMAGES = " --images DIR, after scripts/images blast numpy --into DIR"
 
 ALL = [
-    Part("Table 1: the cost of FUSE", "Time to write a file to the local disk, through a FUSE file system that passes it on, "
-         "and to one that does nothing.", ("writes",), bench("writes"), parts_writes.table_1),
-    Part("Figures 2 and 3: over the number of benefactors", "Rates that the application observes, and at which data become "
-         "safe. Lines across: what the machine itself can.", ("stripe",), bench("stripe"), parts_writes.figures_2_3),
-    Part("Figures 4 and 5: over the window", "The paper found that a larger window lets the application go sooner and does "
-         "not make the data safe sooner.", ("window",), bench("window"), parts_writes.figures_4_5),
-    Part("Figure 6: a window of 512 MiB over benefactors", "The paper's client had 10 Gbps, its benefactors 1 Gbps each. Here "
-         "all are on one machine.", ("window",), bench("window"), parts_writes.figure_6),
-    Part("Table 2: the images", "What was dumped. The paper's traces are not public, so these are series of our own of the "
-         "same and of another program.", ("similarity",), bench("similarity") + WITH_IMAGES, parts_images.table_2),
-    Part("Table 3: similarity and rate of the paper's cutters", "How much of an image is found in the one before it.",
-         ("similarity",), bench("similarity") + WITH_IMAGES, parts_images.table_3),
-    Part("The default cutter", "The paper took FsCH because CbCH was slow. What content-defined cutting finds and costs today: "
-         "stdchk's own cutter, beside the fastcdc crate (v2020) with the same limits and beside fixed pieces.", ("similarity",), bench("similarity") + WITH_IMAGES,
-         parts_images.default_cutter),
-    Part("Table 4: CbCH no-overlap over m and k", "The trade-off between similarity, rate and size of pieces.",
-         ("similarity",), bench("similarity") + WITH_IMAGES, parts_images.table_4),
-    Part("Figure 7: images through the mount", "Rates with images of which much is found again, beside data of which nothing "
-         "is.", ("images",), bench("images") + WITH_IMAGES, parts_images.figure_7),
-    Part("Images end to end", "What each policy keeps of each series, and at which rate.", ("images",),
-         bench("images") + WITH_IMAGES, parts_images.end_to_end),
-    Part("Table 5: blastn with checkpoints, whole runs", "The same program on the same input, checkpointed to the local disk "
-         "and to stdchk.", ("blast",), "scripts/bench-blast", parts_images.table_5),
-    Part("Peers: successive images", "What a user would take instead to keep repeated images, in the same run.",
-         ("peers-images",), "scripts/bench-peers images --images DIR", parts_images.peer_images),
-    Part("Peers: one file", "File systems over four servers, all on this machine, with one copy of the data.",
-         ("peers-files",), "scripts/bench-peers files", parts_images.peer_files),
-    Part("Content that the pool has already", "What the same data cost a second time, and reading them back.", ("repeats",),
-         bench("repeats"), parts_writes.repeats),
-    Part("Restores over versions", "Whether the newest version comes back as fast as the first.", ("versions",),
-         bench("versions"), parts_writes.plain_rows("versions")),
-    Part("Memory", "The mount's peak while it takes a file much larger than its window.", ("memory",), bench("memory"),
-         parts_writes.plain_rows("memory")),
-]  # fmt: skip
+    Part(
+        "Table 1: the cost of FUSE",
+        "Time to write a file to the local disk, through a FUSE file system that passes it on, and to one "
+        "that does nothing.",
+        ("writes",),
+        bench("writes"),
+        parts_writes.table_1,
+    ),
+    Part(
+        "Figures 2 and 3: over the number of benefactors",
+        "Rates that the application observes, and at which data become safe. Lines across: what the machine "
+        "itself can.",
+        ("stripe",),
+        bench("stripe"),
+        parts_writes.figures_2_3,
+    ),
+    Part(
+        "Figures 4 and 5: over the window",
+        "The paper found that a larger window lets the application go sooner and does not make the data safe "
+        "sooner.",
+        ("window",),
+        bench("window"),
+        parts_writes.figures_4_5,
+    ),
+    Part(
+        "Figure 6: a window of 512 MiB over benefactors",
+        "The paper's client had 10 Gbps, its benefactors 1 Gbps each. Here all are on one machine.",
+        ("window",),
+        bench("window"),
+        parts_writes.figure_6,
+    ),
+    Part(
+        "Table 2: the images",
+        "What was dumped. The paper's traces are not public, so these are series of our own of the same and "
+        "of another program.",
+        ("similarity",),
+        bench("similarity") + WITH_IMAGES,
+        parts_images.table_2,
+    ),
+    Part(
+        "Table 3: similarity and rate of the paper's cutters",
+        "How much of an image is found in the one before it.",
+        ("similarity",),
+        bench("similarity") + WITH_IMAGES,
+        parts_images.table_3,
+    ),
+    Part(
+        "The default cutter",
+        "The paper took FsCH because CbCH was slow. What content-defined cutting finds and costs today: "
+        "stdchk's own cutter, beside the fastcdc crate (v2020) with the same limits and beside fixed pieces.",
+        ("similarity",),
+        bench("similarity") + WITH_IMAGES,
+        parts_images.default_cutter,
+    ),
+    Part(
+        "Table 4: CbCH no-overlap over m and k",
+        "The trade-off between similarity, rate and size of pieces.",
+        ("similarity",),
+        bench("similarity") + WITH_IMAGES,
+        parts_images.table_4,
+    ),
+    Part(
+        "Figure 7: images through the mount",
+        "Rates with images of which much is found again, beside data of which nothing is.",
+        ("images",),
+        bench("images") + WITH_IMAGES,
+        parts_images.figure_7,
+    ),
+    Part(
+        "Images end to end",
+        "What each policy keeps of each series, and at which rate.",
+        ("images",),
+        bench("images") + WITH_IMAGES,
+        parts_images.end_to_end,
+    ),
+    Part(
+        "Table 5: blastn with checkpoints, whole runs",
+        "The same program on the same input, checkpointed to the local disk and to stdchk.",
+        ("blast",),
+        "scripts/bench-blast",
+        parts_images.table_5,
+    ),
+    Part(
+        "Peers: successive images",
+        "What a user would take instead to keep repeated images, in the same run.",
+        ("peers-images",),
+        "scripts/bench-peers images --images DIR",
+        parts_images.peer_images,
+    ),
+    Part(
+        "Peers: one file",
+        "File systems over four servers, all on this machine, with one copy of the data.",
+        ("peers-files",),
+        "scripts/bench-peers files",
+        parts_images.peer_files,
+    ),
+    Part(
+        "Content that the pool has already",
+        "What the same data cost a second time, and reading them back.",
+        ("repeats",),
+        bench("repeats"),
+        parts_writes.repeats,
+    ),
+    Part(
+        "Restores over versions",
+        "Whether the newest version comes back as fast as the first.",
+        ("versions",),
+        bench("versions"),
+        parts_writes.plain_rows("versions"),
+    ),
+    Part(
+        "Memory",
+        "The mount's peak while it takes a file much larger than its window.",
+        ("memory",),
+        bench("memory"),
+        parts_writes.plain_rows("memory"),
+    ),
+]
 
 
 def other(measure):
     """A part for a measure that has none of its own: its rows as they are, lists as their medians."""
+
     def show(found):
         rows = found[measure]["rows"]
         keys = list(dict.fromkeys(key for row in rows for key in row))

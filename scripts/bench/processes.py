@@ -65,7 +65,7 @@ def end(child):
         child.wait(KILLED_WITHIN_SECONDS)
 
 
-def wait_until(condition, seconds_max, what, child=None):
+def wait_until(condition, seconds_max, what, child=None, poll_seconds=POLL_SECONDS):
     """Waits until `condition()` is true; fails at the limit, or at once when `child` has ended."""
     deadline = time.monotonic() + seconds_max
     while not condition():
@@ -73,7 +73,7 @@ def wait_until(condition, seconds_max, what, child=None):
             raise Failure(f"{what} ended with status {child.returncode} while it started")
         if time.monotonic() > deadline:
             raise Failure(f"{what} was not there after {seconds_max} s")
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll_seconds)
 
 
 def cpu_seconds(pids):
@@ -124,6 +124,7 @@ def is_mounted(mount):
 
 def stop_at(seconds_max):
     """Lets everything be stopped in good order at the limit, and by the signals that end a script."""
+
     def stop(number, _frame):
         limit = number == signal.SIGALRM
         raise Stopped(f"{seconds_max} s were not enough" if limit else f"stopped by {signal.Signals(number).name}")

@@ -72,7 +72,9 @@ class Blast(Program):
         makeblastdb = ["makeblastdb", "-in", "database.fasta", "-dbtype", "nucl", "-out", "database"]
         checked(makeblastdb, scratch)
         self.command = "blastn -task blastn -num_threads 2 -db database -query queries.fasta -out hits.txt".split()
-        self.how = f"{' '.join(self.command)}; {len(sequences)} sequences of {self.SEQUENCE_BASES} bases, {count} queries"
+        self.how = (
+            f"{' '.join(self.command)}; {len(sequences)} sequences of {self.SEQUENCE_BASES} bases, {count} queries"
+        )
 
     def sequences(self, draw, count):
         for number in range(max(count, 1)):

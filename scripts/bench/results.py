@@ -53,7 +53,9 @@ def table(headings, lines):
 def shown(cell):
     if cell is None:
         return "-"
-    return f"{cell:.3g}" if isinstance(cell, float) and abs(cell) < 100 else f"{cell:.0f}" if isinstance(cell, float) else str(cell)
+    if isinstance(cell, float):
+        return f"{cell:.3g}" if abs(cell) < 100 else f"{cell:.0f}"
+    return str(cell)
 
 
 def print_targets(targets):

@@ -61,7 +61,9 @@ class Frame:
         self.parts.append(text(x + 12, y + 4, name))
 
     def svg(self):
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+        )
         return "\n".join([f'{head} font-family="sans-serif" font-size="12" role="img">', *self.parts, "</svg>"])
 
 
@@ -81,6 +83,16 @@ def marker(number, tip=""):
     return mark
 
 
+def dash(style):
+    """A function that draws a piece of a line across at a place."""
+    return lambda x, y: f'<line x1="{x - 6}" x2="{x + 8}" y1="{y}" y2="{y}" {style}/>'
+
+
+def square(colour):
+    """A function that draws a square of bars' colour at a place."""
+    return lambda x, y: f'<rect x="{x - 5}" y="{y - 5}" width="10" height="10" fill="{colour}"/>'
+
+
 def lines(title, x_label, y_label, series, levels=()):
     """A line chart. `series`: name -> {x: y}; `levels`: pairs of a name and a value drawn across."""
     places = sorted({x for points in series.values() for x in points})
@@ -98,7 +110,7 @@ def lines(title, x_label, y_label, series, levels=()):
         y, colour = frame.y(value), COLOURS[number % len(COLOURS)]
         dashes = f'stroke="{colour}" stroke-dasharray="6 4" stroke-width="1.5"'
         frame.parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" {dashes}/>')
-        frame.legend(number, name, lambda x, y, dashes=dashes: f'<line x1="{x - 6}" x2="{x + 8}" y1="{y}" y2="{y}" {dashes}/>')
+        frame.legend(number, name, dash(dashes))
     return frame.svg()
 
 
@@ -116,6 +128,5 @@ def bars(title, x_label, y_label, series):
             tip = f"<title>{html.escape(f'{name}, {place}: {value:.0f}')}</title>"
             box = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{HEIGHT - BOTTOM - y:.1f}"'
             frame.parts.append(f'<rect {box} fill="{colour}">{tip}</rect>')
-        square = lambda x, y, colour=colour: f'<rect x="{x - 5}" y="{y - 5}" width="10" height="10" fill="{colour}"/>'  # noqa: E731
-        frame.legend(number, name, square)
+        frame.legend(number, name, square(colour))
     return frame.svg()

@@ -20,7 +20,14 @@ parts = page.parts
 svg = sys.modules["bench.svg"]
 published = sys.modules["bench.paper"]
 
-MACHINE = {"cpu": "Abacus", "cores": 2, "memory_bytes": 8 << 30, "kernel": "6", "commit": "abc", "date": "2026-01-02T03:04:05"}
+MACHINE = {
+    "cpu": "Abacus",
+    "cores": 2,
+    "memory_bytes": 8 << 30,
+    "kernel": "6",
+    "commit": "abc",
+    "date": "2026-01-02T03:04:05",
+}
 
 
 def result(measure, rows, targets=()):
@@ -62,8 +69,8 @@ REFUSED = {"name": "MooseFS", "how": "this way", "refused": "no <port> is free"}
 
 def everything():
     """Results of every measure that a part of the page needs."""
-    sweep = [transfer(f"mount, {kind}", 2.0, count, window << 20)
-             for kind in ("OAB", "ASB") for count in (1, 2) for window in (64, 512)]  # fmt: skip
+    sweep = [transfer(f"SW, {kind}", 2.0, count, window << 20)
+             for kind in ("OAB-early", "OAB", "ASB") for count in (1, 2) for window in (64, 512)]  # fmt: skip
     return {
         one["measure"]: one
         for one in (
@@ -100,9 +107,15 @@ class Page(unittest.TestCase):
         self.assertFalse("Not measured (" in text)
         self.assertEqual(row_of(text, "Local I/O"), ["Local I/O", "11.8", "0.160", "1.00", "0.500", "2,000", "1.00"])
         self.assertEqual(row_of(text, "/stdchk/null")[-1], "2.00", "against the plain file")
-        self.assertEqual(row_of(text, "cdc:64KiB")[1:4], ["1,000", "10.0", "90.9"], "cutting, times fastcdc, with names")
-        self.assertEqual(row_of(text, "CbCH no-overlap, m = 20 B, k = 14 b")[2:], ["82.0 % [26.6]", "70.0 % [26.4]", "70.0 % [50]"])
-        self.assertEqual(row_of(text, "k = 8, similarity %: here"), ["k = 8, similarity %: here", "–", "60.0", "–", "–", "–"])
+        self.assertEqual(
+            row_of(text, "cdc:64KiB")[1:4], ["1,000", "10.0", "90.9"], "cutting, times fastcdc, with names"
+        )
+        self.assertEqual(
+            row_of(text, "CbCH no-overlap, m = 20 B, k = 14 b")[2:], ["82.0 % [26.6]", "70.0 % [26.4]", "70.0 % [50]"]
+        )
+        self.assertEqual(
+            row_of(text, "k = 8, similarity %: here"), ["k = 8, similarity %: here", "–", "60.0", "–", "–", "–"]
+        )
         self.assertEqual(row_of(text, "Data size (TB)")[-1], "80.0 %")
 
     def test_what_was_not_measured_is_named_with_the_way_to_measure_it(self):

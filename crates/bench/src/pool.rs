@@ -2,14 +2,21 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stdchk_model::limits::HEARTBEAT_MS;
 
 use crate::Error;
+use crate::cpu;
 
 /// Time after which heartbeats have told the manager what benefactors store: three intervals.
 const REPORTED_AFTER: Duration = Duration::from_millis(3 * HEARTBEAT_MS);
+
+/// Longest wait for a commit that comes after `close`.
+const COMMITTED_WITHIN: Duration = Duration::from_secs(300);
+/// Time between two questions whether it came: short beside the seconds that are measured with it, and long beside what a
+/// question takes from the transfer.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A running pool with a mount. Stops, and removes its data, when dropped.
 pub struct LocalPool {
@@ -70,6 +77,29 @@ impl LocalPool {
         }
         let said = String::from_utf8_lossy(&output.stderr);
         Err(Error(format!("`stdchk {}` failed: {}", arguments.join(" "), said.trim())))
+    }
+
+    /// Waits until a file of so many bytes is committed, which may be after its `close` returned. The CPU seconds that the
+    /// asking took, which are no part of what storing costs.
+    pub fn wait_committed(&self, name: &str, bytes: u64) -> Result<f64, Error> {
+        let give_up = Instant::now() + COMMITTED_WITHIN;
+        let before = cpu::seconds_with(&[]);
+        while !self.is_committed(name, bytes)? {
+            if Instant::now() > give_up {
+                let seconds = COMMITTED_WITHIN.as_secs();
+                return Err(Error(format!("{name} was not committed {seconds} s after its close")));
+            }
+            std::thread::sleep(ASK_AGAIN);
+        }
+        Ok(cpu::seconds_with(&[]) - before)
+    }
+
+    fn is_committed(&self, name: &str, bytes: u64) -> Result<bool, Error> {
+        let listing: serde_json::Value =
+            serde_json::from_str(&self.run(&["ls", name, "--versions", "--json"])?)?;
+        let newest = listing.pointer("/0/versions").and_then(|versions| versions.as_array()?.last());
+        let size = newest.and_then(|version| version.get("size")?.as_u64());
+        Ok(size == Some(bytes))
     }
 
     /// Bytes that the pool's blocks take, replicas counted, once what was written last has been reported.

@@ -92,7 +92,7 @@ impl Row {
             let _ = write!(extra, "peak memory {}", size::human(bytes));
         }
         format!(
-            "{:32} {:>3} {:>8} {:>7} {:>9} {:>9.0} {:>13} {:>8.2}  {extra}",
+            "{:36} {:>3} {:>8} {:>7} {:>9} {:>9.0} {:>13} {:>8.2}  {extra}",
             self.name,
             self.benefactors,
             size::exact(self.window_bytes),
@@ -118,10 +118,10 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-const HEADING: &str =
-    "                                   b   window   block      file      MB/s  (least-most)   CPU s/GB\n";
+const HEADING: &str = "                                       b   window   block      file      MB/s  (least-most)   CPU s/GB\n";
 const EXPLANATION: &str = "
-OAB: close returns once all is stored at benefactors. ASB: once all is durable and committed. b: benefactors.
+OAB-early: close returns while bytes are on their way. OAB: once all is stored at benefactors. ASB: once all is durable and
+committed. SW: sliding window, CLW: complete local write, IW: incremental write; without a word, SW. b: benefactors.
 MB = 10^6 bytes; medians; CPU of the writer and of all processes of the pool, without kernel threads.
 ";
 

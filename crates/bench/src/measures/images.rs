@@ -23,7 +23,7 @@ use crate::stock::Stock;
 use crate::transfer::{self, Content};
 
 /// How a series is stored.
-#[derive(Clone, Copy, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 struct Way {
     cutter: &'static str,
     codec: &'static str,
@@ -49,6 +49,9 @@ const WAYS: [Way; 7] = [
 const WAYS_TINY: [Way; 2] = [WAYS[3], WAYS[6]];
 /// Windows of the paper's Figure 7, besides the default, bytes.
 const WINDOWS: [u64; 4] = [16 << 20, 32 << 20, 128 << 20, 256 << 20];
+
+/// Its rates: OAB-early, OAB and ASB.
+const CLOSES: [&str; 3] = ["early", "stored", "durable"];
 
 /// The cutters whose best is what stored bytes are compared with.
 const SEARCHED: [&str; 3] = ["fsch:4KiB", "cdc:8KiB", "cdc:16KiB"];
@@ -79,10 +82,10 @@ fn ways(size: Size) -> Vec<Way> {
         Size::Tiny => WAYS_TINY.to_vec(),
         Size::Small => WAYS.to_vec(),
         Size::Full => {
-            let both =
-                |window_bytes| ["stored", "durable"].map(|close| Way { close, window_bytes, ..DEFAULT });
-            let durable = Way { close: "durable", ..DEFAULT };
-            WAYS.into_iter().chain([durable]).chain(WINDOWS.into_iter().flat_map(both)).collect()
+            let windows = WINDOWS.into_iter().chain([WINDOW]);
+            let figure_7 =
+                windows.flat_map(|window_bytes| CLOSES.map(|close| Way { close, window_bytes, ..DEFAULT }));
+            WAYS.into_iter().chain(figure_7.filter(|way| *way != DEFAULT)).collect()
         }
     }
 }
@@ -130,8 +133,9 @@ fn store(
         stock.renew();
         let bytes = std::fs::metadata(image)?.len();
         let content = Content { bytes, ..bench.content() };
-        let path = unique.join(format!("run.N0.T{timestep}"));
-        row.unique_seconds.push(transfer::write(&path, content, stock, false)?);
+        let name = format!("run.N0.T{timestep}");
+        row.unique_seconds.push(transfer::write(&unique.join(&name), content, stock, false)?);
+        pool.wait_committed(&format!("unique/{name}"), bytes)?;
         let stored = pool.stored_bytes()?;
         let (seconds, cpu) = take(&pool, image, timestep, way)?;
         row.image_bytes.push(bytes);
@@ -152,9 +156,10 @@ fn take(pool: &LocalPool, image: &Path, timestep: usize, way: Way) -> Result<(f6
         pool.run(&["put", &image.to_string_lossy(), &name])?;
         started.elapsed().as_secs_f64()
     } else {
-        transfer::write_bytes(&pool.mount_point().join(name), &content, BLOCK)?
+        transfer::write_bytes(&pool.mount_point().join(&name), &content, BLOCK)?
     };
-    Ok((seconds, cpu::seconds_with(&pool.pids("")) - before))
+    let asking = pool.wait_committed(&name, content.len() as u64)?;
+    Ok((seconds, cpu::seconds_with(&pool.pids("")) - before - asking))
 }
 
 impl ImagesRow {
@@ -227,9 +232,9 @@ fn targets_of(series: &str, rows: &[ImagesRow], best: u64) -> Vec<Target> {
 const HEADING: &str = "                                            first     next   unique  CPU s/GB    first      next   /whole\n\
                        cutter     codec  close    way     window     MB/s     MB/s     MB/s            stored %  stored %     zstd\n";
 const EXPLANATION: &str = "
-close=stored gives OAB, close=durable ASB. first: the first image of the series; next: median of the others; unique: data
-of which nothing is found again, beside them; stored: what the pool grew by; /whole zstd: of the next images, against
-each compressed whole. The best of a search is what similarity finds for fsch:4KiB, cdc:8KiB and cdc:16KiB with zstd.
+close=early gives OAB-early, stored OAB, durable ASB. first: the first image of the series; next: median of the others;
+unique: data of which nothing is found again, beside them; stored: what the pool grew by; /whole zstd: of the next images,
+against each compressed whole. The best of a search is what similarity finds for fsch:4KiB, cdc:8KiB and cdc:16KiB with zstd.
 ";
 
 fn table(rows: &[ImagesRow]) -> String {

@@ -16,6 +16,8 @@ use crate::transfer::{self, Content};
 
 /// Writes of a page, bytes.
 const SMALL_BLOCK: usize = 4096;
+/// A file that fits the window with room to spare, bytes.
+const WITHIN_WINDOW: u64 = WINDOW / 2;
 
 /// One kind of transfer that is repeated.
 struct Case<'a> {
@@ -24,6 +26,8 @@ struct Case<'a> {
     pids: &'a [u32],
     content: Content,
     sync: bool,
+    /// The pool that must have committed the file before the next one is written.
+    pool: Option<&'a LocalPool>,
 }
 
 /// Measures all of them in turn.
@@ -34,6 +38,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
     let local = LocalFuse::start(&bench.dir)?;
     let pool = bench.up(BENEFACTORS, WINDOW)?;
     let stored = pool.folder("oab", &["replicas=1", "close=stored"])?;
+    let early = pool.folder("early", &["replicas=1", "close=early"])?;
     let found = pool.folder("cdc", &["replicas=1", "close=stored", "cutter=cdc:64KiB"])?;
     let durable = pool.folder("asb", &["replicas=1", "close=durable"])?;
     let plain = tempfile::Builder::new().prefix("plain-").tempdir_in(&bench.dir)?;
@@ -44,6 +49,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
         pids,
         content: Content { block, ..bench.content() },
         sync,
+        pool: None,
     };
     let local_pids: Vec<u32> = local.iter().map(LocalFuse::pid).collect();
     let mut cases = vec![
@@ -51,12 +57,21 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
         case("plain file, fsync", plain.path(), &[][..], BLOCK, true),
         case("do-nothing mount", null.path(), &null_pids, BLOCK, false),
         case("do-nothing mount, write-through", through.path(), &through_pids, BLOCK, false),
+        Case { pool: Some(&pool), ..case("mount, OAB-early", &early, &pool_pids, BLOCK, false) },
         case("mount, OAB", &stored, &pool_pids, BLOCK, false),
         case("mount, ASB", &durable, &pool_pids, BLOCK, false),
         case("mount, OAB, cdc:64KiB", &found, &pool_pids, BLOCK, false),
         case("do-nothing mount, 4 KiB writes", null.path(), &null_pids, SMALL_BLOCK, false),
         case("mount, OAB, 4 KiB writes", &stored, &pool_pids, SMALL_BLOCK, false),
     ];
+    let bytes = bench.sizes.file_bytes.min(WITHIN_WINDOW);
+    let within = |name, folder: &Path, pids| {
+        let case = case(name, folder, pids, BLOCK, false);
+        Case { content: Content { bytes, ..case.content }, ..case }
+    };
+    cases.push(within("do-nothing mount, within the window", null.path(), &null_pids));
+    let early = within("mount, OAB-early, within the window", &early, &pool_pids);
+    cases.push(Case { pool: Some(&pool), ..early });
     cases.extend(
         local.iter().map(|local| case("FUSE to a local file", local.path(), &local_pids, BLOCK, false)),
     );
@@ -64,6 +79,11 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
     rows.extend(puts(bench, &pool, &mut stock)?);
     let rate = |name| rows.iter().find(|row| row.is(name)).map_or(f64::NAN, Row::rate);
     let targets = vec![
+        at_least(
+            "OAB-early / do-nothing mount, file within the window",
+            rate("mount, OAB-early, within the window") / rate("do-nothing mount, within the window"),
+            0.8,
+        ),
         at_least("OAB / do-nothing mount", rate("mount, OAB") / rate("do-nothing mount"), 0.6),
         at_least("ASB / plain file with fsync", rate("mount, ASB") / rate("plain file, fsync"), 0.8),
         at_least(
@@ -93,11 +113,18 @@ fn rounds(bench: &Bench, cases: &[Case<'_>], stock: &mut Stock) -> Result<Vec<Ro
 }
 
 fn once(case: &Case<'_>, round: usize, stock: &mut Stock) -> Result<(f64, f64), Error> {
-    let path = case.folder.join(format!("run.N{round}.T{}", case.content.salt));
+    let name = format!("run.N{round}.T{}", case.content.salt);
+    let path = case.folder.join(&name);
     rustix::fs::sync();
     let before = cpu::seconds_with(case.pids);
     let seconds = transfer::write(&path, case.content, stock, case.sync)?;
-    let cpu = cpu::seconds_with(case.pids) - before;
+    let asking = match (case.pool, case.folder.file_name()) {
+        (Some(pool), Some(folder)) => {
+            pool.wait_committed(&format!("{}/{name}", folder.to_string_lossy()), case.content.bytes)?
+        }
+        _ => 0.0,
+    };
+    let cpu = cpu::seconds_with(case.pids) - before - asking;
     std::fs::remove_file(&path)?;
     Ok((seconds, cpu))
 }
