@@ -73,8 +73,6 @@ impl Wake {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that meets the unexpected fails here")]
-
     use std::time::Instant;
 
     use super::*;

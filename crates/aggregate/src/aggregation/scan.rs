@@ -10,10 +10,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use stdchk_model::Ino;
 use stdchk_model::message::manager::{VersionInfo, VersionState};
 use stdchk_model::naming::Naming;
 use stdchk_model::sets::FileVersions;
+use stdchk_model::{Ino, SessionId};
 
 use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
@@ -76,6 +76,7 @@ pub(super) fn versions<'a>(raw: &[RawFile], kept: impl Iterator<Item = &'a FileE
             committed_at: mtime,
             state,
             stored_bytes: size,
+            session: SessionId::default(),
         }],
     })
     .collect()
