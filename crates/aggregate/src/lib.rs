@@ -10,6 +10,7 @@ pub mod codec;
 pub mod container;
 pub mod limits;
 
+mod aggregation;
 mod choose;
 mod error;
 mod key;
@@ -20,6 +21,7 @@ mod plan;
 mod source;
 mod unpack;
 
+pub use aggregation::{AggregatedSet, Aggregation, Aggregator, Round};
 pub use choose::Mode;
 pub use error::AggregateError;
 pub use key::KeyRule;

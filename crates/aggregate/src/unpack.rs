@@ -4,6 +4,7 @@
 //! listed and extracted by the same parsers that found them, reading only the blocks that hold what they look at.
 
 mod base;
+mod compare;
 mod extract;
 mod map;
 mod open;
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use stdchk_formats::Extent;
 
 use crate::codec::{Side, decode};
-use crate::container::{BlockRecord, Files, Place, hash};
+use crate::container::{BlockRecord, FileEntry, Files, Place, hash};
 use crate::error::{AggregateError, Result};
 pub use base::BaseSet;
 pub use extract::{ListedFile, ListedVariable};
@@ -102,6 +103,20 @@ impl Container {
     /// Names and lengths of the files, in the order of the set.
     pub fn files(&self) -> impl Iterator<Item = (&str, u64)> {
         self.files.files.iter().map(|file| (file.name.as_str(), file.size))
+    }
+
+    /// What is known of the files, in the order of the set.
+    pub(crate) fn entries(&self) -> &[FileEntry] {
+        &self.files.files
+    }
+
+    /// The pieces of all files by the block that holds them, file by file.
+    fn pieces_by_block(&self) -> BTreeMap<u64, Vec<(usize, Piece)>> {
+        let mut by_block: BTreeMap<u64, Vec<(usize, Piece)>> = BTreeMap::new();
+        for (file, map) in self.maps.iter().enumerate() {
+            map.iter().for_each(|piece| by_block.entry(piece.block).or_default().push((file, *piece)));
+        }
+        by_block
     }
 
     /// Bytes of the whole container.

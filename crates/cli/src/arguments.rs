@@ -71,6 +71,8 @@ pub enum Command {
     Pack(command::pack::Arguments),
     /// Unpack a container, or some of its files; needs no pool
     Unpack(command::unpack::Arguments),
+    /// Turn complete checkpoint sets of a folder into few containers, as they come; needs no pool
+    Aggregate(command::aggregate::Arguments),
     /// Serve the pool as a file system, in the foreground
     Mount(command::mount::Arguments),
     /// Run a program under file-state checkpoints

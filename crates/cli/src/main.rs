@@ -18,6 +18,7 @@ mod progress;
 mod settings;
 mod signals;
 mod transfer;
+mod wake;
 
 use std::process::ExitCode;
 

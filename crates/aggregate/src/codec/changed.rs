@@ -42,7 +42,7 @@ fn put_gap(gaps: &mut Vec<u8>, mut gap: usize) {
         gaps.push(LONG);
         gap -= usize::from(LONG);
     }
-    gaps.push((gap & 0xff) as u8);
+    gaps.push(u8::try_from(gap).unwrap_or(LONG));
 }
 
 /// The inverse of [`forward`].

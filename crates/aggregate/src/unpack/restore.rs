@@ -121,7 +121,7 @@ impl Container {
     }
 
     /// As many threads as were asked for, as long as their blocks fit the budget.
-    fn threads(&self, budget: u64, wanted: usize) -> usize {
+    pub(super) fn threads(&self, budget: u64, wanted: usize) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let wanted = if wanted == 0 { cores } else { wanted };
         let largest = self.blocks.values().map(|block| block.record.raw_length).max().unwrap_or(1).max(1);

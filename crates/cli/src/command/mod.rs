@@ -3,6 +3,7 @@
 //! User commands run as one future that SIGINT and SIGTERM drop; roles stop in order when told to; `up` and `down` need
 //! no runtime of their own until they talk to the pool.
 
+pub mod aggregate;
 pub mod benefactor;
 pub mod completions;
 pub mod diff;
@@ -65,6 +66,7 @@ fn on_pool(command: Command, flags: &PoolFlags) -> Outcome {
         Command::Mount(arguments) => mount::run(&arguments, c),
         Command::Pack(arguments) => to_the_end(pack::run(arguments, c)),
         Command::Unpack(arguments) => to_the_end(unpack::run(arguments, c)),
+        Command::Aggregate(arguments) => to_the_end(aggregate::run(arguments, c)),
         Command::Put(arguments) => to_the_end(put::run(arguments, c)),
         Command::Status(arguments) => user("status", status::run(&arguments, c)),
         Command::Get(arguments) => user("get", get::run(&arguments, c)),

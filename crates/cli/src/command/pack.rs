@@ -81,7 +81,7 @@ pub struct Resources {
 /// What to win.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Level {
+pub enum Level {
     /// Hundreds of megabytes a second and core
     Fastest,
     /// In between
@@ -139,7 +139,7 @@ fn to_container(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) -> O
     let inputs = inputs_of(&arguments.files).map_err(failed)?;
     refuse_self(&inputs, &output)?;
     let base = arguments.base.as_deref().map(BaseSet::open).transpose().map_err(failed)?;
-    let mode = mode(arguments.level, &output, arguments.resources.threads)?;
+    let mode = mode_of(arguments.level, &output, arguments.resources.threads)?;
     let keys = arguments.pattern.as_deref().map(KeyRule::pattern).transpose().map_err(failed)?;
     let plan = PlanOptions {
         scheme: arguments.merge,
@@ -175,7 +175,8 @@ fn refuse_self(inputs: &Inputs, output: &Path) -> Outcome {
     }
 }
 
-fn mode(level: Level, output: &Path, threads: usize) -> Outcome<Mode> {
+/// The mode of a level, for a container at `output`.
+pub fn mode_of(level: Level, output: &Path, threads: usize) -> Outcome<Mode> {
     Ok(match level {
         Level::Fastest => Mode::Fastest,
         Level::Default => Mode::Default,

@@ -10,39 +10,39 @@ use stdchk_tests::{Outcome, binary, command, outcome, random_bytes, wait_until};
 use tempfile::TempDir;
 
 /// A folder in which commands run.
-struct Place(TempDir);
+pub(crate) struct Place(TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn file(&self, name: &str, content: &[u8]) {
+    pub(crate) fn file(&self, name: &str, content: &[u8]) {
         fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
         fs::write(self.path(name), content).unwrap();
     }
 
-    fn run(&self, arguments: &[&str]) -> Outcome {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Outcome {
         let mut command = command(arguments);
         command.current_dir(self.0.path());
         outcome(command)
     }
 
-    fn ok(&self, arguments: &[&str]) -> String {
+    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
         let ended = self.run(arguments);
         assert_eq!(ended.code, 0, "stdchk {}: {ended:?}", arguments.join(" "));
         ended.text()
     }
 
-    fn json(&self, arguments: &[&str]) -> Value {
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.ok(arguments)).unwrap()
     }
 
-    fn fails(&self, arguments: &[&str], code: i32, says: &str) -> Outcome {
+    pub(crate) fn fails(&self, arguments: &[&str], code: i32, says: &str) -> Outcome {
         let ended = self.run(arguments);
         assert_eq!(ended.code, code, "stdchk {}: {ended:?}", arguments.join(" "));
         assert!(ended.stderr.contains(says), "`{says}` is missing in: {}", ended.stderr);
@@ -50,7 +50,7 @@ impl Place {
     }
 
     /// Names in the folder itself.
-    fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
         names.sort();

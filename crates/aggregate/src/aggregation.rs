@@ -1,0 +1,181 @@
+//! The aggregator: complete checkpoint sets of a folder become containers in a sink (mcrEngine, section IV).
+//!
+//! Relies on [`crate::pack()`], [`Container`] and the rules of sets in `stdchk-model`. The idea: N files of a timestep become
+//! M containers, each of which gets its name only after every byte of it was decoded and compared with the raw files; the
+//! set is aggregated once all M are there, and only then may raw files go. So whatever is killed whenever, the raw set is
+//! there or the containers are, and the names in the sink alone say which.
+
+mod scan;
+mod sink;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use stdchk_model::message::manager::{CheckpointSet, SetState};
+use stdchk_model::naming::Naming;
+use stdchk_model::sets::checkpoint_sets;
+
+use crate::error::{AggregateError, Result};
+use crate::new_file::sync_folder;
+use crate::pack::{Packing, pack};
+use crate::source::Input;
+use crate::unpack::Container;
+use scan::RawFile;
+use sink::{Aggregate, Sink};
+
+/// What to aggregate, and how.
+pub struct Aggregation<'a> {
+    /// The folder in which the application writes.
+    pub source: PathBuf,
+    /// The folder for containers; made if it is missing.
+    pub sink: PathBuf,
+    /// Which files are of which timestep and rank.
+    pub naming: Naming,
+    /// Number of ranks; 0: learned from earlier timesteps.
+    pub ranks: u32,
+    /// Containers for each set (the paper's M).
+    pub containers: usize,
+    /// Remove raw files once their set is aggregated.
+    pub remove_raw: bool,
+    /// A file is written to the end when it has not changed for so long.
+    pub settle: Duration,
+    /// How to pack.
+    pub packing: Packing<'a>,
+}
+
+/// A set that was aggregated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AggregatedSet {
+    /// Its timestep.
+    pub timestep: u64,
+    /// Its containers.
+    pub containers: Vec<PathBuf>,
+    /// Its files.
+    pub files: u64,
+    /// Their bytes.
+    pub raw_bytes: u64,
+    /// Bytes of the containers.
+    pub stored_bytes: u64,
+}
+
+/// What one look at the source led to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Sets that were aggregated, oldest first.
+    pub aggregated: Vec<AggregatedSet>,
+    /// Raw files that were removed.
+    pub removed: u64,
+    /// Timesteps that are not aggregated yet, and why.
+    pub waiting: Vec<(u64, String)>,
+    /// Files were written so recently that another look is worth it.
+    pub unsettled: bool,
+}
+
+/// Looks at a source again and again; one at a time for a sink.
+pub struct Aggregator<'a> {
+    options: Aggregation<'a>,
+    sink: Sink,
+}
+
+impl<'a> Aggregator<'a> {
+    /// Makes the sink and clears away what a killed aggregator left half done there.
+    ///
+    /// # Errors
+    /// When the sink can't be made or another aggregator works on it.
+    pub fn start(options: Aggregation<'a>) -> Result<Self> {
+        let sink = Sink::open(&options.sink)?;
+        Ok(Self { options, sink })
+    }
+
+    /// Aggregates all sets that are complete and not aggregated yet.
+    ///
+    /// # Errors
+    /// When the folders can't be read or written, or the watch ends it. A file that changes meanwhile is no error: its
+    /// set waits.
+    pub fn round(&mut self) -> Result<Round> {
+        let raw = scan::files(&self.options.source, &self.options.naming, self.options.settle)?;
+        let kept = self.sink.aggregates()?;
+        let versions = scan::versions(&raw, kept.values().flat_map(|aggregate| &aggregate.files));
+        let source = self.options.source.to_string_lossy();
+        let sets = checkpoint_sets(&source, &versions, &self.options.naming, self.options.ranks);
+        let raw: HashMap<&str, &RawFile> = raw.iter().map(|file| (file.name.as_str(), file)).collect();
+        let mut round = Round { unsettled: raw.values().any(|file| !file.settled), ..Round::default() };
+        for set in sets.iter().rev() {
+            let files: Vec<&RawFile> =
+                set.members.iter().filter_map(|member| raw.get(member.name.as_str()).copied()).collect();
+            let kept = kept.get(&set.timestep);
+            if let Some(aggregate) = kept.filter(|aggregate| aggregate.holds(&files)) {
+                round.removed += self.remove_raw(&files, aggregate)?;
+            } else {
+                self.aggregate(set, &files, &mut round)?;
+            }
+        }
+        Ok(round)
+    }
+
+    fn aggregate(&mut self, set: &CheckpointSet, files: &[&RawFile], round: &mut Round) -> Result<()> {
+        if set.state != SetState::Complete {
+            round.waiting.push((set.timestep, set.reason.clone()));
+            return Ok(());
+        }
+        if files.len() < set.members.len() {
+            let reason = "some files were written again after it was aggregated, and not all are there";
+            round.waiting.push((set.timestep, reason.to_owned()));
+            return Ok(());
+        }
+        match self.pack_all(set.timestep, files) {
+            Ok(aggregated) => round.aggregated.push(aggregated),
+            Err(AggregateError::Changed { path }) => {
+                round.waiting.push((set.timestep, format!("{} is still being written", path.display())));
+                round.unsettled = true;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        if let Some(aggregate) = self.sink.aggregates()?.get(&set.timestep) {
+            round.removed += self.remove_raw(files, aggregate)?;
+        }
+        Ok(())
+    }
+
+    /// The containers of a set, one after the other; the last one's name makes the set aggregated.
+    fn pack_all(&mut self, timestep: u64, files: &[&RawFile]) -> Result<AggregatedSet> {
+        self.sink.forget(timestep)?;
+        let groups = files.len().clamp(1, self.options.containers.max(1));
+        let inputs: Vec<Input> =
+            files.iter().map(|file| Input { name: file.name.clone(), path: file.path.clone() }).collect();
+        let mut set =
+            AggregatedSet { timestep, containers: Vec::new(), files: 0, raw_bytes: 0, stored_bytes: 0 };
+        for number in 0..groups {
+            let range = inputs.len() * number / groups..inputs.len() * (number + 1) / groups;
+            let group = inputs.get(range).unwrap_or_default();
+            let draft = self.sink.draft(timestep, number + 1, groups);
+            let packed = pack(group, &draft, &self.options.packing)?;
+            Container::open(&draft)?.compare(group, &self.options.packing)?;
+            set.containers.push(self.sink.publish(&draft, timestep, number + 1, groups)?);
+            set.files += packed.files;
+            set.raw_bytes += packed.raw_bytes;
+            set.stored_bytes += packed.stored_bytes;
+        }
+        sync_folder(&self.options.sink)?;
+        Ok(set)
+    }
+
+    /// Lets raw files go whose aggregate is complete, as long as they are what was packed.
+    fn remove_raw(&self, files: &[&RawFile], aggregate: &Aggregate) -> Result<u64> {
+        if !self.options.remove_raw {
+            return Ok(0);
+        }
+        let mut removed = 0;
+        for file in files {
+            let now = scan::look_at(&file.path, &file.name)?;
+            if now.is_some_and(|now| aggregate.holds(&[&now])) {
+                fs::remove_file(&file.path).map_err(AggregateError::io("remove", &file.path))?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+}

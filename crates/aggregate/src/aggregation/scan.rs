@@ -1,0 +1,83 @@
+//! The raw files of a source folder, as the rules of checkpoint sets want to see them.
+//!
+//! Relies on the standard library and `stdchk-model`. The idea: a plain folder doesn't say when a file is closed, so a file
+//! counts as closed when it has not changed for a while; packing notices the one that changes later all the same.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use stdchk_model::message::manager::{VersionInfo, VersionState};
+use stdchk_model::naming::Naming;
+use stdchk_model::sets::FileVersions;
+use stdchk_model::{Ino, SessionId};
+
+use crate::container::FileEntry;
+use crate::error::{AggregateError, Result};
+use crate::source::inputs_of;
+
+/// A file of the source that belongs to a timestep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RawFile {
+    /// Its path below the source.
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    pub(super) size: u64,
+    /// Nanoseconds since 1970.
+    pub(super) modified_ns: i64,
+    pub(super) settled: bool,
+}
+
+/// The files that a pattern gives a timestep.
+pub(super) fn files(source: &Path, naming: &Naming, settle: Duration) -> Result<Vec<RawFile>> {
+    let mut found = Vec::new();
+    for input in inputs_of(&[source.to_owned()])?.files {
+        if naming.read(&input.name).is_none_or(|reading| reading.step.is_none()) {
+            continue;
+        }
+        let Some(mut file) = look_at(&input.path, &input.name)? else { continue };
+        let modified = u64::try_from(file.modified_ns).map(Duration::from_nanos).unwrap_or_default();
+        let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + modified);
+        file.settled = age.is_ok_and(|age| age >= settle);
+        found.push(file);
+    }
+    Ok(found)
+}
+
+/// A file as it is now; none if it is gone.
+pub(super) fn look_at(path: &Path, name: &str) -> Result<Option<RawFile>> {
+    let metadata = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(AggregateError::io("look at", path))?,
+    };
+    let modified_ns = metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
+    let (name, path) = (name.to_owned(), path.to_owned());
+    Ok(Some(RawFile { name, path, size: metadata.len(), modified_ns, settled: true }))
+}
+
+/// Raw files, and those that only containers hold: how many ranks there are is learned from both.
+pub(super) fn versions<'a>(raw: &[RawFile], kept: impl Iterator<Item = &'a FileEntry>) -> Vec<FileVersions> {
+    let there: HashSet<&str> = raw.iter().map(|file| file.name.as_str()).collect();
+    let kept = kept.filter(|entry| !there.contains(entry.name.as_str()));
+    let state = |settled| if settled { VersionState::Closed } else { VersionState::Open };
+    let of_raw = raw.iter().map(|file| (&file.name, file.size, file.modified_ns, state(file.settled)));
+    let of_kept = kept.map(|entry| (&entry.name, entry.size, entry.modified_ns, VersionState::Closed));
+    let all = of_raw.chain(of_kept);
+    all.map(|(name, size, mtime, state)| FileVersions {
+        path: name.clone(),
+        ino: Ino::ROOT,
+        versions: vec![VersionInfo {
+            version: 1,
+            size,
+            mtime,
+            committed_at: mtime,
+            state,
+            stored_bytes: size,
+            session: SessionId::default(),
+        }],
+    })
+    .collect()
+}
