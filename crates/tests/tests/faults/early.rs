@@ -12,8 +12,7 @@ const MIB: usize = 1 << 20;
 
 /// A mounted pool whose one benefactor that takes anything has a disk of its own, and a folder that closes early.
 fn pool_with_disk(setup: Setup) -> (Pool, Disk) {
-    let setup = Setup { donate: "64KiB".to_owned(), ..setup }.with("STDCHK_CLIENT_LEASE_MS", 4000);
-    let pool = setup.up();
+    let pool = Setup { donate: "64KiB".to_owned(), ..setup }.up();
     fs::create_dir(pool.at("app")).unwrap();
     pool.policy("app", &["replicas=1", "close=early"]);
     let disk = Disk::start(&pool, "disk", 64, "0");
@@ -51,7 +50,8 @@ fn an_early_close_returns_before_anything_is_stored_and_the_commit_follows() {
 
 #[test]
 fn a_mount_that_dies_while_an_early_close_drains_leaves_a_lost_version_on_record() {
-    let (pool, disk) = pool_with_disk(Setup::of(1));
+    // Longer than the pause between two signs of life.
+    let (pool, disk) = pool_with_disk(Setup::of(1).with("STDCHK_CLIENT_LEASE_MS", 8000));
     let old = random_bytes(MIB, 2);
     write_early(&pool.mount_point(), "app/x.N0.T1", &old);
     wait_until("the old version is there", || states(&pool, "app/x.N0.T1") == ["closed"]);
