@@ -408,12 +408,14 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
 
 /// Bytes without a type: as they are, or as records of the length that the bytes themselves suggest.
 fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
+    let record = record_length(block.raw);
+    let mixed = vec![Step::MixBytes(record.unwrap_or(1))];
+    let mixing = *mode == Mode::Smallest && shrinks(&mixed, block.raw);
     let levels: &[i32] = match mode {
         Mode::Fastest | Mode::Default => &[1],
-        Mode::Smallest => &[19, 22],
+        Mode::Smallest if mixing => &[19, 22],
         _ => &[1, 3],
     };
-    let record = record_length(block.raw);
     let mut chains = Vec::new();
     for level in levels {
         chains.push(vec![Step::Zstd(*level)]);
@@ -421,15 +423,22 @@ fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
             chains.push(vec![Step::Shuffle(record), Step::Zstd(*level)]);
         }
     }
-    if *mode == Mode::Smallest {
-        chains.push(vec![Step::MixBytes(record.unwrap_or(1))]);
-    } else {
-        chains.push(vec![Step::Lz4]);
-    }
+    chains.push(if mixing { mixed } else { vec![Step::Lz4] });
     if !block.base.is_empty() {
         chains.extend(levels.iter().map(|level| vec![Step::XorBase, Step::Zstd(*level)]));
     }
     chains
+}
+
+/// Bytes in the middle of a block that a slow chain is tried on before it is tried on all of it.
+const TASTE_BYTES: usize = 64 << 10;
+
+/// Whether a chain takes at least half a percent off the middle of a block. What was compressed or encrypted before gives
+/// nothing to the slowest chains either, and they would take seconds for each megabyte to find out.
+fn shrinks(steps: &[Step], raw: &[u8]) -> bool {
+    let start = raw.len().saturating_sub(TASTE_BYTES) / 2;
+    let taste = raw.get(start..raw.len().min(start + TASTE_BYTES)).unwrap_or(raw);
+    encode(steps, taste, Side::default()).is_ok_and(|coded| coded.len() + taste.len() / 200 < taste.len())
 }
 
 /// Longest record that is looked for, in bytes.
