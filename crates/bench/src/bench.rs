@@ -110,6 +110,8 @@ pub struct Bench {
     pub own: PathBuf,
     /// Series of images, one in each folder below; without it a small one is made up.
     pub images: Option<PathBuf>,
+    /// Checkpoint sets, one in each folder below; without it a small one is made up.
+    pub sets: Option<PathBuf>,
 }
 
 impl Bench {

@@ -60,6 +60,9 @@ struct Line {
     /// Series of images, one in each folder below, as scripts/images makes them; a small one is made up if not given
     #[arg(long)]
     images: Option<PathBuf>,
+    /// Checkpoint sets, one in each folder below; a small one is made up if not given
+    #[arg(long)]
+    sets: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Helper>,
 }
@@ -120,7 +123,15 @@ fn measure(line: Line) -> Result<(), Error> {
     let dir = line.dir.canonicalize()?;
     let own = std::env::current_exe()?;
     let stdchk = line.stdchk.unwrap_or_else(|| own.with_file_name("stdchk"));
-    let bench = Bench { size: line.size, sizes: line.size.sizes(), dir, stdchk, own, images: line.images };
+    let bench = Bench {
+        size: line.size,
+        sizes: line.size.sizes(),
+        dir,
+        stdchk,
+        own,
+        images: line.images,
+        sets: line.sets,
+    };
     let machine = machine::Machine::look();
     println!("{}", machine.line());
     for measure in measures {

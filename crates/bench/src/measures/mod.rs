@@ -3,6 +3,7 @@
 //! A measure is a name, a sentence and a function from the run's settings to a [`Section`]. A new one is a module here and
 //! a line in [`ALL`]; its rows may be of any kind, as the section carries its own table and its own targets.
 
+mod aggregate;
 mod files;
 mod images;
 mod memory;
@@ -48,6 +49,11 @@ pub const ALL: &[Measure] = &[
         run: similarity::run,
     },
     Measure { name: "versions", what: "restores of the first and of the newest version", run: versions::run },
+    Measure {
+        name: "aggregate",
+        what: "sets packed by mcrEngine's schemes, by ours and by general compressors; a slow sink",
+        run: aggregate::run,
+    },
     Measure { name: "images", what: "series of images through the mount and `put`", run: images::run },
 ];
 

@@ -1,0 +1,272 @@
+//! Sets of checkpoint files, packed: mcrEngine's merge schemes, our levels and general compressors on the same bytes, and
+//! what a slow sink makes of it (tables III and IV, figures 12 and 13, as far as one machine carries them).
+//!
+//! The sets are given (`--sets`), or a small one is made up. The sink is a file behind a token bucket; its bandwidth is
+//! stated in the table. All methods see the same files in the same run.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::Error;
+use crate::bench::{Bench, Size};
+use crate::section::{Section, Target, at_least};
+
+/// Bytes per second of the sink for each rank: 30 GB/s for 15408 processes, as on the paper's file system.
+const SINK_PER_RANK: f64 = 2e6;
+/// Bytes that the token bucket lets through at once.
+const BURST: usize = 64 << 10;
+/// Length of the pieces of both block schemes.
+const PIECE: usize = 64 << 10;
+/// The paper's results in percent over Agnostic, best and worst (table IV), for reading beside ours.
+const PAPER: &str = "mcrEngine over Agnostic: Aware-Block 7 to 38 %, Aware 7 to 39 %, Cactus up to 115 %";
+
+#[derive(Serialize)]
+struct Row {
+    set: String,
+    method: String,
+    raw_bytes: usize,
+    stored_bytes: usize,
+    ratio: f64,
+    /// Over gzip -6 of the concatenation, percent (equation 2).
+    over_agnostic: f64,
+}
+
+#[derive(Serialize)]
+struct EndToEnd {
+    set: String,
+    sink_bytes_per_second: f64,
+    raw_write_seconds: f64,
+    pack_seconds: f64,
+    packed_write_seconds: f64,
+    packed_read_seconds: f64,
+    unpack_seconds: f64,
+}
+
+/// Measures every set.
+pub fn run(bench: &Bench) -> Result<Section, Error> {
+    let scratch = tempfile::Builder::new().prefix("aggregate-").tempdir_in(&bench.dir)?;
+    let sets = match &bench.sets {
+        Some(folder) => folders(folder)?,
+        None => vec![small_set(&scratch.path().join("small"))?],
+    };
+    let (mut rows, mut ends) = (Vec::new(), Vec::new());
+    for set in &sets {
+        rows.extend(ratios(bench, set, scratch.path())?);
+        ends.push(end_to_end(bench, set, scratch.path())?);
+    }
+    let targets = targets(&rows, &ends);
+    let table = table(&rows, &ends);
+    Ok(Section { rows: serde_json::json!({ "ratios": rows, "end_to_end": ends }), table, targets })
+}
+
+fn folders(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>()?;
+    let mut folders: Vec<PathBuf> =
+        entries.iter().map(fs::DirEntry::path).filter(|path| path.is_dir()).collect();
+    folders.sort();
+    Ok(folders)
+}
+
+/// Four ranks of a smooth field, as `.npy`.
+fn small_set(folder: &Path) -> Result<PathBuf, Error> {
+    fs::create_dir_all(folder)?;
+    for rank in 0..4_u32 {
+        let literal = "{'descr': '<f8', 'fortran_order': False, 'shape': (256, 128), }";
+        let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+        bytes.extend(format!("{literal:<117}\n").into_bytes());
+        let value =
+            |n: u32| (f64::from(n % 128) / 40.0).sin() * (f64::from(n / 128 + rank * 256) / 60.0).cos();
+        bytes.extend((0..256 * 128).flat_map(|n| value(n).to_le_bytes()));
+        fs::write(folder.join(format!("field.{rank}.npy")), bytes)?;
+    }
+    Ok(folder.to_owned())
+}
+
+fn contents(set: &Path) -> Result<Vec<Vec<u8>>, Error> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(set)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    paths.sort();
+    paths.into_iter().filter(|path| path.is_file()).map(|path| Ok(fs::read(path)?)).collect()
+}
+
+/// Pieces of all files in turn.
+fn interleaved(files: &[Vec<u8>]) -> Vec<u8> {
+    let longest = files.iter().map(Vec::len).max().unwrap_or(0);
+    let piece = |file: &Vec<u8>, start: usize| {
+        file.get(start.min(file.len())..(start + PIECE).min(file.len())).unwrap_or_default().to_vec()
+    };
+    (0..longest)
+        .step_by(PIECE)
+        .flat_map(|start| files.iter().flat_map(move |file| piece(file, start)))
+        .collect()
+}
+
+fn ratios(bench: &Bench, set: &Path, scratch: &Path) -> Result<Vec<Row>, Error> {
+    let files = contents(set)?;
+    let concatenation = files.concat();
+    let mut sizes = vec![
+        ("Agnostic: gzip -6".to_owned(), gzip(&concatenation)?),
+        ("Agnostic-Block: gzip -6".to_owned(), gzip(&interleaved(&files))?),
+    ];
+    for (name, merge) in [("Aware", "aware"), ("Aware-Block", "aware-block:64KiB")] {
+        sizes.push((format!("{name}: the paper's coders"), pack(bench, set, scratch, &["paper", merge])?.0));
+    }
+    let dense = bench.size != Size::Tiny;
+    for level in if dense { vec![1, 3, 9, 19] } else { vec![1, 3] } {
+        for long in [false, true] {
+            let name = format!("zstd -{level}{}", if long { " --long=27" } else { "" });
+            sizes.push((name, zstd(&concatenation, level, long)?));
+        }
+    }
+    for level in if dense { vec!["fastest", "default", "smallest"] } else { vec!["fastest", "default"] } {
+        sizes.push((format!("stdchk pack, {level}"), pack(bench, set, scratch, &[level, "aware"])?.0));
+    }
+    let agnostic = sizes.first().map_or(1, |(_, stored)| *stored) as f64;
+    let row = |(method, stored_bytes): (String, usize)| Row {
+        set: name_of(set),
+        method,
+        raw_bytes: concatenation.len(),
+        stored_bytes,
+        ratio: concatenation.len() as f64 / stored_bytes.max(1) as f64,
+        over_agnostic: (agnostic / stored_bytes.max(1) as f64 - 1.0) * 100.0,
+    };
+    Ok(sizes.into_iter().map(row).collect())
+}
+
+fn name_of(set: &Path) -> String {
+    set.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn gzip(bytes: &[u8]) -> Result<usize, Error> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
+    encoder.write_all(bytes)?;
+    Ok(encoder.finish()?.len())
+}
+
+fn zstd(bytes: &[u8], level: i32, long: bool) -> Result<usize, Error> {
+    let mut compressor = zstd::bulk::Compressor::new(level)?;
+    if long {
+        compressor.set_parameter(zstd::zstd_safe::CParameter::WindowLog(27))?;
+        compressor.set_parameter(zstd::zstd_safe::CParameter::EnableLongDistanceMatching(true))?;
+    }
+    Ok(compressor.compress(bytes)?.len())
+}
+
+/// Packs a set with a level and a merge scheme; bytes of the container and seconds.
+fn pack(bench: &Bench, set: &Path, scratch: &Path, how: &[&str; 2]) -> Result<(usize, f64), Error> {
+    let container = scratch.join("container");
+    let [level, merge] = how;
+    let started = Instant::now();
+    let mut command = Command::new(&bench.stdchk);
+    command.arg("pack").arg(set).arg("-o").arg(&container).args(["--level", level, "--merge", merge]);
+    succeed(&mut command)?;
+    let seconds = started.elapsed().as_secs_f64();
+    Ok((usize::try_from(fs::metadata(&container)?.len()).unwrap_or(usize::MAX), seconds))
+}
+
+fn succeed(command: &mut Command) -> Result<(), Error> {
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+    if status.success() { Ok(()) } else { Err(Error(format!("{command:?} ended with {status}"))) }
+}
+
+/// Checkpoint and restart through a slow sink, with and without aggregation and compression.
+fn end_to_end(bench: &Bench, set: &Path, scratch: &Path) -> Result<EndToEnd, Error> {
+    let files = contents(set)?;
+    let bandwidth = SINK_PER_RANK * files.len() as f64;
+    let raw_write_seconds = transfer(&files.concat(), bandwidth, &scratch.join("sink"))?;
+    let (_, pack_seconds) = pack(bench, set, scratch, &["default", "aware"])?;
+    let container = fs::read(scratch.join("container"))?;
+    let packed_write_seconds = transfer(&container, bandwidth, &scratch.join("sink"))?;
+    let packed_read_seconds = transfer(&container, bandwidth, &scratch.join("source"))?;
+    let started = Instant::now();
+    let mut command = Command::new(&bench.stdchk);
+    command.arg("unpack").arg(scratch.join("source")).arg("-o").arg(scratch.join("back"));
+    succeed(&mut command)?;
+    Ok(EndToEnd {
+        set: name_of(set),
+        sink_bytes_per_second: bandwidth,
+        raw_write_seconds,
+        pack_seconds,
+        packed_write_seconds,
+        packed_read_seconds,
+        unpack_seconds: started.elapsed().as_secs_f64(),
+    })
+}
+
+/// Seconds to write `bytes` through a token bucket of this many bytes per second.
+fn transfer(bytes: &[u8], bandwidth: f64, path: &Path) -> Result<f64, Error> {
+    let mut file = fs::File::create(path)?;
+    let started = Instant::now();
+    let mut sent = 0.0;
+    for piece in bytes.chunks(BURST) {
+        file.write_all(piece)?;
+        sent += piece.len() as f64;
+        let due = Duration::from_secs_f64(sent / bandwidth);
+        std::thread::sleep(due.saturating_sub(started.elapsed()));
+    }
+    Ok(started.elapsed().as_secs_f64())
+}
+
+impl EndToEnd {
+    /// Share of the raw checkpoint's time that aggregation saves.
+    fn checkpoint_saved(&self) -> f64 {
+        1.0 - (self.pack_seconds + self.packed_write_seconds) / self.raw_write_seconds
+    }
+
+    /// The same for a restart; reading raw files takes as long as writing them.
+    fn restart_saved(&self) -> f64 {
+        1.0 - (self.packed_read_seconds + self.unpack_seconds) / self.raw_write_seconds
+    }
+}
+
+fn targets(rows: &[Row], ends: &[EndToEnd]) -> Vec<Target> {
+    let of = |set: &str, method: &str| {
+        let found = rows.iter().find(|row| row.set == set && row.method == method);
+        found.map_or(f64::NAN, |row| row.ratio)
+    };
+    let mut targets = Vec::new();
+    for end in ends {
+        let set = &end.set;
+        let (fastest, default) = (of(set, "stdchk pack, fastest"), of(set, "stdchk pack, default"));
+        targets.push(at_least(format!("{set}: fastest over zstd -3"), fastest / of(set, "zstd -3"), 1.0));
+        let dense = of(set, "zstd -19 --long=27");
+        if !dense.is_nan() {
+            targets.push(at_least(format!("{set}: default over zstd -19 --long=27"), default / dense, 1.0));
+        }
+        targets.push(at_least(format!("{set}: checkpoint time saved"), end.checkpoint_saved(), 0.87));
+        targets.push(at_least(format!("{set}: restart time saved"), end.restart_saved(), 0.62));
+    }
+    targets
+}
+
+fn table(rows: &[Row], ends: &[EndToEnd]) -> String {
+    let mut lines =
+        vec![format!("{:24} {:32} {:>12} {:>8} {:>14}", "set", "method", "bytes", "ratio", "over Agnostic")];
+    lines.extend(rows.iter().map(|row| {
+        let Row { set, method, stored_bytes, ratio, over_agnostic, .. } = row;
+        format!("{set:24} {method:32} {stored_bytes:>12} {ratio:>8.3} {over_agnostic:>12.1} %")
+    }));
+    lines.push(format!("\n{PAPER}\n"));
+    lines.push(format!(
+        "{:24} {:>10} {:>12} {:>8} {:>8} {:>8} {:>8}   seconds, with a sink of 2 MB/s a file",
+        "set", "sink MB/s", "raw write", "pack", "write", "read", "unpack"
+    ));
+    lines.extend(ends.iter().map(|end| {
+        format!(
+            "{:24} {:>10.0} {:>12.3} {:>8.3} {:>8.3} {:>8.3} {:>8.3}",
+            end.set,
+            end.sink_bytes_per_second / 1e6,
+            end.raw_write_seconds,
+            end.pack_seconds,
+            end.packed_write_seconds,
+            end.packed_read_seconds,
+            end.unpack_seconds
+        )
+    }));
+    lines.join("\n") + "\n"
+}
