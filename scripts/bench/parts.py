@@ -145,15 +145,22 @@ ALL = [
 
 
 def other(measure):
-    """A part for a measure that has none of its own: its rows as they are, lists as their medians."""
+    """A part for a measure that has none of its own: its rows as they are, lists as their medians; a table for each kind
+    of rows where it has several."""
 
     def show(found):
         rows = found[measure]["rows"]
-        keys = list(dict.fromkeys(key for row in rows for key in row))
-        return table(keys, [[plain(row.get(key)) for key in keys] for row in rows])
+        kinds = rows.values() if isinstance(rows, dict) else [rows]
+        return "\n".join(map(as_they_are, kinds))
 
     return Part(f"Also measured: {measure}", "As it was measured; lists are shown by their medians.", (measure,),
                 bench(measure), show)  # fmt: skip
+
+
+def as_they_are(rows):
+    """A table with a column for each key that a row has."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    return table(keys, [[plain(row.get(key)) for key in keys] for row in rows])
 
 
 def plain(value):

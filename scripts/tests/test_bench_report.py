@@ -148,6 +148,12 @@ class Page(unittest.TestCase):
         self.assertIn("Also measured: files", text)
         self.assertEqual(row_of(text, "a &lt;file&gt;"), ["a &lt;file&gt;", "2.00", "–"])
 
+    def test_a_measure_without_a_part_of_its_own_shows_its_rows_of_every_kind(self):
+        rows = {"ratios": [{"method": "gzip -6", "ratio": 1.5}], "end_to_end": [{"sink": "slow", "seconds": [3.0, 1.0, 2.0]}]}
+        text = page.page({"other": result("other", rows)})
+        for expected in ("method", "gzip -6", "sink", "slow"):
+            self.assertIn(expected, text)
+
     def test_every_plot_is_well_formed(self):
         plots = re.findall(r"<svg.*?</svg>", page.page(everything()), re.DOTALL)
         self.assertGreaterEqual(len(plots), 8)

@@ -181,11 +181,29 @@ fn lane_of(data_type: Option<DataType>) -> Option<(DataType, Lane)> {
     data_type.and_then(|data_type| Some((data_type, Lane::of(data_type)?)))
 }
 
-/// The candidate that costs least on a part of the block, among those that the mode has time for.
+/// The candidate that costs least on a part of the block, among those that the mode has time for. One that needs the base
+/// has to be clearly smaller than what does without: a container that leans on another one is the weaker of the two.
 fn best_of(mode: &Mode, candidates: Vec<Vec<Step>>, part: &Reduced) -> Option<Trial> {
+    let (based, alone): (Vec<_>, Vec<_>) = candidates
+        .into_iter()
+        .filter(|steps| chain_time(steps) <= mode.time_max())
+        .partition(|steps| steps.iter().any(Step::needs_base));
+    let alone = cheapest(mode, alone, part);
+    let based = cheapest(mode, based, part);
+    match (alone, based) {
+        (Some(alone), Some(based)) if !clearly_smaller(&based, &alone) => Some(alone),
+        (alone, based) => based.or(alone),
+    }
+}
+
+fn clearly_smaller(trial: &Trial, than: &Trial) -> bool {
+    trial.coded.len() as f64 <= BASE_GAIN * than.coded.len() as f64
+}
+
+fn cheapest(mode: &Mode, candidates: Vec<Vec<Step>>, part: &Reduced) -> Option<Trial> {
     let side = Side { shapes: &part.shapes, base: &part.base };
     let mut best: Option<Trial> = None;
-    for steps in candidates.into_iter().filter(|steps| chain_time(steps) <= mode.time_max()) {
+    for steps in candidates {
         let Ok(coded) = encode(&steps, &part.raw, side) else { continue };
         let cost = mode.cost(&steps, coded.len(), part.raw.len());
         if best.as_ref().is_none_or(|best| cost < best.cost) {
@@ -194,6 +212,9 @@ fn best_of(mode: &Mode, candidates: Vec<Vec<Step>>, part: &Reduced) -> Option<Tr
     }
     best
 }
+
+/// What a chain that needs the base may take at most of what the best other one takes.
+const BASE_GAIN: f64 = 0.95;
 
 /// Share of elements that must occur before for a block to be searched for repeats, which no sample shows.
 const REPEATS_MIN: f64 = 0.25;
