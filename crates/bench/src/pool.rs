@@ -33,8 +33,9 @@ impl LocalPool {
         let mount = pool.mount_point().to_string_lossy().into_owned();
         let count = benefactors.to_string();
         let window = window_bytes.to_string();
+        let donate = donation(below, benefactors)?.to_string();
         let up = ["up", "--benefactors", &count, "--mount", &mount, "--floor", "0", "--window", &window];
-        pool.run(&up)?;
+        pool.run(&[&up[..], &["--donate", &donate]].concat())?;
         Ok(pool)
     }
 
@@ -110,6 +111,12 @@ impl LocalPool {
             status.get("benefactors").and_then(|list| list.as_array()).cloned().unwrap_or_default();
         Ok(benefactors.iter().filter_map(|one| one.get("used_bytes")?.as_u64()).sum())
     }
+}
+
+/// Bytes for each benefactor: a measurement writes more than an owner would spare, since what it removes is collected later.
+fn donation(below: &Path, benefactors: usize) -> Result<u64, Error> {
+    let disk = rustix::fs::statvfs(below)?;
+    Ok(disk.f_bavail * disk.f_frsize / 10 * 9 / benefactors.max(1) as u64)
 }
 
 impl Drop for LocalPool {
