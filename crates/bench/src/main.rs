@@ -122,7 +122,8 @@ fn measure(line: Line) -> Result<(), Error> {
     std::fs::create_dir_all(&line.dir)?;
     let dir = line.dir.canonicalize()?;
     let own = std::env::current_exe()?;
-    let stdchk = line.stdchk.unwrap_or_else(|| own.with_file_name("stdchk"));
+    // Measures start it from other folders.
+    let stdchk = std::path::absolute(line.stdchk.unwrap_or_else(|| own.with_file_name("stdchk")))?;
     let bench = Bench {
         size: line.size,
         sizes: line.size.sizes(),
