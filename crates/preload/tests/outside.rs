@@ -2,25 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::ffi::OsString;
+mod support;
+
 use std::path::Path;
 use std::time::Duration;
 
-use stdchk_filestate::driver::{Run, Start};
-use stdchk_filestate::store::{Options, Store};
-
-fn sh(root: &Path, script: &str) -> Run {
-    let script = format!("cd '{}'; {script}", root.display());
-    let command = ["sh", "-c", &script].map(OsString::from).to_vec();
-    Run {
-        root: root.into(),
-        options: Options::default(),
-        start: Start::Fresh,
-        every: None,
-        command,
-        environment: Vec::new(),
-    }
-}
+use stdchk_filestate::store::Store;
+use support::sh;
 
 fn seeded() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();

@@ -5,7 +5,6 @@
 
 mod support;
 
-use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -15,20 +14,7 @@ use std::time::Duration;
 use stdchk_filestate::driver::{self, Outcome, Run, Start};
 use stdchk_filestate::store::{Mode, Options, Store};
 use stdchk_filestate::{Error, history};
-use support::tree;
-
-fn sh(root: &Path, script: &str) -> Run {
-    let script = format!("cd '{}'; {script}", root.display());
-    let command = ["sh", "-c", &script].map(OsString::from).to_vec();
-    Run {
-        root: root.into(),
-        options: Options::default(),
-        start: Start::Fresh,
-        every: None,
-        command,
-        environment: Vec::new(),
-    }
-}
+use support::{sh, tree};
 
 fn seeded() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();

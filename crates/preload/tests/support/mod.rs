@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,11 +13,26 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
 use stdchk_filestate::control::Control;
+use stdchk_filestate::driver::{Run, Start};
 use stdchk_filestate::store::{DIRECTORY, Options, Store};
 use stdchk_filestate::{checkpoint, driver, restore};
 
 /// What a tree holds: permissions and contents by path.
 pub type Tree = BTreeMap<PathBuf, (u32, String)>;
+
+/// A fresh run of a shell script in `root`.
+pub fn sh(root: &Path, script: &str) -> Run {
+    let script = format!("cd '{}'; {script}", root.display());
+    let command = ["sh", "-c", &script].map(OsString::from).to_vec();
+    Run {
+        root: root.into(),
+        options: Options::default(),
+        start: Start::Fresh,
+        every: None,
+        command,
+        environment: Vec::new(),
+    }
+}
 
 /// The tree below `root`, the store left out.
 pub fn tree(root: &Path) -> Tree {
