@@ -67,6 +67,8 @@ pub enum Command {
     Verify(command::verify::Arguments),
     /// Remove chunks that nothing refers to
     Gc(command::gc::Arguments),
+    /// Take a benefactor out of the pool whose disk is gone for ever
+    Forget(command::forget::Arguments),
     /// Pack checkpoint files into one container, data-aware; needs no pool
     Pack(command::pack::Arguments),
     /// Unpack a container, or some of its files; needs no pool

@@ -247,6 +247,14 @@ impl Pool {
         }
     }
 
+    /// Takes a benefactor out of the pool that is not on-line; with `force` also when chunks have no other copy.
+    pub async fn forget(&self, id: BenefactorId, force: bool) -> Result<(), Failure> {
+        match self.ask(ManagerRequest::Forget { id, force }).await? {
+            ManagerReply::Done => Ok(()),
+            _ => Err(crate::unexpected("Forget")),
+        }
+    }
+
     /// Opens a session that builds on the newest version of a file.
     pub async fn write(&self, ino: Ino) -> Result<Arc<Session>, Failure> {
         Session::open(&self.inner, ino).await

@@ -146,6 +146,7 @@ fn status() -> PoolStatus {
         damaged_found: 11,
         commits: 12,
         versions_lost: 13,
+        counting: true,
     }
 }
 
@@ -216,6 +217,7 @@ fn manager_requests() -> Vec<ManagerRequest> {
         Q::Sets(ino),
         Q::Status,
         Q::Collect { dry_run: true },
+        Q::Forget { id: benefactor, force: false },
         Q::Register { id: None, incarnation, address: "127.0.0.1:7100".to_owned(), pid: 4711, load },
         Q::Inventory { id: benefactor, incarnation, first: true, last: false, blocks: vec![stored(0xc1)] },
         Q::Heartbeat {

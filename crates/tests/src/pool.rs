@@ -290,13 +290,14 @@ impl Pool {
 
     /// Waits until so many benefactors are in this state.
     pub fn wait_for_state(&self, state: &str, count: usize) {
-        let in_state = |status: &Value| {
-            let benefactors = status["benefactors"].as_array().unwrap();
-            benefactors.iter().filter(|benefactor| benefactor["state"] == state).count()
-        };
         wait_until(&format!("{count} benefactors are {state}"), || {
-            self.shows(|status| in_state(status) == count)
+            self.shows(|status| in_state(status, state).len() == count)
         });
+    }
+
+    /// The benefactors in this state, by name.
+    pub fn benefactors_in(&self, state: &str) -> Vec<String> {
+        in_state(&self.status(), state)
     }
 
     fn show_logs(&self) {
@@ -322,6 +323,12 @@ impl Pool {
             let _ = unmount(self.mount_point(), UnmountFlags::DETACH);
         }
     }
+}
+
+fn in_state(status: &Value, state: &str) -> Vec<String> {
+    let benefactors = status["benefactors"].as_array().unwrap();
+    let found = benefactors.iter().filter(|benefactor| benefactor["state"] == state);
+    found.map(|benefactor| format!("b{}", benefactor["id"])).collect()
 }
 
 impl Drop for Pool {

@@ -10,6 +10,7 @@ pub mod diff;
 pub mod down;
 pub mod du;
 pub mod files;
+pub mod forget;
 pub mod gc;
 pub mod get;
 pub mod latest;
@@ -80,6 +81,7 @@ fn on_pool(command: Command, flags: &PoolFlags) -> Outcome {
         Command::Restore(arguments) => user("restore", restore::run(&arguments, c)),
         Command::Policy(arguments) => user("policy", policy::run(&arguments, c)),
         Command::Verify(arguments) => user("verify", verify::run(&arguments, c)),
+        Command::Forget(arguments) => user("forget", forget::run(&arguments, c)),
         Command::Gc(arguments) => user("gc", gc::run(&arguments, c)),
         Command::Completions(arguments) => completions::run(&arguments),
     }

@@ -87,6 +87,7 @@ struct Report {
     repairs_pending: u64,
     repairs_done: u64,
     damaged_found: u64,
+    counting: bool,
 }
 
 /// Runs the command.
@@ -156,6 +157,7 @@ fn report(address: String, status: &PoolStatus, mount: Option<Mount>) -> Report 
         repairs_pending: status.repairs_pending,
         repairs_done: status.repairs_done,
         damaged_found: status.damaged_found,
+        counting: status.counting,
     }
 }
 
@@ -254,8 +256,9 @@ fn print_figures(report: &Report) -> Outcome {
         size::human(savings.unique_bytes),
         size::human(savings.stored_bytes)
     ))?;
+    let counting = if report.counting { " (the manager has just started and still counts)" } else { "" };
     output::line(format_args!(
-        "chunks    {}, {} at risk, {} lost; copies: {} pending, {} made",
+        "chunks    {}, {} at risk, {} lost; copies: {} pending, {} made{counting}",
         report.chunks, report.chunks_at_risk, report.chunks_lost, report.repairs_pending, report.repairs_done
     ))?;
     output::line(format_args!("sessions  {} open", report.sessions))

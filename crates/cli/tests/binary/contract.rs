@@ -92,6 +92,7 @@ fn every_command_explains_itself() {
         "restore",
         "policy",
         "verify",
+        "forget",
         "gc",
         "run",
         "files",

@@ -47,6 +47,7 @@ pub struct Benefactor {
 pub struct Registry {
     known: BTreeMap<BenefactorId, Benefactor>,
     pub next: u32,
+    /// Added, moved or forgotten since the last commit to the store.
     changed: BTreeSet<BenefactorId>,
 }
 
@@ -69,9 +70,13 @@ impl Registry {
     pub fn take_changes(&mut self, batch: &mut Batch) -> bool {
         let changed = std::mem::take(&mut self.changed);
         for id in &changed {
-            if let Some(benefactor) = self.known.get(id) {
-                let record = BenefactorRecord { layout: LAYOUT, address: benefactor.address.clone() };
-                batch.put(Table::Benefactor, &benefactor_key(*id), cbor::encode(&record));
+            let key = benefactor_key(*id);
+            match self.known.get(id) {
+                Some(benefactor) => {
+                    let record = BenefactorRecord { layout: LAYOUT, address: benefactor.address.clone() };
+                    batch.put(Table::Benefactor, &key, cbor::encode(&record));
+                }
+                None => batch.remove(Table::Benefactor, &key),
             }
         }
         !changed.is_empty()
@@ -96,6 +101,13 @@ impl Registry {
             self.changed.insert(id);
         }
         Ok(id)
+    }
+
+    /// Takes a benefactor out. Its number is never given again; if it returns, it has it as before.
+    pub fn remove(&mut self, id: BenefactorId) {
+        if self.known.remove(&id).is_some() {
+            self.changed.insert(id);
+        }
     }
 
     pub fn get(&self, id: BenefactorId) -> Option<&Benefactor> {
@@ -132,7 +144,14 @@ impl Registry {
 
     /// Whether a benefactor may still report blocks that nobody knows of.
     pub fn is_pending(&self) -> bool {
-        self.known.values().any(|benefactor| benefactor.awaited && benefactor.state != BenefactorState::Lost)
+        self.awaited().next().is_some()
+    }
+
+    /// The benefactors that may still report blocks that nobody knows of.
+    pub fn awaited(&self) -> impl Iterator<Item = BenefactorId> {
+        let awaited =
+            |benefactor: &Benefactor| benefactor.awaited && benefactor.state != BenefactorState::Lost;
+        self.iter().filter(move |(_, benefactor)| awaited(benefactor)).map(|(id, _)| id)
     }
 
     /// Looks at the clock; the benefactors whose blocks have begun or ceased to count.

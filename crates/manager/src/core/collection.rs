@@ -69,6 +69,11 @@ impl Progress {
         self.generation
     }
 
+    /// Whether all that versions refer to was found out at least once since the manager started.
+    pub fn is_complete(&self) -> bool {
+        self.complete != 0
+    }
+
     fn keep(&mut self, key: ChunkId, chunks: &[ChunkId]) {
         let bytes = size_of_val(chunks);
         if self.lists_bytes + bytes <= LISTS_BYTES_MAX && !self.lists.contains_key(&key) {

@@ -7,6 +7,7 @@
 mod benefactors;
 mod collection;
 mod commit;
+mod forget;
 mod inode;
 mod locations;
 mod namespace;
@@ -231,6 +232,7 @@ impl Core {
             Q::Register { .. } => self.register(request, now),
             Q::Inventory { .. } => self.inventory(request, now),
             Q::Heartbeat { .. } => self.heartbeat(request, now),
+            Q::Forget { id, force } => self.forget(id, force, now),
             _ => self.read(request, now),
         }
     }
@@ -365,7 +367,9 @@ impl Core {
             let chunk = staged.chunk.id;
             session.staged.insert(chunk);
             for at in &staged.at {
-                let inventory = self.registry.get(*at).map_or(0, |benefactor| benefactor.inventory);
+                let Some(inventory) = self.registry.get(*at).map(|benefactor| benefactor.inventory) else {
+                    continue; // Forgotten since the client stored it there.
+                };
                 self.locations.claim(chunk, staged.chunk.length, *at, inventory, now.ms);
                 used = used.saturating_add(u64::from(staged.chunk.length));
             }
@@ -379,7 +383,7 @@ impl Core {
     fn check_staged(&self, staged: &StagedChunk) -> Result<(), Failure> {
         check_length("benefactors of a chunk", staged.at.len())?;
         commit::check_chunk(&staged.chunk)?;
-        match staged.at.iter().find(|at| self.registry.get(**at).is_none()) {
+        match staged.at.iter().find(|at| at.0 >= self.registry.next) {
             None => Ok(()),
             Some(at) => {
                 let message = format!("{at} holds no chunk: the pool has no such benefactor");

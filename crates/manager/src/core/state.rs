@@ -48,6 +48,7 @@ impl Core {
             repairs_done: self.copies.done,
             damaged_found: self.damaged_found,
             commits: self.commits,
+            counting: self.registry.is_pending() || !self.marking.is_complete(),
             ..PoolStatus::default()
         };
         self.locations.iter().for_each(|(_, chunk)| self.count_chunk(chunk, &mut status));

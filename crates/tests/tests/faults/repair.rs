@@ -45,6 +45,24 @@ fn what_a_lost_benefactor_held_is_copied_elsewhere_and_it_is_not_needed_any_more
     all_read(&pool, "with a second one gone");
     let health = pool.json(&["verify", "--json"]);
     assert_eq!((&health["lost_chunks"], &health["unreachable_chunks"]), (&0.into(), &0.into()), "{health}");
+    // Told that its disk is gone, the pool doesn't wait for the first one any more; the other one comes back.
+    let away = pool.fails(&["forget", "b0"], 1, &["benefactor b0", "is on-line"]);
+    assert!(away.stdout.is_empty());
+    pool.fails(&["forget", "b77"], 4, &["the pool has no benefactor b77"]);
+    pool.wait_for_state("lost", 2);
+    pool.wait_for_copies();
+    for name in pool.benefactors_in("lost") {
+        assert_eq!(pool.ok(&["forget", &name]).trim(), format!("{name} is forgotten"));
+    }
+    let status = pool.status();
+    assert_eq!((&status["health"], status["benefactors"].as_array().unwrap().len()), (&"healthy".into(), 3));
+    pool.ok(&["up"]);
+    wait_until("a new benefactor and the one that returned", || {
+        pool.shows(|status| {
+            status["health"] == "healthy" && status["benefactors"].as_array().unwrap().len() == 5
+        })
+    });
+    all_read(&pool, "with one forgotten, one returned and one new");
 }
 
 #[test]

@@ -123,4 +123,9 @@ pub struct PoolStatus {
     #[n(16)]
     #[cbor(default)]
     pub versions_lost: u64,
+    /// Since the manager started, not all benefactors have reported what they hold, or not all versions were looked
+    /// through for what they need: the counts of chunks are not final.
+    #[n(17)]
+    #[cbor(default)]
+    pub counting: bool,
 }

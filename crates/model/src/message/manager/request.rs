@@ -215,6 +215,17 @@ pub enum ManagerRequest {
         #[n(0)]
         dry_run: bool,
     },
+    /// Forgets a benefactor that is not on-line and won't come back: nothing is expected of it any more. Refused with
+    /// `Denied` while chunks would be left without a copy, unless told to. Can be repeated. Answered by `Done`.
+    #[n(52)]
+    Forget {
+        /// Which.
+        #[n(0)]
+        id: BenefactorId,
+        /// Also when chunks have no other copy.
+        #[n(1)]
+        force: bool,
+    },
 
     // --- benefactors
     /// A benefactor starts or was forgotten. Answered by `Registered`.

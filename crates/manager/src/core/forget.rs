@@ -1,0 +1,56 @@
+//! Benefactors that won't come back: taken out of the pool's books, so that nothing waits for them any more.
+
+use stdchk_model::message::manager::ManagerReply;
+use stdchk_model::{BenefactorId, ErrorCode, Failure};
+
+use super::{Answer, Core, Now, unavailable};
+
+impl Core {
+    /// Forgets a benefactor that is not on-line. Its blocks are lost from now on; what has other copies is copied anew.
+    pub(super) fn forget(&mut self, id: BenefactorId, force: bool, now: Now) -> Answer {
+        self.update_states(now);
+        if id.0 >= self.registry.next {
+            return Err(Failure::new(ErrorCode::NotFound, format!("the pool has no benefactor {id}")));
+        }
+        if self.registry.is_online(id) {
+            let message = format!("{id} is on-line: end its process first, if its disk shall leave the pool");
+            return Err(Failure::new(ErrorCode::Denied, message));
+        }
+        if self.registry.get(id).is_some() && !force {
+            self.check_spared(id)?;
+        }
+        self.registry.remove(id);
+        self.deletions.remove(&id);
+        self.locations.sift(id, &self.registry, |_| false);
+        self.locations.requeue_all(&self.registry);
+        self.marking.again = true;
+        Ok(ManagerReply::Done)
+    }
+
+    /// Refuses while content may be left without a copy.
+    fn check_spared(&self, id: BenefactorId) -> Result<(), Failure> {
+        if self.registry.awaited().any(|other| other != id) {
+            let message = "not all benefactors have reported what they hold since the manager started: try again \
+                           in half a minute";
+            return Err(unavailable(message));
+        }
+        if !self.marking.is_complete() {
+            let message = "the manager has not found out yet what all versions need: try again in some seconds; if that \
+                           doesn't help, `stdchk verify` names the damage, and `--force` forgets it all the same";
+            return Err(unavailable(message));
+        }
+        let elsewhere = |holder: &super::locations::Holder| {
+            holder.benefactor != id && holder.confirmed && self.registry.counts(holder.benefactor)
+        };
+        let wanted = self.locations.iter().filter(|(_, chunk)| chunk.wanted > 0);
+        match wanted.filter(|(_, chunk)| !chunk.holders.iter().any(elsewhere)).count() {
+            0 => Ok(()),
+            count => {
+                let message = format!(
+                    "{count} chunks have no copy at another benefactor: bring {id} back, or give them up with `--force`"
+                );
+                Err(Failure::new(ErrorCode::Denied, message))
+            }
+        }
+    }
+}
