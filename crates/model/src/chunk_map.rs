@@ -6,10 +6,12 @@
 //! in pieces like any other content, and the manager keeps only its root.
 //!
 //! A map may also carry the names of its pieces, so that the next version finds them again (`pieces`): the manager
-//! never hears of a piece.
+//! never hears of a piece. Many of them lie in lists, chunks of their own which versions share: a list is an encoded map
+//! without extents.
 //!
 //! Layout of the encoded map: the four bytes `SCMP`, then CBOR `[1, size, [[id, length]…], [[length] | [length,
-//! chunk, offset]…], [names, [[gap, length, …]…]]]`; 1 is the version of the layout, the last element may be absent.
+//! chunk, offset]…], [names, [[gap, length, …]…]], [list…]]`; 1 is the version of the layout, the last two elements may
+//! be absent.
 
 mod pieces;
 
@@ -66,6 +68,8 @@ pub struct ChunkMap {
     chunks: Vec<ChunkRef>,
     extents: Vec<Extent>,
     pieces: Vec<Piece>,
+    /// Chunks that hold lists of pieces, as indices.
+    lists: Vec<u32>,
 }
 
 /// Why bytes or parts are not a chunk map.
@@ -98,7 +102,7 @@ impl ChunkMap {
         if chunks.iter().any(|chunk| chunk.length == 0 || chunk.length as usize > CHUNK_BYTES_MAX) {
             return Err(BadChunkMap::Inconsistent("a chunk is empty or over the limit"));
         }
-        let mut map = Self { size: 0, chunks, extents: Vec::new(), pieces: Vec::new() };
+        let mut map = Self { chunks, ..Self::default() };
         extents.into_iter().try_for_each(|extent| map.push(extent))?;
         Ok(map)
     }
@@ -124,6 +128,21 @@ impl ChunkMap {
         });
         self.pieces = pieces;
         Ok(self)
+    }
+
+    /// The map with chunks added that hold lists of the pieces of other chunks.
+    pub fn with_lists(mut self, lists: &[ChunkRef]) -> Result<Self, BadChunkMap> {
+        let first = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
+        self.chunks.extend(lists);
+        self.lists = (first..).take(lists.len()).collect();
+        self.checked_lists()
+    }
+
+    fn checked_lists(self) -> Result<Self, BadChunkMap> {
+        match self.lists.iter().all(|list| self.chunks.get(*list as usize).is_some()) {
+            true => Ok(self),
+            false => Err(BadChunkMap::Inconsistent("a list of pieces lies in an unknown chunk")),
+        }
     }
 
     fn push(&mut self, extent: Extent) -> Result<(), BadChunkMap> {
@@ -160,7 +179,7 @@ impl ChunkMap {
         self.size
     }
 
-    /// The chunks that the file refers to, each once per place in the table.
+    /// The chunks that the file refers to, lists of pieces included, each once per place in the table.
     pub fn chunks(&self) -> &[ChunkRef] {
         &self.chunks
     }
@@ -173,6 +192,11 @@ impl ChunkMap {
     /// The pieces that a later version may find in the chunks, by chunk and offset. May be empty.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
+    }
+
+    /// The chunks that hold lists of further pieces: each an encoded map of chunks and pieces.
+    pub fn lists(&self) -> impl Iterator<Item = ChunkRef> + '_ {
+        self.lists.iter().filter_map(|list| self.chunks.get(*list as usize).copied())
     }
 
     /// The chunk that an extent's source refers to; `None` for a hole.
@@ -191,6 +215,7 @@ impl ChunkMap {
             chunks: self.chunks.clone(),
             extents: self.extents.iter().map(StoredExtent::from).collect(),
             pieces: StoredPieces::of(&self.pieces, self.chunks.len()),
+            lists: (!self.lists.is_empty()).then(|| self.lists.clone()),
         };
         let mut bytes = MAGIC.to_vec();
         bytes.extend(cbor::encode(&stored));
@@ -209,6 +234,7 @@ impl ChunkMap {
         if map.size != stored.size {
             return Err(BadChunkMap::Inconsistent("its extents don't add up to its size"));
         }
+        let map = Self { lists: stored.lists.unwrap_or_default(), ..map }.checked_lists()?;
         match stored.pieces {
             Some(pieces) => map.with_pieces(pieces.read()?),
             None => Ok(map),
@@ -246,6 +272,8 @@ struct Stored {
     extents: Vec<StoredExtent>,
     #[n(4)]
     pieces: Option<StoredPieces>,
+    #[n(5)]
+    lists: Option<Vec<u32>>,
 }
 
 /// `[length]` for a hole, `[length, chunk, offset]` else.
@@ -365,6 +393,16 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_pieces_are_chunks_of_the_map() {
+        let map = ChunkMap::new(vec![chunk(1, 100)], [of_chunk(0, 0, 100)]).unwrap();
+        let map = map.with_lists(&[chunk(8, 500), chunk(9, 20)]).unwrap();
+        assert_eq!(map.lists().collect::<Vec<_>>(), [chunk(8, 500), chunk(9, 20)]);
+        assert_eq!((map.chunks().len(), map.size()), (3, 100), "who keeps the chunks keeps the lists");
+        assert_eq!(ChunkMap::decode(&map.encode()).as_ref(), Ok(&map));
+        assert!(ChunkMap { lists: vec![3], ..map }.checked_lists().is_err());
+    }
+
+    #[test]
     fn contradictions_are_refused() {
         let refused = |chunks: Vec<ChunkRef>, extent| ChunkMap::new(chunks, [extent]).is_err();
         assert!(refused(vec![], of_chunk(0, 0, 1)));
@@ -380,6 +418,7 @@ mod tests {
         let map = ChunkMap::new((0..40).map(|byte| chunk(byte, 100)).collect(), extents).unwrap();
         let piece = |index| Piece { name: PieceName([9; 16]), index, offset: 3, length: 50 };
         let map = map.with_pieces((0..40).map(piece).collect()).unwrap();
+        let map = map.with_lists(&[chunk(99, 7)]).unwrap();
         let good = map.encode();
         for position in 0..good.len() {
             for flip in [1u8, 0x20, 0x80, 0xff] {

@@ -56,7 +56,7 @@ impl Session {
         let mut turn = self.commit_turn.lock().await;
         let Some(snapshot) = self.snapshot()? else { return Ok(turn.clone()) };
         self.wait_sent().await?;
-        let map = self.build_map(&snapshot)?;
+        let map = self.name_pieces(self.build_map(&snapshot)?).await?;
         let root = self.store_map(&map).await?;
         self.settle().await.inspect_err(|failure| self.fail(failure))?;
         let info = self.commit_map(&map, root, mtime, state).await?;
@@ -131,10 +131,7 @@ impl Session {
         let internal = |error: stdchk_model::chunk_map::BadChunkMap| {
             Failure::new(ErrorCode::Internal, format!("the file's chunk map came out wrong: {error}"))
         };
-        let pieces = self.pieces.of_map(&builder.places);
-        ChunkMap::new(builder.chunks, builder.extents)
-            .and_then(|map| map.with_pieces(pieces))
-            .map_err(internal)
+        ChunkMap::new(builder.chunks, builder.extents).map_err(internal)
     }
 
     /// Stores the map in the pool unless it is small.

@@ -14,6 +14,7 @@ mod chunks;
 mod commit;
 mod known;
 mod learn;
+mod lists;
 mod pieces;
 mod sealed;
 mod send;

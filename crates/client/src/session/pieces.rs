@@ -4,8 +4,8 @@
 //! Every cell is dealt with by itself, so cells stay parallel and a pack never waits for another cell. Three rules keep
 //! restores sequential and the manager unaware of pieces: new pieces of a cell lie together, in its order; a cell
 //! refers to a few earlier chunks at most, those that give most of its bytes (what others would give is stored again:
-//! the container capping of Lillibridge, Eshghi and Bhagwat, FAST 2013); and the names of the pieces travel in the
-//! chunk map of the version.
+//! the container capping of Lillibridge, Eshghi and Bhagwat, FAST 2013); and the names of the pieces travel with the
+//! chunk map of the version (`lists`).
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -23,15 +23,19 @@ use tokio::task::JoinSet;
 
 use super::Session;
 use super::chunks::Origin;
+use super::lists::List;
 use super::sealed::{Part, Sealed};
 
 /// Cutters of this average and below are for finding, and what they find is packed, bytes.
 const PIECE_AVERAGE_MAX: usize = 256 << 10;
 /// Bytes of a pack, about.
 const PACK_BYTES: usize = CHUNK_BYTES_DEFAULT;
-/// Chunks of earlier versions that one cell may refer to: with its own packs about a dozen for 4 MiB. Chunks of this session
+/// Chunks of earlier versions that one cell may refer to: with its own packs a good dozen for 4 MiB. Chunks of this session
 /// are not counted: what repeats within a file lies wherever it came first.
-const EARLIER_CHUNKS_MAX: usize = 8;
+const EARLIER_CHUNKS_MAX: usize = 12;
+/// Bytes of chunks that a restore of one cell may read for so many bytes of it: a restore of the newest of many versions costs
+/// at most so much more than one of the first.
+const READ_FOR_USED_MAX: (usize, usize) = (7, 5);
 
 /// Whether what this cutter finds is packed.
 pub(super) fn are_packed(cutter: &CutterSpec) -> bool {
@@ -54,6 +58,8 @@ struct Index {
     places: HashMap<PieceName, Place>,
     /// Chunks that may be referred to: stored by this session, or kept for it by the manager. False: gone.
     usable: HashMap<ChunkId, bool>,
+    /// Lists of pieces that are in the pool.
+    lists: Vec<List>,
 }
 
 impl Index {
@@ -68,14 +74,6 @@ impl Index {
     fn add(&mut self, chunk: ChunkRef, name: PieceName, offset: u32, length: u32) {
         let chunk = self.chunk(chunk);
         self.places.insert(name, Place { chunk, offset, length });
-    }
-
-    fn add_map(&mut self, map: &ChunkMap) {
-        for piece in map.pieces() {
-            if let Some(chunk) = map.chunks().get(piece.index as usize) {
-                self.add(*chunk, piece.name, piece.offset, piece.length);
-            }
-        }
     }
 
     fn find(&self, name: &PieceName, length: usize) -> Option<(ChunkRef, u32)> {
@@ -118,6 +116,29 @@ impl Pieces {
             Some(Piece { name: *name, index: *places.get(&chunk.id)?, offset, length })
         });
         pieces.collect()
+    }
+
+    /// The pieces of a map or a list, as far as they lie in `chunks`, can be found from now on.
+    pub(super) fn add_pieces(&self, map: &ChunkMap, chunks: &HashSet<ChunkId>) {
+        let mut index = self.index.lock();
+        for piece in map.pieces() {
+            if let Some(chunk) =
+                map.chunks().get(piece.index as usize).filter(|chunk| chunks.contains(&chunk.id))
+            {
+                index.add(*chunk, piece.name, piece.offset, piece.length);
+            }
+        }
+    }
+
+    pub(super) fn add_list(&self, list: List) {
+        let mut index = self.index.lock();
+        if index.lists.iter().all(|known| known.chunk != list.chunk) {
+            index.lists.push(list);
+        }
+    }
+
+    pub(super) fn with_lists<R>(&self, look: impl FnOnce(&[List]) -> R) -> R {
+        look(&self.index.lock().lists)
     }
 
     /// A commit has ended: what the session stored belongs to a version now, and is asked for like any other.
@@ -180,11 +201,10 @@ impl Session {
         let similar = self.similar().await;
         let similar =
             similar.inspect_err(|failure| tracing::warn!(ino = %self.ino(), %failure, "no earlier pieces"));
-        let mut index = self.pieces.index.lock();
         if let Ok(Some(map)) = similar {
-            index.add_map(&map);
+            self.take_up_pieces(&map).await;
         }
-        index.add_map(base.map());
+        self.take_up_pieces(base.map()).await;
     }
 
     pub(super) async fn similar(&self) -> Result<Option<ChunkMap>, Failure> {
@@ -211,9 +231,13 @@ impl Session {
             earlier.sort_unstable_by_key(|(chunk, weight)| (std::cmp::Reverse(*weight), chunk.id));
             earlier
         };
-        let (asked, refused) = wanted.split_at(wanted.len().min(EARLIER_CHUNKS_MAX));
-        let mut refused: HashSet<ChunkId> = refused.iter().map(|(chunk, _)| chunk.id).collect();
-        refused.extend(self.unusable(asked.iter().map(|(chunk, _)| *chunk).collect()).await?);
+        let all: usize = cuts.iter().filter(|cut| cut.name.is_some()).map(|cut| cut.range.len()).sum();
+        let found: Vec<ChunkId> = wanted.iter().map(|(chunk, _)| chunk.id).collect();
+        let worth = worth_reading(wanted, all);
+        let asked: HashSet<ChunkId> = worth.iter().map(|chunk| chunk.id).collect();
+        let mut refused: HashSet<ChunkId> =
+            found.into_iter().filter(|chunk| !asked.contains(chunk)).collect();
+        refused.extend(self.unusable(worth).await?);
         for cut in cuts {
             cut.source = cut.source.filter(|(chunk, _)| !refused.contains(&chunk.id));
         }
@@ -222,12 +246,16 @@ impl Session {
 
     /// Those of earlier chunks that the pool doesn't have in all the copies that a commit needs; the others are kept for
     /// this session from now on.
-    async fn unusable(&self, chunks: Vec<ChunkRef>) -> Result<Vec<ChunkId>, Failure> {
+    pub(super) async fn unusable(&self, chunks: Vec<ChunkRef>) -> Result<Vec<ChunkId>, Failure> {
         let unknown: Vec<ChunkRef> = {
             let index = self.pieces.index.lock();
             chunks.iter().filter(|chunk| !index.usable.contains_key(&chunk.id)).copied().collect()
         };
-        let found = self.ask_known(unknown.iter().map(|chunk| chunk.id).collect()).await?;
+        let found = if unknown.is_empty() {
+            Vec::new()
+        } else {
+            self.ask_known(unknown.iter().map(|chunk| chunk.id).collect()).await?
+        };
         let mut index = self.pieces.index.lock();
         for (chunk, found) in unknown.into_iter().zip(found) {
             let usable = found.at.len() >= usize::from(self.policy.replicas_at_commit());
@@ -262,6 +290,24 @@ impl Session {
             offset = offset.saturating_add(length);
         }
     }
+}
+
+/// Of the chunks that hold so many bytes each of a cell with `all` bytes, heaviest first: those that may be referred to, so
+/// that few chunks are read for it, and not many more bytes than it has.
+fn worth_reading(mut weights: Vec<(ChunkRef, usize)>, all: usize) -> Vec<ChunkRef> {
+    weights.truncate(EARLIER_CHUNKS_MAX);
+    // Those go first of which the smallest part is used: used / length, compared crosswise.
+    weights.sort_by(|(one, used), (other, other_used)| {
+        (other_used * one.length as usize).cmp(&(used * other.length as usize))
+    });
+    let unused = |weights: &[(ChunkRef, usize)]| -> usize {
+        weights.iter().map(|(chunk, used)| (chunk.length as usize).saturating_sub(*used)).sum()
+    };
+    let (read, used) = READ_FOR_USED_MAX;
+    while unused(&weights) * used > all * (read - used) {
+        weights.pop();
+    }
+    weights.into_iter().map(|(chunk, _)| chunk).collect()
 }
 
 /// Groups the pieces that are nowhere yet, in their order, into packs of about the same length.
@@ -327,4 +373,34 @@ pub(super) fn collect(bytes: &Bytes, ranges: &[Range<usize>]) -> Bytes {
         all.extend_from_slice(bytes.get(range.clone()).unwrap_or_default());
     }
     all.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weight(number: u8, length: u32, used: usize) -> (ChunkRef, usize) {
+        (ChunkRef { id: ChunkId([number; 32]), length }, used)
+    }
+
+    fn kept(weights: &[(ChunkRef, usize)], all: usize) -> Vec<u8> {
+        worth_reading(weights.to_vec(), all).iter().map(|chunk| chunk.id.0[0]).collect()
+    }
+
+    #[test]
+    fn what_would_be_read_in_vain_is_bounded_and_the_best_used_chunks_stay() {
+        let weights = [weight(1, 1000, 900), weight(2, 1000, 500), weight(3, 400, 390), weight(4, 300, 100)];
+        assert_eq!(kept(&weights, 4000), [3, 1, 2, 4], "810 of 1600 that may be read in vain");
+        assert_eq!(kept(&weights, 1600), [3, 1, 2], "610 of 640");
+        assert_eq!(kept(&weights, 1500), [3, 1]);
+        assert_eq!(kept(&weights, 100), [3]);
+        assert!(kept(&weights, 10).is_empty());
+    }
+
+    #[test]
+    fn few_chunks_are_read_those_that_give_most() {
+        let weights: Vec<_> =
+            (0..20).map(|number| weight(number, 1000, 1000 - usize::from(number))).collect();
+        assert_eq!(kept(&weights, 1 << 20), (0..12).collect::<Vec<u8>>());
+    }
 }
