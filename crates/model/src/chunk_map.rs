@@ -11,6 +11,7 @@
 //! Layout of the encoded map: the four bytes `SCMP`, then CBOR `[1, size, [[id, length]…], [[length] | [length,
 //! chunk, offset]…], [names, [[gap, length, …]…]]]`; 1 is the version of the layout, the last element may be absent.
 
+mod in_container;
 mod pieces;
 
 use minicbor::{Decode, Encode};
@@ -18,6 +19,7 @@ use minicbor::{Decode, Encode};
 use crate::cbor;
 use crate::id::ChunkId;
 use crate::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
+pub use in_container::InContainer;
 use pieces::StoredPieces;
 pub use pieces::{Piece, PieceName};
 
