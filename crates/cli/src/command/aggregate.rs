@@ -94,7 +94,7 @@ fn watch(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) -> Outcome 
         progress.add(bytes);
         !told.load(Ordering::Relaxed)
     };
-    let packing = Packing { mode, plan, budget: memory, threads, base: None, watch: &watch };
+    let packing = Packing { mode, plan, budget: memory, threads, watch: &watch, ..Packing::default() };
     let mut aggregator = Aggregator::start(Aggregation {
         source: arguments.source.clone(),
         sink: arguments.output.clone(),
