@@ -156,7 +156,7 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
     }
     let parsed: Vec<_> = files.iter().map(|file| parse(file)).collect();
     for (file, parsed) in files.iter_mut().zip(&parsed).filter(|_| resources.load) {
-        if is_scattered(parsed) || files_are_many {
+        if is_scattered(parsed) || files_are_many || file.is_elsewhere() {
             file.load()?;
         }
     }
@@ -244,12 +244,17 @@ fn code(block: RawBlock, options: &Packing<'_>) -> Result<CodedBlock> {
 /// A later block shrinks this much less than the sample of the first before it gets a choice of its own.
 const WORSE: f64 = 0.75;
 
+/// A first block that is shorter, in bytes, says nothing about others: a small member stood before a large one.
+const LEAD_MIN: usize = 32 << 10;
+
 /// The chain for a block: that of the first block of its group, as long as it serves.
 fn settled(part: &GroupPart, mode: &Mode, sample: &Sample<'_>) -> Choice {
     let chosen = match part {
         GroupPart::First(lead) => {
             let choice = choose(mode, sample);
-            lead.decide(Chosen { steps: choice.steps.clone(), ratio: choice.ratio });
+            if sample.raw.len() >= LEAD_MIN {
+                lead.decide(Chosen { steps: choice.steps.clone(), ratio: choice.ratio });
+            }
             return choice;
         }
         GroupPart::Later(chosen) => chosen.wait(),

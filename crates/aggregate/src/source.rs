@@ -82,6 +82,11 @@ impl Member {
         Self { entry, path, stamp: None, bytes: Bytes::Elsewhere(Arc::clone(&file.source)) }
     }
 
+    /// Whether many small reads are dear.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        matches!(self.bytes, Bytes::Elsewhere(_))
+    }
+
     /// Reads the whole file, after which the disk is not touched again.
     pub(crate) fn load(&mut self) -> Result<()> {
         let mut bytes = Vec::new();
