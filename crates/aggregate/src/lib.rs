@@ -23,9 +23,10 @@ mod unpack;
 
 pub use aggregation::{AggregatedSet, Aggregation, Aggregator, Round};
 pub use choose::Mode;
+pub use container::FileEntry;
 pub use error::AggregateError;
 pub use key::KeyRule;
-pub use pack::{Packed, Packing, Watch, pack};
+pub use pack::{Output, Packed, Packing, Watch, pack, pack_into};
 pub use plan::{MergeScheme, PlanOptions};
-pub use source::{Input, Inputs, inputs_of};
-pub use unpack::{BaseSet, Container, ListedFile, ListedVariable, Unpacked, Unpacking};
+pub use source::{Input, Inputs, SetFile, inputs_of};
+pub use unpack::{BaseSet, BlockCache, Container, ListedFile, ListedVariable, Unpacked, Unpacking};

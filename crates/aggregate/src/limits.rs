@@ -18,6 +18,8 @@ pub const BLOCK_MAX: u64 = 64 << 20;
 pub const STEPS_MAX: usize = 8;
 /// Longest record of a section, in bytes.
 pub const RECORD_MAX: u64 = 64 << 20;
+/// Bytes of records in one index section, about: far below [`RECORD_MAX`], since one block's record may be long.
+pub const INDEX_BYTES: usize = 16 << 20;
 /// Ranges of files in one block, after which the next one begins: some mebibytes of its record.
 pub const RANGES_PER_BLOCK: usize = 1 << 20;
 /// Ranges of files in all blocks together: where each byte is stands in memory while a container is read, at about

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use tempfile::TempPath;
 
 use crate::error::{AggregateError, Result};
+use crate::pack::Output;
 
 /// A file on its way.
 pub(crate) struct NewFile {
@@ -69,6 +70,12 @@ impl NewFile {
             Some(file) => work(file),
             None => work(&OpenOptions::new().write(true).open(&self.temporary)?),
         }
+    }
+}
+
+impl Output for NewFile {
+    fn write(&mut self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.write_at(bytes, offset)
     }
 }
 

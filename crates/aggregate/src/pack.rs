@@ -21,10 +21,12 @@ use crate::codec::{CodecError, Side, Step, decode, encode};
 use crate::container::{BlockRecord, Files, hash};
 use crate::error::{AggregateError, Result};
 use crate::limits::{BLOCK_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, FILES_MAX, OPEN_MAX};
+use crate::new_file::{NewFile, folder_of, sync_folder};
 use crate::plan::{PlanOptions, PlannedFile, plan};
-use crate::source::{Input, Member};
-use crate::unpack::BaseSet;
+use crate::source::{Input, Member, SetFile};
+use crate::unpack::{BaseSet, Container};
 use assemble::{Assembler, Chosen, GroupPart, RawBlock};
+pub use write::Output;
 use write::Writer;
 
 /// Told how many more bytes of files are done; answers whether to go on.
@@ -43,6 +45,10 @@ pub struct Packing<'a> {
     pub budget: u64,
     /// Threads that code blocks; 0 stands for one per core.
     pub threads: usize,
+    /// Largest block, in bytes; 0: what the mode likes best. Whoever reads a few bytes decodes a block for them.
+    pub block_max: u64,
+    /// Keep an index of all blocks at the end, 1 % more of the container at most: for readers that are far from it.
+    pub index: bool,
     /// A set against which variables may be coded; it is needed to unpack.
     pub base: Option<&'a BaseSet>,
     /// Whoever wants to know how far it is.
@@ -52,7 +58,7 @@ pub struct Packing<'a> {
 impl Default for Packing<'_> {
     fn default() -> Self {
         let (mode, plan) = (Mode::default(), PlanOptions::default());
-        Self { mode, plan, budget: 0, threads: 0, base: None, watch: &|_| true }
+        Self { mode, plan, budget: 0, threads: 0, block_max: 0, index: false, base: None, watch: &|_| true }
     }
 }
 
@@ -110,20 +116,47 @@ struct CodedBlock {
 /// When a file can't be read or changes meanwhile, the container can't be written, or the watch ends it; nothing is left
 /// behind then.
 pub fn pack(inputs: &[Input], output: &Path, options: &Packing<'_>) -> Result<Packed> {
-    if inputs.is_empty() || inputs.len() > FILES_MAX {
-        let detail = format!("a set of {} files can't be packed, only 1 to {FILES_MAX}", inputs.len());
-        return Err(AggregateError::Invalid(detail));
+    check_count(inputs.len())?;
+    let files = inputs.iter().map(Member::look_at).collect::<Result<Vec<_>>>()?;
+    let mut file = NewFile::start(output, 0o666)?;
+    let packed = pack_members(files, &mut file, options)?;
+    Container::verify_written(file.temporary())?;
+    file.finish()?;
+    sync_folder(folder_of(output))?;
+    Ok(packed)
+}
+
+/// Packs a set that lies anywhere into a container that goes anywhere. The caller makes the container durable, and compares
+/// it with the set ([`Container::compare_with`]) before it counts on it.
+///
+/// # Errors
+/// When a file can't be read, `output` takes no more, or the watch ends it.
+pub fn pack_into(files: &[SetFile], output: &mut dyn Output, options: &Packing<'_>) -> Result<Packed> {
+    check_count(files.len())?;
+    pack_members(files.iter().map(Member::elsewhere).collect(), output, options)
+}
+
+fn check_count(files: usize) -> Result<()> {
+    if (1..=FILES_MAX).contains(&files) {
+        return Ok(());
     }
-    let mut files = inputs.iter().map(Member::look_at).collect::<Result<Vec<_>>>()?;
+    Err(AggregateError::Invalid(format!("a set of {files} files can't be packed, only 1 to {FILES_MAX}")))
+}
+
+fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packing<'_>) -> Result<Packed> {
     let set_bytes = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.size()));
-    let resources = Resources::settle(options.budget, options.threads, set_bytes, options.mode.block_bytes());
+    let block_bytes = match options.block_max {
+        0 => options.mode.block_bytes(),
+        most => options.mode.block_bytes().min(most),
+    };
+    let resources = Resources::settle(options.budget, options.threads, set_bytes, block_bytes);
     let files_are_many = files.len() > OPEN_MAX;
     if !files_are_many {
         files.iter_mut().try_for_each(Member::keep_open)?;
     }
     let parsed: Vec<_> = files.iter().map(|file| parse(file)).collect();
     for (file, parsed) in files.iter_mut().zip(&parsed).filter(|_| resources.load) {
-        if is_scattered(parsed) || files_are_many {
+        if is_scattered(parsed) || files_are_many || file.is_elsewhere() {
             file.load()?;
         }
     }
@@ -136,10 +169,11 @@ pub fn pack(inputs: &[Input], output: &Path, options: &Packing<'_>) -> Result<Pa
         base: options.base.map(BaseSet::identity),
     };
     let mut assembler = Assembler::new(&files, plan, resources.block_bytes, options.base);
-    let writer = run(&mut assembler, Writer::create(output, table)?, options, &resources)?;
+    let writer = Writer::start(output, table, options.index)?;
+    let writer = run(&mut assembler, writer, options, &resources)?;
     files.iter().try_for_each(Member::check_unchanged)?;
     let blocks = writer.blocks();
-    let stored_bytes = writer.finish(output)?;
+    let stored_bytes = writer.finish()?;
     let repeated_bytes = assembler.repeated_bytes;
     Ok(Packed { files: files.len() as u64, raw_bytes: set_bytes, stored_bytes, repeated_bytes, blocks })
 }
@@ -151,12 +185,12 @@ fn is_scattered(parsed: &Parsed) -> bool {
 }
 
 /// Reads, codes and writes all blocks; gives the writer back.
-fn run(
+fn run<'a>(
     assembler: &mut Assembler<'_>,
-    writer: Writer,
+    writer: Writer<'a>,
     options: &Packing<'_>,
     resources: &Resources,
-) -> Result<Writer> {
+) -> Result<Writer<'a>> {
     let (to_workers, from_reader) = sync_channel::<RawBlock>(0);
     let (to_writer, from_workers) = sync_channel::<Result<CodedBlock>>(resources.threads);
     let (give, tickets) = sync_channel::<()>(resources.tickets());
@@ -210,12 +244,17 @@ fn code(block: RawBlock, options: &Packing<'_>) -> Result<CodedBlock> {
 /// A later block shrinks this much less than the sample of the first before it gets a choice of its own.
 const WORSE: f64 = 0.75;
 
+/// A first block that is shorter, in bytes, says nothing about others: a small member stood before a large one.
+const LEAD_MIN: usize = 32 << 10;
+
 /// The chain for a block: that of the first block of its group, as long as it serves.
 fn settled(part: &GroupPart, mode: &Mode, sample: &Sample<'_>) -> Choice {
     let chosen = match part {
         GroupPart::First(lead) => {
             let choice = choose(mode, sample);
-            lead.decide(Chosen { steps: choice.steps.clone(), ratio: choice.ratio });
+            if sample.raw.len() >= LEAD_MIN {
+                lead.decide(Chosen { steps: choice.steps.clone(), ratio: choice.ratio });
+            }
             return choice;
         }
         GroupPart::Later(chosen) => chosen.wait(),
@@ -260,11 +299,11 @@ fn payload(record: &mut BlockRecord, raw: Vec<u8>, coded: Option<Vec<u8>>, base:
 }
 
 /// Writes blocks in the order of their numbers, holding back the ones that come early; every one gives its ticket back.
-fn write_all(
-    mut writer: Writer,
+fn write_all<'a>(
+    mut writer: Writer<'a>,
     from_workers: &Receiver<Result<CodedBlock>>,
     give: &SyncSender<()>,
-) -> Result<Writer> {
+) -> Result<Writer<'a>> {
     let mut early = HashMap::new();
     for coded in from_workers {
         let coded = coded?;

@@ -7,6 +7,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use stdchk_formats::{Extent, Source};
 
@@ -20,6 +21,15 @@ pub struct Input {
     pub name: String,
     /// Where it is now.
     pub path: PathBuf,
+}
+
+/// A file to be packed that lies where only its source can read it, and doesn't change.
+#[derive(Clone)]
+pub struct SetFile {
+    /// Its name, length, permissions and time in the container.
+    pub entry: FileEntry,
+    /// Its bytes, as many as `entry` says.
+    pub source: Arc<dyn Source + Send + Sync>,
 }
 
 /// The files below some paths.
@@ -37,14 +47,16 @@ enum Bytes {
     Open(File),
     /// Opened for every read.
     Closed,
+    /// Where only this can read it.
+    Elsewhere(Arc<dyn Source + Send + Sync>),
 }
 
 /// One file of the set being packed.
 pub(crate) struct Member {
     pub(crate) entry: FileEntry,
     path: PathBuf,
-    /// What tells that the file was changed: its inode, length, and times of modification and status.
-    stamp: [i64; 6],
+    /// What tells that the file was changed: its inode, length, and times of modification and status. `None`: it can't be.
+    stamp: Option<[i64; 6]>,
     bytes: Bytes,
 }
 
@@ -62,29 +74,41 @@ impl Member {
             mode: metadata.mode() & 0o777,
             modified_ns,
         };
-        Ok(Self { entry, path: input.path.clone(), stamp: stamp(&metadata), bytes: Bytes::Closed })
+        Ok(Self { entry, path: input.path.clone(), stamp: Some(stamp(&metadata)), bytes: Bytes::Closed })
+    }
+
+    pub(crate) fn elsewhere(file: &SetFile) -> Self {
+        let (entry, path) = (file.entry.clone(), PathBuf::from(&file.entry.name));
+        Self { entry, path, stamp: None, bytes: Bytes::Elsewhere(Arc::clone(&file.source)) }
+    }
+
+    /// Whether many small reads are dear.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        matches!(self.bytes, Bytes::Elsewhere(_))
     }
 
     /// Reads the whole file, after which the disk is not touched again.
     pub(crate) fn load(&mut self) -> Result<()> {
         let mut bytes = Vec::new();
         let whole = Extent { offset: 0, length: self.entry.size };
-        let read = File::open(&self.path).and_then(|file| append_range(&file, whole, &mut bytes));
-        read.map_err(AggregateError::io("read", &self.path))?;
+        self.append_one(whole, &mut bytes).map_err(AggregateError::io("read", &self.path))?;
         self.bytes = Bytes::Memory(bytes);
         Ok(())
     }
 
     /// Opens the file for all reads that follow.
     pub(crate) fn keep_open(&mut self) -> Result<()> {
-        self.bytes = Bytes::Open(File::open(&self.path).map_err(AggregateError::io("open", &self.path))?);
+        if let Bytes::Closed = self.bytes {
+            self.bytes = Bytes::Open(File::open(&self.path).map_err(AggregateError::io("open", &self.path))?);
+        }
         Ok(())
     }
 
     /// Fails when the file is no longer what it was when it was looked at.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
+        let Some(before) = self.stamp else { return Ok(()) };
         let metadata = std::fs::metadata(&self.path).map_err(AggregateError::io("look at", &self.path))?;
-        let same = stamp(&metadata) == self.stamp;
+        let same = stamp(&metadata) == before;
         if same { Ok(()) } else { Err(AggregateError::Changed { path: self.path.clone() }) }
     }
 
@@ -99,14 +123,19 @@ impl Member {
     fn append_one(&self, extent: Extent, buffer: &mut Vec<u8>) -> io::Result<()> {
         let cut = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let narrow = |value: u64| usize::try_from(value).map_err(|_| cut());
-        if let Bytes::Memory(bytes) = &self.bytes {
-            let range = narrow(extent.offset)?..narrow(extent.end())?;
-            buffer.extend_from_slice(bytes.get(range).ok_or_else(cut)?);
-            return Ok(());
-        }
         match &self.bytes {
+            Bytes::Memory(bytes) => {
+                let range = narrow(extent.offset)?..narrow(extent.end())?;
+                buffer.extend_from_slice(bytes.get(range).ok_or_else(cut)?);
+                Ok(())
+            }
             Bytes::Open(file) => append_range(file, extent, buffer),
-            _ => append_range(&File::open(&self.path)?, extent, buffer),
+            Bytes::Closed => append_range(&File::open(&self.path)?, extent, buffer),
+            Bytes::Elsewhere(source) => {
+                let start = buffer.len();
+                buffer.resize(start + narrow(extent.length)?, 0);
+                source.read_at(extent.offset, buffer.get_mut(start..).ok_or_else(cut)?)
+            }
         }
     }
 }
@@ -135,7 +164,32 @@ impl Source for Member {
             Bytes::Memory(bytes) => bytes.read_at(offset, buffer),
             Bytes::Open(file) => file.read_exact_at(buffer, offset),
             Bytes::Closed => File::open(&self.path)?.read_exact_at(buffer, offset),
+            Bytes::Elsewhere(source) => source.read_at(offset, buffer),
         }
+    }
+}
+
+/// A file that stays open, as a source.
+pub(crate) struct FileSource {
+    file: File,
+    size: u64,
+}
+
+impl FileSource {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(AggregateError::io("open", path))?;
+        let size = file.metadata().map_err(AggregateError::io("look at", path))?.len();
+        Ok(Self { file, size })
+    }
+}
+
+impl Source for FileSource {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buffer, offset)
     }
 }
 

@@ -4,30 +4,30 @@
 //! listed and extracted by the same parsers that found them, reading only the blocks that hold what they look at.
 
 mod base;
+mod cache;
 mod compare;
 mod extract;
 mod map;
 mod open;
 mod restore;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use stdchk_formats::Extent;
+use stdchk_formats::{Extent, Source};
 
 use crate::codec::{Side, decode};
 use crate::container::{BlockRecord, FileEntry, Files, Place, hash};
 use crate::error::{AggregateError, Result};
+use crate::limits::BUDGET_DEFAULT;
+use crate::source::FileSource;
 pub use base::BaseSet;
+pub use cache::BlockCache;
+use cache::Decoded;
 pub use extract::{ListedFile, ListedVariable};
 use map::{Piece, covers};
 pub use restore::{Unpacked, Unpacking};
-
-/// Decoded blocks that are kept for the next read: one per file is what a reader in order needs.
-const CACHED_BLOCKS: usize = 8;
 
 /// A block as it stands in the container.
 struct Block {
@@ -42,19 +42,19 @@ impl Block {
     }
 }
 
-type Decoded = Arc<Vec<u8>>;
-
 /// An opened container.
 pub struct Container {
     path: PathBuf,
-    file: File,
+    source: Box<dyn Source + Send + Sync>,
     files: Files,
     /// By number; those that are lost are missing.
     blocks: BTreeMap<u64, Block>,
     /// For every file, where its bytes are, in order.
     maps: Vec<Vec<Piece>>,
     base: Option<Arc<BaseSet>>,
-    cache: Mutex<VecDeque<(u64, Decoded)>>,
+    cache: Arc<BlockCache>,
+    /// Tells its blocks from those of other containers in the cache.
+    identity: [u8; 16],
 }
 
 impl Container {
@@ -82,12 +82,39 @@ impl Container {
         Ok(container)
     }
 
+    /// Opens a container that lies anywhere and needs no base set; `name` is for messages, `identity` tells its blocks from
+    /// those of other containers in `cache`.
+    ///
+    /// # Errors
+    /// When the source can't be read, is no container or needs a base.
+    pub fn open_source(
+        name: &Path,
+        source: Box<dyn Source + Send + Sync>,
+        cache: Arc<BlockCache>,
+        identity: [u8; 16],
+    ) -> Result<Self> {
+        let container = Self::tables_of(name, source, cache, identity)?;
+        match container.files.base {
+            Some(_) => Err(AggregateError::Invalid("a container with a base must be a file".to_owned())),
+            None => Ok(container),
+        }
+    }
+
     fn read_tables(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(AggregateError::io("open", path))?;
-        let (files, blocks) = open::sections(path, &file)?;
+        let cache = Arc::new(BlockCache::new(BUDGET_DEFAULT));
+        Self::tables_of(path, Box::new(FileSource::open(path)?), cache, [0; 16])
+    }
+
+    fn tables_of(
+        path: &Path,
+        source: Box<dyn Source + Send + Sync>,
+        cache: Arc<BlockCache>,
+        identity: [u8; 16],
+    ) -> Result<Self> {
+        let (files, blocks) = open::sections(path, &*source)?;
         let maps = map::maps(&files, &blocks);
-        let (path, cache) = (path.to_owned(), Mutex::default());
-        Ok(Self { path, file, files, blocks, maps, base: None, cache })
+        let path = path.to_owned();
+        Ok(Self { path, source, files, blocks, maps, base: None, cache, identity })
     }
 
     /// Reads a container that was just written: every block must be as it was coded, and every byte of every file in one.
@@ -117,14 +144,6 @@ impl Container {
             map.iter().for_each(|piece| by_block.entry(piece.block).or_default().push((file, *piece)));
         }
         by_block
-    }
-
-    /// Bytes of the whole container.
-    ///
-    /// # Errors
-    /// When the system can't say.
-    pub fn stored_bytes(&self) -> Result<u64> {
-        Ok(self.file.metadata().map_err(AggregateError::io("look at", &self.path))?.len())
     }
 
     /// Position of a file by its name.
@@ -164,18 +183,7 @@ impl Container {
     }
 
     fn cached(&self, number: u64) -> Result<Decoded> {
-        let known = |cache: &VecDeque<(u64, Decoded)>| {
-            cache.iter().find(|(cached, _)| *cached == number).map(|(_, block)| Arc::clone(block))
-        };
-        if let Some(block) = self.cache.lock().ok().and_then(|cache| known(&cache)) {
-            return Ok(block);
-        }
-        let block = Arc::new(self.decode(number)?);
-        if let Ok(mut cache) = self.cache.lock() {
-            cache.push_front((number, Arc::clone(&block)));
-            cache.truncate(CACHED_BLOCKS);
-        }
-        Ok(block)
+        self.cache.get((self.identity, number), || self.decode(number))
     }
 
     /// The bytes of a block, verified before and after decoding.
@@ -202,13 +210,11 @@ impl Container {
         if block.payload.length > block.record.raw_length {
             return Err(block.damaged("the payload is longer than what it codes"));
         }
-        if block.payload.end() > self.stored_bytes()? {
+        if block.payload.end() > self.source.size() {
             return Err(block.damaged("the payload is cut off"));
         }
         payload.resize(usize::try_from(block.payload.length).unwrap_or(usize::MAX), 0);
-        self.file
-            .read_exact_at(payload, block.payload.offset)
-            .map_err(AggregateError::io("read", &self.path))?;
+        self.source.read_at(block.payload.offset, payload).map_err(AggregateError::io("read", &self.path))?;
         if hash(payload) == block.payload_hash {
             Ok(())
         } else {

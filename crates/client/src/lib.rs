@@ -6,8 +6,10 @@
 //! Memory has two budgets, both stated in [`ClientConfig`]: the window, which holds bytes on their way to benefactors,
 //! and the read cache, which holds verified chunks (I8).
 
+mod aggregation;
 mod benefactors;
 mod cache;
+mod container;
 mod encode;
 mod fetch;
 mod manager;
@@ -18,6 +20,7 @@ mod session;
 mod spool;
 mod writer;
 
+pub use aggregation::{AggregationError, PackedSet};
 pub use pool::{ChunkHealth, ClientConfig, Collected, Pool};
 pub use reader::Reader;
 pub use session::Session;

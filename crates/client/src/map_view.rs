@@ -1,8 +1,11 @@
-//! A chunk map that can be asked for any range of its file.
+//! A chunk map that can be asked for any range of its file, or a file in a container that has none.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use stdchk_model::{ChunkMap, ChunkRef, Source};
+
+use crate::container::PackedFile;
 
 /// A run of file bytes: where it starts, how long it is, and the chunk and offset that hold it (`None`: zeros).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,10 +16,11 @@ pub(crate) struct Run {
 }
 
 /// A map with the file offset of each extent.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct MapView {
     map: ChunkMap,
     starts: Vec<u64>,
+    packed: Option<Arc<PackedFile>>,
 }
 
 impl MapView {
@@ -27,7 +31,16 @@ impl MapView {
             Some(start)
         });
         let starts = starts.collect();
-        Self { map, starts }
+        Self { map, starts, packed: None }
+    }
+
+    /// A file in a container: it has a size and no runs.
+    pub(crate) fn of_packed(file: Arc<PackedFile>) -> Self {
+        Self { packed: Some(file), ..Self::default() }
+    }
+
+    pub(crate) fn packed(&self) -> Option<&Arc<PackedFile>> {
+        self.packed.as_ref()
     }
 
     pub(crate) fn map(&self) -> &ChunkMap {
@@ -35,7 +48,7 @@ impl MapView {
     }
 
     pub(crate) fn size(&self) -> u64 {
-        self.map.size()
+        self.packed.as_ref().map_or_else(|| self.map.size(), |file| file.size())
     }
 
     /// The runs that cover `range`, clipped to it and to the file.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use stdchk_model::chunk_map::BadChunkMap;
 use stdchk_model::limits::{
     CHUNK_BYTES_MAX, CLIENT_KEEPALIVE_MS, LIST_ENTRIES_MAX, MAP_BYTES_MAX, WINDOW_BYTES_DEFAULT,
 };
@@ -25,6 +26,7 @@ use tokio::task::JoinSet;
 
 use crate::benefactors::Benefactors;
 use crate::cache::{ChunkCache, FETCHES_MAX};
+use crate::container::{Containers, PackedFile};
 use crate::encode::Encoder;
 use crate::fetch::Fetcher;
 use crate::manager::ManagerLink;
@@ -97,7 +99,7 @@ pub struct ChunkHealth {
 /// A connection to a pool. Cheap to clone; all clones share budgets and connections.
 #[derive(Clone)]
 pub struct Pool {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 pub(crate) struct Inner {
@@ -105,6 +107,7 @@ pub(crate) struct Inner {
     pub(crate) benefactors: Arc<Benefactors>,
     pub(crate) fetcher: Arc<Fetcher>,
     pub(crate) cache: ChunkCache,
+    pub(crate) containers: Containers,
     pub(crate) encoder: Arc<Encoder>,
     pub(crate) window: Arc<BufferPool>,
     pub(crate) room: Notify,
@@ -132,6 +135,7 @@ impl Pool {
         let fetcher = Arc::new(Fetcher::new(Arc::clone(&manager), Arc::clone(&benefactors)));
         let inner = Arc::new(Inner {
             cache: ChunkCache::new(Arc::clone(&fetcher), cached),
+            containers: Containers::new(),
             encoder: Arc::new(Encoder::new()),
             window: BufferPool::new(memory(config.window_bytes)),
             room: Notify::new(),
@@ -151,7 +155,7 @@ impl Pool {
         Ok(Self { inner })
     }
 
-    async fn ask(&self, request: ManagerRequest) -> Result<ManagerReply, Failure> {
+    pub(crate) async fn ask(&self, request: ManagerRequest) -> Result<ManagerReply, Failure> {
         self.inner.manager.ask(&request).await
     }
 
@@ -293,13 +297,14 @@ impl Pool {
         self.inner.read_version(ino, version).await
     }
 
-    /// A version with its chunk map and the chunks that hold the map.
+    /// A version with its chunk map and the chunks that hold the map; those of the container for a version that lies in one.
     pub async fn chunk_map(
         &self,
         ino: Ino,
         version: Option<u64>,
     ) -> Result<(Option<VersionInfo>, ChunkMap, Vec<ChunkRef>), Failure> {
         let (info, root, _) = self.inner.open_version(ino, version).await?;
+        let root = root.map(MapRoot::of_chunks).transpose().map_err(|error| bad_map(&error))?;
         let map = self.inner.load_map(root.as_ref()).await?;
         Ok((info, map, root.map(|root| root.pieces().to_vec()).unwrap_or_default()))
     }
@@ -318,6 +323,10 @@ impl Pool {
         let mut background = std::mem::take(&mut *self.inner.background.lock());
         while background.join_next().await.is_some() {}
     }
+}
+
+fn bad_map(error: &BadChunkMap) -> Failure {
+    Failure::new(ErrorCode::Damaged, error.to_string())
 }
 
 fn entry(reply: ManagerReply) -> Result<Attr, Failure> {
@@ -341,11 +350,11 @@ impl Inner {
         version: Option<u64>,
     ) -> Result<Arc<Reader>, Failure> {
         let (info, root, attr) = self.open_version(ino, version).await?;
-        let map = self.load_map(root.as_ref()).await?;
-        Ok(Arc::new(Reader::new(Arc::clone(self), info, attr, MapView::new(map))))
+        let view = self.load_view(root.as_ref()).await?;
+        Ok(Arc::new(Reader::new(Arc::clone(self), info, attr, (root, Arc::new(view)))))
     }
 
-    async fn open_version(
+    pub(crate) async fn open_version(
         &self,
         ino: Ino,
         version: Option<u64>,
@@ -356,6 +365,15 @@ impl Inner {
         }
     }
 
+    /// What a root leads to: a chunk map, or a file in a container; nothing for a file that was never committed.
+    pub(crate) async fn load_view(self: &Arc<Self>, root: Option<&MapRoot>) -> Result<MapView, Failure> {
+        let place = root.map(MapRoot::in_container).transpose().map_err(|error| bad_map(&error))?;
+        match place.flatten() {
+            Some(place) => PackedFile::open(self, &place).await.map(MapView::of_packed),
+            None => self.load_map(root).await.map(MapView::new),
+        }
+    }
+
     /// The chunk map at a root; the empty one for a file that was never committed.
     pub(crate) async fn load_map(&self, root: Option<&MapRoot>) -> Result<ChunkMap, Failure> {
         let encoded = match root {
@@ -363,7 +381,7 @@ impl Inner {
             Some(MapRoot::Inline { map }) => Bytes::copy_from_slice(map),
             Some(MapRoot::Pieces { pieces, length }) => self.load_pieces(pieces, *length).await?,
         };
-        ChunkMap::decode(&encoded).map_err(|error| Failure::new(ErrorCode::Damaged, error.to_string()))
+        ChunkMap::decode(&encoded).map_err(|error| bad_map(&error))
     }
 
     async fn load_pieces(&self, pieces: &[ChunkRef], length: u64) -> Result<Bytes, Failure> {
@@ -385,6 +403,9 @@ impl Inner {
         view: &MapView,
         range: std::ops::Range<u64>,
     ) -> Result<Bytes, Failure> {
+        if let Some(file) = view.packed() {
+            return file.read(self, range).await;
+        }
         let mut parts = Vec::new();
         for run in view.runs(range) {
             let length = usize::try_from(run.length).unwrap_or(usize::MAX);
@@ -397,6 +418,18 @@ impl Inner {
             });
         }
         Ok(crate::session::join(parts))
+    }
+
+    /// The same, and asks for the holders of all chunks before.
+    pub(crate) async fn read_located(
+        &self,
+        view: &MapView,
+        range: std::ops::Range<u64>,
+    ) -> Result<Bytes, Failure> {
+        let chunks: Vec<ChunkId> =
+            view.runs(range.clone()).filter_map(|run| run.source.map(|(chunk, _)| chunk.id)).collect();
+        self.fetcher.locate(chunks).await?;
+        self.read_runs(view, range).await
     }
 
     /// Zeros; the same memory for everyone who asks for no more than a chunk.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use stdchk_model::message::manager::{Attr, VersionInfo};
-use stdchk_model::{ChunkRef, Failure};
+use stdchk_model::{ChunkRef, Failure, MapRoot};
 
 use crate::map_view::MapView;
 use crate::pool::Inner;
@@ -37,13 +37,23 @@ pub struct Reader {
     pool: Arc<Inner>,
     info: Option<VersionInfo>,
     opened: Attr,
-    view: Arc<MapView>,
+    /// Where the content is, and what is known of that. A version may move into a container, with the same content.
+    content: Mutex<(Option<MapRoot>, Arc<MapView>)>,
     ahead: Mutex<Ahead>,
 }
 
 impl Reader {
-    pub(crate) fn new(pool: Arc<Inner>, info: Option<VersionInfo>, opened: Attr, view: MapView) -> Self {
-        Self { pool, info, opened, view: Arc::new(view), ahead: Mutex::default() }
+    pub(crate) fn new(
+        pool: Arc<Inner>,
+        info: Option<VersionInfo>,
+        opened: Attr,
+        content: (Option<MapRoot>, Arc<MapView>),
+    ) -> Self {
+        Self { pool, info, opened, content: Mutex::new(content), ahead: Mutex::default() }
+    }
+
+    fn view(&self) -> Arc<MapView> {
+        Arc::clone(&self.content.lock().1)
     }
 
     /// The file as it was when the version was opened.
@@ -53,7 +63,7 @@ impl Reader {
 
     /// Size of the version, bytes.
     pub fn size(&self) -> u64 {
-        self.view.size()
+        self.view().size()
     }
 
     /// Number of the version; `None` for a file that was never committed, which reads as empty.
@@ -66,23 +76,49 @@ impl Reader {
     /// # Errors
     /// `Damaged` or `Unavailable` if no intact copy of a chunk could be had; other ranges of the file aren't affected.
     pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
-        let end = offset.saturating_add(length as u64).min(self.size());
+        let view = self.view();
+        let end = offset.saturating_add(length as u64).min(view.size());
         if offset >= end {
             return Ok(Bytes::new());
         }
-        self.locate(end).await?;
-        self.read_ahead(offset, end);
-        self.pool.read_runs(&self.view, offset..end).await
+        match self.read_in(&view, offset, end).await {
+            Err(failure) => match self.moved().await {
+                Some(view) => self.read_in(&view, offset, end).await,
+                None => Err(failure),
+            },
+            read => read,
+        }
+    }
+
+    async fn read_in(&self, view: &MapView, offset: u64, end: u64) -> Result<Bytes, Failure> {
+        self.locate(view, end).await?;
+        self.read_ahead(view, offset, end);
+        self.pool.read_runs(view, offset..end).await
+    }
+
+    /// Where the content is now, if it is elsewhere than when the version was opened: what it lay in may be collected.
+    async fn moved(&self) -> Option<Arc<MapView>> {
+        let (info, before) = (self.info.as_ref()?, self.content.lock().0.clone());
+        let (now, root, _) = self.pool.open_version(self.opened.ino, Some(info.version)).await.ok()?;
+        let is_same = now.is_some_and(|now| (now.size, now.session) == (info.size, info.session));
+        if root == before || !is_same {
+            return None;
+        }
+        let loaded = self.pool.load_view(root.as_ref()).await;
+        let view = Arc::new(loaded.inspect_err(|failure| tracing::debug!(%failure, "a version moved")).ok()?);
+        *self.content.lock() = (root, Arc::clone(&view));
+        *self.ahead.lock() = Ahead::default();
+        Some(view)
     }
 
     /// Asks for the holders of the chunks up to `end` and of many behind, unless that was done before.
-    async fn locate(&self, end: u64) -> Result<(), Failure> {
+    async fn locate(&self, view: &MapView, end: u64) -> Result<(), Failure> {
         let from = self.ahead.lock().located;
         if from >= end {
             return Ok(());
         }
         let mut located = from;
-        let runs = self.view.runs(from..self.size()).take(LOCATE_CHUNKS);
+        let runs = view.runs(from..view.size()).take(LOCATE_CHUNKS);
         let chunks: HashSet<_> = runs
             .filter_map(|run| {
                 located = run.offset + run.length;
@@ -95,7 +131,7 @@ impl Reader {
         Ok(())
     }
 
-    fn read_ahead(&self, offset: u64, end: u64) {
+    fn read_ahead(&self, view: &MapView, offset: u64, end: u64) {
         let wanted = {
             let mut ahead = self.ahead.lock();
             if offset.abs_diff(ahead.end) > SEQUENTIAL_SLACK {
@@ -104,14 +140,14 @@ impl Reader {
             }
             ahead.end = ahead.end.max(end);
             ahead.bytes = (ahead.bytes * 2).clamp(AHEAD_BYTES.0, AHEAD_BYTES.1);
-            let to = (ahead.end + ahead.bytes).min(self.size());
+            let to = (ahead.end + ahead.bytes).min(view.size());
             let from = ahead.asked.max(end).min(to);
             ahead.asked = ahead.asked.max(to);
             from..to
         };
         let mut seen = HashSet::new();
         let mut bytes = 0;
-        for run in self.view.runs(wanted) {
+        for run in view.runs(wanted) {
             let Some((chunk, _)) = run.source.filter(|(chunk, _)| seen.insert(chunk.id)) else { continue };
             bytes += u64::from(chunk.length);
             if bytes > AHEAD_BYTES.1 {

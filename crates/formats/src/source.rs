@@ -30,6 +30,16 @@ impl Source for [u8] {
     }
 }
 
+impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset, buffer)
+    }
+}
+
 impl Source for Vec<u8> {
     fn size(&self) -> u64 {
         self.as_slice().size()

@@ -13,6 +13,7 @@
 //! chunk, offset]…], [names, [[gap, length, …]…]], [list…]]`; 1 is the version of the layout, the last two elements may
 //! be absent.
 
+mod in_container;
 mod pieces;
 
 use minicbor::{Decode, Encode};
@@ -20,6 +21,7 @@ use minicbor::{Decode, Encode};
 use crate::cbor;
 use crate::id::ChunkId;
 use crate::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
+pub use in_container::InContainer;
 use pieces::StoredPieces;
 pub use pieces::{Piece, PieceName};
 

@@ -16,7 +16,7 @@ pub mod policy;
 pub mod sets;
 pub mod size;
 
-pub use chunk_map::{ChunkMap, ChunkRef, Extent, MapRoot, Source};
+pub use chunk_map::{ChunkMap, ChunkRef, Extent, InContainer, MapRoot, Source};
 pub use error::{ErrorCode, Failure};
 pub use id::{BenefactorId, BlockId, ChunkId, ClientId, Incarnation, Ino, OpId, PoolId, SessionId};
 pub use policy::Policy;

@@ -22,6 +22,9 @@ pub const PATH_BYTES_MAX: usize = 4095;
 
 /// A chunk map up to this size is kept at the manager with the version; a larger one is stored in the pool, bytes.
 pub const MAP_INLINE_BYTES_MAX: usize = 512;
+/// What a version that lies in a container takes at the manager, bytes: the root of a container of 100 GB at the least, and
+/// little beside the versions themselves.
+pub const IN_CONTAINER_BYTES_MAX: usize = 4096;
 /// Largest encoded chunk map that is read, bytes: 2^32 MiB-chunks would need far more memory than a reader has.
 pub const MAP_BYTES_MAX: u64 = 1 << 30;
 /// Largest file, bytes: offsets must fit the kernel's signed 64 bits.

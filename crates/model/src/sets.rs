@@ -105,6 +105,7 @@ fn found(file: &FileVersions, key: Key, version: Option<&VersionInfo>) -> Found 
         ino: file.ino,
         version: version.version,
         bytes: version.size,
+        aggregated: version.aggregated,
     });
     let committed_at = version.map_or(TimeNs::MIN, |version| version.committed_at);
     Found { key, member, state: version.map(|version| version.state), committed_at }
@@ -283,6 +284,7 @@ mod tests {
                 state,
                 stored_bytes: 10,
                 session: Default::default(),
+                aggregated: false,
             }
         });
         FileVersions { path: path.to_owned(), ino: Ino(2), versions: versions.collect() }

@@ -14,8 +14,8 @@ use stdchk_model::message::benefactor::{
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Existing,
-    FileKind, Location, ManagerReply, ManagerRequest, PoolStatus, SetMember, SetState, Space, StagedChunk,
-    StoredBlock, VersionInfo, VersionState,
+    FileKind, Location, ManagerReply, ManagerRequest, PackedMembers, PoolStatus, SetMember, SetState, Space,
+    StagedChunk, StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
@@ -83,6 +83,7 @@ fn version() -> VersionInfo {
         state,
         stored_bytes: 1 << 20,
         session: SESSION,
+        aggregated: false,
     }
 }
 
@@ -116,8 +117,22 @@ fn space() -> Space {
 }
 
 fn set() -> CheckpointSet {
-    let member = SetMember { name: "a.N0.T1".to_owned(), rank: Some(0), ino: Ino(7), version: 2, bytes: 10 };
-    let unranked = SetMember { name: "log".to_owned(), rank: None, ino: Ino(8), version: 1, bytes: 0 };
+    let member = SetMember {
+        name: "a.N0.T1".to_owned(),
+        rank: Some(0),
+        ino: Ino(7),
+        version: 2,
+        bytes: 10,
+        aggregated: true,
+    };
+    let unranked = SetMember {
+        name: "log".to_owned(),
+        rank: None,
+        ino: Ino(8),
+        version: 1,
+        bytes: 0,
+        aggregated: false,
+    };
     CheckpointSet {
         timestep: 1,
         state: SetState::Incomplete,
@@ -212,9 +227,15 @@ fn manager_requests() -> Vec<ManagerRequest> {
         },
         Q::CloseSession { session, interrupted: true },
         Q::Closing { session, size: 5_000_000_000 },
+        Q::OpenContainer { session, client, folder: Ino(9) },
         Q::KeepAlive(client),
         Q::GetPolicy(ino),
         Q::Sets(ino),
+        Q::Aggregate {
+            folder: Ino(9),
+            timestep: 100,
+            containers: vec![PackedMembers { session, members: vec![(ino, 2), (Ino(8), 1)] }],
+        },
         Q::Status,
         Q::Collect { dry_run: true },
         Q::Forget { id: benefactor, force: false },

@@ -77,6 +77,7 @@ pub(super) fn versions<'a>(raw: &[RawFile], kept: impl Iterator<Item = &'a FileE
             state,
             stored_bytes: size,
             session: SessionId::default(),
+            aggregated: false,
         }],
     })
     .collect()

@@ -31,6 +31,8 @@ pub enum SectionKind {
     Block,
     /// Where all sections stand.
     End,
+    /// The records of blocks once more, next to each other.
+    Index,
 }
 
 /// The header of a section.
@@ -56,6 +58,7 @@ impl Header {
             SectionKind::Files => 1_u32,
             SectionKind::Block => 2,
             SectionKind::End => 3,
+            SectionKind::Index => 4,
         };
         let mut bytes = Vec::with_capacity(HEADER_LENGTH);
         bytes.extend(MARK);
@@ -80,6 +83,7 @@ impl Header {
             1 => SectionKind::Files,
             2 => SectionKind::Block,
             3 => SectionKind::End,
+            4 => SectionKind::Index,
             _ => return None,
         };
         Some(Self {

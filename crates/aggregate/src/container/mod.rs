@@ -9,7 +9,7 @@ mod tables;
 
 pub use frame::{HEADER_LENGTH, Header, SectionKind, TRAILER_LENGTH, Trailer};
 pub use record::{BlockRecord, Member, Place};
-pub use tables::{End, FileEntry, Files};
+pub use tables::{End, FileEntry, Files, Index, IndexEntry};
 
 pub(crate) use frame::{find_header, hash, section};
 

@@ -44,4 +44,34 @@ pub struct End {
     /// First byte of every block section, by number.
     #[n(1)]
     pub blocks: Vec<u64>,
+    /// First byte of every index section, in order; without any, each block says for itself what it holds.
+    #[n(2)]
+    #[cbor(default)]
+    pub index: Vec<u64>,
+}
+
+/// Record of an index section: what the headers and records of some blocks say, so that a reader of one file needn't look
+/// at every block.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct Index {
+    /// The blocks, by number.
+    #[n(0)]
+    pub blocks: Vec<IndexEntry>,
+}
+
+/// A block as an index has it.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct IndexEntry {
+    /// First byte of the payload.
+    #[n(0)]
+    pub offset: u64,
+    /// Length of the payload, bytes.
+    #[n(1)]
+    pub length: u64,
+    /// Hash of the payload.
+    #[cbor(n(2), with = "minicbor::bytes")]
+    pub hash: [u8; HASH],
+    /// The block's record.
+    #[cbor(n(3), with = "minicbor::bytes")]
+    pub record: Vec<u8>,
 }

@@ -1,39 +1,52 @@
-//! Writing a container: sections one after the other into a file that gets its name when it is complete and verified.
+//! Writing a container: sections one after the other, front to back.
 //!
 //! Relies on [`crate::container`]. The idea: the files section comes first and again before the end, so that neither a
-//! cut nor a damaged beginning loses the names.
-
-use std::path::Path;
+//! cut nor a damaged beginning loses the names. Where readers are far from the bytes, an index before the end saves them
+//! the way to every block.
 
 use zstd::bulk::Compressor;
 
-use crate::container::{BlockRecord, End, Files, MAGIC, SectionKind, Trailer, section};
+use crate::container::{
+    BlockRecord, End, Files, HEADER_LENGTH, Index, IndexEntry, MAGIC, SectionKind, Trailer, hash, section,
+};
 use crate::error::{AggregateError, Result};
-use crate::limits::RECORD_MAX;
-use crate::new_file::{NewFile, folder_of, sync_folder};
-use crate::unpack::Container;
+use crate::limits::{INDEX_BYTES, RECORD_MAX};
 
 /// Level at which records are compressed: they are short, and every byte of them counts against the ratio.
 const RECORD_LEVEL: i32 = 12;
 /// Bytes that are written at once.
 const BUFFER: usize = 1 << 20;
 
-pub(super) struct Writer {
-    file: NewFile,
+/// Where a container goes, front to back.
+pub trait Output: Send {
+    /// Takes the bytes that stand at `offset`, right behind those before.
+    ///
+    /// # Errors
+    /// They can't be kept; packing ends with it.
+    fn write(&mut self, bytes: &[u8], offset: u64) -> Result<()>;
+}
+
+pub(super) struct Writer<'a> {
+    output: &'a mut dyn Output,
     /// What is to be written from `position` on.
     buffer: Vec<u8>,
     position: u64,
     end: End,
+    /// What the index will hold that was not written yet, if there is to be one.
+    index: Option<Index>,
+    indexed_bytes: usize,
     files: Files,
     /// For records, of which there may be thousands.
     compressor: Compressor<'static>,
 }
 
-impl Writer {
-    pub(super) fn create(path: &Path, files: Files) -> Result<Self> {
-        let (file, buffer) = (NewFile::start(path, 0o666)?, Vec::with_capacity(BUFFER));
-        let compressor = Compressor::new(RECORD_LEVEL).map_err(AggregateError::io("pack", path))?;
-        let mut writer = Self { file, buffer, position: 0, end: End::default(), files, compressor };
+impl<'a> Writer<'a> {
+    pub(super) fn start(output: &'a mut dyn Output, files: Files, with_index: bool) -> Result<Self> {
+        let (buffer, end) = (Vec::with_capacity(BUFFER), End::default());
+        let compressor = Compressor::new(RECORD_LEVEL).map_err(cant_compress)?;
+        let index = with_index.then(Index::default);
+        let mut writer =
+            Self { output, buffer, position: 0, end, index, indexed_bytes: 0, files, compressor };
         writer.put(&MAGIC)?;
         writer.files_section()?;
         Ok(writer)
@@ -46,21 +59,37 @@ impl Writer {
 
     pub(super) fn block(&mut self, record: &BlockRecord, payload: &[u8]) -> Result<()> {
         self.end.blocks.push(self.length());
-        self.section(SectionKind::Block, &record.to_bytes(), payload)
+        let record = record.to_bytes();
+        self.section(SectionKind::Block, &record, payload)?;
+        let Some(index) = &mut self.index else { return Ok(()) };
+        let (length, offset) = (payload.len() as u64, self.position + self.buffer.len() as u64);
+        self.indexed_bytes += record.len() + HEADER_LENGTH;
+        index.blocks.push(IndexEntry { offset: offset - length, length, hash: hash(payload), record });
+        Ok(())
     }
 
-    /// Writes the tables, reads back what was written and gives the container its name; says how long it is.
-    pub(super) fn finish(mut self, path: &Path) -> Result<u64> {
+    /// Writes the tables; says how long the container is.
+    pub(super) fn finish(mut self) -> Result<u64> {
         self.files_section()?;
+        self.index_sections()?;
         let trailer = Trailer { end_offset: self.length() };
         let end = minicbor::to_vec(&self.end).unwrap_or_default();
         self.section(SectionKind::End, &end, &[])?;
         self.put(&trailer.to_bytes())?;
         self.flush()?;
-        Container::verify_written(self.file.temporary())?;
-        self.file.finish()?;
-        sync_folder(folder_of(path))?;
         Ok(self.position)
+    }
+
+    fn index_sections(&mut self) -> Result<()> {
+        let Some(index) = self.index.take() else { return Ok(()) };
+        let count = self.indexed_bytes.div_ceil(INDEX_BYTES).max(1);
+        let entries = index.blocks.len().div_ceil(count).max(1);
+        for blocks in index.blocks.chunks(entries) {
+            self.end.index.push(self.length());
+            let record = minicbor::to_vec(Index { blocks: blocks.to_vec() }).unwrap_or_default();
+            self.section(SectionKind::Index, &record, &[])?;
+        }
+        Ok(())
     }
 
     fn files_section(&mut self) -> Result<()> {
@@ -74,8 +103,7 @@ impl Writer {
             let detail = "the set has more files or variables than one container holds: pack it in parts";
             return Err(AggregateError::Invalid(detail.to_owned()));
         }
-        let packed =
-            self.compressor.compress(record).map_err(AggregateError::io("pack", self.file.temporary()))?;
+        let packed = self.compressor.compress(record).map_err(cant_compress)?;
         let head = section(kind, &packed, payload);
         self.put(&head)?;
         if payload.len() < BUFFER / 4 {
@@ -83,7 +111,7 @@ impl Writer {
         }
         // What is long enough goes to the file as it is.
         self.flush()?;
-        self.file.write_at(payload, self.position)?;
+        self.output.write(payload, self.position)?;
         self.position += payload.len() as u64;
         Ok(())
     }
@@ -99,9 +127,13 @@ impl Writer {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.file.write_at(&self.buffer, self.position)?;
+        self.output.write(&self.buffer, self.position)?;
         self.position = self.length();
         self.buffer.clear();
         Ok(())
     }
+}
+
+fn cant_compress(source: std::io::Error) -> AggregateError {
+    AggregateError::Io { action: "compress", path: "a record of the container".into(), source }
 }

@@ -3,17 +3,21 @@
 //! Relies on [`Container`]. The idea: the same walk over blocks as unpacking takes, but every piece is compared with the
 //! raw file in place of being written, so that what is shown is that these files come back, byte for byte.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::sync::Mutex;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use stdchk_formats::Source;
 
 use super::map::{Piece, covers};
 use super::{Container, slice};
 use crate::error::{AggregateError, Result};
 use crate::limits::BUDGET_DEFAULT;
 use crate::pack::Packing;
-use crate::source::Input;
+use crate::source::{FileSource, Input, SetFile};
+
+/// Opens the file at a position of the set.
+type Opener<'a> = &'a (dyn Fn(usize) -> Result<Box<dyn Source>> + Sync);
 
 impl Container {
     /// Decodes everything and compares it with the inputs, which are in the order of the container's files. Of `options`
@@ -22,8 +26,38 @@ impl Container {
     /// # Errors
     /// [`AggregateError::Changed`] names an input that is not what the container holds.
     pub(crate) fn compare(&self, inputs: &[Input], options: &Packing<'_>) -> Result<()> {
+        let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
+        let open = |file: usize| -> Result<Box<dyn Source>> {
+            let path = inputs.get(file).map(|input| input.path.as_path()).unwrap_or(Path::new(""));
+            Ok(Box::new(FileSource::open(path)?))
+        };
+        let changed = |error| match error {
+            AggregateError::Changed { path } => {
+                let input = inputs.iter().find(|input| Path::new(&input.name) == path);
+                AggregateError::Changed { path: input.map_or(path, |input| input.path.clone()) }
+            }
+            other => other,
+        };
+        self.compare_all(&names, &open, options).map_err(changed)
+    }
+
+    /// Decodes everything and compares it with the files, which are in the order of the container's. Of `options` the
+    /// budget and the threads count.
+    ///
+    /// # Errors
+    /// [`AggregateError::Changed`] names a file that is not what the container holds.
+    pub fn compare_with(&self, files: &[SetFile], options: &Packing<'_>) -> Result<()> {
+        let names: Vec<&str> = files.iter().map(|file| file.entry.name.as_str()).collect();
+        let open = |file: usize| -> Result<Box<dyn Source>> {
+            let missing = || AggregateError::Invalid("the container holds other files".to_owned());
+            Ok(Box::new(Arc::clone(&files.get(file).ok_or_else(missing)?.source)))
+        };
+        self.compare_all(&names, &open, options)
+    }
+
+    fn compare_all(&self, files: &[&str], open: Opener<'_>, options: &Packing<'_>) -> Result<()> {
         let names = self.files.files.iter().map(|entry| entry.name.as_str());
-        if !names.eq(inputs.iter().map(|input| input.name.as_str())) {
+        if !names.eq(files.iter().copied()) {
             return Err(AggregateError::Invalid("the container holds other files".to_owned()));
         }
         let gap = self.files.files.iter().zip(&self.maps).position(|(file, map)| !covers(map, file.size));
@@ -37,7 +71,7 @@ impl Container {
             for _ in 0..self.threads(budget, options.threads) {
                 scope.spawn(|| {
                     while let Some((block, pieces)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let compared = self.compare_block(*block, pieces, inputs);
+                        let compared = self.compare_block(*block, pieces, open);
                         let compared = compared.and_then(|()| {
                             if (options.watch)(0) { Ok(()) } else { Err(AggregateError::Stopped) }
                         });
@@ -57,21 +91,23 @@ impl Container {
         }
     }
 
-    fn compare_block(&self, block: u64, pieces: &[(usize, Piece)], inputs: &[Input]) -> Result<()> {
+    fn compare_block(&self, block: u64, pieces: &[(usize, Piece)], open: Opener<'_>) -> Result<()> {
         let decoded = self.decode(block)?;
         let mut raw = Vec::new();
-        let mut opened: Option<(usize, File)> = None;
+        let mut opened: Option<(usize, Box<dyn Source>)> = None;
         for (file, piece) in pieces {
-            let Some(input) = inputs.get(*file) else { continue };
-            let path = &input.path;
             let kept = opened.take().filter(|(opened, _)| opened == file);
             let (_, source) = match kept {
                 Some(kept) => opened.insert(kept),
-                None => opened.insert((*file, File::open(path).map_err(AggregateError::io("open", path))?)),
+                None => opened.insert((*file, open(*file)?)),
             };
             raw.resize(usize::try_from(piece.file.length).unwrap_or(usize::MAX), 0);
-            let changed = || AggregateError::Changed { path: path.clone() };
-            source.read_exact_at(&mut raw, piece.file.offset).map_err(|_| changed())?;
+            let name = || self.files.files.get(*file).map_or("?", |file| file.name.as_str());
+            let changed = || AggregateError::Changed { path: name().into() };
+            source.read_at(piece.file.offset, &mut raw).map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => changed(),
+                _ => AggregateError::Io { action: "read", path: name().into(), source: error },
+            })?;
             if slice(&decoded, piece.start, piece.file.length) != Some(raw.as_slice()) {
                 return Err(changed());
             }

@@ -6,20 +6,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use zstd::bulk::Decompressor;
 
 use super::Block;
 use crate::container::{
-    BlockRecord, End, Files, HEADER_LENGTH, Header, MAGIC, SectionKind, TRAILER_LENGTH, Trailer, find_header,
-    hash,
+    BlockRecord, End, Files, HEADER_LENGTH, Header, Index, IndexEntry, MAGIC, SectionKind, TRAILER_LENGTH,
+    Trailer, find_header, hash,
 };
 use crate::error::{AggregateError, Result};
 use crate::limits::{FILES_MAX, RANGES_MAX, RECORD_MAX};
-use stdchk_formats::Extent;
+use stdchk_formats::{Extent, Source};
 
 /// Bytes that may be read and unfolded besides four times the file: records of a small container may unfold far.
 const WORK_FLOOR: u64 = 2 << 30;
@@ -27,10 +25,10 @@ const WORK_FLOOR: u64 = 2 << 30;
 type Tables = (Files, BTreeMap<u64, Block>);
 
 /// The files table and the blocks of a container.
-pub(super) fn sections(path: &Path, file: &File) -> Result<Tables> {
-    let size = file.metadata().map_err(AggregateError::io("look at", path))?.len();
+pub(super) fn sections(path: &Path, source: &dyn Source) -> Result<Tables> {
+    let size = source.size();
     let disk = || Disk {
-        file,
+        source,
         size,
         work: Cell::new(size.saturating_mul(4).saturating_add(WORK_FLOOR)),
         room: Cell::new(RANGES_MAX),
@@ -45,8 +43,8 @@ pub(super) fn sections(path: &Path, file: &File) -> Result<Tables> {
     found.ok_or_else(|| AggregateError::NoContainer { path: path.to_owned(), detail })
 }
 
-struct Disk<'file> {
-    file: &'file File,
+struct Disk<'source> {
+    source: &'source dyn Source,
     size: u64,
     /// Bytes that may still be read and unfolded.
     work: Cell<u64>,
@@ -67,7 +65,7 @@ impl Disk<'_> {
         let inside = offset.checked_add(length).is_some_and(|end| end <= self.size);
         self.spend(if inside { length } else { 0 })?;
         let mut bytes = vec![0; usize::try_from(length).ok().filter(|_| inside)?];
-        self.file.read_exact_at(&mut bytes, offset).ok()?;
+        self.source.read_at(offset, &mut bytes).ok()?;
         Some(bytes)
     }
 
@@ -112,6 +110,9 @@ impl Disk<'_> {
             self.section(trailer.end_offset).filter(|section| section.header.kind == SectionKind::End)?;
         let end: End = minicbor::decode(&end.record).ok()?;
         let files = files_of(&self.section(end.files)?)?;
+        if let Some(blocks) = self.by_index(&end) {
+            return Some((files, blocks));
+        }
         let mut blocks = BTreeMap::new();
         for (number, offset) in (0_u64..).zip(&end.blocks).take_while(|_| self.work.get() > 0) {
             let block = self.section(*offset).and_then(|section| self.block_of(&section));
@@ -120,6 +121,29 @@ impl Disk<'_> {
             }
         }
         Some((files, blocks))
+    }
+
+    /// All blocks by the index, if there is one and all of it verifies.
+    fn by_index(&self, end: &End) -> Option<BTreeMap<u64, Block>> {
+        let mut blocks = BTreeMap::new();
+        for offset in &end.index {
+            let section =
+                self.section(*offset).filter(|section| section.header.kind == SectionKind::Index)?;
+            let index: Index = minicbor::decode(&section.record).ok()?;
+            for entry in index.blocks {
+                let block = self.indexed(&entry)?;
+                blocks.insert(block.record.number, block);
+            }
+        }
+        (!end.index.is_empty() && blocks.len() == end.blocks.len()).then_some(blocks)
+    }
+
+    fn indexed(&self, entry: &IndexEntry) -> Option<Block> {
+        let mut room = self.room.get();
+        let record = BlockRecord::from_bytes(&entry.record, &mut room)?;
+        self.room.set(room);
+        let payload = Extent { offset: entry.offset, length: entry.length };
+        Some(Block { record, payload, payload_hash: entry.hash })
     }
 
     /// Everything that can be found from front to back.
@@ -144,11 +168,20 @@ impl Disk<'_> {
     /// First byte of the next header that verifies.
     fn next_header(&self, from: u64) -> Option<u64> {
         const WINDOW_MAX: u64 = 4 << 20;
+        const STEP: u64 = 256 << 10;
         // Sections follow each other, so nearly always the next one begins right here.
         let (mut start, mut window) = (from, 1);
         while start < self.size {
             let length = (window + HEADER_LENGTH as u64 - 1).min(self.size - start);
-            let found = find_header(&self.bytes(start, length)?);
+            let Some(bytes) = self.bytes(start, length) else {
+                // What can't be read is passed over, as little as possible of it.
+                if window <= STEP {
+                    start += window;
+                }
+                window = STEP;
+                continue;
+            };
+            let found = find_header(&bytes);
             if let Some(found) = found {
                 return Some(start + found as u64);
             }

@@ -1,9 +1,12 @@
-//! `stdchk aggregate`: complete checkpoint sets of a folder become few verified containers in a sink (mcrEngine).
+//! `stdchk aggregate`: complete checkpoint sets of a folder become few verified containers (mcrEngine).
 //!
-//! Needs no pool; source and sink may be folders of a pool's mount. Killed at any point, it leaves the raw set or a
+//! A folder of the pool keeps its files, which lie in containers of the pool from then on (`in_pool`). A plain folder is
+//! packed into another one, which is what the rest of this is for. That needs no pool; source and sink may be folders of a pool's mount. Killed at any point, it leaves the raw set or a
 //! complete aggregate; started again, it goes on.
 
-use std::path::PathBuf;
+mod in_pool;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -31,25 +34,32 @@ const TOLD_INTERVAL: Duration = Duration::from_millis(100);
 /// What `aggregate` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A set is complete when the files of all ranks of a timestep are there and have not changed for a while. Its containers
-are called step-TIMESTEP.NofM.pack and appear once every byte of them was compared with the raw files; `stdchk unpack`
-gives the files back. Stop it with SIGINT or SIGTERM, or let it end by itself with --once.
+Of a folder of the pool, every complete set (`stdchk ls APP --sets`) moves into containers of the pool. All its files stay
+where they are, with their names, versions and times, and read as before; they take less room, and reading a few bytes
+of one decodes a block.
+
+With -o the source is a plain folder, or one in a mount, and so is the sink. A set is complete when the files of all
+ranks of a timestep are there and have not changed for a while. Its containers are called step-TIMESTEP.NofM.pack and appear once every byte of them was compared with the raw files; `stdchk unpack`
+gives the files back.
+
+Stop it with SIGINT or SIGTERM, or let it end by itself with --once.
 
 Example:
+  stdchk aggregate climate --once
   stdchk aggregate run/ -o /scratch/sets --naming 'DD{step}/data{step}.cpu{rank}' --ranks 64
   stdchk aggregate ~/pool/climate -o /lustre/climate --containers 4 --remove-raw
   stdchk aggregate run/ -o sets/ --once --json")]
 pub struct Arguments {
-    /// The folder in which the application writes its checkpoints
+    /// The folder of the application's checkpoints: APP in the pool or, with -o, a directory
     source: PathBuf,
-    /// The folder for containers; made if it is missing
+    /// The directory for containers; made if it is missing
     #[arg(short, long, value_name = "DIR")]
-    output: PathBuf,
+    output: Option<PathBuf>,
     /// Patterns of file names, with {step} and {rank}, separated by spaces; NAME.N{rank}.T{step} unless given
-    #[arg(long, value_name = "PATTERNS", default_value = "", hide_default_value = true)]
+    #[arg(long, value_name = "PATTERNS", default_value = "", hide_default_value = true, requires = "output")]
     naming: String,
     /// Number of ranks; learned from earlier timesteps unless given
-    #[arg(long, value_name = "NUMBER", default_value = "0", hide_default_value = true)]
+    #[arg(long, value_name = "NUMBER", default_value = "0", hide_default_value = true, requires = "output")]
     ranks: u32,
     /// Containers for each set
     #[arg(long, value_name = "NUMBER", default_value = "1")]
@@ -58,10 +68,10 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value = "default")]
     level: Level,
     /// Remove the files of a set once its containers are complete and verified
-    #[arg(long)]
+    #[arg(long, requires = "output")]
     remove_raw: bool,
     /// A file counts as written when it has not changed for so many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "2")]
+    #[arg(long, value_name = "SECONDS", default_value = "2", requires = "output")]
     settle: f64,
     /// End when nothing is left to be aggregated, in place of waiting for more
     #[arg(long)]
@@ -75,29 +85,30 @@ pub struct Arguments {
 
 /// Runs the command.
 pub async fn run(arguments: Arguments, context: &Context) -> Outcome {
+    let Some(sink) = arguments.output.clone() else { return in_pool::run(arguments, context).await };
     let quiet = context.settings.quiet;
-    or_told(move |told| watch(&arguments, quiet, &told)).await
+    or_told(move |told| watch(&arguments, &sink, quiet, &told)).await
 }
 
-fn watch(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) -> Outcome {
+fn watch(arguments: &Arguments, sink: &Path, quiet: bool, told: &Arc<AtomicBool>) -> Outcome {
     let naming: Naming = arguments.naming.parse().map_err(|error| {
         CommandError::usage("--naming", error, "`stdchk policy --help` says more on patterns")
     })?;
     let settle = Duration::try_from_secs_f64(arguments.settle)
         .map_err(|error| CommandError::usage("--settle", error, "give a number of seconds"))?;
-    std::fs::create_dir_all(&arguments.output).about(arguments.output.display())?;
+    std::fs::create_dir_all(sink).about(sink.display())?;
     let Resources { threads, memory } = arguments.resources;
-    let mode = mode_of(arguments.level, &arguments.output.join("probe"), threads)?;
+    let mode = mode_of(arguments.level, &sink.join("probe"), threads)?;
     let plan = PlanOptions { keys: mode.keys(), ..PlanOptions::default() };
     let progress = Progress::start("aggregate", 0, quiet);
     let watch = |bytes| {
         progress.add(bytes);
         !told.load(Ordering::Relaxed)
     };
-    let packing = Packing { mode, plan, budget: memory, threads, base: None, watch: &watch };
+    let packing = Packing { mode, plan, budget: memory, threads, watch: &watch, ..Packing::default() };
     let mut aggregator = Aggregator::start(Aggregation {
         source: arguments.source.clone(),
-        sink: arguments.output.clone(),
+        sink: sink.to_owned(),
         naming,
         ranks: arguments.ranks,
         containers: arguments.containers,

@@ -1,7 +1,8 @@
 //! `stdchk diff`: which byte ranges of two versions differ, and how many chunks they share.
 //!
 //! The chunk maps say at once which ranges are the same chunk at the same place. Only the rest is read and compared,
-//! so that content cut in another way is not taken for different content.
+//! so that content cut in another way is not taken for different content. A file that lies in a container has no chunks of
+//! its own, and is read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,6 +49,8 @@ pub struct Arguments {
 struct Side {
     name: String,
     map: ChunkMap,
+    /// It lies in a container, and the map is the container's.
+    packed: bool,
     reader: Arc<Reader>,
 }
 
@@ -107,14 +110,20 @@ async fn side(pool: &Pool, target: Target, attr: &Attr) -> Outcome<Side> {
     let name = target.shown();
     let (info, map, _) = pool.chunk_map(attr.ino, target.version).await.about(&name)?;
     // The version is pinned: a commit in between must not mix two of them.
-    let version = target.version.or(info.map(|info| info.version));
+    let version = target.version.or(info.as_ref().map(|info| info.version));
+    let packed = info.is_some_and(|info| info.aggregated);
     let reader = pool.read(attr.ino, version).await.about(&name)?;
-    Ok(Side { name, map, reader })
+    Ok(Side { name, map, packed, reader })
 }
 
 /// The byte ranges that differ, in order.
 async fn different(first: &Side, second: &Side, quiet: bool) -> Outcome<Vec<Range>> {
-    let candidates = suspects(&first.map, &second.map);
+    let (short, long) = sizes(first, second);
+    let candidates = match first.packed || second.packed {
+        true if short > 0 => vec![Range { offset: 0, length: short }],
+        true => Vec::new(),
+        false => suspects(&first.map, &second.map),
+    };
     let total = candidates.iter().map(|range| range.length).sum();
     let progress = Progress::start("diff", total, quiet);
     let mut ranges = Vec::new();
@@ -124,11 +133,16 @@ async fn different(first: &Side, second: &Side, quiet: bool) -> Outcome<Vec<Rang
             .about(format_args!("{} and {}", first.name, second.name))?;
         progress.add(range.length);
     }
-    let (short, long) = (first.map.size().min(second.map.size()), first.map.size().max(second.map.size()));
     if long > short {
         add(&mut ranges, short, long - short);
     }
     Ok(ranges)
+}
+
+/// The shorter and the longer one, bytes.
+fn sizes(first: &Side, second: &Side) -> (u64, u64) {
+    let (one, other) = (first.reader.size(), second.reader.size());
+    (one.min(other), one.max(other))
 }
 
 /// Ranges within both files that don't come from the same place of the same chunk.
@@ -224,8 +238,8 @@ fn report(first: &Side, second: &Side, ranges: Vec<Range>) -> Report {
     Report {
         first: first.name.clone(),
         second: second.name.clone(),
-        first_bytes: first.map.size(),
-        second_bytes: second.map.size(),
+        first_bytes: first.reader.size(),
+        second_bytes: second.reader.size(),
         identical: ranges.is_empty(),
         different_bytes: ranges.iter().map(|range| range.length).sum(),
         ranges,

@@ -90,7 +90,7 @@ async fn usage(pool: &Pool, target: &Target) -> Outcome<(Usage, Chunks)> {
             let version = Some(info.version);
             let (_, map, pieces) = pool.chunk_map(file.attr.ino, version).await.about(file.target.shown())?;
             usage.versions += 1;
-            usage.logical_bytes += map.size();
+            usage.logical_bytes += info.size;
             chunks.extend(map.chunks().iter().chain(&pieces).map(|chunk| (chunk.id, chunk.length)));
         }
     }

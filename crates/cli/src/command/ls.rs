@@ -72,6 +72,7 @@ pub struct Version {
     committed_at: String,
     mtime: String,
     stored_bytes: u64,
+    aggregated: bool,
 }
 
 impl From<&VersionInfo> for Version {
@@ -83,6 +84,7 @@ impl From<&VersionInfo> for Version {
             committed_at: output::time_exact(info.committed_at),
             mtime: output::time_exact(info.mtime),
             stored_bytes: info.stored_bytes,
+            aggregated: info.aggregated,
         }
     }
 }
@@ -91,7 +93,8 @@ impl Version {
     /// This version, one of `of`, in one line.
     pub fn summary(&self, of: u64) -> String {
         let state = state_word(self.state);
-        format!("{} (one of {of} kept), {state}, committed {}", self.version, self.committed_at)
+        let place = if self.aggregated { ", in a container with others of its set" } else { "" };
+        format!("{} (one of {of} kept), {state}, committed {}{place}", self.version, self.committed_at)
     }
 }
 
@@ -102,11 +105,18 @@ pub struct Member {
     rank: Option<u64>,
     version: u64,
     bytes: u64,
+    aggregated: bool,
 }
 
 impl From<&SetMember> for Member {
     fn from(member: &SetMember) -> Self {
-        Self { name: member.name.clone(), rank: member.rank, version: member.version, bytes: member.bytes }
+        Self {
+            name: member.name.clone(),
+            rank: member.rank,
+            version: member.version,
+            bytes: member.bytes,
+            aggregated: member.aggregated,
+        }
     }
 }
 
@@ -242,10 +252,21 @@ async fn sets(pool: &Pool, target: &Target, json: bool) -> Outcome {
             set.members.len().to_string(),
             size::human(set_bytes(set)),
             if set.members.is_empty() { "-".to_owned() } else { output::time(set.committed_at) },
-            output::shown(&set.reason),
+            remark(set),
         ]);
     }
     table.print()
+}
+
+/// What else is to be said of a set.
+fn remark(set: &CheckpointSet) -> String {
+    let packed = set.members.iter().filter(|member| member.aggregated).count();
+    match (packed, set.members.len()) {
+        _ if !set.reason.is_empty() => output::shown(&set.reason),
+        (0, _) => String::new(),
+        (packed, all) if packed == all => "aggregated".to_owned(),
+        (packed, all) => format!("{packed} of {all} files aggregated"),
+    }
 }
 
 fn set(set: &CheckpointSet) -> Set {

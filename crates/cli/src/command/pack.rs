@@ -155,7 +155,8 @@ fn to_container(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) -> O
         !told.load(Ordering::Relaxed)
     };
     let Resources { threads, memory } = arguments.resources;
-    let packing = Packing { mode, plan, budget: memory, threads, base: base.as_ref(), watch: &watch };
+    let base = base.as_ref();
+    let packing = Packing { mode, plan, budget: memory, threads, base, watch: &watch, ..Packing::default() };
     let packed = pack(&inputs.files, &output, &packing).map_err(failed)?;
     drop(progress);
     report(arguments, &output, &inputs, &packed, started, quiet)

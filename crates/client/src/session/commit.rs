@@ -54,6 +54,9 @@ impl Session {
         state: VersionState,
     ) -> Result<Option<VersionInfo>, Failure> {
         let mut turn = self.commit_turn.lock().await;
+        if self.is_dirty() {
+            self.store_packed_base().await?;
+        }
         let Some(snapshot) = self.snapshot()? else { return Ok(turn.clone()) };
         self.wait_sent().await?;
         let map = self.name_pieces(self.build_map(&snapshot)?).await?;
@@ -121,12 +124,12 @@ impl Session {
         let mut at = 0;
         for (index, sealed) in &snapshot.cells {
             let start = index * self.cell_bytes as u64;
-            builder.base(&snapshot.base, at..start.min(snapshot.size), snapshot.base_limit);
+            builder.base(&snapshot.base, at..start.min(snapshot.size), snapshot.base_limit)?;
             builder.cell(sealed, snapshot.size.saturating_sub(start))?;
             at = (start + self.cell_bytes as u64).min(snapshot.size);
             builder.zeros_to(at);
         }
-        builder.base(&snapshot.base, at..snapshot.size, snapshot.base_limit);
+        builder.base(&snapshot.base, at..snapshot.size, snapshot.base_limit)?;
         builder.zeros_to(snapshot.size);
         let internal = |error: stdchk_model::chunk_map::BadChunkMap| {
             Failure::new(ErrorCode::Internal, format!("the file's chunk map came out wrong: {error}"))
@@ -383,11 +386,15 @@ impl MapBuilder {
     }
 
     /// The part of the base version in `range`, as far as it still counts.
-    fn base(&mut self, base: &MapView, range: Range<u64>, limit: u64) {
+    fn base(&mut self, base: &MapView, range: Range<u64>, limit: u64) -> Result<(), Failure> {
         if range.start < range.end.min(limit) {
+            if base.packed().is_some() {
+                return Err(crate::unexpected("a part of a container that was not stored anew"));
+            }
             base.runs(range.start..range.end.min(limit)).for_each(|run| self.push(run.length, run.source));
         }
         self.zeros_to(range.end);
+        Ok(())
     }
 
     /// The parts of a stored cell, at most `limit` bytes.

@@ -94,15 +94,28 @@ struct State {
 
 impl Session {
     pub(crate) async fn open(pool: &Arc<Inner>, ino: Ino) -> Result<Arc<Self>, Failure> {
-        let id = SessionId(crate::random()?);
-        let opened =
-            pool.manager.ask(&ManagerRequest::OpenSession { session: id, client: pool.client, ino }).await?;
+        let (session, client) = (SessionId(crate::random()?), pool.client);
+        Self::open_as(pool, session, ManagerRequest::OpenSession { session, client, ino }).await
+    }
+
+    /// A session on a new file without a name, under the policy of a folder.
+    pub(crate) async fn open_container(pool: &Arc<Inner>, folder: Ino) -> Result<Arc<Self>, Failure> {
+        let (session, client) = (SessionId(crate::random()?), pool.client);
+        Self::open_as(pool, session, ManagerRequest::OpenContainer { session, client, folder }).await
+    }
+
+    async fn open_as(
+        pool: &Arc<Inner>,
+        id: SessionId,
+        request: ManagerRequest,
+    ) -> Result<Arc<Self>, Failure> {
+        let opened = pool.manager.ask(&request).await?;
         let ManagerReply::Session { policy, base, base_root, attr } = opened else {
             return Err(crate::unexpected("OpenSession"));
         };
-        let map = pool.load_map(base_root.as_ref()).await?;
-        let base = base.filter(|base| base.size == map.size());
-        let session = Arc::new(Self::new(pool, id, attr, policy, MapView::new(map), base)?);
+        let view = pool.load_view(base_root.as_ref()).await?;
+        let base = base.filter(|base| base.size == view.size());
+        let session = Arc::new(Self::new(pool, id, attr, policy, view, base)?);
         pool.sessions.lock().insert(id, Arc::downgrade(&session));
         Ok(session)
     }
@@ -301,6 +314,30 @@ impl Session {
             }
             self.pool.wait_for_room(self).await;
         }
+    }
+
+    /// What lies in a container can't be referred to in parts: what the file keeps of it is stored anew.
+    async fn store_packed_base(self: &Arc<Self>) -> Result<(), Failure> {
+        let cells = {
+            let state = self.state.lock();
+            let kept = state.base.packed().map_or(0, |_| state.base_limit);
+            kept.div_ceil(self.cell_bytes as u64)
+        };
+        for index in 0..cells {
+            if self.state.lock().cells.contains_key(&index) {
+                continue;
+            }
+            let held = self.take_window(self.cell_bytes).await;
+            let mut state = self.state.lock();
+            state.failure.clone().map_or(Ok(()), Err)?;
+            let is_kept = state.base_limit > index * self.cell_bytes as u64;
+            if is_kept && !state.cells.contains_key(&index) {
+                let under = self.under_base(&state, index);
+                state.cells.insert(index, Cell::Dirty(Dirty::new(Some(held), under)));
+                self.seal(&mut state, index);
+            }
+        }
+        Ok(())
     }
 
     /// Seals the cell that was begun longest ago. False if nothing is buffered.

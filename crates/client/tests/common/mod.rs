@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use stdchk_client::{ClientConfig, Pool};
 use stdchk_manager::Manager;
+use stdchk_manager::core::Timing;
 use stdchk_model::Ino;
 use stdchk_model::message::manager::{Attr, BenefactorState, Change, FileKind};
 use tempfile::TempDir;
@@ -17,15 +18,20 @@ const DONATED: u64 = 4 << 30;
 pub struct TestPool {
     pub dir: TempDir,
     pub manager: SocketAddr,
+    timing: Timing,
     manager_task: JoinHandle<()>,
     benefactor_tasks: Vec<JoinHandle<()>>,
 }
 
 impl TestPool {
     pub async fn start(benefactors: usize) -> Self {
+        Self::start_with(benefactors, Timing::default()).await
+    }
+
+    pub async fn start_with(benefactors: usize, timing: Timing) -> Self {
         let dir = TempDir::new().unwrap();
-        let (manager, manager_task) = start_manager(&dir, "127.0.0.1:0").await;
-        let mut pool = Self { dir, manager, manager_task, benefactor_tasks: Vec::new() };
+        let (manager, manager_task) = start_manager(&dir, "127.0.0.1:0", timing).await;
+        let mut pool = Self { dir, manager, timing, manager_task, benefactor_tasks: Vec::new() };
         (0..benefactors).for_each(|number| pool.start_benefactor(number));
         pool.wait_online(benefactors).await;
         pool
@@ -51,7 +57,7 @@ impl TestPool {
     pub async fn restart_manager(&mut self) {
         self.manager_task.abort();
         let _ = (&mut self.manager_task).await;
-        let (_, task) = start_manager(&self.dir, &self.manager.to_string()).await;
+        let (_, task) = start_manager(&self.dir, &self.manager.to_string(), self.timing).await;
         self.manager_task = task;
     }
 
@@ -80,10 +86,11 @@ impl TestPool {
     }
 }
 
-async fn start_manager(dir: &TempDir, listen: &str) -> (SocketAddr, JoinHandle<()>) {
+async fn start_manager(dir: &TempDir, listen: &str, timing: Timing) -> (SocketAddr, JoinHandle<()>) {
     let mut last = None;
     for _ in 0..200 {
         let config = stdchk_manager::Config::new(dir.path().join("manager"), listen, TOKEN.to_vec());
+        let config = stdchk_manager::Config { timing, ..config };
         match Manager::open(config).await {
             Ok(manager) => {
                 let address = manager.address();

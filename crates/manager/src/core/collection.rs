@@ -100,6 +100,8 @@ impl Core {
         self.marking.begun_ms = now.ms;
         let mut roots: HashMap<ChunkId, (MapRoot, u8)> = HashMap::new();
         for (root, replicas) in self.roots()? {
+            let root =
+                root.of_chunks().map_err(|error| Failure::new(ErrorCode::Damaged, error.to_string()))?;
             let known = roots.entry(key_of(&root)).or_insert((root, replicas));
             known.1 = known.1.max(replicas);
         }

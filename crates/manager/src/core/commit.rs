@@ -71,7 +71,7 @@ impl Core {
     }
 
     /// The client made durable what it staged; of other chunks only confirmed copies count.
-    fn check_durable(
+    pub(super) fn check_durable(
         &self,
         session: SessionId,
         chunks: &HashSet<ChunkId>,

@@ -72,6 +72,7 @@ impl Version {
             state: self.state,
             stored_bytes: self.stored_bytes,
             session: self.session,
+            aggregated: self.root.is_in_container(),
         }
     }
 }

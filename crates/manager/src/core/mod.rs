@@ -4,6 +4,7 @@
 //! the answers may leave. What is stored is the namespace with versions and policies, results of changes, and the numbers
 //! of benefactors. Sessions, reservations and locations are soft state: clients and benefactors bring them again.
 
+mod aggregates;
 mod benefactors;
 mod collection;
 mod commit;
@@ -136,6 +137,7 @@ impl Core {
         })?;
         if !found {
             core.pool_changed = true;
+            core.settled = true;
             core.namespace = Namespace::new(setting.owner, now.wall);
         } else if core.namespace.attr(Ino::ROOT).is_err() || core.pool_changed {
             return Err(StoreError::new(
@@ -222,12 +224,16 @@ impl Core {
         match request {
             Q::Change { id, change } => self.change(id, &change),
             Q::OpenSession { session, client, ino } => self.open_session(session, client, ino, now),
+            Q::OpenContainer { session, client, folder } => self.open_container(session, client, folder, now),
             Q::Reserve { session, bytes, avoid } => self.reserve(session, bytes, &avoid, now),
             Q::Known { session, chunks } => self.known(session, &chunks, now),
             Q::Staged { session, chunks } => self.staged(session, &chunks, now),
             Q::Commit { .. } => self.commit(request, now),
             Q::CloseSession { session, interrupted } => self.close_session(session, interrupted, now),
             Q::Closing { session, size } => self.closing(session, size, now),
+            Q::Aggregate { folder, timestep, containers } => {
+                self.aggregate(folder, timestep, &containers, now)
+            }
             Q::KeepAlive(client) => Ok(ManagerReply::Sessions(self.sessions.hear(client, now.ms))),
             Q::Register { .. } => self.register(request, now),
             Q::Inventory { .. } => self.inventory(request, now),

@@ -234,6 +234,17 @@ impl Namespace {
         self.attr(ino)
     }
 
+    /// A new file without a name, under the policy of a folder. Somebody must hold it.
+    pub(super) fn make_unnamed(&mut self, folder: Ino) -> Result<Ino, Failure> {
+        self.directory(folder)?;
+        let owner = self.inode(folder).map(|inode| (inode.uid, inode.gid))?;
+        let ino = self.take_ino();
+        let inode = Inode { links: 0, ..self.blank(folder, 0o600, owner, Body::File(File::new())) };
+        self.inodes.insert(ino, inode);
+        self.changed.inodes.insert(ino);
+        Ok(ino)
+    }
+
     fn link(&mut self, ino: Ino, (parent, name): (Ino, &str)) -> Result<Attr, Failure> {
         self.check_new(parent, name)?;
         let inode = self.inode(ino)?;

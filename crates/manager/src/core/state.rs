@@ -70,7 +70,12 @@ impl Core {
         }
     }
 
+    /// The sets of a folder that fit a message.
     pub(super) fn sets(&self, ino: Ino) -> Result<Vec<CheckpointSet>, Failure> {
+        self.all_sets(ino).map(within_a_message)
+    }
+
+    pub(super) fn all_sets(&self, ino: Ino) -> Result<Vec<CheckpointSet>, Failure> {
         let policy = self.namespace.policy(ino)?;
         let naming: Naming = policy.naming.parse().map_err(|error| {
             Failure::new(ErrorCode::Invalid, format!("`naming` of directory {ino}: {error}"))
@@ -78,7 +83,7 @@ impl Core {
         let mut files = Vec::new();
         self.collect_files(ino, "", &mut files)?;
         let app = self.namespace.path(ino);
-        Ok(within_a_message(checkpoint_sets(&app, &files, &naming, policy.ranks)))
+        Ok(checkpoint_sets(&app, &files, &naming, policy.ranks))
     }
 
     fn collect_files(&self, ino: Ino, path: &str, files: &mut Vec<FileVersions>) -> Result<(), Failure> {

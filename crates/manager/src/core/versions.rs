@@ -4,6 +4,7 @@ use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::manager::{TimeNs, VersionInfo, VersionState};
 use stdchk_model::{ChunkMap, ErrorCode, Failure, Ino, MapRoot, SessionId};
 
+use super::aggregates::Replaced;
 use super::inode::Version;
 use super::namespace::Namespace;
 
@@ -122,6 +123,37 @@ impl Namespace {
         let inode = self.inode_mut(ino)?;
         inode.mtime = mtime.unwrap_or(clock);
         inode.ctime = clock;
+        Ok(())
+    }
+
+    /// Where the map of the version is that a session committed last and didn't finish, and the bytes that were new with it.
+    pub(super) fn committed_by(&self, session: SessionId) -> Result<(MapRoot, u64), Failure> {
+        let version =
+            self.open.get(&session).and_then(|(ino, number)| self.file(*ino).ok()?.versions.get(number));
+        let version = version.ok_or_else(|| {
+            Failure::new(ErrorCode::NotFound, format!("session {session} has not committed anything"))
+        })?;
+        Ok((version.root.clone(), version.stored_bytes))
+    }
+
+    pub(super) fn size_of(&self, ino: Ino, number: u64) -> Result<u64, Failure> {
+        let version = self.file(ino)?.versions.get(&number).ok_or_else(|| no_version(ino, number))?;
+        Ok(version.size)
+    }
+
+    pub(super) fn is_replaced(&self, member: &Replaced) -> bool {
+        let version = self.file(member.ino).ok().and_then(|file| file.versions.get(&member.version));
+        version.is_some_and(|version| version.root == member.root)
+    }
+
+    /// Lets a version lie elsewhere. All that its readers see stays.
+    pub(super) fn replace(&mut self, member: Replaced) -> Result<(), Failure> {
+        let Replaced { ino, version: number, root, stored_bytes } = member;
+        let file = self.file_mut(ino)?;
+        let version = file.versions.get_mut(&number).ok_or_else(|| no_version(ino, number))?;
+        (version.root, version.stored_bytes) = (root, stored_bytes);
+        self.changed.versions.insert((ino, number));
+        self.removals += 1; // What it lay in is garbage, unless others refer to it.
         Ok(())
     }
 

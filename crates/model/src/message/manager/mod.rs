@@ -17,7 +17,7 @@ pub use namespace::{Attr, Change, DirEntry, Existing, FileKind};
 pub use pool::{BenefactorInfo, BenefactorState, PoolStatus, Space};
 pub use reply::ManagerReply;
 pub use request::ManagerRequest;
-pub use version::{CheckpointSet, SetMember, SetState, VersionInfo, VersionState};
+pub use version::{CheckpointSet, PackedMembers, SetMember, SetState, VersionInfo, VersionState};
 
 /// Nanoseconds since 1970-01-01 UTC.
 pub type TimeNs = i64;

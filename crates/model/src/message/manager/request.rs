@@ -2,7 +2,7 @@
 
 use minicbor::{Decode, Encode};
 
-use super::{Change, StagedChunk, StoredBlock, TimeNs, VersionState};
+use super::{Change, PackedMembers, StagedChunk, StoredBlock, TimeNs, VersionState};
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, BlockId, ChunkId, ClientId, Incarnation, Ino, OpId, SessionId};
 use crate::message::benefactor::BenefactorLoad;
@@ -196,6 +196,21 @@ pub enum ManagerRequest {
         size: u64,
     },
 
+    /// Opens a session on a new file without a name, which lives as long as the session: a container on its way. Answered by
+    /// `Session`.
+    #[n(38)]
+    OpenContainer {
+        /// The session.
+        #[n(0)]
+        session: SessionId,
+        /// The client that holds its lease.
+        #[n(1)]
+        client: ClientId,
+        /// The folder whose policy holds for it.
+        #[n(2)]
+        folder: Ino,
+    },
+
     // --- folders
     /// The policy that holds for a file or directory. Answered by `Policy`.
     #[n(40)]
@@ -203,6 +218,22 @@ pub enum ManagerRequest {
     /// The checkpoint sets of an application's folder, newest timestep first. Answered by `Sets`.
     #[n(41)]
     Sets(#[n(0)] Ino),
+    /// Lets all members of a checkpoint set lie in these containers from now on, in one step; their own chunks are no longer
+    /// referred to. Refused unless the set is complete and the containers hold exactly its members, at these versions, and
+    /// while a member is being written or a chunk of a container has fewer copies than the folder asks for and the
+    /// benefactors allow. Can be repeated. Answered by `Done`.
+    #[n(42)]
+    Aggregate {
+        /// The folder.
+        #[n(0)]
+        folder: Ino,
+        /// Timestep of the set.
+        #[n(1)]
+        timestep: u64,
+        /// The containers with what they hold.
+        #[n(2)]
+        containers: Vec<PackedMembers>,
+    },
 
     // --- care
     /// State of the pool. Answered by `Status`.

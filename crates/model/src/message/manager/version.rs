@@ -53,6 +53,10 @@ pub struct VersionInfo {
     #[cbor(default)]
     #[serde(skip)]
     pub session: SessionId,
+    /// It lies in a container, with the other files of its checkpoint set.
+    #[n(7)]
+    #[cbor(default)]
+    pub aggregated: bool,
 }
 
 /// A member of a checkpoint set: one file of one timestep.
@@ -74,6 +78,21 @@ pub struct SetMember {
     /// Its size, bytes.
     #[n(4)]
     pub bytes: u64,
+    /// It lies in a container, with other members.
+    #[n(5)]
+    #[cbor(default)]
+    pub aggregated: bool,
+}
+
+/// A container that was committed, and what it holds: one of those that take the place of a set's own chunks.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct PackedMembers {
+    /// The session that committed the container, still open.
+    #[n(0)]
+    pub session: SessionId,
+    /// File and version of what it holds, in the order of the container's files.
+    #[n(1)]
+    pub members: Vec<(Ino, u64)>,
 }
 
 /// Whether a set can be restarted from, as far as the namespace tells.

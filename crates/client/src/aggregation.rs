@@ -1,0 +1,272 @@
+//! Aggregation in the pool: the files of a complete checkpoint set are packed into containers of the same pool, compared
+//! with them, and then lie there.
+//!
+//! Members are read as any reader does, a container is written as any file is; so it is cut, placed, replicated and verified
+//! like one. Until the manager takes the one step that lets all members lie in containers, nothing has changed: whatever
+//! ends this on the way leaves chunks that nothing refers to. The work waits for processors as much as for the pool, so it
+//! runs on a thread that may block, not on the runtime.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use stdchk_aggregate::{
+    AggregateError, BlockCache, Container, FileEntry, Output, Packing, SetFile, pack_into,
+};
+use stdchk_formats::Source;
+use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers, TimeNs};
+use stdchk_model::{ErrorCode, Failure, Ino};
+use tokio::runtime::Handle;
+
+use crate::pool::Pool;
+use crate::reader::Reader;
+use crate::session::Session;
+
+/// Largest block of a container in a pool, bytes: that of a chunk. Who reads a few bytes of one file decodes one block, of
+/// which other ranks' variables may be the larger part.
+const BLOCK_BYTES_MAX: u64 = 1 << 20;
+/// Time that a container gets for its copies, and a manager that was restarted to hear from all its clients again.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// Pause between two questions whether it is so far.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// A set that lies in containers now, or why it doesn't.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedSet {
+    /// Its files.
+    pub files: u64,
+    /// Their bytes.
+    pub raw_bytes: u64,
+    /// Bytes of the chunks that they lay in, each counted once.
+    pub chunk_bytes: u64,
+    /// Bytes of the containers.
+    pub stored_bytes: u64,
+    /// The containers; 0: they would not have been smaller than the chunks, so nothing was changed.
+    pub containers: u64,
+}
+
+/// Why a set was not aggregated. It is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum AggregationError {
+    /// Something of the pool: its code says what.
+    #[error(transparent)]
+    Pool(#[from] Failure),
+    /// Packing itself.
+    #[error(transparent)]
+    Packing(AggregateError),
+}
+
+impl From<AggregateError> for AggregationError {
+    fn from(error: AggregateError) -> Self {
+        match crate::container::failure_within(&error) {
+            Some(failure) => Self::Pool(failure.clone()),
+            None => Self::Packing(error),
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, AggregationError>;
+
+/// A version that belongs to the set.
+type Member = (Ino, u64);
+
+impl Pool {
+    /// Packs the files of a complete set of a folder into so many containers and lets them lie there, unless that takes no
+    /// less room. Of `packing` the length of blocks and the index are the pool's affair. Blocks: not for a thread of the
+    /// runtime.
+    ///
+    /// # Errors
+    /// The set changed meanwhile (`NotFound`) or was aggregated by somebody else (`Exists`); content can't be read or
+    /// written; the watch ended it. The set is as it was.
+    pub fn aggregate_set(
+        &self,
+        folder: Ino,
+        set: &CheckpointSet,
+        containers: usize,
+        packing: Packing<'_>,
+    ) -> Result<PackedSet> {
+        let packing = Packing { index: true, block_max: BLOCK_BYTES_MAX, base: None, ..packing };
+        let mut sessions = Vec::new();
+        let packed = self.pack_set(folder, set, containers, &packing, &mut sessions);
+        for session in sessions {
+            // What became of the set is decided; a session that is left open ends with its lease.
+            drop(self.wait_for(session.close(false)));
+        }
+        packed
+    }
+
+    fn wait_for<T>(&self, work: impl Future<Output = T>) -> T {
+        self.inner.runtime.block_on(work)
+    }
+
+    fn pack_set(
+        &self,
+        folder: Ino,
+        set: &CheckpointSet,
+        containers: usize,
+        packing: &Packing<'_>,
+        sessions: &mut Vec<Arc<Session>>,
+    ) -> Result<PackedSet> {
+        let (members, files) = self.wait_for(self.open_members(set))?;
+        let chunk_bytes = self.wait_for(self.chunk_bytes(&members))?;
+        let mut done = PackedSet { files: 0, raw_bytes: 0, chunk_bytes, stored_bytes: 0, containers: 0 };
+        let mut packed = Vec::new();
+        let groups = files.len().clamp(1, containers.max(1));
+        for group in 0..groups {
+            let range = files.len() * group / groups..files.len() * (group + 1) / groups;
+            let part = files.get(range.clone()).unwrap_or_default();
+            let session = self.wait_for(Session::open_container(&self.inner, folder))?;
+            sessions.push(Arc::clone(&session));
+            let members = members.get(range).unwrap_or_default().to_vec();
+            packed.push(PackedMembers { session: session.id(), members });
+            let written = self.write_container(part, session, packing)?;
+            done.files += written.files;
+            done.raw_bytes += written.raw_bytes;
+            done.stored_bytes += written.stored_bytes;
+        }
+        if done.stored_bytes < chunk_bytes {
+            done.containers = packed.len() as u64;
+            let request = ManagerRequest::Aggregate { folder, timestep: set.timestep, containers: packed };
+            self.wait_for(self.ask_to_aggregate(request, sessions, packing))?;
+        }
+        Ok(done)
+    }
+
+    /// The members, each once however many names it has, and what is to be packed of them.
+    async fn open_members(&self, set: &CheckpointSet) -> Result<(Vec<Member>, Vec<SetFile>)> {
+        let (mut members, mut files, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+        for member in &set.members {
+            if !seen.insert((member.ino, member.version)) {
+                continue;
+            }
+            let reader = self.read(member.ino, Some(member.version)).await?;
+            let opened = reader.opened();
+            let entry = FileEntry {
+                name: member.name.clone(),
+                size: reader.size(),
+                mode: opened.mode & 0o777,
+                modified_ns: opened.mtime,
+            };
+            let source = VersionSource { reader, runtime: self.inner.runtime.clone() };
+            members.push((member.ino, member.version));
+            files.push(SetFile { entry, source: Arc::new(source) });
+        }
+        Ok((members, files))
+    }
+
+    async fn chunk_bytes(&self, members: &[Member]) -> Result<u64> {
+        let mut chunks = HashMap::new();
+        for (ino, version) in members {
+            let (_, map, pieces) = self.chunk_map(*ino, Some(*version)).await?;
+            chunks.extend(map.chunks().iter().chain(&pieces).map(|chunk| (chunk.id, chunk.length)));
+        }
+        Ok(chunks.values().map(|length| u64::from(*length)).sum())
+    }
+
+    /// Writes one container, commits it, and compares what the pool has of it with the files.
+    fn write_container(
+        &self,
+        files: &[SetFile],
+        session: Arc<Session>,
+        packing: &Packing<'_>,
+    ) -> Result<stdchk_aggregate::Packed> {
+        let runtime = self.inner.runtime.clone();
+        let mut written = Written { session, runtime };
+        let packed = pack_into(files, &mut written, packing)?;
+        self.wait_for(written.session.commit(now()))?;
+        let cache = Arc::new(BlockCache::new(0));
+        let name = Path::new("the container that was written");
+        let container = Container::open_source(name, Box::new(written), cache, [0; 16])?;
+        container.compare_with(files, packing)?;
+        Ok(packed)
+    }
+
+    /// Waits until the containers have their copies, and while a member is being written.
+    async fn ask_to_aggregate(
+        &self,
+        request: ManagerRequest,
+        sessions: &[Arc<Session>],
+        packing: &Packing<'_>,
+    ) -> Result<()> {
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            if !(packing.watch)(0) {
+                return Err(AggregateError::Stopped.into());
+            }
+            match self.ask(request.clone()).await {
+                // The manager was restarted: it hears of the sessions again.
+                Err(failure) if failure.code == ErrorCode::Stale && Instant::now() < give_up => {
+                    for session in sessions {
+                        session.reattach().await?;
+                    }
+                }
+                Err(failure) if failure.code == ErrorCode::Unavailable && Instant::now() < give_up => {
+                    tracing::debug!(%failure, "asking again for the aggregation of a set");
+                    tokio::time::sleep(PAUSE).await;
+                }
+                answer => return Ok(answer.map(drop)?),
+            }
+        }
+    }
+}
+
+/// A version as packing reads it.
+struct VersionSource {
+    reader: Arc<Reader>,
+    runtime: Handle,
+}
+
+impl Source for VersionSource {
+    fn size(&self) -> u64 {
+        self.reader.size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let read = self.runtime.block_on(self.reader.read_at(offset, buffer.len()));
+        fill(buffer, &read.map_err(io::Error::other)?)
+    }
+}
+
+/// A container that goes into the pool, and comes back from there.
+struct Written {
+    session: Arc<Session>,
+    runtime: Handle,
+}
+
+impl Output for Written {
+    fn write(&mut self, bytes: &[u8], offset: u64) -> std::result::Result<(), AggregateError> {
+        let written = self.runtime.block_on(self.session.write_at(offset, bytes));
+        let cause = |failure| AggregateError::Io {
+            action: "write",
+            path: PathBuf::from("the container"),
+            source: io::Error::other(failure),
+        };
+        written.map_err(cause)
+    }
+}
+
+impl Source for Written {
+    fn size(&self) -> u64 {
+        self.session.size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let read = self.runtime.block_on(self.session.read_at(offset, buffer.len()));
+        fill(buffer, &read.map_err(io::Error::other)?)
+    }
+}
+
+fn fill(buffer: &mut [u8], bytes: &[u8]) -> io::Result<()> {
+    if bytes.len() != buffer.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    buffer.copy_from_slice(bytes);
+    Ok(())
+}
+
+fn now() -> TimeNs {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}

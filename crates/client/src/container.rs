@@ -1,0 +1,161 @@
+//! Files that lie in containers of the pool: their bytes are decoded where they are read, a block at a time.
+//!
+//! A container is read like a file, chunk by chunk and verified, and opened once for all readers of its files. Decoding is
+//! work for a processor, so it runs on threads of its own, a few at a time; decoded blocks are kept within a budget (I8).
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use stdchk_aggregate::{AggregateError, BlockCache, Container};
+use stdchk_formats::{Extent, Source};
+use stdchk_model::{ChunkId, ErrorCode, Failure, InContainer, cbor};
+use tokio::sync::{OnceCell, Semaphore};
+
+use crate::map_view::MapView;
+use crate::pool::Inner;
+
+/// Memory for decoded blocks, bytes: as much as for chunks that were read.
+const DECODED_BYTES_MAX: u64 = 32 << 20;
+/// Blocks being decoded at one time: each takes seven times its own length, a mebibyte as the aggregator makes them.
+const DECODES_MAX: usize = 4;
+
+type Slot = OnceCell<Arc<Container>>;
+
+/// The containers that readers have open, and what they share.
+pub(crate) struct Containers {
+    open: Mutex<HashMap<ChunkId, Weak<Slot>>>,
+    decoded: Arc<BlockCache>,
+    turns: Arc<Semaphore>,
+}
+
+impl Containers {
+    pub(crate) fn new() -> Self {
+        Self {
+            open: Mutex::default(),
+            decoded: Arc::new(BlockCache::new(DECODED_BYTES_MAX)),
+            turns: Arc::new(Semaphore::new(DECODES_MAX)),
+        }
+    }
+
+    fn slot(&self, key: ChunkId) -> Arc<Slot> {
+        let mut open = self.open.lock();
+        if let Some(slot) = open.get(&key).and_then(Weak::upgrade) {
+            return slot;
+        }
+        open.retain(|_, slot| slot.strong_count() > 0);
+        let slot = Arc::new(Slot::new());
+        open.insert(key, Arc::downgrade(&slot));
+        slot
+    }
+}
+
+/// One file of an open container.
+pub(crate) struct PackedFile {
+    container: Arc<Container>,
+    /// Keeps the container open for the readers of its other files.
+    _slot: Arc<Slot>,
+    file: usize,
+    size: u64,
+}
+
+impl PackedFile {
+    pub(crate) async fn open(pool: &Arc<Inner>, place: &InContainer) -> Result<Arc<Self>, Failure> {
+        let slot = pool.containers.slot(ChunkId::of(&cbor::encode(&place.container)));
+        let container = slot.get_or_try_init(|| open_container(pool, place)).await?;
+        let container = Arc::clone(container);
+        let file = usize::try_from(place.file).unwrap_or(usize::MAX);
+        if container.files().nth(file).map(|(_, size)| size) != Some(place.size) {
+            return Err(Failure::new(
+                ErrorCode::Damaged,
+                "the container doesn't hold the file that it should",
+            ));
+        }
+        Ok(Arc::new(Self { container, _slot: slot, file, size: place.size }))
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The bytes of a range, which lies within the file.
+    pub(crate) async fn read(&self, pool: &Inner, range: Range<u64>) -> Result<Bytes, Failure> {
+        let turn = Arc::clone(&pool.containers.turns).acquire_owned().await;
+        let turn = turn.map_err(|error| crate::internal(&error))?;
+        let (container, file) = (Arc::clone(&self.container), self.file);
+        let extent = Extent { offset: range.start, length: range.end.saturating_sub(range.start) };
+        let reading = pool.runtime.spawn_blocking(move || {
+            let _turn = turn;
+            let mut bytes = Vec::new();
+            container.read(file, extent, &mut bytes).map(|()| Bytes::from(bytes))
+        });
+        reading.await.map_err(|error| crate::internal(&error))?.map_err(failure_of)
+    }
+}
+
+async fn open_container(pool: &Arc<Inner>, place: &InContainer) -> Result<Arc<Container>, Failure> {
+    let view = Arc::new(MapView::new(pool.load_map(Some(&place.container)).await?));
+    let away = Arc::new(Mutex::new(None));
+    let source = PoolSource { pool: Arc::clone(pool), view, away: Arc::clone(&away) };
+    let identity = ChunkId::of(&cbor::encode(&place.container));
+    let identity = identity.0.first_chunk().copied().unwrap_or_default();
+    let cache = Arc::clone(&pool.containers.decoded);
+    let opening = pool.runtime.spawn_blocking(move || {
+        Container::open_source(Path::new("a container of the pool"), Box::new(source), cache, identity)
+    });
+    let container = opening.await.map_err(|error| crate::internal(&error))?;
+    // What is only away now must not count as lost for as long as the container is open.
+    match away.lock().take() {
+        Some(failure) => Err(failure),
+        None => container.map(Arc::new).map_err(failure_of),
+    }
+}
+
+/// A container as its own code reads it, on a thread that may wait.
+struct PoolSource {
+    pool: Arc<Inner>,
+    view: Arc<MapView>,
+    /// Why something can't be read that may be there again later.
+    away: Arc<Mutex<Option<Failure>>>,
+}
+
+impl Source for PoolSource {
+    fn size(&self) -> u64 {
+        self.view.size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.size());
+        let range = offset..end.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let read = self.pool.runtime.block_on(self.pool.read_located(&self.view, range));
+        let bytes = read.map_err(|failure| {
+            if failure.code != ErrorCode::Damaged {
+                *self.away.lock() = Some(failure.clone());
+            }
+            io::Error::other(failure)
+        })?;
+        if bytes.len() != buffer.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        buffer.copy_from_slice(&bytes);
+        Ok(())
+    }
+}
+
+/// What kept a block from being read or decoded.
+fn failure_of(error: AggregateError) -> Failure {
+    let damaged = || Failure::new(ErrorCode::Damaged, format!("a container of the pool: {error}"));
+    failure_within(&error).cloned().unwrap_or_else(damaged)
+}
+
+/// The failure of the pool that made reading or writing fail, if it was one.
+pub(crate) fn failure_within(error: &AggregateError) -> Option<&Failure> {
+    match error {
+        AggregateError::Io { source, .. } => source.get_ref()?.downcast_ref(),
+        _ => None,
+    }
+}
