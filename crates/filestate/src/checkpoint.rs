@@ -52,7 +52,7 @@ fn take_instead_of(
     store.log.sync()?;
     let digest = store.log.digest(before, position)?;
     let entry = Entry { index, position, time_ns: now_ns(), digest, label: label.to_owned() };
-    let forgotten = (entries.len() + 1).saturating_sub(store.options.kept());
+    let forgotten = forgettable(store, &entries);
     let mut kept: Vec<Entry> = entries.into_iter().skip(forgotten).chain([entry]).collect();
     index::replace(store.directory(), &store.path(), &kept)?;
     control.begin_interval(&world, index);
@@ -63,6 +63,13 @@ fn take_instead_of(
         store.remove_kept(|interval| interval < oldest.index)?;
     }
     Ok(index)
+}
+
+/// How many of the oldest checkpoints go when one more comes: none from the one on that is being copied.
+fn forgettable(store: &Store, entries: &[Entry]) -> usize {
+    let surplus = (entries.len() + 1).saturating_sub(store.options.kept());
+    let pinned = store.pinned().unwrap_or(u64::MAX);
+    surplus.min(entries.iter().take_while(|entry| entry.index < pinned).count())
 }
 
 fn now_ns() -> u64 {
