@@ -97,3 +97,30 @@ fn changed_paths(store: &Store, from: u64, to: u64) -> Result<BTreeSet<Arc<[u8]>
     changed.extend(inodes.into_iter().filter_map(|inode| whereabouts.path(inode)));
     Ok(changed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Mode, Options};
+
+    #[test]
+    fn a_pinned_checkpoint_and_those_after_it_stay_until_it_is_unpinned() {
+        let root = tempfile::tempdir().unwrap();
+        let options = Options { mode: Mode::Single, ..Options::default() };
+        let store = Store::create(root.path(), &options).unwrap();
+        let control = Control::open(&store).unwrap();
+        let take_and_list = || {
+            take(&store, &control, "test").unwrap();
+            store.entries().unwrap().iter().map(|entry| entry.index).collect::<Vec<_>>()
+        };
+        assert_eq!(take_and_list(), [0]);
+        assert_eq!(take_and_list(), [1]);
+        store.pin(1).unwrap();
+        assert_eq!(take_and_list(), [1, 2]);
+        assert_eq!(take_and_list(), [1, 2, 3]);
+        store.pin(3).unwrap();
+        assert_eq!(take_and_list(), [3, 4]);
+        store.unpin().unwrap();
+        assert_eq!(take_and_list(), [5]);
+    }
+}

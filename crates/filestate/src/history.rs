@@ -1,8 +1,4 @@
 //! What changed between two checkpoints, read from the log alone.
-//!
-//! This is also the boundary towards a pool: the paths that changed since the oldest index, at a checkpoint, are the
-//! files to push. The log itself speaks of inodes and stays with its file system: a job that moves to another machine
-//! takes its files at one index along, and begins a new log there.
 
 use std::collections::BTreeMap;
 

@@ -190,6 +190,20 @@ impl Store {
         Self::open(root)
     }
 
+    /// Creates a store in a tree that was made elsewhere as it was at a checkpoint: its first one here, of the same index.
+    pub fn create_at(
+        root: &Path,
+        options: &Options,
+        index: u64,
+        time_ns: u64,
+        label: String,
+    ) -> Result<Self> {
+        let store = Self::create(root, options)?;
+        let entry = Entry { index, position: 0, time_ns, digest: store.log.digest(0, 0)?, label };
+        index::replace(&store.directory, &store.path(), &[entry])?;
+        Ok(store)
+    }
+
     /// Whether the tree `root` has a store.
     pub fn exists(root: &Path) -> bool {
         rustix::fs::stat(root.join(DIRECTORY).join(MANIFEST).as_path()).is_ok()
