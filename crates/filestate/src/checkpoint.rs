@@ -52,7 +52,7 @@ fn take_instead_of(
     store.log.sync()?;
     let digest = store.log.digest(before, position)?;
     let entry = Entry { index, position, time_ns: now_ns(), digest, label: label.to_owned() };
-    let forgotten = (entries.len() + 1).saturating_sub(store.options.kept());
+    let forgotten = forgettable(store, &entries);
     let mut kept: Vec<Entry> = entries.into_iter().skip(forgotten).chain([entry]).collect();
     index::replace(store.directory(), &store.path(), &kept)?;
     control.begin_interval(&world, index);
@@ -63,6 +63,13 @@ fn take_instead_of(
         store.remove_kept(|interval| interval < oldest.index)?;
     }
     Ok(index)
+}
+
+/// How many of the oldest checkpoints go when one more comes: none from the one on that is being copied.
+fn forgettable(store: &Store, entries: &[Entry]) -> usize {
+    let surplus = (entries.len() + 1).saturating_sub(store.options.kept());
+    let pinned = store.pinned().unwrap_or(u64::MAX);
+    surplus.min(entries.iter().take_while(|entry| entry.index < pinned).count())
 }
 
 fn now_ns() -> u64 {
@@ -89,4 +96,31 @@ fn changed_paths(store: &Store, from: u64, to: u64) -> Result<BTreeSet<Arc<[u8]>
     }
     changed.extend(inodes.into_iter().filter_map(|inode| whereabouts.path(inode)));
     Ok(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Mode, Options};
+
+    #[test]
+    fn a_pinned_checkpoint_and_those_after_it_stay_until_it_is_unpinned() {
+        let root = tempfile::tempdir().unwrap();
+        let options = Options { mode: Mode::Single, ..Options::default() };
+        let store = Store::create(root.path(), &options).unwrap();
+        let control = Control::open(&store).unwrap();
+        let take_and_list = || {
+            take(&store, &control, "test").unwrap();
+            store.entries().unwrap().iter().map(|entry| entry.index).collect::<Vec<_>>()
+        };
+        assert_eq!(take_and_list(), [0]);
+        assert_eq!(take_and_list(), [1]);
+        store.pin(1).unwrap();
+        assert_eq!(take_and_list(), [1, 2]);
+        assert_eq!(take_and_list(), [1, 2, 3]);
+        store.pin(3).unwrap();
+        assert_eq!(take_and_list(), [3, 4]);
+        store.unpin().unwrap();
+        assert_eq!(take_and_list(), [5]);
+    }
 }

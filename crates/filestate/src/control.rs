@@ -50,6 +50,8 @@ struct Page {
     /// 1 while the freezer takes the tree from one state to another.
     restoring: AtomicU32,
     slots: [Slot; SLOTS],
+    /// Restores begun so far.
+    restores: AtomicU64,
 }
 
 #[repr(C)]
@@ -109,6 +111,7 @@ pub struct Frozen<'control>(&'control Control);
 impl Frozen<'_> {
     /// The tree is about to leave the state that it is in. Unless [`Frozen::arrive`] follows, all later calls fail.
     pub fn depart(&self) {
+        self.0.page().restores.fetch_add(1, Ordering::SeqCst);
         self.0.page().restoring.store(1, Ordering::SeqCst);
     }
 
@@ -225,6 +228,11 @@ impl Control {
         self.page().interval.load(Ordering::Acquire)
     }
 
+    /// How many restores have begun in this run: who reads files and log together sees by it that both went back meanwhile.
+    pub fn restores(&self) -> u64 {
+        self.page().restores.load(Ordering::SeqCst)
+    }
+
     /// A number that no other kept file of this interval has.
     pub fn number_kept(&self) -> u64 {
         self.page().kept.fetch_add(1, Ordering::Relaxed)
@@ -279,8 +287,17 @@ impl Control {
         Ok(())
     }
 
-    /// Holds the world still: returns when no process is inside a call. The caller must not be inside one itself.
+    /// Holds the world still for a change of what is known: a checkpoint, a restore. The caller must not be inside a call.
     pub fn freeze(&self) -> Result<Frozen<'_>> {
+        let frozen = self.hold()?;
+        // Whatever becomes of that change: at worst something is stated twice.
+        self.void_knowledge();
+        Ok(frozen)
+    }
+
+    /// Holds the world still for a look at it: returns when no process is inside a call. The caller must not be inside one
+    /// itself.
+    pub fn hold(&self) -> Result<Frozen<'_>> {
         let began = Instant::now();
         let freezer = &self.page().freezer;
         loop {
@@ -288,6 +305,10 @@ impl Control {
             let free = holder == 0 || !is_alive(holder);
             if free && freezer.compare_exchange(holder, own_pid(), Ordering::SeqCst, Ordering::SeqCst).is_ok()
             {
+                if holder != 0 {
+                    // Killed in the midst, as in `wait_for_thaw`.
+                    self.void_knowledge();
+                }
                 break;
             }
             if began.elapsed() > FREEZE_WAIT_MAX {
@@ -296,8 +317,6 @@ impl Control {
             pause(THAW_POLL);
         }
         let frozen = Frozen(self);
-        // As in `wait_for_thaw`, for the case that the holder before was killed.
-        self.void_knowledge();
         for slot in &self.page().slots {
             wait_until_out(slot, began)?;
         }

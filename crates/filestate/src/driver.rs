@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -71,17 +72,39 @@ pub struct Outcome {
     pub notes: Vec<String>,
 }
 
+/// What goes on beside a run, such as copying its checkpoints to another place.
+pub trait Beside {
+    /// The tree is at its first checkpoint, and the program has been started.
+    fn begin(&mut self, store: &Arc<Store>, control: &Arc<Control>);
+    /// The program has ended, and its last checkpoint is taken or gone back to. What the user should know.
+    fn end(&mut self) -> Vec<String>;
+}
+
+/// Nothing.
+impl Beside for () {
+    fn begin(&mut self, _: &Arc<Store>, _: &Arc<Control>) {}
+
+    fn end(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
 impl Run {
     /// Runs the program to its end. Takes a checkpoint at the start, every [`Run::every`], and on `SIGUSR1`; passes
     /// other signals on to the program.
     pub fn execute(&self) -> Result<Outcome> {
+        self.execute_with(&mut ())
+    }
+
+    /// As [`Run::execute`], with something beside it.
+    pub fn execute_with(&self, beside: &mut dyn Beside) -> Result<Outcome> {
         let name = self.command.first().map_or(OsStr::new(""), OsString::as_os_str);
         let program = program::check(name)?;
         let library = preload_library()?;
         let root = canonical(&self.root)?;
         let _lock = lock(&root)?;
-        let store = self.prepare(&root)?;
-        let control = Control::open(&store)?;
+        let store = Arc::new(self.prepare(&root)?);
+        let control = Arc::new(Control::open(&store)?);
         if store.entries()?.is_empty() {
             checkpoint::take(&store, &control, "start")?;
         } else {
@@ -89,6 +112,7 @@ impl Run {
             control.begin_interval(&world, store.entry(None)?.index);
         }
         let mut supervisor = Supervisor::start(self, &program, &library, &root)?;
+        beside.begin(&store, &control);
         let status = supervisor.watch(&store, &control, self.every)?;
         if status.success() && !control.knows(supervisor.child.id()) {
             return Err(Error::Refused(format!(
@@ -100,6 +124,7 @@ impl Run {
         let mut notes = supervisor.notes;
         let rolled_back = conclude(&store, &control, status, &mut notes)?;
         notes.extend(store.take_notes()?);
+        notes.extend(beside.end());
         Ok(Outcome { status, rolled_back, notes })
     }
 
@@ -123,6 +148,7 @@ impl Run {
                 let store = open_store(root)?;
                 restore::to_index(&store, wanted)?;
                 store.unmark_ended()?;
+                store.unpin()?;
                 Control::remove(&store)?;
                 Ok(store)
             }

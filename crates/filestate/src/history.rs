@@ -1,8 +1,4 @@
 //! What changed between two checkpoints, read from the log alone.
-//!
-//! This is also the boundary towards a pool: the paths that changed since the oldest index, at a checkpoint, are the
-//! files to push. The log itself speaks of inodes and stays with its file system: a job that moves to another machine
-//! takes its files at one index along, and begins a new log there.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +6,7 @@ use crate::error::Result;
 use crate::log::Statement;
 use crate::paths::Whereabouts;
 use crate::record::{Record, RelativePath};
-use crate::store::{DIRECTORY, Store};
+use crate::store::{self, Store};
 
 /// What happened to one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -52,7 +48,7 @@ pub fn changes(store: &Store, from: u64, to: Option<u64>) -> Result<BTreeMap<Rel
             }
         }
     }
-    changes.retain(|path, _| !path.starts_with(DIRECTORY.as_bytes()));
+    changes.retain(|path, _| !store::is_own(path));
     Ok(changes)
 }
 
@@ -61,7 +57,7 @@ fn note(changes: &mut BTreeMap<RelativePath, Change>, record: &Record) {
         Record::Absent { path } => changes.entry(path.clone()).or_default().created = true,
         Record::Moved { from, to, .. } => {
             let change = changes.entry(from.clone()).or_default();
-            if to.starts_with(DIRECTORY.as_bytes()) {
+            if store::is_own(to) {
                 change.removed = true;
             } else {
                 change.moved_to = Some(to.clone());

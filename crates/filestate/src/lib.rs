@@ -14,6 +14,7 @@
 //! | [`control`] | what the processes of a run share: generation, gate, freeze | shared memory |
 //! | [`watch`] | what must be stated before which call: the decisions of the preload library | files |
 //! | [`checkpoint`], [`restore`] | taking an index, going back to one | files |
+//! | [`snapshot`], `overlay` | the tree as it was at a checkpoint, read while the job goes on | files |
 //! | [`history`] | what changed between two indices | the log |
 //! | [`program`] | which programs a preload library cannot watch | executables |
 //! | [`driver`] | `run`: start a program, checkpoint it, recover what it left | processes |
@@ -31,10 +32,12 @@ pub mod history;
 pub mod index;
 pub mod log;
 pub mod mapped;
+mod overlay;
 pub mod paths;
 pub mod program;
 pub mod record;
 pub mod restore;
+pub mod snapshot;
 pub mod store;
 pub mod watch;
 

@@ -168,15 +168,22 @@ impl Log {
     }
 
     /// The authentic records that begin in `from..to`, oldest first; torn ones are passed over.
-    pub fn scan(&self, from: u64, to: u64) -> Result<Vec<Located>> {
+    pub fn scan(&self, mut from: u64, to: u64) -> Result<Vec<Located>> {
+        self.scan_on(&mut from, to)
+    }
+
+    /// As [`Log::scan`] while others append: moves `from` behind the last record found. What follows there is torn, or a
+    /// record in the making; the next scan tells.
+    pub fn scan_on(&self, from: &mut u64, to: u64) -> Result<Vec<Located>> {
         let mut window = Window { log: self, start: 0, bytes: Vec::new() };
         let mut found = Vec::new();
-        let mut at = from;
+        let mut at = *from;
         while at + (HEAD_BYTES + TAIL_BYTES) as u64 <= to {
             match window.record(at)? {
                 Some((length, statement)) => {
                     found.push(Located { at, statement });
                     at += length;
+                    *from = at;
                 }
                 None => at = window.next_magic(at + 1, to)?,
             }

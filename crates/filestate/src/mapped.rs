@@ -90,9 +90,14 @@ fn save_mapping(store: &Store, mapping: &Mapping) -> std::result::Result<(), Err
 
 /// The statement of a file's present length and modification time.
 pub fn size_record(stat: &rustix::fs::Stat, path: Vec<u8>) -> Record {
+    let (inode, size) = (Inode(stat.st_ino), stat.st_size.cast_unsigned());
+    Record::Size { inode, path, size, modified_ns: modified_ns(stat) }
+}
+
+/// The modification time, in nanoseconds since the epoch.
+pub(crate) fn modified_ns(stat: &rustix::fs::Stat) -> i64 {
     let seconds = stat.st_mtime.saturating_mul(1_000_000_000);
-    let modified_ns = seconds.saturating_add(i64::try_from(stat.st_mtime_nsec).unwrap_or(0));
-    Record::Size { inode: Inode(stat.st_ino), path, size: stat.st_size.cast_unsigned(), modified_ns }
+    seconds.saturating_add(i64::try_from(stat.st_mtime_nsec).unwrap_or(0))
 }
 
 /// How much is copied into the log at a time.

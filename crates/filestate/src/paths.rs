@@ -57,7 +57,7 @@ impl Whereabouts {
 }
 
 /// The rest of `path` behind the directory `directory`, with its leading slash.
-fn below<'path>(path: &'path [u8], directory: &[u8]) -> Option<&'path [u8]> {
+pub(crate) fn below<'path>(path: &'path [u8], directory: &[u8]) -> Option<&'path [u8]> {
     path.strip_prefix(directory).filter(|rest| rest.first() == Some(&b'/'))
 }
 

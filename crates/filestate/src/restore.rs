@@ -22,7 +22,7 @@ use crate::log::{Located, Statement};
 use crate::mapped::{self, write_all_at};
 use crate::paths::Whereabouts;
 use crate::record::{Inode, Record};
-use crate::store::{DIRECTORY, Store, TRASH};
+use crate::store::{self, DIRECTORY, Store, TRASH};
 
 const PREFIX: &str = "restoring.";
 /// How many files are held open between two changes of names.
@@ -322,7 +322,7 @@ impl<'store> Undo<'store> {
 
     /// What stands at `path` was created after this record: it goes.
     fn take_away(&mut self, path: &[u8]) -> std::result::Result<(), Errno> {
-        if path.starts_with(DIRECTORY.as_bytes()) {
+        if store::is_own(path) {
             return Ok(());
         }
         let root = self.store.root();
@@ -341,7 +341,7 @@ impl<'store> Undo<'store> {
     /// Takes whatever stands at `path` away, to where it is found again by its inode.
     fn discard(&self, path: &[u8]) -> std::result::Result<(), Errno> {
         match self.inode_at(path)? {
-            Some(inode) if !path.starts_with(DIRECTORY.as_bytes()) => {
+            Some(inode) if !store::is_own(path) => {
                 let trash = trash_path(inode);
                 self.clear_trash(&trash)?;
                 let root = self.store.root();

@@ -11,6 +11,7 @@
 //! | `restoring.N` | how far a restore got ([`crate::restore`]) |
 //! | `notes` | what processes of the job have to tell its driver: a line each |
 //! | `ended` | the job ended by itself; the next one starts afresh |
+//! | `pinned` | the checkpoint that is being copied: it is kept until that is done |
 //!
 //! It lies on the protected tree's own file system, so that keeping a file is a rename and costs nothing. Everything
 //! here goes through `rustix`: it also runs inside other people's processes.
@@ -39,6 +40,7 @@ const LOG: &str = "log";
 const MANIFEST: &str = "store";
 const ENDED: &str = "ended";
 const NOTES: &str = "notes";
+const PINNED: &str = "pinned";
 const VERSION_LINE: &str = "stdchk-files 1";
 
 /// When data reaches the files, and how many checkpoints stay restorable.
@@ -101,6 +103,33 @@ impl Options {
         let kept = self.keep.map_or(usize::MAX, NonZeroUsize::get);
         if self.mode == Mode::Single { 1 } else { kept }
     }
+
+    /// The options as lines of text.
+    pub fn to_lines(&self) -> String {
+        let (mode, synced) = (self.mode.name(), self.synced);
+        let trigger =
+            self.trigger.as_deref().map(|path| hex(path.as_os_str().as_bytes())).unwrap_or_default();
+        let keep = self.keep.map_or(0, NonZeroUsize::get);
+        let sets = self.sets.as_ref().map(sets_line).unwrap_or_default();
+        format!("mode {mode}\nsynced {synced}\ntrigger {trigger}\nkeep {keep}\n{sets}")
+    }
+
+    /// Reads what [`Options::to_lines`] wrote, perhaps among other lines.
+    pub fn from_lines(text: &str) -> Option<Self> {
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+        let trigger = unhex(field("trigger ")?)?;
+        let sets = match field("sets ") {
+            Some(line) => Some(parse_sets(line)?),
+            None => None,
+        };
+        Some(Self {
+            mode: Mode::parse(field("mode ")?)?,
+            synced: field("synced ")?.parse().ok()?,
+            keep: NonZeroUsize::new(field("keep ")?.parse().ok()?),
+            sets,
+            trigger: (!trigger.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&trigger))),
+        })
+    }
 }
 
 impl Default for Options {
@@ -159,6 +188,20 @@ impl Store {
         index::replace_file(&directory, &shown, "store.new", MANIFEST, manifest.as_bytes())?;
         rustix::fs::fsync(&root_fd).map_err(Error::system("make durable", root))?;
         Self::open(root)
+    }
+
+    /// Creates a store in a tree that was made elsewhere as it was at a checkpoint: its first one here, of the same index.
+    pub fn create_at(
+        root: &Path,
+        options: &Options,
+        index: u64,
+        time_ns: u64,
+        label: String,
+    ) -> Result<Self> {
+        let store = Self::create(root, options)?;
+        let entry = Entry { index, position: 0, time_ns, digest: store.log.digest(0, 0)?, label };
+        index::replace(&store.directory, &store.path(), &[entry])?;
+        Ok(store)
     }
 
     /// Whether the tree `root` has a store.
@@ -226,13 +269,17 @@ impl Store {
         format!("{KEPT}/{interval}.{number}").into_bytes()
     }
 
+    /// The interval in which the kept file `name` was kept.
+    pub(crate) fn interval_of_kept(name: &[u8]) -> Option<u64> {
+        let digits = name.split(|byte| *byte == b'.').next()?;
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    }
+
     /// Removes the kept files whose interval is `unwanted`.
     pub fn remove_kept(&self, unwanted: impl Fn(u64) -> bool) -> Result<()> {
         let failed = |cause| Error::system("clean", self.root_path.join(KEPT))(cause);
         for name in names_in(self.root(), KEPT.as_bytes()).map_err(failed)? {
-            let interval =
-                name.split(|byte| *byte == b'.').next().and_then(|digits| std::str::from_utf8(digits).ok());
-            if interval.and_then(|digits| digits.parse().ok()).is_some_and(&unwanted) {
+            if Self::interval_of_kept(&name).is_some_and(&unwanted) {
                 let path = [KEPT.as_bytes(), b"/", &name].concat();
                 remove_tree(self.root(), &path).map_err(failed)?;
             }
@@ -247,6 +294,28 @@ impl Store {
             remove_tree(self.root(), &[TRASH.as_bytes(), b"/", &name].concat()).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Keeps the checkpoint `index` and all later ones, whatever [`Options::keep`] says. The caller holds the world still.
+    pub fn pin(&self, index: u64) -> Result<()> {
+        let shown = self.path();
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        let file = open_file(&self.directory, &shown, PINNED, flags)?;
+        let text = format!("{index}\n");
+        rustix::io::write(&file, text.as_bytes())
+            .map(drop)
+            .map_err(Error::system("write", shown.join(PINNED)))
+    }
+
+    /// Ends [`Store::pin`].
+    pub fn unpin(&self) -> Result<()> {
+        index::remove_file(&self.directory, &self.path(), PINNED)
+    }
+
+    /// The checkpoint that is pinned.
+    pub fn pinned(&self) -> Option<u64> {
+        let file = open_file(&self.directory, Path::new(DIRECTORY), PINNED, OFlags::RDONLY).ok()?;
+        std::str::from_utf8(&index::read_whole(&file).ok()?).ok()?.strip_suffix('\n')?.parse().ok()
     }
 
     /// Leaves a line for the driver. One that cannot be written is lost: nobody else is there to be told.
@@ -305,13 +374,7 @@ fn write_manifest(options: &Options) -> Result<String> {
     getrandom::fill(&mut key)
         .map_err(|error| Error::Refused(format!("cannot draw a key for the store: {error}")))?;
     let key = blake3::Hash::from_bytes(key).to_hex();
-    let (mode, synced) = (options.mode.name(), options.synced);
-    let trigger = options.trigger.as_deref().map(|path| hex(path.as_os_str().as_bytes())).unwrap_or_default();
-    let keep = options.keep.map_or(0, NonZeroUsize::get);
-    let sets = options.sets.as_ref().map(sets_line).unwrap_or_default();
-    Ok(format!(
-        "{VERSION_LINE}\nkey {key}\nmode {mode}\nsynced {synced}\ntrigger {trigger}\nkeep {keep}\n{sets}end\n"
-    ))
+    Ok(format!("{VERSION_LINE}\nkey {key}\n{}end\n", options.to_lines()))
 }
 
 fn sets_line(sets: &Sets) -> String {
@@ -339,19 +402,13 @@ fn parse_manifest(bytes: &[u8]) -> Option<(Key, Options)> {
     let text = std::str::from_utf8(bytes).ok()?.strip_prefix(VERSION_LINE)?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
     field("end")?;
-    let trigger = unhex(field("trigger ")?)?;
-    let sets = match field("sets ") {
-        Some(line) => Some(parse_sets(line)?),
-        None => None,
-    };
-    let options = Options {
-        mode: Mode::parse(field("mode ")?)?,
-        synced: field("synced ")?.parse().ok()?,
-        keep: NonZeroUsize::new(field("keep ")?.parse().ok()?),
-        sets,
-        trigger: (!trigger.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&trigger))),
-    };
-    Some((*blake3::Hash::from_hex(field("key ")?).ok()?.as_bytes(), options))
+    Some((*blake3::Hash::from_hex(field("key ")?).ok()?.as_bytes(), Options::from_lines(text)?))
+}
+
+/// Whether `path`, relative to the root, is the store's directory or lies in it.
+pub(crate) fn is_own(path: &[u8]) -> bool {
+    let rest = path.strip_prefix(DIRECTORY.as_bytes());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 /// The names in the directory `path` below `root`.

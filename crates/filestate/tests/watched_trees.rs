@@ -9,12 +9,15 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use stdchk_filestate::control::Control;
+use stdchk_filestate::record::Inode;
+use stdchk_filestate::snapshot::{Kind, Snapshot};
 use stdchk_filestate::store::{DIRECTORY, Options, Store};
 use stdchk_filestate::watch::data::Change;
 use stdchk_filestate::watch::names::Open;
@@ -40,6 +43,7 @@ enum Step {
     Symlink { name: usize },
     Mode { name: usize, read_only: bool },
     Checkpoint,
+    Look,
     Restore { back: usize, cut_off: Option<(usize, bool)> },
 }
 
@@ -63,6 +67,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => name.clone().prop_map(|name| Step::Symlink { name }),
         1 => (name, any::<bool>()).prop_map(|(name, read_only)| Step::Mode { name, read_only }),
         4 => Just(Step::Checkpoint),
+        2 => Just(Step::Look),
         3 => (0usize..4, prop::option::of((0usize..30, any::<bool>()))).prop_map(|(back, cut_off)| Step::Restore { back, cut_off }),
     ]
 }
@@ -152,7 +157,52 @@ fn tree(root: &Path) -> Tree {
     tree
 }
 
+/// Files by path, with the first name of the same file instead of a number.
+type Files = BTreeMap<PathBuf, (u32, i64, String, PathBuf)>;
+
+/// The files of a tree.
+fn files_of(tree: &Tree) -> Files {
+    let first = |number: usize| tree.iter().find(|(_, what)| what.3 == number).unwrap().0.clone();
+    let files = tree.iter().map(|(path, (bits, modified, shown, number))| {
+        (path.clone(), (bits & 0o7777, *modified, shown.clone(), first(*number)))
+    });
+    files.collect()
+}
+
+/// The files of a snapshot, each read in pieces that begin and end within blocks.
+fn read_all(snapshot: &mut Snapshot) -> stdchk_filestate::Result<Files> {
+    let mut first: BTreeMap<Inode, PathBuf> = BTreeMap::new();
+    let names: Vec<_> =
+        snapshot.names().map(|(path, inode, about)| (path.to_vec(), inode, about.clone())).collect();
+    let mut files = Files::new();
+    for (path, inode, about) in names {
+        let path = PathBuf::from(std::ffi::OsStr::from_bytes(&path));
+        let contents = match &about.kind {
+            Kind::Link(target) => target.clone(),
+            Kind::File => {
+                let opened = snapshot.open(inode)?;
+                let mut bytes = vec![0xff; usize::try_from(about.size).unwrap()];
+                let mut at = 0;
+                for piece in bytes.chunks_mut(1500) {
+                    snapshot.read_at(&opened, at, piece)?;
+                    at += piece.len() as u64;
+                }
+                bytes
+            }
+            _ => Vec::new(),
+        };
+        let shown = format!("{} bytes, {}", contents.len(), &blake3::hash(&contents).to_hex()[..8]);
+        let modified = if about.kind == Kind::File { about.modified_ns } else { 0 };
+        let same = first.entry(inode).or_insert_with(|| path.clone()).clone();
+        files.insert(path, (about.bits, modified, shown, same));
+    }
+    Ok(files)
+}
+
 struct World {
+    /// What is looked at, with the number of checkpoints there were, and who looks. First: dropped before its tree.
+    looked_at: Vec<(Snapshot, usize)>,
+    looker: (Arc<Store>, Arc<Control>),
     directory: tempfile::TempDir,
     root: OwnedFd,
     processes: [Process; 2],
@@ -171,7 +221,18 @@ impl World {
         let processes = [Process::new(directory.path()), Process::new(directory.path())];
         let root =
             rustix::fs::open(directory.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        let mut world = Self { directory, root, processes, models: Vec::new(), written: 0 };
+        let store = Store::open(directory.path()).unwrap();
+        let control = Control::open(&store).unwrap();
+        let looker = (Arc::new(store), Arc::new(control));
+        let mut world = Self {
+            looked_at: Vec::new(),
+            looker,
+            directory,
+            root,
+            processes,
+            models: Vec::new(),
+            written: 0,
+        };
         world.checkpoint();
         world
     }
@@ -183,7 +244,21 @@ impl World {
         self.models.push(tree(self.directory.path()));
     }
 
+    fn look(&mut self) {
+        let (store, control) = &self.looker;
+        self.looked_at.push((Snapshot::of_newest(store, control).unwrap(), self.models.len() - 1));
+    }
+
+    fn check_looks(&mut self) {
+        for (mut snapshot, index) in self.looked_at.drain(..) {
+            assert_eq!(snapshot.entry().index, index as u64);
+            assert_eq!(read_all(&mut snapshot).unwrap(), files_of(&self.models[index]), "at index {index}");
+        }
+    }
+
     fn restore(&mut self, back: usize, cut_off: Option<(usize, bool)>) {
+        self.check_looks();
+        self.look();
         let index = self.models.len() - 1 - back.min(self.models.len() - 1);
         // As after a restart: no process of the run is left (a process that goes back itself is tested with the hooks).
         for slot in 0..DESCRIPTORS {
@@ -195,6 +270,9 @@ impl World {
         }
         restore::in_run(&watch.store, &watch.control, Some(index as u64)).unwrap();
         self.models.truncate(index + 1);
+        let (mut overtaken, _) = self.looked_at.pop().unwrap();
+        let has_files = overtaken.names().any(|(_, _, about)| about.kind == Kind::File && about.size > 0);
+        assert!(!has_files || read_all(&mut overtaken).is_err(), "a restore went unnoticed");
         assert_eq!(tree(self.directory.path()), self.models[index], "at index {index}");
         let trash = self.directory.path().join(store::TRASH);
         assert_eq!(std::fs::read_dir(trash).unwrap().count(), 0);
@@ -278,6 +356,7 @@ impl World {
                 });
             }
             Step::Checkpoint => self.checkpoint(),
+            Step::Look => self.look(),
             Step::Restore { back, cut_off } => self.restore(back, cut_off),
         }
     }
@@ -286,7 +365,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn every_restore_gives_the_tree_of_its_checkpoint(steps in prop::collection::vec((0usize..2, any_step()), 1..60)) {
+    fn every_restore_and_every_look_back_gives_the_tree_of_its_checkpoint(steps in prop::collection::vec((0usize..2, any_step()), 1..60)) {
         let mut world = World::new();
         for (who, step) in &steps {
             world.step(*who, step);

@@ -50,7 +50,7 @@ pub fn run(line: Line) -> Outcome<ExitCode> {
     match line.command {
         // These two need a pool, and so settings, only where they are told of one.
         Command::Run(arguments) => run::run(arguments, &line.pool),
-        Command::Files(arguments) => files::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Files(arguments) => files::run(&arguments, &line.pool).map(|()| ExitCode::SUCCESS),
         command => on_pool(command, &line.pool).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -10,6 +10,7 @@ mod lifecycle;
 mod memory;
 mod mistakes;
 mod pack;
+mod push;
 mod sets;
 mod transfer;
 mod with_sets;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::{Decision, Descriptor, Watch};
 use crate::record::{Inode, RelativePath};
-use crate::store::DIRECTORY;
+use crate::store::is_own;
 
 /// How many symbolic links are followed, as in the kernel.
 const LINKS_MAX: usize = 40;
@@ -32,10 +32,7 @@ impl Watch {
     /// The path below the root, if `canonical` lies there and not in the store.
     fn relative(&self, canonical: &[u8]) -> Option<RelativePath> {
         let rest = canonical.strip_prefix(self.prefix.as_slice())?;
-        let in_store = rest
-            .strip_prefix(DIRECTORY.as_bytes())
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"));
-        (!in_store && !rest.is_empty()).then(|| rest.to_vec())
+        (!is_own(rest) && !rest.is_empty()).then(|| rest.to_vec())
     }
 
     /// Whether the canonical path lies in the protected tree.

@@ -1,7 +1,8 @@
 //! `stdchk run`: a program under file-state checkpoints. The work is done by `stdchk_filestate::driver`; here are its
 //! flags, its words and its exit code, which is the program's own.
 
-mod sets;
+mod push;
+pub mod sets;
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use stdchk_filestate::driver::{self, Outcome as Ended, Run, Start};
 use stdchk_filestate::store::{Mode, Options, Store};
 
+use self::push::Push;
 use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::output;
 use crate::settings::PoolFlags;
@@ -30,6 +32,9 @@ Checkpoints: at the start and after success; every TIME; on SIGUSR1 to stdchk; w
 checkpoint set that is written to FOLDER of a mounted pool; and when the program calls stdchk_checkpoint(). Other signals
 are passed on to the program.
 
+With --push, the files as they were at the newest checkpoint are copied to the pool in the background, and `stdchk files
+fetch APP -o DIR` makes them anew on another machine, where `stdchk run --resume` goes on.
+
 With --with-sets, `--resume` goes back to the newest complete set, the one that `stdchk latest` names, and the program
 finds its timestep in STDCHK_STEP; before the first set the variable is empty and the files are as at the start.
 
@@ -44,6 +49,7 @@ Example:
   stdchk run --every 10m -- ./simulation input.txt
   stdchk run --when-renamed restart.dat -- mpirun -np 4 ./simulation
   stdchk run --with-sets /mnt/pool/climate -- ./climate.sh
+  stdchk run --every 10m --push climate -- ./simulation input.txt
   stdchk run --resume -- ./simulation --restart restart.dat")]
 pub struct Arguments {
     /// The directory that is protected, with all below it
@@ -70,6 +76,12 @@ pub struct Arguments {
     /// Go back to the last checkpoint, or to INDEX, and go on from there; `auto`: if the last run did not end by itself
     #[arg(long, value_name = "INDEX", num_args = 0..=1, require_equals = true, default_missing_value = "last")]
     resume: Option<Resume>,
+    /// Copy the files as of each checkpoint to this folder of the pool, in the background
+    #[arg(long, value_name = "APP")]
+    push: Option<String>,
+    /// Wait so long at the end for the last copy to reach the pool
+    #[arg(long, value_name = "TIME", value_parser = parse_wait, default_value = "10m", requires = "push")]
+    push_wait: Duration,
     /// Write how the run ended to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -109,22 +121,33 @@ struct Report {
     exit_code: Option<i32>,
     signal: Option<i32>,
     rolled_back_to: Option<u64>,
+    /// The newest checkpoint of which the pool has a copy.
+    pushed: Option<u64>,
     notes: Vec<String>,
 }
 
 /// Runs the command; the program's exit code.
 pub fn run(arguments: Arguments, pool: &PoolFlags) -> Outcome<ExitCode> {
     let report = arguments.report.clone();
+    let mut push = arguments.push(pool)?;
     let run = arguments.into_run(pool)?;
-    let ended = run.execute().map_err(not_run)?;
+    let ended = match &mut push {
+        Some(push) => run.execute_with(push),
+        None => run.execute(),
+    };
+    let ended = ended.map_err(not_run)?;
     say(&ended);
     if let Some(path) = report {
-        write_report(&path, &ended)?;
+        write_report(&path, &ended, push.as_ref().and_then(Push::pushed))?;
     }
     Ok(exit_code(ended.status))
 }
 
 impl Arguments {
+    fn push(&self, pool: &PoolFlags) -> Outcome<Option<Push>> {
+        self.push.as_deref().map(|app| Push::new(app, pool, self.push_wait)).transpose()
+    }
+
     fn into_run(self, pool: &PoolFlags) -> Outcome<Run> {
         let root = self.root.canonicalize().about(self.root.display())?;
         self.refuse_what_a_resumed_run_keeps()?;
@@ -238,11 +261,12 @@ fn say(ended: &Ended) {
     }
 }
 
-fn write_report(path: &Path, ended: &Ended) -> Outcome {
+fn write_report(path: &Path, ended: &Ended, pushed: Option<u64>) -> Outcome {
     let report = Report {
         exit_code: ended.status.code(),
         signal: ended.status.signal(),
         rolled_back_to: ended.rolled_back.as_ref().map(|done| done.index),
+        pushed,
         notes: ended.notes.clone(),
     };
     let text = serde_json::to_vec_pretty(&report)
@@ -257,6 +281,12 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 
 /// A time with its unit: `500ms`, `30s`, `10m`, `2h`.
 fn parse_time(text: &str) -> Result<Duration, String> {
+    let time = parse_wait(text)?;
+    if time.is_zero() { Err("no time at all".to_owned()) } else { Ok(time) }
+}
+
+/// As [`parse_time`], or none.
+fn parse_wait(text: &str) -> Result<Duration, String> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let unit_s = match unit {
@@ -267,8 +297,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
         _ => return Err("a number and a unit is needed: ms, s, m or h".to_owned()),
     };
     let number: f64 = number.parse().map_err(|_| format!("`{number}` is no number"))?;
-    let time = Duration::try_from_secs_f64(number * unit_s).map_err(|error| error.to_string())?;
-    if time.is_zero() { Err("no time at all".to_owned()) } else { Ok(time) }
+    Duration::try_from_secs_f64(number * unit_s).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -87,7 +87,8 @@ pub fn newest(store: &Store, sets: &Sets, flags: &PoolFlags) -> Outcome<Point> {
     }
 }
 
-async fn newest_step(context: &Context, sets: &Sets) -> Outcome<Option<u64>> {
+/// The timestep of the newest set that can be restarted from.
+pub async fn newest_step(context: &Context, sets: &Sets) -> Outcome<Option<u64>> {
     let target = Target::parse_plain(&sets.app)?;
     let pool = context.pool().await?;
     let found = latest::newest(&pool, &target, context.settings.quiet).await?;

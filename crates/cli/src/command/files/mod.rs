@@ -1,4 +1,7 @@
-//! `stdchk files`: the checkpoints of a directory that `stdchk run` protects: listed, compared, gone back to, forgotten.
+//! `stdchk files`: the checkpoints of a directory that `stdchk run` protects: listed, compared, gone back to, forgotten, and
+//! fetched from the pool.
+
+mod fetch;
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +14,7 @@ use stdchk_model::size;
 
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::output::{self, Table};
+use crate::settings::PoolFlags;
 
 /// What `files` takes.
 #[derive(Args, Debug)]
@@ -19,6 +23,7 @@ Example:
   stdchk files log
   stdchk files diff 3
   stdchk files restore 3
+  stdchk files fetch climate -o run7
   stdchk files discard")]
 pub struct Arguments {
     /// The protected directory
@@ -62,6 +67,14 @@ Example:
         #[arg(long, value_name = "T", conflicts_with = "index")]
         set: Option<u64>,
     },
+    /// Make a directory anew from its copy in the pool (`run --push`), to go on from there
+    #[command(after_help = "\
+Example:
+  stdchk files fetch climate -o run7             as at the newest checkpoint that the pool has
+  stdchk files fetch climate --index 3 -o run7
+  stdchk files fetch climate --set 120 -o run7   as at that checkpoint set (`run --with-sets`)
+  stdchk files fetch climate --list")]
+    Fetch(fetch::Arguments),
     /// Leave the files as they are and let the next run start afresh
     #[command(after_help = "Example:\n  stdchk files discard --root run7")]
     Discard,
@@ -110,12 +123,13 @@ struct Restored {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments, pool: &PoolFlags) -> Outcome {
     let root = arguments.root.as_path();
-    match arguments.action {
+    match &arguments.action {
         Action::Log => log(root, arguments.json),
-        Action::Diff { from, to } => diff(root, from, to, arguments.json),
-        Action::Restore { index, set } => restore(root, index, set, arguments.json),
+        Action::Diff { from, to } => diff(root, *from, *to, arguments.json),
+        Action::Restore { index, set } => restore(root, *index, *set, arguments.json),
+        Action::Fetch(fetching) => fetch::run(fetching, arguments.json, pool),
         Action::Discard => driver::discard(root).map_err(failed),
     }
 }
