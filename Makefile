@@ -4,7 +4,7 @@ SIZE ?= small
 IMAGES ?= $(or $(STDCHK_IMAGES),/tmp/stdchk-images)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test bench images peers fmt clean
+.PHONY: help build demo test clients bench images peers fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -21,6 +21,11 @@ demo: ## a real job on a local pool is killed, restarted from its checkpoints an
 test: ## everything that checks the project
 	@scripts/setup build mount demo test
 	@scripts/test
+
+clients: ## programs too heavy for the test set: PyTorch, Hugging Face's Trainer, MPICH, CRIU (downloads 6 GB)
+	@scripts/setup build mount clients
+	cargo build --release --package stdchk
+	scripts/clients/clients $${CARGO_TARGET_DIR:-target}/release/stdchk
 
 bench: ## measurements, and out/bench/report.html (SIZE=tiny, small or full; BENCH="--images DIR")
 	@scripts/setup build mount bench
@@ -45,4 +50,4 @@ fmt: ## formats all sources
 
 clean: ## removes everything that was built or installed here
 	cargo clean
-	rm -rf .venv
+	rm -rf .venv .venv-clients out/criu

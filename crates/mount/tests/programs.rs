@@ -1,10 +1,16 @@
 //! Real programs on a real mount: what users run, unchanged.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking"
+)]
 
 mod common;
 
 use std::fs;
+use std::path::Path;
 
 use common::{TestPool, noise, python, shell};
 
@@ -137,12 +143,72 @@ fn safetensors_and_numpy_write_beside_and_rename_then_map() {
     let pool = TestPool::start(2);
     let mount = pool.mount();
     let script = "
-import numpy as np, os, tempfile
-a = np.random.default_rng(1).random(500000)
-fd, tmp = tempfile.mkstemp(dir='.'); os.ftruncate(fd, a.nbytes); os.write(fd, a.tobytes()); os.close(fd)
-os.rename(tmp, 'model.bin')
-assert (np.memmap('model.bin', dtype='f8', mode='r') == a).all()
-np.save('a.npy', a); assert (np.load('a.npy', mmap_mode='r') == a).all()
+import os, numpy as np, safetensors.numpy
+a = {'w': np.random.default_rng(1).random((500, 1000)), 'b': np.arange(7)}
+for more in (0, 1):
+    safetensors.numpy.save_file({**a, 'w': a['w'] + more}, 'model.safetensors', metadata={'step': str(more)})
+np.save('a.npy', a['w'])
+assert sorted(os.listdir('.')) == ['a.npy', 'model.safetensors']
 print('ok')";
     assert_eq!(python(script, &mount.path), "ok\n");
+    let read = "
+import numpy as np, safetensors
+w = np.random.default_rng(1).random((500, 1000))
+with safetensors.safe_open('model.safetensors', framework='numpy') as f:
+    assert f.metadata() == {'step': '1'} and (f.get_tensor('b') == np.arange(7)).all()
+    assert (f.get_slice('w')[10:20, 5:9] == w[10:20, 5:9] + 1).all() and (f.get_tensor('w') == w + 1).all()
+assert (np.load('a.npy', mmap_mode='r') == w).all()
+print('ok')";
+    assert_eq!(python(read, &mount.path), "ok\n");
+    assert_eq!(python(read, &pool.mount().path), "ok\n");
+}
+
+#[test]
+fn tensorstore_writes_changes_and_reads_arrays_of_each_of_its_formats() {
+    let pool = TestPool::start(2);
+    let mount = pool.mount();
+    let script = "
+import os, numpy as np, tensorstore as ts
+data = np.random.default_rng(2).random((700, 900))
+for driver in ('zarr', 'zarr3', 'n5'):
+    store = {'driver': 'file', 'path': os.path.abspath(driver)}
+    # A database of its own in many files, as Orbax has it.
+    store = {'driver': 'ocdbt', 'base': store} if driver == 'zarr3' else store
+    spec = {'driver': driver, 'kvstore': store}
+    if os.environ.get('WRITES'):
+        a = ts.open(spec, create=True, dtype=ts.float64, shape=data.shape).result()
+        a.write(data).result()
+        a[100:200].write(3).result()
+        with ts.Transaction() as together: a.with_transaction(together)[5:6] = 9
+    seen = ts.open(spec).result().read().result()
+    assert (seen[5] == 9).all() and (seen[100:200] == 3).all() and (seen[200:] == data[200:]).all()
+print('ok')";
+    let writes = format!("import os; os.environ['WRITES'] = 'yes'{script}");
+    assert_eq!(python(&writes, &mount.path), "ok\n");
+    assert_eq!(python(script, &pool.mount().path), "ok\n");
+}
+
+/// The two implementations of MPI-IO that Open MPI brings: its own, and the one of MPICH.
+#[test]
+fn four_ranks_write_one_file_through_mpi_io_in_every_way_it_has() {
+    let pool = TestPool::start(2);
+    let mount = pool.mount();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/collective.c");
+    let built = tempfile::tempdir().unwrap();
+    let program = built.path().join("collective");
+    let (source, program) = (source.to_str().unwrap(), program.to_str().unwrap());
+    common::run("mpicc.openmpi", &["-O1", "-o", program, source], built.path());
+    for implementation in ["ompio", "romio321"] {
+        let script = format!(
+            "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; \
+             mpirun.openmpi --oversubscribe --mca io {implementation} -n 4 {program} {implementation}"
+        );
+        assert_eq!(shell(&script, &mount.path), "4002800 bytes by 4 ranks\n");
+    }
+    let expected: Vec<u8> =
+        (0..4u32).flat_map(|part| (0..1_000_700).map(move |at: u32| ((at * 7 + part) % 251) as u8)).collect();
+    let other = pool.mount();
+    for implementation in ["ompio", "romio321"] {
+        assert!(fs::read(other.at(implementation)).unwrap() == expected, "{implementation}");
+    }
 }
