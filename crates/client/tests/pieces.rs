@@ -138,7 +138,7 @@ async fn an_update_in_place_keeps_the_untouched_parts_whatever_was_written_betwe
 /// A cell of a file that is cut into small pieces, bytes.
 const CELL: u64 = 4 << 20;
 /// Earlier chunks that a cell may refer to, and chunks that its own bytes can fill.
-const EARLIER_CHUNKS_MAX: usize = 12;
+const EARLIER_CHUNKS_MAX: usize = 8;
 const OWN_CHUNKS_MAX: usize = 5;
 
 /// How many chunks a reader has to fetch for each cell of a version.

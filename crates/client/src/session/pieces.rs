@@ -30,12 +30,12 @@ use super::sealed::{Part, Sealed};
 const PIECE_AVERAGE_MAX: usize = 256 << 10;
 /// Bytes of a pack, about.
 const PACK_BYTES: usize = CHUNK_BYTES_DEFAULT;
-/// Chunks of earlier versions that one cell may refer to: with its own packs a good dozen for 4 MiB. Chunks of this session
+/// Chunks of earlier versions that one cell may refer to: with its own packs about a dozen for 4 MiB. Chunks of this session
 /// are not counted: what repeats within a file lies wherever it came first.
-const EARLIER_CHUNKS_MAX: usize = 12;
-/// Bytes of chunks that a restore of one cell may read for so many bytes of it: a restore of the newest of many versions costs
-/// at most so much more than one of the first.
-const READ_FOR_USED_MAX: (usize, usize) = (7, 5);
+const EARLIER_CHUNKS_MAX: usize = 8;
+/// Bytes of chunks that a restore of one cell may read for each byte of it, so that the newest of many versions costs at most
+/// so much more than the first.
+const READ_FOR_USED_MAX: usize = 2;
 
 /// Whether what this cutter finds is packed.
 pub(super) fn are_packed(cutter: &CutterSpec) -> bool {
@@ -303,8 +303,7 @@ fn worth_reading(mut weights: Vec<(ChunkRef, usize)>, all: usize) -> Vec<ChunkRe
     let unused = |weights: &[(ChunkRef, usize)]| -> usize {
         weights.iter().map(|(chunk, used)| (chunk.length as usize).saturating_sub(*used)).sum()
     };
-    let (read, used) = READ_FOR_USED_MAX;
-    while unused(&weights) * used > all * (read - used) {
+    while unused(&weights) > all * (READ_FOR_USED_MAX - 1) {
         weights.pop();
     }
     weights.into_iter().map(|(chunk, _)| chunk).collect()
@@ -390,17 +389,17 @@ mod tests {
     #[test]
     fn what_would_be_read_in_vain_is_bounded_and_the_best_used_chunks_stay() {
         let weights = [weight(1, 1000, 900), weight(2, 1000, 500), weight(3, 400, 390), weight(4, 300, 100)];
-        assert_eq!(kept(&weights, 4000), [3, 1, 2, 4], "810 of 1600 that may be read in vain");
-        assert_eq!(kept(&weights, 1600), [3, 1, 2], "610 of 640");
-        assert_eq!(kept(&weights, 1500), [3, 1]);
-        assert_eq!(kept(&weights, 100), [3]);
-        assert!(kept(&weights, 10).is_empty());
+        assert_eq!(kept(&weights, 810), [3, 1, 2, 4], "as many are read in vain as are read for use");
+        assert_eq!(kept(&weights, 809), [3, 1, 2]);
+        assert_eq!(kept(&weights, 500), [3, 1]);
+        assert_eq!(kept(&weights, 50), [3]);
+        assert!(kept(&weights, 9).is_empty());
     }
 
     #[test]
     fn few_chunks_are_read_those_that_give_most() {
         let weights: Vec<_> =
             (0..20).map(|number| weight(number, 1000, 1000 - usize::from(number))).collect();
-        assert_eq!(kept(&weights, 1 << 20), (0..12).collect::<Vec<u8>>());
+        assert_eq!(kept(&weights, 1 << 20), (0..8).collect::<Vec<u8>>());
     }
 }
