@@ -281,3 +281,44 @@ fn damage_without_another_copy_is_an_io_error_of_the_files_that_lie_there() {
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
     pool.fails(&["verify"], 7, &["intact copy"]);
 }
+
+#[test]
+fn sets_are_aggregated_as_they_come_until_it_is_told_to_stop() {
+    let pool = pool(3);
+    let mut watcher = pool.command(&["aggregate", "sim", "--quiet"]).spawn().unwrap();
+    for step in 1..3 {
+        for rank in 0..RANKS {
+            pool.put(&content(rank), &format!("sim/sim.N{rank}.T{step}"));
+        }
+        wait_until(&format!("timestep {step} is aggregated"), || {
+            let sets = pool.json(&["ls", "sim", "--sets", "--json"]);
+            let members = sets["sets"][0]["members"].as_array().unwrap().clone();
+            sets["sets"][0]["timestep"] == step && members.iter().all(|member| member["aggregated"] == true)
+        });
+    }
+    let pid = rustix::process::Pid::from_raw(i32::try_from(watcher.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let ended = within("the aggregator", move || watcher.wait()).unwrap();
+    assert!(ended.success(), "{ended:?}");
+    all_come_back(&pool, "by the watcher");
+}
+
+#[test]
+fn what_can_not_be_aggregated_is_told_and_left_alone() {
+    let pool = pool(2);
+    (0..RANKS - 1).for_each(|rank| pool.put(&content(rank), &name(rank)));
+    let waiting = pool.fails(&["aggregate", "sim", "--once"], 3, &["timestep 1 waits", "rank 3"]);
+    assert!(waiting.stdout.is_empty());
+    pool.put(b"a note", "sim/note");
+    pool.fails(&["aggregate", "sim/note", "--once"], 2, &["sim/note", "not a folder"]);
+    pool.fails(&["aggregate", "nothing", "--once"], 4, &["nothing"]);
+    pool.fails(&["aggregate", "sim", "--once", "--remove-raw"], 2, &["--output"]);
+    pool.fails(&["aggregate", "sim", "--once", "--level", "auto"], 2, &["--level auto"]);
+    let noise: Vec<Vec<u8>> = (0..RANKS).map(|rank| random_bytes(MIB, 90 + rank as u64)).collect();
+    for (rank, content) in noise.iter().enumerate() {
+        pool.put(content, &name(rank));
+    }
+    let report = aggregate(&pool);
+    assert_eq!(report["sets"][0]["container_count"], 0, "{report}");
+    assert!(!is_aggregated(&pool), "it would not be smaller");
+}
