@@ -8,6 +8,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod aggregates;
 mod benefactors;
 mod checkpoints;
 mod damage;
