@@ -189,6 +189,26 @@ async fn a_file_in_a_container_is_written_over_in_part_like_any_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_pieces_are_looked_for_elsewhere_than_in_containers() {
+    let mut set = Set::written(true).await;
+    set.aggregate().await.unwrap();
+    set.collected().await;
+    let pairs = vec![("cutter".to_owned(), "fsch:4KiB".to_owned())];
+    set.pool.change(Change::SetPolicy { ino: set.folder, pairs }).await.unwrap();
+    let patch = Random::new(11).bytes(10_000);
+    for offset in [5_000_usize, 2_000_000] {
+        write(&set.pool, set.files[1], &[(offset as u64, &patch)]).await;
+        set.contents[1][offset..offset + patch.len()].copy_from_slice(&patch);
+    }
+    let versions = set.pool.versions(set.files[1]).await.unwrap();
+    let stored: Vec<u64> = versions.iter().map(|version| version.stored_bytes).collect();
+    assert!(stored[1] > LENGTH as u64 / 2, "all of it anew: {stored:?}");
+    assert!(stored[2] < 100_000, "only what is new: {stored:?}");
+    set.collected().await;
+    set.check_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_does_not_shrink_stays_as_it_is() {
     let set = Set::written(false).await;
     let raw = set.collected().await;

@@ -236,6 +236,20 @@ fn a_set_with_a_member_that_was_written_again_can_be_packed_anew() {
 }
 
 #[test]
+fn a_new_version_looks_for_its_pieces_in_versions_with_chunks_of_their_own() {
+    let mut packed = Packed::with_container();
+    let next = packed.pool.make(packed.folder, "app.N1.T2", FileKind::File);
+    let similar = |pool: &mut Pool| match pool.ask(ManagerRequest::Similar(next)).unwrap() {
+        ManagerReply::Version { root, .. } => root,
+        other => panic!("{other:?}"),
+    };
+    let [_, before] = packed.roots();
+    assert_eq!(similar(&mut packed.pool), Some(before));
+    packed.swap().unwrap();
+    assert_eq!(similar(&mut packed.pool), None);
+}
+
+#[test]
 fn what_was_answered_survives_a_killed_manager() {
     let mut packed = Packed::aggregated();
     let roots = packed.roots();

@@ -145,9 +145,16 @@ impl Index {
         true
     }
 
-    /// Takes a block out unless it was put after `put_sequence`; returns where it was.
+    /// Takes a block out unless it was put after `put_sequence`; returns where it was. Whoever decided the deletion has
+    /// forgotten the block, so one that stays is announced again.
     pub fn remove(&mut self, block: &BlockId, put_sequence: u64) -> Option<Entry> {
-        let entry = *self.blocks.get(block).filter(|entry| entry.put_sequence <= put_sequence)?;
+        let entry = *self.blocks.get(block)?;
+        if entry.put_sequence > put_sequence {
+            if self.is_durable(block) {
+                self.note(*block, Change::Added);
+            }
+            return None;
+        }
         self.blocks.remove(block);
         self.note(*block, Change::Removed);
         Some(entry)
@@ -269,6 +276,21 @@ mod tests {
         assert_eq!(index.remove(&block(1), decided), None);
         assert!(index.remove(&block(1), index.put_sequence()).is_some());
         assert!(Index::new(2).put_sequence() > index.put_sequence() + (1 << 39));
+    }
+
+    #[test]
+    fn a_block_that_a_deletion_spares_is_announced_again() {
+        let mut index = Index::new(1);
+        index.insert(block(1), PLACE, (5, 5));
+        let (ticket, fresh) = index.start_sync();
+        index.finish_sync(ticket, fresh);
+        assert_eq!(index.take_changes().unwrap().added.len(), 1);
+        let decided = index.put_sequence();
+        index.put_again(&block(1));
+        assert_eq!(index.take_changes(), Some(Changes::default()), "the manager knows that it is here");
+        index.remove(&block(1), decided);
+        let added = index.take_changes().unwrap().added;
+        assert_eq!(added.iter().map(|stored| stored.block).collect::<Vec<_>>(), [block(1)]);
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //!
 //! Timesteps and ranks are numbers in names, of files (`run.N3.T40`) or of the folder of a timestep (`DD0040/data.3`);
 //! so candidates are files whose names are equal but for numbers, in the same folder and in the folders beside it that
-//! are equal but for numbers. Of candidates with equally many equal numbers the newest commit wins.
+//! are equal but for numbers. Of candidates with equally many equal numbers the newest commit wins. What lies in a container
+//! has no chunks of its own that a new version could refer to.
 
 use stdchk_model::message::manager::VersionInfo;
 use stdchk_model::{Failure, Ino, MapRoot};
 
-use super::inode::{Body, Directory};
+use super::inode::{Body, Directory, Version};
 use super::namespace::Namespace;
 
 /// Folders beside the file's own that are looked into, those changed last.
@@ -52,7 +53,8 @@ impl Namespace {
                     continue;
                 };
                 let Body::File(file) = &self.inode(*entry)?.body else { continue };
-                let Some((number, version)) = file.newest() else { continue };
+                let own = |(_, version): &(u64, &Version)| !version.root.is_in_container();
+                let Some((number, version)) = file.newest().filter(own) else { continue };
                 let rank = (equal, version.committed_at, number);
                 if best.as_ref().is_none_or(|(of_best, _, _)| rank > *of_best) {
                     best = Some((rank, number, version));
