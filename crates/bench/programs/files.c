@@ -125,6 +125,13 @@ static double unprotected_open_to_write(long size) {
     return report(begin, CALLS / 4 * 2);
 }
 
+static double unprotected_open_to_create(long size) {
+    (void)size;
+    double begin = now();
+    for (long i = 0; i < CALLS / 4; i++) CHECK(close(open("/dev/null", O_WRONLY | O_CREAT | O_TRUNC, 0644)) == 0);
+    return report(begin, CALLS / 4 * 2);
+}
+
 static void change(long size) {
     int fd = open("old", O_RDWR);
     for (long i = 0; i < CHANGED / PAGE; i++) CHECK(pwrite(fd, bytes, PAGE, i * 7919 % (size / PAGE) * PAGE) == PAGE);
@@ -155,6 +162,7 @@ int main(int count, char **arguments) {
         WORKLOAD(random_pwrite), WORKLOAD(random_stdio), WORKLOAD(first_overwrites),
         WORKLOAD(unprotected_write), WORKLOAD(unprotected_pwrite),
         WORKLOAD(unprotected_open), WORKLOAD(unprotected_open_to_write),
+        WORKLOAD(unprotected_open_to_create),
         WORKLOAD(checkpoint), WORKLOAD(restore),
     };
     CHECK(count == 3);

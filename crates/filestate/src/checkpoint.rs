@@ -43,22 +43,28 @@ fn take_instead_of(
     }
     let mut entries = store.entries()?;
     let index = entries.last().map_or(0, |last| last.index + 1);
-    if entries.last().is_some_and(gives_way) {
+    let gives_way = entries.last().is_some_and(gives_way);
+    if gives_way {
         entries.pop();
     }
     let before = entries.last().map_or(0, |last| last.position);
     let position = store.log.len()?;
-    durable::sync(store, &changed_paths(store, before, position)?)?;
-    store.log.sync()?;
+    let changed = changed_paths(store, before, position)?;
     let digest = store.log.digest(before, position)?;
+    store.log.begin_sync(before, position);
+    durable::sync(store, &changed)?;
+    store.log.sync()?;
     let entry = Entry { index, position, time_ns: now_ns(), digest, label: label.to_owned() };
     let forgotten = forgettable(store, &entries);
-    let mut kept: Vec<Entry> = entries.into_iter().skip(forgotten).chain([entry]).collect();
-    index::replace(store.directory(), &store.path(), &kept)?;
+    let remaining = entries.split_off(forgotten);
+    let oldest = remaining.first().unwrap_or(&entry).clone();
+    match gives_way || forgotten > 0 {
+        true => index::replace(store.directory(), &store.path(), &[remaining, vec![entry]].concat())?,
+        false => index::append(store.directory(), &store.path(), &remaining, entry)?,
+    }
     control.begin_interval(&world, index);
     mapped::save_again(store)?;
     if forgotten > 0 {
-        let oldest = kept.swap_remove(0);
         store.log.forget_before(oldest.position)?;
         store.remove_kept(|interval| interval < oldest.index)?;
     }

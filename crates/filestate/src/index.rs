@@ -1,4 +1,4 @@
-//! The checkpoint index: one line of text per checkpoint. The list is short, so it is replaced whole at each.
+//! The checkpoint index: one line of text per checkpoint, appended; where lines go, the list is replaced whole.
 //!
 //! A line is `index position time_ns digest label check`. The position is where the log ended, the digest covers the
 //! log between this checkpoint and the one before it (I3), the check covers the line: the last line of a crashed
@@ -104,6 +104,25 @@ pub fn replace(store: &OwnedFd, shown: &std::path::Path, entries: &[Entry]) -> R
     replace_file(store, shown, NAME_NEW, NAME, text.as_bytes())
 }
 
+/// Adds `entry` behind `entries`, which is all that the index holds: one durable write, where a new file takes three. A
+/// line that a crash has torn is none, and the list that ends with it is replaced.
+pub fn append(store: &OwnedFd, shown: &std::path::Path, entries: &[Entry], entry: Entry) -> Result<()> {
+    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CLOEXEC;
+    let text: String = entries.iter().map(Entry::line).collect();
+    let file = rustix::fs::openat(store, NAME, flags, Mode::empty()).ok();
+    let whole = file.filter(|file| read_whole(file).is_ok_and(|bytes| bytes == text.as_bytes()));
+    let Some(file) = whole else {
+        return replace(store, shown, &[entries, &[entry]].concat());
+    };
+    let line = entry.line();
+    let written = rustix::io::retry_on_intr(|| rustix::io::write(&file, line.as_bytes()));
+    let durable = written.and_then(|written| match written == line.len() {
+        true => rustix::fs::fdatasync(&file),
+        false => Err(rustix::io::Errno::NOSPC),
+    });
+    durable.map_err(Error::system("write", shown.join(NAME)))
+}
+
 /// Writes `bytes` to `new`, makes them durable and renames them to `name`.
 pub(crate) fn replace_file(
     store: &OwnedFd,
@@ -161,6 +180,28 @@ mod tests {
             let whole = line.trim_end_matches('\n');
             prop_assert_eq!(Entry::parse(whole), Some(entry));
             prop_assert_eq!(Entry::parse(&whole[..cut.index(whole.len())]), None);
+        }
+    }
+
+    #[test]
+    fn an_entry_is_added_to_whole_lines_and_torn_ones_are_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let store = rustix::fs::open(directory.path(), flags, Mode::empty()).unwrap();
+        let (shown, file) = (directory.path(), directory.path().join(NAME));
+        let mut entries = Vec::new();
+        for index in 0..4 {
+            append(&store, shown, &entries, entry(index, "x")).unwrap();
+            entries.push(entry(index, "x"));
+            assert_eq!(read(&store, shown).unwrap(), entries);
+        }
+        let text = std::fs::read(&file).unwrap();
+        let end_of_first = entries[0].line().len();
+        for cut in end_of_first..end_of_first + entries[1].line().len() {
+            std::fs::write(&file, &text[..cut]).unwrap();
+            assert_eq!(read(&store, shown).unwrap(), entries[..1]);
+            append(&store, shown, &entries[..1], entry(7, "y")).unwrap();
+            assert_eq!(read(&store, shown).unwrap(), [entry(0, "x"), entry(7, "y")], "cut at {cut}");
         }
     }
 

@@ -6,9 +6,11 @@
 //! torn record never happened.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use rustix::fs::Advice;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -107,6 +109,13 @@ impl Log {
             return Err(Errno::NOSPC);
         }
         if self.synced { rustix::fs::fdatasync(&self.file) } else { Ok(()) }
+    }
+
+    /// Has the kernel begin to write `from..to` to the disk, so that it goes along with what is made durable next: then
+    /// [`Log::sync`] finds little left to do. The hint that does so also lets go of what is written already.
+    pub fn begin_sync(&self, from: u64, to: u64) {
+        let length = NonZeroU64::new(to.saturating_sub(from));
+        let _ = length.map(|_| rustix::fs::fadvise(&self.file, from, length, Advice::DontNeed));
     }
 
     /// Makes everything appended so far durable.

@@ -5,10 +5,13 @@
 //! interval. What is overwritten is saved once per interval, in whole blocks, and where a file is being overwritten
 //! all over, blocks are saved ahead: one large copy costs a fraction of many small ones.
 
+use std::io::IoSliceMut;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, Stat};
+use rustix::fs::{Advice, Mode, OFlags, Stat};
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::known::{BLOCK_BYTES, Blocks, REGION_BYTES};
 use super::table::Free;
@@ -19,6 +22,10 @@ use crate::record::Inode;
 /// The most that is saved ahead, in blocks, at one change. A region's first saves are as large as what it has saved
 /// before, so a change here and there saves no more than it must, and a region is saved whole by 20 changes.
 const AHEAD_BLOCKS_MAX: u64 = 16;
+
+/// Old contents that are not in memory are asked for in pieces so many times larger than what is saved: the next ones are on
+/// their way while the program goes on.
+const READ_AROUND: u64 = 8;
 
 /// A change to an open file that is about to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +150,7 @@ impl Watch {
         if !needed.is_empty() && !file.saved.covers(needed.clone()) {
             let readable = readable.open()?;
             let wanted = self.with_blocks_ahead(file, &saving, needed);
+            fetch_around(readable.as_fd(), &wanted);
             for gap in file.saved.gaps(wanted) {
                 save_range(&self.store.log, readable.as_fd(), saving.inode, gap.clone(), saving.buffer)?;
                 file.saved.insert(gap);
@@ -245,6 +253,24 @@ fn destroyed(fd: BorrowedFd<'_>, change: Change) -> Decision<Range<u64>> {
         Change::From { offset } => offset..u64::MAX,
         Change::Touch => 0..0,
     })
+}
+
+/// Has the kernel read more of the region around `range` if that is not in memory. It does not wait, and whatever comes of
+/// it, the bytes are read when they are needed. A range as large as a region is read ahead by the kernel itself.
+fn fetch_around(file: BorrowedFd<'_>, range: &Range<u64>) {
+    let length = range.end - range.start;
+    if length >= REGION_BYTES || is_in_memory(file, range.start) {
+        return;
+    }
+    let window = (READ_AROUND * length).next_power_of_two().min(REGION_BYTES);
+    let from = range.start / window * window;
+    let _ = rustix::fs::fadvise(file, from, NonZeroU64::new(window), Advice::WillNeed);
+}
+
+fn is_in_memory(file: BorrowedFd<'_>, offset: u64) -> bool {
+    let mut byte = [0];
+    let looked = rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut byte)], offset, ReadWriteFlags::NOWAIT);
+    looked != Err(Errno::AGAIN)
 }
 
 /// A descriptor that can read, or the way to one: the same file opened again.

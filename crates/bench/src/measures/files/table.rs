@@ -29,7 +29,8 @@ const HEADING: &str = "                                                     ns p
 const EXPLANATION: &str = "
 share: speed under the library by that without it. paper's shares: Metamori's, with 100, 50, 25 MB of cache and none.
 block_*, rewrite: 8 KiB in sequence. random_*: each 4 KiB page of an old file ten times on average, so that one in ten
-overwrites saves. first_overwrites, fio: each page once, so that every one needs its old contents saved.
+overwrites saves. first_overwrites, fio: each page once, so that every one needs its old contents saved; fio lets go of the
+file's cache first. unprotected_open_to_create: with O_CREAT and O_TRUNC, so that the file has to be looked at.
 checkpoint, restore: one MiB changed, page by page, all over a large file.
 ";
 
@@ -75,8 +76,8 @@ impl Row {
     }
 }
 
-/// The section of these rows.
-pub fn section(rows: &[Row], bench: &Bench) -> Result<Section, Error> {
+/// The section of these rows; programs that are missing here are named.
+pub fn section(rows: &[Row], not_installed: &[&str], bench: &Bench) -> Result<Section, Error> {
     let mut table = format!(
         "files of {}, for checkpoint and restore of {}; {} runs\n\n{HEADING}",
         stdchk_model::size::human(bench.sizes.state_bytes),
@@ -85,6 +86,9 @@ pub fn section(rows: &[Row], bench: &Bench) -> Result<Section, Error> {
     );
     for row in rows {
         let _ = writeln!(table, "{}", row.line());
+    }
+    for program in not_installed {
+        let _ = writeln!(table, "{program:26} not installed: not measured");
     }
     table.push_str(EXPLANATION);
     Ok(Section {

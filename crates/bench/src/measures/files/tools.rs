@@ -13,10 +13,18 @@ const BONNIE_BLOCK_KIB: f64 = 8.0;
 /// Where its lines of figures have those of the three tests, counted from 0.
 const BONNIE_FIELDS: [usize; 3] = [11, 13, 17];
 
+/// The programs, each of which is left out where it is missing.
+const PROGRAMS: [&str; 2] = ["bonnie++", "fio"];
+
+/// Those that are missing.
+pub fn not_installed() -> Vec<&'static str> {
+    PROGRAMS.into_iter().filter(|program| !is_there(program)).collect()
+}
+
 /// Measures with those that are there.
 pub fn run(bench: &Bench, tree: &Tree) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
-    if is_there("bonnie++") {
+    if is_there(PROGRAMS[0]) {
         let names = [
             ("bonnie++ block write", "0.80 0.90 0.97 1.04"),
             ("bonnie++ rewrite", "1.09 1.05 1.03 1.01"),
@@ -24,7 +32,7 @@ pub fn run(bench: &Bench, tree: &Tree) -> Result<Vec<Row>, Error> {
         ];
         rows.extend(compare(bench, &names, |mode| bonnie(bench, tree, mode))?);
     }
-    if is_there("fio") {
+    if is_there(PROGRAMS[1]) {
         rows.extend(compare(bench, &[("fio random 4 KiB writes", "")], |mode| fio(bench, tree, mode))?);
     }
     Ok(rows)
