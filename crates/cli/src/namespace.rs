@@ -46,6 +46,9 @@ pub async fn resolve_file(pool: &Pool, target: &Target) -> Outcome<Attr> {
         FileKind::Symlink => {
             Err(not_a_file(target, "it is a symbolic link", "`stdchk stat` shows where it leads"))
         }
+        FileKind::Pipe | FileKind::Socket => {
+            Err(not_a_file(target, "it is a named pipe or a socket", "it has no content: use it in a mount"))
+        }
     }
 }
 

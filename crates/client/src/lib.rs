@@ -12,6 +12,7 @@ mod cache;
 mod container;
 mod encode;
 mod fetch;
+mod holes;
 mod manager;
 mod map_view;
 mod pool;
@@ -21,6 +22,7 @@ mod spool;
 mod writer;
 
 pub use aggregation::{AggregationError, PackedSet};
+pub use holes::Sought;
 pub use pool::{ChunkHealth, ClientConfig, Collected, Pool};
 pub use reader::Reader;
 pub use session::Session;

@@ -71,6 +71,17 @@ impl MapView {
     }
 }
 
+impl MapView {
+    /// The first run of data that ends behind `offset`, its neighbours joined to it; it may begin before `offset`.
+    pub(crate) fn data_at(&self, offset: u64) -> Option<Range<u64>> {
+        let mut data = self.runs(offset..self.size()).skip_while(|run| run.source.is_none());
+        let first = data.next()?;
+        let rest = data.take_while(|run| run.source.is_some());
+        let end = rest.map(|run| run.offset + run.length).last();
+        Some(first.offset..end.unwrap_or(first.offset + first.length))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use stdchk_model::message::manager::{Attr, VersionInfo};
 use stdchk_model::{ChunkRef, Failure, MapRoot};
 
+use crate::holes::Sought;
 use crate::map_view::MapView;
 use crate::pool::Inner;
 
@@ -109,6 +110,13 @@ impl Reader {
         *self.content.lock() = (root, Arc::clone(&view));
         *self.ahead.lock() = Ahead::default();
         Some(view)
+    }
+
+    /// The first place at or behind `offset` that is sought; `None` if `offset` or all data lie before it: see
+    /// [`Sought`].
+    pub fn seek(&self, offset: u64, sought: Sought) -> Option<u64> {
+        let view = self.view();
+        sought.find(offset, view.size(), |at| view.data_at(at))
     }
 
     /// Asks for the holders of the chunks up to `end` and of many behind, unless that was done before.

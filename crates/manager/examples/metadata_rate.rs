@@ -85,6 +85,7 @@ fn commit(session: SessionId, chunk: ChunkRef) -> ManagerRequest {
         stored_bytes: size,
         kept: Vec::new(),
         state: VersionState::Open,
+        hole_bytes: 0,
     }
 }
 

@@ -113,6 +113,10 @@ pub struct VersionRecord {
     /// Where its chunk map is.
     #[n(7)]
     pub root: MapRoot,
+    /// Bytes that lie in holes; 0 in stores from before it was kept.
+    #[n(8)]
+    #[cbor(default)]
+    pub hole_bytes: u64,
 }
 
 /// What was set on a directory.
@@ -218,10 +222,11 @@ mod tests {
             stored_bytes: 5,
             session: SessionId([2; 16]),
             root: MapRoot::Inline { map: vec![0xaa] },
+            hole_bytes: 3,
         };
         assert_eq!(
             hex(&cbor::encode(&version)),
-            "88010520070105500202020202020202020202020202020282008141aa"
+            "89010520070105500202020202020202020202020202020282008141aa03"
         );
     }
 

@@ -181,6 +181,12 @@ impl ChunkMap {
         self.size
     }
 
+    /// Bytes that lie in holes.
+    pub fn hole_bytes(&self) -> u64 {
+        let holes = self.extents.iter().filter(|extent| extent.source == Source::Hole);
+        holes.map(|extent| extent.length).sum()
+    }
+
     /// The chunks that the file refers to, lists of pieces included, each once per place in the table.
     pub fn chunks(&self) -> &[ChunkRef] {
         &self.chunks

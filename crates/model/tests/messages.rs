@@ -69,6 +69,7 @@ fn attr() -> Attr {
         ctime: 1_700_000_000_000_000_001,
         version: 2,
         named: 1_000_000_004,
+        hole_bytes: 1_000_000,
     }
 }
 
@@ -215,6 +216,7 @@ fn manager_requests() -> Vec<ManagerRequest> {
             stored_bytes: 0,
             kept: Vec::new(),
             state: VersionState::Open,
+            hole_bytes: 0,
         },
         Q::Commit {
             session,
@@ -224,6 +226,7 @@ fn manager_requests() -> Vec<ManagerRequest> {
             stored_bytes: 8,
             kept: vec![chunk(0xc1)],
             state: VersionState::Closed,
+            hole_bytes: 4,
         },
         Q::CloseSession { session, interrupted: true },
         Q::Closing { session, size: 5_000_000_000 },

@@ -17,7 +17,7 @@ pub(crate) fn file_attr(id: u64, attr: &Attr) -> FileAttr {
     FileAttr {
         ino: INodeNo(id),
         size: attr.size,
-        blocks: attr.size.div_ceil(STAT_BLOCK_BYTES),
+        blocks: attr.size.saturating_sub(attr.hole_bytes).div_ceil(STAT_BLOCK_BYTES),
         atime: system_time(attr.atime),
         mtime: system_time(attr.mtime),
         ctime: system_time(attr.ctime),
@@ -36,10 +36,12 @@ pub(crate) fn file_attr(id: u64, attr: &Attr) -> FileAttr {
 /// The attributes of `.` and `..` in a listing, of which only number and kind count.
 pub(crate) fn dot_attr(id: u64) -> FileAttr {
     let (mode, uid, gid, links, size, version) = (0, 0, 0, 1, 0, 0);
-    let (atime, mtime, ctime, named) = (0, 0, 0, 0);
-    let kind = FileKind::Directory;
-    let attr = Attr { ino: Ino(id), kind, mode, uid, gid, links, size, atime, mtime, ctime, version, named };
-    file_attr(id, &attr)
+    let (atime, mtime, ctime, named, hole_bytes) = (0, 0, 0, 0, 0);
+    let (ino, kind) = (Ino(id), FileKind::Directory);
+    file_attr(
+        id,
+        &Attr { ino, kind, mode, uid, gid, links, size, atime, mtime, ctime, version, named, hole_bytes },
+    )
 }
 
 /// The kernel's word for what an inode is.
@@ -48,6 +50,8 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
         FileKind::File => FileType::RegularFile,
         FileKind::Directory => FileType::Directory,
         FileKind::Symlink => FileType::Symlink,
+        FileKind::Pipe => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fuser::Session;
@@ -109,9 +109,13 @@ pub fn mount(config: MountConfig) -> Result<Mounted, Error> {
     let threads = config.threads.max(2);
     let reports_arrive = config.allow_other || rustix::process::geteuid().is_root();
     let (served, on) = (Arc::clone(&fs), runtime.handle().clone());
-    let adapter = Adapter::new(served, on, tasks.clone(), config.ttl, threads, reports_arrive);
+    let kernel = Arc::new(OnceLock::new());
+    let (tell_kernel, known) = (Arc::clone(&kernel), tasks.clone());
+    let adapter = Adapter::new(served, on, known, config.ttl, threads, reports_arrive, tell_kernel);
     let options = point::options(NAME, config.read_only, config.allow_other, threads);
     let session = Session::new(adapter, &point, &options).map_err(|error| point::refused(&point, error))?;
+    // Nobody else sets it.
+    let _ = kernel.set(session.notifier());
     let session = session.spawn().map_err(|error| Error::system("starting threads", error))?;
     point::raise_read_ahead(&point);
     let (tell, events) = mpsc::channel();

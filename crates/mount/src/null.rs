@@ -119,10 +119,26 @@ impl Files {
 fn attr(ino: u64, kind: FileKind, size: u64) -> FileAttr {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let (mode, links, version) = (0o755, 1, 0);
-    let (atime, mtime, ctime, named) = (0, 0, 0, 0);
-    let ino = Ino(ino);
-    let attr = Attr { ino, kind, mode, uid, gid, links, size, atime, mtime, ctime, version, named };
-    file_attr(ino.0, &attr)
+    let (atime, mtime, ctime, named, hole_bytes) = (0, 0, 0, 0, 0);
+    let inode = Ino(ino);
+    file_attr(
+        ino,
+        &Attr {
+            ino: inode,
+            kind,
+            mode,
+            uid,
+            gid,
+            links,
+            size,
+            atime,
+            mtime,
+            ctime,
+            version,
+            named,
+            hole_bytes,
+        },
+    )
 }
 
 impl Null {

@@ -229,7 +229,7 @@ fn what_is_not_supported_says_so() {
     let mount = pool.mount();
     let file = open_both(&mount.at("file"));
     let refused = |script: &str| common::shell(&format!("! {script} 2>&1"), &mount.path);
-    assert!(refused("mkfifo pipe").contains("not permitted"));
+    assert!(refused("mknod device c 1 3").contains("not permitted"));
     assert!(refused("python3 -c \"import os; os.setxattr('file','user.a',b'1')\"").contains("not supported"));
     let collapse = rustix::fs::FallocateFlags::COLLAPSE_RANGE;
     assert_eq!(rustix::fs::fallocate(&file, collapse, 0, 4096), Err(rustix::io::Errno::OPNOTSUPP));
@@ -251,6 +251,15 @@ fn space_can_be_allocated_and_holes_can_be_punched() {
     assert!(content(&file) == expected);
     drop(file);
     assert!(fs::read(pool.mount().at("file")).unwrap() == expected);
+}
+
+#[test]
+fn locks_do_not_reach_other_mounts() {
+    let pool = TestPool::start(1);
+    let (one, other) = (pool.mount(), pool.mount());
+    let file = open_both(&one.at("file"));
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    assert_eq!(shell("flock -n file true && echo got || echo busy", &other.path), "got\n");
 }
 
 #[test]

@@ -212,3 +212,26 @@ fn four_ranks_write_one_file_through_mpi_io_in_every_way_it_has() {
         assert!(fs::read(other.at(implementation)).unwrap() == expected, "{implementation}");
     }
 }
+
+#[test]
+fn processes_of_one_machine_meet_at_named_pipes_and_sockets() {
+    let pool = TestPool::start(2);
+    let mount = pool.mount();
+    let piped =
+        "mkfifo -m 640 pipe; cat pipe > got & echo through > pipe; wait; cat got; stat -c '%F %a' pipe";
+    assert_eq!(shell(piped, &mount.path), "through\nfifo 640\n");
+    let script = "
+import os, socket, threading
+server = socket.socket(socket.AF_UNIX); server.bind('socket'); server.listen()
+def answer():
+    one, _ = server.accept()
+    one.sendall(one.recv(9)[::-1]); one.close()
+thread = threading.Thread(target=answer); thread.start()
+client = socket.socket(socket.AF_UNIX); client.connect('socket'); client.sendall(b'abc')
+print(client.recv(9).decode()); thread.join()
+os.rename('socket', 'moved')
+client = socket.socket(socket.AF_UNIX); client.connect('moved'); print('still there')";
+    assert_eq!(python(script, &mount.path), "cba\nstill there\n");
+    let shown = shell("stat -c '%F' pipe moved; rm pipe moved; ls", &pool.mount().path);
+    assert_eq!(shown, "fifo\nsocket\ngot\n");
+}

@@ -60,7 +60,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let mut report = report_of(&target, &attr);
     match attr.kind {
         FileKind::Symlink => report.link_target = Some(pool.read_link(attr.ino).await.about(target.shown())?),
-        FileKind::Directory => {}
+        FileKind::Directory | FileKind::Pipe | FileKind::Socket => {}
         FileKind::File => content(&pool, &target, &attr, &mut report, context.settings.quiet).await?,
     }
     match arguments.json {
@@ -131,6 +131,8 @@ fn print(report: &Report) -> Outcome {
         FileKind::File => "file",
         FileKind::Directory => "folder",
         FileKind::Symlink => "symbolic link",
+        FileKind::Pipe => "named pipe",
+        FileKind::Socket => "socket",
     };
     output::line(format_args!(
         "kind      {kind}, mode {}, owner {}:{}",

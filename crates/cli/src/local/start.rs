@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{Read, Seek, SeekFrom};
 use std::net::TcpListener;
 use std::path::Path;
@@ -23,6 +24,10 @@ const READY_POLL: Duration = Duration::from_millis(20);
 const LOG_BYTES_MAX: u64 = 16 << 20;
 /// Part of a log that is shown when its process ended at once, bytes.
 const LOG_TAIL_BYTES: u64 = 2048;
+/// The lowest port that is chosen: well-known services have lower ones.
+const PORT_MIN: u16 = 16_384;
+/// Ports that are tried; a machine on which so many are taken gets one from the range of outgoing connections.
+const PORT_TRIES: usize = 64;
 
 /// Processes that were started by this command.
 pub struct Started<'a> {
@@ -123,8 +128,23 @@ pub fn running(home: &Home, role: Role) -> Outcome<Option<ProcessRecord>> {
     Ok(ProcessRecord::read(&home.run_file(role))?.filter(ProcessRecord::is_alive))
 }
 
-/// A free address on this machine.
+/// A free address on this machine. One that no outgoing connection is given: those take any port of their range at any
+/// moment, also between this look and the start of the server.
 pub fn free_address() -> Outcome<String> {
+    let ports = PORT_MIN..first_outgoing_port().max(PORT_MIN + 1);
+    let random = || RandomState::new().build_hasher().finish() % u64::from(ports.end - ports.start);
+    let port = || ports.start.saturating_add(u16::try_from(random()).unwrap_or(0));
+    let chosen = std::iter::repeat_with(port).take(PORT_TRIES).map(|port| format!("127.0.0.1:{port}"));
+    chosen.into_iter().find(|address| is_free(address)).map_or_else(any_free_address, Ok)
+}
+
+/// The first port that the system gives to outgoing connections (ip(7)).
+fn first_outgoing_port() -> u16 {
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    range.split_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or(0)
+}
+
+fn any_free_address() -> Outcome<String> {
     let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     Ok(address.about("a port on 127.0.0.1")?.to_string())
 }
@@ -191,6 +211,9 @@ mod tests {
     fn an_address_that_is_taken_is_not_free() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(!is_free(&listener.local_addr().unwrap().to_string()));
-        assert!(is_free(&free_address().unwrap()));
+        let free = free_address().unwrap();
+        assert!(is_free(&free));
+        let port: u16 = free.rsplit_once(':').unwrap().1.parse().unwrap();
+        assert!(port < first_outgoing_port().max(PORT_MIN + 1), "{port}");
     }
 }

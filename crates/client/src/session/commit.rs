@@ -262,8 +262,9 @@ impl Session {
             self.ask(&ManagerRequest::Known { session: self.id, chunks }).await?;
         }
         let (size, stored_bytes) = (map.size(), self.stored_bytes());
-        let session = self.id;
-        let commit = ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept, state };
+        let (session, hole_bytes) = (self.id, map.hole_bytes());
+        let commit =
+            ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept, state, hole_bytes };
         match self.ask_patiently(&commit).await? {
             ManagerReply::Version { info: Some(info), .. } => Ok(info),
             _ => Err(crate::unexpected("Commit")),

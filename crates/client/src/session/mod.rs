@@ -21,6 +21,7 @@ mod send;
 mod stripe;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -35,6 +36,7 @@ use stdchk_reduce::learn::cutter_of;
 use stdchk_reduce::{Compression, CutterSpec};
 use tokio::sync::{Notify, Semaphore};
 
+use crate::holes::first;
 use crate::map_view::MapView;
 use crate::pool::Inner;
 use cell::{Cell, Dirty, Held, Under};
@@ -386,6 +388,18 @@ impl Session {
             at += want as u64;
         }
         Ok(join(parts))
+    }
+
+    /// The first run of data that ends behind `offset`: cells that were written to count as data, whatever is in them.
+    pub(crate) fn data_at(&self, offset: u64) -> Option<Range<u64>> {
+        let state = self.state.lock();
+        let cell = state.cells.range(self.index(offset)..).next().map(|(index, _)| {
+            let start = index * self.cell_bytes as u64;
+            start..start + self.cell_bytes as u64
+        });
+        let below = state.base.data_at(offset).filter(|below| below.start < state.base_limit);
+        let below = below.map(|below| below.start..below.end.min(state.base_limit));
+        first(cell, below.filter(|below| below.end > offset))
     }
 
     async fn read_cell(&self, index: u64, within: usize, length: usize) -> Result<Bytes, Failure> {

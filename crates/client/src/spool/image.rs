@@ -105,6 +105,11 @@ impl Image {
         self.shape.lock().ranges.within(range).collect()
     }
 
+    /// The first range behind `offset` that this image holds.
+    pub(crate) fn data_at(&self, offset: u64) -> Option<Range<u64>> {
+        self.shape.lock().ranges.within(offset..u64::MAX).next()
+    }
+
     /// Fills `place` with the bytes at `offset`, which the image holds. Bytes that a crash cut off are zeros.
     pub(crate) fn read(&self, offset: u64, place: &mut [u8]) -> io::Result<()> {
         let mut at = 0;

@@ -23,6 +23,7 @@ use stdchk_model::policy::Protocol;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use crate::holes::{Sought, first};
 use crate::pool::Inner;
 use crate::session::Session;
 use crate::spool::{Image, Spool, Told};
@@ -327,6 +328,27 @@ impl Writer {
             }
         }
         Ok(all.freeze())
+    }
+
+    /// The first place at or behind `offset` that is sought, in what was written so far: see [`Sought`].
+    pub fn seek(&self, offset: u64, sought: Sought) -> Option<u64> {
+        let (images, session) = {
+            let layers = self.layers.read();
+            let images: Vec<Arc<Image>> = layers.filling.iter().chain(&layers.pushing).cloned().collect();
+            (images, self.session())
+        };
+        let limit = images.iter().map(|image| image.limit()).min().unwrap_or(u64::MAX);
+        let size = images.first().map_or_else(|| session.size(), |top| top.size());
+        sought.find(offset, size, |at| {
+            let below = session.data_at(at).filter(|data| data.start < limit && limit > at);
+            let below = below.map(|data| data.start..data.end.min(limit));
+            images.iter().map(|image| image.data_at(at)).fold(below, first)
+        })
+    }
+
+    /// Whether what was written was closed and waits in the spool to be pushed, whatever happens to this process.
+    pub fn is_closed_in_spool(&self) -> bool {
+        self.is_spooled() && self.noted.lock().is_some_and(|noted| noted.closed)
     }
 
     /// `close()`: what it waits for is up to the protocol and, but for complete local writes, to the folder's `close`.

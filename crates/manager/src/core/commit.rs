@@ -14,7 +14,9 @@ use super::{Answer, Core, Now, check_length, unavailable};
 
 impl Core {
     pub(super) fn commit(&mut self, request: ManagerRequest, now: Now) -> Answer {
-        let ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept, state } = request else {
+        let ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept, state, hole_bytes } =
+            request
+        else {
             return Err(invalid("not a commit"));
         };
         check_length("kept chunks", kept.len())?;
@@ -26,7 +28,17 @@ impl Core {
         let policy = self.namespace.policy(ino)?;
         self.check_durable(session, &referred, policy.replicas_at_commit())?;
         let committed_at = now.wall;
-        let version = Version { size, mtime, committed_at, state, stored_bytes, session, root: root.clone() };
+        let hole_bytes = hole_bytes.min(size);
+        let version = Version {
+            size,
+            mtime,
+            committed_at,
+            state,
+            stored_bytes,
+            session,
+            root: root.clone(),
+            hole_bytes,
+        };
         let info = self.namespace.commit(ino, version)?;
         self.sessions.get_mut(session, now.ms)?.closing = None;
         self.commits += 1;

@@ -30,6 +30,8 @@ pub enum Body {
     Directory(Directory),
     /// With its target.
     Symlink(String),
+    /// A named pipe or a socket: what goes through it stays within a machine.
+    Meeting(FileKind),
 }
 
 /// A file is its versions; the newest is what readers see.
@@ -59,6 +61,7 @@ pub struct Version {
     pub stored_bytes: u64,
     pub session: SessionId,
     pub root: MapRoot,
+    pub hole_bytes: u64,
 }
 
 impl Version {
@@ -96,6 +99,7 @@ impl Inode {
             Body::File(_) => FileKind::File,
             Body::Directory(_) => FileKind::Directory,
             Body::Symlink(_) => FileKind::Symlink,
+            Body::Meeting(kind) => kind,
         }
     }
 
@@ -105,10 +109,14 @@ impl Inode {
 
     /// What clients are told of it.
     pub fn attr(&self, ino: Ino) -> Attr {
-        let (size, version) = match &self.body {
-            Body::File(file) => file.newest().map_or((0, 0), |(number, version)| (version.size, number)),
-            Body::Directory(_) => (0, 0),
-            Body::Symlink(target) => (u64::try_from(target.len()).unwrap_or(0), 0),
+        let newest = match &self.body {
+            Body::File(file) => file.newest(),
+            _ => None,
+        };
+        let (size, version, hole_bytes) = match (&self.body, newest) {
+            (Body::Symlink(target), _) => (u64::try_from(target.len()).unwrap_or(0), 0, 0),
+            (_, Some((number, version))) => (version.size, number, version.hole_bytes),
+            _ => (0, 0, 0),
         };
         let links = match &self.body {
             Body::Directory(directory) => directory.subdirectories.saturating_add(2),
@@ -127,6 +135,7 @@ impl Inode {
             ctime: self.ctime,
             version,
             named: self.named,
+            hole_bytes,
         }
     }
 }

@@ -124,6 +124,10 @@ impl Namespace {
             Body::Symlink(_) => {
                 Err(Failure::new(ErrorCode::Invalid, format!("inode {ino} is a symbolic link, not a file")))
             }
+            Body::Meeting(_) => {
+                let message = format!("inode {ino} is a named pipe or a socket, not a file with content");
+                Err(Failure::new(ErrorCode::Invalid, message))
+            }
         }
     }
 
@@ -226,6 +230,7 @@ impl Namespace {
             FileKind::File => Body::File(File::new()),
             FileKind::Directory => Body::Directory(Directory::default()),
             FileKind::Symlink => Body::Symlink(checked_target(target)?),
+            FileKind::Pipe | FileKind::Socket => Body::Meeting(kind),
         };
         let ino = self.take_ino();
         let inode = Inode { links: 0, ..self.blank(parent, mode, owner, body) };

@@ -65,6 +65,7 @@ impl Namespace {
             FileKind::File => Body::File(File { next_version: record.next_version, ..File::new() }),
             FileKind::Directory => Body::Directory(Directory::default()),
             FileKind::Symlink => Body::Symlink(record.target.clone()),
+            kind @ (FileKind::Pipe | FileKind::Socket) => Body::Meeting(kind),
         };
         let InodeRecord { mode, uid, gid, links, atime, mtime, ctime, named, .. } = *record;
         self.clock = self.clock.max(ctime);
@@ -97,8 +98,10 @@ impl Namespace {
         if record.state == VersionState::Open {
             self.open.insert(record.session, (ino, number));
         }
-        let VersionRecord { size, mtime, committed_at, state, stored_bytes, session, root, .. } = record;
-        let version = Version { size, mtime, committed_at, state, stored_bytes, session, root };
+        let VersionRecord {
+            size, mtime, committed_at, state, stored_bytes, session, root, hole_bytes, ..
+        } = record;
+        let version = Version { size, mtime, committed_at, state, stored_bytes, session, root, hole_bytes };
         file.versions.insert(number, version.clone());
         file.next_version = file.next_version.max(number.saturating_add(1));
         self.count_version(&version);
@@ -131,7 +134,7 @@ fn inode_record(inode: &Inode) -> Vec<u8> {
     let (target, next_version) = match &inode.body {
         Body::Symlink(target) => (target.clone(), 0),
         Body::File(file) => (String::new(), file.next_version),
-        Body::Directory(_) => (String::new(), 0),
+        Body::Directory(_) | Body::Meeting(_) => (String::new(), 0),
     };
     let Inode { mode, uid, gid, links, atime, mtime, ctime, named, .. } = *inode;
     let kind = inode.kind();
@@ -153,7 +156,7 @@ fn inode_record(inode: &Inode) -> Vec<u8> {
 }
 
 fn version_record(version: &Version) -> Vec<u8> {
-    let Version { size, mtime, committed_at, state, stored_bytes, session, ref root } = *version;
+    let Version { size, mtime, committed_at, state, stored_bytes, session, ref root, hole_bytes } = *version;
     let root = root.clone();
     cbor::encode(&VersionRecord {
         layout: LAYOUT,
@@ -164,5 +167,6 @@ fn version_record(version: &Version) -> Vec<u8> {
         stored_bytes,
         session,
         root,
+        hole_bytes,
     })
 }

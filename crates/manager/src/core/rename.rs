@@ -28,9 +28,9 @@ impl Namespace {
             (Some(target), _) if target == moved => Ok(()),
             (Some(target), Existing::Exchange) => self.exchange((from, moved), (to, target)),
             (None, Existing::Exchange) => self.entry(to.0, to.1).map(|_| ()),
-            (Some(target), Existing::Replace) => {
+            (Some(target), Existing::Replace | Existing::ReplaceOnCommit) => {
                 self.check_replace(moved, target, to.1)?;
-                self.hand_on(target, moved)?;
+                self.hand_on(target, moved, existing)?;
                 self.detach(to.0, to.1)?;
                 self.relocate(from, to, moved)?;
                 self.drop_unused(target);
@@ -85,7 +85,7 @@ impl Namespace {
     }
 
     /// Makes the versions of `from`, which is about to lose its last name, the earlier versions of `to`.
-    fn hand_on(&mut self, from: Ino, to: Ino) -> Result<(), Failure> {
+    fn hand_on(&mut self, from: Ino, to: Ino, existing: Existing) -> Result<(), Failure> {
         let last_name = self.inode(from)?.links == 1;
         let (Ok(old), Ok(_)) = (self.file(from), self.file(to)) else { return Ok(()) };
         if !last_name || old.newest().is_none() {
@@ -94,7 +94,7 @@ impl Namespace {
         let emptied = File { next_version: old.next_version, ..File::new() };
         let old = std::mem::replace(self.file_mut(from)?, emptied);
         let mut new = std::mem::replace(self.file_mut(to)?, File::new());
-        if new.newest().is_none() {
+        if new.newest().is_none() && existing != Existing::ReplaceOnCommit {
             let (number, empty) = (new.next_version, self.never_written());
             self.count_version(&empty);
             new.versions.insert(number, empty);
@@ -131,6 +131,7 @@ impl Namespace {
             stored_bytes: 0,
             session: SessionId([0; 16]),
             root: MapRoot::Inline { map: ChunkMap::default().encode() },
+            hole_bytes: 0,
         }
     }
 

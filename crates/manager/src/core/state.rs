@@ -98,7 +98,7 @@ impl Core {
                         let versions = versions.map(|(number, version)| version.info(*number)).collect();
                         files.push(FileVersions { path, ino: *child, versions });
                     }
-                    Body::Symlink(_) => {}
+                    Body::Symlink(_) | Body::Meeting(_) => {}
                 }
             }
         }

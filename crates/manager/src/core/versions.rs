@@ -62,9 +62,9 @@ impl Namespace {
         let Ok(file) = self.file_mut(ino) else { return };
         let number = file.next_version;
         file.next_version += 1;
-        let (mtime, committed_at, state, stored_bytes) = (now, now, VersionState::Lost, 0);
+        let (mtime, committed_at, state, stored_bytes, hole_bytes) = (now, now, VersionState::Lost, 0, 0);
         let root = MapRoot::Inline { map: ChunkMap::default().encode() };
-        let version = Version { size, mtime, committed_at, state, stored_bytes, session, root };
+        let version = Version { size, mtime, committed_at, state, stored_bytes, session, root, hole_bytes };
         file.versions.insert(number, version.clone());
         self.count_version(&version);
         self.changed.versions.insert((ino, number));

@@ -181,8 +181,9 @@ impl Pool {
 
     pub fn commit_root(&mut self, number: u8, root: MapRoot, size: u64) -> Result<u64, Failure> {
         let (session, mtime, kept) = (session(number), 5, Vec::new());
-        let (stored_bytes, state) = (size, VersionState::Open);
-        let request = ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept, state };
+        let (stored_bytes, state, hole_bytes) = (size, VersionState::Open, 0);
+        let request =
+            ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept, state, hole_bytes };
         match self.ask(request)? {
             ManagerReply::Version { info: Some(info), .. } => Ok(info.version),
             other => panic!("{other:?}"),

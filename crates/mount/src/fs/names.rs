@@ -186,7 +186,7 @@ impl FileSystem {
         self.pool.change(Change::Rmdir { parent: parent.ino(), name: name.to_owned() }).await.map(|_| ())
     }
 
-    /// Renames; what was written under the old name is committed first.
+    /// Renames; what was written under the old name is committed first, unless it waits in the spool.
     pub async fn rename(
         &self,
         (parent, name): (NodeId, &str),
@@ -194,20 +194,43 @@ impl FileSystem {
         existing: Existing,
     ) -> Result<(), Failure> {
         let open = self.open_under(parent, name).await?;
+        let mut spooled = false;
         for file in &open {
-            file.settle(&self.pool).await?;
+            spooled |= file.settle(&self.pool).await?;
         }
+        let existing = match existing {
+            Existing::Replace if spooled => {
+                self.push_replaced(new_parent, new_name).await?;
+                Existing::ReplaceOnCommit
+            }
+            existing => existing,
+        };
         let (parent, new_parent) = (parent.ino(), new_parent.ino());
         let before = self.pool.lookup(parent, name).await?;
         self.report_lost(before.ino)?;
         let other = match existing {
             Existing::Exchange => Some(self.pool.lookup(new_parent, new_name).await?),
-            Existing::Replace | Existing::Refuse => None,
+            Existing::Replace | Existing::ReplaceOnCommit | Existing::Refuse => None,
         };
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
         let after = self.changed(Change::Rename { parent, name, new_parent, new_name, existing }).await?;
         self.renamed(&before, &after, other);
         open.iter().for_each(|file| file.renumbered(before.version, after.version));
+        Ok(())
+    }
+
+    /// What a file that is about to be replaced has in the spool is to be an earlier version of the one that takes its
+    /// place. If it can't be pushed now it is given up, like that of a file that is removed.
+    async fn push_replaced(&self, parent: NodeId, name: &str) -> Result<(), Failure> {
+        let replaced = match self.open_under(parent, name).await {
+            Err(failure) if failure.code == ErrorCode::NotFound => Vec::new(),
+            open => open?,
+        };
+        for file in replaced {
+            if let Err(failure) = file.wait_for_push().await {
+                tracing::warn!(ino = %file.id().ino(), %failure, "a file is replaced that could not be pushed");
+            }
+        }
         Ok(())
     }
 

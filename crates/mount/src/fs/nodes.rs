@@ -220,7 +220,8 @@ mod tests {
     fn attr(version: u64, size: u64) -> Attr {
         let (ino, kind) = (Ino(7), FileKind::File);
         let (mode, uid, gid, links, atime, mtime, ctime, named) = (0o644, 0, 0, 1, 0, 5, 5, 1);
-        Attr { ino, kind, mode, uid, gid, links, size, atime, mtime, ctime, version, named }
+        let hole_bytes = 0;
+        Attr { ino, kind, mode, uid, gid, links, size, atime, mtime, ctime, version, named, hole_bytes }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use stdchk_client::{Pool, Reader, Session, Writer};
+use stdchk_client::{Pool, Reader, Session, Sought, Writer};
 use stdchk_model::message::manager::{Attr, Change, TimeNs, VersionInfo};
 use stdchk_model::{ErrorCode, Failure, Ino};
 use tokio::sync::{MutexGuard, Notify};
@@ -293,6 +293,8 @@ impl OpenFile {
     pub fn overlay(&self, attr: &mut Attr) {
         if let Some(session) = self.writer() {
             attr.size = session.size();
+            // Of what is being written nobody counts the holes.
+            attr.hole_bytes = 0;
             attr.mtime = self.mtime.lock().at;
         }
     }
@@ -307,14 +309,15 @@ impl OpenFile {
         self.save_mtime(pool, mtime, dirty).await
     }
 
-    /// Before a rename: what is under the old name is committed, so that the new name never shows less.
-    pub async fn settle(&self, pool: &Pool) -> Result<(), Failure> {
-        if self.wait_for_push().await? {
-            return Ok(());
+    /// Before a rename: what is under the old name is committed, so that the new name never shows less. What was closed and
+    /// waits in the spool stays there, and is pushed under whatever name the file has by then; true if that is so.
+    pub async fn settle(&self, pool: &Pool) -> Result<bool, Failure> {
+        let turn = self.turn.lock().await;
+        let Some(writer) = self.writer() else { return Ok(false) };
+        if turn.pushing || writer.is_closed_in_spool() {
+            return Ok(true);
         }
-        let _turn = self.turn.lock().await;
-        let Some(writer) = self.writer() else { return Ok(()) };
-        self.commit(pool, &writer).await.map(|_| ())
+        self.commit(pool, &writer).await.map(|_| false)
     }
 
     async fn commit(&self, pool: &Pool, session: &Arc<Writer>) -> Result<Option<VersionInfo>, Failure> {
@@ -448,11 +451,23 @@ impl Handle {
         if let Some(session) = self.file.writer() {
             return session.read_at(offset, length).await;
         }
-        let latest = self.file.latest.read().clone();
-        match latest.or_else(|| self.reader.clone()) {
-            Some(reader) => reader.read_at(offset, length).await,
-            None => Err(Failure::new(ErrorCode::Stale, "the file isn't open any more")),
+        self.read_from()?.read_at(offset, length).await
+    }
+
+    /// The first place at or behind `offset` that is sought, or nothing. The kernel must have handed over what it holds
+    /// of a file that is being written.
+    pub fn seek(&self, offset: u64, sought: Sought) -> Result<Option<u64>, Failure> {
+        if let Some(writer) = self.file.writer() {
+            return Ok(writer.seek(offset, sought));
         }
+        Ok(self.read_from()?.seek(offset, sought))
+    }
+
+    /// The version that a handle without a writer reads.
+    fn read_from(&self) -> Result<Arc<Reader>, Failure> {
+        let latest = self.file.latest.read().clone();
+        let reader = latest.or_else(|| self.reader.clone());
+        reader.ok_or_else(|| Failure::new(ErrorCode::Stale, "the file isn't open any more"))
     }
 
     /// One `close()` of a descriptor of this handle; `killed`: not by the program, but because a signal killed it.

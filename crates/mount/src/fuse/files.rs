@@ -1,12 +1,17 @@
 //! Requests about open files: opening, reading, writing, flushing, closing.
 
 use std::future::Future;
+use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
-use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyData, ReplyEmpty, ReplyOpen, ReplyWrite};
+use fuser::{
+    Errno, FileHandle, FopenFlags, INodeNo, Notifier, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
+    ReplyWrite,
+};
+use stdchk_client::Sought;
 use stdchk_model::Failure;
 
 use super::Adapter;
@@ -98,6 +103,34 @@ impl Adapter {
         });
     }
 
+    /// `lseek()` for data or a hole.
+    ///
+    /// The kernel keeps what was written and the size of the file to itself until it must hand them over, so it is made
+    /// to: dropping its pages of a file writes those back that aren't written yet. It waits for the answer with the file
+    /// locked against other changes of its size.
+    pub(super) fn seek(&self, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let handle = or_refuse!(self.fs.handle(fh.0).map_err(|failure| errno(&failure)), reply);
+        let sought = match whence {
+            libc::SEEK_DATA => Sought::Data,
+            libc::SEEK_HOLE => Sought::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let kernel = Arc::clone(&self.kernel);
+        self.task(|_| async move {
+            if handle.file.writer().is_some()
+                && let Err(error) = hand_over(kernel, ino).await
+            {
+                tracing::warn!(inode = ino.0, %error, "the kernel did not hand over what was written");
+                return reply.error(Errno::EIO);
+            }
+            match u64::try_from(offset).ok().map(|offset| handle.seek(offset, sought)) {
+                Some(Err(failure)) => reply.error(refused_content("a seek", ino.0, &failure)),
+                Some(Ok(Some(found))) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+                Some(Ok(None)) | None => reply.error(Errno::ENXIO),
+            }
+        });
+    }
+
     pub(super) fn allocate(
         &self,
         ino: INodeNo,
@@ -144,6 +177,15 @@ async fn write(
     let session = handle.file.written()?;
     handle.file.wrote(timed);
     session.write_at(offset, data).await.map(|()| data.len())
+}
+
+/// Makes the kernel hand over all that it has of a file.
+async fn hand_over(kernel: Arc<OnceLock<Notifier>>, ino: INodeNo) -> io::Result<()> {
+    let whole_file = 0;
+    let told = tokio::task::spawn_blocking(move || {
+        kernel.get().map_or(Ok(()), |kernel| kernel.inval_inode(ino, 0, whole_file))
+    });
+    told.await.map_err(io::Error::other)?
 }
 
 async fn extend(handle: &Handle, end: u64) -> Result<(), Failure> {

@@ -13,15 +13,15 @@ use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
-    WriteFlags,
+    Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
+    TimeOrNow, WriteFlags,
 };
 use stdchk_model::message::manager::FileKind;
 use tokio::runtime::Handle as Runtime;
@@ -50,6 +50,8 @@ pub(crate) struct Adapter {
     /// Whether the kernel's reports of modification times reach us: they come from root, whom fuser turns away at a
     /// mount that is another user's and for that user alone.
     reports_arrive: bool,
+    /// Tells the kernel what to do; there is one once the pool is mounted.
+    kernel: Arc<OnceLock<Notifier>>,
 }
 
 impl Adapter {
@@ -61,9 +63,10 @@ impl Adapter {
         ttl: Duration,
         threads: usize,
         reports_arrive: bool,
+        kernel: Arc<OnceLock<Notifier>>,
     ) -> Self {
-        let waiting_max = threads.saturating_sub(1);
-        Self { fs, runtime, tasks, ttl, waiting_max, waiting: AtomicUsize::new(0), reports_arrive }
+        let (waiting_max, waiting) = (threads.saturating_sub(1), AtomicUsize::new(0));
+        Self { fs, runtime, tasks, ttl, waiting_max, waiting, reports_arrive, kernel }
     }
 
     /// Runs the work of one request; `work` gets the file system.
@@ -158,10 +161,13 @@ impl Filesystem for Adapter {
         _rdev: u32,
         reply: ReplyEntry,
     ) {
-        if !matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) {
-            return reply.error(Errno::EPERM);
-        }
-        let new = new(request, FileKind::File, mode, String::new());
+        let kind = match mode & libc::S_IFMT {
+            0 | libc::S_IFREG => FileKind::File,
+            libc::S_IFIFO => FileKind::Pipe,
+            libc::S_IFSOCK => FileKind::Socket,
+            _ => return reply.error(Errno::EPERM),
+        };
+        let new = new(request, kind, mode, String::new());
         self.make(parent, name, new, reply);
     }
 
@@ -303,6 +309,18 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.allocate(ino, fh, (offset, length), mode, reply);
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        self.seek(ino, fh, offset, whence, reply);
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

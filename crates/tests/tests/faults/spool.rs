@@ -76,16 +76,53 @@ fn a_complete_local_write_is_closed_before_the_pool_has_it_read_here_at_once_and
 }
 
 #[test]
-fn a_rename_of_a_file_that_is_in_the_spool_waits_until_the_pool_has_it() {
+fn a_file_that_is_in_the_spool_is_renamed_at_once_and_pushed_under_its_new_name() {
     let pool = pool_with(&["protocol=clw"]);
     let second = Mount::start(&pool, "second");
-    let content = [3, 4].map(|seed| random_bytes(6 * MIB, seed));
+    let [old, new, other] = [3, 4, 9].map(|seed| random_bytes(6 * MIB, seed));
+    let renamed = |name: &str, content: &[u8]| {
+        write(&pool.at("app/tmp"), content);
+        assert_eq!(run("mv", &[&pool.at("app/tmp"), &pool.at(name)]).code, 0);
+        assert!(fs::read(pool.at(name)).unwrap() == content, "it is read here at once");
+    };
+    renamed("app/final", &old);
+    wait_until("the first version is pushed", || states(&pool, "app/final") == ["closed"]);
+    ["benefactor-0", "benefactor-1"].iter().for_each(|role| pool.kill(role));
+    renamed("app/final", &new);
+    renamed("app/fresh", &other);
+    assert_eq!(states(&pool, "app/final"), ["closed"]);
+    let seen = fs::metadata(second.at("app/final")).unwrap();
+    assert_eq!(
+        (pool.versions("app/final")[0]["size"].as_u64(), seen.len()),
+        (Some(seen.len()), old.len() as u64)
+    );
+
+    pool.kill("mount");
+    pool.ok(&["up"]);
+    assert!(
+        fs::read(pool.at("app/final")).unwrap() == new && fs::read(pool.at("app/fresh")).unwrap() == other
+    );
+    wait_until("the rest is pushed", || {
+        states(&pool, "app/final") == ["closed", "closed"] && states(&pool, "app/fresh") == ["closed"]
+    });
+    wait_until("the spool is empty", || waiting(&pool) == 0);
+    assert!(pool.get("app/final") == new && pool.get("app/final@1") == old && pool.get("app/fresh") == other);
+    assert!(fs::read(second.at("app/final")).unwrap() == new);
+    assert!(!pool.at("app/tmp").exists());
+}
+
+#[test]
+fn every_file_that_is_renamed_onto_a_name_becomes_a_version_of_it() {
+    let pool = pool_with(&["protocol=clw"]);
+    let content = [10, 11, 12, 13].map(|seed| random_bytes(3 * MIB, seed));
     for content in &content {
         write(&pool.at("app/tmp"), content);
         assert_eq!(run("mv", &[&pool.at("app/tmp"), &pool.at("app/final")]).code, 0);
-        assert!(fs::read(second.at("app/final")).unwrap() == *content);
     }
-    assert_eq!(states(&pool, "app/final"), ["closed", "closed"]);
+    wait_until("all are pushed", || states(&pool, "app/final") == ["closed"; 4]);
+    for (number, content) in (1..).zip(&content) {
+        assert!(pool.get(&format!("app/final@{number}")) == *content, "version {number}");
+    }
 }
 
 #[test]
@@ -169,8 +206,8 @@ fn what_cannot_work_is_refused_with_the_reason() {
     }
 }
 
-/// Writes files by turns of five names until its mount is gone, and says which it has closed. The content of a file follows
-/// from its number.
+/// Writes files by turns of five names until its mount is gone, and says which it has closed; some in place, some under
+/// another name first. The content of a file follows from its number.
 const WRITES: &str = r"
 import os, random, sys
 folder, first = sys.argv[1], int(sys.argv[2])
@@ -180,12 +217,14 @@ def content(number):
 for number in range(first, first + 1000000):
     body, cut = content(number), random.Random(-number).randrange(3)
     try:
-        file = os.open(f'{folder}/f{number % 5}', os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        name = f'{folder}/f{number % 5}'
+        file = os.open(name + '.tmp' * (cut == 1), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         half = len(body) // 2
         os.write(file, body[:half])
         if cut == 0: os.fsync(file)
         while half < len(body): half += os.pwrite(file, body[half:], half)
         os.close(file)
+        if cut == 1: os.rename(name + '.tmp', name)
     except OSError as error:
         print('failed', number, flush=True)
         break

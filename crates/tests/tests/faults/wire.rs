@@ -258,6 +258,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
             stored_bytes: 1000,
             kept: vec![some_chunk(1).id],
             state: VersionState::Open,
+            hole_bytes: 0,
         },
         Q::Closing { session, size: 1000 },
         Q::CloseSession { session, interrupted: true },

@@ -155,6 +155,9 @@ pub enum Existing {
     /// The two are exchanged.
     #[n(2)]
     Exchange,
+    /// It is replaced by a file whose content is on its way: until that is committed, readers see the replaced content.
+    #[n(3)]
+    ReplaceOnCommit,
 }
 
 /// What an inode is.
@@ -171,6 +174,12 @@ pub enum FileKind {
     /// A symbolic link.
     #[n(2)]
     Symlink,
+    /// A named pipe: a name by which processes of one machine meet.
+    #[n(3)]
+    Pipe,
+    /// A socket, likewise.
+    #[n(4)]
+    Socket,
 }
 
 /// What is known of an inode.
@@ -215,6 +224,11 @@ pub struct Attr {
     #[cbor(default)]
     #[serde(skip)]
     pub named: TimeNs,
+    /// Bytes of the newest version that lie in holes, which read as zeros and are stored nowhere.
+    #[n(12)]
+    #[cbor(default)]
+    #[serde(skip)]
+    pub hole_bytes: u64,
 }
 
 /// An entry of a directory.

@@ -169,6 +169,10 @@ pub enum ManagerRequest {
         #[n(6)]
         #[cbor(default)]
         state: VersionState,
+        /// Bytes of the file that lie in holes of the map.
+        #[n(7)]
+        #[cbor(default)]
+        hole_bytes: u64,
     },
     /// Ends a session. Its last commit counts as finished; without a commit nothing happened. Answered by `Done`.
     #[n(35)]
