@@ -64,6 +64,12 @@ impl Mode {
         }
     }
 
+    /// Level at which the records of sections are compressed: they are short, and every byte of them counts against the
+    /// ratio where that counts.
+    pub(crate) fn record_level(&self) -> i32 {
+        if *self == Self::Fastest { 1 } else { 12 }
+    }
+
     /// The keys that suit the mode: the smallest one codes all variables of a type together, since its coder sees one in
     /// the other.
     #[must_use]
@@ -96,6 +102,7 @@ fn time_of(step: &Step) -> f64 {
         Step::Distinct(size) => 12.0 / f64::from(*size),
         Step::Lz4 => 1.0,
         Step::Zstd(level) => zstd_time(*level),
+        Step::Planes(_, ..=0) => 1.0,
         Step::Planes(_, level) => 0.5 + 0.4 * zstd_time(*level),
         Step::Gzip(_) => 35.0,
         Step::Pco(lane, level) => (20.0 + 4.0 * f64::from(*level)) / lane.size() as f64,
@@ -146,7 +153,9 @@ struct Trial {
 pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
     let candidates = candidates(mode, block);
     if let [only] = candidates.as_slice() {
-        return Choice { steps: only.clone(), coded: None, ratio: 0.0 };
+        let untried = matches!(only.last(), Some(Step::Planes(_, 0)));
+        let repeating = if untried { repeating(mode, block, f64::INFINITY) } else { None };
+        return repeating.unwrap_or_else(|| Choice { steps: only.clone(), coded: None, ratio: 0.0 });
     }
     let part = reduced(block, mode.sample_bytes(block.raw.len()));
     let Some(best) = best_of(mode, candidates, &part) else {
@@ -219,17 +228,23 @@ const BASE_GAIN: f64 = 0.95;
 /// Share of elements that must occur before for a block to be searched for repeats, which no sample shows.
 const REPEATS_MIN: f64 = 0.25;
 
-/// Share of the elements that occurred before, from one in sixteen, chosen by its value.
+/// Bits of an element's hash that decide whether it is looked at: one in 64 is.
+const CHOSEN_BITS: u32 = 6;
+
+/// Share of the elements that occurred before, from a few, chosen by their values.
 fn repeated_share<const N: usize>(raw: &[u8], word: impl Fn(&[u8; N]) -> u64) -> f64 {
     let elements = raw.as_chunks::<N>().0;
     // Twice as many places as elements that are looked at; one that lost its place counts as never seen.
-    let bits = (elements.len() / 8).max(2).ilog2();
+    let bits = (elements.len() >> (CHOSEN_BITS - 1)).max(64).ilog2();
     let mut seen = vec![0_u64; 1 << bits];
     let (mut chosen, mut repeated) = (0_u32, 0_u32);
     for element in elements {
         let mixed = word(element).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let place = usize::try_from((mixed << 4) >> (64 - bits)).unwrap_or(0);
-        if let (0, Some(seen)) = (mixed >> 60, seen.get_mut(place)) {
+        if mixed >> (64 - CHOSEN_BITS) > 0 {
+            continue;
+        }
+        let place = usize::try_from((mixed << CHOSEN_BITS) >> (64 - bits)).unwrap_or(0);
+        if let Some(seen) = seen.get_mut(place) {
             chosen += 1;
             repeated += u32::from(*seen == mixed);
             *seen = mixed;
@@ -331,7 +346,10 @@ fn candidates(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
         Some((data_type, lane)) => numeric(mode, data_type, lane, block),
         None => untyped(mode, block),
     };
-    chains.push(Vec::new());
+    // What doesn't shrink is stored, whatever its chain.
+    if chains.len() > 1 {
+        chains.push(Vec::new());
+    }
     chains
 }
 
@@ -371,13 +389,8 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
     let has_base = !block.base.is_empty();
     let size = u32::try_from(lane.size()).unwrap_or(1);
     let plain = match mode {
-        Mode::Fastest => {
-            vec![
-                vec![Step::Planes(size, 1)],
-                vec![Step::Lorenzo(lane), Step::Planes(size, 1)],
-                vec![Step::Lz4],
-            ]
-        }
+        // What could be tried beside it is undone too slowly, so that nothing needs a sample.
+        Mode::Fastest => vec![vec![Step::Planes(size, 0)]],
         Mode::Default => vec![
             vec![Step::Planes(size, 1)],
             vec![Step::Lorenzo(lane), Step::Planes(size, 1)],
@@ -429,6 +442,9 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
 
 /// Bytes without a type: as they are, or as records of the length that the bytes themselves suggest.
 fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
+    if *mode == Mode::Fastest && block.base.is_empty() {
+        return vec![vec![Step::Zstd(1)]];
+    }
     let record = record_length(block.raw);
     let mixed = vec![Step::MixBytes(record.unwrap_or(1))];
     let mixing = *mode == Mode::Smallest && shrinks(&mixed, block.raw);
@@ -477,9 +493,7 @@ pub(crate) fn record_length(bytes: &[u8]) -> Option<u32> {
     if bytes.len() < RECORD_BLOCK_MIN {
         return None;
     }
-    let repeats = |distance: usize| {
-        sample.iter().zip(sample.iter().skip(distance)).filter(|(one, other)| one == other).count()
-    };
+    let repeats = |distance: usize| equal_bytes(sample, sample.get(distance..).unwrap_or_default());
     let counts: Vec<usize> = (2..=RECORD_MAX).map(repeats).collect();
     let most = counts.iter().max().copied()?;
     let mean = counts.iter().sum::<usize>() / counts.len().max(1);
@@ -487,6 +501,16 @@ pub(crate) fn record_length(bytes: &[u8]) -> Option<u32> {
     let shortest = counts.iter().position(|count| count * 20 >= most * 19)?;
     let stands_out = most > mean + mean / 4 + sample.len() / 50;
     stands_out.then(|| u32::try_from(shortest + 2).unwrap_or(1))
+}
+
+/// How many bytes are the same at the same place; summed in bytes first, as vector instructions do it.
+fn equal_bytes(one: &[u8], other: &[u8]) -> usize {
+    const RUN: usize = 128;
+    let run = |(one, other): (&[u8], &[u8])| {
+        let same = one.iter().zip(other).map(|(one, other)| u8::from(one == other));
+        usize::from(same.fold(0_u8, u8::wrapping_add))
+    };
+    one.chunks(RUN).zip(other.chunks(RUN)).map(run).sum()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ mod mix;
 mod numbers;
 mod planes;
 mod ragged;
-mod scratch;
+pub(crate) mod scratch;
 mod shuffle;
 mod step;
 

@@ -1,14 +1,16 @@
 //! Byte planes, bit planes, byte order.
 //!
-//! Relies on nothing. The idea: neighbouring numbers differ in their low bytes and agree in their high ones; sorted by
+//! Relies on [`super::scratch`]. The idea: neighbouring numbers differ in their low bytes and agree in their high ones; sorted by
 //! position in the element, the bytes that agree stand together. Bytes behind the last whole element stay in place.
+
+use super::scratch;
 
 /// Elements whose planes are written together: 8 KiB of 8-byte elements stay in the first-level cache.
 const TILE: usize = 1024;
 
 /// First bytes of all elements, then second bytes, and so on.
 pub(crate) fn shuffle(bytes: &[u8], size: usize) -> Vec<u8> {
-    let mut out = vec![0; bytes.len()];
+    let mut out = scratch::filled(bytes.len());
     shuffle_into(bytes, size, &mut out);
     out
 }
@@ -116,7 +118,7 @@ fn exchange(one: &mut u64, other: &mut u64, shift: u32, mask: u64) {
 
 /// The inverse of [`shuffle`].
 pub(crate) fn unshuffle(bytes: &[u8], size: usize) -> Vec<u8> {
-    let mut out = vec![0; bytes.len()];
+    let mut out = scratch::filled(bytes.len());
     unshuffle_into(bytes, size, &mut out);
     out
 }
@@ -127,36 +129,41 @@ pub(crate) fn unshuffle_into(bytes: &[u8], size: usize, out: &mut [u8]) {
     let (planes, tail) = bytes.split_at(count * size);
     let (body, out_tail) = out.split_at_mut(count * size);
     out_tail.copy_from_slice(tail);
-    match size {
-        _ if count == 0 => {}
-        1 => body.copy_from_slice(planes),
-        2 => join_2(planes, body, count),
-        4 => join_4(planes, body, count),
-        8 => join_8(planes, body, count),
-        _ => join(planes, body, count, size),
+    if count > 0 {
+        join(&planes.chunks_exact(count).collect::<Vec<_>>(), body);
     }
 }
 
-fn join_2(planes: &[u8], body: &mut [u8], count: usize) {
-    let (low, high) = planes.split_at(count);
+/// Elements from their planes, which are equally long and together as long as `body`.
+pub(crate) fn join(planes: &[&[u8]], body: &mut [u8]) {
+    match planes {
+        [] => {}
+        [only] => body.copy_from_slice(only),
+        [low, high] => join_2(low, high, body),
+        [a, b, c, d] => join_4([a, b, c, d], body),
+        [_, _, _, _, _, _, _, _] => join_8(planes, body),
+        _ => join_any(planes, body),
+    }
+}
+
+fn join_2(low: &[u8], high: &[u8], body: &mut [u8]) {
     let elements = body.as_chunks_mut::<2>().0;
     for ((element, low), high) in elements.iter_mut().zip(low).zip(high) {
         *element = [*low, *high];
     }
 }
 
-fn join_4(planes: &[u8], body: &mut [u8], count: usize) {
-    let (low, high) = planes.split_at(count * 2);
-    let ((first, second), (third, fourth)) = (low.split_at(count), high.split_at(count));
+fn join_4([first, second, third, fourth]: [&[u8]; 4], body: &mut [u8]) {
     let bytes = first.iter().zip(second).zip(third.iter().zip(fourth));
     for (word, ((a, b), (c, d))) in body.as_chunks_mut::<4>().0.iter_mut().zip(bytes) {
         *word = [*a, *b, *c, *d];
     }
 }
 
-fn join(planes: &[u8], body: &mut [u8], count: usize, size: usize) {
+fn join_any(planes: &[&[u8]], body: &mut [u8]) {
+    let size = planes.len();
     for (tile, elements) in body.chunks_mut(TILE * size).enumerate() {
-        for (position, plane) in planes.chunks_exact(count).enumerate() {
+        for (position, plane) in planes.iter().enumerate() {
             let targets = elements.iter_mut().skip(position).step_by(size);
             for (target, byte) in targets.zip(plane.iter().skip(tile * TILE)) {
                 *target = *byte;
@@ -165,13 +172,12 @@ fn join(planes: &[u8], body: &mut [u8], count: usize, size: usize) {
     }
 }
 
-fn join_8(planes: &[u8], body: &mut [u8], count: usize) {
-    let groups = count / 8;
-    let planes: Vec<&[u8]> = planes.chunks_exact(count).collect();
+fn join_8(planes: &[&[u8]], body: &mut [u8]) {
     let (squares, rest) = body.as_chunks_mut::<64>();
+    let done = squares.len() * 8;
     for (number, square) in squares.iter_mut().enumerate() {
         let mut rows = [0; 8];
-        for (row, plane) in rows.iter_mut().zip(&planes) {
+        for (row, plane) in rows.iter_mut().zip(planes) {
             let eight = plane.get(number * 8..).and_then(<[u8]>::first_chunk).copied();
             *row = u64::from_le_bytes(eight.unwrap_or_default());
         }
@@ -180,8 +186,8 @@ fn join_8(planes: &[u8], body: &mut [u8], count: usize) {
         }
     }
     for (number, element) in rest.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        for (byte, plane) in element.iter_mut().zip(&planes) {
-            *byte = plane.get(groups * 8 + number).copied().unwrap_or_default();
+        for (byte, plane) in element.iter_mut().zip(planes) {
+            *byte = plane.get(done + number).copied().unwrap_or_default();
         }
     }
 }
@@ -217,7 +223,8 @@ fn bits_transposed(mut square: u64) -> u64 {
 
 /// Every element with its bytes in the other order; its own inverse.
 pub(crate) fn swap(bytes: &[u8], size: usize) -> Vec<u8> {
-    let mut out = bytes.to_vec();
+    let mut out = scratch::empty(bytes.len());
+    out.extend_from_slice(bytes);
     match size {
         2 => out.as_chunks_mut::<2>().0.iter_mut().for_each(|element| element.reverse()),
         4 => out.as_chunks_mut::<4>().0.iter_mut().for_each(|element| element.reverse()),
