@@ -6,6 +6,7 @@
 
 use stdchk_formats::{ByteOrder, DataType};
 
+use crate::codec::wide::widely;
 use crate::codec::{Lane, Shape, Side, Step, encode, likeness_4, likeness_8, records_apply};
 use crate::key::KeyRule;
 
@@ -53,10 +54,10 @@ impl Mode {
         }
     }
 
-    /// Bytes of a block that are tried; all of it where time is no object. Several chains are tried, so that an eighth of
-    /// a small block already costs as much as coding it.
+    /// Bytes of a block that are tried; all of it where time is no object. Several chains are tried, so that a
+    /// sixteenth of a small block already costs a quarter of coding it.
     fn sample_bytes(&self, block: usize) -> usize {
-        let share = (block / 8).max(4 << 10);
+        let share = (block / 16).max(4 << 10);
         match self {
             Self::Smallest => block,
             Self::Fastest => share.min(12 << 10),
@@ -67,7 +68,11 @@ impl Mode {
     /// Level at which the records of sections are compressed: they are short, and every byte of them counts against the
     /// ratio where that counts.
     pub(crate) fn record_level(&self) -> i32 {
-        if *self == Self::Fastest { 1 } else { 12 }
+        match self {
+            Self::Fastest => 1,
+            Self::Smallest => 19,
+            _ => 6,
+        }
     }
 
     /// The keys that suit the mode: the smallest one codes all variables of a type together, since its coder sees one in
@@ -231,33 +236,69 @@ const REPEATS_MIN: f64 = 0.25;
 /// Bits of an element's hash that decide whether it is looked at: one in 64 is.
 const CHOSEN_BITS: u32 = 6;
 
+/// Elements whose hashes are made at once.
+const HASHED: usize = 64;
+
+/// Whether one of eight bytes is zero (Hacker's Delight, 6-1).
+fn has_zero(bytes: u64) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    bytes.wrapping_sub(ONES) & !bytes & (ONES << 7) != 0
+}
+
+widely! {
+    /// [`repeated_share`] of elements of 4 bytes.
+    repeated_share_4 = repeated_share_4_portable(raw: &[u8]) -> f64;
+    /// [`repeated_share`] of elements of 8 bytes.
+    repeated_share_8 = repeated_share_8_portable(raw: &[u8]) -> f64;
+}
+
+#[inline(always)]
+fn repeated_share_4_portable(raw: &[u8]) -> f64 {
+    repeated_share(raw, likeness_4)
+}
+
+#[inline(always)]
+fn repeated_share_8_portable(raw: &[u8]) -> f64 {
+    repeated_share(raw, likeness_8)
+}
+
 /// Share of the elements that occurred before, from a few, chosen by their values.
+#[inline(always)]
 fn repeated_share<const N: usize>(raw: &[u8], word: impl Fn(&[u8; N]) -> u64) -> f64 {
     let elements = raw.as_chunks::<N>().0;
     // Twice as many places as elements that are looked at; one that lost its place counts as never seen.
     let bits = (elements.len() >> (CHOSEN_BITS - 1)).max(64).ilog2();
     let mut seen = vec![0_u64; 1 << bits];
-    let (mut chosen, mut repeated) = (0_u32, 0_u32);
-    for element in elements {
-        let mixed = word(element).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        if mixed >> (64 - CHOSEN_BITS) > 0 {
-            continue;
+    let (mut looked_at, mut repeated) = (0_u32, 0_u32);
+    // Zero, which is everywhere, is as rarely chosen as others.
+    let mix = |element: &[u8; N]| (!word(element)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for run in elements.as_chunks::<HASHED>().0 {
+        let mut tops = [0_u8; HASHED];
+        for (top, element) in tops.iter_mut().zip(run) {
+            *top = (mix(element) >> (64 - CHOSEN_BITS) & 0xff) as u8;
         }
-        let place = usize::try_from((mixed << CHOSEN_BITS) >> (64 - bits)).unwrap_or(0);
-        if let Some(seen) = seen.get_mut(place) {
-            chosen += 1;
-            repeated += u32::from(*seen == mixed);
-            *seen = mixed;
+        for (tops, eight) in tops.as_chunks::<8>().0.iter().zip(run.as_chunks::<8>().0) {
+            if !has_zero(u64::from_le_bytes(*tops)) {
+                continue;
+            }
+            for mixed in eight.iter().map(mix).filter(|mixed| mixed >> (64 - CHOSEN_BITS) == 0) {
+                let place = usize::try_from((mixed << CHOSEN_BITS) >> (64 - bits)).unwrap_or(0);
+                if let Some(seen) = seen.get_mut(place) {
+                    looked_at += 1;
+                    repeated += u32::from(*seen == mixed);
+                    *seen = mixed;
+                }
+            }
         }
     }
-    f64::from(repeated) / f64::from(chosen.max(1))
+    f64::from(repeated) / f64::from(looked_at.max(1))
 }
 
 /// The block repeats elements far apart, as symmetric fields do.
 fn repeats(block: &Sample<'_>, lane: Lane) -> bool {
     let share = match lane.size() {
-        8 => repeated_share(block.raw, likeness_8),
-        4 => repeated_share(block.raw, likeness_4),
+        8 => repeated_share_8(block.raw),
+        4 => repeated_share_4(block.raw),
         _ => 0.0,
     };
     share > REPEATS_MIN
@@ -449,7 +490,8 @@ fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
     let mixed = vec![Step::MixBytes(record.unwrap_or(1))];
     let mixing = *mode == Mode::Smallest && shrinks(&mixed, block.raw);
     let levels: &[i32] = match mode {
-        Mode::Fastest | Mode::Default => &[1],
+        Mode::Fastest => &[1],
+        Mode::Default => &[3],
         Mode::Smallest if mixing => &[19, 22],
         _ => &[1, 3],
     };
@@ -460,7 +502,11 @@ fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
             chains.push(vec![Step::Shuffle(record), Step::Zstd(*level)]);
         }
     }
-    chains.push(if mixing { mixed } else { vec![Step::Lz4] });
+    if mixing {
+        chains.push(mixed);
+    } else if matches!(mode, Mode::Auto(_)) {
+        chains.push(vec![Step::Lz4]);
+    }
     if !block.base.is_empty() {
         chains.extend(levels.iter().map(|level| vec![Step::XorBase, Step::Zstd(*level)]));
     }

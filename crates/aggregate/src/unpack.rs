@@ -194,7 +194,7 @@ impl Container {
         let lost = || AggregateError::Damaged { offset: 0, detail: format!("block {number} is lost") };
         let block = self.blocks.get(&number).ok_or_else(lost)?;
         let raw_length = usize::try_from(block.record.raw_length).unwrap_or(usize::MAX);
-        let mut payload = scratch::empty(usize::try_from(block.payload.length).unwrap_or(0).min(raw_length));
+        let mut payload = scratch::filled(usize::try_from(block.payload.length).unwrap_or(0).min(raw_length));
         self.payload(block, &mut payload)?;
         if block.record.steps.is_empty()
             && payload.len() == raw_length

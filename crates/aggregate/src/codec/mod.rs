@@ -17,6 +17,7 @@ mod ragged;
 pub(crate) mod scratch;
 mod shuffle;
 mod step;
+pub(crate) mod wide;
 
 pub(crate) use distinct::{likeness_4, likeness_8};
 pub use lane::Lane;
