@@ -89,12 +89,12 @@ class Fpzip(Numbers):
 
 class Zipnn:
     name, package, widths = "zipnn", "zipnn", (2, 4)
-    how = "zstd over groups of bytes, one thread"
+    how = "zstd over groups of bytes"
 
     def __init__(self):
         import zipnn
 
-        self.library = {width: zipnn.ZipNN(bg_partitions=width, zstd_threads=1) for width in self.widths}
+        self.library = {width: zipnn.ZipNN(bg_partitions=width) for width in self.widths}
 
     def pack(self, data, width):
         return self.library[width].compress(data)

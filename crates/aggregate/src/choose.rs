@@ -387,8 +387,9 @@ fn candidates(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
         Some((data_type, lane)) => numeric(mode, data_type, lane, block),
         None => untyped(mode, block),
     };
-    // What doesn't shrink is stored, whatever its chain.
-    if chains.len() > 1 {
+    // What doesn't shrink is stored, whatever its chain. Bytes without a type are always tried as a whole: what they
+    // repeat lies farther apart than a sample is long.
+    if chains.len() > 1 && block.data_type.is_some() {
         chains.push(Vec::new());
     }
     chains
