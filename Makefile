@@ -37,11 +37,12 @@ images: ## series of images of running programs, into the folder IMAGES
 	@scripts/setup test bench
 	scripts/images blast numpy --into $(IMAGES)
 
-peers: ## what users have today beside stdchk: restic, borg, casync, GlusterFS, MooseFS
+peers: ## what users have today beside stdchk: stores, file systems, compressors (SETS=DIR: sets of checkpoint files)
 	@scripts/setup build mount bench peers
 	cargo build --release --package stdchk
 	scripts/bench-peers files
 	scripts/bench-peers images --images $(IMAGES)
+	scripts/bench-codecs $(if $(SETS),--sets $(SETS))
 	scripts/bench-blast
 	@scripts/bench-report
 
@@ -50,4 +51,4 @@ fmt: ## formats all sources
 
 clean: ## removes everything that was built or installed here
 	cargo clean
-	rm -rf .venv .venv-clients out/criu
+	rm -rf .venv .venv-bench .venv-clients out/criu

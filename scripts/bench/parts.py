@@ -121,6 +121,13 @@ ALL = [
         parts_images.peer_files,
     ),
     Part(
+        "Peers: compressors of numbers",
+        "Sets of checkpoint files, packed by stdchk and by what knows numbers but no formats; of one core.",
+        ("codecs",),
+        "scripts/bench-codecs --sets DIR",
+        parts_images.peer_codecs,
+    ),
+    Part(
         "Content that the pool has already",
         "What the same data cost a second time, and reading them back.",
         ("repeats",),

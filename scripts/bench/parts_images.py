@@ -1,4 +1,4 @@
-"""Parts of the report about images: the paper's Tables 2 to 5 and Figure 7, and the peers."""
+"""Parts of the report about images: the paper's Tables 2 to 5 and Figure 7, and all peers."""
 
 from bench import paper as published
 from bench import svg
@@ -210,6 +210,21 @@ def peer_files(found):
     headings = ["", "written MB/s", "+ fsync MB/s", "read cold MB/s", "CPU s/GB: written", "+ fsync", "read cold"]
     drawn = svg.bars("One file", "", "MB/s", groups) if groups else ""
     return drawn + table(headings, lines) + configurations(rows)
+
+
+def peer_codecs(found):
+    drawn = []
+    for name, rows in grouped(found["codecs"]["rows"], "set").items():
+        lines = []
+        for row in rows:
+            if "refused" in row:
+                lines.append([row["name"], row["of"], *[None] * 4])
+                continue
+            raw = row["raw_bytes"]
+            speeds = [raw / 1e6 / max(row[f"{what}_cpu_seconds"], 1e-6) for what in ("pack", "unpack")]
+            lines.append([row["name"], row["of"], row["stored_bytes"], raw / row["stored_bytes"], *speeds])
+        drawn.append(table(["", "of", "bytes", "ratio", "pack MB/s", "unpack MB/s"], lines, name))
+    return "\n".join(drawn) + configurations(found["codecs"]["rows"])
 
 
 def configurations(rows):

@@ -61,6 +61,8 @@ BLAST = [
     for name, stored in (("local disk", 3 * 10**8), ("stdchk", 6 * 10**7))
 ]  # fmt: skip
 
+CODEC = {"set": "s", "name": "pcodec", "how": "h", "of": "concatenation", "raw_bytes": 3_000_000, "stored_bytes": 1_000_000,
+         "pack_cpu_seconds": 0.01, "unpack_cpu_seconds": 0.005}  # fmt: skip
 PEER_FILE = {"name": "stdchk, OAB", "how": "so and so", "bytes": 10**9} | {
     f"{kind}_{what}": [2.0] for kind in ("written", "synced", "read") for what in ("seconds", "cpu_seconds")
 }
@@ -86,6 +88,7 @@ def everything():
             result("blast", BLAST),
             result("peers-images", [images(name="restic", how="h"), REFUSED | {"series": "s"}]),
             result("peers-files", [PEER_FILE, REFUSED]),
+            result("codecs", [CODEC, REFUSED | {"set": "s", "of": "files"}]),
             result("repeats", [transfer("mount, same again", 1.0)]),
             result("versions", [transfer("get, first version", 1.0)]),
             result("memory", [transfer("mount, one large file", 1.0) | {"peak_memory_bytes": 70 << 20}]),
@@ -117,6 +120,7 @@ class Page(unittest.TestCase):
             row_of(text, "k = 8, similarity %: here"), ["k = 8, similarity %: here", "–", "60.0", "–", "–", "–"]
         )
         self.assertEqual(row_of(text, "Data size (TB)")[-1], "80.0 %")
+        self.assertEqual(row_of(text, "pcodec"), ["pcodec", "concatenation", "1000000", "3.00", "300", "600"])
 
     def test_what_was_not_measured_is_named_with_the_way_to_measure_it(self):
         for measure in everything():

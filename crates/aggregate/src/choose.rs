@@ -6,6 +6,7 @@
 
 use stdchk_formats::{ByteOrder, DataType};
 
+use crate::codec::wide::widely;
 use crate::codec::{Lane, Shape, Side, Step, encode, likeness_4, likeness_8, records_apply};
 use crate::key::KeyRule;
 
@@ -53,14 +54,24 @@ impl Mode {
         }
     }
 
-    /// Bytes of a block that are tried; all of it where time is no object. Several chains are tried, so that an eighth of
-    /// a small block already costs as much as coding it.
+    /// Bytes of a block that are tried; all of it where time is no object. Several chains are tried, so that a
+    /// sixteenth of a small block already costs a quarter of coding it.
     fn sample_bytes(&self, block: usize) -> usize {
-        let share = (block / 8).max(4 << 10);
+        let share = (block / 16).max(4 << 10);
         match self {
             Self::Smallest => block,
             Self::Fastest => share.min(12 << 10),
             _ => share.min(32 << 10),
+        }
+    }
+
+    /// Level at which the records of sections are compressed: they are short, and every byte of them counts against the
+    /// ratio where that counts.
+    pub(crate) fn record_level(&self) -> i32 {
+        match self {
+            Self::Fastest => 1,
+            Self::Smallest => 19,
+            _ => 6,
         }
     }
 
@@ -96,6 +107,7 @@ fn time_of(step: &Step) -> f64 {
         Step::Distinct(size) => 12.0 / f64::from(*size),
         Step::Lz4 => 1.0,
         Step::Zstd(level) => zstd_time(*level),
+        Step::Planes(_, ..=0) => 1.0,
         Step::Planes(_, level) => 0.5 + 0.4 * zstd_time(*level),
         Step::Gzip(_) => 35.0,
         Step::Pco(lane, level) => (20.0 + 4.0 * f64::from(*level)) / lane.size() as f64,
@@ -146,7 +158,9 @@ struct Trial {
 pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
     let candidates = candidates(mode, block);
     if let [only] = candidates.as_slice() {
-        return Choice { steps: only.clone(), coded: None, ratio: 0.0 };
+        let untried = matches!(only.last(), Some(Step::Planes(_, 0)));
+        let repeating = if untried { repeating(mode, block, f64::INFINITY) } else { None };
+        return repeating.unwrap_or_else(|| Choice { steps: only.clone(), coded: None, ratio: 0.0 });
     }
     let part = reduced(block, mode.sample_bytes(block.raw.len()));
     let Some(best) = best_of(mode, candidates, &part) else {
@@ -219,30 +233,72 @@ const BASE_GAIN: f64 = 0.95;
 /// Share of elements that must occur before for a block to be searched for repeats, which no sample shows.
 const REPEATS_MIN: f64 = 0.25;
 
-/// Share of the elements that occurred before, from one in sixteen, chosen by its value.
+/// Bits of an element's hash that decide whether it is looked at: one in 64 is.
+const CHOSEN_BITS: u32 = 6;
+
+/// Elements whose hashes are made at once.
+const HASHED: usize = 64;
+
+/// Whether one of eight bytes is zero (Hacker's Delight, 6-1).
+fn has_zero(bytes: u64) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    bytes.wrapping_sub(ONES) & !bytes & (ONES << 7) != 0
+}
+
+widely! {
+    /// [`repeated_share`] of elements of 4 bytes.
+    repeated_share_4 = repeated_share_4_portable(raw: &[u8]) -> f64;
+    /// [`repeated_share`] of elements of 8 bytes.
+    repeated_share_8 = repeated_share_8_portable(raw: &[u8]) -> f64;
+}
+
+#[inline(always)]
+fn repeated_share_4_portable(raw: &[u8]) -> f64 {
+    repeated_share(raw, likeness_4)
+}
+
+#[inline(always)]
+fn repeated_share_8_portable(raw: &[u8]) -> f64 {
+    repeated_share(raw, likeness_8)
+}
+
+/// Share of the elements that occurred before, from a few, chosen by their values.
+#[inline(always)]
 fn repeated_share<const N: usize>(raw: &[u8], word: impl Fn(&[u8; N]) -> u64) -> f64 {
     let elements = raw.as_chunks::<N>().0;
     // Twice as many places as elements that are looked at; one that lost its place counts as never seen.
-    let bits = (elements.len() / 8).max(2).ilog2();
+    let bits = (elements.len() >> (CHOSEN_BITS - 1)).max(64).ilog2();
     let mut seen = vec![0_u64; 1 << bits];
-    let (mut chosen, mut repeated) = (0_u32, 0_u32);
-    for element in elements {
-        let mixed = word(element).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let place = usize::try_from((mixed << 4) >> (64 - bits)).unwrap_or(0);
-        if let (0, Some(seen)) = (mixed >> 60, seen.get_mut(place)) {
-            chosen += 1;
-            repeated += u32::from(*seen == mixed);
-            *seen = mixed;
+    let (mut looked_at, mut repeated) = (0_u32, 0_u32);
+    // Zero, which is everywhere, is as rarely chosen as others.
+    let mix = |element: &[u8; N]| (!word(element)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for run in elements.as_chunks::<HASHED>().0 {
+        let mut tops = [0_u8; HASHED];
+        for (top, element) in tops.iter_mut().zip(run) {
+            *top = (mix(element) >> (64 - CHOSEN_BITS) & 0xff) as u8;
+        }
+        for (tops, eight) in tops.as_chunks::<8>().0.iter().zip(run.as_chunks::<8>().0) {
+            if !has_zero(u64::from_le_bytes(*tops)) {
+                continue;
+            }
+            for mixed in eight.iter().map(mix).filter(|mixed| mixed >> (64 - CHOSEN_BITS) == 0) {
+                let place = usize::try_from((mixed << CHOSEN_BITS) >> (64 - bits)).unwrap_or(0);
+                if let Some(seen) = seen.get_mut(place) {
+                    looked_at += 1;
+                    repeated += u32::from(*seen == mixed);
+                    *seen = mixed;
+                }
+            }
         }
     }
-    f64::from(repeated) / f64::from(chosen.max(1))
+    f64::from(repeated) / f64::from(looked_at.max(1))
 }
 
 /// The block repeats elements far apart, as symmetric fields do.
 fn repeats(block: &Sample<'_>, lane: Lane) -> bool {
     let share = match lane.size() {
-        8 => repeated_share(block.raw, likeness_8),
-        4 => repeated_share(block.raw, likeness_4),
+        8 => repeated_share_8(block.raw),
+        4 => repeated_share_4(block.raw),
         _ => 0.0,
     };
     share > REPEATS_MIN
@@ -331,7 +387,11 @@ fn candidates(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
         Some((data_type, lane)) => numeric(mode, data_type, lane, block),
         None => untyped(mode, block),
     };
-    chains.push(Vec::new());
+    // What doesn't shrink is stored, whatever its chain. Bytes without a type are always tried as a whole: what they
+    // repeat lies farther apart than a sample is long.
+    if chains.len() > 1 && block.data_type.is_some() {
+        chains.push(Vec::new());
+    }
     chains
 }
 
@@ -371,13 +431,8 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
     let has_base = !block.base.is_empty();
     let size = u32::try_from(lane.size()).unwrap_or(1);
     let plain = match mode {
-        Mode::Fastest => {
-            vec![
-                vec![Step::Planes(size, 1)],
-                vec![Step::Lorenzo(lane), Step::Planes(size, 1)],
-                vec![Step::Lz4],
-            ]
-        }
+        // What could be tried beside it is undone too slowly, so that nothing needs a sample.
+        Mode::Fastest => vec![vec![Step::Planes(size, 0)]],
         Mode::Default => vec![
             vec![Step::Planes(size, 1)],
             vec![Step::Lorenzo(lane), Step::Planes(size, 1)],
@@ -429,11 +484,15 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
 
 /// Bytes without a type: as they are, or as records of the length that the bytes themselves suggest.
 fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
+    if *mode == Mode::Fastest && block.base.is_empty() {
+        return vec![vec![Step::Zstd(1)]];
+    }
     let record = record_length(block.raw);
     let mixed = vec![Step::MixBytes(record.unwrap_or(1))];
     let mixing = *mode == Mode::Smallest && shrinks(&mixed, block.raw);
     let levels: &[i32] = match mode {
-        Mode::Fastest | Mode::Default => &[1],
+        Mode::Fastest => &[1],
+        Mode::Default => &[3],
         Mode::Smallest if mixing => &[19, 22],
         _ => &[1, 3],
     };
@@ -444,7 +503,11 @@ fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
             chains.push(vec![Step::Shuffle(record), Step::Zstd(*level)]);
         }
     }
-    chains.push(if mixing { mixed } else { vec![Step::Lz4] });
+    if mixing {
+        chains.push(mixed);
+    } else if matches!(mode, Mode::Auto(_)) {
+        chains.push(vec![Step::Lz4]);
+    }
     if !block.base.is_empty() {
         chains.extend(levels.iter().map(|level| vec![Step::XorBase, Step::Zstd(*level)]));
     }
@@ -477,9 +540,7 @@ pub(crate) fn record_length(bytes: &[u8]) -> Option<u32> {
     if bytes.len() < RECORD_BLOCK_MIN {
         return None;
     }
-    let repeats = |distance: usize| {
-        sample.iter().zip(sample.iter().skip(distance)).filter(|(one, other)| one == other).count()
-    };
+    let repeats = |distance: usize| equal_bytes(sample, sample.get(distance..).unwrap_or_default());
     let counts: Vec<usize> = (2..=RECORD_MAX).map(repeats).collect();
     let most = counts.iter().max().copied()?;
     let mean = counts.iter().sum::<usize>() / counts.len().max(1);
@@ -487,6 +548,16 @@ pub(crate) fn record_length(bytes: &[u8]) -> Option<u32> {
     let shortest = counts.iter().position(|count| count * 20 >= most * 19)?;
     let stands_out = most > mean + mean / 4 + sample.len() / 50;
     stands_out.then(|| u32::try_from(shortest + 2).unwrap_or(1))
+}
+
+/// How many bytes are the same at the same place; summed in bytes first, as vector instructions do it.
+fn equal_bytes(one: &[u8], other: &[u8]) -> usize {
+    const RUN: usize = 128;
+    let run = |(one, other): (&[u8], &[u8])| {
+        let same = one.iter().zip(other).map(|(one, other)| u8::from(one == other));
+        usize::from(same.fold(0_u8, u8::wrapping_add))
+    };
+    one.chunks(RUN).zip(other.chunks(RUN)).map(run).sum()
 }
 
 #[cfg(test)]

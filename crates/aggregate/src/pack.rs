@@ -1,23 +1,20 @@
 //! Packing: a set of files becomes one container, streaming and in parallel.
 //!
-//! Relies on [`crate::plan`], [`crate::choose`] and [`crate::container`]. The idea: one thread reads members and drops
-//! the ones seen before, workers choose and run chains and undo them again to see that they can be undone, one thread
-//! writes blocks in order. A block needs one of a fixed number of tickets from when it is read until it is written, which
-//! is what keeps the memory budget.
+//! Relies on [`crate::plan`], [`crate::choose`] and [`crate::container`]. The idea: members that were seen before are
+//! dropped; a block's chain is chosen, run, and undone again to see that it can be undone. [`line`] says which thread
+//! does what, and keeps the memory budget.
 
 mod assemble;
+mod line;
 mod write;
 
-use std::collections::HashMap;
 use std::num::NonZero;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
 
 use stdchk_formats::{Parsed, Source, parse};
 
 use crate::choose::{Choice, Mode, Sample, choose};
-use crate::codec::{CodecError, Side, Step, decode, encode};
+use crate::codec::{CodecError, Side, Step, decode, encode, scratch};
 use crate::container::{BlockRecord, Files, hash};
 use crate::error::{AggregateError, Result};
 use crate::limits::{BLOCK_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, FILES_MAX, OPEN_MAX};
@@ -33,7 +30,7 @@ use write::Writer;
 pub type Watch<'a> = &'a (dyn Fn(u64) -> bool + Sync);
 
 /// Mean length of pieces, in bytes, from which on they are read one by one.
-const PIECE_MIN: u64 = 64 << 10;
+const PIECE_MIN: u64 = 8 << 10;
 
 /// How to pack.
 pub struct Packing<'a> {
@@ -168,13 +165,12 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
         files: files.iter().map(|file| file.entry.clone()).collect(),
         base: options.base.map(BaseSet::identity),
     };
-    let mut assembler = Assembler::new(&files, plan, resources.block_bytes, options.base);
-    let writer = Writer::start(output, table, options.index)?;
-    let writer = run(&mut assembler, writer, options, &resources)?;
+    let assembler = Assembler::new(&files, plan, resources.block_bytes, options.base);
+    let writer = Writer::start(output, table, options.index, options.mode.record_level())?;
+    let (writer, repeated_bytes) = line::run(assembler, writer, options, &resources)?;
     files.iter().try_for_each(Member::check_unchanged)?;
     let blocks = writer.blocks();
     let stored_bytes = writer.finish()?;
-    let repeated_bytes = assembler.repeated_bytes;
     Ok(Packed { files: files.len() as u64, raw_bytes: set_bytes, stored_bytes, repeated_bytes, blocks })
 }
 
@@ -182,51 +178,6 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
 fn is_scattered(parsed: &Parsed) -> bool {
     let pieces: usize = parsed.variables.iter().map(|variable| variable.extents.len()).sum();
     parsed.size / (pieces as u64).max(1) < PIECE_MIN
-}
-
-/// Reads, codes and writes all blocks; gives the writer back.
-fn run<'a>(
-    assembler: &mut Assembler<'_>,
-    writer: Writer<'a>,
-    options: &Packing<'_>,
-    resources: &Resources,
-) -> Result<Writer<'a>> {
-    let (to_workers, from_reader) = sync_channel::<RawBlock>(0);
-    let (to_writer, from_workers) = sync_channel::<Result<CodedBlock>>(resources.threads);
-    let (give, tickets) = sync_channel::<()>(resources.tickets());
-    for _ in 0..resources.tickets() {
-        let _ = give.send(());
-    }
-    // The workers own the receiver, so that the reader learns when the last of them has ended.
-    let from_reader = Arc::new(Mutex::new(from_reader));
-    std::thread::scope(|scope| {
-        for _ in 0..resources.threads {
-            let (from_reader, to_writer) = (Arc::clone(&from_reader), to_writer.clone());
-            scope.spawn(move || work(&from_reader, &to_writer, options));
-        }
-        drop((from_reader, to_writer));
-        let writing = scope.spawn(move || write_all(writer, &from_workers, &give));
-        let read =
-            assembler.run(options.watch, |block| tickets.recv().is_ok() && to_workers.send(block).is_ok());
-        drop(to_workers);
-        let written =
-            writing.join().unwrap_or_else(|_| Err(AggregateError::Invalid("a thread was lost".to_owned())));
-        read.and(written)
-    })
-}
-
-fn work(
-    from_reader: &Mutex<Receiver<RawBlock>>,
-    to_writer: &SyncSender<Result<CodedBlock>>,
-    options: &Packing<'_>,
-) {
-    loop {
-        let received = from_reader.lock().map(|receiver| receiver.recv());
-        let Ok(Ok(block)) = received else { return };
-        if to_writer.send(code(block, options)).is_err() {
-            return;
-        }
-    }
 }
 
 fn code(block: RawBlock, options: &Packing<'_>) -> Result<CodedBlock> {
@@ -284,9 +235,12 @@ fn payload(record: &mut BlockRecord, raw: Vec<u8>, coded: Option<Vec<u8>>, base:
         None => encode(&record.steps, &raw, side).map_err(failed)?,
     };
     if payload.len() < raw.len() {
-        if decode(&record.steps, &payload, raw.len(), side).map_err(failed)? != raw {
+        let decoded = decode(&record.steps, &payload, raw.len(), side).map_err(failed)?;
+        if decoded != raw {
             return Err(failed(CodecError::damaged("chain", "it does not give back what it was given")));
         }
+        scratch::give_back(decoded);
+        scratch::give_back(raw);
     } else {
         payload = raw;
         record.steps.clear();
@@ -296,22 +250,4 @@ fn payload(record: &mut BlockRecord, raw: Vec<u8>, coded: Option<Vec<u8>>, base:
         record.members.iter_mut().for_each(|member| member.base_file = None);
     }
     Ok(payload)
-}
-
-/// Writes blocks in the order of their numbers, holding back the ones that come early; every one gives its ticket back.
-fn write_all<'a>(
-    mut writer: Writer<'a>,
-    from_workers: &Receiver<Result<CodedBlock>>,
-    give: &SyncSender<()>,
-) -> Result<Writer<'a>> {
-    let mut early = HashMap::new();
-    for coded in from_workers {
-        let coded = coded?;
-        early.insert(coded.record.number, coded);
-        while let Some(next) = early.remove(&writer.blocks()) {
-            writer.block(&next.record, &next.payload)?;
-            let _ = give.send(());
-        }
-    }
-    Ok(writer)
 }

@@ -3,25 +3,36 @@
 //! Relies on the `zstd` and `flate2` crates. The idea: nothing but settings; a zstd window always spans the block, so
 //! that equal pieces of different ranks are found however far apart they lie.
 
-use std::cell::RefCell;
 use std::io::{Read, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::{CParameter, ParamSwitch, Strategy};
 
+use super::scratch;
 use super::step::{CodecError, Result};
 
 /// From this level on, time is no object and long-distance matching is switched on.
 const LEVEL_DENSE: i32 = 16;
+/// In place of a level: the search is in haste and leaves more of what it doesn't find at once.
+pub(crate) const HASTY: i32 = 0;
 /// In place of a level: bytes are only counted and coded, nothing is looked for.
 pub(crate) const ENTROPY_ONLY: i32 = i32::MIN;
-/// Longest buffer for a frame that is kept for the next, in bytes.
-const KEPT_MAX: usize = 8 << 20;
+/// Bytes that a hasty search goes on at first when it finds nothing.
+const HASTE: u32 = 6;
+/// Most contexts of a kind that are kept: making one takes longer than coding a small block.
+const KEPT_MAX: usize = 8;
 
-thread_local! {
-    // Making contexts takes longer than a small block, and blocks come by the thousand.
-    static COMPRESSORS: RefCell<Vec<(i32, Compressor<'static>, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
-    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+/// Contexts that wait for the next block.
+struct Contexts {
+    compressors: Vec<(i32, Compressor<'static>)>,
+    decompressors: Vec<Decompressor<'static>>,
+}
+
+static KEPT: Mutex<Contexts> = Mutex::new(Contexts { compressors: Vec::new(), decompressors: Vec::new() });
+
+fn kept() -> MutexGuard<'static, Contexts> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One frame.
@@ -30,29 +41,33 @@ pub(crate) fn zstd(bytes: &[u8], level: i32) -> Result<Vec<u8>> {
     if level >= LEVEL_DENSE {
         return compressor(level).and_then(|mut compressor| compressor.compress(bytes)).map_err(refused);
     }
-    with_zstd(bytes, level, <[u8]>::to_vec)
+    with_zstd(bytes, level, |packed| {
+        let mut kept = scratch::empty(packed.len());
+        kept.extend_from_slice(packed);
+        kept
+    })
 }
 
 /// Calls `take` with one frame, in memory that is used again.
 pub(crate) fn with_zstd<T>(bytes: &[u8], level: i32, take: impl FnOnce(&[u8]) -> T) -> Result<T> {
-    COMPRESSORS.with_borrow_mut(|kept| {
-        let found = kept.iter().position(|(kept_level, ..)| *kept_level == level);
-        let at = found.unwrap_or(kept.len());
-        if found.is_none() {
-            kept.push((level, compressor(level).map_err(refused)?, Vec::new()));
-        }
-        let Some((_, compressor, packed)) = kept.get_mut(at) else {
-            return Err(CodecError::Unsuitable { step: "zstd", detail: "no context" });
-        };
-        packed.clear();
-        packed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
-        compressor.compress_to_buffer(bytes, packed).map_err(refused)?;
-        let taken = take(packed);
-        if packed.capacity() > KEPT_MAX {
-            *packed = Vec::new();
-        }
-        Ok(taken)
-    })
+    let mut compressor = kept_compressor(level)?;
+    let mut packed = scratch::empty(zstd::zstd_safe::compress_bound(bytes.len()));
+    compressor.compress_to_buffer(bytes, &mut packed).map_err(refused)?;
+    let taken = take(&packed);
+    scratch::give_back(packed);
+    let mut kept = kept();
+    if kept.compressors.len() < KEPT_MAX {
+        kept.compressors.push((level, compressor));
+    }
+    Ok(taken)
+}
+
+fn kept_compressor(level: i32) -> Result<Compressor<'static>> {
+    let mut kept = kept();
+    match kept.compressors.iter().position(|(kept_level, _)| *kept_level == level) {
+        Some(at) => Ok(kept.compressors.swap_remove(at).1),
+        None => compressor(level).map_err(refused),
+    }
 }
 
 fn refused(error: std::io::Error) -> CodecError {
@@ -60,7 +75,11 @@ fn refused(error: std::io::Error) -> CodecError {
 }
 
 fn compressor(level: i32) -> std::io::Result<Compressor<'static>> {
-    let mut compressor = Compressor::new(if level == ENTROPY_ONLY { 1 } else { level })?;
+    let mut compressor = Compressor::new(if matches!(level, ENTROPY_ONLY | HASTY) { 1 } else { level })?;
+    if level == HASTY {
+        compressor.set_parameter(CParameter::TargetLength(HASTE))?;
+        compressor.set_parameter(CParameter::LiteralCompressionMode(ParamSwitch::Enable))?;
+    }
     if level == ENTROPY_ONLY {
         // The search gives up after its first look into every 128 KiB, and what is left are literals.
         compressor.set_parameter(CParameter::Strategy(Strategy::ZSTD_fast))?;
@@ -79,7 +98,7 @@ fn compressor(level: i32) -> std::io::Result<Compressor<'static>> {
 }
 
 pub(crate) fn unzstd(bytes: &[u8], length: usize) -> Result<Vec<u8>> {
-    let mut plain = Vec::with_capacity(length);
+    let mut plain = scratch::empty(length);
     with_decompressor(|decompressor| decompressor.decompress_to_buffer(bytes, &mut plain))?;
     Ok(plain)
 }
@@ -92,17 +111,23 @@ pub(crate) fn unzstd_into(bytes: &[u8], plain: &mut [u8]) -> Result<()> {
 
 fn with_decompressor<T>(work: impl FnOnce(&mut Decompressor<'static>) -> std::io::Result<T>) -> Result<T> {
     let damaged = |error| CodecError::Damaged { step: "zstd", detail: format!("{error}") };
-    DECOMPRESSOR.with_borrow_mut(|cached| {
-        if cached.is_none() {
-            let mut decompressor = Decompressor::new().map_err(damaged)?;
-            decompressor.set_parameter(zstd::zstd_safe::DParameter::WindowLogMax(27)).map_err(damaged)?;
-            *cached = Some(decompressor);
-        }
-        match cached {
-            Some(decompressor) => work(decompressor).map_err(damaged),
-            None => Err(CodecError::Unsuitable { step: "zstd", detail: "no context" }),
-        }
-    })
+    let waiting = kept().decompressors.pop();
+    let mut decompressor = match waiting {
+        Some(decompressor) => decompressor,
+        None => decompressor_of_own().map_err(damaged)?,
+    };
+    let done = work(&mut decompressor).map_err(damaged)?;
+    let mut kept = kept();
+    if kept.decompressors.len() < KEPT_MAX {
+        kept.decompressors.push(decompressor);
+    }
+    Ok(done)
+}
+
+fn decompressor_of_own() -> std::io::Result<Decompressor<'static>> {
+    let mut decompressor = Decompressor::new()?;
+    decompressor.set_parameter(zstd::zstd_safe::DParameter::WindowLogMax(27))?;
+    Ok(decompressor)
 }
 
 pub(crate) fn gzip(bytes: &[u8], level: u32) -> Result<Vec<u8>> {

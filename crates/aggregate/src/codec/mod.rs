@@ -14,9 +14,10 @@ mod mix;
 mod numbers;
 mod planes;
 mod ragged;
-mod scratch;
+pub(crate) mod scratch;
 mod shuffle;
 mod step;
+pub(crate) mod wide;
 
 pub(crate) use distinct::{likeness_4, likeness_8};
 pub use lane::Lane;

@@ -3,7 +3,9 @@
 //! Relies on [`super::shuffle`] and [`super::general`]. The idea (ZipNN, xet): the exponents of tensors compress well
 //! and the mantissas not at all, so time is spent only on the planes where it wins something.
 
-use super::shuffle::{shuffle_into, unshuffle_into};
+use std::sync::LazyLock;
+
+use super::shuffle::{join, shuffle_into};
 use super::step::{CodecError, Result, put_number, take_number};
 use super::{general, scratch};
 
@@ -60,7 +62,9 @@ fn kind_of(plane: &[u8], level: i32) -> Result<i32> {
         searched += general::with_zstd(sample, level, <[u8]>::len)?;
         counted += general::with_zstd(sample, general::ENTROPY_ONLY, <[u8]>::len)?;
     }
-    Ok(if counted * 100 <= searched * 101 { general::ENTROPY_ONLY } else { level })
+    // In haste, only what wins much is searched for.
+    let percent = if level == general::HASTY { 125 } else { 101 };
+    Ok(if counted * 100 <= searched * percent { general::ENTROPY_ONLY } else { level })
 }
 
 fn put(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
@@ -100,55 +104,59 @@ pub(crate) fn looks_random(plane: &[u8]) -> bool {
         }
     }
     let total = f64::from(seen.max(1));
-    let entropy: f64 = counts
-        .iter()
-        .filter(|count| **count > 0)
-        .map(|count| {
-            let share = f64::from(*count) / total;
-            -share * share.log2()
-        })
-        .sum();
+    let weights = counts.iter().map(|count| weight(*count)).sum::<f64>();
+    let entropy = total.log2() - weights / total;
     // A sample of n bytes of noise shows about 255 / (2 n ln 2) bits less than 8.
     let bias = 255.0 / (2.0 * total * std::f64::consts::LN_2);
     entropy + bias > ENTROPY_MAX
 }
 
+/// `n log2 n`, from a table as far as a sample counts.
+fn weight(count: u32) -> f64 {
+    static WEIGHTS: LazyLock<Vec<f64>> = LazyLock::new(|| {
+        let counts = (0..=2 * SAMPLE).map(|count| count as f64);
+        counts.map(|count| if count > 0.0 { count * count.log2() } else { 0.0 }).collect()
+    });
+    let known = usize::try_from(count).ok().and_then(|count| WEIGHTS.get(count));
+    known.copied().unwrap_or_else(|| f64::from(count) * f64::from(count).log2())
+}
+
 pub(crate) fn decompress(body: &[u8], size: usize, length: usize) -> Result<Vec<u8>> {
-    let mut out = vec![0; length];
-    scratch::with(length, |planes| {
-        let count = length / size;
-        let (whole, tail) = planes.split_at_mut(count * size);
-        let mut rest = body;
-        whole.chunks_exact_mut(count.max(1)).try_for_each(|plane| next_plane(&mut rest, plane))?;
-        if rest.len() != tail.len() {
-            return Err(CodecError::damaged("planes", "planes of the wrong length"));
-        }
-        tail.copy_from_slice(rest);
-        unshuffle_into(planes, size, &mut out);
-        Ok(())
-    })?;
+    let count = length / size;
+    let mut rest = body;
+    let mut unfolded = scratch::filled(count * size);
+    // What is stored is read where it stands.
+    let planes = unfolded.chunks_exact_mut(count.max(1)).map(|room| next_plane(&mut rest, room));
+    let planes = planes.collect::<Result<Vec<_>>>()?;
+    let mut out = scratch::filled(length);
+    let (body, tail) = out.split_at_mut(count * size);
+    if rest.len() != tail.len() {
+        return Err(CodecError::damaged("planes", "planes of the wrong length"));
+    }
+    tail.copy_from_slice(rest);
+    join(&planes, body);
+    scratch::give_back(unfolded);
     Ok(out)
 }
 
-/// Takes one plane off the front of `rest`.
-fn next_plane(rest: &mut &[u8], plane: &mut [u8]) -> Result<()> {
+/// Takes one plane off the front of `rest`; `room` is as long as the plane, for one that is not stored.
+fn next_plane<'a>(rest: &mut &'a [u8], room: &'a mut [u8]) -> Result<&'a [u8]> {
     let damaged = |detail| CodecError::damaged("planes", detail);
     let (tag, after) = rest.split_first().ok_or_else(|| damaged("a plane is missing"))?;
     *rest = after;
     if *tag == CONSTANT {
         let (byte, after) = rest.split_first().ok_or_else(|| damaged("a plane is cut"))?;
         *rest = after;
-        plane.fill(*byte);
-        return Ok(());
+        room.fill(*byte);
+        return Ok(room);
     }
     let length = take_number(rest).and_then(|length| usize::try_from(length).ok());
     let stored = length.and_then(|length| rest.split_at_checked(length));
     let (stored, after) = stored.ok_or_else(|| damaged("a plane is cut"))?;
     *rest = after;
     match *tag {
-        STORED if stored.len() == plane.len() => plane.copy_from_slice(stored),
-        PACKED => general::unzstd_into(stored, plane)?,
-        _ => return Err(damaged("a plane of no known kind")),
+        STORED if stored.len() == room.len() => Ok(stored),
+        PACKED => general::unzstd_into(stored, room).map(|()| &*room),
+        _ => Err(damaged("a plane of no known kind")),
     }
-    Ok(())
 }

@@ -1,8 +1,9 @@
 //! Records that begin with their own length: LAMMPS packs each atom so, as doubles, and bonded atoms have longer ones.
 //!
-//! Relies on nothing. The idea: sorted by position in the record, lengths stand with lengths and coordinates with
+//! Relies on [`super::scratch`]. The idea: sorted by position in the record, lengths stand with lengths and coordinates with
 //! coordinates, as transposing does for records of one length. What doesn't parse to the end stays as it is.
 
+use super::scratch;
 use super::step::{CodecError, Result, put_number, take_number};
 
 /// Longest believed record, in doubles: atoms have some tens, and a hostile block costs its words times this.
@@ -14,24 +15,28 @@ type Word = [u8; 8];
 /// records stand for bytes that are left as they are.
 pub(crate) fn forward(bytes: &[u8]) -> Vec<u8> {
     let (words, tail) = bytes.as_chunks::<8>();
-    let mut out = Vec::with_capacity(bytes.len() + 10);
-    let records = records_of(words).filter(|_| tail.is_empty()).unwrap_or_default();
-    put_number(&mut out, records.len() as u64);
-    if records.is_empty() {
-        out.extend_from_slice(bytes);
-        return out;
+    let lengths = lengths_of(words).filter(|_| tail.is_empty()).unwrap_or_default();
+    let mut head = Vec::new();
+    put_number(&mut head, lengths.len() as u64);
+    if lengths.is_empty() {
+        head.extend_from_slice(bytes);
+        return head;
     }
-    let mut next = column_starts(records.iter().map(|record| record.len()));
-    let mut columns = vec![Word::default(); words.len()];
-    for record in records {
+    let mut next = column_starts(lengths.iter().copied());
+    let mut out = scratch::filled(head.len() + bytes.len());
+    let (front, columns) = out.split_at_mut(head.len());
+    front.copy_from_slice(&head);
+    let (columns, mut rest) = (columns.as_chunks_mut::<8>().0, words);
+    for length in lengths {
+        let (record, after) = rest.split_at(length.min(rest.len()));
         for (word, next) in record.iter().zip(&mut next) {
             if let Some(target) = columns.get_mut(*next) {
                 *target = *word;
             }
             *next += 1;
         }
+        rest = after;
     }
-    out.extend_from_slice(columns.as_flattened());
     out
 }
 
@@ -61,19 +66,19 @@ fn column_starts(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
 /// Whether the bytes are such records, so that the step can win anything.
 pub(crate) fn applies(bytes: &[u8]) -> bool {
     let (words, tail) = bytes.as_chunks::<8>();
-    tail.is_empty() && records_of(words).is_some()
+    tail.is_empty() && lengths_of(words).is_some()
 }
 
-/// The records, if lengths lead from the first word exactly to the end.
-fn records_of(words: &[Word]) -> Option<Vec<&[Word]>> {
-    let mut records = Vec::new();
-    let mut rest = words;
-    while let Some(first) = rest.first() {
-        let (record, after) = rest.split_at_checked(length_of(*first)?)?;
-        records.push(record);
-        rest = after;
+/// The lengths of the records, if they lead from the first word exactly to the end.
+fn lengths_of(words: &[Word]) -> Option<Vec<usize>> {
+    let mut lengths = Vec::new();
+    let mut place = 0;
+    while let Some(first) = words.get(place) {
+        let length = length_of(*first)?;
+        lengths.push(length);
+        place += length;
     }
-    (!records.is_empty()).then_some(records)
+    (place == words.len() && !lengths.is_empty()).then_some(lengths)
 }
 
 fn length_of(word: Word) -> Option<usize> {
@@ -104,7 +109,7 @@ pub(crate) fn backward(body: &[u8], length: usize) -> Result<Vec<u8>> {
         return Err(damaged("lengths that don't add up"));
     }
     let mut next = column_starts(lengths.iter().copied());
-    let mut out = Vec::with_capacity(length);
+    let mut out = scratch::empty(length);
     for length in lengths {
         for next in next.iter_mut().take(length) {
             out.extend_from_slice(words.get(*next).unwrap_or(&[0; 8]));

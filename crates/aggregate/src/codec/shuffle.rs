@@ -1,14 +1,17 @@
 //! Byte planes, bit planes, byte order.
 //!
-//! Relies on nothing. The idea: neighbouring numbers differ in their low bytes and agree in their high ones; sorted by
+//! Relies on [`super::scratch`] and [`super::wide`]. The idea: neighbouring numbers differ in their low bytes and agree in their high ones; sorted by
 //! position in the element, the bytes that agree stand together. Bytes behind the last whole element stay in place.
+
+use super::scratch;
+use super::wide::widely;
 
 /// Elements whose planes are written together: 8 KiB of 8-byte elements stay in the first-level cache.
 const TILE: usize = 1024;
 
 /// First bytes of all elements, then second bytes, and so on.
 pub(crate) fn shuffle(bytes: &[u8], size: usize) -> Vec<u8> {
-    let mut out = vec![0; bytes.len()];
+    let mut out = scratch::filled(bytes.len());
     shuffle_into(bytes, size, &mut out);
     out
 }
@@ -29,28 +32,43 @@ pub(crate) fn shuffle_into(bytes: &[u8], size: usize, out: &mut [u8]) {
     }
 }
 
-fn split_2(body: &[u8], planes: &mut [u8], count: usize) {
-    for (tile, words) in body.as_chunks::<2>().0.chunks(TILE).enumerate() {
-        for (plane, shift) in planes.chunks_exact_mut(count).zip([0, 8]) {
-            let targets = plane.get_mut(tile * TILE..).unwrap_or_default();
-            for (target, word) in targets.iter_mut().zip(words) {
-                *target = (u16::from_le_bytes(*word) >> shift & 0xff) as u8;
-            }
-        }
-    }
+widely! {
+    /// Planes of elements of 2 bytes.
+    split_2 = split_2_portable(body: &[u8], planes: &mut [u8], count: usize);
+    /// Planes of elements of 4 bytes.
+    split_4 = split_4_portable(body: &[u8], planes: &mut [u8], count: usize);
+    /// Planes of elements of 8 bytes.
+    split_8 = split_8_portable(body: &[u8], planes: &mut [u8], count: usize);
+    /// Elements of 2 bytes from their planes.
+    join_2 = join_2_portable(low: &[u8], high: &[u8], body: &mut [u8]);
+    /// Elements of 4 bytes from their planes.
+    join_4 = join_4_portable(planes: [&[u8]; 4], body: &mut [u8]);
+    /// Elements of 8 bytes from their planes.
+    join_8 = join_8_portable(planes: [&[u8]; 8], body: &mut [u8]);
 }
 
-/// One plane of a tile after the other, as shifts of whole words, which compilers turn into vector code.
-fn split_4(body: &[u8], planes: &mut [u8], count: usize) {
-    for (tile, words) in body.as_chunks::<4>().0.chunks(TILE).enumerate() {
-        for (plane, shift) in planes.chunks_exact_mut(count).zip([0, 8, 16, 24]) {
-            let targets = plane.get_mut(tile * TILE..).unwrap_or_default();
-            for (target, word) in targets.iter_mut().zip(words) {
-                *target = (u32::from_le_bytes(*word) >> shift & 0xff) as u8;
+/// A function that takes elements apart: one plane of a tile after the other, as shifts of whole words, which compilers
+/// turn into vector code.
+macro_rules! split {
+    ($name:ident, $word:ty) => {
+        #[inline(always)]
+        fn $name(body: &[u8], planes: &mut [u8], count: usize) {
+            const SIZE: usize = size_of::<$word>();
+            for (tile, words) in body.as_chunks::<SIZE>().0.chunks(TILE).enumerate() {
+                for (plane, shift) in planes.chunks_exact_mut(count).zip((0..).step_by(8)) {
+                    let targets = plane.get_mut(tile * TILE..).unwrap_or_default();
+                    for (target, word) in targets.iter_mut().zip(words) {
+                        *target = (<$word>::from_le_bytes(*word) >> shift & 0xff) as u8;
+                    }
+                }
             }
         }
-    }
+    };
 }
+
+split!(split_2_portable, u16);
+split!(split_4_portable, u32);
+split!(split_8_portable, u64);
 
 fn split(body: &[u8], planes: &mut [u8], count: usize, size: usize) {
     for (tile, elements) in body.chunks(TILE * size).enumerate() {
@@ -63,60 +81,9 @@ fn split(body: &[u8], planes: &mut [u8], count: usize, size: usize) {
     }
 }
 
-/// Eight elements of eight bytes at a time, as an 8 x 8 matrix of bytes in eight registers.
-fn split_8(body: &[u8], planes: &mut [u8], count: usize) {
-    let groups = count / 8;
-    let mut planes: Vec<&mut [u8]> = planes.chunks_exact_mut(count).collect();
-    let (squares, rest) = body.as_chunks::<64>();
-    for (number, square) in squares.iter().enumerate() {
-        let rows = transposed(rows_of(square));
-        for (plane, row) in planes.iter_mut().zip(rows) {
-            if let Some(target) = plane.get_mut(number * 8..number * 8 + 8) {
-                target.copy_from_slice(&row.to_le_bytes());
-            }
-        }
-    }
-    for (number, element) in rest.as_chunks::<8>().0.iter().enumerate() {
-        for (plane, byte) in planes.iter_mut().zip(element) {
-            if let Some(target) = plane.get_mut(groups * 8 + number) {
-                *target = *byte;
-            }
-        }
-    }
-}
-
-fn rows_of(square: &[u8; 64]) -> [u64; 8] {
-    let mut rows = [0; 8];
-    for (row, bytes) in rows.iter_mut().zip(square.as_chunks::<8>().0) {
-        *row = u64::from_le_bytes(*bytes);
-    }
-    rows
-}
-
-/// The 8 x 8 matrix of bytes mirrored at its diagonal.
-fn transposed(rows: [u64; 8]) -> [u64; 8] {
-    let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = rows;
-    for (one, other) in [(&mut a, &mut e), (&mut b, &mut f), (&mut c, &mut g), (&mut d, &mut h)] {
-        exchange(one, other, 32, 0x0000_0000_ffff_ffff);
-    }
-    for (one, other) in [(&mut a, &mut c), (&mut b, &mut d), (&mut e, &mut g), (&mut f, &mut h)] {
-        exchange(one, other, 16, 0x0000_ffff_0000_ffff);
-    }
-    for (one, other) in [(&mut a, &mut b), (&mut c, &mut d), (&mut e, &mut f), (&mut g, &mut h)] {
-        exchange(one, other, 8, 0x00ff_00ff_00ff_00ff);
-    }
-    [a, b, c, d, e, f, g, h]
-}
-
-fn exchange(one: &mut u64, other: &mut u64, shift: u32, mask: u64) {
-    let difference = ((*one >> shift) ^ *other) & mask;
-    *other ^= difference;
-    *one ^= difference << shift;
-}
-
 /// The inverse of [`shuffle`].
 pub(crate) fn unshuffle(bytes: &[u8], size: usize) -> Vec<u8> {
-    let mut out = vec![0; bytes.len()];
+    let mut out = scratch::filled(bytes.len());
     unshuffle_into(bytes, size, &mut out);
     out
 }
@@ -127,36 +94,43 @@ pub(crate) fn unshuffle_into(bytes: &[u8], size: usize, out: &mut [u8]) {
     let (planes, tail) = bytes.split_at(count * size);
     let (body, out_tail) = out.split_at_mut(count * size);
     out_tail.copy_from_slice(tail);
-    match size {
-        _ if count == 0 => {}
-        1 => body.copy_from_slice(planes),
-        2 => join_2(planes, body, count),
-        4 => join_4(planes, body, count),
-        8 => join_8(planes, body, count),
-        _ => join(planes, body, count, size),
+    if count > 0 {
+        join(&planes.chunks_exact(count).collect::<Vec<_>>(), body);
     }
 }
 
-fn join_2(planes: &[u8], body: &mut [u8], count: usize) {
-    let (low, high) = planes.split_at(count);
+/// Elements from their planes, which are equally long and together as long as `body`.
+pub(crate) fn join(planes: &[&[u8]], body: &mut [u8]) {
+    match planes {
+        [] => {}
+        [only] => body.copy_from_slice(only),
+        [low, high] => join_2(low, high, body),
+        [a, b, c, d] => join_4([a, b, c, d], body),
+        [a, b, c, d, e, f, g, h] => join_8([a, b, c, d, e, f, g, h], body),
+        _ => join_any(planes, body),
+    }
+}
+
+#[inline(always)]
+fn join_2_portable(low: &[u8], high: &[u8], body: &mut [u8]) {
     let elements = body.as_chunks_mut::<2>().0;
     for ((element, low), high) in elements.iter_mut().zip(low).zip(high) {
         *element = [*low, *high];
     }
 }
 
-fn join_4(planes: &[u8], body: &mut [u8], count: usize) {
-    let (low, high) = planes.split_at(count * 2);
-    let ((first, second), (third, fourth)) = (low.split_at(count), high.split_at(count));
+#[inline(always)]
+fn join_4_portable([first, second, third, fourth]: [&[u8]; 4], body: &mut [u8]) {
     let bytes = first.iter().zip(second).zip(third.iter().zip(fourth));
     for (word, ((a, b), (c, d))) in body.as_chunks_mut::<4>().0.iter_mut().zip(bytes) {
         *word = [*a, *b, *c, *d];
     }
 }
 
-fn join(planes: &[u8], body: &mut [u8], count: usize, size: usize) {
+fn join_any(planes: &[&[u8]], body: &mut [u8]) {
+    let size = planes.len();
     for (tile, elements) in body.chunks_mut(TILE * size).enumerate() {
-        for (position, plane) in planes.chunks_exact(count).enumerate() {
+        for (position, plane) in planes.iter().enumerate() {
             let targets = elements.iter_mut().skip(position).step_by(size);
             for (target, byte) in targets.zip(plane.iter().skip(tile * TILE)) {
                 *target = *byte;
@@ -165,23 +139,17 @@ fn join(planes: &[u8], body: &mut [u8], count: usize, size: usize) {
     }
 }
 
-fn join_8(planes: &[u8], body: &mut [u8], count: usize) {
-    let groups = count / 8;
-    let planes: Vec<&[u8]> = planes.chunks_exact(count).collect();
-    let (squares, rest) = body.as_chunks_mut::<64>();
-    for (number, square) in squares.iter_mut().enumerate() {
-        let mut rows = [0; 8];
-        for (row, plane) in rows.iter_mut().zip(&planes) {
-            let eight = plane.get(number * 8..).and_then(<[u8]>::first_chunk).copied();
-            *row = u64::from_le_bytes(eight.unwrap_or_default());
-        }
-        for (element, row) in square.as_chunks_mut::<8>().0.iter_mut().zip(transposed(rows)) {
-            *element = row.to_le_bytes();
-        }
-    }
-    for (number, element) in rest.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        for (byte, plane) in element.iter_mut().zip(&planes) {
-            *byte = plane.get(groups * 8 + number).copied().unwrap_or_default();
+/// As sums of shifted words, a tile at a time, which compilers turn into vector code.
+#[inline(always)]
+fn join_8_portable(planes: [&[u8]; 8], body: &mut [u8]) {
+    for (tile, elements) in body.as_chunks_mut::<8>().0.chunks_mut(TILE).enumerate() {
+        let [a, b, c, d, e, f, g, h] = planes.map(|plane| plane.get(tile * TILE..).unwrap_or_default());
+        let low = a.iter().zip(b).zip(c.iter().zip(d));
+        let high = e.iter().zip(f).zip(g.iter().zip(h));
+        for (element, (((a, b), (c, d)), ((e, f), (g, h)))) in elements.iter_mut().zip(low.zip(high)) {
+            let low = u64::from(*a) | u64::from(*b) << 8 | u64::from(*c) << 16 | u64::from(*d) << 24;
+            let high = u64::from(*e) | u64::from(*f) << 8 | u64::from(*g) << 16 | u64::from(*h) << 24;
+            *element = (low | high << 32).to_le_bytes();
         }
     }
 }
@@ -217,7 +185,8 @@ fn bits_transposed(mut square: u64) -> u64 {
 
 /// Every element with its bytes in the other order; its own inverse.
 pub(crate) fn swap(bytes: &[u8], size: usize) -> Vec<u8> {
-    let mut out = bytes.to_vec();
+    let mut out = scratch::empty(bytes.len());
+    out.extend_from_slice(bytes);
     match size {
         2 => out.as_chunks_mut::<2>().0.iter_mut().for_each(|element| element.reverse()),
         4 => out.as_chunks_mut::<4>().0.iter_mut().for_each(|element| element.reverse()),

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use minicbor::{Decode, Encode};
 
 use super::lane::Lane;
-use super::{changed, distinct, fpc, general, lorenzo, mix, numbers, planes, ragged, shuffle};
+use super::{changed, distinct, fpc, general, lorenzo, mix, numbers, planes, ragged, scratch, shuffle};
 
 /// One step of a chain. Numbers are part of the container format.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode)]
@@ -149,7 +149,8 @@ pub(crate) type Result<T> = std::result::Result<T, CodecError>;
 pub fn encode(steps: &[Step], raw: &[u8], side: Side<'_>) -> Result<Vec<u8>> {
     let mut bytes = Cow::Borrowed(raw);
     for step in steps {
-        bytes = Cow::Owned(forward(step, &bytes, side)?);
+        let coded = forward(step, &bytes, side)?;
+        replace(&mut bytes, coded);
     }
     Ok(bytes.into_owned())
 }
@@ -162,12 +163,20 @@ pub fn decode(steps: &[Step], stored: &[u8], length: usize, side: Side<'_>) -> R
     let limit = length_limit(length);
     let mut bytes = Cow::Borrowed(stored);
     for step in steps.iter().rev() {
-        bytes = Cow::Owned(backward(step, &bytes, limit, side)?);
+        let decoded = backward(step, &bytes, limit, side)?;
+        replace(&mut bytes, decoded);
     }
     if bytes.len() != length {
         return Err(CodecError::damaged("chain", format!("{} bytes instead of {length}", bytes.len())));
     }
     Ok(bytes.into_owned())
+}
+
+/// Puts the next intermediate result in place of the last, whose memory is used again.
+fn replace(bytes: &mut Cow<'_, [u8]>, next: Vec<u8>) {
+    if let Cow::Owned(last) = std::mem::replace(bytes, Cow::Owned(next)) {
+        scratch::give_back(last);
+    }
 }
 
 /// Longest intermediate result of a block: a step may make incompressible bytes a little longer.
@@ -260,15 +269,16 @@ fn size_of(size: u32) -> usize {
 
 /// The output of a step behind the length of its input, as a LEB128 number.
 fn with_length(input: &[u8], output: Vec<u8>) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(output.len() + 10);
+    let mut bytes = scratch::empty(output.len() + 10);
     put_number(&mut bytes, input.len() as u64);
     bytes.extend_from_slice(&output);
+    scratch::give_back(output);
     bytes
 }
 
 /// The length of a step's input, for its output to follow.
 fn headed(input: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(input.len() / 2);
+    let mut out = scratch::empty(input.len() + 1024);
     put_number(&mut out, input.len() as u64);
     out
 }

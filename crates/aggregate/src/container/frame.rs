@@ -102,14 +102,15 @@ impl Header {
     }
 }
 
-/// Header and record of a section whose payload follows.
-pub(crate) fn section(kind: SectionKind, record: &[u8], payload: &[u8]) -> Vec<u8> {
+/// Header and record of a section whose payload, of this length and hash, follows.
+pub(crate) fn section(kind: SectionKind, record: &[u8], payload: (usize, [u8; HASH])) -> Vec<u8> {
+    let (payload_length, payload_hash) = payload;
     let header = Header {
         kind,
         record_length: record.len() as u64,
-        payload_length: payload.len() as u64,
+        payload_length: payload_length as u64,
         record_hash: hash(record),
-        payload_hash: hash(payload),
+        payload_hash,
     };
     [header.to_bytes().as_slice(), record].concat()
 }

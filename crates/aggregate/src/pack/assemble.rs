@@ -3,12 +3,13 @@
 //! Relies on [`crate::plan`] and `blake3`. The idea: identical variables and replicated arrays are found by a few
 //! words and then a hash of their bytes, across names and ranks; what remains fills blocks of one group up to their limit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::iter::Peekable;
 use std::sync::{Arc, OnceLock};
 
 use stdchk_formats::{DataType, Extent};
 
-use crate::codec::Step;
+use crate::codec::{Step, scratch};
 use crate::container::{BlockRecord, Member, Place};
 use crate::error::{AggregateError, Result};
 use crate::limits::{RANGES_MAX, RANGES_PER_BLOCK};
@@ -74,10 +75,27 @@ struct Seen {
     place: Place,
 }
 
+type Pieces = Box<dyn Iterator<Item = Planned> + Send>;
+
+/// The group that is being read.
+struct Current {
+    key: String,
+    data_type: Option<DataType>,
+    /// What is left of it, each no longer than a block.
+    members: Peekable<Pieces>,
+    /// The duty of its first block, until that is begun.
+    lead: Option<Lead>,
+    chosen: Arc<OnceLock<Chosen>>,
+    /// Bytes of all of it.
+    bytes: u64,
+}
+
 /// Reads a plan block by block.
 pub(super) struct Assembler<'a> {
     files: &'a [SetFile],
-    plan: Plan,
+    groups: VecDeque<Group>,
+    rests: Vec<Vec<Extent>>,
+    current: Option<Current>,
     block_bytes: u64,
     base: Option<&'a BaseSet>,
     /// By signs: the one member that has them, or none once members with these signs are told apart by hashes.
@@ -95,7 +113,9 @@ impl<'a> Assembler<'a> {
     pub(super) fn new(files: &'a [SetFile], plan: Plan, block_bytes: u64, base: Option<&'a BaseSet>) -> Self {
         Self {
             files,
-            plan,
+            groups: plan.groups.into(),
+            rests: plan.rests,
+            current: None,
             block_bytes,
             base,
             signs: HashMap::new(),
@@ -106,35 +126,45 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// Hands every block to `take`, until it or the watch wants no more.
-    pub(super) fn run(&mut self, watch: Watch<'_>, mut take: impl FnMut(RawBlock) -> bool) -> Result<()> {
-        for group in std::mem::take(&mut self.plan.groups) {
-            let shared = Arc::new(OnceLock::new());
-            let mut block = self.start(&group, GroupPart::First(Lead(Arc::clone(&shared))));
-            let unit = row_bytes(&group);
-            let limit = self.block_bytes;
-            for member in group.members.iter().flat_map(|member| cut(member.clone(), limit, unit)) {
-                let length = member.member.place.length();
-                let full = !block.raw.is_empty() && block.raw.len() as u64 + length > limit;
-                if full || block.ranges > RANGES_PER_BLOCK {
-                    let next = self.start(&group, GroupPart::Later(Arc::clone(&shared)));
-                    if !take(std::mem::replace(&mut block, next)) {
-                        return Ok(());
-                    }
-                }
-                self.add(&mut block, member)?;
-                if !watch(length) {
-                    return Err(AggregateError::Stopped);
-                }
-            }
-            if !block.record.members.is_empty() && !take(block) {
-                return Ok(());
+    /// The next block; none when all were read.
+    pub(super) fn next(&mut self, watch: Watch<'_>) -> Result<Option<RawBlock>> {
+        let Some(mut group) = self.current.take().or_else(|| self.next_group()) else { return Ok(None) };
+        let mut block = self.start(&mut group);
+        while let Some(member) = group.members.next_if(|member| self.has_room(&block, member)) {
+            let length = member.member.place.length();
+            self.add(&mut block, member)?;
+            if !watch(length) {
+                return Err(AggregateError::Stopped);
             }
         }
-        Ok(())
+        if group.members.peek().is_some() {
+            self.current = Some(group);
+        }
+        Ok(Some(block))
     }
 
-    fn start(&mut self, group: &Group, part: GroupPart) -> RawBlock {
+    fn has_room(&self, block: &RawBlock, member: &Planned) -> bool {
+        let fits = block.raw.len() as u64 + member.member.place.length() <= self.block_bytes;
+        (fits || block.raw.is_empty()) && block.ranges <= RANGES_PER_BLOCK
+    }
+
+    fn next_group(&mut self) -> Option<Current> {
+        let group = self.groups.pop_front()?;
+        let chosen = Arc::new(OnceLock::new());
+        let (unit, limit) = (row_bytes(&group), self.block_bytes);
+        let bytes =
+            group.members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.member.place.length()));
+        let Group { key, data_type, members } = group;
+        let pieces: Pieces = Box::new(members.into_iter().flat_map(move |member| cut(member, limit, unit)));
+        let (lead, members) = (Some(Lead(Arc::clone(&chosen))), pieces.peekable());
+        Some(Current { key, data_type, members, lead, chosen, bytes })
+    }
+
+    fn start(&mut self, group: &mut Current) -> RawBlock {
+        let part = match group.lead.take() {
+            Some(lead) => GroupPart::First(lead),
+            None => GroupPart::Later(Arc::clone(&group.chosen)),
+        };
         let record = BlockRecord {
             number: self.next_number,
             key: group.key.clone(),
@@ -145,7 +175,8 @@ impl<'a> Assembler<'a> {
             shapes: Vec::new(),
         };
         self.next_number += 1;
-        RawBlock { record, raw: Vec::new(), base: Vec::new(), data_type: group.data_type, part, ranges: 0 }
+        let raw = scratch::empty(usize::try_from(group.bytes.min(self.block_bytes)).unwrap_or(0));
+        RawBlock { record, raw, base: Vec::new(), data_type: group.data_type, part, ranges: 0 }
     }
 
     fn add(&mut self, block: &mut RawBlock, planned: Planned) -> Result<()> {
@@ -215,7 +246,7 @@ impl<'a> Assembler<'a> {
         match place {
             Place::Extents(extents) => extents.clone(),
             Place::Rest(range) => {
-                part_of_extents(self.plan.rests.get(file).map(Vec::as_slice).unwrap_or_default(), *range)
+                part_of_extents(self.rests.get(file).map(Vec::as_slice).unwrap_or_default(), *range)
             }
         }
     }

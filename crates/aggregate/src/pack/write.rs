@@ -6,16 +6,16 @@
 
 use zstd::bulk::Compressor;
 
+use crate::codec::scratch;
 use crate::container::{
-    BlockRecord, End, Files, HEADER_LENGTH, Index, IndexEntry, MAGIC, SectionKind, Trailer, hash, section,
+    BlockRecord, End, Files, HASH, HEADER_LENGTH, Index, IndexEntry, MAGIC, SectionKind, Trailer, hash,
+    section,
 };
 use crate::error::{AggregateError, Result};
 use crate::limits::{INDEX_BYTES, RECORD_MAX};
 
-/// Level at which records are compressed: they are short, and every byte of them counts against the ratio.
-const RECORD_LEVEL: i32 = 12;
 /// Bytes that are written at once.
-const BUFFER: usize = 1 << 20;
+const BUFFER: usize = 256 << 10;
 
 /// Where a container goes, front to back.
 pub trait Output: Send {
@@ -41,9 +41,15 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn start(output: &'a mut dyn Output, files: Files, with_index: bool) -> Result<Self> {
-        let (buffer, end) = (Vec::with_capacity(BUFFER), End::default());
-        let compressor = Compressor::new(RECORD_LEVEL).map_err(cant_compress)?;
+    /// `level` is that at which records are compressed.
+    pub(super) fn start(
+        output: &'a mut dyn Output,
+        files: Files,
+        with_index: bool,
+        level: i32,
+    ) -> Result<Self> {
+        let (buffer, end) = (scratch::empty(2 * BUFFER), End::default());
+        let compressor = Compressor::new(level).map_err(cant_compress)?;
         let index = with_index.then(Index::default);
         let mut writer =
             Self { output, buffer, position: 0, end, index, indexed_bytes: 0, files, compressor };
@@ -59,12 +65,14 @@ impl<'a> Writer<'a> {
 
     pub(super) fn block(&mut self, record: &BlockRecord, payload: &[u8]) -> Result<()> {
         self.end.blocks.push(self.length());
-        let record = record.to_bytes();
-        self.section(SectionKind::Block, &record, payload)?;
+        let bytes = record.to_bytes();
+        // What is stored as it was has the hash that it had.
+        let hash = if record.steps.is_empty() { record.raw_hash } else { hash(payload) };
+        self.section(SectionKind::Block, &bytes, payload, hash)?;
         let Some(index) = &mut self.index else { return Ok(()) };
         let (length, offset) = (payload.len() as u64, self.position + self.buffer.len() as u64);
-        self.indexed_bytes += record.len() + HEADER_LENGTH;
-        index.blocks.push(IndexEntry { offset: offset - length, length, hash: hash(payload), record });
+        self.indexed_bytes += bytes.len() + HEADER_LENGTH;
+        index.blocks.push(IndexEntry { offset: offset - length, length, hash, record: bytes });
         Ok(())
     }
 
@@ -74,9 +82,10 @@ impl<'a> Writer<'a> {
         self.index_sections()?;
         let trailer = Trailer { end_offset: self.length() };
         let end = minicbor::to_vec(&self.end).unwrap_or_default();
-        self.section(SectionKind::End, &end, &[])?;
+        self.section(SectionKind::End, &end, &[], hash(&[]))?;
         self.put(&trailer.to_bytes())?;
         self.flush()?;
+        scratch::give_back(self.buffer);
         Ok(self.position)
     }
 
@@ -87,7 +96,7 @@ impl<'a> Writer<'a> {
         for blocks in index.blocks.chunks(entries) {
             self.end.index.push(self.length());
             let record = minicbor::to_vec(Index { blocks: blocks.to_vec() }).unwrap_or_default();
-            self.section(SectionKind::Index, &record, &[])?;
+            self.section(SectionKind::Index, &record, &[], hash(&[]))?;
         }
         Ok(())
     }
@@ -95,16 +104,22 @@ impl<'a> Writer<'a> {
     fn files_section(&mut self) -> Result<()> {
         let record = minicbor::to_vec(&self.files).unwrap_or_default();
         self.end.files = self.length();
-        self.section(SectionKind::Files, &record, &[])
+        self.section(SectionKind::Files, &record, &[], hash(&[]))
     }
 
-    fn section(&mut self, kind: SectionKind, record: &[u8], payload: &[u8]) -> Result<()> {
+    fn section(
+        &mut self,
+        kind: SectionKind,
+        record: &[u8],
+        payload: &[u8],
+        payload_hash: [u8; HASH],
+    ) -> Result<()> {
         if record.len() as u64 > RECORD_MAX {
             let detail = "the set has more files or variables than one container holds: pack it in parts";
             return Err(AggregateError::Invalid(detail.to_owned()));
         }
         let packed = self.compressor.compress(record).map_err(cant_compress)?;
-        let head = section(kind, &packed, payload);
+        let head = section(kind, &packed, (payload.len(), payload_hash));
         self.put(&head)?;
         if payload.len() < BUFFER / 4 {
             return self.put(payload);

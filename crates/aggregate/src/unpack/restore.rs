@@ -1,8 +1,8 @@
 //! Giving files back, in parallel.
 //!
 //! Relies on [`Container`]. The idea: threads take blocks, not files, so every block is decoded once however many files
-//! it serves; small sets are put together in memory and written once, large ones are written at offsets. A file with a
-//! damaged part is not written, and every other one is. Blocks that no wanted file needs are not read.
+//! it serves; sets in many small pieces are put together in memory where that fits, all others are written at offsets. A
+//! file with a damaged part is not written, and every other one is. Blocks that no wanted file needs are not read.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::map::{Piece, covers};
 use super::{Container, slice};
+use crate::codec::scratch;
 use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
 use crate::limits::{BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, OPEN_MAX};
@@ -44,6 +45,9 @@ pub struct Unpacked {
     /// Their bytes.
     pub bytes: u64,
 }
+
+/// Mean length of pieces, in bytes, from which on each is written by itself.
+const PIECE_MIN: u64 = 8 << 10;
 
 /// A file on its way back.
 struct Target<'container> {
@@ -91,8 +95,11 @@ impl Container {
         let targets = self.targets(folder, options.names)?;
         let budget = if options.budget == 0 { BUDGET_DEFAULT } else { options.budget.max(BUDGET_MIN) };
         let total = targets.iter().fold(0_u64, |sum, target| sum.saturating_add(target.entry.size));
+        let pieces: usize =
+            targets.iter().filter_map(|target| self.maps.get(target.file)).map(Vec::len).sum();
+        let scattered = total / (pieces as u64).max(1) < PIECE_MIN;
         let assembly = match targets.len() {
-            _ if total <= budget / 4 => Assembly::Memory,
+            _ if scattered && total <= budget / 4 => Assembly::Memory,
             ..=OPEN_MAX => Assembly::OpenFiles,
             _ => Assembly::ClosedFiles,
         };
@@ -190,6 +197,7 @@ impl Container {
                 return Err(AggregateError::Stopped);
             }
         }
+        decoded.into_iter().for_each(scratch::give_back);
         Ok(())
     }
 }
@@ -260,7 +268,11 @@ impl Target<'_> {
             return Ok(());
         }
         match std::mem::replace(&mut *state, State::Done) {
-            State::Memory(bytes, _) => self.write(&bytes),
+            State::Memory(bytes, _) => {
+                self.write(&bytes)?;
+                scratch::give_back(bytes);
+                Ok(())
+            }
             State::Disk(file, _) => self.complete(file),
             _ => Ok(()),
         }
@@ -270,7 +282,7 @@ impl Target<'_> {
         let size = self.entry.size;
         if matches!(assembly, Assembly::Memory) {
             let length = usize::try_from(size).unwrap_or(usize::MAX);
-            return Ok(State::Memory(vec![0; length], size));
+            return Ok(State::Memory(scratch::filled(length), size));
         }
         let mut file = NewFile::start(&self.path, PRIVATE)?;
         if matches!(assembly, Assembly::ClosedFiles) {

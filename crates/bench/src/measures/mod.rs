@@ -7,6 +7,7 @@ mod aggregate;
 mod files;
 mod images;
 mod memory;
+mod packing;
 mod repeats;
 mod similarity;
 mod sweeps;
@@ -53,6 +54,11 @@ pub const ALL: &[Measure] = &[
         name: "aggregate",
         what: "sets packed by mcrEngine's schemes, by ours and by general compressors; a slow sink",
         run: aggregate::run,
+    },
+    Measure {
+        name: "packing",
+        what: "memory over the number of ranks, time over the number of variables",
+        run: packing::run,
     },
     Measure { name: "images", what: "series of images through the mount and `put`", run: images::run },
 ];
