@@ -45,7 +45,7 @@ fn the_newest_complete_set_is_the_latest_and_an_incomplete_one_is_passed_over() 
     assert_eq!(members.len(), RANKS);
     assert_eq!(
         members[3],
-        serde_json::json!({"name": "run/sim.N3.T20", "rank": 3, "version": 1, "bytes": 300_003})
+        serde_json::json!({"name": "run/sim.N3.T20", "rank": 3, "version": 1, "bytes": 300_003, "aggregated": false})
     );
     assert_eq!(latest["passed_over"][0]["timestep"], 30);
     assert!(latest["passed_over"][0]["reason"].as_str().unwrap().contains("rank 3"));
