@@ -30,6 +30,8 @@ pub const ROOT_VARIABLE: &str = "STDCHK_FILESTATE";
 /// The variable that names the preload library, when it stands where the driver would not look.
 pub const LIBRARY_VARIABLE: &str = "STDCHK_PRELOAD";
 const LIBRARY_NAME: &str = "libstdchk_preload.so";
+/// What the checkpoint is taken for that a job leaves when it has ended by itself.
+pub const END: &str = "end";
 /// Waits without a timer end this often; only to bound them.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -189,8 +191,8 @@ fn conclude(
     notes: &mut Vec<String>,
 ) -> Result<Option<Summary>> {
     if status.success() {
-        if let Err(error) = checkpoint::take(store, control, "end") {
-            notes.push(missed("end", &error));
+        if let Err(error) = checkpoint::take(store, control, END) {
+            notes.push(missed(END, &error));
         }
         store.mark_ended()?;
         return Ok(None);

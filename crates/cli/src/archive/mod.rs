@@ -11,6 +11,7 @@ mod write;
 use std::io::Read;
 
 use serde::{Deserialize, Serialize};
+use stdchk_filestate::driver;
 use stdchk_filestate::index::Entry;
 use stdchk_filestate::store::Options;
 
@@ -61,13 +62,13 @@ pub struct State {
 
 impl State {
     /// The checkpoint `entry` of a run with these options.
-    pub fn new(entry: &Entry, options: &Options, ended: bool) -> Self {
+    pub fn new(entry: &Entry, options: &Options) -> Self {
         Self {
             format: FORMAT,
             index: entry.index,
             time_ns: entry.time_ns,
             label: entry.label.clone(),
-            ended,
+            ended: entry.label == driver::END,
             options: options.to_lines(),
         }
     }
@@ -153,7 +154,7 @@ mod tests {
         let control = Arc::new(Control::open(&store).unwrap());
         checkpoint::take(&store, &control, "set 7").unwrap();
         let mut snapshot = Snapshot::of_newest(&store, &control).unwrap();
-        let state = State::new(snapshot.entry(), &store.options, false);
+        let state = State::new(snapshot.entry(), &store.options);
         let mut stream = Vec::new();
         let left_out = write(&mut snapshot, root, &state, &mut stream).unwrap();
         assert_eq!(left_out, 1, "the socket");

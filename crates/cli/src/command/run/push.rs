@@ -232,7 +232,7 @@ impl Work {
         let entry = snapshot.entry().clone();
         self.handle.block_on(session.truncate(0)).about(&shown)?;
         let sink = Sink { session, handle: &self.handle, at: 0 };
-        let state = State::new(&entry, &store.options, store.has_ended());
+        let state = State::new(&entry, &store.options);
         let written =
             archive::write(snapshot, store.root_path(), &state, BufWriter::with_capacity(PIECE_BYTES, sink));
         let left_out = written.map_err(|error| failed(&shown, error))?;
