@@ -17,7 +17,7 @@ use stdchk_aggregate::{
 };
 use stdchk_formats::Source;
 use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers, TimeNs};
-use stdchk_model::{ErrorCode, Failure, Ino};
+use stdchk_model::{ChunkId, ErrorCode, Failure, Ino};
 use tokio::runtime::Handle;
 
 use crate::pool::Pool;
@@ -69,6 +69,9 @@ impl From<AggregateError> for AggregationError {
 
 type Result<T> = std::result::Result<T, AggregationError>;
 
+/// A container that is written: its session, and its chunks with those of its map.
+type Held = (Arc<Session>, Vec<ChunkId>);
+
 /// A version that belongs to the set.
 type Member = (Ino, u64);
 
@@ -112,7 +115,7 @@ impl Pool {
         let (members, files) = self.wait_for(self.open_members(set))?;
         let chunk_bytes = self.wait_for(self.chunk_bytes(&members))?;
         let mut done = PackedSet { files: 0, raw_bytes: 0, chunk_bytes, stored_bytes: 0, containers: 0 };
-        let mut packed = Vec::new();
+        let (mut packed, mut held) = (Vec::new(), Vec::new());
         let groups = files.len().clamp(1, containers.max(1));
         for group in 0..groups {
             let range = files.len() * group / groups..files.len() * (group + 1) / groups;
@@ -120,8 +123,10 @@ impl Pool {
             let session = self.wait_for(Session::open_container(&self.inner, folder))?;
             sessions.push(Arc::clone(&session));
             let members = members.get(range).unwrap_or_default().to_vec();
-            packed.push(PackedMembers { session: session.id(), members });
-            let written = self.write_container(part, session, packing)?;
+            let written = self.write_container(part, Arc::clone(&session), packing)?;
+            let chunks = self.wait_for(self.chunks_of(&session))?;
+            packed.push(PackedMembers { session: session.id(), members, chunks: chunks.len() as u64 });
+            held.push((session, chunks));
             done.files += written.files;
             done.raw_bytes += written.raw_bytes;
             done.stored_bytes += written.stored_bytes;
@@ -129,7 +134,7 @@ impl Pool {
         if done.stored_bytes < chunk_bytes {
             done.containers = packed.len() as u64;
             let request = ManagerRequest::Aggregate { folder, timestep: set.timestep, containers: packed };
-            self.wait_for(self.ask_to_aggregate(request, sessions, packing))?;
+            self.wait_for(self.ask_to_aggregate(request, &held, packing))?;
         }
         Ok(done)
     }
@@ -183,11 +188,18 @@ impl Pool {
         Ok(packed)
     }
 
+    /// The chunks of a container and of its map, each once.
+    async fn chunks_of(&self, session: &Session) -> Result<Vec<ChunkId>> {
+        let (_, map, pieces) = self.chunk_map(session.ino(), None).await?;
+        let chunks: HashSet<ChunkId> = map.chunks().iter().chain(&pieces).map(|chunk| chunk.id).collect();
+        Ok(chunks.into_iter().collect())
+    }
+
     /// Waits until the containers have their copies, and while a member is being written.
     async fn ask_to_aggregate(
         &self,
         request: ManagerRequest,
-        sessions: &[Arc<Session>],
+        held: &[Held],
         packing: &Packing<'_>,
     ) -> Result<()> {
         let give_up = Instant::now() + PATIENCE;
@@ -195,14 +207,12 @@ impl Pool {
             if !(packing.watch)(0) {
                 return Err(AggregateError::Stopped.into());
             }
+            // A manager that was restarted hears of the sessions and of their chunks again.
+            for (session, chunks) in held {
+                session.pin(chunks).await?;
+            }
             match self.ask(request.clone()).await {
-                // The manager was restarted: it hears of the sessions again.
-                Err(failure) if failure.code == ErrorCode::Stale && Instant::now() < give_up => {
-                    for session in sessions {
-                        session.reattach().await?;
-                    }
-                }
-                Err(failure) if failure.code == ErrorCode::Unavailable && Instant::now() < give_up => {
+                Err(failure) if is_to_come(&failure) && Instant::now() < give_up => {
                     tracing::debug!(%failure, "asking again for the aggregation of a set");
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -210,6 +220,10 @@ impl Pool {
             }
         }
     }
+}
+
+fn is_to_come(failure: &Failure) -> bool {
+    matches!(failure.code, ErrorCode::Stale | ErrorCode::Unavailable)
 }
 
 /// A version as packing reads it.

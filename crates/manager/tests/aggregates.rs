@@ -59,7 +59,8 @@ impl Packed {
     }
 
     fn swap_as(&mut self, members: Vec<(Ino, u64)>) -> Result<ManagerReply, Failure> {
-        let containers = vec![PackedMembers { session: session(PACKER), members }];
+        let containers =
+            vec![PackedMembers { session: session(PACKER), members, chunks: PACKED.len() as u64 }];
         let folder = self.folder;
         self.pool.ask(ManagerRequest::Aggregate { folder, timestep: 1, containers })
     }
@@ -120,8 +121,8 @@ fn a_repeated_step_is_answered_as_the_first_and_one_for_another_container_refuse
     assert_eq!(packed.swap(), Ok(ManagerReply::Done));
     packed.pool.close(PACKER);
     packed.open_container().unwrap();
-    packed.pool.stage(PACKER, &[103], &[1, 2]);
-    packed.pool.commit(PACKER, &[103]).unwrap();
+    packed.pool.stage(PACKER, &[103, 104], &[1, 2]);
+    packed.pool.commit(PACKER, &[103, 104]).unwrap();
     assert_eq!(packed.swap().unwrap_err().code, ErrorCode::Exists);
     assert_eq!(packed.roots(), roots);
 }
@@ -226,8 +227,8 @@ fn a_set_with_a_member_that_was_written_again_can_be_packed_anew() {
     let [first, second] = packed.files;
     packed.pool.write(3, first, &[4], &[0, 1]);
     packed.open_container().unwrap();
-    packed.pool.stage(PACKER, &[103], &[1, 2]);
-    packed.pool.commit(PACKER, &[103]).unwrap();
+    packed.pool.stage(PACKER, &[103, 104], &[1, 2]);
+    packed.pool.commit(PACKER, &[103, 104]).unwrap();
     assert_eq!(packed.swap_as(vec![(first, 2), (second, 1)]), Ok(ManagerReply::Done));
     packed.pool.close(PACKER);
     assert_eq!(packed.left(&[101, 103]), [101, 103], "the older version lies in the older container");
@@ -273,7 +274,6 @@ fn a_manager_that_was_killed_before_the_step_takes_it_once_sessions_had_time_to_
     assert_eq!(packed.swap().unwrap_err().code, ErrorCode::Stale, "the session must come back");
     let container = packed.pool.status().space.inodes;
     packed.open_container_again();
-    packed.pool.stage(PACKER, &PACKED, &[1, 2]);
     assert_eq!(packed.pool.status().space.inodes, container, "it is the same file");
     assert_eq!(packed.swap().unwrap_err().code, ErrorCode::Unavailable, "others may come back, too");
     for _ in 0..31 {
@@ -284,6 +284,14 @@ fn a_manager_that_was_killed_before_the_step_takes_it_once_sessions_had_time_to_
         packed.pool.register(Some(number));
         packed.pool.inventory(number, &[1, 2, 3, 101, 102]);
     }
+    assert_eq!(
+        packed.swap().unwrap_err().code,
+        ErrorCode::Unavailable,
+        "nobody holds the container's chunks"
+    );
+    packed.pool.known(PACKER, PACKED[0]);
+    assert_eq!(packed.swap().unwrap_err().code, ErrorCode::Unavailable, "nor all of them");
+    packed.pool.known(PACKER, PACKED[1]);
     assert_eq!(packed.swap(), Ok(ManagerReply::Done));
 }
 

@@ -9,8 +9,9 @@ use std::collections::HashSet;
 use std::fmt::Display;
 
 use stdchk_model::message::manager::{ManagerReply, PackedMembers, SetState};
-use stdchk_model::{ClientId, ErrorCode, Failure, InContainer, Ino, MapRoot, SessionId};
+use stdchk_model::{ChunkId, ClientId, ErrorCode, Failure, InContainer, Ino, MapRoot, SessionId};
 
+use super::commit::inline_map;
 use super::{Answer, Core, Now, check_length, unavailable};
 
 /// A version, and what it becomes.
@@ -56,7 +57,10 @@ impl Core {
         }
         self.check_set(folder, timestep, &replaced)?;
         self.check_unwritten(&replaced)?;
-        containers.iter().try_for_each(|packed| self.check_redundant(packed.session))?;
+        for packed in containers {
+            self.check_held(packed)?;
+            self.check_redundant(packed.session)?;
+        }
         replaced.into_iter().try_for_each(|member| self.namespace.replace(member))?;
         self.commits += 1;
         Ok(ManagerReply::Done)
@@ -121,6 +125,26 @@ impl Core {
                 Err(unavailable(format!("`{path}` is being written: try again once it is closed")))
             }
         }
+    }
+
+    /// Refuses a container of which its session doesn't hold all chunks, as after a restart of the manager: of what it
+    /// doesn't hold nobody knows the copies.
+    fn check_held(&self, packed: &PackedMembers) -> Result<(), Failure> {
+        let held: HashSet<&ChunkId> = self.sessions.get(packed.session)?.held().collect();
+        let (root, _) = self.namespace.committed_by(packed.session)?;
+        let named: Vec<ChunkId> = match &root {
+            MapRoot::Inline { map } => inline_map(map)?.chunks().iter().map(|chunk| chunk.id).collect(),
+            MapRoot::Pieces { pieces, .. } => pieces.iter().map(|piece| piece.id).collect(),
+        };
+        if named.iter().all(|chunk| held.contains(chunk)) && held.len() as u64 >= packed.chunks {
+            return Ok(());
+        }
+        Err(unavailable(format!(
+            "session {} holds {} of {} chunks of its container: pin them and try again",
+            packed.session,
+            held.len(),
+            packed.chunks.max(named.len() as u64)
+        )))
     }
 
     /// Refuses a container that would be less safe than what it replaces: its chunks need all the copies that the folder
