@@ -296,6 +296,37 @@ fn a_manager_that_was_killed_before_the_step_takes_it_once_sessions_had_time_to_
 }
 
 #[test]
+fn after_a_restart_the_container_still_needs_the_copies_that_the_members_folder_asks_for() {
+    let mut packed = Packed::new();
+    let pairs = vec![("replicas".to_owned(), "3".to_owned())];
+    packed.pool.change(Change::SetPolicy { ino: packed.folder, pairs }).unwrap();
+    packed.open_container().unwrap();
+    packed.pool.stage(PACKER, &PACKED, &[1, 2]);
+    packed.pool.commit(PACKER, &PACKED).unwrap();
+    packed.pool.restart();
+    for number in 0..3 {
+        packed.pool.register(Some(number));
+    }
+    packed.open_container_again();
+    for _ in 0..31 {
+        packed.pool.pass(1_000);
+        packed.pool.ask(ManagerRequest::KeepAlive(CLIENT)).unwrap();
+    }
+    for (number, chunks) in [(0, &[1, 2, 3][..]), (1, &[1, 2, 3, 101, 102]), (2, &[101, 102])] {
+        packed.pool.register(Some(number));
+        packed.pool.inventory(number, chunks);
+    }
+    PACKED.iter().for_each(|number| drop(packed.pool.known(PACKER, *number)));
+    let refused = packed.swap().unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
+    assert!(refused.message.contains("fewer than 3 durable copies"), "{refused}");
+    assert!(packed.pool.status().chunks_at_risk >= 2, "a third copy is wanted");
+    packed.pool.register(Some(0));
+    packed.pool.inventory(0, &[1, 2, 3, 101, 102]);
+    assert_eq!(packed.swap(), Ok(ManagerReply::Done));
+}
+
+#[test]
 fn containers_are_opened_in_folders_and_once_for_a_session() {
     let mut packed = Packed::new();
     let ino = packed.open_container().unwrap();

@@ -5,7 +5,7 @@
 //! where its map is, and it lives as long as one of them does. The step asks for all that makes it safe to let the members'
 //! own chunks go, so whatever dies whenever, the members have their own chunks or the container.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
 use stdchk_model::message::manager::{ManagerReply, PackedMembers, SetState};
@@ -57,9 +57,10 @@ impl Core {
         }
         self.check_set(folder, timestep, &replaced)?;
         self.check_unwritten(&replaced)?;
+        let wanted = self.copies_wanted(folder, &replaced)?;
         for packed in containers {
             self.check_held(packed)?;
-            self.check_redundant(packed.session)?;
+            self.check_redundant(packed.session, wanted)?;
         }
         replaced.into_iter().try_for_each(|member| self.namespace.replace(member))?;
         self.commits += 1;
@@ -147,15 +148,30 @@ impl Core {
         )))
     }
 
-    /// Refuses a container that would be less safe than what it replaces: its chunks need all the copies that the folder
-    /// asks for, as far as there are benefactors for them.
-    fn check_redundant(&self, session: SessionId) -> Result<(), Failure> {
-        let held = self.sessions.get(session)?;
-        let policy = self.namespace.policy(held.ino)?;
+    /// The most copies that the folders of the members ask for, and the most that they ask for before a commit. The container
+    /// itself has no folder any more once the manager was restarted.
+    fn copies_wanted(&self, folder: Ino, replaced: &[Replaced]) -> Result<(u8, u8), Failure> {
+        let mut by_folder = HashMap::from([(folder, folder)]);
+        for member in replaced {
+            by_folder.insert(self.namespace.inode(member.ino)?.parent, member.ino);
+        }
+        let mut wanted = (0, 0);
+        for ino in by_folder.into_values().chain([folder]) {
+            let policy = self.namespace.policy(ino)?;
+            wanted = (policy.replicas.max(wanted.0), policy.replicas_at_commit().max(wanted.1));
+        }
+        Ok(wanted)
+    }
+
+    /// Refuses a container that would be less safe than what it replaces: its chunks need all the copies that are wanted, as
+    /// far as there are benefactors for them. They are made from now on, whatever the container's own folder asks for.
+    fn check_redundant(&mut self, session: SessionId, (wanted, at_commit): (u8, u8)) -> Result<(), Failure> {
+        let held: HashSet<ChunkId> = self.sessions.get(session)?.held().copied().collect();
+        let marking = self.marking.generation();
+        held.iter().for_each(|chunk| self.locations.refer(chunk, wanted, marking, &self.registry));
         let online = self.registry.hosts().iter().filter(|host| host.online).count();
         let online = u8::try_from(online).unwrap_or(u8::MAX);
-        let copies = policy.replicas.min(online).max(policy.replicas_at_commit());
-        self.check_durable(session, &held.held().copied().collect(), copies)
+        self.check_durable(session, &held, wanted.min(online).max(at_commit))
     }
 }
 
