@@ -136,9 +136,18 @@ fn files_of_a_set_in_a_container_are_read_like_any_others_and_take_less_room() {
     assert_eq!(names, RANKS, "a container has no name");
     let latest = pool.json(&["latest", "sim", "--json"]);
     assert_eq!((&latest["timestep"], &latest["state"]), (&1.into(), &"complete".into()), "{latest}");
-    pool.ok(&["restore", "sim", "--set", "1", "-o", pool.path("back").to_str().unwrap()]);
-    for rank in 0..RANKS {
-        assert!(fs::read(pool.path(&format!("back/sim.N{rank}.T1"))).unwrap() == content(rank));
+    for kept in [&[][..], &[0, 1, 3]] {
+        let back = pool.path("back");
+        let restored = pool.json(&["restore", "sim", "--set", "1", "--json", "-o", back.to_str().unwrap()]);
+        assert_eq!(restored["bytes"], RANKS * LENGTH, "{restored}");
+        for rank in 0..RANKS {
+            let member = &restored["members"][rank];
+            assert_eq!((&member["bytes"], &member["kept"]), (&LENGTH.into(), &kept.contains(&rank).into()));
+            assert!(fs::read(back.join(format!("sim.N{rank}.T1"))).unwrap() == content(rank));
+        }
+        // As long as it was, with another byte: only this one is fetched again.
+        let damaged = fs::OpenOptions::new().write(true).open(back.join("sim.N2.T1")).unwrap();
+        damaged.write_all_at(b"\xff", LENGTH as u64 - 1).unwrap();
     }
     assert_eq!(aggregate(&pool)["sets"], serde_json::json!([]), "there is nothing left to do");
     pool.ok(&["verify"]);
