@@ -17,7 +17,7 @@ use stdchk_aggregate::{
 };
 use stdchk_formats::Source;
 use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers, TimeNs};
-use stdchk_model::{ChunkId, ErrorCode, Failure, Ino};
+use stdchk_model::{ChunkId, ErrorCode, Failure, Ino, size};
 use tokio::runtime::Handle;
 
 use crate::pool::Pool;
@@ -29,6 +29,8 @@ use crate::session::Session;
 const BLOCK_BYTES_MAX: u64 = 1 << 20;
 /// Time that a container gets for its copies, and a manager that was restarted to hear from all its clients again.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// The room that is left free beside the containers: this part of what they may take.
+const ROOM_PART: u64 = 8;
 /// Pause between two questions whether it is so far.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -114,6 +116,7 @@ impl Pool {
     ) -> Result<PackedSet> {
         let (members, files) = self.wait_for(self.open_members(set))?;
         let chunk_bytes = self.wait_for(self.chunk_bytes(&members))?;
+        self.wait_for(self.check_room(folder, chunk_bytes))?;
         let mut done = PackedSet { files: 0, raw_bytes: 0, chunk_bytes, stored_bytes: 0, containers: 0 };
         let (mut packed, mut held) = (Vec::new(), Vec::new());
         let groups = files.len().clamp(1, containers.max(1));
@@ -168,6 +171,22 @@ impl Pool {
             chunks.extend(map.chunks().iter().chain(&pieces).map(|chunk| (chunk.id, chunk.length)));
         }
         Ok(chunks.values().map(|length| u64::from(*length)).sum())
+    }
+
+    /// Refuses a set whose containers might fill the pool: they lie beside its chunks until these are collected.
+    async fn check_room(&self, folder: Ino, chunk_bytes: u64) -> Result<()> {
+        let replicas = u64::from(self.policy(folder).await?.replicas);
+        let wanted = chunk_bytes.saturating_add(chunk_bytes / ROOM_PART).saturating_mul(replicas);
+        let free = self.space().await?.free_bytes;
+        if free >= wanted {
+            return Ok(());
+        }
+        let (wanted, free) = (size::human(wanted), size::human(free));
+        let message = format!(
+            "the set's containers may take {wanted} beside its chunks while they are written, and {free} are free in the \
+             pool: remove files and run `stdchk gc`, or add benefactors"
+        );
+        Err(Failure::new(ErrorCode::NoSpace, message).into())
     }
 
     /// Writes one container, commits it, and compares what the pool has of it with the files.
