@@ -20,19 +20,17 @@ use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMember
 use stdchk_model::{ChunkId, ErrorCode, Failure, Ino, size};
 use tokio::runtime::Handle;
 
+use crate::container::BLOCK_BYTES_MAX;
 use crate::pool::Pool;
 use crate::reader::Reader;
 use crate::session::Session;
 
-/// Largest block of a container in a pool, bytes: that of a chunk. Who reads a few bytes of one file decodes one block, of
-/// which other ranks' variables may be the larger part.
-const BLOCK_BYTES_MAX: u64 = 1 << 20;
 /// Time that a container gets for its copies, and a manager that was restarted to hear from all its clients again.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// The room that is left free beside the containers: this part of what they may take.
 const ROOM_PART: u64 = 8;
-/// Pause between two questions whether it is so far.
-const PAUSE: Duration = Duration::from_millis(250);
+/// Pause between the first two questions whether it is so far, and its most: it doubles.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// A set that lies in containers now, or why it doesn't.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,22 +220,35 @@ impl Pool {
         packing: &Packing<'_>,
     ) -> Result<()> {
         let give_up = Instant::now() + PATIENCE;
+        let mut pause = PAUSE.0;
         loop {
             if !(packing.watch)(0) {
                 return Err(AggregateError::Stopped.into());
             }
             // A manager that was restarted hears of the sessions and of their chunks again.
             for (session, chunks) in held {
-                session.pin(chunks).await?;
+                session.pin(chunks).await.map_err(ended)?;
             }
             match self.ask(request.clone()).await {
                 Err(failure) if is_to_come(&failure) && Instant::now() < give_up => {
                     tracing::debug!(%failure, "asking again for the aggregation of a set");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE.1);
                 }
                 answer => return Ok(answer.map(drop)?),
             }
         }
+    }
+}
+
+/// The session's file went with its lease, which says nothing of the set.
+fn ended(failure: Failure) -> Failure {
+    match failure.code {
+        ErrorCode::NotFound => {
+            let message = "the pool could not be reached for so long that it gave the container up";
+            Failure::new(ErrorCode::Stale, message)
+        }
+        _ => failure,
     }
 }
 

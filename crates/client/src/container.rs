@@ -19,6 +19,9 @@ use tokio::sync::{OnceCell, Semaphore};
 use crate::map_view::MapView;
 use crate::pool::Inner;
 
+/// Largest block of a container in a pool, bytes: that of a chunk. Who reads a few bytes of one file decodes one block, of
+/// which other ranks' variables may be the larger part.
+pub(crate) const BLOCK_BYTES_MAX: u64 = 1 << 20;
 /// Memory for decoded blocks, bytes: as much as for chunks that were read.
 const DECODED_BYTES_MAX: u64 = 32 << 20;
 /// Blocks being decoded at one time: each takes seven times its own length, a mebibyte as the aggregator makes them.
@@ -127,10 +130,23 @@ async fn open_container(pool: &Arc<Inner>, place: &InContainer) -> Result<Opened
     // What is only away now must not count as lost for as long as the container is open.
     match away {
         Some(failure) => Err(failure),
-        None => container
-            .map(|container| Opened { container: Arc::new(container), is_partial })
-            .map_err(failure_of),
+        None => {
+            let container = Arc::new(container.map_err(failure_of)?);
+            check_blocks(&container)?;
+            Ok(Opened { container, is_partial })
+        }
     }
+}
+
+/// Refuses what would take more memory than decoding is reckoned with here.
+fn check_blocks(container: &Container) -> Result<(), Failure> {
+    let largest = container.largest_block();
+    if largest <= BLOCK_BYTES_MAX {
+        return Ok(());
+    }
+    let message =
+        format!("a container of the pool has a block of {largest} bytes: {BLOCK_BYTES_MAX} are allowed");
+    Err(Failure::new(ErrorCode::Unsupported, message))
 }
 
 /// What reading a container led to while it was being opened.

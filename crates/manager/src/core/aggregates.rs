@@ -35,7 +35,8 @@ impl Core {
             Ok(session) => session.ino,
             Err(_) => self.namespace.make_unnamed(folder)?,
         };
-        self.open_session(id, client, ino, now)
+        // Without its session nobody would ever remove it.
+        self.open_session(id, client, ino, now).inspect_err(|_| self.namespace.drop_unused(ino))
     }
 
     pub(super) fn aggregate(
@@ -55,13 +56,14 @@ impl Core {
         if replaced.iter().all(|member| self.namespace.is_replaced(member)) {
             return Ok(ManagerReply::Done); // The first answer was lost.
         }
-        self.check_set(folder, timestep, &replaced)?;
         self.check_unwritten(&replaced)?;
         let wanted = self.copies_wanted(folder, &replaced)?;
         for packed in containers {
             self.check_held(packed)?;
             self.check_redundant(packed.session, wanted)?;
         }
+        // Last, as it looks through the whole folder.
+        self.check_set(folder, timestep, &replaced)?;
         replaced.into_iter().try_for_each(|member| self.namespace.replace(member))?;
         self.commits += 1;
         Ok(ManagerReply::Done)
