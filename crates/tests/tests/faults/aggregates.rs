@@ -317,6 +317,16 @@ fn sets_are_aggregated_as_they_come_until_it_is_told_to_stop() {
 }
 
 #[test]
+fn a_set_whose_containers_could_fill_the_pool_is_not_packed() {
+    let pool = pool(1);
+    (0..RANKS).for_each(|rank| pool.put(&random_bytes(5 * MIB, rank as u64), &name(rank)));
+    // Twenty mebibytes sixteen times are more than the pool was donated.
+    pool.policy("sim", &["replicas=16"]);
+    pool.fails(&["aggregate", "sim", "--once"], 3, &["timestep 1 waits", "free in the pool"]);
+    assert!(!is_aggregated(&pool));
+}
+
+#[test]
 fn what_can_not_be_aggregated_is_told_and_left_alone() {
     let pool = pool(2);
     (0..RANKS - 1).for_each(|rank| pool.put(&content(rank), &name(rank)));
