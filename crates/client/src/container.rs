@@ -244,7 +244,8 @@ mod tests {
         opening.note(&failure(ErrorCode::Unavailable));
         assert!(opening.away.is_some());
         let mut over = Opening::over();
-        [ErrorCode::Damaged, ErrorCode::Unavailable].map(|code| over.note(&failure(code)));
+        over.note(&failure(ErrorCode::Damaged));
+        over.note(&failure(ErrorCode::Unavailable));
         assert!(!over.is_partial && over.away.is_none());
     }
 }
