@@ -135,6 +135,11 @@ impl Container {
         self.files.files.iter().map(|file| (file.name.as_str(), file.size))
     }
 
+    /// Length of the largest block as it is decoded, bytes; 0: there is none.
+    pub fn largest_block(&self) -> u64 {
+        self.blocks.values().map(|block| block.record.raw_length).max().unwrap_or(0)
+    }
+
     /// What is known of the files, in the order of the set.
     pub(crate) fn entries(&self) -> &[FileEntry] {
         &self.files.files

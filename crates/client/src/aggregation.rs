@@ -17,20 +17,20 @@ use stdchk_aggregate::{
 };
 use stdchk_formats::Source;
 use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers, TimeNs};
-use stdchk_model::{ErrorCode, Failure, Ino};
+use stdchk_model::{ChunkId, ErrorCode, Failure, Ino, size};
 use tokio::runtime::Handle;
 
+use crate::container::BLOCK_BYTES_MAX;
 use crate::pool::Pool;
 use crate::reader::Reader;
 use crate::session::Session;
 
-/// Largest block of a container in a pool, bytes: that of a chunk. Who reads a few bytes of one file decodes one block, of
-/// which other ranks' variables may be the larger part.
-const BLOCK_BYTES_MAX: u64 = 1 << 20;
 /// Time that a container gets for its copies, and a manager that was restarted to hear from all its clients again.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Pause between two questions whether it is so far.
-const PAUSE: Duration = Duration::from_millis(250);
+/// The room that is left free beside the containers: this part of what they may take.
+const ROOM_PART: u64 = 8;
+/// Pause between the first two questions whether it is so far, and its most: it doubles.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// A set that lies in containers now, or why it doesn't.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +68,9 @@ impl From<AggregateError> for AggregationError {
 }
 
 type Result<T> = std::result::Result<T, AggregationError>;
+
+/// A container that is written: its session, and its chunks with those of its map.
+type Held = (Arc<Session>, Vec<ChunkId>);
 
 /// A version that belongs to the set.
 type Member = (Ino, u64);
@@ -111,8 +114,9 @@ impl Pool {
     ) -> Result<PackedSet> {
         let (members, files) = self.wait_for(self.open_members(set))?;
         let chunk_bytes = self.wait_for(self.chunk_bytes(&members))?;
+        self.wait_for(self.check_room(folder, chunk_bytes))?;
         let mut done = PackedSet { files: 0, raw_bytes: 0, chunk_bytes, stored_bytes: 0, containers: 0 };
-        let mut packed = Vec::new();
+        let (mut packed, mut held) = (Vec::new(), Vec::new());
         let groups = files.len().clamp(1, containers.max(1));
         for group in 0..groups {
             let range = files.len() * group / groups..files.len() * (group + 1) / groups;
@@ -120,8 +124,10 @@ impl Pool {
             let session = self.wait_for(Session::open_container(&self.inner, folder))?;
             sessions.push(Arc::clone(&session));
             let members = members.get(range).unwrap_or_default().to_vec();
-            packed.push(PackedMembers { session: session.id(), members });
-            let written = self.write_container(part, session, packing)?;
+            let written = self.write_container(part, Arc::clone(&session), packing)?;
+            let chunks = self.wait_for(self.chunks_of(&session))?;
+            packed.push(PackedMembers { session: session.id(), members, chunks: chunks.len() as u64 });
+            held.push((session, chunks));
             done.files += written.files;
             done.raw_bytes += written.raw_bytes;
             done.stored_bytes += written.stored_bytes;
@@ -129,7 +135,7 @@ impl Pool {
         if done.stored_bytes < chunk_bytes {
             done.containers = packed.len() as u64;
             let request = ManagerRequest::Aggregate { folder, timestep: set.timestep, containers: packed };
-            self.wait_for(self.ask_to_aggregate(request, sessions, packing))?;
+            self.wait_for(self.ask_to_aggregate(request, &held, packing))?;
         }
         Ok(done)
     }
@@ -165,6 +171,22 @@ impl Pool {
         Ok(chunks.values().map(|length| u64::from(*length)).sum())
     }
 
+    /// Refuses a set whose containers might fill the pool: they lie beside its chunks until these are collected.
+    async fn check_room(&self, folder: Ino, chunk_bytes: u64) -> Result<()> {
+        let replicas = u64::from(self.policy(folder).await?.replicas);
+        let wanted = chunk_bytes.saturating_add(chunk_bytes / ROOM_PART).saturating_mul(replicas);
+        let free = self.space().await?.free_bytes;
+        if free >= wanted {
+            return Ok(());
+        }
+        let (wanted, free) = (size::human(wanted), size::human(free));
+        let message = format!(
+            "the set's containers may take {wanted} beside its chunks while they are written, and {free} are free in the \
+             pool: remove files and run `stdchk gc`, or add benefactors"
+        );
+        Err(Failure::new(ErrorCode::NoSpace, message).into())
+    }
+
     /// Writes one container, commits it, and compares what the pool has of it with the files.
     fn write_container(
         &self,
@@ -183,33 +205,55 @@ impl Pool {
         Ok(packed)
     }
 
+    /// The chunks of a container and of its map, each once.
+    async fn chunks_of(&self, session: &Session) -> Result<Vec<ChunkId>> {
+        let (_, map, pieces) = self.chunk_map(session.ino(), None).await?;
+        let chunks: HashSet<ChunkId> = map.chunks().iter().chain(&pieces).map(|chunk| chunk.id).collect();
+        Ok(chunks.into_iter().collect())
+    }
+
     /// Waits until the containers have their copies, and while a member is being written.
     async fn ask_to_aggregate(
         &self,
         request: ManagerRequest,
-        sessions: &[Arc<Session>],
+        held: &[Held],
         packing: &Packing<'_>,
     ) -> Result<()> {
         let give_up = Instant::now() + PATIENCE;
+        let mut pause = PAUSE.0;
         loop {
             if !(packing.watch)(0) {
                 return Err(AggregateError::Stopped.into());
             }
+            // A manager that was restarted hears of the sessions and of their chunks again.
+            for (session, chunks) in held {
+                session.pin(chunks).await.map_err(ended)?;
+            }
             match self.ask(request.clone()).await {
-                // The manager was restarted: it hears of the sessions again.
-                Err(failure) if failure.code == ErrorCode::Stale && Instant::now() < give_up => {
-                    for session in sessions {
-                        session.reattach().await?;
-                    }
-                }
-                Err(failure) if failure.code == ErrorCode::Unavailable && Instant::now() < give_up => {
+                Err(failure) if is_to_come(&failure) && Instant::now() < give_up => {
                     tracing::debug!(%failure, "asking again for the aggregation of a set");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE.1);
                 }
                 answer => return Ok(answer.map(drop)?),
             }
         }
     }
+}
+
+/// The session's file went with its lease, which says nothing of the set.
+fn ended(failure: Failure) -> Failure {
+    match failure.code {
+        ErrorCode::NotFound => {
+            let message = "the pool could not be reached for so long that it gave the container up";
+            Failure::new(ErrorCode::Stale, message)
+        }
+        _ => failure,
+    }
+}
+
+fn is_to_come(failure: &Failure) -> bool {
+    matches!(failure.code, ErrorCode::Stale | ErrorCode::Unavailable)
 }
 
 /// A version as packing reads it.

@@ -59,7 +59,8 @@ impl Packed {
     }
 
     fn swap_as(&mut self, members: Vec<(Ino, u64)>) -> Result<ManagerReply, Failure> {
-        let containers = vec![PackedMembers { session: session(PACKER), members }];
+        let containers =
+            vec![PackedMembers { session: session(PACKER), members, chunks: PACKED.len() as u64 }];
         let folder = self.folder;
         self.pool.ask(ManagerRequest::Aggregate { folder, timestep: 1, containers })
     }
@@ -120,8 +121,8 @@ fn a_repeated_step_is_answered_as_the_first_and_one_for_another_container_refuse
     assert_eq!(packed.swap(), Ok(ManagerReply::Done));
     packed.pool.close(PACKER);
     packed.open_container().unwrap();
-    packed.pool.stage(PACKER, &[103], &[1, 2]);
-    packed.pool.commit(PACKER, &[103]).unwrap();
+    packed.pool.stage(PACKER, &[103, 104], &[1, 2]);
+    packed.pool.commit(PACKER, &[103, 104]).unwrap();
     assert_eq!(packed.swap().unwrap_err().code, ErrorCode::Exists);
     assert_eq!(packed.roots(), roots);
 }
@@ -226,8 +227,8 @@ fn a_set_with_a_member_that_was_written_again_can_be_packed_anew() {
     let [first, second] = packed.files;
     packed.pool.write(3, first, &[4], &[0, 1]);
     packed.open_container().unwrap();
-    packed.pool.stage(PACKER, &[103], &[1, 2]);
-    packed.pool.commit(PACKER, &[103]).unwrap();
+    packed.pool.stage(PACKER, &[103, 104], &[1, 2]);
+    packed.pool.commit(PACKER, &[103, 104]).unwrap();
     assert_eq!(packed.swap_as(vec![(first, 2), (second, 1)]), Ok(ManagerReply::Done));
     packed.pool.close(PACKER);
     assert_eq!(packed.left(&[101, 103]), [101, 103], "the older version lies in the older container");
@@ -273,7 +274,6 @@ fn a_manager_that_was_killed_before_the_step_takes_it_once_sessions_had_time_to_
     assert_eq!(packed.swap().unwrap_err().code, ErrorCode::Stale, "the session must come back");
     let container = packed.pool.status().space.inodes;
     packed.open_container_again();
-    packed.pool.stage(PACKER, &PACKED, &[1, 2]);
     assert_eq!(packed.pool.status().space.inodes, container, "it is the same file");
     assert_eq!(packed.swap().unwrap_err().code, ErrorCode::Unavailable, "others may come back, too");
     for _ in 0..31 {
@@ -284,6 +284,45 @@ fn a_manager_that_was_killed_before_the_step_takes_it_once_sessions_had_time_to_
         packed.pool.register(Some(number));
         packed.pool.inventory(number, &[1, 2, 3, 101, 102]);
     }
+    assert_eq!(
+        packed.swap().unwrap_err().code,
+        ErrorCode::Unavailable,
+        "nobody holds the container's chunks"
+    );
+    packed.pool.known(PACKER, PACKED[0]);
+    assert_eq!(packed.swap().unwrap_err().code, ErrorCode::Unavailable, "nor all of them");
+    packed.pool.known(PACKER, PACKED[1]);
+    assert_eq!(packed.swap(), Ok(ManagerReply::Done));
+}
+
+#[test]
+fn after_a_restart_the_container_still_needs_the_copies_that_the_members_folder_asks_for() {
+    let mut packed = Packed::new();
+    let pairs = vec![("replicas".to_owned(), "3".to_owned())];
+    packed.pool.change(Change::SetPolicy { ino: packed.folder, pairs }).unwrap();
+    packed.open_container().unwrap();
+    packed.pool.stage(PACKER, &PACKED, &[1, 2]);
+    packed.pool.commit(PACKER, &PACKED).unwrap();
+    packed.pool.restart();
+    for number in 0..3 {
+        packed.pool.register(Some(number));
+    }
+    packed.open_container_again();
+    for _ in 0..31 {
+        packed.pool.pass(1_000);
+        packed.pool.ask(ManagerRequest::KeepAlive(CLIENT)).unwrap();
+    }
+    for (number, chunks) in [(0, &[1, 2, 3][..]), (1, &[1, 2, 3, 101, 102]), (2, &[101, 102])] {
+        packed.pool.register(Some(number));
+        packed.pool.inventory(number, chunks);
+    }
+    PACKED.iter().for_each(|number| drop(packed.pool.known(PACKER, *number)));
+    let refused = packed.swap().unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
+    assert!(refused.message.contains("fewer than 3 durable copies"), "{refused}");
+    assert!(packed.pool.status().chunks_at_risk >= 2, "a third copy is wanted");
+    packed.pool.register(Some(0));
+    packed.pool.inventory(0, &[1, 2, 3, 101, 102]);
     assert_eq!(packed.swap(), Ok(ManagerReply::Done));
 }
 

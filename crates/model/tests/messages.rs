@@ -237,7 +237,7 @@ fn manager_requests() -> Vec<ManagerRequest> {
         Q::Aggregate {
             folder: Ino(9),
             timestep: 100,
-            containers: vec![PackedMembers { session, members: vec![(ino, 2), (Ino(8), 1)] }],
+            containers: vec![PackedMembers { session, members: vec![(ino, 2), (Ino(8), 1)], chunks: 40 }],
         },
         Q::Status,
         Q::Collect { dry_run: true },

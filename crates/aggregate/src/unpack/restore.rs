@@ -131,7 +131,7 @@ impl Container {
     pub(super) fn threads(&self, budget: u64, wanted: usize) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let wanted = if wanted == 0 { cores } else { wanted };
-        let largest = self.blocks.values().map(|block| block.record.raw_length).max().unwrap_or(1).max(1);
+        let largest = self.largest_block().max(1);
         let fitting = usize::try_from(budget * 3 / 4 / (largest * BUFFERS_PER_BLOCK)).unwrap_or(usize::MAX);
         wanted.min(fitting).max(1)
     }

@@ -1,7 +1,8 @@
 //! `stdchk restore`: all files of a checkpoint set come back below a local folder, in parallel and verified.
 //!
 //! Every file appears once it is whole and on disk, so a restore that was stopped can simply be run again: files that
-//! are there already are compared with the chunk names of their version, and only fetched if they differ.
+//! are there already are compared with the chunk names of their version, or with its bytes where it lies in a container, and
+//! only written if they differ.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,9 +12,9 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use stdchk_client::Pool;
+use stdchk_client::{Pool, Reader};
 use stdchk_model::message::manager::{CheckpointSet, SetMember, SetState};
-use stdchk_model::{ChunkId, ChunkMap, Extent, Source, size};
+use stdchk_model::{ChunkId, ChunkMap, Extent, Failure, Source, size};
 use tokio::task::{JoinSet, block_in_place};
 
 use super::get::fetch;
@@ -30,6 +31,8 @@ use crate::{namespace, output};
 const FILES_AT_ONCE: usize = 4;
 /// Bytes of zeros that are compared at once.
 const ZERO_BYTES: usize = 64 << 10;
+/// Bytes of a file in a container that are compared at once.
+const COMPARED_BYTES: usize = 4 << 20;
 
 /// What `restore` takes.
 #[derive(Args, Debug)]
@@ -165,8 +168,7 @@ async fn restore_one(
     progress: &Progress,
 ) -> Outcome<Restored> {
     let shown = format!("{}/{}@{}", app.shown(), output::shown(&member.name), member.version);
-    let (_, map, _) = pool.chunk_map(member.ino, Some(member.version)).await.about(&shown)?;
-    let kept = block_in_place(|| matches(path, &map));
+    let kept = is_there(pool, member, path).await.about(&shown)?;
     if kept {
         progress.add(member.bytes);
     } else {
@@ -176,20 +178,51 @@ async fn restore_one(
         let attr = pool.attr(member.ino).await.about(&shown)?;
         fetch(pool, &shown, &attr, Some(member.version), path, progress).await?;
     }
-    Ok(Restored { name: member.name.clone(), version: member.version, bytes: map.size(), kept })
+    Ok(Restored { name: member.name.clone(), version: member.version, bytes: member.bytes, kept })
+}
+
+/// Whether the local file is the member.
+async fn is_there(pool: &Pool, member: &SetMember, path: &Path) -> Result<bool, Failure> {
+    let Ok(Some(mut file)) = block_in_place(|| open_of_size(path, member.bytes)) else { return Ok(false) };
+    if !member.aggregated {
+        let (info, map, _) = pool.chunk_map(member.ino, Some(member.version)).await?;
+        if !info.is_some_and(|info| info.aggregated) {
+            return Ok(block_in_place(|| matches(path, &map)));
+        }
+    }
+    let reader = pool.read(member.ino, Some(member.version)).await?;
+    reads_equal(&mut file, &reader).await
+}
+
+/// The file, if there is one of this size.
+fn open_of_size(path: &Path, size: u64) -> std::io::Result<Option<File>> {
+    if !std::fs::symlink_metadata(path)?.is_file() {
+        return Ok(None);
+    }
+    let file = File::open(path)?;
+    Ok((file.metadata()?.len() == size).then_some(file))
+}
+
+/// Whether the local file, of the same size, has the bytes of the version.
+async fn reads_equal(file: &mut File, reader: &Reader) -> Result<bool, Failure> {
+    let (mut offset, mut there) = (0, vec![0; COMPARED_BYTES]);
+    while offset < reader.size() {
+        let bytes = reader.read_at(offset, COMPARED_BYTES).await?;
+        let part = there.get_mut(..bytes.len()).unwrap_or_default();
+        let read = block_in_place(|| file.read_exact(part));
+        if read.is_err() || part.is_empty() || *part != *bytes {
+            return Ok(false);
+        }
+        offset += bytes.len() as u64;
+    }
+    Ok(true)
 }
 
 /// Whether the local file is what the map says. Only what can be told from the map counts: a file with parts of
 /// chunks in it is fetched again.
 fn matches(path: &Path, map: &ChunkMap) -> bool {
     let compare = || -> std::io::Result<bool> {
-        if !std::fs::symlink_metadata(path)?.is_file() {
-            return Ok(false);
-        }
-        let mut file = File::open(path)?;
-        if file.metadata()?.len() != map.size() {
-            return Ok(false);
-        }
+        let Some(mut file) = open_of_size(path, map.size())? else { return Ok(false) };
         for extent in map.extents() {
             if !extent_matches(&mut file, map, extent)? {
                 return Ok(false);

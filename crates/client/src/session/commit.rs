@@ -334,6 +334,14 @@ impl Session {
         Ok(())
     }
 
+    /// Lets the manager leave these chunks to this session until it ends.
+    pub(crate) async fn pin(&self, chunks: &[ChunkId]) -> Result<(), Failure> {
+        for part in chunks.chunks(LIST_ENTRIES_MAX) {
+            self.ask(&ManagerRequest::Known { session: self.id, chunks: part.to_vec() }).await?;
+        }
+        Ok(())
+    }
+
     /// What was committed becomes the base; cells that haven't changed since are done with.
     fn rebase(&self, snapshot: &Snapshot, map: ChunkMap) {
         for chunk in map.chunks() {

@@ -207,10 +207,14 @@ impl Session {
         self.take_up_pieces(base.map()).await;
     }
 
+    /// The map of the version most like this file; `None` if there is none with chunks of its own.
     pub(super) async fn similar(&self) -> Result<Option<ChunkMap>, Failure> {
         match self.pool.manager.ask(&ManagerRequest::Similar(self.ino())).await? {
-            ManagerReply::Version { root: Some(root), .. } => self.pool.load_map(Some(&root)).await.map(Some),
-            ManagerReply::Version { root: None, .. } => Ok(None),
+            // What lies in a container has no chunks of its own.
+            ManagerReply::Version { root: Some(root), .. } if !root.is_in_container() => {
+                self.pool.load_map(Some(&root)).await.map(Some)
+            }
+            ManagerReply::Version { .. } => Ok(None),
             _ => Err(crate::unexpected("Similar")),
         }
     }

@@ -5,12 +5,13 @@
 //! where its map is, and it lives as long as one of them does. The step asks for all that makes it safe to let the members'
 //! own chunks go, so whatever dies whenever, the members have their own chunks or the container.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
 use stdchk_model::message::manager::{ManagerReply, PackedMembers, SetState};
-use stdchk_model::{ClientId, ErrorCode, Failure, InContainer, Ino, MapRoot, SessionId};
+use stdchk_model::{ChunkId, ClientId, ErrorCode, Failure, InContainer, Ino, MapRoot, SessionId};
 
+use super::commit::inline_map;
 use super::{Answer, Core, Now, check_length, unavailable};
 
 /// A version, and what it becomes.
@@ -34,7 +35,8 @@ impl Core {
             Ok(session) => session.ino,
             Err(_) => self.namespace.make_unnamed(folder)?,
         };
-        self.open_session(id, client, ino, now)
+        // Without its session nobody would ever remove it.
+        self.open_session(id, client, ino, now).inspect_err(|_| self.namespace.drop_unused(ino))
     }
 
     pub(super) fn aggregate(
@@ -54,9 +56,14 @@ impl Core {
         if replaced.iter().all(|member| self.namespace.is_replaced(member)) {
             return Ok(ManagerReply::Done); // The first answer was lost.
         }
-        self.check_set(folder, timestep, &replaced)?;
         self.check_unwritten(&replaced)?;
-        containers.iter().try_for_each(|packed| self.check_redundant(packed.session))?;
+        let wanted = self.copies_wanted(folder, &replaced)?;
+        for packed in containers {
+            self.check_held(packed)?;
+            self.check_redundant(packed.session, wanted)?;
+        }
+        // Last, as it looks through the whole folder.
+        self.check_set(folder, timestep, &replaced)?;
         replaced.into_iter().try_for_each(|member| self.namespace.replace(member))?;
         self.commits += 1;
         Ok(ManagerReply::Done)
@@ -123,15 +130,50 @@ impl Core {
         }
     }
 
-    /// Refuses a container that would be less safe than what it replaces: its chunks need all the copies that the folder
-    /// asks for, as far as there are benefactors for them.
-    fn check_redundant(&self, session: SessionId) -> Result<(), Failure> {
-        let held = self.sessions.get(session)?;
-        let policy = self.namespace.policy(held.ino)?;
+    /// Refuses a container of which its session doesn't hold all chunks, as after a restart of the manager: of what it
+    /// doesn't hold nobody knows the copies.
+    fn check_held(&self, packed: &PackedMembers) -> Result<(), Failure> {
+        let held: HashSet<&ChunkId> = self.sessions.get(packed.session)?.held().collect();
+        let (root, _) = self.namespace.committed_by(packed.session)?;
+        let named: Vec<ChunkId> = match &root {
+            MapRoot::Inline { map } => inline_map(map)?.chunks().iter().map(|chunk| chunk.id).collect(),
+            MapRoot::Pieces { pieces, .. } => pieces.iter().map(|piece| piece.id).collect(),
+        };
+        if named.iter().all(|chunk| held.contains(chunk)) && held.len() as u64 >= packed.chunks {
+            return Ok(());
+        }
+        Err(unavailable(format!(
+            "session {} holds {} of {} chunks of its container: pin them and try again",
+            packed.session,
+            held.len(),
+            packed.chunks.max(named.len() as u64)
+        )))
+    }
+
+    /// The most copies that the folders of the members ask for, and the most that they ask for before a commit. The container
+    /// itself has no folder any more once the manager was restarted.
+    fn copies_wanted(&self, folder: Ino, replaced: &[Replaced]) -> Result<(u8, u8), Failure> {
+        let mut by_folder = HashMap::from([(folder, folder)]);
+        for member in replaced {
+            by_folder.insert(self.namespace.inode(member.ino)?.parent, member.ino);
+        }
+        let mut wanted = (0, 0);
+        for ino in by_folder.into_values().chain([folder]) {
+            let policy = self.namespace.policy(ino)?;
+            wanted = (policy.replicas.max(wanted.0), policy.replicas_at_commit().max(wanted.1));
+        }
+        Ok(wanted)
+    }
+
+    /// Refuses a container that would be less safe than what it replaces: its chunks need all the copies that are wanted, as
+    /// far as there are benefactors for them. They are made from now on, whatever the container's own folder asks for.
+    fn check_redundant(&mut self, session: SessionId, (wanted, at_commit): (u8, u8)) -> Result<(), Failure> {
+        let held: HashSet<ChunkId> = self.sessions.get(session)?.held().copied().collect();
+        let marking = self.marking.generation();
+        held.iter().for_each(|chunk| self.locations.refer(chunk, wanted, marking, &self.registry));
         let online = self.registry.hosts().iter().filter(|host| host.online).count();
         let online = u8::try_from(online).unwrap_or(u8::MAX);
-        let copies = policy.replicas.min(online).max(policy.replicas_at_commit());
-        self.check_durable(session, &held.held().copied().collect(), copies)
+        self.check_durable(session, &held, wanted.min(online).max(at_commit))
     }
 }
 

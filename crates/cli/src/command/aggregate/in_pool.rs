@@ -165,13 +165,14 @@ impl Watcher<'_> {
                 let reason = "it was changed or aggregated by others meanwhile".to_owned();
                 round.waiting.push(Waiting { timestep, reason });
             }
-            Err(AggregationError::Pool(failure)) => {
+            Err(error @ AggregationError::Packing(AggregateError::Stopped)) => return Err(error),
+            Err(error) => {
                 // Others may do better: a set may be damaged, or a member of it open for long.
-                self.later.failed.insert(timestep, (Instant::now(), failure.message.clone()));
+                let reason = error.to_string();
+                self.later.failed.insert(timestep, (Instant::now(), reason.clone()));
                 round.failed = true;
-                round.waiting.push(Waiting { timestep, reason: failure.message });
+                round.waiting.push(Waiting { timestep, reason });
             }
-            Err(error) => return Err(error),
         }
         Ok(())
     }

@@ -224,8 +224,8 @@ pub enum ManagerRequest {
     Sets(#[n(0)] Ino),
     /// Lets all members of a checkpoint set lie in these containers from now on, in one step; their own chunks are no longer
     /// referred to. Refused unless the set is complete and the containers hold exactly its members, at these versions, and
-    /// while a member is being written or a chunk of a container has fewer copies than the folder asks for and the
-    /// benefactors allow. Can be repeated. Answered by `Done`.
+    /// while a member is being written, a session doesn't hold all chunks of its container, or one of them has fewer copies
+    /// than the members' folders ask for and the benefactors allow. Can be repeated. Answered by `Done`.
     #[n(42)]
     Aggregate {
         /// The folder.
