@@ -232,12 +232,11 @@ impl ChunkMap {
 
     /// The map that `bytes` hold. Never panics, whatever they are.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadChunkMap> {
-        let body = bytes.strip_prefix(&MAGIC).ok_or(BadChunkMap::Magic)?;
-        let layout: Layout = cbor::decode(body).map_err(|error| BadChunkMap::Encoding(error.to_string()))?;
-        if layout.layout != LAYOUT {
-            return Err(BadChunkMap::Layout(layout.layout));
+        let (layout, body) = layout_of(bytes)?;
+        if layout != LAYOUT {
+            return Err(BadChunkMap::Layout(layout));
         }
-        let stored: Stored = cbor::decode(body).map_err(|error| BadChunkMap::Encoding(error.to_string()))?;
+        let stored: Stored = cbor::decode(body).map_err(damaged)?;
         let map = Self::new(stored.chunks, stored.extents.iter().map(Extent::from))?;
         if map.size != stored.size {
             return Err(BadChunkMap::Inconsistent("its extents don't add up to its size"));
@@ -259,6 +258,17 @@ fn continues(last: &Extent, next: &Extent) -> bool {
         }
         _ => false,
     }
+}
+
+/// The layout of an encoded map, and what follows the magic.
+fn layout_of(bytes: &[u8]) -> Result<(u16, &[u8]), BadChunkMap> {
+    let body = bytes.strip_prefix(&MAGIC).ok_or(BadChunkMap::Magic)?;
+    let layout: Layout = cbor::decode(body).map_err(damaged)?;
+    Ok((layout.layout, body))
+}
+
+fn damaged(error: minicbor::decode::Error) -> BadChunkMap {
+    BadChunkMap::Encoding(error.to_string())
 }
 
 /// The part of every layout that says which layout follows.

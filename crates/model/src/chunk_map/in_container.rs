@@ -8,7 +8,7 @@
 
 use minicbor::{Decode, Encode};
 
-use super::{BadChunkMap, Layout, MAGIC, MapRoot};
+use super::{BadChunkMap, MAGIC, MapRoot, damaged, layout_of};
 use crate::cbor;
 use crate::limits::{FILE_BYTES_MAX, IN_CONTAINER_BYTES_MAX};
 
@@ -73,17 +73,6 @@ impl InContainer {
         }
         Ok(Some(Self { size, file, container }))
     }
-}
-
-/// The layout of an encoded map, and what follows the magic.
-fn layout_of(bytes: &[u8]) -> Result<(u16, &[u8]), BadChunkMap> {
-    let body = bytes.strip_prefix(&MAGIC).ok_or(BadChunkMap::Magic)?;
-    let layout: Layout = cbor::decode(body).map_err(damaged)?;
-    Ok((layout.layout, body))
-}
-
-fn damaged(error: minicbor::decode::Error) -> BadChunkMap {
-    BadChunkMap::Encoding(error.to_string())
 }
 
 impl MapRoot {
