@@ -327,9 +327,7 @@ impl World {
             }),
             Step::MakeDirectory { name } => {
                 answer(watch.before_create(root, NAMES[name].as_bytes()), || {
-                    rustix::fs::mkdirat(root, NAMES[name], Mode::from_raw_mode(0o755))?;
-                    watch.made_directory(root, NAMES[name].as_bytes());
-                    Ok(())
+                    rustix::fs::mkdirat(root, NAMES[name], Mode::from_raw_mode(0o755))
                 });
             }
             Step::RemoveDirectory { name } => {
@@ -374,4 +372,14 @@ proptest! {
         let oldest = world.models.len() - 1;
         world.restore(oldest, None);
     }
+}
+
+#[test]
+fn a_file_comes_back_that_was_deleted_from_within_a_directory_that_is_gone_too() {
+    let mut world = World::new();
+    world.step(1, &Step::MakeDirectory { name: 6 });
+    world.step(0, &Step::Rename { from: 3, to: 4, exchange: false });
+    world.step(0, &Step::Unlink { name: 4 });
+    world.step(1, &Step::RemoveDirectory { name: 6 });
+    world.restore(0, None);
 }

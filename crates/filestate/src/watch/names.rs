@@ -1,7 +1,7 @@
 //! Before calls on names: creating, deleting, renaming and linking.
 //!
 //! Nothing that existed at the checkpoint is ever destroyed: a file that the program deletes or replaces is moved, or
-//! linked, into the store, inode and all; what was born in the interval is simply deleted. The statement comes first,
+//! linked, into the store, inode and all; a file born in the interval is simply deleted. The statement comes first,
 //! so a crash between it and the call leaves a statement about a move that did not happen, which restore passes over.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -99,14 +99,6 @@ impl Watch {
         })
     }
 
-    /// After `mkdir` made the directory: it was born in this interval.
-    pub fn made_directory(&self, directory: BorrowedFd<'_>, path: &[u8]) {
-        let Some(place) = self.place(directory, path) else { return };
-        if let Ok(Some(stat)) = self.stat_at(&place) {
-            self.state().set_born(Inode(stat.st_ino));
-        }
-    }
-
     /// Before `unlink`.
     pub fn before_unlink(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Next<'_> {
         self.before_removal(directory, path, |stat| !is_directory(stat) && path.last() != Some(&b'/'))
@@ -165,11 +157,12 @@ impl Watch {
         }
     }
 
-    /// Whether the last name of a file born in this interval is going away: then there is nothing to keep.
+    /// Whether the last name of a file born in this interval is going away: then there is nothing to keep. A directory
+    /// is always kept: a file that must come back may have left the tree from in there, and comes back the same way.
     fn forget_if_born(&self, stat: &Stat) -> bool {
         let inode = Inode(stat.st_ino);
         let mut state = self.state();
-        let gone = state.is_born(inode) && (stat.st_nlink == 1 || is_directory(stat));
+        let gone = state.is_born(inode) && stat.st_nlink == 1 && !is_directory(stat);
         if gone {
             state.forget(inode);
         }

@@ -124,18 +124,8 @@ pub unsafe extern "C-unwind" fn remove(path: *const c_char) -> c_int {
 /// As for the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn mkdirat(directory: c_int, path: *const c_char, mode: mode_t) -> c_int {
-    let call = || {
-        // SAFETY: the arguments as they came.
-        let result = unsafe { real::mkdirat(directory, path, mode) };
-        if let Some(watch) = watch().filter(|_| result == 0) {
-            // SAFETY: the arguments as they came.
-            let (at, name) = unsafe { (borrow(directory), bytes(path)) };
-            decide(|| watch.made_directory(at, name));
-        }
-        result
-    };
     // SAFETY: the arguments as they came.
-    unsafe { on_name(directory, path, Watch::before_create, call) }
+    unsafe { on_name(directory, path, Watch::before_create, || real::mkdirat(directory, path, mode)) }
 }
 
 /// `mkdir`, as `mkdirat`.
