@@ -4,7 +4,7 @@ SIZE ?= small
 IMAGES ?= $(or $(STDCHK_IMAGES),/tmp/stdchk-images)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test clients bench images peers fmt clean
+.PHONY: help build demo test soak clients bench images peers fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -21,6 +21,10 @@ demo: ## a real job on a local pool is killed, restarted from its checkpoints an
 test: ## everything that checks the project
 	@scripts/setup build mount demo test
 	@scripts/test
+
+soak: ## the long forms of the tests: 20000 cases of each property, 200 kills, a million file operations (SOAK="--help")
+	@scripts/setup build mount
+	@scripts/soak $(SOAK)
 
 clients: ## programs too heavy for the test set: PyTorch, Hugging Face's Trainer, MPICH, CRIU (downloads 6 GB)
 	@scripts/setup build mount clients

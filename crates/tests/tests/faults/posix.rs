@@ -1,7 +1,7 @@
 //! Random operations on files of a mount, compared with a model byte by byte (`scripts/posix/fsx`): by each write protocol,
 //! also while a benefactor dies.
 //!
-//! `STDCHK_FSX_OPERATIONS=1000000` makes it as long as it is meant to be before a release.
+//! `STDCHK_FSX_OPERATIONS` makes it longer, as `make soak` does.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

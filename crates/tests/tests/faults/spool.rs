@@ -1,7 +1,7 @@
 //! The write protocols on real processes: what a mount that is killed at any moment owes to those whose files it has
 //! closed, a spool that is full, and what can't work.
 //!
-//! `STDCHK_KILLS=200` makes the loop of kills as long as it is meant to be before a release.
+//! `STDCHK_KILLS` makes the loop of kills longer, as `make soak` does.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
