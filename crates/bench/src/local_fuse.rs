@@ -1,4 +1,5 @@
-//! A FUSE file system that passes everything on to local files (the paper's "FUSE to local I/O", Table 1): bindfs.
+//! A FUSE file system that passes everything on to local files: bindfs. As fast as it can, it is the paper's "FUSE to local
+//! I/O" (stdchk, Table 1); held to a rate, it stands for a parallel file system that many share (mcrEngine, figures 12 and 13).
 
 use std::path::Path;
 use std::process::{Child, Command};
@@ -13,30 +14,40 @@ const APPEARS_WITHIN: Duration = Duration::from_secs(10);
 pub struct LocalFuse {
     process: Child,
     mount_point: tempfile::TempDir,
-    _files: tempfile::TempDir,
 }
 
 impl LocalFuse {
-    /// Starts it below `below`; `None`, with a line that says so, where bindfs is not installed or can't mount.
-    pub fn start(below: &Path) -> Result<Option<Self>, Error> {
-        let files = tempfile::Builder::new().prefix("local-").tempdir_in(below)?;
+    /// Starts it over the files in `files`, mounted below `below`; `None`, with a line that says so, where bindfs is not
+    /// installed or can't mount.
+    pub fn start(files: &Path, below: &Path) -> Result<Option<Self>, Error> {
+        Self::with(&[], files, below)
+    }
+
+    /// The same for reads and writes of so many bytes per second each. It caches like a client of a parallel file
+    /// system: what was written or read once is not fetched again, until it is mounted anew.
+    pub fn at_rate(bytes_per_second: u64, files: &Path, below: &Path) -> Result<Option<Self>, Error> {
+        let rates = [format!("--read-rate={bytes_per_second}"), format!("--write-rate={bytes_per_second}")];
+        let [read, write] = &rates;
+        Self::with(&[read, write, "-o", "kernel_cache"], files, below)
+    }
+
+    fn with(options: &[&str], files: &Path, below: &Path) -> Result<Option<Self>, Error> {
         let mount_point = tempfile::Builder::new().prefix("bindfs-").tempdir_in(below)?;
-        let folders = [files.path(), mount_point.path()];
-        let process = match Command::new("bindfs").args(["-f", "--no-allow-other"]).args(folders).spawn() {
+        let mut command = Command::new("bindfs");
+        command.args(["-f", "--no-allow-other"]).args(options).args([files, mount_point.path()]);
+        let process = match command.spawn() {
             Ok(process) => process,
             Err(error) => {
-                eprintln!(
-                    "stdchk-bench: no row for FUSE to a local file, as bindfs can't be started: {error}"
-                );
+                eprintln!("stdchk-bench: rows are missing, as bindfs can't be started: {error}");
                 return Ok(None);
             }
         };
-        let mut local = Self { process, mount_point, _files: files };
+        let mut local = Self { process, mount_point };
         let give_up = Instant::now() + APPEARS_WITHIN;
         let outside = rustix::fs::stat(below)?.st_dev;
         while rustix::fs::stat(local.path())?.st_dev == outside {
             if Instant::now() > give_up || local.process.try_wait()?.is_some() {
-                eprintln!("stdchk-bench: no row for FUSE to a local file, as bindfs did not mount");
+                eprintln!("stdchk-bench: rows are missing, as bindfs did not mount");
                 return Ok(None);
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -1,25 +1,26 @@
 //! Sets of checkpoint files, packed: mcrEngine's merge schemes, our levels and general compressors on the same bytes, and
 //! what a slow sink makes of it (tables III and IV, figures 12 and 13, as far as one machine carries them).
 //!
-//! The sets are given (`--sets`), or a small one is made up. The sink is a file behind a token bucket; its bandwidth is
-//! stated in the table. All methods see the same files in the same run.
+//! The sets are given (`--sets`), or a small one is made up. The sink is a file system held to a
+//! rate (bindfs), which is stated in the table. All methods see the same files in the same run.
 
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
 
 use crate::Error;
 use crate::bench::{Bench, Size};
+use crate::local_fuse::LocalFuse;
 use crate::section::{Section, Target, at_least};
 
 /// Bytes per second of the sink for each rank: 30 GB/s for 15408 processes, as on the paper's file system.
-const SINK_PER_RANK: f64 = 2e6;
-/// Bytes that the token bucket lets through at once.
-const BURST: usize = 64 << 10;
+const SINK_PER_RANK: u64 = 2_000_000;
+/// A file read or written before each step, for a second: bindfs lets some megabytes through at once after a pause.
+const AHEAD: &str = "ahead";
 /// Length of the pieces of both block schemes.
 const PIECE: usize = 64 << 10;
 /// The paper's results in percent over Agnostic, best and worst (table IV), for reading beside ours.
@@ -39,11 +40,16 @@ struct Row {
 #[derive(Serialize)]
 struct EndToEnd {
     set: String,
-    sink_bytes_per_second: f64,
+    sink_bytes_per_second: u64,
     raw_write_seconds: f64,
-    pack_seconds: f64,
+    raw_read_seconds: f64,
+    /// Packing into the slow file system, written while it is packed, and read back.
     packed_write_seconds: f64,
+    /// Unpacking from there.
     packed_read_seconds: f64,
+    /// Packing alone, onto the local disk.
+    pack_seconds: f64,
+    /// Unpacking alone.
     unpack_seconds: f64,
 }
 
@@ -57,7 +63,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
     let (mut rows, mut ends) = (Vec::new(), Vec::new());
     for set in &sets {
         rows.extend(ratios(bench, set, scratch.path())?);
-        ends.push(end_to_end(bench, set, scratch.path())?);
+        ends.extend(end_to_end(bench, set, scratch.path())?);
     }
     let targets = targets(&rows, &ends);
     let table = table(&rows, &ends);
@@ -87,11 +93,17 @@ fn small_set(folder: &Path) -> Result<PathBuf, Error> {
     Ok(folder.to_owned())
 }
 
+/// The names of a set's files.
+fn files_of(set: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = fs::read_dir(set)?.collect::<std::io::Result<Vec<_>>>()?;
+    let files = entries.iter().filter(|entry| entry.path().is_file());
+    let mut names: Vec<PathBuf> = files.map(|entry| entry.file_name().into()).collect();
+    names.sort();
+    Ok(names)
+}
+
 fn contents(set: &Path) -> Result<Vec<Vec<u8>>, Error> {
-    let mut paths: Vec<PathBuf> =
-        fs::read_dir(set)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
-    paths.sort();
-    paths.into_iter().filter(|path| path.is_file()).map(|path| Ok(fs::read(path)?)).collect()
+    files_of(set)?.iter().map(|name| Ok(fs::read(set.join(name))?)).collect()
 }
 
 /// Pieces of all files in turn.
@@ -114,7 +126,7 @@ fn ratios(bench: &Bench, set: &Path, scratch: &Path) -> Result<Vec<Row>, Error> 
         ("Agnostic-Block: gzip -6".to_owned(), gzip(&interleaved(&files))?),
     ];
     for (name, merge) in [("Aware", "aware"), ("Aware-Block", "aware-block:64KiB")] {
-        sizes.push((format!("{name}: the paper's coders"), pack(bench, set, scratch, &["paper", merge])?.0));
+        sizes.push((format!("{name}: the paper's coders"), pack(bench, set, scratch, &["paper", merge])?));
     }
     let dense = bench.size != Size::Tiny;
     for level in if dense { vec![1, 3, 9, 19] } else { vec![1, 3] } {
@@ -124,7 +136,7 @@ fn ratios(bench: &Bench, set: &Path, scratch: &Path) -> Result<Vec<Row>, Error> 
         }
     }
     for level in if dense { vec!["fastest", "default", "smallest"] } else { vec!["fastest", "default"] } {
-        sizes.push((format!("stdchk pack, {level}"), pack(bench, set, scratch, &[level, "aware"])?.0));
+        sizes.push((format!("stdchk pack, {level}"), pack(bench, set, scratch, &[level, "aware"])?));
     }
     let agnostic = sizes.first().map_or(1, |(_, stored)| *stored) as f64;
     let row = |(method, stored_bytes): (String, usize)| Row {
@@ -157,16 +169,14 @@ fn zstd(bytes: &[u8], level: i32, long: bool) -> Result<usize, Error> {
     Ok(compressor.compress(bytes)?.len())
 }
 
-/// Packs a set with a level and a merge scheme; bytes of the container and seconds.
-fn pack(bench: &Bench, set: &Path, scratch: &Path, how: &[&str; 2]) -> Result<(usize, f64), Error> {
+/// Packs a set with a level and a merge scheme; bytes of the container.
+fn pack(bench: &Bench, set: &Path, scratch: &Path, how: &[&str; 2]) -> Result<usize, Error> {
     let container = scratch.join("container");
     let [level, merge] = how;
-    let started = Instant::now();
     let mut command = Command::new(&bench.stdchk);
     command.arg("pack").arg(set).arg("-o").arg(&container).args(["--level", level, "--merge", merge]);
     succeed(&mut command)?;
-    let seconds = started.elapsed().as_secs_f64();
-    Ok((usize::try_from(fs::metadata(&container)?.len()).unwrap_or(usize::MAX), seconds))
+    Ok(usize::try_from(fs::metadata(&container)?.len()).unwrap_or(usize::MAX))
 }
 
 fn succeed(command: &mut Command) -> Result<(), Error> {
@@ -174,53 +184,76 @@ fn succeed(command: &mut Command) -> Result<(), Error> {
     if status.success() { Ok(()) } else { Err(Error(format!("{command:?} ended with {status}"))) }
 }
 
-/// Checkpoint and restart through a slow sink, with and without aggregation and compression.
-fn end_to_end(bench: &Bench, set: &Path, scratch: &Path) -> Result<EndToEnd, Error> {
-    let files = contents(set)?;
-    let bandwidth = SINK_PER_RANK * files.len() as f64;
-    let raw_write_seconds = transfer(&files.concat(), bandwidth, &scratch.join("sink"))?;
-    let (_, pack_seconds) = pack(bench, set, scratch, &["default", "aware"])?;
-    let container = fs::read(scratch.join("container"))?;
-    let packed_write_seconds = transfer(&container, bandwidth, &scratch.join("sink"))?;
-    let packed_read_seconds = transfer(&container, bandwidth, &scratch.join("source"))?;
-    let started = Instant::now();
-    let mut command = Command::new(&bench.stdchk);
-    command.arg("unpack").arg(scratch.join("source")).arg("-o").arg(scratch.join("back"));
-    succeed(&mut command)?;
-    Ok(EndToEnd {
+/// Checkpoint and restart by way of a slow file system, with and without aggregation and compression; `None` where it
+/// can't be mounted. The application's own write into node-local space, which both have, is left out.
+fn end_to_end(bench: &Bench, set: &Path, scratch: &Path) -> Result<Option<EndToEnd>, Error> {
+    let names = files_of(set)?;
+    let rate = SINK_PER_RANK * names.len() as u64;
+    let sink = tempfile::Builder::new().prefix("sink-").tempdir_in(scratch)?;
+    let back = tempfile::Builder::new().prefix("back-").tempdir_in(scratch)?;
+    let ahead = usize::try_from(rate).unwrap_or(usize::MAX);
+    fs::write(sink.path().join(AHEAD), vec![1; ahead])?;
+    // Mounted anew for each step, so that nothing is cached that a restart would have to fetch.
+    let slowly = |writes: bool, step: &dyn Fn(&Path) -> Result<(), Error>| {
+        let Some(slow) = LocalFuse::at_rate(rate, sink.path(), scratch)? else { return Ok(None) };
+        if writes {
+            fs::write(slow.path().join(AHEAD), vec![1; ahead])?;
+        } else {
+            fs::read(slow.path().join(AHEAD))?;
+        }
+        Ok::<_, Error>(Some(timed(|| step(slow.path()))?))
+    };
+    let Some(raw_write) = slowly(true, &|slow| copy_all(set, &names, slow))? else { return Ok(None) };
+    let Some(raw_read) = slowly(false, &|slow| copy_all(slow, &names, back.path()))? else { return Ok(None) };
+    let pack_to = |folder: &Path| {
+        let mut command = Command::new(&bench.stdchk);
+        succeed(command.arg("pack").arg(set).arg("-o").arg(folder.join("container")))
+    };
+    let unpack_from = |folder: &Path| {
+        let mut command = Command::new(&bench.stdchk);
+        succeed(
+            command.arg("unpack").arg(folder.join("container")).arg("-o").arg(back.path().join("unpacked")),
+        )
+    };
+    let Some(packed_write) = slowly(true, &pack_to)? else { return Ok(None) };
+    let Some(packed_read) = slowly(false, &unpack_from)? else { return Ok(None) };
+    fs::remove_dir_all(back.path().join("unpacked"))?;
+    Ok(Some(EndToEnd {
         set: name_of(set),
-        sink_bytes_per_second: bandwidth,
-        raw_write_seconds,
-        pack_seconds,
-        packed_write_seconds,
-        packed_read_seconds,
-        unpack_seconds: started.elapsed().as_secs_f64(),
-    })
+        sink_bytes_per_second: rate,
+        raw_write_seconds: raw_write,
+        raw_read_seconds: raw_read,
+        packed_write_seconds: packed_write,
+        packed_read_seconds: packed_read,
+        pack_seconds: timed(|| pack_to(scratch))?,
+        unpack_seconds: timed(|| unpack_from(scratch))?,
+    }))
 }
 
-/// Seconds to write `bytes` through a token bucket of this many bytes per second.
-fn transfer(bytes: &[u8], bandwidth: f64, path: &Path) -> Result<f64, Error> {
-    let mut file = fs::File::create(path)?;
+fn timed(step: impl FnOnce() -> Result<(), Error>) -> Result<f64, Error> {
     let started = Instant::now();
-    let mut sent = 0.0;
-    for piece in bytes.chunks(BURST) {
-        file.write_all(piece)?;
-        sent += piece.len() as f64;
-        let due = Duration::from_secs_f64(sent / bandwidth);
-        std::thread::sleep(due.saturating_sub(started.elapsed()));
-    }
+    step()?;
     Ok(started.elapsed().as_secs_f64())
+}
+
+/// Copies the files, each as a rank does: written in one go and made durable.
+fn copy_all(from: &Path, names: &[PathBuf], to: &Path) -> Result<(), Error> {
+    for name in names {
+        fs::copy(from.join(name), to.join(name))?;
+        fs::File::open(to.join(name))?.sync_all()?;
+    }
+    Ok(())
 }
 
 impl EndToEnd {
     /// Share of the raw checkpoint's time that aggregation saves.
     fn checkpoint_saved(&self) -> f64 {
-        1.0 - (self.pack_seconds + self.packed_write_seconds) / self.raw_write_seconds
+        1.0 - self.packed_write_seconds / self.raw_write_seconds
     }
 
-    /// The same for a restart; reading raw files takes as long as writing them.
+    /// The same for a restart.
     fn restart_saved(&self) -> f64 {
-        1.0 - (self.packed_read_seconds + self.unpack_seconds) / self.raw_write_seconds
+        1.0 - self.packed_read_seconds / self.raw_read_seconds
     }
 }
 
@@ -253,18 +286,26 @@ fn table(rows: &[Row], ends: &[EndToEnd]) -> String {
     }));
     lines.push(format!("\n{PAPER}\n"));
     lines.push(format!(
-        "{:24} {:>10} {:>12} {:>8} {:>8} {:>8} {:>8}   seconds, with a sink of 2 MB/s a file",
-        "set", "sink MB/s", "raw write", "pack", "write", "read", "unpack"
+        "{:24} {:>10} {:>10} {:>10} {:>14} {:>14} {:>10} {:>10}   seconds, with a sink of 2 MB/s a file",
+        "set",
+        "sink MB/s",
+        "raw write",
+        "raw read",
+        "packed write",
+        "packed read",
+        "pack only",
+        "unpack only"
     ));
     lines.extend(ends.iter().map(|end| {
         format!(
-            "{:24} {:>10.0} {:>12.3} {:>8.3} {:>8.3} {:>8.3} {:>8.3}",
+            "{:24} {:>10} {:>10.3} {:>10.3} {:>14.3} {:>14.3} {:>10.3} {:>10.3}",
             end.set,
-            end.sink_bytes_per_second / 1e6,
+            end.sink_bytes_per_second / 1_000_000,
             end.raw_write_seconds,
-            end.pack_seconds,
+            end.raw_read_seconds,
             end.packed_write_seconds,
             end.packed_read_seconds,
+            end.pack_seconds,
             end.unpack_seconds
         )
     }));

@@ -35,7 +35,8 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
     let mut stock = Stock::new();
     let null = NullMount::start(&bench.own, &bench.dir, "write-back")?;
     let through = NullMount::start(&bench.own, &bench.dir, "write-through")?;
-    let local = LocalFuse::start(&bench.dir)?;
+    let files = tempfile::Builder::new().prefix("local-").tempdir_in(&bench.dir)?;
+    let local = LocalFuse::start(files.path(), &bench.dir)?;
     let pool = bench.up(BENEFACTORS, WINDOW)?;
     let stored = pool.folder("oab", &["replicas=1", "close=stored"])?;
     let early = pool.folder("early", &["replicas=1", "close=early"])?;

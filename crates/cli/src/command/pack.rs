@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -22,8 +22,11 @@ use crate::output::{self, Table, shown};
 use crate::progress::{Progress, rate};
 use crate::signals::or_told;
 
-/// Bytes written to find out how fast the container's disk is.
-const PROBE_BYTES: usize = 32 << 20;
+/// Bytes written at once, and at most, to find out how fast the container's disk is.
+const PROBE_BYTES: usize = 4 << 20;
+const PROBE_BYTES_MAX: usize = 32 << 20;
+/// Time that is enough to know.
+const PROBE_TIME: Duration = Duration::from_millis(200);
 
 /// What `pack` takes.
 #[derive(Args, Debug)]
@@ -199,9 +202,13 @@ fn sink_speed(output: &Path) -> std::io::Result<f64> {
     let mut probe = tempfile::tempfile_in(folder)?;
     let bytes = vec![0x5a; PROBE_BYTES];
     let started = Instant::now();
-    probe.write_all(&bytes)?;
-    probe.sync_data()?;
-    Ok(PROBE_BYTES as f64 / started.elapsed().as_secs_f64().max(1e-6))
+    let mut written = 0;
+    while written < PROBE_BYTES_MAX && started.elapsed() < PROBE_TIME {
+        probe.write_all(&bytes)?;
+        probe.sync_data()?;
+        written += bytes.len();
+    }
+    Ok(written as f64 / started.elapsed().as_secs_f64().max(1e-6))
 }
 
 fn report(
