@@ -31,6 +31,11 @@ def named(rows, name):
     return next((row for row in rows if row["name"] == name), None)
 
 
+def named_as(rows, key, name):
+    """The first row that has this value, or None."""
+    return next((row for row in rows if row[key] == name), None)
+
+
 def grouped(rows, key):
     """Rows by the value of a key, in their order."""
     groups = {}

@@ -3,7 +3,7 @@
 import dataclasses
 import typing
 
-from bench import parts_images, parts_writes
+from bench import parts_images, parts_sets, parts_writes
 from bench.figures import median
 from bench.markup import table
 
@@ -21,6 +21,7 @@ def bench(measure):
     return f"stdchk-bench --size full --only {measure}"
 
 
+WITH_SETS = " --sets DIR, with a folder of checkpoint files for each set"
 WITH_IMAGES = " --images DIR, after scripts/images blast numpy --into DIR"
 
 ALL = [
@@ -119,6 +120,41 @@ ALL = [
         ("peers-files",),
         "scripts/bench-peers files",
         parts_images.peer_files,
+    ),
+    Part(
+        "mcrEngine, Table III: the sets",
+        "What was packed.",
+        ("merging",),
+        bench("merging") + WITH_SETS,
+        parts_sets.table_3,
+    ),
+    Part(
+        "mcrEngine, Figure 7: over the size of groups",
+        "The four merge schemes with the paper's coders; pieces of 64 KiB.",
+        ("merging",),
+        bench("merging") + WITH_SETS,
+        parts_sets.figure_7,
+    ),
+    Part(
+        "mcrEngine, Figure 8: over the length of pieces",
+        "The two schemes that interleave.",
+        ("merging",),
+        bench("merging") + WITH_SETS,
+        parts_sets.figure_8,
+    ),
+    Part(
+        "mcrEngine, Figure 9 and Table IV: ratios",
+        "The paper's schemes, general compressors and stdchk's levels on the same sets.",
+        ("aggregate",),
+        bench("aggregate") + WITH_SETS,
+        lambda found: parts_sets.figure_9(found) + parts_sets.table_4(found),
+    ),
+    Part(
+        "mcrEngine, Figures 12 and 13: checkpoint and restart end to end",
+        "Through a slow file system, with and without packing.",
+        ("aggregate",),
+        bench("aggregate") + WITH_SETS,
+        parts_sets.figures_12_13,
     ),
     Part(
         "Peers: compressors of numbers",

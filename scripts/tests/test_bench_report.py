@@ -63,6 +63,18 @@ BLAST = [
 
 CODEC = {"set": "s", "name": "pcodec", "how": "h", "of": "concatenation", "raw_bytes": 3_000_000, "stored_bytes": 1_000_000,
          "pack_cpu_seconds": 0.01, "unpack_cpu_seconds": 0.005}  # fmt: skip
+MERGING = {
+    "sets": [{"set": "s", "files": 2, "bytes": 4_000_000, "smallest_bytes": 1_500_000, "largest_bytes": 2_500_000, "variables": 7,
+              "fewest_variables": 3, "most_variables": 4, "doubles": 75.0, "floats": 25.0, "other": 0.0}],
+    "merged": [{"set": "s", "scheme": scheme, "group_size": size, "piece_bytes": piece, "ratio": 1.5 * size}
+               for scheme, piece in (("Aware", None), ("Aware-Block", 64 << 10), ("Aware-Block", 4 << 10)) for size in (1, 2)],
+}  # fmt: skip
+AGGREGATE = {
+    "ratios": [{"set": "s", "method": method, "raw_bytes": 100, "stored_bytes": 50, "ratio": 2.0, "over_agnostic": more}
+               for method, more in (("Agnostic: gzip -6", 0.0), ("stdchk pack, default", 25.0))],
+    "end_to_end": [{"set": "s", "sink_bytes_per_second": 16_000_000, "raw_write_seconds": 2.0, "raw_read_seconds": 1.0,
+                    "packed_write_seconds": 0.5, "packed_read_seconds": 0.25, "pack_seconds": 0.1, "unpack_seconds": 0.05}],
+}  # fmt: skip
 PEER_FILE = {"name": "stdchk, OAB", "how": "so and so", "bytes": 10**9} | {
     f"{kind}_{what}": [2.0] for kind in ("written", "synced", "read") for what in ("seconds", "cpu_seconds")
 }
@@ -88,6 +100,8 @@ def everything():
             result("blast", BLAST),
             result("peers-images", [images(name="restic", how="h"), REFUSED | {"series": "s"}]),
             result("peers-files", [PEER_FILE, REFUSED]),
+            result("merging", MERGING),
+            result("aggregate", AGGREGATE),
             result("codecs", [CODEC, REFUSED | {"set": "s", "of": "files"}]),
             result("repeats", [transfer("mount, same again", 1.0)]),
             result("versions", [transfer("get, first version", 1.0)]),
@@ -120,6 +134,10 @@ class Page(unittest.TestCase):
             row_of(text, "k = 8, similarity %: here"), ["k = 8, similarity %: here", "–", "60.0", "–", "–", "–"]
         )
         self.assertEqual(row_of(text, "Data size (TB)")[-1], "80.0 %")
+        sets = [row_of(line, "s") for line in text.splitlines() if re.match(r"<tr><td[^>]*>s</td>", line)]
+        self.assertIn(["s", "2", "4.00", "[1.50, 2.50]", "7", "[3, 4]", "75.0", "25.0", "0.000"], sets, "Table III")
+        self.assertIn(["s", "–", "–", "–", "25.0", "–"], sets, "Table IV")
+        self.assertIn(["s", "16.0", "2.00", "0.100", "0.500", "75.0", "1.00", "0.050", "0.250", "75.0"], sets)
         self.assertEqual(row_of(text, "pcodec"), ["pcodec", "concatenation", "1000000", "3.00", "300", "600"])
 
     def test_what_was_not_measured_is_named_with_the_way_to_measure_it(self):

@@ -5,9 +5,8 @@
 //! rate (bindfs), which is stated in the table. All methods see the same files in the same run.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -15,6 +14,7 @@ use serde::Serialize;
 use crate::Error;
 use crate::bench::{Bench, Size};
 use crate::local_fuse::LocalFuse;
+use crate::measures::sets::{self, contents, files_of, gzip, interleaved, name_of, pack, succeed};
 use crate::section::{Section, Target, at_least};
 
 /// Bytes per second of the sink for each rank: 30 GB/s for 15408 processes, as on the paper's file system.
@@ -56,10 +56,7 @@ struct EndToEnd {
 /// Measures every set.
 pub fn run(bench: &Bench) -> Result<Section, Error> {
     let scratch = tempfile::Builder::new().prefix("aggregate-").tempdir_in(&bench.dir)?;
-    let sets = match &bench.sets {
-        Some(folder) => folders(folder)?,
-        None => vec![small_set(&scratch.path().join("small"))?],
-    };
+    let sets = sets::of(bench, scratch.path())?;
     let (mut rows, mut ends) = (Vec::new(), Vec::new());
     for set in &sets {
         rows.extend(ratios(bench, set, scratch.path())?);
@@ -70,63 +67,18 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
     Ok(Section { rows: serde_json::json!({ "ratios": rows, "end_to_end": ends }), table, targets })
 }
 
-fn folders(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    let entries = fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>()?;
-    let mut folders: Vec<PathBuf> =
-        entries.iter().map(fs::DirEntry::path).filter(|path| path.is_dir()).collect();
-    folders.sort();
-    Ok(folders)
-}
-
-/// Four ranks of a smooth field, as `.npy`.
-fn small_set(folder: &Path) -> Result<PathBuf, Error> {
-    fs::create_dir_all(folder)?;
-    for rank in 0..4_u32 {
-        let literal = "{'descr': '<f8', 'fortran_order': False, 'shape': (256, 128), }";
-        let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
-        bytes.extend(format!("{literal:<117}\n").into_bytes());
-        let value =
-            |n: u32| (f64::from(n % 128) / 40.0).sin() * (f64::from(n / 128 + rank * 256) / 60.0).cos();
-        bytes.extend((0..256 * 128).flat_map(|n| value(n).to_le_bytes()));
-        fs::write(folder.join(format!("field.{rank}.npy")), bytes)?;
-    }
-    Ok(folder.to_owned())
-}
-
-/// The names of a set's files.
-fn files_of(set: &Path) -> Result<Vec<PathBuf>, Error> {
-    let entries = fs::read_dir(set)?.collect::<std::io::Result<Vec<_>>>()?;
-    let files = entries.iter().filter(|entry| entry.path().is_file());
-    let mut names: Vec<PathBuf> = files.map(|entry| entry.file_name().into()).collect();
-    names.sort();
-    Ok(names)
-}
-
-fn contents(set: &Path) -> Result<Vec<Vec<u8>>, Error> {
-    files_of(set)?.iter().map(|name| Ok(fs::read(set.join(name))?)).collect()
-}
-
-/// Pieces of all files in turn.
-fn interleaved(files: &[Vec<u8>]) -> Vec<u8> {
-    let longest = files.iter().map(Vec::len).max().unwrap_or(0);
-    let piece = |file: &Vec<u8>, start: usize| {
-        file.get(start.min(file.len())..(start + PIECE).min(file.len())).unwrap_or_default().to_vec()
-    };
-    (0..longest)
-        .step_by(PIECE)
-        .flat_map(|start| files.iter().flat_map(move |file| piece(file, start)))
-        .collect()
-}
-
 fn ratios(bench: &Bench, set: &Path, scratch: &Path) -> Result<Vec<Row>, Error> {
     let files = contents(set)?;
     let concatenation = files.concat();
     let mut sizes = vec![
         ("Agnostic: gzip -6".to_owned(), gzip(&concatenation)?),
-        ("Agnostic-Block: gzip -6".to_owned(), gzip(&interleaved(&files))?),
+        ("Agnostic-Block: gzip -6".to_owned(), gzip(&interleaved(&files, PIECE))?),
     ];
     for (name, merge) in [("Aware", "aware"), ("Aware-Block", "aware-block:64KiB")] {
-        sizes.push((format!("{name}: the paper's coders"), pack(bench, set, scratch, &["paper", merge])?));
+        sizes.push((
+            format!("{name}: the paper's coders"),
+            pack(bench, set, scratch, &["--level", "paper", "--merge", merge])?,
+        ));
     }
     let dense = bench.size != Size::Tiny;
     for level in if dense { vec![1, 3, 9, 19] } else { vec![1, 3] } {
@@ -136,7 +88,7 @@ fn ratios(bench: &Bench, set: &Path, scratch: &Path) -> Result<Vec<Row>, Error> 
         }
     }
     for level in if dense { vec!["fastest", "default", "smallest"] } else { vec!["fastest", "default"] } {
-        sizes.push((format!("stdchk pack, {level}"), pack(bench, set, scratch, &[level, "aware"])?));
+        sizes.push((format!("stdchk pack, {level}"), pack(bench, set, scratch, &["--level", level])?));
     }
     let agnostic = sizes.first().map_or(1, |(_, stored)| *stored) as f64;
     let row = |(method, stored_bytes): (String, usize)| Row {
@@ -150,16 +102,6 @@ fn ratios(bench: &Bench, set: &Path, scratch: &Path) -> Result<Vec<Row>, Error> 
     Ok(sizes.into_iter().map(row).collect())
 }
 
-fn name_of(set: &Path) -> String {
-    set.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn gzip(bytes: &[u8]) -> Result<usize, Error> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
-    encoder.write_all(bytes)?;
-    Ok(encoder.finish()?.len())
-}
-
 fn zstd(bytes: &[u8], level: i32, long: bool) -> Result<usize, Error> {
     let mut compressor = zstd::bulk::Compressor::new(level)?;
     if long {
@@ -167,21 +109,6 @@ fn zstd(bytes: &[u8], level: i32, long: bool) -> Result<usize, Error> {
         compressor.set_parameter(zstd::zstd_safe::CParameter::EnableLongDistanceMatching(true))?;
     }
     Ok(compressor.compress(bytes)?.len())
-}
-
-/// Packs a set with a level and a merge scheme; bytes of the container.
-fn pack(bench: &Bench, set: &Path, scratch: &Path, how: &[&str; 2]) -> Result<usize, Error> {
-    let container = scratch.join("container");
-    let [level, merge] = how;
-    let mut command = Command::new(&bench.stdchk);
-    command.arg("pack").arg(set).arg("-o").arg(&container).args(["--level", level, "--merge", merge]);
-    succeed(&mut command)?;
-    Ok(usize::try_from(fs::metadata(&container)?.len()).unwrap_or(usize::MAX))
-}
-
-fn succeed(command: &mut Command) -> Result<(), Error> {
-    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
-    if status.success() { Ok(()) } else { Err(Error(format!("{command:?} ended with {status}"))) }
 }
 
 /// Checkpoint and restart by way of a slow file system, with and without aggregation and compression; `None` where it

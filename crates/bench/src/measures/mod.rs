@@ -7,8 +7,10 @@ mod aggregate;
 mod files;
 mod images;
 mod memory;
+mod merging;
 mod packing;
 mod repeats;
+mod sets;
 mod similarity;
 mod sweeps;
 mod versions;
@@ -54,6 +56,11 @@ pub const ALL: &[Measure] = &[
         name: "aggregate",
         what: "sets packed by mcrEngine's schemes, by ours and by general compressors; a slow sink",
         run: aggregate::run,
+    },
+    Measure {
+        name: "merging",
+        what: "mcrEngine's merge schemes over the size of groups and of pieces",
+        run: merging::run,
     },
     Measure {
         name: "packing",
