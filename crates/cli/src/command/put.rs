@@ -63,13 +63,15 @@ pub struct Arguments {
 enum Source {
     Stream,
     File(PathBuf),
+    /// A folder that holds nothing.
+    Empty(PathBuf),
 }
 
 impl Source {
     fn shown(&self) -> String {
         match self {
             Self::Stream => "standard input".to_owned(),
-            Self::File(path) => output::shown(&path.display().to_string()),
+            Self::File(path) | Self::Empty(path) => output::shown(&path.display().to_string()),
         }
     }
 }
@@ -173,7 +175,7 @@ async fn store_all(
         match running.join_next().await {
             None => return Ok(stored),
             Some(Err(error)) => return Err(task_failed(&error)),
-            Some(Ok(outcome)) => stored.extend(parts.add(outcome)?),
+            Some(Ok(outcome)) => stored.extend(parts.add(outcome)?.flatten()),
         }
     }
 }
@@ -185,19 +187,31 @@ struct Opened {
     mtime: TimeNs,
 }
 
-fn open(source: &Source) -> Outcome<Opened> {
-    let Source::File(path) = source else {
-        let mtime = time_ns(SystemTime::now());
-        return Ok(Opened { reader: Box::new(std::io::stdin()), mode: STREAM_MODE, mtime });
-    };
-    let file = File::open(path).about(source.shown())?;
-    let metadata = file.metadata().about(source.shown())?;
-    let mtime = time_ns(metadata.modified().about(source.shown())?);
+fn open(path: &Path, shown: &str) -> Outcome<Opened> {
+    let file = File::open(path).about(shown)?;
+    let metadata = file.metadata().about(shown)?;
+    let mtime = time_ns(metadata.modified().about(shown)?);
     Ok(Opened { reader: Box::new(file), mode: metadata.mode() & 0o777, mtime })
 }
 
-async fn store_one(pool: &Pool, job: &Job, progress: &Progress, unfinished: &Unfinished) -> Outcome<Stored> {
-    let opened = open(&job.source)?;
+/// Stores one file; nothing is stored of an empty folder, which is made.
+async fn store_one(
+    pool: &Pool,
+    job: &Job,
+    progress: &Progress,
+    unfinished: &Unfinished,
+) -> Outcome<Option<Stored>> {
+    let opened = match &job.source {
+        Source::Empty(_) => {
+            namespace::make_folders(pool, &job.target.names).await?;
+            return Ok(None);
+        }
+        Source::Stream => {
+            let mtime = time_ns(SystemTime::now());
+            Opened { reader: Box::new(std::io::stdin()), mode: STREAM_MODE, mtime }
+        }
+        Source::File(path) => open(path, &job.source.shown())?,
+    };
     let shown = job.target.shown();
     let Some((name, parents)) = job.target.split_last() else {
         return Err(CommandError::usage("/", "the root can't be a file", "write APP/NAME"));
@@ -216,7 +230,7 @@ async fn store_one(pool: &Pool, job: &Job, progress: &Progress, unfinished: &Unf
     unfinished.lock().entries.retain(|(folder, new)| (*folder, new.as_str()) != (parent, name));
     ended?;
     let stored_bytes = session.stored_bytes();
-    Ok(Stored { source: job.source.shown(), path: job.target.path(), version, bytes, stored_bytes })
+    Ok(Some(Stored { source: job.source.shown(), path: job.target.path(), version, bytes, stored_bytes }))
 }
 
 async fn write(
@@ -372,6 +386,9 @@ fn of_folder(source: &Path, target: &Target) -> Vec<Outcome<Job>> {
             Ok(entries) => entries,
             Err(error) => return vec![Err(error)],
         };
+    if entries.is_empty() {
+        return vec![Ok(Job { source: Source::Empty(source.to_owned()), target: target.clone(), bytes: 0 })];
+    }
     let mut paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
     paths.sort();
     paths.iter().flat_map(|path| below_folder(path, target)).collect()

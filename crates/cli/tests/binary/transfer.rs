@@ -77,13 +77,15 @@ fn a_tree_is_stored_only_when_asked_for_and_what_is_no_file_is_told() {
     let pool = Pool::up(1, &[]);
     pool.file("tree/a", b"a");
     pool.file("tree/deep/er/b", b"b");
+    fs::create_dir_all(pool.path("tree/empty/in/it")).unwrap();
     pool.fails(&["put", "tree", "app/"], 2, &["-r"]);
-    pool.ok(&["put", "-r", "tree", "app/"]);
+    assert_eq!(pool.json(&["put", "-r", "tree", "app/", "--json"])["files"].as_array().unwrap().len(), 2);
     assert_eq!(pool.ok(&["get", "app/tree/deep/er/b", "-o", "-"]), "b");
+    assert!(pool.ok(&["ls", "app/tree/empty/in"]).contains("it"));
     std::os::unix::fs::symlink("a", pool.path("tree/link")).unwrap();
     pool.fails(&["put", "-r", "tree", "app/"], 3, &["tree/link"]);
     pool.fails(&["rm", "app/tree"], 2, &["-r"]);
-    assert_eq!(pool.ok(&["rm", "-rn", "app/tree"]).lines().count(), 5);
+    assert_eq!(pool.ok(&["rm", "-rn", "app/tree"]).lines().count(), 8);
     pool.ok(&["rm", "-r", "app/tree"]);
     assert!(pool.ok(&["ls", "app"]).is_empty());
 }
