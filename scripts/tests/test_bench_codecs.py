@@ -1,5 +1,6 @@
 """The comparison with compressors: what comes back is compared, the best width counts, refusals are rows."""
 
+import os
 import tempfile
 import unittest
 from pathlib import Path
@@ -12,11 +13,14 @@ codecs = __import__("bench.codecs", fromlist=["PEERS"])
 
 
 class Halving:
-    """Stands for a peer: numbers of 4 bytes suit it best, those of 8 bytes don't come back, those of 2 it refuses."""
+    """Stands for a peer: numbers of 4 bytes suit it best, those of 8 bytes don't come back, those of 2 it refuses, and those of
+    one crash it."""
 
-    widths = (2, 4, 8)
+    widths = (1, 2, 4, 8)
 
     def pack(self, data, width):
+        if width == 1:
+            os._exit(1)
         if width == 2:
             raise TypeError("too narrow")
         return (data if width == 4 else data[:1], data[: len(data) // 2])
@@ -26,14 +30,19 @@ class Halving:
 
 
 class Codecs(unittest.TestCase):
+    def setUp(self):
+        patched = mock.patch.dict(codecs.PEERS, {"halving": Halving})
+        patched.start()
+        self.addCleanup(patched.stop)
+
     def test_only_what_comes_back_counts(self):
-        row = codecs.best(Halving(), [b"12345678" * 10])
+        row = codecs.best("halving", [b"12345678" * 10])
         self.assertEqual((row["width"], row["stored_bytes"]), (4, 120))
 
     def test_a_peer_that_gives_nothing_back_is_refused_with_every_reason(self):
-        peer = Halving()
-        peer.widths = (2, 8)
-        refused = codecs.best(peer, [b"12345678"])["refused"]
+        with mock.patch.object(Halving, "widths", (1, 2, 8)):
+            refused = codecs.best("halving", [b"12345678"])["refused"]
+        self.assertIn("BrokenProcessPool", refused)
         self.assertIn("too narrow", refused)
         self.assertIn("8 bytes don't come back", refused)
 
