@@ -69,13 +69,42 @@ impl Counters {
     fn learn(&mut self, context: u32, bit: bool) {
         let (index, limit) = (self.index(context), self.limit);
         let Some(slot) = self.slots.get_mut(index) else { return };
-        let count = *slot & 1023;
-        let probability = i64::from(*slot >> 10);
-        let target = if bit { (1 << 22) - 1 } else { 0 };
-        // The share 1 / (n + 1.5), as 2 / (2 n + 3).
-        let moved = probability + (target - probability) * 2 / (2 * i64::from(count) + 3);
-        *slot = u32::try_from(moved).unwrap_or(0) << 10 | (count + 1).min(limit);
+        let (count, probability) = (*slot & 1023, *slot >> 10);
+        let moved = if bit {
+            probability + share(CERTAIN - probability, count)
+        } else {
+            probability - share(probability, count)
+        };
+        *slot = moved << 10 | (count + 1).min(limit);
     }
+}
+
+/// The largest probability, with 22 fractional bits.
+const CERTAIN: u32 = (1 << 22) - 1;
+/// Fractional bits of [`SHARES`].
+const SHARE_BITS: u32 = 40;
+/// `2 / (2 n + 3)`, rounded up, for each count.
+const SHARES: [u64; 1024] = shares();
+
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the index is below the length, as is checked when this is compiled"
+)]
+const fn shares() -> [u64; 1024] {
+    let mut shares = [0; 1024];
+    let mut count = 0;
+    while count < shares.len() {
+        shares[count] = (2_u64 << SHARE_BITS).div_ceil(2 * count as u64 + 3);
+        count += 1;
+    }
+    shares
+}
+
+/// The part of `distance` by which a probability moves that was used `count` times: `1 / (n + 1.5)` of it, rounded down. A
+/// division for each model and bit would take a third of the coder's time.
+fn share(distance: u32, count: u32) -> u32 {
+    let share = SHARES.get(usize::try_from(count).unwrap_or(0)).copied().unwrap_or(0);
+    u32::try_from((u64::from(distance) * share) >> SHARE_BITS).unwrap_or(0)
 }
 
 /// A set of models whose predictions are mixed: one table and one context each.
@@ -175,4 +204,24 @@ pub(super) fn hashed(values: &[u64]) -> u32 {
         state ^ (state >> 32)
     });
     u32::try_from(mixed >> 32).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_those_of_the_division() {
+        for count in 0..1024 {
+            let divisor = 2 * count + 3;
+            // Around multiples of the divisor rounding shows.
+            let near = (0..64).flat_map(|part| {
+                let multiple = (CERTAIN / 64 * part) / divisor * divisor;
+                [multiple.saturating_sub(1), multiple, multiple + 1]
+            });
+            for distance in near.chain([CERTAIN]) {
+                assert_eq!(share(distance, count), distance * 2 / divisor, "{distance} after {count}");
+            }
+        }
+    }
 }
