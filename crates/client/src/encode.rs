@@ -3,6 +3,10 @@
 //! Compressing is bounded twice: no more chunks at once than there are cores, and no more compressed bytes in memory
 //! than [`ENCODED_MAX`] chunks, beside the plain ones that the window counts. Whatever goes wrong, the plain bytes are
 //! always good enough.
+//!
+//! What `auto` chooses depends on the speed of the sink, which only bytes that were sent can tell. So the first few chunks
+//! of a process go out as they are, and the others wait for an answer: on a fast network for milliseconds, and on a
+//! slow one a whole window would be on its way before the first answer came.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,18 +22,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Compressed chunks that may wait for their benefactors at the same time.
 const ENCODED_MAX: usize = 16;
+/// Chunks that are sent to find out how fast the sink is: while one is waited for, another is on its way.
+const PROBES_MAX: usize = 2;
 
 /// A chunk ready to be sent.
 pub(crate) struct Encoded {
     pub(crate) form: Form,
     pub(crate) bytes: Bytes,
-    /// Held while the compressed copy is in memory.
-    _room: Option<OwnedSemaphorePermit>,
+    /// The room of a compressed copy in memory, or the place of a chunk that finds out how fast the sink is.
+    _held: Option<OwnedSemaphorePermit>,
 }
 
 impl Encoded {
     fn plain(chunk: ChunkRef, plain: Bytes) -> Self {
-        Self { form: Form::plain(chunk.id, chunk.length), bytes: plain, _room: None }
+        Self { form: Form::plain(chunk.id, chunk.length), bytes: plain, _held: None }
     }
 }
 
@@ -39,6 +45,8 @@ pub(crate) struct Encoder {
     in_flight: AtomicUsize,
     cores: Arc<Semaphore>,
     room: Arc<Semaphore>,
+    /// Closed once the speed of the sink is known.
+    probes: Arc<Semaphore>,
     idle: Mutex<Vec<(Effort, Compressor)>>,
 }
 
@@ -50,17 +58,19 @@ impl Encoder {
             in_flight: AtomicUsize::new(0),
             cores: Arc::new(Semaphore::new(cores)),
             room: Arc::new(Semaphore::new(ENCODED_MAX)),
+            probes: Arc::new(Semaphore::new(PROBES_MAX)),
             idle: Mutex::default(),
         }
     }
 
     /// The form in which `plain` is stored under this compression.
     pub(crate) async fn encode(self: &Arc<Self>, how: Compression, chunk: ChunkRef, plain: Bytes) -> Encoded {
-        let effort = match how {
-            Compression::Always(effort) => effort,
-            Compression::Auto => self.pace.lock().choose(),
-        };
-        if effort == Effort::Store {
+        if how == Compression::Auto
+            && let Ok(probe) = Arc::clone(&self.probes).acquire_owned().await
+        {
+            return Encoded { _held: Some(probe), ..Encoded::plain(chunk, plain) };
+        }
+        if self.effort(how) == Effort::Store {
             return Encoded::plain(chunk, plain);
         }
         let Ok(room) = Arc::clone(&self.room).acquire_owned().await else {
@@ -69,7 +79,8 @@ impl Encoder {
         let Ok(core) = Arc::clone(&self.cores).acquire_owned().await else {
             return Encoded::plain(chunk, plain);
         };
-        let (encoder, bytes) = (Arc::clone(self), plain.clone());
+        // More may be known of the sink since the chunk began to wait.
+        let (encoder, bytes, effort) = (Arc::clone(self), plain.clone(), self.effort(how));
         let shrunk = tokio::task::spawn_blocking(move || {
             let shrunk = encoder.compress(effort, &bytes);
             drop(core);
@@ -78,9 +89,16 @@ impl Encoder {
         match shrunk.await {
             Ok(Some((form, bytes))) => {
                 let form = Form { plain_length: chunk.length, ..form };
-                Encoded { form, bytes, _room: Some(room) }
+                Encoded { form, bytes, _held: Some(room) }
             }
             _ => Encoded::plain(chunk, plain),
+        }
+    }
+
+    fn effort(&self, how: Compression) -> Effort {
+        match how {
+            Compression::Always(effort) => effort,
+            Compression::Auto => self.pace.lock().choose(),
         }
     }
 
@@ -138,12 +156,78 @@ pub(crate) struct Sending<'encoder> {
 impl Sending<'_> {
     /// The benefactor has the bytes.
     pub(crate) fn stored(&self) {
-        self.encoder.pace.lock().stored(self.in_flight, self.begun.elapsed());
+        // Others that began after it had their part of the sink, too.
+        let in_flight = self.in_flight.max(self.encoder.in_flight.load(Ordering::Relaxed));
+        self.encoder.pace.lock().stored(in_flight, self.begun.elapsed());
+        self.encoder.probes.close();
     }
 }
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
         self.encoder.in_flight.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    const BYTES: usize = 1 << 20;
+
+    fn is_ready<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+
+    async fn encode(encoder: &Arc<Encoder>) -> Encoded {
+        let plain = Bytes::from(vec![7; BYTES]);
+        let chunk = ChunkRef { id: ChunkId::of(&plain), length: u32::try_from(BYTES).unwrap() };
+        encoder.encode(Compression::Auto, chunk, plain).await
+    }
+
+    #[tokio::test]
+    async fn a_few_chunks_go_ahead_and_the_others_wait_until_the_sink_is_known() {
+        let encoder = Arc::new(Encoder::new());
+        let mut probes = Vec::new();
+        for _ in 0..PROBES_MAX {
+            probes.push(encode(&encoder).await);
+        }
+        assert!(probes.iter().all(|probe| probe.bytes.len() == BYTES));
+        let mut next = pin!(encode(&encoder));
+        assert!(is_ready(next.as_mut()).is_none());
+        encoder.pace.lock().stored(BYTES, std::time::Duration::from_secs(1 << 20));
+        encoder.probes.close();
+        assert!(next.await.bytes.len() < BYTES, "on a slow sink it is compressed");
+    }
+
+    #[tokio::test]
+    async fn the_first_answer_lets_all_go_on() {
+        let encoder = Arc::new(Encoder::new());
+        encoder.sending(BYTES).stored();
+        let mut encoded = Vec::new();
+        for _ in 0..=PROBES_MAX {
+            encoded.push(encode(&encoder).await);
+        }
+        assert!(encoded.iter().all(|encoded| encoded.form.plain_length as usize == BYTES));
+    }
+
+    #[tokio::test]
+    async fn a_chunk_that_went_ahead_in_vain_lets_another_one_go() {
+        let encoder = Arc::new(Encoder::new());
+        let mut probes = Vec::new();
+        for _ in 0..PROBES_MAX {
+            probes.push(encode(&encoder).await);
+        }
+        let mut next = pin!(encode(&encoder));
+        assert!(is_ready(next.as_mut()).is_none());
+        probes.pop();
+        assert_eq!(is_ready(next.as_mut()).map(|next| next.bytes.len()), Some(BYTES));
     }
 }

@@ -32,7 +32,7 @@ use crate::fetch::Fetcher;
 use crate::manager::ManagerLink;
 use crate::map_view::MapView;
 use crate::reader::Reader;
-use crate::session::Session;
+use crate::session::{SHARE_UNIT, Session};
 use crate::spool::Spool;
 use crate::writer::{Unpushed, Writer};
 
@@ -111,6 +111,8 @@ pub(crate) struct Inner {
     pub(crate) encoder: Arc<Encoder>,
     pub(crate) window: Arc<BufferPool>,
     pub(crate) room: Notify,
+    /// Half of the window, in units of [`SHARE_UNIT`]: what full cells may take that aren't sent yet.
+    pub(crate) may_be_held_back: Arc<Semaphore>,
     pub(crate) copied_packs: Arc<Semaphore>,
     /// One comparison of versions at a time.
     pub(crate) learning: Semaphore,
@@ -133,12 +135,15 @@ impl Pool {
             BufferPool::new(cached.saturating_add(FETCHES_MAX << 20).saturating_add(2 * CHUNK_BYTES_MAX));
         let benefactors = Arc::new(Benefactors::new(Arc::clone(&manager), buffers));
         let fetcher = Arc::new(Fetcher::new(Arc::clone(&manager), Arc::clone(&benefactors)));
+        let window = memory(config.window_bytes);
+        let may_be_held_back = (window / 2 / SHARE_UNIT).min(Semaphore::MAX_PERMITS);
         let inner = Arc::new(Inner {
             cache: ChunkCache::new(Arc::clone(&fetcher), cached),
             containers: Containers::new(),
             encoder: Arc::new(Encoder::new()),
-            window: BufferPool::new(memory(config.window_bytes)),
+            window: BufferPool::new(window),
             room: Notify::new(),
+            may_be_held_back: Arc::new(Semaphore::new(may_be_held_back)),
             copied_packs: Arc::new(Semaphore::new(COPIED_PACKS_MAX)),
             learning: Semaphore::new(1),
             sessions: Mutex::default(),

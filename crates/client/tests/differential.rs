@@ -83,10 +83,10 @@ impl Twin {
     }
 }
 
-async fn run(cutter: &str, seed: u64, steps: u32) {
+async fn run(policy: (&str, &str), seed: u64, steps: u32) {
     let pools = TestPool::start(3).await;
     let pool = pools.connect(6 << 20).await;
-    let ino = file_with(&pool, &[("replicas", "1"), ("cutter", cutter)]).await;
+    let ino = file_with(&pool, &[("replicas", "1"), policy]).await;
     let session = pool.write(ino).await.unwrap();
     let mut twin = Twin { pool, ino, session, model: Vec::new(), committed: Vec::new() };
     let mut random = Random::new(seed);
@@ -101,17 +101,24 @@ async fn run(cutter: &str, seed: u64, steps: u32) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whole_mebibytes() {
     for seed in 1..=3 {
-        run("fsch:1MiB", seed, 150).await;
+        run(("cutter", "fsch:1MiB"), seed, 150).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bursts_that_are_held_back() {
+    for seed in 31..=33 {
+        run(("close", "early"), seed, 150).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_chunks() {
-    run("fsch:64KiB", 11, 150).await;
-    run("fsch:4KiB", 12, 60).await;
+    run(("cutter", "fsch:64KiB"), 11, 150).await;
+    run(("cutter", "fsch:4KiB"), 12, 60).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn content_defined_pieces() {
-    run("cdc:64KiB", 21, 150).await;
+    run(("cutter", "cdc:64KiB"), 21, 150).await;
 }

@@ -48,6 +48,9 @@ const EFFORTS: [(Effort, f64); 3] =
 const HEADROOM: f64 = 3.0;
 /// Share of a new measurement in the running value.
 const WEIGHT: f64 = 0.125;
+/// With less than this on its way, bytes, an answer takes its time for other reasons than the speed of the sink, which is
+/// at least what was measured.
+const BUSY_BYTES: usize = 1 << 20;
 
 /// Running measurements of a sink and of the codecs, bytes per second.
 #[derive(Clone, Debug)]
@@ -69,7 +72,10 @@ impl Pace {
 
     /// A put was answered after `took`, in which the sink worked on `in_flight` bytes, those of the put included.
     pub fn stored(&mut self, in_flight: usize, took: Duration) {
-        mix(&mut self.sink, in_flight, took);
+        let is_known_better = |sink: f64| in_flight < BUSY_BYTES && speed(in_flight, took) < sink;
+        if !self.sink.is_some_and(is_known_better) {
+            mix(&mut self.sink, in_flight, took);
+        }
     }
 
     /// A core shrank so many plain bytes in `took`.
@@ -95,9 +101,13 @@ impl Pace {
     }
 }
 
+#[expect(clippy::cast_precision_loss, reason = "a speed; a chunk is far below 2^52 bytes")]
+fn speed(bytes: usize, took: Duration) -> f64 {
+    bytes as f64 / took.as_secs_f64().max(1e-9)
+}
+
 fn mix(running: &mut Option<f64>, bytes: usize, took: Duration) {
-    #[expect(clippy::cast_precision_loss, reason = "a speed; a chunk is far below 2^52 bytes")]
-    let now = bytes as f64 / took.as_secs_f64().max(1e-9);
+    let now = speed(bytes, took);
     *running = Some(running.map_or(now, |old| old + WEIGHT * (now - old)));
 }
 
@@ -120,6 +130,23 @@ mod tests {
         assert_eq!(pace(320_000_000).choose(), Effort::Lz4);
         assert_eq!(pace(117_000_000).choose(), Effort::Zstd(1), "gigabit Ethernet");
         assert_eq!(pace(40_000_000).choose(), Effort::Zstd(3));
+    }
+
+    #[test]
+    fn a_little_that_takes_its_time_does_not_make_the_sink_slow() {
+        let mut pace = pace(320_000_000);
+        for _ in 0..100 {
+            pace.stored(BUSY_BYTES / 10, Duration::from_millis(10));
+        }
+        assert_eq!(pace.choose(), Effort::Lz4, "the sink may be as fast as it was");
+        for _ in 0..100 {
+            pace.stored(BUSY_BYTES / 10, Duration::from_micros(50));
+        }
+        assert_eq!(pace.choose(), Effort::Store, "it is at least so fast");
+        for _ in 0..100 {
+            pace.stored(BUSY_BYTES, Duration::from_millis(100));
+        }
+        assert_eq!(pace.choose(), Effort::Zstd(3), "with enough on its way it shows how fast it is");
     }
 
     #[test]

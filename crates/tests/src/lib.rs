@@ -13,6 +13,7 @@
 mod bytes;
 mod command;
 mod disk;
+mod link;
 mod mount;
 mod pool;
 mod process;
@@ -21,6 +22,7 @@ mod wait;
 pub use bytes::{random_bytes, with_bit_flipped};
 pub use command::{COMMAND_PATIENCE, Outcome, binary, command, outcome, outcome_with, preload_library};
 pub use disk::Disk;
+pub use link::{LINK_BURST_BYTES, Link};
 pub use mount::Mount;
 pub use pool::{Pool, Setup};
 pub use process::{Process, is_running};

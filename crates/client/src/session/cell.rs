@@ -104,11 +104,22 @@ pub(super) struct Dirty {
     written: Vec<Range<usize>>,
     under: Under,
     begun: Instant,
+    /// Its part of what may be held back, while it is.
+    held_back: Option<OwnedSemaphorePermit>,
 }
 
 impl Dirty {
     pub(super) fn new(held: Option<Held>, under: Under) -> Self {
-        Self { held, written: Vec::new(), under, begun: Instant::now() }
+        Self { held, written: Vec::new(), under, begun: Instant::now(), held_back: None }
+    }
+
+    /// The cell is full and not sent yet.
+    pub(super) fn hold_back(&mut self, room: OwnedSemaphorePermit) {
+        self.held_back = Some(room);
+    }
+
+    pub(super) fn is_held_back(&self) -> bool {
+        self.held_back.is_some()
     }
 
     pub(super) fn begun(&self) -> Instant {

@@ -9,6 +9,7 @@
 //! Sent bytes stay in the window until their room is needed or they are committed, so that a benefactor that dies
 //! meanwhile costs a second transfer and not the checkpoint.
 
+mod burst;
 mod cell;
 mod chunks;
 mod commit;
@@ -39,6 +40,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::holes::first;
 use crate::map_view::MapView;
 use crate::pool::Inner;
+use burst::Burst;
 use cell::{Cell, Dirty, Held, Under};
 use chunks::Chunks;
 use known::Known;
@@ -50,7 +52,7 @@ use stripe::Stripe;
 /// kernel sends in one request at most, and what keeps a disk and a network busy.
 const CELL_BYTES: usize = 1 << 20;
 /// Unit of a session's own share of the window, bytes.
-const SHARE_UNIT: usize = 64 << 10;
+pub(crate) const SHARE_UNIT: usize = 64 << 10;
 
 /// One file being written. All methods may be called concurrently.
 pub struct Session {
@@ -90,6 +92,7 @@ struct State {
     /// Counts changes; a commit covers all up to the one that it saw.
     generation: u64,
     committed: u64,
+    burst: Burst,
     /// Once something was lost the session can't be committed any more: every later call says why.
     failure: Option<Failure>,
 }
@@ -150,6 +153,7 @@ impl Session {
                 cells: BTreeMap::new(),
                 generation: 0,
                 committed: 0,
+                burst: Burst::default(),
                 failure: None,
             }),
             first: base,
@@ -274,7 +278,7 @@ impl Session {
         state.size = state.size.max(end);
         state.generation += 1;
         if full {
-            self.seal(&mut state, index);
+            self.filled(&mut state, index);
         }
         Ok(true)
     }
@@ -460,14 +464,16 @@ impl Session {
         if self.policy.close == CloseWaits::Durable || !self.is_dirty() {
             return self.commit(mtime).await.map(|_| ());
         }
-        self.seal_all();
         if self.policy.close == CloseWaits::Stored {
+            self.seal_all();
             self.wait_sent().await?;
         }
         self.state.lock().failure.clone().map_or(Ok(()), Err)?;
         self.announce_closing().await?;
         let session = Arc::clone(self);
         self.pool.background(async move {
+            // At once, also if an earlier commit is still under way.
+            session.seal_all();
             if let Err(failure) = session.commit(mtime).await {
                 tracing::error!(ino = %session.ino(), %failure, "a file that was closed early could not be committed");
                 session.fail(&failure);

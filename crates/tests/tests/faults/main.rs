@@ -22,6 +22,7 @@ mod posix;
 mod program;
 mod promises;
 mod repair;
+mod slow_network;
 mod space;
 mod spool;
 mod two_mounts;
