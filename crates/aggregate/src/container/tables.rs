@@ -68,10 +68,7 @@ pub struct IndexEntry {
     /// Length of the payload, bytes.
     #[n(1)]
     pub length: u64,
-    /// Hash of the payload.
-    #[cbor(n(2), with = "minicbor::bytes")]
-    pub hash: [u8; HASH],
-    /// The block's record.
+    /// The block's record; earlier writers put the hash of the payload before it.
     #[cbor(n(3), with = "minicbor::bytes")]
     pub record: Vec<u8>,
 }
