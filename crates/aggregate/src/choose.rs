@@ -563,6 +563,18 @@ fn equal_bytes(one: &[u8], other: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::wide::tests::at_every_width;
+
+    #[test]
+    fn every_form_counts_the_same_repeats() {
+        let once: Vec<u8> =
+            (1..40_000_u64).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
+        let twice = once.repeat(2);
+        for share in [repeated_share_4, repeated_share_8] {
+            assert!(at_every_width(|| share(&once)) < 0.01);
+            assert!((0.3..0.6).contains(&at_every_width(|| share(&twice))));
+        }
+    }
 
     #[test]
     fn records_are_found_by_looking_at_the_bytes() {

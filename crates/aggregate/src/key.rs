@@ -3,6 +3,8 @@
 //! Relies on `stdchk-formats` and `regex-lite`. The idea: names of real codes carry numbers of grids, iterations, chunks
 //! and layers that differ between ranks and dumps, so by default every run of digits counts as the same.
 
+use std::fmt::Write as _;
+
 use regex_lite::Regex;
 use stdchk_formats::Variable;
 
@@ -32,18 +34,26 @@ impl KeyRule {
         Regex::new(expression).map(Self::Pattern).map_err(invalid)
     }
 
-    /// The key of a variable.
-    #[must_use]
-    pub fn key(&self, variable: &Variable) -> String {
-        format!("{}_{}_{}", self.name(variable), variable.data_type, variable.class())
-    }
-
-    fn name(&self, variable: &Variable) -> String {
+    /// The key of a variable, in place of what `key` holds: with many variables the memory for it is had once.
+    pub(crate) fn write(&self, variable: &Variable, key: &mut String) {
+        key.clear();
         match self {
-            Self::Numbers => without_numbers(&variable.path()),
-            Self::Type => String::new(),
-            Self::Pattern(pattern) => captured(pattern, &variable.path()).unwrap_or_else(|| variable.path()),
+            Self::Numbers => {
+                push_without_numbers(key, &variable.group);
+                key.push_str(if variable.group.is_empty() { "" } else { "/" });
+                push_without_numbers(key, &variable.name);
+            }
+            Self::Type => {}
+            Self::Pattern(pattern) => {
+                let path = variable.path();
+                key.push_str(&captured(pattern, &path).unwrap_or(path));
+            }
         }
+        // Writing to a string never fails.
+        let _ = match variable.shape.len() {
+            0 => write!(key, "_{}_Atomic", variable.data_type),
+            dimensions => write!(key, "_{}_Array{dimensions}D", variable.data_type),
+        };
     }
 }
 
@@ -61,14 +71,19 @@ fn captured(pattern: &Regex, path: &str) -> Option<String> {
 /// Every run of digits as `#`.
 pub(crate) fn without_numbers(path: &str) -> String {
     let mut plain = String::with_capacity(path.len());
-    for character in path.chars() {
-        match character {
-            '0'..='9' if plain.ends_with('#') => {}
-            '0'..='9' => plain.push('#'),
-            _ => plain.push(character),
-        }
-    }
+    push_without_numbers(&mut plain, path);
     plain
+}
+
+fn push_without_numbers(plain: &mut String, path: &str) {
+    let is_digit = |character: char| character.is_ascii_digit();
+    let mut rest = path;
+    while let Some((before, from)) = rest.find(is_digit).and_then(|at| rest.split_at_checked(at)) {
+        plain.push_str(before);
+        plain.push('#');
+        rest = from.trim_start_matches(is_digit);
+    }
+    plain.push_str(rest);
 }
 
 #[cfg(test)]
@@ -88,32 +103,38 @@ mod tests {
         }
     }
 
+    fn key(rule: &KeyRule, variable: &Variable) -> String {
+        let mut key = "what was there before".to_owned();
+        rule.write(variable, &mut key);
+        key
+    }
+
     #[test]
     fn the_papers_example_has_the_papers_key() {
         let exact = KeyRule::pattern(".*").unwrap();
-        let key = exact.key(&variable("ToyGrp", "Temperature", ByteOrder::Little));
+        let key = key(&exact, &variable("ToyGrp", "Temperature", ByteOrder::Little));
         assert_eq!(key, "ToyGrp/Temperature_F32LE_Array1D");
     }
 
     #[test]
     fn numbers_of_grids_iterations_and_chunks_do_not_separate_variables() {
-        let key = |group, name| KeyRule::Numbers.key(&variable(group, name, ByteOrder::Little));
+        let key = |group, name| key(&KeyRule::Numbers, &variable(group, name, ByteOrder::Little));
         assert_eq!(key("Grid00000001", "Density"), key("Grid00000252", "Density"));
         assert_eq!(key("phi it=40", "c=3"), key("phi it=100", "c=12"));
         assert_ne!(key("Grid00000001", "Density"), key("Grid00000001", "Energy"));
+        assert_eq!(key("", "1layer22"), "#layer#_F32LE_Array1D");
     }
 
     #[test]
     fn byte_order_separates_variables() {
-        let key = |order| KeyRule::Numbers.key(&variable("a", "b", order));
+        let key = |order| key(&KeyRule::Numbers, &variable("a", "b", order));
         assert_ne!(key(ByteOrder::Little), key(ByteOrder::Big));
     }
 
     #[test]
     fn a_pattern_keys_by_its_groups() {
         let rule = KeyRule::Pattern(Regex::new(r"::(\w+) timelevel (\d+)").unwrap());
-        let key =
-            rule.key(&variable("WAVETOY::phi timelevel 0 at iteration 80", "chunk0", ByteOrder::Little));
-        assert_eq!(key, "phi/0_F32LE_Array1D");
+        let phi = variable("WAVETOY::phi timelevel 0 at iteration 80", "chunk0", ByteOrder::Little);
+        assert_eq!(key(&rule, &phi), "phi/0_F32LE_Array1D");
     }
 }

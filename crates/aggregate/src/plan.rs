@@ -74,56 +74,115 @@ pub(crate) struct Plan {
     pub(crate) rests: Vec<Vec<Extent>>,
 }
 
+/// Longest variable, in bytes, that is joined with its neighbours: what is known of a member takes half as much.
+const SMALL_MAX: u64 = 1 << 10;
+/// Longest member that is made of small variables, in bytes: what repeats is found by the member.
+const JOINED_MAX: u64 = 64 << 10;
+
+/// A group that members are added to.
+struct Growing {
+    group: Group,
+    /// Bytes of its last member, if that is made of small variables.
+    small_bytes: Option<u64>,
+}
+
+impl Growing {
+    /// Adds a variable of so many bytes; a small one becomes part of the member before, where that is made of small ones too.
+    fn add(&mut self, variable: Planned, bytes: u64) {
+        let joined = self.small_bytes.map(|before| before + bytes).filter(|_| bytes <= SMALL_MAX);
+        let unjoined = match self.group.members.last_mut() {
+            Some(last) if joined.is_some_and(|joined| joined <= JOINED_MAX) => join(last, variable),
+            _ => Some(variable),
+        };
+        let alone = (bytes <= SMALL_MAX).then_some(bytes);
+        self.small_bytes = if unjoined.is_some() { alone } else { joined };
+        self.group.members.extend(unjoined);
+    }
+}
+
 /// Groups in order of their first member.
 #[derive(Default)]
 struct Groups {
     by_key: HashMap<String, usize>,
-    groups: Vec<Group>,
+    groups: Vec<Growing>,
 }
 
 impl Groups {
-    fn add(&mut self, key: String, data_type: Option<DataType>, planned: Planned) {
-        let next = self.groups.len();
-        let index = *self.by_key.entry(key.clone()).or_insert(next);
-        if index == next {
-            self.groups.push(Group { key, data_type, members: Vec::new() });
+    fn of(&mut self, key: &str, data_type: Option<DataType>) -> Option<&mut Growing> {
+        let position = self.by_key.get(key).copied().unwrap_or(self.groups.len());
+        if position == self.groups.len() {
+            self.by_key.insert(key.to_owned(), position);
+            let group = Group { key: key.to_owned(), data_type, members: Vec::new() };
+            self.groups.push(Growing { group, small_bytes: None });
         }
-        if let Some(group) = self.groups.get_mut(index) {
-            group.members.push(planned);
-        }
+        self.groups.get_mut(position)
     }
 }
 
 /// Merges the files of a set.
 pub(crate) fn plan(files: &[PlannedFile<'_>], options: &PlanOptions) -> Plan {
     let aware = matches!(options.scheme, MergeScheme::Aware | MergeScheme::AwareBlock(_));
+    // Where pieces of members take turns, every variable takes its own.
+    let joins = options.scheme == MergeScheme::Aware;
     let mut groups = Groups::default();
     let mut rests = Vec::with_capacity(files.len());
+    let mut key = String::new();
     for (number, file) in files.iter().enumerate() {
-        let party = number / options.group_size.max(1);
-        let label = |key: String| if party == 0 { key } else { format!("{key} of group {party}") };
+        let party = match number / options.group_size.max(1) {
+            0 => String::new(),
+            party => format!(" of group {party}"),
+        };
         let index = u32::try_from(number).unwrap_or(u32::MAX);
         let mut held = Vec::new();
         if aware {
             for variable in file.parsed.variables.iter().filter(|variable| is_grouped(variable, options)) {
                 held.extend_from_slice(&variable.extents);
-                let (key, data_type) = (label(options.keys.key(variable)), element_type(variable));
-                groups.add(key, data_type, planned(index, variable));
+                options.keys.write(variable, &mut key);
+                key.push_str(&party);
+                if let Some(group) = groups.of(&key, element_type(variable)) {
+                    let bytes = if joins { variable.stored_bytes() } else { u64::MAX };
+                    group.add(planned(index, variable), bytes);
+                }
             }
         }
         let rest = complement(file.parsed.size, held);
         let length = rest.iter().map(|extent| extent.length).sum();
         rests.push(rest);
-        if length > 0 {
-            let member = rest_member(index, length);
-            groups.add(label(rest_key(file, aware)), None, member);
+        if length > 0
+            && let Some(group) = groups.of(&(rest_key(file, aware) + &party), None)
+        {
+            group.group.members.push(rest_member(index, length));
         }
     }
-    let mut groups = groups.groups;
+    let mut groups: Vec<Group> = groups.groups.into_iter().map(|growing| growing.group).collect();
     if let MergeScheme::AwareBlock(piece) | MergeScheme::AgnosticBlock(piece) = options.scheme {
         groups.iter_mut().for_each(|group| interleave(group, piece.max(1)));
     }
     Plan { groups, rests }
+}
+
+/// Adds a variable's ranges to the member before, where both lie in one file and their elements add up along the slowest
+/// dimension; gives it back otherwise.
+fn join(last: &mut Planned, next: Planned) -> Option<Planned> {
+    let (Place::Extents(held), Place::Extents(more)) = (&mut last.member.place, &next.member.place) else {
+        return Some(next);
+    };
+    let (Some((length, faster)), Some((more_length, more_faster))) =
+        (last.shape.0.split_first_mut(), next.shape.0.split_first())
+    else {
+        return Some(next);
+    };
+    if last.member.file != next.member.file || faster != more_faster {
+        return Some(next);
+    }
+    *length = length.saturating_add(*more_length);
+    for extent in more {
+        match held.last_mut() {
+            Some(before) if before.end() == extent.offset => before.length += extent.length,
+            _ => held.push(*extent),
+        }
+    }
+    None
 }
 
 fn is_grouped(variable: &Variable, options: &PlanOptions) -> bool {
@@ -138,6 +197,7 @@ fn element_type(variable: &Variable) -> Option<DataType> {
 fn planned(file: u32, variable: &Variable) -> Planned {
     let place = Place::Extents(variable.extents.clone());
     let shape = match &variable.storage {
+        Storage::Plain if variable.shape.is_empty() => vec![1],
         Storage::Plain => variable.shape.clone(),
         Storage::ColumnMajor => variable.shape.iter().rev().copied().collect(),
         // Chunks follow each other along one more dimension.

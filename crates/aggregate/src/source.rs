@@ -140,9 +140,17 @@ impl Member {
     }
 }
 
-/// Appends a range of a file, without filling the memory for it first.
+/// Longest range, in bytes, that is read by one call into memory that is filled first.
+const SHORT_MAX: usize = 16 << 10;
+
+/// Appends a range of a file; the memory for a long one is not filled first.
 fn append_range(mut file: &File, range: Extent, buffer: &mut Vec<u8>) -> io::Result<()> {
     let length = usize::try_from(range.length).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+    if length <= SHORT_MAX {
+        let start = buffer.len();
+        buffer.resize(start + length, 0);
+        return file.read_exact_at(buffer.get_mut(start..).unwrap_or_default(), range.offset);
+    }
     buffer.reserve(length);
     file.seek(SeekFrom::Start(range.offset))?;
     let read = file.take(range.length).read_to_end(buffer)?;

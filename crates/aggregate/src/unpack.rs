@@ -33,7 +33,6 @@ pub use restore::{Unpacked, Unpacking};
 struct Block {
     record: BlockRecord,
     payload: Extent,
-    payload_hash: [u8; 16],
 }
 
 impl Block {
@@ -117,14 +116,14 @@ impl Container {
         Ok(Self { path, source, files, blocks, maps, base: None, cache, identity })
     }
 
-    /// Reads a container that was just written: every block must be as it was coded, and every byte of every file in one.
+    /// Opens a container that was just written, whose bytes were compared as they were: every block must be found, and
+    /// every byte of every file in one.
     pub(crate) fn verify_written(path: &Path) -> Result<()> {
         let written = Self::read_tables(path)?;
-        let longest =
-            written.blocks.values().map(|block| block.payload.length.min(block.record.raw_length)).max();
-        let mut buffer = scratch::empty(usize::try_from(longest.unwrap_or(0)).unwrap_or(0));
-        written.blocks.values().try_for_each(|block| written.payload(block, &mut buffer))?;
-        scratch::give_back(buffer);
+        let cut = written.blocks.values().find(|block| block.payload.end() > written.source.size());
+        if let Some(block) = cut {
+            return Err(block.damaged("the payload is cut off"));
+        }
         let gap =
             written.files.files.iter().zip(&written.maps).position(|(file, map)| !covers(map, file.size));
         gap.map_or(Ok(()), |file| Err(written.lost(file, 0)))
@@ -194,24 +193,23 @@ impl Container {
         self.cache.get((self.identity, number), || self.decode(number))
     }
 
-    /// The bytes of a block, verified before and after decoding.
+    /// The bytes of a block, verified once they are decoded: what was damaged before gives other bytes, or none.
     fn decode(&self, number: u64) -> Result<Vec<u8>> {
         let lost = || AggregateError::Damaged { offset: 0, detail: format!("block {number} is lost") };
         let block = self.blocks.get(&number).ok_or_else(lost)?;
         let raw_length = usize::try_from(block.record.raw_length).unwrap_or(usize::MAX);
         let mut payload = scratch::filled(usize::try_from(block.payload.length).unwrap_or(0).min(raw_length));
         self.payload(block, &mut payload)?;
-        if block.record.steps.is_empty()
-            && payload.len() == raw_length
-            && block.payload_hash == block.record.raw_hash
-        {
-            return Ok(payload);
-        }
-        let base = self.base_bytes(&block.record)?;
-        let side = Side { shapes: &block.record.shapes, base: &base };
-        let failed = |source| AggregateError::Codec { number, key: block.record.key.clone(), source };
-        let raw = decode(&block.record.steps, &payload, raw_length, side).map_err(failed)?;
-        scratch::give_back(payload);
+        let raw = if block.record.steps.is_empty() && payload.len() == raw_length {
+            payload
+        } else {
+            let base = self.base_bytes(&block.record)?;
+            let side = Side { shapes: &block.record.shapes, base: &base };
+            let failed = |source| AggregateError::Codec { number, key: block.record.key.clone(), source };
+            let raw = decode(&block.record.steps, &payload, raw_length, side).map_err(failed)?;
+            scratch::give_back(payload);
+            raw
+        };
         if hash(&raw) == block.record.raw_hash {
             Ok(raw)
         } else {
@@ -219,7 +217,7 @@ impl Container {
         }
     }
 
-    /// The stored bytes of a block, verified, in place of what `payload` holds.
+    /// The stored bytes of a block in place of what `payload` holds.
     fn payload(&self, block: &Block, payload: &mut Vec<u8>) -> Result<()> {
         // Payloads that don't shrink are stored as they are.
         if block.payload.length > block.record.raw_length {
@@ -229,12 +227,7 @@ impl Container {
             return Err(block.damaged("the payload is cut off"));
         }
         payload.resize(usize::try_from(block.payload.length).unwrap_or(usize::MAX), 0);
-        self.source.read_at(block.payload.offset, payload).map_err(AggregateError::io("read", &self.path))?;
-        if hash(payload) == block.payload_hash {
-            Ok(())
-        } else {
-            Err(block.damaged("the payload doesn't match its hash"))
-        }
+        self.source.read_at(block.payload.offset, payload).map_err(AggregateError::io("read", &self.path))
     }
 
     /// The base set's bytes for the members of a block.

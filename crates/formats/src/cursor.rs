@@ -1,21 +1,33 @@
 //! Taking bytes apart in order: integers of any width and order, text, sub-ranges.
 //!
 //! Relies on nothing but memory already read. The idea: a position that can't leave the bytes, and errors that give
-//! the place in the file rather than in the buffer.
+//! the place in the file rather than in the buffer. Parts of one piece share its memory, since headers have many.
+
+use std::rc::Rc;
 
 use crate::reason::{Reason, Result};
 
 /// Bytes of a file, from `offset` on, and a position in them.
+#[derive(Clone)]
 pub(crate) struct Cursor {
     what: &'static str,
     offset: u64,
-    bytes: Vec<u8>,
+    bytes: Rc<Vec<u8>>,
     position: usize,
+    end: usize,
 }
 
 impl Cursor {
     pub(crate) fn new(what: &'static str, offset: u64, bytes: Vec<u8>) -> Self {
-        Self { what, offset, bytes, position: 0 }
+        let end = bytes.len();
+        Self { what, offset, bytes: Rc::new(bytes), position: 0, end }
+    }
+
+    /// The next `length` bytes as a piece of their own.
+    pub(crate) fn part(&mut self, what: &'static str, length: usize) -> Result<Self> {
+        let position = self.position;
+        self.skip(length)?;
+        Ok(Self { what, position, end: self.position, ..self.clone() })
     }
 
     /// Where in the file the next byte lies.
@@ -25,7 +37,7 @@ impl Cursor {
 
     /// Bytes not yet taken.
     pub(crate) fn remaining(&self) -> usize {
-        self.bytes.len() - self.position
+        self.end - self.position
     }
 
     pub(crate) fn invalid<T>(&self) -> Result<T> {
@@ -34,9 +46,9 @@ impl Cursor {
 
     /// The next `length` bytes.
     pub(crate) fn take(&mut self, length: usize) -> Result<&[u8]> {
-        let end = self.position.checked_add(length);
+        let end = self.position.checked_add(length).filter(|end| *end <= self.end);
         let Some(bytes) = end.and_then(|end| self.bytes.get(self.position..end)) else {
-            return self.invalid();
+            return Err(Reason::Invalid { what: self.what, offset: self.offset + self.position as u64 });
         };
         self.position += length;
         Ok(bytes)

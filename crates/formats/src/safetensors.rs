@@ -1,15 +1,20 @@
 //! safetensors: a length, a JSON header, tensors one after the other.
 //!
-//! Relies on the bounded [`Reader`] and on `serde_json`. The idea: the header is complete, so there is nothing to walk.
+//! Relies on the bounded [`Reader`] and on `serde_json`. The idea: the header is complete, so there is nothing to walk; it
+//! becomes variables as it is read, because there may be tens of thousands.
 
-use serde_json::Value;
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use crate::reader::Reader;
 use crate::reason::{Reason, Result};
 use crate::variable::{ByteOrder, DataType, Extent, Kind, Storage, Variable};
 
 /// Longest header in bytes: some hundred thousand tensors. The format's own library takes three times as much, but the
-/// values of a hostile header need thirty times its length in memory.
+/// variables of a hostile header need some times its length in memory.
 const HEADER_MAX: u64 = 32 << 20;
 /// Bytes of the length in front of the header.
 const LENGTH: u64 = 8;
@@ -25,27 +30,70 @@ pub(crate) fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
         return Err(INVALID);
     }
     let json = reader.bytes("safetensors header", LENGTH, length)?;
-    let Ok(Value::Object(entries)) = serde_json::from_slice(&json) else { return Err(INVALID) };
-    let tensors = entries.into_iter().filter(|(path, _)| path != METADATA);
-    tensors.map(|(path, entry)| tensor(path, &entry, LENGTH + length).ok_or(INVALID)).collect()
+    let mut json = serde_json::Deserializer::from_slice(&json);
+    let tensors = json.deserialize_map(Tensors { data_start: LENGTH + length });
+    let tensors = tensors.and_then(|tensors| json.end().map(|()| tensors));
+    tensors.map_err(|_| INVALID)
 }
 
-/// One entry of the header; `None` when it doesn't follow the format.
-fn tensor(path: String, entry: &Value, data_start: u64) -> Option<Variable> {
-    let data_type = data_type(entry.get("dtype")?.as_str()?)?;
-    let shape = entry.get("shape")?.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<_>>>()?;
-    let offsets = entry.get("data_offsets")?.as_array()?;
-    let [start, end] = offsets.as_slice() else { return None };
-    let (start, end) = (start.as_u64()?, end.as_u64()?);
+/// Makes the header's entries variables; their places count from `data_start`.
+struct Tensors {
+    data_start: u64,
+}
+
+/// One entry of the header.
+#[derive(Deserialize)]
+struct Entry<'json> {
+    #[serde(borrow)]
+    dtype: Cow<'json, str>,
+    shape: Vec<u64>,
+    data_offsets: [u64; 2],
+}
+
+impl<'json> Visitor<'json> for Tensors {
+    type Value = Vec<Variable>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a safetensors header")
+    }
+
+    fn visit_map<M: MapAccess<'json>>(self, mut header: M) -> std::result::Result<Self::Value, M::Error> {
+        let mut variables = Vec::new();
+        while let Some(path) = header.next_key::<String>()? {
+            if path == METADATA {
+                header.next_value::<IgnoredAny>()?;
+            } else {
+                let variable = tensor(path, header.next_value()?, self.data_start);
+                variables.push(variable.ok_or_else(|| M::Error::custom("a type or place that isn't known"))?);
+            }
+        }
+        Ok(variables)
+    }
+}
+
+/// The variable of an entry; `None` when it doesn't follow the format.
+fn tensor(path: String, entry: Entry<'_>, data_start: u64) -> Option<Variable> {
+    let [start, end] = entry.data_offsets;
     let extent = Extent { offset: data_start.checked_add(start)?, length: end.checked_sub(start)? };
     let (group, name) = split_path(path);
-    Some(Variable { group, name, data_type, shape, storage: Storage::Plain, extents: vec![extent] })
+    Some(Variable {
+        group,
+        name,
+        data_type: data_type(&entry.dtype)?,
+        shape: entry.shape,
+        storage: Storage::Plain,
+        extents: vec![extent],
+    })
 }
 
 /// Tensor names are dotted paths; the last part is the parameter, the rest the module.
-pub(crate) fn split_path(path: String) -> (String, String) {
-    match path.rsplit_once('.') {
-        Some((group, name)) if !group.is_empty() && !name.is_empty() => (group.to_owned(), name.to_owned()),
+pub(crate) fn split_path(mut path: String) -> (String, String) {
+    match path.rfind('.') {
+        Some(dot) if dot > 0 && dot + 1 < path.len() => {
+            let name = path.split_off(dot + 1);
+            path.pop();
+            (path, name)
+        }
         _ => (String::new(), path),
     }
 }

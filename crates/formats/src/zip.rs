@@ -110,7 +110,7 @@ fn entry(reader: &Reader<'_>, cursor: &mut Cursor, start: u64) -> Result<Entry> 
     cursor.skip(8)?; // disk, attributes
     let local = cursor.u32_le()?;
     let name = cursor.text(name_length)?;
-    let extra = Cursor::new("zip64 extra field", cursor.offset(), cursor.take(extra_length)?.to_vec());
+    let extra = cursor.part("zip64 extra field", extra_length)?;
     cursor.skip(comment_length)?;
     let (length, local) = widened(extra, compressed, plain, local)?;
     let offset =

@@ -7,7 +7,7 @@
 //! runs, which no window limits: more than a dense compressor finds, at a fraction of its time.
 
 use super::step::{CodecError, Result, put_number, take_number};
-use super::{general, planes};
+use super::{general, planes, scratch};
 
 /// Level at which all parts are coded.
 const LEVEL: i32 = 1;
@@ -27,6 +27,15 @@ impl Course {
     /// The place of an element of the run; far outside of every array when that leads below its beginning.
     fn place(self, step: usize) -> usize {
         self.at.wrapping_add_signed(self.stride.wrapping_mul(step.cast_signed()))
+    }
+
+    /// Whether each element of a run of this length, of which the first becomes element `made`, lies before the one that it
+    /// becomes: places go in a straight line, so that the first and the last tell.
+    fn lies_before(self, made: usize, length: usize) -> bool {
+        let step = length.saturating_sub(1);
+        let last = isize::try_from(step).ok().and_then(|step| self.stride.checked_mul(step));
+        let last = last.and_then(|way| self.at.checked_add_signed(way));
+        self.at < made && last.is_some_and(|last| last < made + step)
     }
 }
 
@@ -66,13 +75,13 @@ fn sized<const N: usize>(bytes: &[u8], likeness: impl Fn(&[u8; N]) -> u64, out: 
     let bits = elements.len().max(1).ilog2().clamp(*TABLE_BITS.start(), *TABLE_BITS.end());
     let (table, shift) = (vec![0; 1 << bits], 64 - bits);
     let mut finder = Finder { elements, likeness, table, shift, runs: Vec::new(), last: Course::default() };
-    let mut new: Vec<[u8; N]> = Vec::with_capacity(elements.len());
+    let mut new = scratch::empty(bytes.len());
     let mut residues = Vec::new();
     let (mut place, mut plain) = (0, 0);
     while let Some(element) = elements.get(place) {
         let (course, length) = finder.run(place, element);
         if length < RUN_MIN {
-            new.push(*element);
+            new.extend_from_slice(element);
             (place, plain) = (place + 1, plain + 1);
             continue;
         }
@@ -84,9 +93,10 @@ fn sized<const N: usize>(bytes: &[u8], likeness: impl Fn(&[u8; N]) -> u64, out: 
     }
     put_number(&mut finder.runs, plain);
     put_number(&mut finder.runs, 0);
-    let mut packed = Vec::with_capacity(new.len() * N);
-    planes::compress(new.as_flattened(), N, LEVEL, &mut packed)?;
-    planes::put_counted(out, new.len() * N, &packed);
+    let mut packed = scratch::empty(new.len());
+    planes::compress(&new, N, LEVEL, &mut packed)?;
+    planes::put_counted(out, new.len(), &packed);
+    [new, packed].into_iter().for_each(scratch::give_back);
     for part in [&finder.runs, &residues] {
         general::with_zstd(part, LEVEL, |packed| planes::put_counted(out, part.len(), packed))?;
     }
@@ -182,50 +192,62 @@ fn unsized_<const N: usize>(body: &[u8], length: usize) -> Result<Vec<u8>> {
     let runs = general::unzstd(packed, runs_length)?;
     let (residues_length, packed) = counted(&mut rest)?;
     let residues = general::unzstd(packed, residues_length)?;
-    let count = length / N;
-    let mut out = Vec::with_capacity(count);
-    replay(new.as_chunks::<N>().0, &runs, &residues, count, &mut out)?;
-    let mut out = out.into_flattened();
-    out.extend_from_slice(rest);
-    if out.len() == length { Ok(out) } else { Err(damaged("elements that don't add up")) }
+    let mut out = scratch::filled(length);
+    let (elements, tail) = out.as_chunks_mut::<N>();
+    let replayed = replay(new.as_chunks::<N>().0, &runs, &residues, elements)?;
+    if replayed != elements.len() || rest.len() != tail.len() {
+        return Err(damaged("elements that don't add up"));
+    }
+    tail.copy_from_slice(rest);
+    [new, runs, residues].into_iter().for_each(scratch::give_back);
+    Ok(out)
 }
 
-/// New elements and runs in turn, until both are used up.
+/// New elements and runs in turn, until both are used up; how many elements that made.
 fn replay<const N: usize>(
     new: &[[u8; N]],
     mut runs: &[u8],
-    residues: &[u8],
-    count: usize,
-    out: &mut Vec<[u8; N]>,
-) -> Result<()> {
+    mut residues: &[u8],
+    out: &mut [[u8; N]],
+) -> Result<usize> {
     let outside = || damaged("a run outside of what came before");
-    let (mut used, mut last) = (0_usize, Course::default());
-    let mut residues = residues.iter();
+    let (mut used, mut made, mut last) = (0_usize, 0_usize, Course::default());
     let number = |runs: &mut &[u8]| {
         let value = take_number(runs).ok_or_else(|| damaged("the runs end early"))?;
         usize::try_from(value).map_err(|_| damaged("a number beyond all bounds"))
     };
     let signed = |folded: usize| (folded >> 1).cast_signed() ^ -(folded & 1).cast_signed();
     loop {
-        let end = used.checked_add(number(&mut runs)?).ok_or_else(outside)?;
-        out.extend_from_slice(new.get(used..end).ok_or_else(outside)?);
-        used = end;
+        let plain = number(&mut runs)?;
+        let fresh = new.get(used..).and_then(|new| new.get(..plain)).ok_or_else(outside)?;
+        let room = out.get_mut(made..).and_then(|out| out.get_mut(..plain)).ok_or_else(outside)?;
+        room.copy_from_slice(fresh);
+        (used, made) = (used + plain, made + plain);
         let length = number(&mut runs)?;
         if length == 0 {
-            return if used == new.len() { Ok(()) } else { Err(damaged("elements are left over")) };
-        }
-        if length > count.saturating_sub(out.len()) {
-            return Err(outside());
+            return if used == new.len() { Ok(made) } else { Err(damaged("elements are left over")) };
         }
         let at = last.at.wrapping_add_signed(signed(number(&mut runs)?));
         let course = Course { at, stride: last.stride.wrapping_add(signed(number(&mut runs)?)) };
-        for step in 0..length {
-            let mut element = *out.get(course.place(step)).ok_or_else(outside)?;
-            if let Some((byte, residue)) = element.first_mut().zip(residues.next()) {
-                *byte = byte.wrapping_add(*residue);
-            }
-            out.push(element);
+        if length > out.len() - made || !course.lies_before(made, length) {
+            return Err(outside());
         }
+        let (added, later) = residues.split_at(length.min(residues.len()));
+        repeat(out, made, course, length, added);
+        (residues, made) = (later, made + length);
         last = Course { at: course.place(length), ..course };
+    }
+}
+
+/// Makes the next elements of `out` those of a run, with what is added to the first byte of each.
+fn repeat<const N: usize>(out: &mut [[u8; N]], made: usize, course: Course, length: usize, added: &[u8]) {
+    for step in 0..length {
+        let mut element = out.get(course.place(step)).copied().unwrap_or([0; N]);
+        if let (Some(byte), Some(residue)) = (element.first_mut(), added.get(step)) {
+            *byte = byte.wrapping_add(*residue);
+        }
+        if let Some(target) = out.get_mut(made + step) {
+            *target = element;
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! so that every machine that follows IEEE 754 predicts the same; NaN predictions count as zero.
 
 use super::lane::{Lane, Number};
+use super::scratch;
 use super::step::Shape;
 
 /// Distances from the predictions, in place of the elements.
@@ -34,8 +35,10 @@ fn members<T: Number<Bytes = [u8; N]>, const N: usize>(
     forward: bool,
 ) -> Vec<u8> {
     let (elements, tail) = bytes.as_chunks::<N>();
-    let mut out = vec![[0; N]; elements.len()];
-    let (mut rest, mut targets) = (elements, out.as_mut_slice());
+    let mut out = scratch::filled(bytes.len());
+    let (targets, out_tail) = out.as_chunks_mut::<N>();
+    out_tail.copy_from_slice(tail);
+    let (mut rest, mut targets) = (elements, targets);
     for shape in shapes {
         let [depth, height, width] = shape.three();
         let length = depth.saturating_mul(height).saturating_mul(width);
@@ -47,9 +50,7 @@ fn members<T: Number<Bytes = [u8; N]>, const N: usize>(
     if !rest.is_empty() {
         member_rows::<T, N>(rest, 1, rest.len(), forward, targets);
     }
-    let mut flat = out.into_flattened();
-    flat.extend_from_slice(tail);
-    flat
+    out
 }
 
 /// One member: rows of `width`, planes of `height` rows. The neighbours of a row are elements, so they stand in what is

@@ -83,13 +83,12 @@ fn lengths_of(words: &[Word]) -> Option<Vec<usize>> {
 
 fn length_of(word: Word) -> Option<usize> {
     let length = f64::from_le_bytes(word);
-    let whole = (1.0..=RECORD_MAX).contains(&length) && length.fract() == 0.0;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a whole number up to RECORD_MAX"
-    )]
-    whole.then_some(length as usize)
+    if !(1.0..=RECORD_MAX).contains(&length) {
+        return None;
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most RECORD_MAX")]
+    let whole = length as u16;
+    (f64::from(whole) == length).then_some(usize::from(whole))
 }
 
 /// The inverse of [`forward`].
@@ -109,12 +108,15 @@ pub(crate) fn backward(body: &[u8], length: usize) -> Result<Vec<u8>> {
         return Err(damaged("lengths that don't add up"));
     }
     let mut next = column_starts(lengths.iter().copied());
-    let mut out = scratch::empty(length);
+    let mut out = scratch::filled(length);
+    let mut room = out.as_chunks_mut::<8>().0;
     for length in lengths {
-        for next in next.iter_mut().take(length) {
-            out.extend_from_slice(words.get(*next).unwrap_or(&[0; 8]));
+        let (record, after) = room.split_at_mut(length.min(room.len()));
+        for (word, next) in record.iter_mut().zip(&mut next) {
+            *word = words.get(*next).copied().unwrap_or_default();
             *next += 1;
         }
+        room = after;
     }
     Ok(out)
 }

@@ -195,3 +195,47 @@ pub(crate) fn swap(bytes: &[u8], size: usize) -> Vec<u8> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::{ProptestConfig, any, proptest};
+
+    use super::*;
+    use crate::codec::wide::tests::at_every_width;
+
+    /// Byte planes by their definition.
+    fn planes(bytes: &[u8], size: usize) -> Vec<u8> {
+        let (body, tail) = bytes.split_at(bytes.len() / size * size);
+        let plane = |position| body.iter().skip(position).step_by(size);
+        (0..size).flat_map(plane).chain(tail).copied().collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        // Some tiles of the widest elements, and every length between.
+        #[test]
+        fn portable_and_vector_forms_make_the_same_planes(
+            bytes in vec(any::<u8>(), 0..3 * TILE * 8),
+            size in 1_usize..=17,
+        ) {
+            let shuffled = at_every_width(|| shuffle(&bytes, size));
+            assert_eq!(shuffled, planes(&bytes, size));
+            assert_eq!(at_every_width(|| unshuffle(&shuffled, size)), bytes);
+            let bits = at_every_width(|| bit_shuffle(&bytes, size));
+            assert_eq!(at_every_width(|| bit_unshuffle(&bits, size)), bytes);
+        }
+
+        #[test]
+        fn elements_of_machine_words_are_taken_apart_and_joined_by_every_form(
+            bytes in vec(any::<u8>(), 0..3 * TILE * 8),
+            power in 1_u32..=3,
+        ) {
+            let size = 1 << power;
+            let shuffled = at_every_width(|| shuffle(&bytes, size));
+            assert_eq!(shuffled, planes(&bytes, size));
+            assert_eq!(at_every_width(|| unshuffle(&shuffled, size)), bytes);
+        }
+    }
+}

@@ -11,7 +11,7 @@ pub use frame::{HEADER_LENGTH, Header, SectionKind, TRAILER_LENGTH, Trailer};
 pub use record::{BlockRecord, Member, Place};
 pub use tables::{End, FileEntry, Files, Index, IndexEntry};
 
-pub(crate) use frame::{HASH, find_header, hash, section};
+pub(crate) use frame::{find_header, hash, section};
 
 /// First bytes of every container: a name, a byte that is no text, a version.
 pub const MAGIC: [u8; 8] = *b"\x8fstdchk\x01";

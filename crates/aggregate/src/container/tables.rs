@@ -68,10 +68,26 @@ pub struct IndexEntry {
     /// Length of the payload, bytes.
     #[n(1)]
     pub length: u64,
-    /// Hash of the payload.
-    #[cbor(n(2), with = "minicbor::bytes")]
-    pub hash: [u8; HASH],
-    /// The block's record.
+    /// The block's record; earlier writers put the hash of the payload before it.
     #[cbor(n(3), with = "minicbor::bytes")]
     pub record: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use minicbor::bytes::ByteArray;
+
+    use super::*;
+
+    #[test]
+    fn entries_of_an_index_are_read_with_and_without_the_hash_of_earlier_writers() {
+        let entry = IndexEntry { offset: 72, length: 9000, record: vec![1, 2, 3] };
+        let now = minicbor::to_vec(&entry).unwrap_or_default();
+        let mut earlier = minicbor::Encoder::new(Vec::new());
+        let written = earlier.array(4).and_then(|e| e.u64(72)?.u64(9000)?.encode(ByteArray::from([7; HASH])));
+        assert!(written.and_then(|e| e.bytes(&[1, 2, 3]).map(|_| ())).is_ok());
+        for bytes in [now, earlier.into_writer()] {
+            assert_eq!(minicbor::decode::<IndexEntry>(&bytes).ok().as_ref(), Some(&entry));
+        }
+    }
 }

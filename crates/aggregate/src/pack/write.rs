@@ -8,8 +8,7 @@ use zstd::bulk::Compressor;
 
 use crate::codec::scratch;
 use crate::container::{
-    BlockRecord, End, Files, HASH, HEADER_LENGTH, Index, IndexEntry, MAGIC, SectionKind, Trailer, hash,
-    section,
+    BlockRecord, End, Files, HEADER_LENGTH, Index, IndexEntry, MAGIC, SectionKind, Trailer, section,
 };
 use crate::error::{AggregateError, Result};
 use crate::limits::{INDEX_BYTES, RECORD_MAX};
@@ -66,13 +65,11 @@ impl<'a> Writer<'a> {
     pub(super) fn block(&mut self, record: &BlockRecord, payload: &[u8]) -> Result<()> {
         self.end.blocks.push(self.length());
         let bytes = record.to_bytes();
-        // What is stored as it was has the hash that it had.
-        let hash = if record.steps.is_empty() { record.raw_hash } else { hash(payload) };
-        self.section(SectionKind::Block, &bytes, payload, hash)?;
+        self.section(SectionKind::Block, &bytes, payload)?;
         let Some(index) = &mut self.index else { return Ok(()) };
         let (length, offset) = (payload.len() as u64, self.position + self.buffer.len() as u64);
         self.indexed_bytes += bytes.len() + HEADER_LENGTH;
-        index.blocks.push(IndexEntry { offset: offset - length, length, hash, record: bytes });
+        index.blocks.push(IndexEntry { offset: offset - length, length, record: bytes });
         Ok(())
     }
 
@@ -82,7 +79,7 @@ impl<'a> Writer<'a> {
         self.index_sections()?;
         let trailer = Trailer { end_offset: self.length() };
         let end = minicbor::to_vec(&self.end).unwrap_or_default();
-        self.section(SectionKind::End, &end, &[], hash(&[]))?;
+        self.section(SectionKind::End, &end, &[])?;
         self.put(&trailer.to_bytes())?;
         self.flush()?;
         scratch::give_back(self.buffer);
@@ -96,7 +93,7 @@ impl<'a> Writer<'a> {
         for blocks in index.blocks.chunks(entries) {
             self.end.index.push(self.length());
             let record = minicbor::to_vec(Index { blocks: blocks.to_vec() }).unwrap_or_default();
-            self.section(SectionKind::Index, &record, &[], hash(&[]))?;
+            self.section(SectionKind::Index, &record, &[])?;
         }
         Ok(())
     }
@@ -104,22 +101,16 @@ impl<'a> Writer<'a> {
     fn files_section(&mut self) -> Result<()> {
         let record = minicbor::to_vec(&self.files).unwrap_or_default();
         self.end.files = self.length();
-        self.section(SectionKind::Files, &record, &[], hash(&[]))
+        self.section(SectionKind::Files, &record, &[])
     }
 
-    fn section(
-        &mut self,
-        kind: SectionKind,
-        record: &[u8],
-        payload: &[u8],
-        payload_hash: [u8; HASH],
-    ) -> Result<()> {
+    fn section(&mut self, kind: SectionKind, record: &[u8], payload: &[u8]) -> Result<()> {
         if record.len() as u64 > RECORD_MAX {
             let detail = "the set has more files or variables than one container holds: pack it in parts";
             return Err(AggregateError::Invalid(detail.to_owned()));
         }
         let packed = self.compressor.compress(record).map_err(cant_compress)?;
-        let head = section(kind, &packed, (payload.len(), payload_hash));
+        let head = section(kind, &packed, payload.len());
         self.put(&head)?;
         if payload.len() < BUFFER / 4 {
             return self.put(payload);

@@ -79,28 +79,32 @@ fn tidy(map: &mut Vec<Piece>, size: u64) {
     });
 }
 
+/// Where each member of a block begins in it, and its length; none for those that lie elsewhere.
+fn starts(block: &Block) -> Vec<Option<(u64, u64)>> {
+    let mut start = 0_u64;
+    let own = block.record.members.iter().map(|member| {
+        member.same_as.is_none().then(|| {
+            let (here, length) = (start, member.place.length());
+            start = start.saturating_add(length);
+            (here, length)
+        })
+    });
+    own.collect()
+}
+
 /// Every member with the block and byte where it is, its own or that of its twin.
 fn locate(blocks: &BTreeMap<u64, Block>) -> Vec<Located<'_>> {
-    let mut starts: HashMap<(u64, u32), (u64, u64)> = HashMap::new();
-    for block in blocks.values() {
-        let mut start = 0_u64;
-        for (position, member) in block.record.members.iter().enumerate() {
-            if member.same_as.is_none() {
-                let position = u32::try_from(position).unwrap_or(u32::MAX);
-                starts.insert((block.record.number, position), (start, member.place.length()));
-                start = start.saturating_add(member.place.length());
-            }
-        }
-    }
+    let starts: HashMap<u64, _> = blocks.values().map(|block| (block.record.number, starts(block))).collect();
+    let find = |number: u64, position: usize| starts.get(&number)?.get(position).copied()?;
     let mut located = Vec::new();
     for block in blocks.values() {
         for (position, member) in block.record.members.iter().enumerate() {
-            let here = (block.record.number, u32::try_from(position).unwrap_or(u32::MAX));
-            let twin = member.same_as.unwrap_or(here);
-            let Some((start, length)) = starts.get(&twin).copied() else { continue };
+            let twin = |(number, position)| (number, usize::try_from(position).unwrap_or(usize::MAX));
+            let (block, position) = member.same_as.map_or((block.record.number, position), twin);
+            let Some((start, length)) = find(block, position) else { continue };
             let file = usize::try_from(member.file).unwrap_or(usize::MAX);
             if length == member.place.length() {
-                located.push(Located { file, place: &member.place, block: twin.0, start });
+                located.push(Located { file, place: &member.place, block, start });
             }
         }
     }

@@ -90,7 +90,7 @@ impl Disk<'_> {
         self.room.set(room);
         let offset = section.offset + HEADER_LENGTH as u64 + section.header.record_length;
         let payload = Extent { offset, length: section.header.payload_length };
-        Some(Block { record, payload, payload_hash: section.header.payload_hash })
+        Some(Block { record, payload })
     }
 
     fn section(&self, offset: u64) -> Option<Section> {
@@ -143,7 +143,7 @@ impl Disk<'_> {
         let record = BlockRecord::from_bytes(&entry.record, &mut room)?;
         self.room.set(room);
         let payload = Extent { offset: entry.offset, length: entry.length };
-        Some(Block { record, payload, payload_hash: entry.hash })
+        Some(Block { record, payload })
     }
 
     /// Everything that can be found from front to back.

@@ -3,7 +3,8 @@
 //!
 //! The sets are made here: smooth fields of which half is zero. The stated budget is given to `stdchk pack` and `unpack`,
 //! and their peaks are read from /proc while they run. Few and many variables hold the same bytes in files of the same
-//! form.
+//! form, in two forms: beside arrays in bulk, as in the files of real codes, where ten thousand small variables may cost a
+//! twentieth of the time (the target), and alone, which shows what one of them costs (rows without a target).
 
 use std::fs;
 use std::io::{BufWriter, Write as _};
@@ -23,11 +24,15 @@ const BUDGET: u64 = 256 << 20;
 const PEAK: f64 = 1.1;
 /// Numbers of a row of a field.
 const WIDTH: u64 = 512;
-/// Variables of a file with many, and of one with few.
+/// Small variables of a file with many, and variables that hold the same bytes in one with few.
 const VARIABLES: [u64; 2] = [10_000, 10];
-/// Bytes of all variables of one such file.
+/// Bytes of all these variables of one such file.
 const VARIABLES_BYTES: u64 = 4_000_000;
-/// Time with many variables over that with few, at most.
+/// Bytes of the arrays in bulk of one file, at most.
+const BULK_BYTES: u64 = 256 << 20;
+/// Arrays in bulk, between which the variables lie.
+const ARRAYS: u64 = 64;
+/// Time with many variables over that with few, both beside arrays in bulk, at most.
 const MANY: f64 = 1.05;
 /// How often a peak is looked at.
 const LOOK: Duration = Duration::from_millis(2);
@@ -51,8 +56,6 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
         Size::Small => 256 << 20,
         Size::Full => 2 << 30,
     };
-    // Processor time comes in ticks of a hundredth of a second, so that there have to be some files.
-    let files = (set_bytes / (8 << 20)).min(64);
     let (mut rows, mut targets) = (Vec::new(), Vec::new());
     for ranks in [16, 256, 2048] {
         let folder = scratch.path().join("set");
@@ -65,30 +68,45 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
         rows.push(row);
         fs::remove_dir_all(&folder)?;
     }
-    let rounds = bench.sizes.rounds;
-    let mut seconds = Vec::new();
-    for count in VARIABLES {
-        let folder = scratch.path().join(format!("{count}"));
-        fs::create_dir_all(&folder)?;
+    let bulk = set_bytes.min(BULK_BYTES);
+    let [many, few] = in_turn(bench, scratch.path(), 1, bulk)?;
+    for (what, many, few) in [
+        ("pack", many.pack_cpu_seconds, few.pack_cpu_seconds),
+        ("unpack", many.unpack_cpu_seconds, few.unpack_cpu_seconds),
+    ] {
+        let said = format!("{what}: time of many variables over few, beside arrays");
+        targets.push(at_most(said, many / few, MANY));
+    }
+    rows.extend([many, few]);
+    // Processor time comes in ticks of a hundredth of a second, so that there have to be some files.
+    rows.extend(in_turn(bench, scratch.path(), (set_bytes / (8 << 20)).min(64), 0)?);
+    Ok(Section { rows: serde_json::to_value(&rows)?, table: table(&rows), targets })
+}
+
+/// The best times of files with many and with few variables beside `bulk` bytes of arrays, measured in turn.
+fn in_turn(bench: &Bench, scratch: &Path, files: u64, bulk: u64) -> Result<[Row; 2], Error> {
+    let folders = VARIABLES.map(|count| scratch.join(format!("{count}")));
+    let whats = VARIABLES.map(|count| match bulk {
+        0 => format!("{count} variables"),
+        bulk => format!("{count} beside {} MiB", bulk >> 20),
+    });
+    for (count, folder) in VARIABLES.iter().zip(&folders) {
+        fs::create_dir_all(folder)?;
         for file in 0..files {
-            variables(&folder.join(format!("{file}.safetensors")), count, file)?;
+            variables(&folder.join(format!("{file}.safetensors")), *count, bulk, file)?;
         }
-        let mut best = once(bench, &folder, format!("{count} variables"))?;
-        for _ in 1..rounds {
-            let again = once(bench, &folder, String::new())?;
+    }
+    let ([many, few], [many_said, few_said]) = (&folders, whats);
+    let mut best = [once(bench, many, many_said)?, once(bench, few, few_said)?];
+    for _ in 1..bench.sizes.rounds {
+        for (best, folder) in best.iter_mut().zip(&folders) {
+            let again = once(bench, folder, String::new())?;
             best.pack_cpu_seconds = best.pack_cpu_seconds.min(again.pack_cpu_seconds);
             best.unpack_cpu_seconds = best.unpack_cpu_seconds.min(again.unpack_cpu_seconds);
         }
-        seconds.push([best.pack_cpu_seconds, best.unpack_cpu_seconds]);
-        rows.push(best);
     }
-    if let [many, few] = seconds.as_slice() {
-        for ((what, many), few) in ["pack", "unpack"].iter().zip(many).zip(few) {
-            targets.push(at_most(format!("{what}: time of many variables over few"), many / few, MANY));
-        }
-    }
-    let table = table(&rows);
-    Ok(Section { rows: serde_json::to_value(&rows)?, table, targets })
+    folders.iter().try_for_each(fs::remove_dir_all)?;
+    Ok(best)
 }
 
 /// One file a rank, with a field of doubles.
@@ -112,21 +130,28 @@ fn fields(folder: &Path, ranks: u64, bytes: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// One `safetensors` file whose bytes are shared among so many variables; no two numbers have the same noise.
-fn variables(path: &Path, count: u64, seed: u64) -> Result<(), Error> {
-    let each = VARIABLES_BYTES / count;
-    let entry = |number: u64| {
-        let (start, end) = (number * each, (number + 1) * each);
-        format!(
-            "\"layer.{number}.bias\":{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[{start},{end}]}}",
-            each / 4
-        )
+/// One `safetensors` file of so many variables, which take turns with arrays where there is bulk; no two numbers have the
+/// same noise.
+fn variables(path: &Path, count: u64, bulk: u64, seed: u64) -> Result<(), Error> {
+    let (small, large) = (VARIABLES_BYTES / count, bulk / ARRAYS);
+    let mut lengths = Vec::new();
+    for array in 0..ARRAYS {
+        lengths.extend((large > 0).then(|| (format!("{array}.weight"), large)));
+        let turn = count * array / ARRAYS..count * (array + 1) / ARRAYS;
+        lengths.extend(turn.map(|number| (format!("{number}.bias"), small)));
+    }
+    let mut start = 0;
+    let entry = |(name, length): (String, u64)| {
+        let offsets = [start, start + length];
+        start += length;
+        let shape = length / 4;
+        format!("\"layer.{name}\":{{\"dtype\":\"F32\",\"shape\":[{shape}],\"data_offsets\":{offsets:?}}}")
     };
-    let header = format!("{{{}}}", (0..count).map(entry).collect::<Vec<_>>().join(","));
+    let header = format!("{{{}}}", lengths.into_iter().map(entry).collect::<Vec<_>>().join(","));
     let mut file = BufWriter::new(fs::File::create(path)?);
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(header.as_bytes())?;
-    for number in 0..count * each / 4 {
+    for number in 0..(bulk + VARIABLES_BYTES) / 4 {
         let noise =
             ((number + seed * VARIABLES_BYTES).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / 1e9;
         file.write_all(&((number as f32 / 5e3).sin() + noise).to_le_bytes())?;

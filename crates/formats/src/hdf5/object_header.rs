@@ -9,8 +9,10 @@ use crate::cursor::Cursor;
 use crate::reason::{Reason, Result};
 use crate::variable::Extent;
 
+/// What errors call a message.
+const MESSAGE: &str = "object header message";
 const CONTINUATION: u16 = 0x10;
-/// Messages of one header, in bytes of memory: those of an object with thousands of attributes.
+/// Blocks and messages of one header, in bytes of memory: those of an object with thousands of attributes.
 const MESSAGES_BYTES_MAX: usize = 32 << 20;
 /// A message's flag for "the body is a reference to where the message really is".
 const SHARED: u8 = 2;
@@ -19,14 +21,13 @@ const SHARED: u8 = 2;
 pub(crate) struct Message {
     pub(crate) kind: u16,
     flags: u8,
-    offset: u64,
-    body: Vec<u8>,
+    body: Cursor,
 }
 
 impl Message {
     /// The body, ready to be taken apart; its offsets are those of the file.
     pub(crate) fn cursor(&self) -> Cursor {
-        Cursor::new("object header message", self.offset, self.body.clone())
+        self.body.clone()
     }
 
     pub(crate) fn is_shared(&self) -> bool {
@@ -39,6 +40,16 @@ impl Message {
 struct Messages {
     list: Vec<Message>,
     bytes: usize,
+}
+
+impl Messages {
+    /// Takes what is going to be kept into account; `place` is where it was read.
+    fn account(&mut self, bytes: usize, place: &Cursor) -> Result<()> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        let offset = place.offset();
+        let fits = self.bytes <= MESSAGES_BYTES_MAX;
+        if fits { Ok(()) } else { Err(Reason::Invalid { what: "object header", offset }) }
+    }
 }
 
 /// All messages of one object.
@@ -84,12 +95,12 @@ fn read_version_1(file: &File<'_, '_>, mut start: Cursor) -> Result<Messages> {
     let mut messages = Messages::default();
     while let Some(block) = blocks.pop_front() {
         let mut cursor = file.reader.cursor("object header block", block.offset, block.length)?;
+        messages.account(cursor.remaining(), &cursor)?;
         while cursor.remaining() >= 8 {
             let (kind, length) = (cursor.u16_le()?, usize::from(cursor.u16_le()?));
             let flags = cursor.u8()?;
             cursor.skip(3)?;
-            let message =
-                Message { kind, flags, offset: cursor.offset(), body: cursor.take(length)?.to_vec() };
+            let message = Message { kind, flags, body: cursor.part(MESSAGE, length)? };
             keep(file, message, &mut messages, &mut blocks)?;
         }
     }
@@ -104,10 +115,8 @@ fn keep(
 ) -> Result<()> {
     if message.kind == CONTINUATION {
         blocks.push_back(continuation(file, &message)?);
-    } else if messages.bytes > MESSAGES_BYTES_MAX {
-        return Err(Reason::Invalid { what: "object header", offset: message.offset });
     } else {
-        messages.bytes += size_of::<Message>() + message.body.len();
+        messages.account(size_of::<Message>(), &message.body)?;
         messages.list.push(message);
     }
     Ok(())
@@ -146,11 +155,12 @@ fn read_messages_2(
     messages: &mut Messages,
     blocks: &mut VecDeque<Extent>,
 ) -> Result<()> {
+    messages.account(cursor.remaining(), &cursor)?;
     let head = if tracks_order { 6 } else { 4 };
     while cursor.remaining() >= head {
         let (kind, length, flags) = (u16::from(cursor.u8()?), usize::from(cursor.u16_le()?), cursor.u8()?);
         cursor.skip(head - 4)?;
-        let message = Message { kind, flags, offset: cursor.offset(), body: cursor.take(length)?.to_vec() };
+        let message = Message { kind, flags, body: cursor.part(MESSAGE, length)? };
         keep(file, message, messages, blocks)?;
     }
     Ok(())

@@ -108,13 +108,14 @@ impl Tree2 {
         let mut pending = vec![root];
         let mut records = Vec::new();
         while let Some(node) = pending.pop() {
+            // Its records keep the node's bytes.
+            file.reader.keep::<Node2>(usize::try_from(self.node_size).unwrap_or(usize::MAX))?;
             let mut cursor = file.reader.cursor("tree node", node.address, self.node_size)?;
             cursor.expect(if node.depth == 0 { b"BTLF" } else { b"BTIN" })?;
             cursor.skip(2)?; // version, type
             for _ in 0..node.records {
-                let offset = cursor.offset();
                 file.reader.keep::<Cursor>(self.record_length)?;
-                records.push(Cursor::new("tree record", offset, cursor.take(self.record_length)?.to_vec()));
+                records.push(cursor.part("tree record", self.record_length)?);
             }
             if node.depth > 0 {
                 self.push_children(file, &node, &mut cursor, &mut pending)?;
