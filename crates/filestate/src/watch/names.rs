@@ -56,7 +56,8 @@ impl Watch {
                     Next::Fail(cause) => Err(cause),
                 }
             }
-            Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {
+            // The kernel creates no file under a name that ends with a slash.
+            Err(Errno::NOENT) if flags.contains(OFlags::CREATE) && path.last() != Some(&b'/') => {
                 self.prepare_creation(directory, path, flags)
             }
             _ => Ok(plain),
