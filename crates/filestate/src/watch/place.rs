@@ -170,7 +170,7 @@ impl Watch {
     }
 }
 
-fn trim_slashes(path: &[u8]) -> &[u8] {
+pub(super) fn trim_slashes(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
     path.get(..end).unwrap_or_default()
 }
