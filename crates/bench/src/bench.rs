@@ -42,14 +42,22 @@ pub struct Sizes {
     pub window_benefactors: &'static [usize],
     /// Bytes of the file that memory is measured with.
     pub large_bytes: u64,
-    /// Bytes of the files of programs under file states; at full size the paper's.
-    pub state_bytes: u64,
-    /// Bytes of the file that a checkpoint and a restore are measured on.
-    pub state_large_bytes: u64,
-    /// Runs of each of them.
-    pub state_rounds: usize,
-    /// Whether bonnie++ and fio are run as well, where they are installed.
-    pub other_benchmarks: bool,
+    /// What programs under file states are measured with.
+    pub states: FileStates,
+}
+
+/// Files and rounds of the measure `files`.
+pub struct FileStates {
+    /// Bytes of the files of its own programs, and of fio's.
+    pub bytes: u64,
+    /// Bytes of the files on which a checkpoint and a restore are measured, one after the other.
+    pub large_bytes: &'static [u64],
+    /// Runs of each row.
+    pub rounds: usize,
+    /// Bytes of bonnie++'s file; none where neither it nor fio is run.
+    pub bonnie_bytes: Option<u64>,
+    /// Runs of bonnie++ and fio.
+    pub tool_rounds: usize,
 }
 
 impl Size {
@@ -63,10 +71,13 @@ impl Size {
                 windows: &[16 << 20],
                 window_benefactors: &[1],
                 large_bytes: 16 << 20,
-                state_bytes: 2 << 20,
-                state_large_bytes: 4 << 20,
-                state_rounds: 1,
-                other_benchmarks: false,
+                states: FileStates {
+                    bytes: 2 << 20,
+                    large_bytes: &[4 << 20],
+                    rounds: 1,
+                    bonnie_bytes: None,
+                    tool_rounds: 0,
+                },
             },
             Self::Small => Sizes {
                 file_bytes: 256 << 20,
@@ -75,10 +86,13 @@ impl Size {
                 windows: &[16 << 20, 256 << 20],
                 window_benefactors: &[1, 4],
                 large_bytes: 1 << 30,
-                state_bytes: 256 << 20,
-                state_large_bytes: 1 << 30,
-                state_rounds: 5,
-                other_benchmarks: true,
+                states: FileStates {
+                    bytes: 64 << 20,
+                    large_bytes: &[64 << 20, 1 << 30],
+                    rounds: 3,
+                    bonnie_bytes: Some(1 << 30),
+                    tool_rounds: 1,
+                },
             },
             Self::Full => Sizes {
                 file_bytes: 1 << 30,
@@ -87,10 +101,14 @@ impl Size {
                 windows: &[16 << 20, 32 << 20, 128 << 20, 256 << 20, 512 << 20],
                 window_benefactors: &[1, 2, 3, 4, 8],
                 large_bytes: 4 << 30,
-                state_bytes: 2 << 30,
-                state_large_bytes: 10 << 30,
-                state_rounds: 5,
-                other_benchmarks: true,
+                // bonnie++'s file is the paper's.
+                states: FileStates {
+                    bytes: 512 << 20,
+                    large_bytes: &[1 << 30, 10 << 30],
+                    rounds: 5,
+                    bonnie_bytes: Some(2 << 30),
+                    tool_rounds: 5,
+                },
             },
         }
     }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::index::{self, Entry};
 use crate::log::Statement;
 use crate::mapped;
-use crate::paths::Whereabouts;
+use crate::paths::{Whereabouts, below};
 use crate::record::Record;
 use crate::store::Store;
 
@@ -83,7 +83,7 @@ fn now_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The changed files and the directories whose names changed, as they stand at `to`.
+/// The changed files and the directories whose names changed, as they stand at `to`, among names that they had before.
 fn changed_paths(store: &Store, from: u64, to: u64) -> Result<BTreeSet<Arc<[u8]>>> {
     let mut whereabouts = Whereabouts::default();
     let mut changed = BTreeSet::new();
@@ -95,7 +95,10 @@ fn changed_paths(store: &Store, from: u64, to: u64) -> Result<BTreeSet<Arc<[u8]>
             Record::Absent { path } => {
                 changed.extend([durable::parent(path), path.as_slice().into()]);
             }
-            Record::Moved { from, to, .. } => changed.extend([durable::parent(from), durable::parent(to)]),
+            Record::Moved { from, to, .. } => {
+                follow_move(&mut changed, from, to);
+                changed.extend([durable::parent(from), durable::parent(to)]);
+            }
             Record::Size { inode, .. } | Record::Mode { inode, .. } => drop(inodes.insert(*inode)),
             Record::Data { .. } | Record::Hole { .. } => {}
         }
@@ -104,10 +107,46 @@ fn changed_paths(store: &Store, from: u64, to: u64) -> Result<BTreeSet<Arc<[u8]>
     Ok(changed)
 }
 
+/// What was created is made durable under the name that it has in the end. It keeps the one before as well: a move that is
+/// stated may not have happened.
+fn follow_move(changed: &mut BTreeSet<Arc<[u8]>>, from: &[u8], to: &[u8]) {
+    let of = |path: &Arc<[u8]>| match path.as_ref() == from {
+        true => Some(to.into()),
+        false => below(path, from).map(|rest| [to, rest].concat().into()),
+    };
+    let moved: Vec<Arc<[u8]>> = changed.iter().filter_map(of).collect();
+    changed.extend(moved);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Inode;
     use crate::store::{Mode, Options};
+
+    #[test]
+    fn what_was_created_is_made_durable_under_the_name_that_it_has_in_the_end() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::create(root.path(), &Options::default()).unwrap();
+        let moved = |from: &str, to: &str, directory| Record::Moved {
+            inode: Inode(7),
+            from: from.into(),
+            to: to.into(),
+            directory,
+        };
+        for record in [
+            Record::Absent { path: b"run.new".into() },
+            Record::Absent { path: b"run.new/state.new".into() },
+            moved("run.new/state.new", "run.new/state", false),
+            moved("run.new", "run", true),
+        ] {
+            store.log.append(&record).unwrap();
+        }
+        let changed = changed_paths(&store, 0, store.log.len().unwrap()).unwrap();
+        for path in [".", "run", "run/state"] {
+            assert!(changed.contains(path.as_bytes()), "{path}");
+        }
+    }
 
     #[test]
     fn a_pinned_checkpoint_and_those_after_it_stay_until_it_is_unpinned() {

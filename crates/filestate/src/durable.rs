@@ -38,7 +38,7 @@ pub fn sync(store: &Store, paths: &BTreeSet<Arc<[u8]>>) -> Result<()> {
 /// opened: to open a pipe for reading lets its writer go on.
 fn open(store: &Store, path: &[u8]) -> std::result::Result<Option<OwnedFd>, Errno> {
     let kind = match rustix::fs::statat(store.root(), path, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
         other => FileType::from_raw_mode(other?.st_mode),
     };
     if !matches!(kind, FileType::RegularFile | FileType::Directory) {

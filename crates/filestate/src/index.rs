@@ -123,6 +123,12 @@ pub fn append(store: &OwnedFd, shown: &std::path::Path, entries: &[Entry], entry
     durable.map_err(Error::system("write", shown.join(NAME)))
 }
 
+/// Makes the index durable as it stands.
+pub fn sync(store: &OwnedFd, shown: &std::path::Path) -> Result<()> {
+    let file = rustix::fs::openat(store, NAME, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    file.and_then(rustix::fs::fdatasync).map_err(Error::system("make durable", shown.join(NAME)))
+}
+
 /// Writes `bytes` to `new`, makes them durable and renames them to `name`.
 pub(crate) fn replace_file(
     store: &OwnedFd,

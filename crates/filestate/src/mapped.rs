@@ -1,74 +1,136 @@
 //! Shared writable mappings: the one kind of change that no call announces.
 //!
-//! A range that a process maps so is saved when it is mapped and again at the start of every later interval, as long
-//! as that process lives. The list is a file of the store, one line per mapping, appended to by the processes.
+//! A range that a process maps so is saved when it is mapped and again at the start of every later interval, as long as
+//! it is mapped. Which files that concerns is a file of the store, one line per mapping, appended to by the processes.
+//! Who has them mapped by then, and what they are called by then, is asked of the kernel: children inherit mappings, and
+//! files are renamed under them.
 
+use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::control;
+use crate::control::Control;
 use crate::error::{Error, Result};
+use crate::index::read_whole;
 use crate::log::Log;
-use crate::record::{Inode, PAYLOAD_BYTES_MAX, Record};
+use crate::record::{Inode, PAYLOAD_BYTES_MAX, Record, RelativePath};
 use crate::store::Store;
 
 const NAME: &str = "mapped";
 
-/// One mapping.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A range of a file that is mapped.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Mapping {
-    pid: u32,
     inode: Inode,
-    range: Range<u64>,
-    path: Vec<u8>,
+    /// From, to.
+    range: (u64, u64),
+    path: RelativePath,
 }
 
 impl Mapping {
-    fn line(&self) -> String {
+    fn line(&self, pid: u32) -> String {
         let path: String = self.path.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{} {} {} {} {path}\n", self.pid, self.inode.0, self.range.start, self.range.end)
+        format!("{pid} {} {} {} {path}\n", self.inode.0, self.range.0, self.range.1)
     }
 
-    fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.split(' ');
-        Some(Self {
-            pid: fields.next()?.parse().ok()?,
-            inode: Inode(fields.next()?.parse().ok()?),
-            range: fields.next()?.parse().ok()?..fields.next()?.parse().ok()?,
-            path: crate::store::unhex(fields.next()?)?,
-        })
+    /// Reads a line of `/proc/PID/maps`, `start-end rwxs offset device inode path`, if it is of a shared mapping of a
+    /// file below `prefix`.
+    fn parse_of_kernel(line: &[u8], prefix: &[u8]) -> Option<Self> {
+        let (about, path) = line.split_at_checked(line.iter().position(|byte| *byte == b'/')?)?;
+        let mut fields = std::str::from_utf8(about).ok()?.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        fields.next().filter(|permissions| permissions.ends_with('s'))?;
+        let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
+        let from = number(fields.next()?)?;
+        let inode = Inode(fields.nth(1)?.parse().ok()?);
+        let range = (from, from.checked_add(number(end)?.checked_sub(number(start)?)?)?);
+        Some(Self { inode, range, path: unescape(path).strip_prefix(prefix)?.to_vec() })
     }
+}
+
+/// The kernel writes the end of a line, within a name, in octal.
+fn unescape(path: &[u8]) -> Vec<u8> {
+    const ESCAPED: &[u8] = b"\\012";
+    let mut plain = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((first, behind)) = rest.split_first() {
+        let escaped = rest.strip_prefix(ESCAPED);
+        plain.push(if escaped.is_some() { b'\n' } else { *first });
+        rest = escaped.unwrap_or(behind);
+    }
+    plain
 }
 
 /// Writes down that this process maps `range` of the file `inode` at `path` shared and writable.
 pub fn note(store: &Store, inode: Inode, path: &[u8], range: Range<u64>) -> std::result::Result<(), Errno> {
     let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
-    let mapping = Mapping { pid, inode, range, path: path.to_vec() };
+    let mapping = Mapping { inode, range: (range.start, range.end), path: path.to_vec() };
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     let file = rustix::fs::openat(store.directory(), NAME, flags, Mode::from_raw_mode(0o600))?;
-    rustix::io::write(&file, mapping.line().as_bytes()).map(drop)
+    rustix::io::write(&file, mapping.line(pid).as_bytes()).map(drop)
 }
 
 /// Saves what living processes have mapped, at the start of an interval.
 pub fn save_again(store: &Store) -> Result<()> {
+    let noted = noted(store)?;
+    let mut mapped = BTreeSet::new();
+    if !noted.is_empty() {
+        for pid in Control::participants(store)? {
+            mapped.extend(mapped_by(store, pid, &noted));
+        }
+    }
+    for mapping in mapped {
+        save_mapping(store, &mapping)
+            .map_err(Error::system("save the mapped file", store.shown(&mapping.path)))?;
+    }
+    Ok(())
+}
+
+/// What was ever noted, with the processes that noted it.
+fn noted(store: &Store) -> Result<Vec<(u32, Mapping)>> {
     let shown = store.path().join(NAME);
     let opened = rustix::fs::openat(store.directory(), NAME, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let file = match opened {
-        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOENT) => return Ok(Vec::new()),
         other => other.map_err(Error::system("open", &shown))?,
     };
-    let text = crate::index::read_whole(&file).map_err(Error::system("read", &shown))?;
-    for mapping in String::from_utf8_lossy(&text).lines().filter_map(Mapping::parse) {
-        if control::is_alive(mapping.pid) {
-            save_mapping(store, &mapping)
-                .map_err(Error::system("save the mapped file", store.shown(&mapping.path)))?;
+    let text = read_whole(&file).map_err(Error::system("read", &shown))?;
+    Ok(String::from_utf8_lossy(&text).lines().filter_map(parse_noted).collect())
+}
+
+/// What the process has mapped of files that were noted. One that lets nobody look is believed to have what it noted,
+/// where it noted it.
+fn mapped_by(store: &Store, pid: u32, noted: &[(u32, Mapping)]) -> Vec<Mapping> {
+    match list_of_kernel(store, pid) {
+        Ok(mut mapped) => {
+            mapped.retain(|mapping| noted.iter().any(|(_, noted)| noted.inode == mapping.inode));
+            mapped
         }
+        Err(_) => noted.iter().filter(|(by, _)| *by == pid).map(|(_, mapping)| mapping.clone()).collect(),
     }
-    Ok(())
+}
+
+/// The files of the tree that the process has mapped shared.
+fn list_of_kernel(store: &Store, pid: u32) -> std::result::Result<Vec<Mapping>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let text = read_whole(&rustix::fs::open(format!("/proc/{pid}/maps"), flags, Mode::empty())?)?;
+    let prefix = [store.root_path().as_os_str().as_bytes(), b"/"].concat();
+    let lines = text.split(|byte| *byte == b'\n');
+    Ok(lines.filter_map(|line| Mapping::parse_of_kernel(line, &prefix)).collect())
+}
+
+/// The process and the mapping of a line that it wrote.
+fn parse_noted(line: &str) -> Option<(u32, Mapping)> {
+    let mut fields = line.split(' ');
+    let pid = fields.next()?.parse().ok()?;
+    let inode = Inode(fields.next()?.parse().ok()?);
+    let range = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some((pid, Mapping { inode, range, path: crate::store::unhex(fields.next()?)? }))
 }
 
 fn save_mapping(store: &Store, mapping: &Mapping) -> std::result::Result<(), Errno> {
@@ -84,7 +146,7 @@ fn save_mapping(store: &Store, mapping: &Mapping) -> std::result::Result<(), Err
     }
     let size = stat.st_size.cast_unsigned();
     store.log.append(&size_record(&stat, mapping.path.clone()))?;
-    let range = mapping.range.start..mapping.range.end.min(size);
+    let range = mapping.range.0..mapping.range.1.min(size);
     save_range(&store.log, file.as_fd(), mapping.inode, range, &mut Vec::new())
 }
 
@@ -207,11 +269,27 @@ pub(crate) fn write_all_at(
 mod tests {
     use super::*;
 
+    fn mapping() -> Mapping {
+        Mapping { inode: Inode(3), range: (4096, 8192), path: b"a b\n\xff".to_vec() }
+    }
+
     #[test]
     fn a_mapping_comes_back_from_its_line_and_a_torn_line_does_not() {
-        let mapping = Mapping { pid: 12, inode: Inode(3), range: 4096..8192, path: b"a b\n\xff".to_vec() };
-        let line = mapping.line();
-        assert_eq!(Mapping::parse(line.trim_end()), Some(mapping));
-        assert_eq!(Mapping::parse("12 3 4096"), None);
+        assert_eq!(parse_noted(mapping().line(12).trim_end()), Some((12, mapping())));
+        assert_eq!(parse_noted("12 3 4096"), None);
+    }
+
+    #[test]
+    fn the_kernels_list_tells_shared_mappings_of_the_tree() {
+        let parse = |range: &str, permissions: &str, path: &[u8]| {
+            let about = format!("{range} {permissions} 00001000 fd:00 3                  ");
+            Mapping::parse_of_kernel(&[about.as_bytes(), path].concat(), b"/tree/")
+        };
+        let path = b"/tree/a b\\012\xff";
+        assert_eq!(parse("7f1000-7f2000", "rw-s", path), Some(mapping()));
+        assert_eq!(parse("7f1000-7f2000", "rw-p", path), None);
+        assert_eq!(parse("7f1000-7f2000", "rw-s", b"/trees/a"), None);
+        assert_eq!(parse("7f2000-7f1000", "rw-s", path), None);
+        assert_eq!(parse("7f1000-7f2000", "rw-s", b"[heap]"), None);
     }
 }

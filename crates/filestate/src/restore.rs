@@ -105,7 +105,7 @@ fn run(store: &Store, mut progress: Progress) -> Result<Summary> {
             progress.advance(store, located.at)?;
         }
     }
-    durable::sync(store, &named_paths(&records))?;
+    durable::sync(store, &changed_paths(&records))?;
     finish(store, &progress)?;
     Ok(undo.summary)
 }
@@ -116,8 +116,13 @@ fn is_about_names(statement: &Statement) -> bool {
 
 fn finish(store: &Store, progress: &Progress) -> Result<()> {
     let mut entries = store.entries()?;
+    let before = entries.len();
     entries.retain(|entry| entry.index <= progress.index);
-    index::replace(store.directory(), &store.path(), &entries)?;
+    match entries.len() < before {
+        true => index::replace(store.directory(), &store.path(), &entries)?,
+        // Its last line may be that of a process that was killed before it was durable.
+        false => index::sync(store.directory(), &store.path())?,
+    }
     store.log.truncate(progress.target)?;
     store.log.sync()?;
     store.remove_kept(|interval| interval >= progress.index)?;
@@ -125,19 +130,20 @@ fn finish(store: &Store, progress: &Progress) -> Result<()> {
     index::remove_file(store.directory(), &store.path(), &progress.name())
 }
 
-/// Every name that a record speaks of, and the directories that hold them.
-fn named_paths(records: &[(Located, Vec<Arc<[u8]>>)]) -> BTreeSet<Arc<[u8]>> {
+/// What a restore changed: every file that a record speaks of, and the directories in which names went back.
+fn changed_paths(records: &[(Located, Vec<Arc<[u8]>>)]) -> BTreeSet<Arc<[u8]>> {
     let mut paths = BTreeSet::new();
     for (located, places) in records {
-        let named = match &located.statement {
-            Statement::Small(Record::Moved { from, to, .. }) => [Some(from.as_slice()), Some(to.as_slice())],
-            Statement::Small(record) => [Some(path_of(record)), None],
-            Statement::Contents { .. } | Statement::Hole { .. } => {
-                [places.first().map(AsRef::as_ref), places.get(1).map(AsRef::as_ref)]
+        match &located.statement {
+            Statement::Small(Record::Moved { from, to, .. }) => {
+                paths.extend([from, to].map(|path| path.as_slice().into()));
+                paths.extend([from, to].map(|path| durable::parent(path)));
             }
-        };
-        for path in named.into_iter().flatten() {
-            paths.extend([path.into(), durable::parent(path)]);
+            Statement::Small(Record::Absent { path }) => {
+                paths.extend([path.as_slice().into(), durable::parent(path)]);
+            }
+            Statement::Small(record) => drop(paths.insert(path_of(record).into())),
+            Statement::Contents { .. } | Statement::Hole { .. } => paths.extend(places.iter().cloned()),
         }
     }
     paths
@@ -315,7 +321,7 @@ impl<'store> Undo<'store> {
     fn inode_at(&self, path: &[u8]) -> std::result::Result<Option<Inode>, Errno> {
         match rustix::fs::statat(self.store.root(), path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Inode(stat.st_ino))),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
             Err(cause) => Err(cause),
         }
     }
@@ -333,7 +339,7 @@ impl<'store> Undo<'store> {
             gone = format!("{TRASH}/gone.{}", self.gone).into_bytes();
         }
         match rustix::fs::renameat(root, path, root, gone.as_slice()) {
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             other => other,
         }
     }

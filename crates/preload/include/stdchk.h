@@ -1,6 +1,7 @@
 /* stdchk.h: file-state checkpoints from C and C++.
  *
- * Link with -lstdchk. Run under `stdchk run`, these calls act; anywhere else they do nothing and succeed.
+ * Link with libstdchk (`cc -shared -fPIC -o libstdchk.so crates/preload/c/stdchk.c`). Run under `stdchk run`, these calls
+ * act; anywhere else they do nothing and succeed. They must come from a shared library: the run's own comes before it.
  *
  *   long long here = stdchk_checkpoint();   files, descriptors and streams as they are now: an index, or -1 and errno
  *   stdchk_restore(here);                   everything as it was then: 0, or -1 and errno

@@ -77,6 +77,12 @@ scenarios! {
 }
 
 #[test]
+fn a_mapping_is_followed_to_children_and_to_the_files_new_name() {
+    let (shown, again) = both_ways("mapping_inherited", Mode::WriteThrough);
+    assert_eq!((shown.as_str(), again.as_str()), ("moved: 1x62 8191x61\n", "moved: 8192x61\n"));
+}
+
+#[test]
 fn single_mode_gives_the_same_answers_and_keeps_one_checkpoint() {
     for name in ["stream_forms", "pushed_back"] {
         both_ways(name, Mode::Single);

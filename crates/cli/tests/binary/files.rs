@@ -10,7 +10,7 @@ use serde_json::Value;
 use stdchk_tests::{Outcome, binary, command, outcome, preload_library, wait_until};
 
 /// The binary in `root`, with the preload library that this build made.
-fn stdchk(root: &Path, arguments: &[&str]) -> Command {
+pub fn stdchk(root: &Path, arguments: &[&str]) -> Command {
     let mut command = command(arguments);
     command.current_dir(root).env("STDCHK_PRELOAD", preload_library());
     command
@@ -25,7 +25,7 @@ fn run_script(root: &Path, flags: &[&str], script: &str) -> Outcome {
     run(root, &[&["run"], flags, &["--", "sh", "-c", script]].concat())
 }
 
-fn json(root: &Path, arguments: &[&str]) -> Value {
+pub fn json(root: &Path, arguments: &[&str]) -> Value {
     let ended = run(root, arguments);
     assert_eq!(ended.code, 0, "{ended:?}");
     ended.json()
@@ -49,7 +49,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
 }
 
 /// As [`tree`], by paths relative to `root`.
-fn files(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
+pub fn files(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     tree(root).into_iter().map(|(path, what)| (path.strip_prefix(root).unwrap().to_owned(), what)).collect()
 }
 
@@ -103,7 +103,7 @@ fn a_job_killed_three_times_and_resumed_leaves_the_files_of_an_uninterrupted_one
 }
 
 /// Whether no process of the run is left: then a restore to the last checkpoint is not refused.
-fn job_is_gone(root: &Path) -> bool {
+pub fn job_is_gone(root: &Path) -> bool {
     let tried = run(root, &["files", "restore"]);
     assert!(tried.code == 0 || tried.stderr.contains("still runs"), "{tried:?}");
     tried.code == 0

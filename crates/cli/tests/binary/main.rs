@@ -11,6 +11,7 @@ mod memory;
 mod mistakes;
 mod pack;
 mod push;
+mod ranks;
 mod sets;
 mod transfer;
 mod with_sets;

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::data::Change;
-use super::place::Place;
+use super::place::{Place, trim_slashes};
 use super::{Decision, Next, Watch};
 use crate::control::Inside;
 use crate::record::{Inode, Record};
@@ -56,7 +56,8 @@ impl Watch {
                     Next::Fail(cause) => Err(cause),
                 }
             }
-            Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {
+            // The kernel creates no file under a name that ends with a slash.
+            Err(Errno::NOENT) if flags.contains(OFlags::CREATE) && path.last() != Some(&b'/') => {
                 self.prepare_creation(directory, path, flags)
             }
             _ => Ok(plain),
@@ -209,6 +210,7 @@ impl Watch {
                 }
                 // As between file systems: what stood outside could not be put back there.
                 _ if flags.contains(RenameFlags::EXCHANGE) => Err(Errno::XDEV),
+                _ if is_refused_by_slash(old, new.1) => Ok(false),
                 (Some(from), None) => self.state_moving_out(from).map(|()| false),
                 (from, Some(to)) => self.rename_into(old, from.as_ref(), to, flags),
                 (None, None) => Ok(false),
@@ -326,6 +328,13 @@ impl Watch {
             None => Ok(()),
         }
     }
+}
+
+/// Whether a name ends with a slash, which only directories may have, and what is renamed is none: also a link to one.
+fn is_refused_by_slash(old: (BorrowedFd<'_>, &[u8]), new: &[u8]) -> bool {
+    let says_directory = [old.1, new].iter().any(|name| name.last() == Some(&b'/'));
+    let moved = || rustix::fs::statat(old.0, trim_slashes(old.1), AtFlags::SYMLINK_NOFOLLOW);
+    says_directory && moved().is_ok_and(|moved| !is_directory(&moved))
 }
 
 /// Whether `place` lies somewhere below `directory`: the kernel moves nothing into itself.

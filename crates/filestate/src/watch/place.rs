@@ -10,10 +10,13 @@ use rustix::io::Errno;
 
 use super::{Decision, Descriptor, Watch};
 use crate::record::{Inode, RelativePath};
-use crate::store::is_own;
+use crate::store::{DIRECTORY, KEPT, is_own, names_in};
 
 /// How many symbolic links are followed, as in the kernel.
 const LINKS_MAX: usize = 40;
+
+/// What the kernel puts behind a name that is gone.
+const DELETED: &[u8] = b" (deleted)";
 
 /// A name in the protected tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +63,33 @@ impl Watch {
         if stat.st_dev != self.device {
             return Ok(None);
         }
-        Ok(self.relative_or_kept(&descriptor_path(fd)?))
+        let path = self.relative_or_kept(&descriptor_path(fd)?);
+        Ok(path.map(|path| match path.ends_with(DELETED) && stat.st_nlink > 0 {
+            true => self.search(stat, b"").or_else(|| self.search(stat, KEPT.as_bytes())).unwrap_or(path),
+            false => path,
+        }))
+    }
+
+    /// A name of the file below `directory`. Asked where the name is gone that a file was opened by and another one is
+    /// there: it was opened without one (`O_TMPFILE`), and then given one. The kernel does not tell which.
+    fn search(&self, file: &Stat, directory: &[u8]) -> Option<RelativePath> {
+        let listed = if directory.is_empty() { b".".as_slice() } else { directory };
+        for name in names_in(self.store.root(), listed).ok()? {
+            let path = if directory.is_empty() { name } else { [directory, b"/", &name].concat() };
+            let found =
+                rustix::fs::statat(self.store.root(), path.as_slice(), AtFlags::SYMLINK_NOFOLLOW).ok();
+            let is_directory = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            match found {
+                Some(stat) if stat.st_ino == file.st_ino && stat.st_dev == file.st_dev => return Some(path),
+                Some(stat) if is_directory(&stat) && path != DIRECTORY.as_bytes() => {
+                    if let Some(below) = self.search(file, &path) {
+                        return Some(below);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
     }
 
     /// The descriptor's entry, if it can change a protected file.
@@ -135,13 +164,13 @@ impl Watch {
     pub(super) fn stat_at(&self, place: &Place) -> Decision<Option<Stat>> {
         match rustix::fs::statat(self.store.root(), place.path.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
             Err(cause) => Err(cause),
         }
     }
 }
 
-fn trim_slashes(path: &[u8]) -> &[u8] {
+pub(super) fn trim_slashes(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
     path.get(..end).unwrap_or_default()
 }

@@ -1,14 +1,15 @@
 /* A random program of file calls, from a seed: prints what every call returned, so that a run under the library can be
- * compared with one on the plain kernel, call by call. */
+ * compared with one on the plain kernel, call by call. Usage: random_calls SEED STEPS. */
 #include "check.h"
 #include <dirent.h>
 #include <sys/uio.h>
 
-enum { FDS = 6, STREAMS = 3, STEPS = 400 };
-static const char *names[] = {"a", "b", "dir/a", "dir/b", "dir", "dir/sub", "link", "file/x", "kept", "absent/x"};
+enum { FDS = 6, STREAMS = 3, MAPS = 2, MAPPED = 12288 };
+static const char *names[] = {"a", "b", "dir/a", "dir/b", "dir", "dir/sub", "link", "file/x", "kept", "absent/x", "dir/sub/", "link/"};
 static unsigned long state;
 static int fds[FDS], null;
 static FILE *streams[STREAMS];
+static struct { char *bytes; int fd; } maps[MAPS];
 static char bytes[20000];
 
 static unsigned long random_below(unsigned long limit) {
@@ -48,6 +49,35 @@ static void use_descriptor(int slot) {
     case 10: say("copy", copy_file_range(fd, NULL, fds[random_below(FDS)], NULL, length, 0)); break;
     /* Never free, so that no stream gets the number of one of these and is written to behind its back. */
     case 11: say("dup2", dup2(null, fd) >= 0 ? 0 : -1); break;
+    }
+}
+
+/* Opens a file that has no name yet, and may get one. */
+static int open_unnamed(void) {
+    char opened[32];
+    int fd = open(name(), O_TMPFILE | O_RDWR, 0644);
+    snprintf(opened, sizeof opened, "/proc/self/fd/%d", fd);
+    if (fd >= 0) say("write", write(fd, bytes, random_below(6000)));
+    if (fd >= 0 && random_below(4)) say("linkat", linkat(AT_FDCWD, opened, AT_FDCWD, name(), AT_SYMLINK_FOLLOW));
+    return fd;
+}
+
+/* Writes through a mapping of a file that may be renamed, deleted or cut by then; makes one where there is none. */
+static void use_mapping(int slot) {
+    if (maps[slot].bytes == NULL) {
+        int fd = fds[random_below(FDS)];
+        char *bytes = mmap(NULL, MAPPED, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        say("mmap", bytes == MAP_FAILED ? -1 : 0);
+        if (bytes != MAP_FAILED) maps[slot].bytes = bytes, maps[slot].fd = dup(fd);
+        return;
+    }
+    struct stat about;
+    CHECK(fstat(maps[slot].fd, &about) == 0);
+    off_t end = about.st_size < MAPPED ? about.st_size : MAPPED, from = random_below(MAPPED);
+    if (from < end) memset(maps[slot].bytes + from, 'm', 1 + random_below(end - from));
+    if (random_below(8) == 0) {
+        CHECK(munmap(maps[slot].bytes, MAPPED) == 0 && close(maps[slot].fd) == 0);
+        maps[slot].bytes = NULL;
     }
 }
 
@@ -92,36 +122,39 @@ static void use_name(void) {
         int count = scandir(one, &list, NULL, alphasort);
         say("scandir", count);
         for (int i = 0; i < count; i++) printf(" %s", list[i]->d_name), free(list[i]);
-        if (count >= 0) free(list);
+        if (count >= 0) free(list), printf("\n");
         break;
     }
     }
 }
 
 int main(int count, char **arguments) {
-    CHECK(count == 2);
+    CHECK(count == 3);
+    int steps = atoi(arguments[2]);
     state = strtoul(arguments[1], NULL, 10);
     for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = 'A' + i % 53;
     null = open("/dev/null", O_RDWR);
     for (int i = 0; i < FDS; i++) fds[i] = open("/dev/null", O_RDWR);
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < steps; step++) {
         int slot = random_below(FDS);
-        switch (random_below(6)) {
-        case 0: {
+        switch (random_below(13)) {
+        case 0: case 1: {
             static const int flags[] = {O_RDONLY, O_WRONLY, O_RDWR, O_WRONLY | O_APPEND};
             int extra = (random_below(2) ? O_CREAT : 0) | (random_below(4) ? 0 : O_TRUNC) | (random_below(8) ? 0 : O_EXCL);
-            int fd = open(name(), flags[random_below(4)] | extra, 0644);
+            int fd = random_below(8) ? open(name(), flags[random_below(4)] | extra, 0644) : open_unnamed();
             say("open", fd >= 0 ? 0 : -1);
             if (fd >= 0) CHECK(dup2(fd, fds[slot]) == fds[slot] && close(fd) == 0);
             break;
         }
-        case 1: case 2: use_descriptor(slot); break;
-        case 3: use_stream(random_below(STREAMS)); break;
+        case 2: case 3: case 4: case 5: use_descriptor(slot); break;
+        case 6: case 7: use_stream(random_below(STREAMS)); break;
+        case 8: use_mapping(random_below(MAPS)); break;
         default: use_name();
         }
         if (random_below(20) == 0) {
             fflush(NULL); /* as a checkpoint does, so that both runs do it */
-            stdchk_checkpoint();
+            CHECK(stdchk_checkpoint() >= 0);
+            printf("checkpoint after %d\n", step + 1);
         }
     }
     return 0;

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use self::table::Row;
 use crate::Error;
-use crate::bench::Bench;
+use crate::bench::{Bench, FileStates};
 use crate::section::Section;
 
 const SOURCE: &str = include_str!("../../../programs/files.c");
@@ -26,7 +26,7 @@ enum Wanted {
     Share([f64; 3]),
     /// Time added to a call, at most, ns.
     AddedNs(f64),
-    /// Time at most, ms. Without the library there is nothing to measure.
+    /// Time at most, ms.
     Ms(f64),
     /// It is only shown.
     Nothing,
@@ -59,27 +59,61 @@ const TESTS: [Test; 11] = [
     test("unprotected_open_to_create", "", Wanted::Nothing),
 ];
 
-/// With the library alone, on a large file.
+/// With the library alone, on large files; beside what the disk takes for the same change by itself, [`SYNC`].
 const ALONE: [Test; 2] = [test("checkpoint", "", Wanted::Ms(20.0)), test("restore", "", Wanted::Ms(20.0))];
+const SYNC: Test = test("sync_change", "", Wanted::Nothing);
+/// What lies on the disk beside the files: programs, indices, the logs of small changes.
+const ROOM_BESIDE: u64 = 256 << 20;
 
 /// Measures all of them.
 pub fn run(bench: &Bench) -> Result<Section, Error> {
-    let tree = Tree::with_old_file(bench, bench.sizes.state_bytes)?;
+    let states = &bench.sizes.states;
+    check_room(&bench.dir, room_needed(states))?;
+    let tree = Tree::with_old_file(bench, states.bytes)?;
     let mut rows = Vec::new();
     for test in &TESTS {
         rows.extend(tree.compare(bench, test)?);
     }
     let mut not_installed = Vec::new();
-    if bench.sizes.other_benchmarks {
-        rows.extend(tools::run(bench, &tree)?);
+    if let Some(bonnie_bytes) = states.bonnie_bytes {
+        rows.extend(tools::run(bench, &tree, bonnie_bytes)?);
         not_installed = tools::not_installed();
     }
     drop(tree);
-    let large = Tree::with_old_file(bench, bench.sizes.state_large_bytes)?;
-    for test in &ALONE {
-        rows.push(large.alone(bench, test)?);
+    for bytes in states.large_bytes {
+        let large = Tree::with_old_file(bench, *bytes)?;
+        for test in &ALONE {
+            rows.push(large.alone(bench, test)?);
+        }
     }
     table::section(&rows, &not_installed, bench)
+}
+
+/// The most that lies on the disk at one time: an old file, its old contents in the log, and a new file; or a large one.
+fn room_needed(states: &FileStates) -> u64 {
+    let new = states.bonnie_bytes.unwrap_or(0).max(states.bytes);
+    let large = states.large_bytes.iter().copied().max().unwrap_or(0);
+    (2 * states.bytes + new).max(large) + ROOM_BESIDE
+}
+
+fn check_room(dir: &Path, needed: u64) -> Result<(), Error> {
+    let disk = rustix::fs::statvfs(dir)?;
+    let free = disk.f_bavail * disk.f_frsize;
+    if free >= needed {
+        return Ok(());
+    }
+    let human = stdchk_model::size::human;
+    Err(Error(format!(
+        "the measure `files` needs {} in {}, where {} are free; name another disk with --dir, or take a smaller --size",
+        human(needed),
+        dir.display(),
+        human(free)
+    )))
+}
+
+/// Says what is being measured: some rows take minutes.
+fn tell(name: &str) {
+    eprintln!("stdchk-bench: files: {name}");
 }
 
 /// A directory with the program and a file that is there before every run.
@@ -134,11 +168,12 @@ impl Tree {
 
     /// A test without the library and in each mode, in turn.
     fn compare(&self, bench: &Bench, test: &Test) -> Result<[Row; 3], Error> {
+        tell(test.name);
         let mut rows = MODES.map(|mode| Row::new(test.name, mode, test.paper));
         for (row, place) in rows.iter_mut().zip(0..) {
             row.wanted = test.wanted.of_mode(place);
         }
-        for _ in 0..bench.sizes.state_rounds {
+        for _ in 0..bench.sizes.states.rounds {
             let without = self.measure(bench, test, None)?;
             for (row, mode) in rows.iter_mut().zip(MODES) {
                 row.without.push(without);
@@ -148,11 +183,14 @@ impl Tree {
         Ok(rows)
     }
 
-    /// A test that means something under the library only.
+    /// A test that means something under the library only, beside [`SYNC`].
     fn alone(&self, bench: &Bench, test: &Test) -> Result<Row, Error> {
-        let mut row = Row::new(test.name, MODES[0], test.paper);
+        let name = format!("{}, {}", test.name, stdchk_model::size::human(self.bytes));
+        tell(&name);
+        let mut row = Row::new(name, MODES[0], test.paper);
         row.wanted = test.wanted.of_mode(0);
-        for _ in 0..bench.sizes.state_rounds {
+        for _ in 0..bench.sizes.states.rounds {
+            row.without.push(self.measure(bench, &SYNC, None)?);
             row.with.push(self.measure(bench, test, Some(MODES[0]))?);
         }
         Ok(row)
@@ -183,4 +221,23 @@ fn said_by(command: &mut Command) -> Result<String, Error> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(Error(format!("{command:?} failed: {}", said.trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::Size;
+
+    #[test]
+    fn the_full_form_takes_no_more_than_25_gb_of_disk() {
+        assert!(room_needed(&Size::Full.sizes().states) < 25_000_000_000);
+    }
+
+    #[test]
+    fn a_disk_that_is_too_small_is_refused_with_both_sizes() {
+        let dir = tempfile::tempdir().unwrap();
+        check_room(dir.path(), 1).unwrap();
+        let refusal = check_room(dir.path(), 1 << 60).unwrap_err().to_string();
+        assert!(refusal.contains("needs 1.00 EiB"), "{refusal}");
+    }
 }

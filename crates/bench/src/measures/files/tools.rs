@@ -22,7 +22,7 @@ pub fn not_installed() -> Vec<&'static str> {
 }
 
 /// Measures with those that are there.
-pub fn run(bench: &Bench, tree: &Tree) -> Result<Vec<Row>, Error> {
+pub fn run(bench: &Bench, tree: &Tree, bonnie_bytes: u64) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
     if is_there(PROGRAMS[0]) {
         let names = [
@@ -30,7 +30,7 @@ pub fn run(bench: &Bench, tree: &Tree) -> Result<Vec<Row>, Error> {
             ("bonnie++ rewrite", "1.09 1.05 1.03 1.01"),
             ("bonnie++ block read", "1.14 1.15 1.15 1.16"),
         ];
-        rows.extend(compare(bench, &names, |mode| bonnie(bench, tree, mode))?);
+        rows.extend(compare(bench, &names, |mode| bonnie(bench, tree, bonnie_bytes, mode))?);
     }
     if is_there(PROGRAMS[1]) {
         rows.extend(compare(bench, &[("fio random 4 KiB writes", "")], |mode| fio(bench, tree, mode))?);
@@ -49,8 +49,9 @@ fn compare<const TESTS: usize>(
     tests: &[(&'static str, &'static str); TESTS],
     measure: impl Fn(Option<&str>) -> Result<[f64; TESTS], Error>,
 ) -> Result<Vec<Row>, Error> {
+    super::tell(&tests.map(|(name, _)| name).join(", "));
     let mut rows = MODES.map(|mode| tests.map(|(name, paper)| Row::new(name, mode, paper)));
-    for _ in 0..bench.sizes.state_rounds {
+    for _ in 0..bench.sizes.states.tool_rounds {
         let without = measure(None)?;
         for (of_mode, mode) in rows.iter_mut().zip(MODES) {
             for (row, (without, with)) in
@@ -61,14 +62,16 @@ fn compare<const TESTS: usize>(
             }
         }
     }
-    let told = |row: &Row| row.without.iter().chain(&row.with).all(|value| value.is_finite());
-    Ok(rows.into_iter().flatten().filter(told).collect())
+    let is_told = |row: &Row| row.without.iter().chain(&row.with).all(|value| value.is_finite());
+    let (told, untold): (Vec<Row>, Vec<Row>) = rows.into_iter().flatten().partition(is_told);
+    untold.iter().for_each(|row| super::tell(&format!("{}: over too soon, no row", row.name())));
+    Ok(told)
 }
 
 /// Nanoseconds per block of the three tests.
-fn bonnie(bench: &Bench, tree: &Tree, mode: Option<&str>) -> Result<[f64; 3], Error> {
+fn bonnie(bench: &Bench, tree: &Tree, bytes: u64, mode: Option<&str>) -> Result<[f64; 3], Error> {
     tree.settle()?;
-    let mebibytes = tree.bytes >> 20;
+    let mebibytes = bytes >> 20;
     let program = [Path::new("/usr/sbin/bonnie++"), Path::new("bonnie++")];
     let program = if program[0].is_file() { program[0] } else { program[1] };
     let mut command = tree.command(bench, program, mode);
