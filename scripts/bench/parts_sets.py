@@ -1,4 +1,4 @@
-"""Parts of the report about sets of checkpoint files: mcrEngine's Tables III and IV and Figures 7 to 13."""
+"""Parts of the report about sets of checkpoint files: mcrEngine's Tables III and IV and Figures 6 to 13."""
 
 from bench import published_sets as published
 from bench import svg
@@ -15,6 +15,14 @@ def table_3(found):
         ])  # fmt: skip
     headings = ["set", "files", "MB", "MB of a file", "variables", "of a file", "doubles %", "floats %", "other %"]
     return table(headings, lines, "The sets measured here") + paper(published.TABLE_3, "Table III", published.APPLICATIONS)
+
+
+def figure_6(found):
+    drawn = []
+    for name, rows in grouped(found["merging"]["rows"]["passes"], "set").items():
+        passes = {words: {row["scheme"]: row[key] for row in rows} for words, key in (("one pass", "single"), ("two passes", "double"))}
+        drawn.append(svg.bars(name, "", "ratio", passes))
+    return "\n".join(drawn)
 
 
 SCHEMES = ("Agnostic", "Agnostic-Block", "Aware", "Aware-Block")

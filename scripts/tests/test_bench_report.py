@@ -66,6 +66,7 @@ CODEC = {"set": "s", "name": "pcodec", "how": "h", "of": "concatenation", "raw_b
 MERGING = {
     "sets": [{"set": "s", "files": 2, "bytes": 4_000_000, "smallest_bytes": 1_500_000, "largest_bytes": 2_500_000, "variables": 7,
               "fewest_variables": 3, "most_variables": 4, "doubles": 75.0, "floats": 25.0, "other": 0.0}],
+    "passes": [{"set": "s", "scheme": "Aware", "single": 1.25, "double": 1.5}],
     "merged": [{"set": "s", "scheme": scheme, "group_size": size, "piece_bytes": piece, "ratio": 1.5 * size}
                for scheme, piece in (("Aware", None), ("Aware-Block", 64 << 10), ("Aware-Block", 4 << 10)) for size in (1, 2)],
 }  # fmt: skip

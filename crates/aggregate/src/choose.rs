@@ -13,17 +13,19 @@ use crate::key::KeyRule;
 /// What to win: time or space.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Mode {
-    /// At least 800 MB/s per core.
+    /// Hundreds of megabytes a second and core.
     Fastest,
-    /// At least 250 MB/s per core, and dense.
+    /// About half as fast, and denser.
     #[default]
     Default,
-    /// As small as possible, at any time.
+    /// As small as possible, at any time: a tenth of a megabyte a second and core.
     Smallest,
     /// The least time until the set is safe behind a sink of this many bytes per second and core.
     Auto(f64),
     /// The paper's choices: FPC for doubles, fpzip's predictor for floats, LZ for the rest, gzip as second pass.
     Paper,
+    /// The same without the second pass (figure 6 compares the two).
+    PaperOnce,
 }
 
 impl Mode {
@@ -32,7 +34,7 @@ impl Mode {
         match self {
             Self::Fastest => 60e6,
             Self::Auto(speed) => speed.max(1.0),
-            Self::Default | Self::Paper => 60e6,
+            Self::Default | Self::Paper | Self::PaperOnce => 60e6,
             Self::Smallest => 0.0,
         }
     }
@@ -112,8 +114,7 @@ fn time_of(step: &Step) -> f64 {
         Step::Gzip(_) => 35.0,
         Step::Pco(lane, level) => (20.0 + 4.0 * f64::from(*level)) / lane.size() as f64,
         Step::Fpc(_) => 3.0,
-        Step::MixNumbers(lane) => 6000.0 / lane.size() as f64,
-        Step::MixBytes(_) => 3000.0,
+        Step::MixNumbers(_) | Step::MixBytes(_) => 10_000.0,
     }
 }
 
@@ -376,7 +377,8 @@ fn slab_at(
 
 fn candidates(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
     match mode {
-        Mode::Paper => return vec![papers_choice(block.data_type)],
+        Mode::PaperOnce => return vec![papers_first_pass(block.data_type)],
+        Mode::Paper => return vec![[papers_first_pass(block.data_type), vec![Step::Gzip(6)]].concat()],
         // A sample would cut the records, so what their lengths say is believed.
         Mode::Fastest | Mode::Default | Mode::Auto(_) if has_ragged_records(block) => {
             return vec![vec![Step::Ragged, Step::Planes(8, 3)]];
@@ -405,17 +407,16 @@ fn swap(data_type: DataType, lane: Lane) -> Vec<Step> {
     if data_type.order == ByteOrder::Big { vec![Step::Swap(size)] } else { Vec::new() }
 }
 
-fn papers_choice(data_type: Option<DataType>) -> Vec<Step> {
-    let second_pass = Step::Gzip(6);
+fn papers_first_pass(data_type: Option<DataType>) -> Vec<Step> {
     let Some((data_type, lane)) = lane_of(data_type) else {
-        return vec![Step::Lz4, second_pass];
+        return vec![Step::Lz4];
     };
     let first = match lane {
         Lane::F64 => vec![Step::Fpc(16)],
         Lane::F32 => vec![Step::Difference(lane), Step::Pco(Lane::U32, 8)],
         _ => vec![Step::Lz4],
     };
-    [swap(data_type, lane), first, vec![second_pass]].concat()
+    [swap(data_type, lane), first].concat()
 }
 
 /// The lane of the distances that a predictor leaves.

@@ -1,5 +1,5 @@
-//! mcrEngine's merge schemes over the number of files merged and over the length of interleaved pieces (figures 7 and 8),
-//! and what each set consists of (table III).
+//! mcrEngine's merge schemes over the passes of compression, the number of files merged and the length of interleaved
+//! pieces (figures 6, 7 and 8), and what each set consists of (table III).
 //!
 //! All with the paper's coders, so that only the merging differs. The sets in their order are figure 9's series.
 
@@ -11,7 +11,7 @@ use stdchk_model::size;
 
 use crate::Error;
 use crate::bench::{Bench, Size};
-use crate::measures::sets::{self, contents, gzip, interleaved, name_of, pack};
+use crate::measures::sets::{self, contents, gzipped, interleaved, name_of, pack};
 use crate::section::Section;
 
 /// Length of pieces where it is not what is looked at, bytes.
@@ -47,6 +47,16 @@ struct Merged {
     ratio: f64,
 }
 
+/// Figure 6.
+#[derive(Serialize)]
+struct Passes {
+    set: String,
+    scheme: &'static str,
+    /// Ratio after one pass of compression, and after two.
+    single: f64,
+    double: f64,
+}
+
 /// What `stdchk pack --list --json` says of a file.
 #[derive(Deserialize)]
 struct Listed {
@@ -62,13 +72,14 @@ struct Variable {
 /// Measures every set.
 pub fn run(bench: &Bench) -> Result<Section, Error> {
     let scratch = tempfile::Builder::new().prefix("merging-").tempdir_in(&bench.dir)?;
-    let (mut sets, mut merged) = (Vec::new(), Vec::new());
+    let (mut sets, mut passes, mut merged) = (Vec::new(), Vec::new(), Vec::new());
     for set in sets::of(bench, scratch.path())? {
         sets.push(characteristics(bench, &set, scratch.path())?);
+        passes.extend(over_passes(bench, &set, scratch.path())?);
         merged.extend(over_groups_and_pieces(bench, &set, scratch.path())?);
     }
-    let table = table(&sets, &merged);
-    let rows = serde_json::json!({ "sets": sets, "merged": merged });
+    let table = table(&sets, &passes, &merged);
+    let rows = serde_json::json!({ "sets": sets, "passes": passes, "merged": merged });
     Ok(Section { rows, table, targets: Vec::new() })
 }
 
@@ -103,6 +114,22 @@ fn characteristics(bench: &Bench, set: &Path, scratch: &Path) -> Result<Characte
     })
 }
 
+/// The second pass is always gzip. Pieces in turn without types hardly differ from files in turn, so they are left out as
+/// in the paper.
+fn over_passes(bench: &Bench, set: &Path, scratch: &Path) -> Result<Vec<Passes>, Error> {
+    let whole = contents(set)?.concat();
+    let ratio = |stored: usize| whole.len() as f64 / stored.max(1) as f64;
+    let once = gzipped(&whole)?;
+    let (single, double) = (ratio(once.len()), ratio(gzipped(&once)?.len()));
+    let mut passes = vec![Passes { set: name_of(set), scheme: "Agnostic", single, double }];
+    for (scheme, merge) in [("Aware", "aware"), ("Aware-Block", "aware-block:64KiB")] {
+        let stored = |level| pack(bench, set, scratch, &["--level", level, "--merge", merge]);
+        let (single, double) = (ratio(stored("paper-once")?), ratio(stored("paper")?));
+        passes.push(Passes { set: name_of(set), scheme, single, double });
+    }
+    Ok(passes)
+}
+
 fn over_groups_and_pieces(bench: &Bench, set: &Path, scratch: &Path) -> Result<Vec<Merged>, Error> {
     let files = contents(set)?;
     let raw = files.iter().map(Vec::len).sum::<usize>() as f64;
@@ -117,13 +144,19 @@ fn over_groups_and_pieces(bench: &Bench, set: &Path, scratch: &Path) -> Result<V
     for group_size in group_sizes {
         let pieces = PIECES.into_iter().filter(|piece| *piece == PIECE || (group_size == all && !few));
         for piece in pieces {
-            let stored = of_groups(&files, group_size, |group| gzip(&interleaved(group, piece)))?;
+            let stored =
+                of_groups(&files, group_size, |group| Ok(gzipped(&interleaved(group, piece))?.len()))?;
             add("Agnostic-Block", group_size, Some(piece), stored);
             let merge = format!("aware-block:{}", size::exact(piece as u64));
             let stored = pack(bench, set, scratch, &paper(&merge, &group_size.to_string()))?;
             add("Aware-Block", group_size, Some(piece), stored);
         }
-        add("Agnostic", group_size, None, of_groups(&files, group_size, |group| gzip(&group.concat()))?);
+        add(
+            "Agnostic",
+            group_size,
+            None,
+            of_groups(&files, group_size, |group| Ok(gzipped(&group.concat())?.len()))?,
+        );
         let stored = pack(bench, set, scratch, &paper("aware", &group_size.to_string()))?;
         add("Aware", group_size, None, stored);
     }
@@ -143,7 +176,7 @@ fn of_groups(
     files.chunks(group_size).map(stored).sum()
 }
 
-fn table(sets: &[Characteristics], merged: &[Merged]) -> String {
+fn table(sets: &[Characteristics], passes: &[Passes], merged: &[Merged]) -> String {
     let mut lines = vec![format!(
         "{:24} {:>6} {:>12} {:>23} {:>10} {:>13} {:>8} {:>8} {:>8}",
         "set",
@@ -164,6 +197,12 @@ fn table(sets: &[Characteristics], merged: &[Merged]) -> String {
             one.set, one.files, one.bytes, one.variables, one.doubles, one.floats, one.other
         )
     }));
+    lines.push(format!("\n{:24} {:16} {:>8} {:>8}   ratio after passes", "set", "scheme", "one", "two"));
+    lines.extend(
+        passes
+            .iter()
+            .map(|one| format!("{:24} {:16} {:>8.3} {:>8.3}", one.set, one.scheme, one.single, one.double)),
+    );
     lines.push(format!("\n{:24} {:16} {:>8} {:>10} {:>8}", "set", "scheme", "group", "piece", "ratio"));
     lines.extend(merged.iter().map(|one| {
         let piece = one.piece_bytes.map_or_else(String::new, |bytes| size::exact(bytes as u64));

@@ -71,11 +71,11 @@ pub fn name_of(set: &Path) -> String {
     set.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Bytes of `gzip -6`, the paper's general compressor.
-pub fn gzip(bytes: &[u8]) -> Result<usize, Error> {
+/// What `gzip -6` makes of the bytes, the paper's general compressor.
+pub fn gzipped(bytes: &[u8]) -> Result<Vec<u8>, Error> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
     encoder.write_all(bytes)?;
-    Ok(encoder.finish()?.len())
+    Ok(encoder.finish()?)
 }
 
 /// Packs a set with these options of `stdchk pack` into `scratch/container`; its bytes.

@@ -83,18 +83,20 @@ pub struct Resources {
 
 /// What to win.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Level {
     /// Hundreds of megabytes a second and core
     Fastest,
     /// In between
     Default,
-    /// As small as possible, some megabyte a second and core
+    /// As small as possible: seconds for a megabyte, read later as slowly
     Smallest,
     /// What makes the set safe soonest on the disk that the container is on, which is measured first
     Auto,
     /// The coders of the mcrEngine paper, for comparison
     Paper,
+    /// The same without their second pass
+    PaperOnce,
 }
 
 fn merge_scheme(text: &str) -> Result<MergeScheme, String> {
@@ -186,6 +188,7 @@ pub fn mode_of(level: Level, output: &Path, threads: usize) -> Outcome<Mode> {
         Level::Default => Mode::Default,
         Level::Smallest => Mode::Smallest,
         Level::Paper => Mode::Paper,
+        Level::PaperOnce => Mode::PaperOnce,
         Level::Auto => Mode::Auto(sink_speed(output).about(output.display())? / cores(threads)),
     })
 }

@@ -80,7 +80,7 @@ fn a_set_comes_back_at_every_level_and_is_smaller() {
     place.ranks("set", 0.0);
     place.file("set/below/noise", &random_bytes(100_000, 1));
     place.file("set/empty", b"");
-    for level in ["fastest", "default", "smallest", "auto", "paper"] {
+    for level in ["fastest", "default", "smallest", "auto", "paper", "paper-once"] {
         let packed = place.json(&["pack", "set", "-o", "x.pack", "--level", level, "--json"]);
         assert_eq!((packed["files"].as_u64(), packed["level"].as_str()), (Some(6), Some(level)));
         assert_eq!(
