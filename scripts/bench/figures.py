@@ -26,13 +26,8 @@ def mean(values):
     return sum(values) / len(values) if values else None
 
 
-def named(rows, name):
+def named(rows, name, key="name"):
     """The first row of this name, or None."""
-    return next((row for row in rows if row["name"] == name), None)
-
-
-def named_as(rows, key, name):
-    """The first row that has this value, or None."""
     return next((row for row in rows if row[key] == name), None)
 
 

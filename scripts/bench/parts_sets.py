@@ -2,7 +2,7 @@
 
 from bench import published_sets as published
 from bench import svg
-from bench.figures import grouped, named_as
+from bench.figures import grouped, named
 from bench.markup import paper, paragraph, table
 
 
@@ -71,7 +71,7 @@ def figure_9(found):
 def table_4(found):
     lines = []
     for name, rows in grouped(found["aggregate"]["rows"]["ratios"], "set").items():
-        over_agnostic = [named_as(rows, "method", method) for method in published.COMPARED]
+        over_agnostic = [named(rows, method, key="method") for method in published.COMPARED]
         lines.append([name, *[row and row["over_agnostic"] for row in over_agnostic]])
     words = "Relative improvement over Agnostic, which is gzip -6 of all files one behind the other, in percent (equation 2)."
     ours = table(["set", *published.COMPARED], lines, "Here") + paragraph(words, "note")
