@@ -65,15 +65,17 @@ class Plain(Filesystem):
 
 class Stdchk(Filesystem):
     name = "stdchk"
-    how = "stdchk up --benefactors 4 --mount; policy replicas=1, close=early (OAB-early), stored (OAB) or durable (ASB)"
+    how = "stdchk up --benefactors 4 --mount; policy replicas=1, close=stored (OAB) or durable (ASB)"
+    CLOSE = {"OAB": "stored", "ASB": "durable"}  # the policy under which each rate is taken
+    OPTIONS = ()
 
     def __init__(self, folder, stdchk):
         self.stdchk = stdchk
         super().__init__(folder, stdchk)
 
     def start(self):
-        self.run("up", "--benefactors", SERVERS, "--mount", self.mount, "--floor", 0)
-        for close in ("early", "stored", "durable"):
+        self.run("up", "--benefactors", SERVERS, "--mount", self.mount, "--floor", 0, *self.OPTIONS)
+        for close in self.CLOSE.values():
             (self.mount / close).mkdir()
             self.run("policy", "set", close, "replicas=1", f"close={close}")
 
@@ -83,8 +85,7 @@ class Stdchk(Filesystem):
         return checked(command, self.folder, COMMAND_SECONDS_MAX)
 
     def folders(self):
-        rates = {"OAB-early": "early", "OAB": "stored", "ASB": "durable"}
-        return [(f", {rate}", self.mount / close) for rate, close in rates.items()]
+        return [(f", {rate}", self.mount / close) for rate, close in self.CLOSE.items()]
 
     def settle(self, path, size):
         """Waits until the newest version of a file is committed, which may be after its close."""
@@ -105,6 +106,14 @@ class Stdchk(Filesystem):
             self.run("down")
         finally:
             unmount(self.mount)
+
+
+class StdchkEarly(Stdchk):
+    """Its rate is that of files that fit the window, so it has a mount of its own; a burst may take half of the window."""
+
+    how = "a second pool, with stdchk up --window 2560MiB for files of up to 1280 MiB; policy replicas=1, close=early"
+    CLOSE = {"OAB-early": "early"}
+    OPTIONS = ("--window", "2560MiB")
 
 
 class Gluster(Filesystem):
@@ -232,7 +241,7 @@ def free_ports(count):
     return ports
 
 
-FILESYSTEMS = [Plain, Stdchk, Gluster, Moose]
+FILESYSTEMS = [Plain, StdchkEarly, Stdchk, Gluster, Moose]
 
 
 def remove(folder):

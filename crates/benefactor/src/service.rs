@@ -3,6 +3,7 @@
 //! Hashing and file I/O run on the blocking pool, so that the runtime's threads keep moving bytes. Requests for durability
 //! that arrive together share one sync (group commit).
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -15,7 +16,10 @@ use stdchk_model::{BlockId, ChunkId, ErrorCode, Failure, Incarnation};
 use stdchk_net::{Buffer, BufferPool, Bytes, Service};
 use stdchk_reduce::{Codec, decompress};
 
-use crate::store::{Store, StoreError};
+use crate::store::{Found, Store, StoreError};
+
+/// How a found block is read: [`Store::read`], or another way with the same promises.
+type Read = fn(&Store, &Found, &mut [u8]) -> Result<(Form, Range<usize>), StoreError>;
 
 /// The store as the protocol sees it.
 #[derive(Debug)]
@@ -95,11 +99,15 @@ impl Benefactor {
 
     /// Reads a block, verified.
     pub async fn get(&self, block: BlockId) -> Result<(Form, Bytes), Failure> {
+        self.read_by(block, Store::read).await
+    }
+
+    async fn read_by(&self, block: BlockId, read: Read) -> Result<(Form, Bytes), Failure> {
         let found = self.store.find(block)?;
         let mut buffer = self.buffers.take(found.span()).await;
         let store = Arc::clone(&self.store);
         let (form, range, buffer) = blocking(move || {
-            let (form, range) = store.read(&found, &mut buffer)?;
+            let (form, range) = read(&store, &found, &mut buffer)?;
             Ok::<_, StoreError>((form, range, buffer))
         })
         .await??;
@@ -176,7 +184,7 @@ impl Benefactor {
             BenefactorRequest::Put { block, form } => self.put(block, form, payload).await?,
             BenefactorRequest::Sync { incarnation } => self.sync_for(incarnation).await?,
             BenefactorRequest::Get { block } => {
-                let (form, bytes) = self.get(block).await?;
+                let (form, bytes) = self.read_by(block, Store::read_to_verify).await?;
                 return Ok((BenefactorReply::Block { form }, bytes));
             }
             BenefactorRequest::Has { blocks } => self.has(&blocks)?,

@@ -182,7 +182,7 @@ async fn a_manager_that_forgot_gets_registration_and_inventory_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_block_is_never_served_and_reported_at_once() {
+async fn a_damaged_block_that_is_looked_at_is_set_aside_and_reported_at_once() {
     let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
     let running = Running::start(config(place.path(), manager.address)).await;
     let content = bytes(5, 50_000);
@@ -190,6 +190,7 @@ async fn a_damaged_block_is_never_served_and_reported_at_once() {
     put(&running.connection, &content).await.unwrap();
     manager.wait("the report", |told| told.added(block)).await;
     flip(&place.path().join("segments"), &content[20_000..20_064]);
+    assert!(get(&running.connection, block).await.unwrap()[..] != content[..], "the reader's to find");
     let request = BenefactorRequest::Verify { blocks: vec![block, whole(b"never").0] };
     let (reply, _) =
         running.connection.call::<_, BenefactorReply>(&request, Bytes::new(), LIMIT).await.unwrap();

@@ -161,11 +161,17 @@ async fn attempt(benefactors: &Benefactors, holder: BenefactorId, chunk: ChunkRe
     let blame = |failure: Failure| crate::context(&failure, format_args!("benefactor {holder}"));
     let fetched = benefactors.get(holder, BlockId::whole(chunk.id)).await;
     let (form, stored) = fetched.map_err(|error: CallError| blame(error.failure()))?;
-    plain(&form, stored, chunk).map_err(|failure| {
-        tracing::warn!(%holder, chunk = %chunk.id, "a benefactor served bytes that don't match their name");
-        benefactors.suspect(holder);
-        blame(failure)
-    })
+    let damaged = match plain(&form, stored, chunk) {
+        Ok(bytes) => return Ok(bytes),
+        Err(failure) => blame(failure),
+    };
+    tracing::warn!(%holder, chunk = %chunk.id, "a benefactor served bytes that don't match their name");
+    benefactors.suspect(holder);
+    // It did not look itself when it served them; now it does, and reports what is damaged, so that it is repaired.
+    if let Err(error) = benefactors.verify(holder, vec![BlockId::whole(chunk.id)]).await {
+        tracing::warn!(%holder, chunk = %chunk.id, %error, "the benefactor can't be told of the damage");
+    }
+    Err(damaged)
 }
 
 /// Undoes `form` and verifies the result (I3).

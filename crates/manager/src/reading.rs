@@ -61,7 +61,16 @@ impl MapReader {
         let answer = connection.call(&request, Bytes::new(), PIECE_TIMEOUT).await;
         let (reply, stored): (BenefactorReply, Buffer) = answer.map_err(|error| error.to_string())?;
         match reply {
-            BenefactorReply::Block { form } => plain(piece, &form, &stored),
+            BenefactorReply::Block { form } => match plain(piece, &form, &stored) {
+                Ok(plain) => Ok(plain),
+                Err(cause) => {
+                    let request = BenefactorRequest::Verify { blocks: vec![BlockId::whole(piece.id)] };
+                    // It looks at it and reports it by itself; without that, scrubbing finds it later.
+                    let _: Result<(BenefactorReply, Buffer), _> =
+                        connection.call(&request, Bytes::new(), PIECE_TIMEOUT).await;
+                    Err(cause)
+                }
+            },
             _ => Err("it answered with something else than a block".to_owned()),
         }
     }

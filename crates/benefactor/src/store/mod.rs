@@ -19,6 +19,7 @@ mod sync;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -256,16 +257,31 @@ impl Store {
     ///
     /// # Errors
     /// It was removed meanwhile, or it is damaged; then it is set aside and reported as such.
-    pub fn read(
+    pub fn read(&self, found: &Found, bytes: &mut [u8]) -> Result<(Form, Range<usize>), StoreError> {
+        self.read_if(found, bytes, |record, stored| {
+            is_of(record, found) && ChunkId::of(stored) == record.form.stored_id
+        })
+    }
+
+    /// Reads as [`Self::read`] does, for one who verifies the stored bytes himself: here only the record is.
+    ///
+    /// # Errors
+    /// It was removed meanwhile, its record is damaged or it can't be read; then it is set aside and reported as such.
+    pub fn read_to_verify(&self, found: &Found, bytes: &mut [u8]) -> Result<(Form, Range<usize>), StoreError> {
+        self.read_if(found, bytes, |record, _| is_of(record, found))
+    }
+
+    fn read_if(
         &self,
         found: &Found,
         bytes: &mut [u8],
-    ) -> Result<(Form, std::ops::Range<usize>), StoreError> {
+        is_intact: impl Fn(&Record, &[u8]) -> bool,
+    ) -> Result<(Form, Range<usize>), StoreError> {
         let start = payload_start(found.stored_length);
         let range = start..start + found.stored_length as usize;
         let read = found.segment.read_record(found.place, bytes);
-        let intact = match &read {
-            Ok(Some(record)) => is_intact(record, found, bytes.get(range.clone())),
+        let intact = match (&read, bytes.get(range.clone())) {
+            (Ok(Some(record)), Some(stored)) => is_intact(record, stored),
             _ => false,
         };
         match read {
@@ -382,11 +398,9 @@ fn verify(block: BlockId, form: &Form, payload: &[u8]) -> Result<(), StoreError>
     }
 }
 
-fn is_intact(record: &Record, found: &Found, stored: Option<&[u8]>) -> bool {
-    record.kind == Kind::Block
-        && record.block == found.block
-        && record.stored_length == found.stored_length
-        && stored.is_some_and(|stored| ChunkId::of(stored) == record.form.stored_id)
+/// Whether `record` is that of the block that was looked for.
+fn is_of(record: &Record, found: &Found) -> bool {
+    record.kind == Kind::Block && record.block == found.block && record.stored_length == found.stored_length
 }
 
 fn write(segment: &Segment, record: &Record, payload: &mut Buffer) -> io::Result<()> {

@@ -64,7 +64,8 @@ pub enum BenefactorRequest {
         #[n(0)]
         incarnation: Incarnation,
     },
-    /// Serve a block, verified. Answered by `Block` with its stored bytes as payload.
+    /// Serve a block. Answered by `Block` with its stored bytes as payload, which whoever asked verifies; if they don't
+    /// match, `Verify` makes the benefactor look itself.
     #[n(2)]
     Get {
         /// The block.

@@ -43,6 +43,7 @@ fn without_another_copy_damage_is_an_io_error_of_that_file_alone() {
     let path = pool.at("app/damaged");
     let error = within("reading damaged content", move || fs::read(path)).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
+    wait_until("the reader's finding was reported", || pool.shows(|status| status["damaged_found"] == 1));
     assert!(fs::read(pool.at("app/intact")).unwrap() == intact);
     pool.fails(&["get", "app/damaged", "-o", "-"], 7, &["app/damaged"]);
     pool.fails(&["verify"], 7, &["intact copy"]);
