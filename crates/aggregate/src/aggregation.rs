@@ -10,7 +10,8 @@ mod sink;
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use stdchk_model::message::manager::{CheckpointSet, SetState};
@@ -19,11 +20,14 @@ use stdchk_model::sets::checkpoint_sets;
 
 use crate::error::{AggregateError, Result};
 use crate::new_file::sync_folder;
-use crate::pack::{Packing, pack};
+use crate::pack::{Packed, Packing, pack};
 use crate::source::Input;
-use crate::unpack::Container;
+use crate::unpack::{BaseSet, Container};
 use scan::RawFile;
 use sink::{Aggregate, Sink};
+
+/// What is coded against an earlier set has to be so much smaller than that one, for it is lost with that one, too.
+const WORTH: f64 = 0.9;
 
 /// What to aggregate, and how.
 pub struct Aggregation<'a> {
@@ -41,6 +45,8 @@ pub struct Aggregation<'a> {
     pub remove_raw: bool,
     /// A file is written to the end when it has not changed for so long.
     pub settle: Duration,
+    /// Sets that may be coded against one earlier set, where that pays; 0: none.
+    pub across_time: usize,
     /// How to pack.
     pub packing: Packing<'a>,
 }
@@ -58,6 +64,8 @@ pub struct AggregatedSet {
     pub raw_bytes: u64,
     /// Bytes of the containers.
     pub stored_bytes: u64,
+    /// Containers that need one of an earlier set.
+    pub with_base: u64,
 }
 
 /// What one look at the source led to.
@@ -77,6 +85,8 @@ pub struct Round {
 pub struct Aggregator<'a> {
     options: Aggregation<'a>,
     sink: Sink,
+    /// Sets that aren't tried against an earlier one, since it didn't pay the last time.
+    untried: usize,
 }
 
 impl<'a> Aggregator<'a> {
@@ -86,7 +96,7 @@ impl<'a> Aggregator<'a> {
     /// When the sink can't be made or another aggregator works on it.
     pub fn start(options: Aggregation<'a>) -> Result<Self> {
         let sink = Sink::open(&options.sink)?;
-        Ok(Self { options, sink })
+        Ok(Self { options, sink, untried: 0 })
     }
 
     /// Aggregates all sets that are complete and not aggregated yet.
@@ -146,21 +156,49 @@ impl<'a> Aggregator<'a> {
         let groups = files.len().clamp(1, self.options.containers.max(1));
         let inputs: Vec<Input> =
             files.iter().map(|file| Input { name: file.name.clone(), path: file.path.clone() }).collect();
-        let mut set =
-            AggregatedSet { timestep, containers: Vec::new(), files: 0, raw_bytes: 0, stored_bytes: 0 };
+        let bases = self.bases(timestep, groups)?;
+        let mut set = AggregatedSet {
+            timestep,
+            containers: Vec::new(),
+            files: 0,
+            raw_bytes: 0,
+            stored_bytes: 0,
+            with_base: 0,
+        };
         for number in 0..groups {
             let range = inputs.len() * number / groups..inputs.len() * (number + 1) / groups;
             let group = inputs.get(range).unwrap_or_default();
             let draft = self.sink.draft(timestep, number + 1, groups);
-            let packed = pack(group, &draft, &self.options.packing)?;
-            Container::open(&draft)?.compare(group, &self.options.packing)?;
+            let base = bases.get(number).cloned().flatten();
+            let against = match &base {
+                Some(base) => pack_against(group, &draft, base, &self.options.packing)?,
+                None => None,
+            };
+            let is_against = against.is_some();
+            let packed = match against {
+                Some(packed) => packed,
+                None => pack_alone(group, &draft, &self.options.packing)?,
+            };
             set.containers.push(self.sink.publish(&draft, timestep, number + 1, groups)?);
             set.files += packed.files;
             set.raw_bytes += packed.raw_bytes;
             set.stored_bytes += packed.stored_bytes;
+            set.with_base += u64::from(is_against);
         }
+        if bases.iter().flatten().count() as u64 > set.with_base {
+            self.untried = self.options.across_time;
+        }
+        self.sink.remove_unused_bases()?;
         sync_folder(&self.options.sink)?;
         Ok(set)
+    }
+
+    fn bases(&mut self, timestep: u64, groups: usize) -> Result<Vec<Option<Arc<BaseSet>>>> {
+        if self.untried > 0 {
+            self.untried -= 1;
+            return Ok(Vec::new());
+        }
+        self.sink.bases(timestep, groups, self.options.across_time)
     }
 
     /// Lets raw files go whose aggregate is complete, as long as they are what was packed.
@@ -178,4 +216,26 @@ impl<'a> Aggregator<'a> {
         }
         Ok(removed)
     }
+}
+
+fn pack_alone(group: &[Input], draft: &Path, packing: &Packing<'_>) -> Result<Packed> {
+    let packed = pack(group, draft, packing)?;
+    Container::open(draft)?.compare(group, packing)?;
+    Ok(packed)
+}
+
+/// None: it isn't worth needing the other set.
+fn pack_against(
+    group: &[Input],
+    draft: &Path,
+    base: &Arc<BaseSet>,
+    packing: &Packing<'_>,
+) -> Result<Option<Packed>> {
+    let packed = pack(group, draft, &Packing { base: Some(base), ..packing.clone() })?;
+    let share = packed.stored_bytes as f64 / packed.raw_bytes.max(1) as f64;
+    if share > base.stored_share() * WORTH {
+        return Ok(None);
+    }
+    Container::open_with_base(draft, Some(Arc::clone(base)))?.compare(group, packing)?;
+    Ok(Some(packed))
 }

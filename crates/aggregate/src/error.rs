@@ -77,7 +77,7 @@ pub enum AggregateError {
         bytes: u64,
     },
     /// The container was coded against another set, which is needed to read it.
-    #[error("the container needs its base set {base}: give it with --base")]
+    #[error("the container needs its base set {base}, which is not beside it: give it with --base")]
     BaseMissing {
         /// Identity of the base, in hexadecimal.
         base: String,

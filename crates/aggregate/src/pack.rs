@@ -33,6 +33,7 @@ pub type Watch<'a> = &'a (dyn Fn(u64) -> bool + Sync);
 const PIECE_MIN: u64 = 8 << 10;
 
 /// How to pack.
+#[derive(Clone)]
 pub struct Packing<'a> {
     /// Time or space.
     pub mode: Mode,

@@ -18,11 +18,12 @@ use std::sync::Arc;
 use stdchk_formats::{Extent, Source};
 
 use crate::codec::{Side, decode, scratch};
-use crate::container::{BlockRecord, FileEntry, Files, Place, hash};
+use crate::container::{BlockRecord, Files, Place, hash};
 use crate::error::{AggregateError, Result};
 use crate::limits::BUDGET_DEFAULT;
 use crate::source::FileSource;
 pub use base::BaseSet;
+pub(crate) use base::Described;
 pub use cache::BlockCache;
 use cache::Decoded;
 pub use extract::{ListedFile, ListedVariable};
@@ -74,8 +75,7 @@ impl Container {
         let needed = container.files.base;
         let needed = needed.filter(|needed| base.as_ref().is_none_or(|base| base.identity() != *needed));
         if let Some(needed) = needed {
-            let base = needed.iter().map(|byte| format!("{byte:02x}")).collect();
-            return Err(AggregateError::BaseMissing { base });
+            return Err(base::base_missing(needed));
         }
         container.base = base;
         Ok(container)
@@ -137,11 +137,6 @@ impl Container {
     /// Length of the largest block as it is decoded, bytes; 0: there is none.
     pub fn largest_block(&self) -> u64 {
         self.blocks.values().map(|block| block.record.raw_length).max().unwrap_or(0)
-    }
-
-    /// What is known of the files, in the order of the set.
-    pub(crate) fn entries(&self) -> &[FileEntry] {
-        &self.files.files
     }
 
     /// The pieces of all files by the block that holds them, file by file.

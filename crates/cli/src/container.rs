@@ -7,10 +7,15 @@ use stdchk_aggregate::{AggregateError, BaseSet, Container};
 
 use crate::exit::{CommandError, Exit, Outcome, from_io};
 
-/// Opens a container, with the one that it was packed against.
+/// Opens a container, with the one that it was packed against: `base`, or else one beside it.
 pub fn open(path: &Path, base: Option<&Path>) -> Outcome<Container> {
-    let base = base.map(BaseSet::open).transpose().map_err(failed)?.map(Arc::new);
-    Container::open_with_base(path, base).map_err(failed)
+    let opened = match base {
+        Some(base) => {
+            BaseSet::open(base).and_then(|base| Container::open_with_base(path, Some(Arc::new(base))))
+        }
+        None => Container::open_beside_base(path),
+    };
+    opened.map_err(failed)
 }
 
 /// The error of a command for one of packing or unpacking.

@@ -1,19 +1,21 @@
 //! The sink: containers whose names say of which set they are, and of how many.
 //!
 //! Relies on [`Container`]. The idea: no list is kept beside the containers. `step-120.2of4.pack` is the second of the four
-//! containers of timestep 120, and the set is aggregated when all four are there; what is not finished is hidden.
+//! containers of timestep 120, and the set is aggregated when all four are there, with the bases that they need; what is
+//! not finished is hidden. A base whose own set is packed anew is called `base-IDENTITY.pack` as long as another needs it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::scan::RawFile;
 use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
 use crate::new_file::sync_folder;
-use crate::unpack::Container;
+use crate::unpack::{BaseSet, Container, Described};
 
 /// Held by the aggregator that works on the sink.
 const LOCK: &str = ".aggregate.lock";
@@ -40,8 +42,8 @@ type Stamp = (u64, i64, i64, u64);
 
 pub(super) struct Sink {
     folder: PathBuf,
-    /// Tables of containers that were looked into.
-    known: HashMap<PathBuf, (Stamp, Vec<FileEntry>)>,
+    /// Containers that were looked into.
+    known: HashMap<String, (Stamp, Arc<Described>)>,
     _lock: File,
 }
 
@@ -58,10 +60,11 @@ impl Sink {
             // Some file systems have no locks.
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
-        let sink = Self { folder: folder.to_owned(), known: HashMap::new(), _lock: lock };
+        let mut sink = Self { folder: folder.to_owned(), known: HashMap::new(), _lock: lock };
         for name in sink.names()?.iter().filter(|name| is_draft(name)) {
             sink.remove(name)?;
         }
+        sink.remove_unused_bases()?;
         Ok(sink)
     }
 
@@ -76,35 +79,71 @@ impl Sink {
         fs::remove_file(&path).map_err(AggregateError::io("remove", &path))
     }
 
-    /// The sets of which all containers are there and can be opened.
-    pub(super) fn aggregates(&mut self) -> Result<BTreeMap<u64, Aggregate>> {
-        let mut found: BTreeMap<(u64, usize), Vec<String>> = BTreeMap::new();
-        for name in self.names()? {
-            if let Some((timestep, _, of)) = parts_of(&name) {
-                found.entry((timestep, of)).or_default().push(name);
+    /// The containers that can be opened. One that can't counts as if it weren't there.
+    fn containers(&mut self) -> Result<Vec<(String, Arc<Described>)>> {
+        let mut found = Vec::new();
+        for name in self.names()?.into_iter().filter(|name| parts_of(name).is_some() || is_kept_base(name)) {
+            if let Some(described) = self.describe(&name) {
+                found.push((name, described));
             }
         }
-        let mut aggregates = BTreeMap::new();
-        for ((timestep, of), names) in found {
-            let tables: Option<Vec<_>> = names.iter().map(|name| self.table(name)).collect();
-            if let Some(tables) = tables.filter(|tables| tables.len() == of) {
-                aggregates.insert(timestep, Aggregate { files: tables.concat() });
-            }
-        }
-        Ok(aggregates)
+        Ok(found)
     }
 
-    /// The files of a container; none if it can't be opened, in which case its set counts as not aggregated.
-    fn table(&mut self, name: &str) -> Option<Vec<FileEntry>> {
+    fn describe(&mut self, name: &str) -> Option<Arc<Described>> {
         let path = self.folder.join(name);
         let metadata = fs::metadata(&path).ok()?;
         let stamp = (metadata.len(), metadata.mtime(), metadata.mtime_nsec(), metadata.ino());
-        if let Some((_, files)) = self.known.get(&path).filter(|(known, _)| *known == stamp) {
-            return Some(files.clone());
+        if let Some((_, described)) = self.known.get(name).filter(|(known, _)| *known == stamp) {
+            return Some(Arc::clone(described));
         }
-        let files = Container::open(&path).ok()?.entries().to_vec();
-        self.known.insert(path, (stamp, files.clone()));
-        Some(files)
+        let described = Arc::new(Container::describe(&path).ok()?);
+        self.known.insert(name.to_owned(), (stamp, Arc::clone(&described)));
+        Some(described)
+    }
+
+    /// The sets of which all containers are there and can be opened, and all bases that they need.
+    pub(super) fn aggregates(&mut self) -> Result<BTreeMap<u64, Aggregate>> {
+        let containers = self.containers()?;
+        let bases: HashSet<[u8; 16]> =
+            containers.iter().filter_map(|(_, one)| identity_if_base(one)).collect();
+        let mut found: BTreeMap<(u64, usize), Vec<&Described>> = BTreeMap::new();
+        for (name, one) in &containers {
+            let is_whole = one.base.is_none_or(|base| bases.contains(&base));
+            if let Some((timestep, _, of)) = parts_of(name).filter(|_| is_whole) {
+                found.entry((timestep, of)).or_default().push(one);
+            }
+        }
+        found.retain(|(_, of), parts| parts.len() == *of);
+        let files = |parts: Vec<&Described>| parts.iter().flat_map(|one| one.files.iter().cloned()).collect();
+        Ok(found
+            .into_iter()
+            .map(|((timestep, _), parts)| (timestep, Aggregate { files: files(parts) }))
+            .collect())
+    }
+
+    /// For every container of a set the one that it may be coded against: the same part of the newest earlier set that
+    /// has no base itself, unless `reach` others need it already.
+    pub(super) fn bases(
+        &mut self,
+        timestep: u64,
+        of: usize,
+        reach: usize,
+    ) -> Result<Vec<Option<Arc<BaseSet>>>> {
+        if reach == 0 {
+            return Ok(Vec::new());
+        }
+        let containers = self.containers()?;
+        let base_of = |number| {
+            let earlier = containers.iter().filter(|(_, one)| one.base.is_none());
+            let steps = earlier.filter_map(|(name, one)| Some((parts_of(name)?, name, one)));
+            let fitting =
+                steps.filter(|(parts, ..)| parts.0 < timestep && (parts.1, parts.2) == (number, of));
+            let (_, name, newest) = fitting.max_by_key(|(parts, ..)| parts.0)?;
+            let users = containers.iter().filter(|(_, one)| one.base == Some(newest.identity)).count();
+            (users < reach).then(|| BaseSet::open(&self.folder.join(name)).ok()).flatten().map(Arc::new)
+        };
+        Ok((1..=of).map(base_of).collect())
     }
 
     /// Where a container is until it is verified.
@@ -119,12 +158,52 @@ impl Sink {
         Ok(path)
     }
 
-    /// Removes the containers of a timestep whose raw set is to be aggregated anew.
-    pub(super) fn forget(&self, timestep: u64) -> Result<()> {
-        let of_set = |name: &&String| parts_of(name).is_some_and(|(step, ..)| step == timestep);
-        self.names()?.iter().filter(of_set).try_for_each(|name| self.remove(name))?;
+    /// Removes the containers of a timestep whose raw set is to be aggregated anew; what others need stays as their base.
+    pub(super) fn forget(&mut self, timestep: u64) -> Result<()> {
+        let of_set = |name: &str| parts_of(name).is_some_and(|(step, ..)| step == timestep);
+        let (old, others): (Vec<_>, Vec<_>) =
+            self.containers()?.into_iter().partition(|(name, _)| of_set(name));
+        let needed = needed_bases(&others);
+        for (name, one) in &old {
+            if needed.contains(&one.identity) {
+                let (from, to) = (self.folder.join(name), self.folder.join(kept_base_name(one.identity)));
+                fs::rename(&from, &to).map_err(AggregateError::io("rename to", &to))?;
+            }
+        }
+        self.names()?.iter().filter(|name| of_set(name)).try_for_each(|name| self.remove(name))?;
         sync_folder(&self.folder)
     }
+
+    /// Removes bases that were kept for others which are gone.
+    pub(super) fn remove_unused_bases(&mut self) -> Result<()> {
+        if !self.names()?.iter().any(|name| is_kept_base(name)) {
+            return Ok(());
+        }
+        let containers = self.containers()?;
+        let needed = needed_bases(&containers);
+        let unused =
+            containers.iter().filter(|(name, one)| is_kept_base(name) && !needed.contains(&one.identity));
+        unused.map(|(name, _)| name).try_for_each(|name| self.remove(name))
+    }
+}
+
+fn identity_if_base(one: &Described) -> Option<[u8; 16]> {
+    one.base.is_none().then_some(one.identity)
+}
+
+fn needed_bases(containers: &[(String, Arc<Described>)]) -> HashSet<[u8; 16]> {
+    containers.iter().filter_map(|(_, one)| one.base).collect()
+}
+
+fn kept_base_name(identity: [u8; 16]) -> String {
+    let identity: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("base-{identity}.pack")
+}
+
+fn is_kept_base(name: &str) -> bool {
+    let identity = name.strip_prefix("base-").and_then(|rest| rest.strip_suffix(".pack"));
+    identity
+        .is_some_and(|identity| identity.len() == 32 && identity.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 fn name_of(timestep: u64, number: usize, of: usize) -> String {
@@ -160,5 +239,7 @@ mod tests {
         assert!(is_draft("..step-1.1of2.packAbC.stdchk-part"));
         assert!(!is_draft("step-1.1of2.pack"));
         assert!(!is_draft(LOCK));
+        assert!(is_kept_base(&kept_base_name([0xa5; 16])));
+        assert!(!is_kept_base("base-line.pack"));
     }
 }

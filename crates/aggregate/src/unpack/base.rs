@@ -1,16 +1,21 @@
 //! The set against which another was coded.
 //!
 //! Relies on [`Container`]. The idea: a base never has a base itself, so a restore needs at most one other set; files
-//! correspond when their names differ in numbers only, because iterations are part of names.
+//! correspond when their names differ in numbers only, because iterations are part of names. A base is known by its
+//! identity, not by its name, so one that lies beside what needs it is found whatever it is called.
 
+use std::ffi::OsStr;
+use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use stdchk_formats::Extent;
 
 use super::Container;
-use crate::container::hash;
-use crate::error::Result;
+use crate::container::{FileEntry, hash};
+use crate::error::{AggregateError, Result};
 use crate::key::without_numbers;
+use crate::new_file::folder_of;
 
 /// An opened container that needs no other.
 pub struct BaseSet {
@@ -25,12 +30,23 @@ impl BaseSet {
     /// When it can't be opened, or is itself coded against another set.
     pub fn open(path: &Path) -> Result<Self> {
         let container = Container::open(path)?;
-        let mut identity = Vec::new();
-        for (number, block) in &container.blocks {
-            identity.extend(number.to_le_bytes());
-            identity.extend(block.record.raw_hash);
+        let identity = container.identity_as_base();
+        Ok(Self { container, identity })
+    }
+
+    /// Opens the base set of this identity, if a file `*.pack` of `folder` is it.
+    fn beside(folder: &Path, identity: [u8; 16]) -> Result<Option<Self>> {
+        for entry in fs::read_dir(folder).map_err(AggregateError::io("list", folder))? {
+            let path = entry.map_err(AggregateError::io("list", folder))?.path();
+            if path.extension() != Some(OsStr::new("pack")) {
+                continue;
+            }
+            // What can't be opened, or needs a base itself, is none.
+            if let Some(base) = Self::open(&path).ok().filter(|base| base.identity == identity) {
+                return Ok(Some(base));
+            }
         }
-        Ok(Self { container, identity: hash(&identity) })
+        Ok(None)
     }
 
     /// What tells this set from every other: a hash over the hashes of its blocks.
@@ -55,8 +71,56 @@ impl BaseSet {
         found.and_then(|index| u32::try_from(index).ok())
     }
 
+    /// Its bytes, as a share of those before packing.
+    pub(crate) fn stored_share(&self) -> f64 {
+        let raw: u64 = self.container.files.files.iter().map(|file| file.size).sum();
+        self.container.source.size() as f64 / raw.max(1) as f64
+    }
+
     pub(crate) fn append(&self, file: u32, extents: &[Extent], buffer: &mut Vec<u8>) -> Result<()> {
         let file = usize::try_from(file).unwrap_or(usize::MAX);
         extents.iter().try_for_each(|extent| self.container.read(file, *extent, buffer))
     }
+}
+
+/// What a container's tables say of it, without its base.
+pub(crate) struct Described {
+    pub(crate) files: Vec<FileEntry>,
+    pub(crate) identity: [u8; 16],
+    /// Identity of the set that it needs.
+    pub(crate) base: Option<[u8; 16]>,
+}
+
+impl Container {
+    /// Opens a container, with the base set that it needs if one of the folder's containers is it.
+    ///
+    /// # Errors
+    /// When the file can't be read, is no container, or needs a base that is not beside it.
+    pub fn open_beside_base(path: &Path) -> Result<Self> {
+        let mut container = Self::read_tables(path)?;
+        if let Some(needed) = container.files.base {
+            let base = BaseSet::beside(folder_of(path), needed)?.ok_or_else(|| base_missing(needed))?;
+            container.base = Some(Arc::new(base));
+        }
+        Ok(container)
+    }
+
+    pub(crate) fn describe(path: &Path) -> Result<Described> {
+        let container = Self::read_tables(path)?;
+        let identity = container.identity_as_base();
+        Ok(Described { identity, base: container.files.base, files: container.files.files })
+    }
+
+    fn identity_as_base(&self) -> [u8; 16] {
+        let mut identity = Vec::new();
+        for (number, block) in &self.blocks {
+            identity.extend(number.to_le_bytes());
+            identity.extend(block.record.raw_hash);
+        }
+        hash(&identity)
+    }
+}
+
+pub(super) fn base_missing(identity: [u8; 16]) -> AggregateError {
+    AggregateError::BaseMissing { base: identity.iter().map(|byte| format!("{byte:02x}")).collect() }
 }

@@ -267,7 +267,11 @@ impl Store {
     ///
     /// # Errors
     /// It was removed meanwhile, its record is damaged or it can't be read; then it is set aside and reported as such.
-    pub fn read_to_verify(&self, found: &Found, bytes: &mut [u8]) -> Result<(Form, Range<usize>), StoreError> {
+    pub fn read_to_verify(
+        &self,
+        found: &Found,
+        bytes: &mut [u8],
+    ) -> Result<(Form, Range<usize>), StoreError> {
         self.read_if(found, bytes, |record, _| is_of(record, found))
     }
 

@@ -40,7 +40,7 @@ of one decodes a block.
 
 With -o the source is a plain folder, or one in a mount, and so is the sink. A set is complete when the files of all
 ranks of a timestep are there and have not changed for a while. Its containers are called step-TIMESTEP.NofM.pack and appear once every byte of them was compared with the raw files; `stdchk unpack`
-gives the files back.
+gives the files back. With --across-time some need one of an earlier set, which unpack finds beside them: keep them together.
 
 Stop it with SIGINT or SIGTERM, or let it end by itself with --once.
 
@@ -67,6 +67,9 @@ pub struct Arguments {
     /// Time or space
     #[arg(long, value_enum, default_value = "default")]
     level: Level,
+    /// Code up to so many sets against the one before them, where that makes them a tenth smaller; they need it then
+    #[arg(long, value_name = "SETS", default_value = "0", hide_default_value = true, requires = "output")]
+    across_time: usize,
     /// Remove the files of a set once its containers are complete and verified
     #[arg(long, requires = "output")]
     remove_raw: bool,
@@ -114,6 +117,7 @@ fn watch(arguments: &Arguments, sink: &Path, quiet: bool, told: &Arc<AtomicBool>
         containers: arguments.containers,
         remove_raw: arguments.remove_raw,
         settle,
+        across_time: arguments.across_time,
         packing,
     })
     .map_err(failed)?;
@@ -175,6 +179,8 @@ struct ReportedSet {
     stored_bytes: u64,
     ratio: f64,
     containers: Vec<String>,
+    /// Containers that can't be unpacked without one of an earlier set.
+    with_base: u64,
 }
 
 #[derive(Serialize)]
@@ -191,6 +197,7 @@ impl From<&AggregatedSet> for ReportedSet {
             bytes: set.raw_bytes,
             stored_bytes: set.stored_bytes,
             ratio: set.raw_bytes as f64 / set.stored_bytes.max(1) as f64,
+            with_base: set.with_base,
             containers: set.containers.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
         }
     }
@@ -219,8 +226,9 @@ fn report(arguments: &Arguments, round: &Round, elapsed: Duration, quiet: bool) 
         let containers = output::count(set.containers.len(), "container");
         let (raw, stored) = (size::human(set.bytes), size::human(set.stored_bytes));
         let rate = size::human(rate(set.bytes, elapsed));
+        let based = if set.with_base > 0 { " against an earlier set" } else { "" };
         output::note(format_args!(
-            "aggregate: timestep {}, {files}, {raw} in {stored} ({:.2}:1), {containers}, verified, {rate}/s",
+            "aggregate: timestep {}, {files}, {raw} in {stored} ({:.2}:1), {containers}{based}, verified, {rate}/s",
             set.timestep, set.ratio
         ));
     }
