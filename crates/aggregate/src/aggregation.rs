@@ -24,7 +24,7 @@ use crate::pack::{Packed, Packing, pack};
 use crate::source::Input;
 use crate::unpack::{BaseSet, Container};
 use scan::RawFile;
-use sink::{Aggregate, Sink};
+use sink::{Aggregate, Earlier, Sink};
 
 /// What is coded against an earlier set has to be so much smaller than that one, for it is lost with that one, too.
 const WORTH: f64 = 0.9;
@@ -85,7 +85,7 @@ pub struct Round {
 pub struct Aggregator<'a> {
     options: Aggregation<'a>,
     sink: Sink,
-    /// Sets that aren't tried against an earlier one, since it didn't pay the last time.
+    /// Sets that aren't tried against an earlier one, since it didn't pay against the one just before.
     untried: usize,
 }
 
@@ -169,9 +169,9 @@ impl<'a> Aggregator<'a> {
             let range = inputs.len() * number / groups..inputs.len() * (number + 1) / groups;
             let group = inputs.get(range).unwrap_or_default();
             let draft = self.sink.draft(timestep, number + 1, groups);
-            let base = bases.get(number).cloned().flatten();
-            let against = match &base {
-                Some(base) => pack_against(group, &draft, base, &self.options.packing)?,
+            let base = bases.get(number).and_then(Option::as_ref);
+            let against = match base {
+                Some(base) => pack_against(group, &draft, &base.set, &self.options.packing)?,
                 None => None,
             };
             let is_against = against.is_some();
@@ -184,16 +184,16 @@ impl<'a> Aggregator<'a> {
             set.raw_bytes += packed.raw_bytes;
             set.stored_bytes += packed.stored_bytes;
             set.with_base += u64::from(is_against);
-        }
-        if bases.iter().flatten().count() as u64 > set.with_base {
-            self.untried = self.options.across_time;
+            if base.is_some_and(|base| !is_against && !base.is_used) {
+                self.untried = self.options.across_time;
+            }
         }
         self.sink.remove_unused_bases()?;
         sync_folder(&self.options.sink)?;
         Ok(set)
     }
 
-    fn bases(&mut self, timestep: u64, groups: usize) -> Result<Vec<Option<Arc<BaseSet>>>> {
+    fn bases(&mut self, timestep: u64, groups: usize) -> Result<Vec<Option<Earlier>>> {
         if self.untried > 0 {
             self.untried -= 1;
             return Ok(Vec::new());

@@ -37,6 +37,13 @@ impl Aggregate {
     }
 }
 
+/// A container that another may be coded against.
+pub(super) struct Earlier {
+    pub(super) set: Arc<BaseSet>,
+    /// Others need it already, so it is not the set just before.
+    pub(super) is_used: bool,
+}
+
 /// Length, time of modification and inode of a container that was looked into.
 type Stamp = (u64, i64, i64, u64);
 
@@ -124,12 +131,7 @@ impl Sink {
 
     /// For every container of a set the one that it may be coded against: the same part of the newest earlier set that
     /// has no base itself, unless `reach` others need it already.
-    pub(super) fn bases(
-        &mut self,
-        timestep: u64,
-        of: usize,
-        reach: usize,
-    ) -> Result<Vec<Option<Arc<BaseSet>>>> {
+    pub(super) fn bases(&mut self, timestep: u64, of: usize, reach: usize) -> Result<Vec<Option<Earlier>>> {
         if reach == 0 {
             return Ok(Vec::new());
         }
@@ -141,7 +143,8 @@ impl Sink {
                 steps.filter(|(parts, ..)| parts.0 < timestep && (parts.1, parts.2) == (number, of));
             let (_, name, newest) = fitting.max_by_key(|(parts, ..)| parts.0)?;
             let users = containers.iter().filter(|(_, one)| one.base == Some(newest.identity)).count();
-            (users < reach).then(|| BaseSet::open(&self.folder.join(name)).ok()).flatten().map(Arc::new)
+            let set = (users < reach).then(|| BaseSet::open(&self.folder.join(name)).ok()).flatten()?;
+            Some(Earlier { set: Arc::new(set), is_used: users > 0 })
         };
         Ok((1..=of).map(base_of).collect())
     }
