@@ -20,6 +20,7 @@ use stdchk_model::sets::checkpoint_sets;
 use crate::error::{AggregateError, Result};
 use crate::new_file::sync_folder;
 use crate::pack::{Packing, pack};
+use crate::parallel::in_parallel;
 use crate::source::Input;
 use crate::unpack::Container;
 use scan::RawFile;
@@ -140,21 +141,28 @@ impl<'a> Aggregator<'a> {
         Ok(())
     }
 
-    /// The containers of a set, one after the other; the last one's name makes the set aggregated.
-    fn pack_all(&mut self, timestep: u64, files: &[&RawFile]) -> Result<AggregatedSet> {
+    /// The containers of a set, several at a time; the name that comes last makes the set aggregated.
+    fn pack_all(&self, timestep: u64, files: &[&RawFile]) -> Result<AggregatedSet> {
         self.sink.forget(timestep)?;
         let groups = files.len().clamp(1, self.options.containers.max(1));
         let inputs: Vec<Input> =
             files.iter().map(|file| Input { name: file.name.clone(), path: file.path.clone() }).collect();
+        let parts: Vec<&[Input]> = (0..groups)
+            .map(|number| inputs.len() * number / groups..inputs.len() * (number + 1) / groups)
+            .map(|range| inputs.get(range).unwrap_or_default())
+            .collect();
+        let at_once = self.options.packing.at_once(groups);
+        let share = self.options.packing.share(at_once);
+        let containers = in_parallel(&parts, at_once, |number, part| {
+            let draft = self.sink.draft(timestep, number + 1, groups);
+            let packed = pack(part, &draft, &share)?;
+            Container::open(&draft)?.compare(part, &share)?;
+            Ok((self.sink.publish(&draft, timestep, number + 1, groups)?, packed))
+        })?;
         let mut set =
             AggregatedSet { timestep, containers: Vec::new(), files: 0, raw_bytes: 0, stored_bytes: 0 };
-        for number in 0..groups {
-            let range = inputs.len() * number / groups..inputs.len() * (number + 1) / groups;
-            let group = inputs.get(range).unwrap_or_default();
-            let draft = self.sink.draft(timestep, number + 1, groups);
-            let packed = pack(group, &draft, &self.options.packing)?;
-            Container::open(&draft)?.compare(group, &self.options.packing)?;
-            set.containers.push(self.sink.publish(&draft, timestep, number + 1, groups)?);
+        for (path, packed) in containers {
+            set.containers.push(path);
             set.files += packed.files;
             set.raw_bytes += packed.raw_bytes;
             set.stored_bytes += packed.stored_bytes;
