@@ -21,6 +21,7 @@ use stdchk_model::sets::checkpoint_sets;
 use crate::error::{AggregateError, Result};
 use crate::new_file::sync_folder;
 use crate::pack::{Packed, Packing, pack};
+use crate::parallel::in_parallel;
 use crate::source::Input;
 use crate::unpack::{BaseSet, Container};
 use scan::RawFile;
@@ -150,13 +151,24 @@ impl<'a> Aggregator<'a> {
         Ok(())
     }
 
-    /// The containers of a set, one after the other; the last one's name makes the set aggregated.
+    /// The containers of a set, several at a time; the name that comes last makes the set aggregated.
     fn pack_all(&mut self, timestep: u64, files: &[&RawFile]) -> Result<AggregatedSet> {
         self.sink.forget(timestep)?;
         let groups = files.len().clamp(1, self.options.containers.max(1));
         let inputs: Vec<Input> =
             files.iter().map(|file| Input { name: file.name.clone(), path: file.path.clone() }).collect();
+        let parts: Vec<&[Input]> = (0..groups)
+            .map(|number| inputs.len() * number / groups..inputs.len() * (number + 1) / groups)
+            .map(|range| inputs.get(range).unwrap_or_default())
+            .collect();
         let bases = self.bases(timestep, groups)?;
+        let at_once = self.options.packing.at_once(groups);
+        let share = self.options.packing.share(at_once);
+        let containers = in_parallel(&parts, at_once, |number, part| {
+            let draft = self.sink.draft(timestep, number + 1, groups);
+            let part = pack_part(part, &draft, bases.get(number).and_then(Option::as_ref), &share)?;
+            Ok::<_, AggregateError>((self.sink.publish(&draft, timestep, number + 1, groups)?, part))
+        })?;
         let mut set = AggregatedSet {
             timestep,
             containers: Vec::new(),
@@ -165,26 +177,13 @@ impl<'a> Aggregator<'a> {
             stored_bytes: 0,
             with_base: 0,
         };
-        for number in 0..groups {
-            let range = inputs.len() * number / groups..inputs.len() * (number + 1) / groups;
-            let group = inputs.get(range).unwrap_or_default();
-            let draft = self.sink.draft(timestep, number + 1, groups);
-            let base = bases.get(number).and_then(Option::as_ref);
-            let against = match base {
-                Some(base) => pack_against(group, &draft, &base.set, &self.options.packing)?,
-                None => None,
-            };
-            let is_against = against.is_some();
-            let packed = match against {
-                Some(packed) => packed,
-                None => pack_alone(group, &draft, &self.options.packing)?,
-            };
-            set.containers.push(self.sink.publish(&draft, timestep, number + 1, groups)?);
+        for (path, PackedPart { packed, with_base, missed }) in containers {
+            set.containers.push(path);
             set.files += packed.files;
             set.raw_bytes += packed.raw_bytes;
             set.stored_bytes += packed.stored_bytes;
-            set.with_base += u64::from(is_against);
-            if base.is_some_and(|base| !is_against && !base.is_used) {
+            set.with_base += u64::from(with_base);
+            if missed {
                 self.untried = self.options.across_time;
             }
         }
@@ -218,10 +217,28 @@ impl<'a> Aggregator<'a> {
     }
 }
 
-fn pack_alone(group: &[Input], draft: &Path, packing: &Packing<'_>) -> Result<Packed> {
-    let packed = pack(group, draft, packing)?;
-    Container::open(draft)?.compare(group, packing)?;
-    Ok(packed)
+/// A container, packed and compared.
+struct PackedPart {
+    packed: Packed,
+    with_base: bool,
+    /// It was tried against the set just before, which didn't pay.
+    missed: bool,
+}
+
+fn pack_part(
+    part: &[Input],
+    draft: &Path,
+    base: Option<&Earlier>,
+    packing: &Packing<'_>,
+) -> Result<PackedPart> {
+    if let Some(base) = base
+        && let Some(packed) = pack_against(part, draft, &base.set, packing)?
+    {
+        return Ok(PackedPart { packed, with_base: true, missed: false });
+    }
+    let packed = pack(part, draft, packing)?;
+    Container::open(draft)?.compare(part, packing)?;
+    Ok(PackedPart { packed, with_base: false, missed: base.is_some_and(|base| !base.is_used) })
 }
 
 /// None: it isn't worth needing the other set.

@@ -66,12 +66,12 @@ pub enum AggregateError {
     /// The request itself can't be met.
     #[error("{0}")]
     Invalid(String),
-    /// Some files could not be given back; all others were.
-    #[error("{} of the container's files are damaged and were not written: {}", .files.len(), .files.join(", "))]
+    /// Some files can't be given back; all others can, or were.
+    #[error("{} of the container's files are damaged: {}", .files.len(), .files.join(", "))]
     SomeDamaged {
         /// Their names.
         files: Vec<String>,
-        /// How many were given back.
+        /// How many are intact.
         intact: u64,
         /// Their bytes.
         bytes: u64,

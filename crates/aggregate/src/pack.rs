@@ -60,6 +60,31 @@ impl Default for Packing<'_> {
     }
 }
 
+impl Packing<'_> {
+    /// How many of so many containers are packed at one time: no more than there are threads, each with memory enough.
+    #[must_use]
+    pub fn at_once(&self, containers: usize) -> usize {
+        let affordable = usize::try_from(self.settled_budget() / BUDGET_MIN).unwrap_or(usize::MAX);
+        containers.min(self.settled_threads()).min(affordable).max(1)
+    }
+
+    /// What each of so many may take of the threads and of the memory.
+    #[must_use]
+    pub fn share(&self, at_once: usize) -> Self {
+        let threads = self.settled_threads().div_ceil(at_once.max(1));
+        Self { budget: self.settled_budget() / at_once.max(1) as u64, threads, ..self.clone() }
+    }
+
+    fn settled_budget(&self) -> u64 {
+        if self.budget == 0 { BUDGET_DEFAULT } else { self.budget.max(BUDGET_MIN) }
+    }
+
+    fn settled_threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+        if self.threads == 0 { cores() } else { self.threads }
+    }
+}
+
 /// What packing did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed {
@@ -85,10 +110,8 @@ struct Resources {
 
 impl Resources {
     /// Divides a budget between the blocks in flight; every thread has one, and one is read ahead.
-    fn settle(budget: u64, threads: usize, set_bytes: u64, block_bytes: u64) -> Self {
-        let budget = if budget == 0 { BUDGET_DEFAULT } else { budget.max(BUDGET_MIN) };
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let threads = if threads == 0 { cores } else { threads };
+    fn settle(options: &Packing<'_>, set_bytes: u64, block_bytes: u64) -> Self {
+        let (budget, threads) = (options.settled_budget(), options.settled_threads());
         let load = set_bytes <= budget / 4;
         let for_blocks = if load { budget - set_bytes } else { budget };
         let in_flight = threads as u64 + 1;
@@ -147,7 +170,7 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
         0 => options.mode.block_bytes(),
         most => options.mode.block_bytes().min(most),
     };
-    let resources = Resources::settle(options.budget, options.threads, set_bytes, block_bytes);
+    let resources = Resources::settle(options, set_bytes, block_bytes);
     let files_are_many = files.len() > OPEN_MAX;
     if !files_are_many {
         files.iter_mut().try_for_each(Member::keep_open)?;
@@ -251,4 +274,24 @@ fn payload(record: &mut BlockRecord, raw: Vec<u8>, coded: Option<Vec<u8>>, base:
         record.members.iter_mut().for_each(|member| member.base_file = None);
     }
     Ok(payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_that_are_packed_at_one_time_share_threads_and_memory() {
+        let packing = |budget, threads| Packing { budget, threads, ..Packing::default() };
+        let shares = |packing: Packing<'_>, containers| {
+            let at_once = packing.at_once(containers);
+            let share = packing.share(at_once);
+            (at_once, share.threads, share.budget)
+        };
+        assert_eq!(shares(packing(4 * BUDGET_MIN, 4), 8), (4, 1, BUDGET_MIN));
+        assert_eq!(shares(packing(4 * BUDGET_MIN, 4), 3), (3, 2, 4 * BUDGET_MIN / 3));
+        assert_eq!(shares(packing(4 * BUDGET_MIN, 4), 1), (1, 4, 4 * BUDGET_MIN));
+        assert_eq!(shares(packing(2 * BUDGET_MIN, 4), 8), (2, 2, BUDGET_MIN));
+        assert_eq!(shares(packing(1, 4), 8), (1, 4, BUDGET_MIN), "too little for two");
+    }
 }

@@ -5,6 +5,7 @@
 
 mod base;
 mod cache;
+mod check;
 mod compare;
 mod extract;
 mod map;
@@ -27,7 +28,7 @@ pub(crate) use base::Described;
 pub use cache::BlockCache;
 use cache::Decoded;
 pub use extract::{ListedFile, ListedVariable};
-use map::{Piece, covers};
+use map::Piece;
 pub use restore::{Unpacked, Unpacking};
 
 /// A block as it stands in the container.
@@ -124,8 +125,7 @@ impl Container {
         if let Some(block) = cut {
             return Err(block.damaged("the payload is cut off"));
         }
-        let gap =
-            written.files.files.iter().zip(&written.maps).position(|(file, map)| !covers(map, file.size));
+        let gap = written.files_with_gaps().next();
         gap.map_or(Ok(()), |file| Err(written.lost(file, 0)))
     }
 

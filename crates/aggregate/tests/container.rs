@@ -16,7 +16,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use stdchk_aggregate::container::{HEADER_LENGTH, Header, MAGIC, SectionKind};
 use stdchk_aggregate::{
     AggregateError, BaseSet, Container, Input, KeyRule, MergeScheme, Mode, Packed, Packing, PlanOptions,
-    Unpacking, inputs_of, pack,
+    Unpacked, Unpacking, inputs_of, pack,
 };
 use tempfile::TempDir;
 
@@ -248,12 +248,22 @@ fn a_set_against_its_base_is_smaller_and_comes_back_only_with_it() {
     assert!(unpacked(&container, 2) == read_all(second.path()));
 }
 
-/// Unpacks what a damaged container still gives; whatever comes out must be right.
+/// The files that a check names.
+fn damaged(checked: Result<Unpacked, AggregateError>) -> Vec<String> {
+    match checked {
+        Err(AggregateError::SomeDamaged { files, .. }) => files,
+        _ => Vec::new(),
+    }
+}
+
+/// Unpacks what a damaged container still gives, as the check foresees; whatever comes out must be right.
 fn salvage(path: &Path, files: &Files) -> Option<usize> {
     let container = Container::open(path).ok()?;
     let folder = TempDir::new().unwrap();
+    let foreseen = container.check(&Unpacking::default());
     match container.unpack(folder.path(), &Unpacking { threads: 1, ..Unpacking::default() }) {
-        Ok(_) | Err(AggregateError::SomeDamaged { .. }) => {}
+        Ok(unpacked) => assert_eq!(foreseen.ok(), Some(unpacked)),
+        Err(AggregateError::SomeDamaged { files, .. }) => assert_eq!(damaged(foreseen), files),
         Err(error) => assert!(matches!(error, AggregateError::Invalid(_)), "{error}"),
     }
     let given = read_all(folder.path());
@@ -302,6 +312,14 @@ fn a_cut_container_gives_back_what_lies_before_the_cut() {
     let good = fs::read(&path).unwrap();
     fs::write(&path, &good[..good.len() / 2 - 2000]).unwrap();
     assert_eq!(salvage(&path, &files), Some(4));
+    let container = Container::open(&path).unwrap();
+    let listed = container.list().into_iter().filter(|file| file.damaged).count();
+    assert_eq!(listed, 6, "a list says which files have no blocks");
+    let named =
+        |name: &str| container.check(&Unpacking { names: &[name.to_owned()], ..Unpacking::default() });
+    assert_eq!(named("b").unwrap(), Unpacked { files: 1, bytes: 300_000 });
+    assert_eq!(damaged(named("i")), ["i"]);
+    assert!(matches!(named("z"), Err(AggregateError::NotFound { .. })));
 }
 
 #[test]

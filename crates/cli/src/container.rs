@@ -29,7 +29,9 @@ pub fn failed(error: AggregateError) -> CommandError {
             (Exit::Integrity, "`stdchk unpack` gives back every file that is intact")
         }
         AggregateError::SomeDamaged { intact: 0, .. } => (Exit::Integrity, "use another copy"),
-        AggregateError::SomeDamaged { .. } => (Exit::Partial, "all others were; use another copy for these"),
+        AggregateError::SomeDamaged { .. } => {
+            (Exit::Partial, "all others are intact; use another copy for these")
+        }
         AggregateError::NotFound { .. } => (Exit::NotFound, "`stdchk pack --list` shows what it holds"),
         AggregateError::Changed { .. } => (Exit::Other, "pack it when nobody writes to it"),
         AggregateError::BaseMissing { .. } => {

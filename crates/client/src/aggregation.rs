@@ -8,12 +8,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
 use stdchk_aggregate::{
-    AggregateError, BlockCache, Container, FileEntry, Output, Packing, SetFile, pack_into,
+    AggregateError, BlockCache, Container, FileEntry, Output, Packing, SetFile, in_parallel, pack_into,
 };
 use stdchk_formats::Source;
 use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers, TimeNs};
@@ -118,14 +120,21 @@ impl Pool {
         let mut done = PackedSet { files: 0, raw_bytes: 0, chunk_bytes, stored_bytes: 0, containers: 0 };
         let (mut packed, mut held) = (Vec::new(), Vec::new());
         let groups = files.len().clamp(1, containers.max(1));
-        for group in 0..groups {
-            let range = files.len() * group / groups..files.len() * (group + 1) / groups;
-            let part = files.get(range.clone()).unwrap_or_default();
+        let parts: Vec<Range<usize>> =
+            (0..groups).map(|n| files.len() * n / groups..files.len() * (n + 1) / groups).collect();
+        let at_once = packing.at_once(groups);
+        let share = packing.share(at_once);
+        let opened = Mutex::new(sessions);
+        let written = in_parallel(&parts, at_once, |_, part| {
             let session = self.wait_for(Session::open_container(&self.inner, folder))?;
-            sessions.push(Arc::clone(&session));
-            let members = members.get(range).unwrap_or_default().to_vec();
-            let written = self.write_container(part, Arc::clone(&session), packing)?;
+            opened.lock().push(Arc::clone(&session));
+            let files = files.get(part.clone()).unwrap_or_default();
+            let written = self.write_container(files, Arc::clone(&session), &share)?;
             let chunks = self.wait_for(self.chunks_of(&session))?;
+            Ok::<_, AggregationError>((session, chunks, written))
+        })?;
+        for (part, (session, chunks, written)) in parts.into_iter().zip(written) {
+            let members = members.get(part).unwrap_or_default().to_vec();
             packed.push(PackedMembers { session: session.id(), members, chunks: chunks.len() as u64 });
             held.push((session, chunks));
             done.files += written.files;

@@ -4,16 +4,16 @@
 //! raw file in place of being written, so that what is shown is that these files come back, byte for byte.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use stdchk_formats::Source;
 
-use super::map::{Piece, covers};
+use super::map::Piece;
 use super::{Container, slice};
 use crate::error::{AggregateError, Result};
 use crate::limits::BUDGET_DEFAULT;
 use crate::pack::Packing;
+use crate::parallel::in_parallel;
 use crate::source::{FileSource, Input, SetFile};
 
 /// Opens the file at a position of the set.
@@ -60,35 +60,16 @@ impl Container {
         if !names.eq(files.iter().copied()) {
             return Err(AggregateError::Invalid("the container holds other files".to_owned()));
         }
-        let gap = self.files.files.iter().zip(&self.maps).position(|(file, map)| !covers(map, file.size));
-        if let Some(file) = gap {
+        if let Some(file) = self.files_with_gaps().next() {
             return Err(self.lost(file, 0));
         }
         let work: Vec<(u64, Vec<(usize, Piece)>)> = self.pieces_by_block().into_iter().collect();
-        let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
         let budget = if options.budget == 0 { BUDGET_DEFAULT } else { options.budget };
-        std::thread::scope(|scope| {
-            for _ in 0..self.threads(budget, options.threads) {
-                scope.spawn(|| {
-                    while let Some((block, pieces)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let compared = self.compare_block(*block, pieces, open);
-                        let compared = compared.and_then(|()| {
-                            if (options.watch)(0) { Ok(()) } else { Err(AggregateError::Stopped) }
-                        });
-                        if let Err(error) = compared {
-                            next.store(usize::MAX / 2, Ordering::Relaxed);
-                            if let Ok(mut first) = failure.lock() {
-                                first.get_or_insert(error);
-                            }
-                        }
-                    }
-                });
-            }
-        });
-        match failure.into_inner() {
-            Ok(Some(error)) => Err(error),
-            _ => Ok(()),
-        }
+        in_parallel(&work, self.threads(budget, options.threads), |_, (block, pieces)| {
+            self.compare_block(*block, pieces, open)?;
+            if (options.watch)(0) { Ok(()) } else { Err(AggregateError::Stopped) }
+        })?;
+        Ok(())
     }
 
     fn compare_block(&self, block: u64, pieces: &[(usize, Piece)], open: Opener<'_>) -> Result<()> {

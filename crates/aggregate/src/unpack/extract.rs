@@ -3,10 +3,11 @@
 //! Relies on `stdchk-formats`, reading through the container. The idea: the container keeps no list of variables; the
 //! parsers find them again in the bytes, and decode only the blocks that hold a file's structure.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 
-use stdchk_formats::{Extent, Format, Parsed, Source, Variable, parse};
+use stdchk_formats::{Extent, Format, Parsed, Reason, Source, Variable, parse};
 
 use super::Container;
 use crate::codec::Step;
@@ -26,6 +27,8 @@ pub struct ListedFile {
     pub format: Format,
     /// Why it has no variables, where it has none.
     pub reason: Option<String>,
+    /// Some of it is in no block that can be read, as far as listing looks: not at the blocks that hold elements alone.
+    pub damaged: bool,
     /// Its variables.
     pub variables: Vec<ListedVariable>,
 }
@@ -78,18 +81,22 @@ impl Container {
     /// Everything that the container holds.
     #[must_use]
     pub fn list(&self) -> Vec<ListedFile> {
+        let gaps: HashSet<usize> = self.files_with_gaps().collect();
         let files = self.files.files.iter().enumerate();
         files
             .map(|(number, entry)| {
                 let parsed = self.parsed(number);
                 let variables =
                     parsed.variables.iter().map(|variable| self.listed(number, variable)).collect();
+                let unreadable = matches!(parsed.reason, Some(Reason::Unreadable { .. }));
+                let damaged = unreadable || gaps.contains(&number);
                 let reason = parsed.reason.map(|reason| reason.to_string());
                 ListedFile {
                     name: entry.name.clone(),
                     size: entry.size,
                     format: parsed.format,
                     reason,
+                    damaged,
                     variables,
                 }
             })

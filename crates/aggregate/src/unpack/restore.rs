@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::map::{Piece, covers};
 use super::{Container, slice};
@@ -18,6 +17,7 @@ use crate::error::{AggregateError, Result};
 use crate::limits::{BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, OPEN_MAX};
 use crate::new_file::{NewFile, folder_of, sync_folder};
 use crate::pack::Watch;
+use crate::parallel::in_parallel;
 
 /// How to unpack.
 pub struct Unpacking<'a> {
@@ -34,6 +34,13 @@ pub struct Unpacking<'a> {
 impl Default for Unpacking<'_> {
     fn default() -> Self {
         Self { names: &[], budget: 0, threads: 0, watch: &|_| true }
+    }
+}
+
+impl Unpacking<'_> {
+    /// Bytes of memory, settled.
+    pub(super) fn budget(&self) -> u64 {
+        if self.budget == 0 { BUDGET_DEFAULT } else { self.budget.max(BUDGET_MIN) }
     }
 }
 
@@ -93,7 +100,7 @@ impl Container {
     /// [`AggregateError::NotFound`] a name that the container doesn't have, before anything is written.
     pub fn unpack(&self, folder: &Path, options: &Unpacking<'_>) -> Result<Unpacked> {
         let targets = self.targets(folder, options.names)?;
-        let budget = if options.budget == 0 { BUDGET_DEFAULT } else { options.budget.max(BUDGET_MIN) };
+        let budget = options.budget();
         let total = targets.iter().fold(0_u64, |sum, target| sum.saturating_add(target.entry.size));
         let pieces: usize =
             targets.iter().filter_map(|target| self.maps.get(target.file)).map(Vec::len).sum();
@@ -104,27 +111,10 @@ impl Container {
             _ => Assembly::ClosedFiles,
         };
         let deliveries: Vec<_> = self.deliveries(&targets).into_iter().collect();
-        let next = AtomicUsize::new(0);
-        let failure = Mutex::new(None);
-        let work = || {
-            while let Some((block, deliveries)) = deliveries.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if let Err(error) = self.deliver(*block, deliveries, &targets, assembly, options.watch) {
-                    next.store(usize::MAX / 2, Ordering::Relaxed);
-                    if let Ok(mut first) = failure.lock() {
-                        first.get_or_insert(error);
-                    }
-                }
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..self.threads(budget, options.threads) {
-                scope.spawn(work);
-            }
-        });
-        match failure.into_inner() {
-            Ok(Some(error)) => Err(error),
-            _ => settle(targets),
-        }
+        in_parallel(&deliveries, self.threads(budget, options.threads), |_, (block, deliveries)| {
+            self.deliver(*block, deliveries, &targets, assembly, options.watch)
+        })?;
+        settle(targets)
     }
 
     /// As many threads as were asked for, as long as their blocks fit the budget.

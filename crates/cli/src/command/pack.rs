@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stdchk_aggregate::{
-    BaseSet, Inputs, KeyRule, ListedFile, MergeScheme, Mode, Packed, Packing, PlanOptions, inputs_of, pack,
+    AggregateError, BaseSet, Inputs, KeyRule, ListedFile, MergeScheme, Mode, Packed, Packing, PlanOptions,
+    inputs_of, pack,
 };
 use stdchk_model::size;
 
@@ -256,6 +257,8 @@ struct Listed {
     format: String,
     /// Why no variables were found.
     reason: Option<String>,
+    /// Parts of it are lost, as far as listing looks.
+    damaged: bool,
     variables: Vec<ListedVariable>,
 }
 
@@ -281,20 +284,34 @@ impl From<ListedFile> for Listed {
             coded_by: variable.chain.iter().map(|step| format!("{step:?}")).collect::<Vec<_>>().join(" "),
         });
         let (format, variables) = (file.format.to_string(), variables.collect());
-        Self { name: file.name, bytes: file.size, format, reason: file.reason, variables }
+        let ListedFile { name, size: bytes, reason, damaged, .. } = file;
+        Self { name, bytes, format, reason, damaged, variables }
     }
 }
 
 fn list(container: &Path, arguments: &Arguments) -> Outcome {
     let container = open(container, arguments.base.as_deref())?;
     let files: Vec<Listed> = container.list().into_iter().map(Listed::from).collect();
-    if arguments.json {
+    let (damaged, intact): (Vec<&Listed>, Vec<&Listed>) = files.iter().partition(|file| file.damaged);
+    let names = damaged.iter().map(|file| shown(&file.name)).collect::<Vec<_>>();
+    let bytes = intact.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
+    let intact = intact.len() as u64;
+    show(files, arguments.json)?;
+    match names.is_empty() {
+        true => Ok(()),
+        false => Err(failed(AggregateError::SomeDamaged { files: names, intact, bytes })),
+    }
+}
+
+fn show(files: Vec<Listed>, as_json: bool) -> Outcome {
+    if as_json {
         return output::json(&files);
     }
     let mut table = Table::new(&["file", "variable", "type", "shape", ">bytes", ">ratio", "coded by"]);
     for file in files {
         let name = shown(&file.name);
         let what = file.reason.unwrap_or(file.format);
+        let what = if file.damaged { format!("damaged: {what}") } else { what };
         table.row([name.clone(), format!("({what})"), "".into(), "".into(), file.bytes.to_string()]);
         for variable in file.variables {
             let shape: Vec<String> = variable.shape.iter().map(u64::to_string).collect();

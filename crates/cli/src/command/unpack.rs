@@ -28,6 +28,7 @@ Files that are there are replaced. Of a damaged container every intact file come
 
 Example:
   stdchk unpack DD0012.pack -o DD0012/
+  stdchk unpack DD0012.pack --check
   stdchk unpack DD0012.pack data0012.cpu0003
   stdchk unpack DD0012.pack data0012.cpu0003 --variable Grid00000004/Density -o density/")]
 pub struct Arguments {
@@ -42,6 +43,9 @@ pub struct Arguments {
     /// Write this variable of the named files, as DIR/NAME/VARIABLE.npy, instead of the files
     #[arg(long, value_name = "VARIABLE", requires = "names")]
     variable: Option<String>,
+    /// Write nothing: decode everything and say which files would not come back
+    #[arg(long, conflicts_with_all = ["output", "variable"])]
+    check: bool,
     /// The container that this one was packed against
     #[arg(long, value_name = "CONTAINER")]
     base: Option<PathBuf>,
@@ -54,7 +58,8 @@ pub struct Arguments {
 
 #[derive(Serialize)]
 struct Report {
-    folder: String,
+    /// None: nothing was to be written.
+    folder: Option<String>,
     files: u64,
     bytes: u64,
     /// Files that could not be given back.
@@ -104,6 +109,9 @@ fn files(container: &Container, arguments: &Arguments, quiet: bool, told: &Atomi
     };
     let Resources { threads, memory } = arguments.resources;
     let unpacking = Unpacking { names: &arguments.names, budget: memory, threads, watch: &watch };
+    if arguments.check {
+        return container.check(&unpacking);
+    }
     container.unpack(&arguments.output, &unpacking)
 }
 
@@ -146,8 +154,8 @@ fn report(
 ) -> Outcome {
     let (files, bytes) = (unpacked.files, unpacked.bytes);
     if arguments.json {
-        let (folder, seconds) =
-            (arguments.output.to_string_lossy().into_owned(), started.elapsed().as_secs_f64());
+        let folder = (!arguments.check).then(|| arguments.output.to_string_lossy().into_owned());
+        let seconds = started.elapsed().as_secs_f64();
         return output::json(&Report { folder, files, bytes, damaged, seconds });
     }
     if !quiet {
@@ -155,7 +163,7 @@ fn report(
         let rate = size::human(rate(bytes, started.elapsed()));
         output::note(format_args!(
             "unpack: {}, {count}, {}, verified, {rate}/s",
-            arguments.output.display(),
+            if arguments.check { &arguments.container } else { &arguments.output }.display(),
             size::human(bytes)
         ));
     }

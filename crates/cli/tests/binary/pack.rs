@@ -155,12 +155,25 @@ fn of_a_damaged_container_every_intact_file_comes_back_and_the_others_are_named(
     place.file("x.pack", &bytes);
     let ended = place.fails(&["unpack", "x.pack", "-o", "back", "--json"], 3, "b");
     assert_eq!((&ended.json()["damaged"], &ended.json()["files"]), (&serde_json::json!(["b"]), &2.into()));
+    let checked = place
+        .fails(&["unpack", "x.pack", "--check", "--json"], 3, "1 of the container's files are damaged: b")
+        .json();
+    assert_eq!(
+        (&checked["damaged"], &checked["files"], &checked["folder"]),
+        (&serde_json::json!(["b"]), &2.into(), &Value::Null)
+    );
+    place.ok(&["unpack", "x.pack", "--check", "a", "c"]);
     assert!(
         same(&place.path("set/a"), &place.path("back/a"))
             && same(&place.path("set/c"), &place.path("back/c"))
     );
     assert_eq!(fs::read_dir(place.path("back")).unwrap().count(), 2);
+    assert_eq!(place.names(), ["back", "set", "x.pack"], "a check writes nothing");
     place.fails(&["unpack", "x.pack", "-o", "back", "b"], 7, "b");
+    place.file("x.pack", &bytes[..middle]);
+    let listed = place.fails(&["pack", "--list", "x.pack", "--json"], 3, "damaged: b, c").json();
+    let marked = |file: usize| (listed[file]["name"].as_str(), listed[file]["damaged"].as_bool());
+    assert_eq!([marked(0), marked(2)], [(Some("a"), Some(false)), (Some("c"), Some(true))]);
     place.file("x.pack", b"something else, and long enough to be looked at for a trailer");
     place.fails(&["unpack", "x.pack", "-o", "back"], 2, "no stdchk container");
 }

@@ -1,0 +1,70 @@
+//! Checking a container without writing a file.
+//!
+//! Relies on [`Container`]. The idea: the walk of unpacking, which decodes every block and verifies it, without its end.
+
+use std::collections::HashSet;
+
+use super::map::{Piece, covers};
+use super::{Container, Unpacked, Unpacking, slice};
+use crate::codec::scratch;
+use crate::error::{AggregateError, Result};
+use crate::parallel::in_parallel;
+
+impl Container {
+    /// Decodes all that unpacking would decode; what comes back is what it would write.
+    ///
+    /// # Errors
+    /// [`AggregateError::SomeDamaged`] names the files that could not be given back; [`AggregateError::NotFound`] a name that
+    /// the container doesn't have.
+    pub fn check(&self, options: &Unpacking<'_>) -> Result<Unpacked> {
+        let named = options.names.iter().map(|name| self.position(name)).collect::<Result<HashSet<_>>>()?;
+        let wanted = |file: &usize| options.names.is_empty() || named.contains(file);
+        let mut work: Vec<(u64, Vec<(usize, Piece)>)> = self.pieces_by_block().into_iter().collect();
+        work.iter_mut().for_each(|(_, pieces)| pieces.retain(|(file, _)| wanted(file)));
+        work.retain(|(_, pieces)| !pieces.is_empty());
+        let threads = self.threads(options.budget(), options.threads);
+        let unreadable = in_parallel(&work, threads, |_, (block, pieces)| {
+            let lost = self.lost_files(*block, pieces)?;
+            let bytes = pieces.iter().map(|(_, piece)| piece.file.length).sum();
+            if (options.watch)(bytes) { Ok(lost) } else { Err(AggregateError::Stopped) }
+        })?;
+        let mut damaged: HashSet<usize> = unreadable.into_iter().flatten().collect();
+        damaged.extend(self.files_with_gaps());
+        self.tally(|file| wanted(&file), |file| damaged.contains(&file))
+    }
+
+    /// The files of which a block can't give their pieces.
+    fn lost_files(&self, block: u64, pieces: &[(usize, Piece)]) -> Result<Vec<usize>> {
+        let decoded = match self.decode(block) {
+            Err(error @ AggregateError::Io { .. }) => return Err(error),
+            other => other.unwrap_or_default(),
+        };
+        let lost = |piece: &Piece| slice(&decoded, piece.start, piece.file.length).is_none();
+        let lost = pieces.iter().filter(|(_, piece)| lost(piece)).map(|(file, _)| *file).collect();
+        scratch::give_back(decoded);
+        Ok(lost)
+    }
+
+    /// Files of which some bytes are in no block.
+    pub(super) fn files_with_gaps(&self) -> impl Iterator<Item = usize> {
+        let files = self.files.files.iter().zip(&self.maps).enumerate();
+        files.filter(|(_, (file, map))| !covers(map, file.size)).map(|(number, _)| number)
+    }
+
+    /// The files that count, and their bytes.
+    ///
+    /// # Errors
+    /// [`AggregateError::SomeDamaged`] when some of them are damaged.
+    fn tally(&self, counts: impl Fn(usize) -> bool, is_damaged: impl Fn(usize) -> bool) -> Result<Unpacked> {
+        let counted = self.files.files.iter().enumerate().filter(|(file, _)| counts(*file));
+        let (damaged, intact): (Vec<_>, Vec<_>) = counted.partition(|(file, _)| is_damaged(*file));
+        let bytes = intact.iter().fold(0_u64, |sum, (_, file)| sum.saturating_add(file.size));
+        let files = damaged.iter().map(|(_, file)| file.name.clone()).collect::<Vec<_>>();
+        let intact = intact.len() as u64;
+        if files.is_empty() {
+            Ok(Unpacked { files: intact, bytes })
+        } else {
+            Err(AggregateError::SomeDamaged { files, intact, bytes })
+        }
+    }
+}
