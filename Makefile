@@ -1,10 +1,11 @@
 # What one does with this project. `make demo` and `make test` install what they need first (scripts/setup).
 
 SIZE ?= small
+PREFIX ?= /usr/local
 IMAGES ?= $(or $(STDCHK_IMAGES),/tmp/stdchk-images)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test soak clients bench images peers fmt clean
+.PHONY: help build install demo test soak clients bench images peers fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -12,6 +13,9 @@ help: ## this list
 build: ## the binary: target/release/stdchk, and beside it the library of `stdchk run`
 	@scripts/setup build
 	cargo build --release --package stdchk --package stdchk-preload
+
+install: ## what `make build` has made, to PREFIX=/usr/local (scripts/install --help says what goes where)
+	@scripts/install "$(PREFIX)"
 
 demo: ## a real job on a local pool is killed, restarted from its checkpoints and compared (DEMO="--help" for options)
 	@scripts/setup build mount demo

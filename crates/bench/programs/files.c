@@ -125,6 +125,17 @@ static double unprotected_open_to_write(long size) {
     return report(begin, CALLS / 4 * 2);
 }
 
+/* What is written to once: the look at the file falls into the write. */
+static double unprotected_open_and_write(long size) {
+    (void)size;
+    double begin = now();
+    for (long i = 0; i < CALLS / 4; i++) {
+        int fd = open("/dev/null", O_WRONLY);
+        CHECK(write(fd, bytes, 1) == 1 && close(fd) == 0);
+    }
+    return report(begin, CALLS / 4 * 3);
+}
+
 static double unprotected_open_to_create(long size) {
     (void)size;
     double begin = now();
@@ -170,7 +181,7 @@ int main(int count, char **arguments) {
         WORKLOAD(random_pwrite), WORKLOAD(random_stdio), WORKLOAD(first_overwrites),
         WORKLOAD(unprotected_write), WORKLOAD(unprotected_pwrite),
         WORKLOAD(unprotected_open), WORKLOAD(unprotected_open_to_write),
-        WORKLOAD(unprotected_open_to_create),
+        WORKLOAD(unprotected_open_and_write), WORKLOAD(unprotected_open_to_create),
         WORKLOAD(sync_change), WORKLOAD(checkpoint), WORKLOAD(restore),
     };
     CHECK(count == 3);

@@ -7,8 +7,9 @@
 //! and are made durable before the next one. Only when all is durable are the index and the log cut, then the position
 //! removed; each of these steps may be repeated.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode as Permissions, OFlags, Timespec, Timestamps};
@@ -25,6 +26,8 @@ use crate::record::{Inode, Record};
 use crate::store::{self, DIRECTORY, Store, TRASH};
 
 const PREFIX: &str = "restoring.";
+/// The descriptors of the process that restores.
+const OWN_DESCRIPTORS: &[u8] = b"/proc/self/fd";
 /// How many files are held open between two changes of names.
 const OPEN_MAX: usize = 64;
 
@@ -245,6 +248,8 @@ struct Undo<'store> {
     opened: HashMap<Inode, Option<OwnedFd>>,
     /// Whether more files were written to since then than are held open.
     let_go: bool,
+    /// The files without a name that this process has open, once one was looked for.
+    nameless: OnceCell<HashMap<Inode, RawFd>>,
     summary: Summary,
 }
 
@@ -255,6 +260,7 @@ impl<'store> Undo<'store> {
             gone: 0,
             opened: HashMap::new(),
             let_go: false,
+            nameless: OnceCell::new(),
             summary: Summary { index, ..Summary::default() },
         }
     }
@@ -446,11 +452,11 @@ impl<'store> Undo<'store> {
         Ok(path)
     }
 
-    /// Opens the file `inode` at `path` for writing; `None` when it is not there.
+    /// Opens the file `inode` at `path` for writing, or without a name if this process has it; `None` when it is gone.
     fn open(&self, inode: Inode, path: &[u8]) -> std::result::Result<Option<OwnedFd>, Errno> {
         let root = self.store.root();
         if self.inode_at(path)? != Some(inode) {
-            return Ok(None);
+            return self.open_nameless(inode);
         }
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::openat(root, path, flags, Permissions::empty()) {
@@ -466,6 +472,47 @@ impl<'store> Undo<'store> {
             other => other.map(Some),
         }
     }
+
+    /// A file that was deleted while open, or never had a name, lives on in descriptors alone. Those of the process that goes
+    /// back are the ones that count; nobody else can reach it through the tree.
+    fn open_nameless(&self, inode: Inode) -> std::result::Result<Option<OwnedFd>, Errno> {
+        let nameless = match self.nameless.get() {
+            Some(nameless) => nameless,
+            None => {
+                let found = nameless_files(self.store)?;
+                self.nameless.get_or_init(|| found)
+            }
+        };
+        let Some(number) = nameless.get(&inode) else { return Ok(None) };
+        let opened =
+            rustix::fs::open(link_to(*number), OFlags::WRONLY | OFlags::CLOEXEC, Permissions::empty());
+        // Its number may be another file's by now.
+        let is_it = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_ino == inode.0);
+        Ok(opened.ok().filter(is_it))
+    }
+}
+
+/// The files without a name of the root's file system that this process has open, each by one of its descriptors.
+fn nameless_files(store: &Store) -> std::result::Result<HashMap<Inode, RawFd>, Errno> {
+    let device = rustix::fs::fstat(store.root())?.st_dev;
+    let mut found = HashMap::new();
+    for name in store::names_in(store.root(), OWN_DESCRIPTORS)? {
+        let Some(number) = std::str::from_utf8(&name).ok().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // A number that another thread closes meanwhile is none of them.
+        match rustix::fs::stat(link_to(number)) {
+            Ok(stat) if stat.st_dev == device && stat.st_nlink == 0 => {
+                found.insert(Inode(stat.st_ino), number);
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+fn link_to(number: RawFd) -> String {
+    format!("/proc/self/fd/{number}")
 }
 
 fn trash_path(inode: Inode) -> Vec<u8> {

@@ -87,7 +87,31 @@ pub fn watch() -> Option<&'static Watch> {
 /// The watch, if changes through `fd` must ask it.
 #[inline]
 pub fn watch_over(fd: c_int) -> Option<&'static Watch> {
-    WATCH.get().filter(|watch| watch.is_watched(fd))
+    let watch = WATCH.get().filter(|watch| watch.is_watched(fd))?;
+    (!watch.is_unlooked(fd) || is_ours_at_a_look(watch, fd)).then_some(watch)
+}
+
+/// Looks at a descriptor before its first change. Most are open on files elsewhere: that costs one system call.
+#[cold]
+fn is_ours_at_a_look(watch: &'static Watch, fd: c_int) -> bool {
+    // SAFETY: borrowed for the look; a number that the program closes meanwhile only fails it.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    if watch.is_surely_outside(borrowed) {
+        watch.leave_alone(fd);
+        return false;
+    }
+    decide(|| watch.adopt(borrowed, fd));
+    watch.is_watched(fd)
+}
+
+/// `fd` is being closed by the program.
+#[inline]
+pub fn note_closed(fd: c_int) {
+    match WATCH.get().filter(|watch| watch.is_watched(fd)) {
+        Some(watch) if watch.is_unlooked(fd) => watch.leave_alone(fd),
+        Some(watch) => decide(|| watch.closed(fd)),
+        None => {}
+    }
 }
 
 /// The watch, if copies of `fd` must be followed.

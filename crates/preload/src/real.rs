@@ -7,8 +7,8 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    FILE, c_char, c_int, c_uint, c_void, dev_t, iovec, mode_t, off_t, size_t, ssize_t, timespec, timeval,
-    utimbuf,
+    DIR, FILE, aiocb, c_char, c_int, c_long, c_uint, c_void, dev_t, dirent, iovec, mmsghdr, mode_t, msghdr,
+    off_t, sigevent, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, utimbuf,
 };
 
 /// Finds `name` behind this library. There is nothing sensible to do without it: the program ends.
@@ -103,4 +103,27 @@ real! {
     fseeko(stream: *mut FILE, offset: off_t, whence: c_int) -> c_int;
     fsetpos(stream: *mut FILE, position: *const libc::fpos_t) -> c_int;
     rewind(stream: *mut FILE) -> ();
+    tmpfile() -> *mut FILE;
+    tmpfile64() -> *mut FILE;
+    readdir(directory: *mut DIR) -> *mut dirent;
+    readdir64(directory: *mut DIR) -> *mut dirent;
+    readdir_r(directory: *mut DIR, buffer: *mut dirent, entry: *mut *mut dirent) -> c_int;
+    readdir64_r(directory: *mut DIR, buffer: *mut dirent, entry: *mut *mut dirent) -> c_int;
+    scandir(path: *const c_char, list: *mut *mut *mut dirent, filter: *const c_void, compare: *const c_void) -> c_int;
+    scandir64(path: *const c_char, list: *mut *mut *mut dirent, filter: *const c_void, compare: *const c_void) -> c_int;
+    scandirat(directory: c_int, path: *const c_char, list: *mut *mut *mut dirent, filter: *const c_void, compare: *const c_void) -> c_int;
+    scandirat64(directory: c_int, path: *const c_char, list: *mut *mut *mut dirent, filter: *const c_void, compare: *const c_void) -> c_int;
+    aio_write(request: *mut aiocb) -> c_int;
+    aio_write64(request: *mut aiocb) -> c_int;
+    lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    recvmmsg(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
+    bind(socket: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
+    daemon(keeps_directory: c_int, keeps_descriptors: c_int) -> c_int;
+    login_tty(terminal: c_int) -> c_int;
+    futimes(fd: c_int, times: *const timeval) -> c_int;
+    futimesat(directory: c_int, path: *const c_char, times: *const timeval) -> c_int;
+    lutimes(path: *const c_char, times: *const timeval) -> c_int;
+    syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::{FILE, c_int, c_void, off_t, ssize_t};
 use stdchk_filestate::watch::data::Change;
 
-use crate::active::{change, decide, watch_over};
+use crate::active::{change, note_closed};
 
 const TABLES: [&CStr; 2] = [c"_IO_file_jumps", c"_IO_wfile_jumps"];
 /// Positions in the table, in pointers (glibc's `struct _IO_jump_t`).
@@ -53,9 +53,7 @@ unsafe extern "C-unwind" fn close_of_stream(stream: *mut FILE) -> c_int {
     // SAFETY: as in `write_of_stream`.
     let fd = unsafe { libc::fileno(stream) };
     crate::api::closing(fd);
-    if let Some(watch) = watch_over(fd) {
-        decide(|| watch.closed(fd));
-    }
+    note_closed(fd);
     // SAFETY: the arguments as they came.
     unsafe { real(stream) }
 }

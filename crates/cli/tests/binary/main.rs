@@ -7,6 +7,7 @@ mod aggregate;
 mod contract;
 mod document;
 mod files;
+mod install;
 mod lifecycle;
 mod memory;
 mod mistakes;

@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::FileType;
+use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::control::{Control, Inside};
@@ -143,15 +143,50 @@ impl Watch {
         state
     }
 
-    /// Whether the new descriptor `fd` needs no other look: it isn't open on a protected file, and its number says nothing
-    /// of an earlier one. Takes no lock.
-    pub fn is_surely_outside(&self, fd: BorrowedFd<'_>, number: RawFd) -> bool {
-        let is_outside = |stat: &rustix::fs::Stat| {
-            stat.st_dev != self.device || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
-        };
-        !self.follows_sets()
-            && !self.is_watched(number)
-            && rustix::fs::fstat(fd).is_ok_and(|stat| is_outside(&stat))
+    /// Leaves the new descriptor `number` to be looked at before its first change: many are closed without one. False, and
+    /// nothing done, where it has to be looked at now. Takes no lock and allocates nothing.
+    #[inline]
+    pub fn look_later(&self, number: RawFd) -> bool {
+        !self.follows_sets() && !self.is_looked_at(number) && self.table.look_later(number)
+    }
+
+    /// As [`Watch::look_later`] for the first descriptors: makes room for what is known of them.
+    pub fn look_later_or_now(&self, fd: impl AsFd, number: RawFd) {
+        if self.follows_sets() || self.is_looked_at(number) || !self.table.look_later_on_page(number) {
+            self.adopt(fd, number);
+        }
+    }
+
+    /// Whether the number says something of a descriptor: an earlier one's, where it was closed unseen.
+    fn is_looked_at(&self, number: RawFd) -> bool {
+        self.is_watched(number) && !self.is_unlooked(number)
+    }
+
+    /// Whether `fd` was left to be looked at before its first change.
+    #[inline]
+    pub fn is_unlooked(&self, fd: RawFd) -> bool {
+        self.table.is_unlooked(fd)
+    }
+
+    /// The descriptor that is to be looked at isn't open on a protected file, or is closed. Takes no lock.
+    pub fn leave_alone(&self, fd: RawFd) {
+        self.table.unwatch(fd);
+    }
+
+    /// Whether `fd` is certainly not open on a protected file. Takes no lock.
+    pub fn is_surely_outside(&self, fd: BorrowedFd<'_>) -> bool {
+        rustix::fs::fstat(fd).is_ok_and(|stat| self.cannot_be_ours(&stat))
+    }
+
+    /// Whether opening `path` certainly opens what is there and not protected. Takes no lock.
+    pub fn opens_outside(&self, directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> bool {
+        let follow =
+            if flags.contains(OFlags::NOFOLLOW) { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
+        rustix::fs::statat(directory, path, follow).is_ok_and(|stat| self.cannot_be_ours(&stat))
+    }
+
+    fn cannot_be_ours(&self, stat: &rustix::fs::Stat) -> bool {
+        stat.st_dev != self.device || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
     }
 
     /// Looks at the new descriptor `fd` and watches it if it can change a protected file.
@@ -176,7 +211,10 @@ impl Watch {
 
     /// `copy` is now the same open file as `original`.
     pub fn duplicated(&self, original: RawFd, copy: RawFd) {
-        if self.is_watched(original) || self.is_watched(copy) {
+        if self.is_unlooked(original) {
+            self.set(copy, None);
+            self.table.look_later_on_page(copy);
+        } else if self.is_watched(original) || self.is_watched(copy) {
             let descriptor = self.state().descriptors.get(&original).copied();
             self.set(copy, descriptor);
         }
@@ -198,6 +236,7 @@ impl Watch {
         for fd in numbers.into_iter().filter(|fd| (first..=last).contains(fd)) {
             self.set(fd, None);
         }
+        self.table.clear_unlooked(first, last);
         if self.follows_sets() {
             self.table.clear_members(first, last);
         }

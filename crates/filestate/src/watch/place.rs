@@ -43,6 +43,21 @@ impl Watch {
         self.relative_or_kept(canonical).is_some()
     }
 
+    /// Whether this is the root, where the store stands.
+    pub fn is_root(&self, directory: BorrowedFd<'_>) -> bool {
+        rustix::fs::fstat(directory).is_ok_and(|stat| self.has_inode_of_root(&stat))
+    }
+
+    /// As [`Watch::is_root`], for a name.
+    pub fn is_root_at(&self, directory: BorrowedFd<'_>, path: &[u8]) -> bool {
+        rustix::fs::statat(directory, path, AtFlags::empty()).is_ok_and(|stat| self.has_inode_of_root(&stat))
+    }
+
+    fn has_inode_of_root(&self, stat: &Stat) -> bool {
+        let root = rustix::fs::fstat(self.store.root());
+        root.is_ok_and(|root| (stat.st_ino, stat.st_dev) == (root.st_ino, root.st_dev))
+    }
+
     /// The path of a file that was deleted into the store while open: its later changes are stated there.
     fn relative_or_kept(&self, canonical: &[u8]) -> Option<RelativePath> {
         let rest = canonical.strip_prefix(self.prefix.as_slice())?;

@@ -19,7 +19,9 @@ const PAGES: usize = 1024;
 const WATCHED: u64 = 1;
 const FREE_HERE: u64 = 2;
 const FREE_ALL: u64 = 4;
-const GENERATION_SHIFT: u32 = 3;
+/// Nobody has looked yet what it is open on.
+const UNLOOKED: u64 = 8;
+const GENERATION_SHIFT: u32 = 4;
 
 /// Which changes through a descriptor destroy nothing until the next checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,13 +94,8 @@ impl Table {
 
     /// No descriptor in `first..=last` is open on a file of a set.
     pub(super) fn clear_members(&self, first: RawFd, last: RawFd) {
-        let pages = self.pages.iter().map(|page| page.get().map(Box::as_ref).unwrap_or_default());
-        for (number, entries) in pages.enumerate().filter(|(_, entries)| !entries.is_empty()) {
-            for (fd, entry) in (number * PAGE..).zip(entries) {
-                if RawFd::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd)) {
-                    entry.member.store(0, Ordering::Relaxed);
-                }
-            }
+        for entry in self.entries_in(first, last) {
+            entry.member.store(0, Ordering::Relaxed);
         }
     }
 
@@ -117,6 +114,42 @@ impl Table {
     pub(super) fn inode(&self, fd: RawFd) -> Option<Inode> {
         let entry = self.entry(fd).filter(|entry| entry.word.load(Ordering::Acquire) != 0)?;
         Some(Inode(entry.inode.load(Ordering::Relaxed)))
+    }
+
+    /// Leaves `fd` to be looked at before its first change; false, and nothing done, where its page is not there yet.
+    #[inline]
+    pub(super) fn look_later(&self, fd: RawFd) -> bool {
+        self.word(fd).is_some_and(|word| {
+            word.store(UNLOOKED, Ordering::Relaxed);
+            true
+        })
+    }
+
+    /// As [`Table::look_later`], with the page made where it is missing; false beyond the last page.
+    pub(super) fn look_later_on_page(&self, fd: RawFd) -> bool {
+        self.page(fd);
+        self.look_later(fd)
+    }
+
+    /// Whether `fd` is still to be looked at.
+    #[inline]
+    pub(super) fn is_unlooked(&self, fd: RawFd) -> bool {
+        self.word(fd).is_some_and(|word| word.load(Ordering::Relaxed) == UNLOOKED)
+    }
+
+    /// No descriptor in `first..=last` is still to be looked at.
+    pub(super) fn clear_unlooked(&self, first: RawFd, last: RawFd) {
+        for entry in self.entries_in(first, last) {
+            let _ = entry.word.compare_exchange(UNLOOKED, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// The entries of `first..=last`, as far as there are any.
+    fn entries_in(&self, first: RawFd, last: RawFd) -> impl Iterator<Item = &Entry> {
+        let pages = self.pages.iter().map(|page| page.get().map(Box::as_ref).unwrap_or_default());
+        let entries = pages.enumerate().flat_map(|(number, entries)| (number * PAGE..).zip(entries));
+        let is_in = move |fd: usize| RawFd::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd));
+        entries.filter(move |(fd, _)| is_in(*fd)).map(|(_, entry)| entry)
     }
 
     /// Watches `fd` no longer.
@@ -168,6 +201,17 @@ mod tests {
         table.unwatch(3);
         assert_eq!(table.inode(3), None);
         assert!(!table.is_watched(3) && !table.is_free(3, 7, Free::Here));
+    }
+
+    #[test]
+    fn what_is_to_be_looked_at_is_watched_until_then_and_knows_nothing() {
+        let table = Table::new();
+        assert!(!table.look_later(3) && table.look_later_on_page(3) && table.look_later(4));
+        assert!(table.is_watched(3) && table.is_unlooked(3) && !table.is_unlooked(5));
+        assert!(!table.is_free(3, 0, Free::Here) && !table.is_free(3, 0, Free::All));
+        table.watch(3, Inode(8));
+        table.clear_unlooked(0, 10);
+        assert!(table.is_watched(3) && !table.is_unlooked(3) && !table.is_watched(4));
     }
 
     #[test]

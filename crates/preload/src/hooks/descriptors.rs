@@ -7,7 +7,9 @@ use rustix::fs::{Mode, OFlags};
 use stdchk_filestate::watch::Watch;
 use stdchk_filestate::watch::names::Open;
 
-use crate::active::{Answer, borrow, bytes, decide, set_errno, watch, watch_following, watch_over};
+use crate::active::{
+    Answer, borrow, bytes, decide, note_closed, set_errno, watch, watch_following, watch_over,
+};
 use crate::real;
 
 /// Looks at the descriptors that the program was started with.
@@ -40,11 +42,12 @@ pub(super) fn adopt(watch: &Watch, fd: c_int) {
     decide(|| watch.adopt(unsafe { borrow(fd) }, fd));
 }
 
-/// As [`adopt`]; the common case of a file that is none of ours costs one look.
-fn look_at_opened(watch: &Watch, fd: c_int) {
-    // SAFETY: a number that was just opened, or -1; borrowed for the look at it.
-    if fd >= 0 && !watch.is_surely_outside(unsafe { borrow(fd) }, fd) {
-        adopt(watch, fd);
+/// A descriptor that was opened on a file that was there: it is looked at when something is about to be changed.
+#[inline]
+fn look_later(watch: &Watch, fd: c_int) {
+    if fd >= 0 && !watch.look_later(fd) {
+        // SAFETY: a number that was just opened; borrowed for a look at it.
+        decide(|| watch.look_later_or_now(unsafe { borrow(fd) }, fd));
     }
 }
 
@@ -70,9 +73,10 @@ pub(super) fn opening<T: Answer>(
     real: impl FnOnce() -> T,
     fd_of: impl FnOnce(T) -> c_int,
 ) -> T {
-    if flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
+    let may_be_ours = flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
+    if !may_be_ours || watch.opens_outside(directory, path, flags_of(flags)) {
         let opened = real();
-        look_at_opened(watch, fd_of(opened));
+        look_later(watch, fd_of(opened));
         return opened;
     }
     match decide(|| watch.before_open(directory, path, flags_of(flags))) {
@@ -154,7 +158,10 @@ pub unsafe extern "C-unwind" fn stdchk_preload_fcntl(
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => decide(|| watch.duplicated(fd, result)),
         libc::F_SETFL => {
             let append = argument.addr() & libc::O_APPEND.cast_unsigned() as usize != 0;
-            decide(|| watch.flags_changed(fd, append));
+            // What shares its flags may have been looked at before it was.
+            if watch_over(fd).is_some() {
+                decide(|| watch.flags_changed(fd, append));
+            }
         }
         _ => {}
     }
@@ -168,12 +175,11 @@ pub unsafe extern "C-unwind" fn stdchk_preload_fcntl(
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     crate::api::closing(fd);
-    if let Some(watch) = watch_over(fd) {
-        decide(|| watch.closed(fd));
-    } else if is_own(fd) {
+    if is_own(fd) {
         set_errno(libc::EBADF);
         return -1;
     }
+    note_closed(fd);
     // SAFETY: the argument as it came.
     unsafe { real::close(fd) }
 }

@@ -2,6 +2,8 @@
 
 pub mod data;
 pub mod descriptors;
+pub mod listing;
 pub mod names;
 pub mod process;
+pub mod roundabout;
 pub mod variadic;

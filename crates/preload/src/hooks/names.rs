@@ -7,7 +7,7 @@ use stdchk_filestate::watch::{Next, Watch};
 
 use super::data::changing_path;
 use super::descriptors::{adopt, may_change, opening};
-use crate::active::{answer, borrow, bytes, decide, watch};
+use crate::active::{answer, borrow, bytes, change, decide, watch};
 use crate::real;
 
 /// A call on one name: asks `question`, then answers.
@@ -221,9 +221,12 @@ pub unsafe extern "C-unwind" fn utimensat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the arguments as they came.
-    unsafe {
-        changing_path(directory, path, Change::Touch, || real::utimensat(directory, path, times, flags))
+    let call = || unsafe { real::utimensat(directory, path, times, flags) };
+    if path.is_null() {
+        return change(directory, Change::Touch, call);
     }
+    // SAFETY: the program's string.
+    unsafe { changing_path(directory, path, Change::Touch, call) }
 }
 
 /// `utimes`, asking first.

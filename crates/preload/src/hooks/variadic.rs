@@ -1,4 +1,5 @@
-//! Trampolines for the variadic names: they jump to their C bodies (`c/variadic.c`) with every register as it came.
+//! Trampolines for the variadic names: they jump to their bodies, in C (`c/variadic.c`) where arguments must be taken off the
+//! stack, with every register as it came.
 
 use std::arch::naked_asm;
 
@@ -13,7 +14,9 @@ macro_rules! jump {
 }
 
 mod bodies {
-    //! What `c/variadic.c` defines.
+    //! What `c/variadic.c` defines, and `syscall`, whose arguments are registers all.
+    pub use crate::hooks::roundabout::stdchk_preload_syscall;
+
     unsafe extern "C" {
         pub fn stdchk_variadic_open();
         pub fn stdchk_variadic_openat();
@@ -57,4 +60,5 @@ trampolines! {
     execl => stdchk_variadic_execl;
     execlp => stdchk_variadic_execlp;
     execle => stdchk_variadic_execle;
+    syscall => stdchk_preload_syscall;
 }

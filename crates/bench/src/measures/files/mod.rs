@@ -45,7 +45,7 @@ const fn test(name: &'static str, paper: &'static str, wanted: Wanted) -> Test {
 }
 
 /// Means of figure 5.1: 100, 50, 25 MB of cache, none.
-const TESTS: [Test; 11] = [
+const TESTS: [Test; 12] = [
     test("block_write", "0.80 0.90 0.97 1.04", Wanted::Share([0.97, 0.97, 0.9])),
     test("rewrite", "1.09 1.05 1.03 1.01", Wanted::Share([1.0, 1.0, 0.9])),
     test("block_read", "1.14 1.15 1.15 1.16", Wanted::Share([0.97, 0.97, 0.9])),
@@ -56,6 +56,7 @@ const TESTS: [Test; 11] = [
     test("unprotected_pwrite", "", Wanted::AddedNs(150.0)),
     test("unprotected_open", "", Wanted::AddedNs(150.0)),
     test("unprotected_open_to_write", "", Wanted::AddedNs(150.0)),
+    test("unprotected_open_and_write", "", Wanted::AddedNs(150.0)),
     test("unprotected_open_to_create", "", Wanted::Nothing),
 ];
 
