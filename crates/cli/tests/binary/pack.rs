@@ -132,8 +132,11 @@ fn a_set_against_an_earlier_one_needs_it_to_come_back() {
     place.file("second/w200.npy", &npy_u16(&weights));
     let packed = place.json(&["pack", "second", "-o", "second.pack", "--base", "first.pack", "--json"]);
     assert!(packed["ratio"].as_f64().unwrap() > 10.0, "{packed}");
+    place.ok(&["unpack", "second.pack", "-o", "beside"]);
+    assert!(same(&place.path("second/w200.npy"), &place.path("beside/w200.npy")));
+    std::fs::rename(place.path("first.pack"), place.path("first/elsewhere")).unwrap();
     place.fails(&["unpack", "second.pack", "-o", "back"], 2, "--base");
-    place.ok(&["unpack", "second.pack", "--base", "first.pack", "-o", "back"]);
+    place.ok(&["unpack", "second.pack", "--base", "first/elsewhere", "-o", "back"]);
     assert!(same(&place.path("second/w200.npy"), &place.path("back/w200.npy")));
 }
 
