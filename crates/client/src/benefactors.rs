@@ -84,7 +84,7 @@ impl Benefactors {
             _ => return Err(crate::unexpected("Benefactors").into()),
         }
         let missing =
-            || Failure::new(ErrorCode::NotFound, format!("the manager doesn't know benefactor {id}"));
+            || Failure::new(ErrorCode::Unavailable, format!("the manager doesn't know benefactor {id}"));
         known(&self.links.lock()).ok_or_else(|| missing().into())
     }
 

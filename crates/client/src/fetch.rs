@@ -160,7 +160,11 @@ fn holders(found: &ChunkLocations) -> Vec<BenefactorId> {
 async fn attempt(benefactors: &Benefactors, holder: BenefactorId, chunk: ChunkRef) -> Result<Bytes, Failure> {
     let blame = |failure: Failure| crate::context(&failure, format_args!("benefactor {holder}"));
     let fetched = benefactors.get(holder, BlockId::whole(chunk.id)).await;
-    let (form, stored) = fetched.map_err(|error: CallError| blame(error.failure()))?;
+    let (form, stored) = fetched.map_err(|error: CallError| match blame(error.failure()) {
+        // The file is there; it is a copy of its content that isn't, or not any more.
+        failure if failure.code == ErrorCode::NotFound => Failure { code: ErrorCode::Damaged, ..failure },
+        failure => failure,
+    })?;
     let damaged = match plain(&form, stored, chunk) {
         Ok(bytes) => return Ok(bytes),
         Err(failure) => blame(failure),
