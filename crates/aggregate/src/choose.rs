@@ -114,7 +114,7 @@ fn time_of(step: &Step) -> f64 {
         Step::Gzip(_) => 35.0,
         Step::Pco(lane, level) => (20.0 + 4.0 * f64::from(*level)) / lane.size() as f64,
         Step::Fpc(_) => 3.0,
-        Step::MixNumbers(_) | Step::MixBytes(_) => 10_000.0,
+        Step::MixNumbers(_) | Step::MixBytes(_) | Step::Blend(_) => 10_000.0,
     }
 }
 
@@ -441,7 +441,7 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
             vec![Step::Zstd(1)],
         ],
         Mode::Smallest => vec![
-            vec![Step::MixNumbers(lane)],
+            vec![Step::Blend(lane)],
             vec![Step::Pco(lane, 12)],
             vec![Step::Lorenzo(lane), Step::Pco(distances(lane), 12)],
             vec![Step::Distinct(size)],
@@ -473,7 +473,7 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
         Vec::new()
     };
     let ragged = *mode == Mode::Smallest && has_ragged_records(block);
-    let plain = plain.into_iter().chain(ragged.then(|| vec![Step::Ragged, Step::MixNumbers(lane)]));
+    let plain = plain.into_iter().chain(ragged.then(|| vec![Step::Ragged, Step::Blend(lane)]));
     let prefix = swap(data_type, lane);
     // The base is stored in the file's own byte order, so the exclusive or and the distance come before any swap.
     let swapped = plain.map(|chain| [prefix.clone(), chain].concat());

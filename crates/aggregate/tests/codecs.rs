@@ -47,6 +47,7 @@ fn chains() -> Vec<Vec<Step>> {
         chains.push(vec![Step::DifferenceBase(lane), Step::Planes(2, 1)]);
         chains.push(vec![Step::Pco(lane, 4)]);
         chains.push(vec![Step::MixNumbers(lane)]);
+        chains.push(vec![Step::Blend(lane)]);
     }
     chains
 }
@@ -85,7 +86,7 @@ fn shape_lists() -> Vec<Vec<Shape>> {
 
 /// Context mixing takes milliseconds to begin.
 fn is_slow(steps: &[Step]) -> bool {
-    steps.iter().any(|step| matches!(step, Step::MixNumbers(_) | Step::MixBytes(_)))
+    steps.iter().any(|step| matches!(step, Step::MixNumbers(_) | Step::Blend(_) | Step::MixBytes(_)))
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::borrow::Cow;
 use minicbor::{Decode, Encode};
 
 use super::lane::Lane;
-use super::{changed, distinct, fpc, general, lorenzo, mix, numbers, planes, ragged, scratch, shuffle};
+use super::{
+    blend, changed, distinct, fpc, general, lorenzo, mix, numbers, planes, ragged, scratch, shuffle,
+};
 
 /// One step of a chain. Numbers are part of the container format.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode)]
@@ -62,19 +64,22 @@ pub enum Step {
     /// Byte planes of elements of this size, each stored, constant or zstd at this level, whichever is right for it.
     #[n(21)]
     Planes(#[n(0)] u32, #[n(1)] i32),
-    /// Context mixing over elements of a lane: the densest and slowest.
+    /// Context mixing over elements of a lane, as earlier writers did it.
     #[n(22)]
     MixNumbers(#[n(0)] Lane),
     /// Context mixing over bytes that stand in records of this length.
     #[n(23)]
     MixBytes(#[n(0)] u32),
+    /// Context mixing over elements of a lane: the densest and slowest.
+    #[n(24)]
+    Blend(#[n(0)] Lane),
 }
 
 impl Step {
     /// The step looks at the members' shapes.
     #[must_use]
     pub fn needs_shapes(&self) -> bool {
-        matches!(self, Self::Lorenzo(_) | Self::MixNumbers(_))
+        matches!(self, Self::Lorenzo(_) | Self::MixNumbers(_) | Self::Blend(_))
     }
 
     /// The step looks at the base set.
@@ -216,6 +221,7 @@ fn forward(step: &Step, bytes: &[u8], side: Side<'_>) -> Result<Vec<u8>> {
         }
         Step::MixNumbers(lane) => with_length(bytes, mix::compress_numbers(*lane, bytes, side)),
         Step::MixBytes(record) => with_length(bytes, mix::compress_bytes(size_of(*record), bytes)),
+        Step::Blend(lane) => with_length(bytes, blend::compress_numbers(*lane, bytes, side)),
     })
 }
 
@@ -241,6 +247,7 @@ fn backward(step: &Step, bytes: &[u8], limit: usize, side: Side<'_>) -> Result<V
         Step::Planes(size, _) => planes::decompress(body, size_of(*size), length)?,
         Step::MixNumbers(lane) => mix::decompress_numbers(*lane, body, length, side),
         Step::MixBytes(record) => mix::decompress_bytes(size_of(*record), body, length),
+        Step::Blend(lane) => blend::decompress_numbers(*lane, body, length, side),
     };
     if decoded.len() == length {
         Ok(decoded)

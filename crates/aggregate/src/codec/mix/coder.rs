@@ -4,27 +4,27 @@
 //! coder's affair, so that the two sides can't drift apart.
 
 /// Bits of a probability.
-pub(super) const PROBABILITY_BITS: u32 = 16;
+pub(in crate::codec) const PROBABILITY_BITS: u32 = 16;
 
 /// Codes one bit after the other.
-pub(super) trait BitCoder {
+pub(in crate::codec) trait BitCoder {
     /// Codes `bit` (when writing) or finds it (when reading); `one` is the probability of a 1, in 65536ths, 1 to 65535.
     fn code(&mut self, bit: bool, one: u32) -> bool;
 }
 
 /// Writes.
-pub(super) struct Encoder {
+pub(in crate::codec) struct Encoder {
     low: u32,
     high: u32,
-    pub(super) bytes: Vec<u8>,
+    pub(in crate::codec) bytes: Vec<u8>,
 }
 
 impl Encoder {
-    pub(super) fn new() -> Self {
+    pub(in crate::codec) fn new() -> Self {
         Self { low: 0, high: u32::MAX, bytes: Vec::new() }
     }
 
-    pub(super) fn finish(mut self) -> Vec<u8> {
+    pub(in crate::codec) fn finish(mut self) -> Vec<u8> {
         self.bytes.extend(self.high.to_be_bytes());
         self.bytes
     }
@@ -55,7 +55,7 @@ impl BitCoder for Encoder {
 }
 
 /// Reads; behind the end of its bytes it reads zeros.
-pub(super) struct Decoder<'bytes> {
+pub(in crate::codec) struct Decoder<'bytes> {
     low: u32,
     high: u32,
     value: u32,
@@ -63,7 +63,7 @@ pub(super) struct Decoder<'bytes> {
 }
 
 impl<'bytes> Decoder<'bytes> {
-    pub(super) fn new(bytes: &'bytes [u8]) -> Self {
+    pub(in crate::codec) fn new(bytes: &'bytes [u8]) -> Self {
         let mut decoder = Self { low: 0, high: u32::MAX, value: 0, bytes: bytes.iter() };
         for _ in 0..4 {
             decoder.shift();

@@ -9,7 +9,9 @@ const TABLE_BITS: u32 = 18;
 /// Places that are kept per hash: halos and symmetries repeat a value in different surroundings.
 const WAYS: usize = 4;
 
-pub(super) struct Echo {
+pub(in crate::codec) struct Echo {
+    /// Bits at the lower end that may differ between a value and its echo.
+    blur: u32,
     values: Vec<u64>,
     places: Vec<[u32; WAYS]>,
     strides: [isize; 6],
@@ -24,9 +26,10 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    pub(super) fn new() -> Self {
+    pub(in crate::codec) fn new(blur: u32) -> Self {
         let places = vec![[u32::MAX; WAYS]; 1 << TABLE_BITS];
         Self {
+            blur,
             values: Vec::new(),
             places,
             strides: [1, -1, 0, 0, 0, 0],
@@ -39,7 +42,7 @@ impl Echo {
     }
 
     /// A member of this many columns and rows begins.
-    pub(super) fn begin(&mut self, height: usize, width: usize) {
+    pub(in crate::codec) fn begin(&mut self, height: usize, width: usize) {
         let row = isize::try_from(width).unwrap_or(0);
         let plane = isize::try_from(width.saturating_mul(height)).unwrap_or(0);
         self.strides = [1, -1, row, -row, plane, -plane];
@@ -47,14 +50,25 @@ impl Echo {
     }
 
     /// The value that comes next if the echo goes on, and for how long it has gone on.
-    pub(super) fn predict(&self) -> Option<(u64, u32)> {
+    pub(in crate::codec) fn predict(&self) -> Option<(u64, u32)> {
         let (place, _, length) = self.followed?;
         Some((*self.values.get(place)?, length))
     }
 
-    pub(super) fn learn(&mut self, value: u64) {
+    /// A value that is known.
+    pub(in crate::codec) fn value(&self, place: usize) -> Option<u64> {
+        self.values.get(place).copied()
+    }
+
+    /// Values that are known.
+    pub(in crate::codec) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    pub(in crate::codec) fn learn(&mut self, value: u64) {
         let followed = self.followed.take();
-        let right = self.predicted(followed) == Some(value);
+        let right =
+            self.predicted(followed).is_some_and(|predicted| predicted.abs_diff(value) < 1 << self.blur);
         let before = self.values.last().copied();
         self.values.push(value);
         self.followed = match followed {
@@ -68,7 +82,7 @@ impl Echo {
         if self.column >= self.width {
             self.end_row();
         }
-        let slot = Self::slot(value);
+        let slot = self.slot(value);
         if let (Some(places), Ok(here)) = (self.places.get_mut(slot), u32::try_from(self.values.len() - 1)) {
             places.rotate_right(1);
             places[0] = here;
@@ -97,15 +111,16 @@ impl Echo {
         followed.and_then(|(place, _, _)| self.values.get(place)).copied()
     }
 
-    fn slot(value: u64) -> usize {
-        usize::try_from(value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - TABLE_BITS)).unwrap_or(0)
+    fn slot(&self, value: u64) -> usize {
+        usize::try_from((value >> self.blur).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - TABLE_BITS))
+            .unwrap_or(0)
     }
 
     /// Where `value` was lately, and the step by which it followed `before` there.
     fn find(&self, value: u64, before: u64) -> Option<(usize, isize, u32)> {
         let places =
-            self.places.get(Self::slot(value))?.iter().filter_map(|place| usize::try_from(*place).ok());
-        let known = || places.clone().filter(|place| self.values.get(*place) == Some(&value));
+            self.places.get(self.slot(value))?.iter().filter_map(|place| usize::try_from(*place).ok());
+        let known = || places.clone().filter(|place| self.is_like(*place, value));
         let led_here = known().find_map(|place| Some((place, self.step_from(before, place)?)));
         // A row's first value was led to by none; the step of the row before is likely.
         let guess = || known().next().filter(|_| self.column == 0).map(|place| (place, self.stride));
@@ -113,11 +128,15 @@ impl Echo {
         Some((place.checked_add_signed(stride)?, stride, 0))
     }
 
+    fn is_like(&self, place: usize, value: u64) -> bool {
+        self.values.get(place).is_some_and(|known| known >> self.blur == value >> self.blur)
+    }
+
     /// The step by which one comes from a value `before` to `place`.
     fn step_from(&self, before: u64, place: usize) -> Option<isize> {
         let leads_here = |stride: &&isize| {
-            let origin = place.checked_add_signed(-**stride).and_then(|place| self.values.get(place));
-            **stride != 0 && origin == Some(&before)
+            let origin = place.checked_add_signed(-**stride);
+            **stride != 0 && origin.is_some_and(|origin| self.is_like(origin, before))
         };
         self.strides.iter().find(leads_here).copied()
     }
@@ -128,7 +147,7 @@ mod tests {
     use super::*;
 
     fn right_after(values: &[u64], width: usize) -> usize {
-        let mut echo = Echo::new();
+        let mut echo = Echo::new(0);
         echo.begin(width, width);
         let mut right = 0;
         for value in values {

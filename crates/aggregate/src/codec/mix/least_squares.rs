@@ -4,45 +4,39 @@
 //! Cholesky's method every few elements; additions, multiplications, divisions and square roots are exact in IEEE 754,
 //! and their order is fixed.
 
-/// Inputs of the predictor.
-pub(super) const TAPS: usize = 24;
-
-/// What is left of the past after one element.
-const MEMORY: f64 = 0.9985;
 /// Elements between two solutions: solving costs ten times what adding up costs.
 const INTERVAL: u32 = 4;
 /// Share of the mean square that is added to every square, so that the equations always have a solution.
 const RIDGE: f64 = 1e-7;
 
-type Row = [f64; TAPS];
-
-pub(super) struct LeastSquares {
-    squares: [Row; TAPS],
-    products: Row,
-    weights: Row,
+/// A predictor from so many inputs.
+pub(in crate::codec) struct LeastSquares<const TAPS: usize> {
+    /// What is left of the past after one element.
+    memory: f64,
+    first: [f64; TAPS],
+    squares: [[f64; TAPS]; TAPS],
+    products: [f64; TAPS],
+    weights: [f64; TAPS],
     until_solved: u32,
 }
 
-impl LeastSquares {
-    pub(super) fn new() -> Self {
-        let mut weights = [0.0; TAPS];
-        // Begins as west + north - north-west.
-        for (weight, value) in weights.iter_mut().zip([0.0, 1.0, -1.0]) {
-            *weight = value;
-        }
-        Self { squares: [[0.0; TAPS]; TAPS], products: [0.0; TAPS], weights, until_solved: INTERVAL * 8 }
+impl<const TAPS: usize> LeastSquares<TAPS> {
+    /// Begins with these weights.
+    pub(in crate::codec) fn new(first: [f64; TAPS], memory: f64) -> Self {
+        let (squares, products) = ([[0.0; TAPS]; TAPS], [0.0; TAPS]);
+        Self { memory, first, squares, products, weights: first, until_solved: INTERVAL * 8 }
     }
 
-    pub(super) fn predict(&self, taps: &Row) -> f64 {
+    pub(in crate::codec) fn predict(&self, taps: &[f64; TAPS]) -> f64 {
         total(taps.iter().zip(&self.weights).map(|(tap, weight)| tap * weight))
     }
 
-    pub(super) fn learn(&mut self, taps: &Row, value: f64) {
+    pub(in crate::codec) fn learn(&mut self, taps: &[f64; TAPS], value: f64) {
         for ((row, tap), product) in self.squares.iter_mut().zip(taps).zip(&mut self.products) {
             for (sum, other) in row.iter_mut().zip(taps) {
-                *sum = *sum * MEMORY + tap * other;
+                *sum = *sum * self.memory + tap * other;
             }
-            *product = *product * MEMORY + tap * value;
+            *product = *product * self.memory + tap * value;
         }
         self.until_solved -= 1;
         if self.until_solved == 0 {
@@ -54,7 +48,7 @@ impl LeastSquares {
     fn solve(&mut self) {
         let trace = total(self.squares.iter().enumerate().filter_map(|(n, row)| row.get(n).copied()));
         if !trace.is_finite() {
-            *self = Self::new();
+            *self = Self::new(self.first, self.memory);
             return;
         }
         let ridge = trace / TAPS as f64 * RIDGE + 1e-290;
@@ -65,7 +59,11 @@ impl LeastSquares {
 }
 
 /// Weights of the normal equations by Cholesky's method; `None` where rounding left no positive pivot.
-fn solved(squares: &[Row; TAPS], products: &Row, ridge: f64) -> Option<Row> {
+fn solved<const TAPS: usize>(
+    squares: &[[f64; TAPS]; TAPS],
+    products: &[f64; TAPS],
+    ridge: f64,
+) -> Option<[f64; TAPS]> {
     let mut lower = [[0.0; TAPS]; TAPS];
     let mut forward = [0.0; TAPS];
     for (n, row) in squares.iter().enumerate() {
@@ -92,13 +90,13 @@ fn solved(squares: &[Row; TAPS], products: &Row, ridge: f64) -> Option<Row> {
     Some(weights)
 }
 
-fn dot(one: &Row, other: &Row, count: usize) -> f64 {
+fn dot(one: &[f64], other: &[f64], count: usize) -> f64 {
     total(one.iter().zip(other).take(count).map(|(one, other)| one * other))
 }
 
 /// The sum in order, from +0: what `Iterator::sum` begins with has changed between releases of the language, and the
 /// sign of a zero would be enough to lead a decoder astray.
-pub(super) fn total(values: impl Iterator<Item = f64>) -> f64 {
+pub(in crate::codec) fn total(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(0.0, |sum, value| sum + value)
 }
 
@@ -108,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_linear_rule_is_learned() {
-        let mut predictor = LeastSquares::new();
+        let mut predictor = LeastSquares::new([0.0; 24], 0.9985);
         let mut state = 1_u32;
         let mut noise = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -116,7 +114,7 @@ mod tests {
         };
         let mut last_error = f64::INFINITY;
         for _ in 0..2000 {
-            let taps: Row = std::array::from_fn(|_| noise());
+            let taps: [f64; 24] = std::array::from_fn(|_| noise());
             let value = 3.0 * taps[4] - 0.5 * taps[17];
             last_error = (predictor.predict(&taps) - value).abs();
             predictor.learn(&taps, value);

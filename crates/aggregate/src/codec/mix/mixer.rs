@@ -13,7 +13,7 @@ const LOGISTIC: [i32; 33] = [
 ];
 
 /// Probability in 65536ths of log odds with 8 fractional bits.
-pub(super) fn squash(odds: i32) -> u32 {
+pub(in crate::codec) fn squash(odds: i32) -> u32 {
     let shifted = odds.clamp(-ODDS_MAX, ODDS_MAX) + 2048;
     let (index, fraction) = (usize::try_from(shifted >> 7).unwrap_or(0), shifted & 127);
     let at = |index: usize| LOGISTIC.get(index).copied().unwrap_or(65514);
@@ -80,7 +80,7 @@ impl Counters {
 }
 
 /// The largest probability, with 22 fractional bits.
-const CERTAIN: u32 = (1 << 22) - 1;
+pub(in crate::codec) const CERTAIN: u32 = (1 << 22) - 1;
 /// Fractional bits of [`SHARES`].
 const SHARE_BITS: u32 = 40;
 /// `2 / (2 n + 3)`, rounded up, for each count.
@@ -102,7 +102,7 @@ const fn shares() -> [u64; 1024] {
 
 /// The part of `distance` by which a probability moves that was used `count` times: `1 / (n + 1.5)` of it, rounded down. A
 /// division for each model and bit would take a third of the coder's time.
-fn share(distance: u32, count: u32) -> u32 {
+pub(in crate::codec) fn share(distance: u32, count: u32) -> u32 {
     let share = SHARES.get(usize::try_from(count).unwrap_or(0)).copied().unwrap_or(0);
     u32::try_from((u64::from(distance) * share) >> SHARE_BITS).unwrap_or(0)
 }
@@ -198,7 +198,7 @@ fn seeded(counter: u32, prior: u32) -> u32 {
 }
 
 /// Mixes values into a context; the upper bits are the well mixed ones.
-pub(super) fn hashed(values: &[u64]) -> u32 {
+pub(in crate::codec) fn hashed(values: &[u64]) -> u32 {
     let mixed = values.iter().fold(0x9e37_79b9_7f4a_7c15_u64, |state, value| {
         let state = (state ^ value).wrapping_mul(0xff51_afd7_ed55_8ccd);
         state ^ (state >> 32)

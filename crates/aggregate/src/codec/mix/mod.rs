@@ -6,12 +6,13 @@
 //! divisions and square roots in a fixed order, so that every machine that follows IEEE 754 decodes the same.
 
 mod bytes;
-mod coder;
-mod echo;
-mod least_squares;
-mod mixer;
+pub(in crate::codec) mod coder;
+pub(in crate::codec) mod echo;
+pub(in crate::codec) mod least_squares;
+pub(in crate::codec) mod mixer;
 mod numbers;
 mod stencil;
+pub(in crate::codec) mod view;
 
 pub(crate) use bytes::{compress_bytes, decompress_bytes};
 pub(crate) use numbers::{compress_numbers, decompress_numbers};

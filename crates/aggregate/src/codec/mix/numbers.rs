@@ -8,7 +8,8 @@ use super::coder::{BitCoder, Decoder, Encoder};
 use super::echo::Echo;
 use super::mixer::{Mixer, hashed};
 use super::stencil::{Field, PREDICTIONS};
-use crate::codec::lane::{Lane, Ordered};
+use super::view::View;
+use crate::codec::lane::Lane;
 use crate::codec::step::{Shape, Side};
 
 /// Models besides two per prediction: by the bits of the value itself, alone and next to its neighbour's.
@@ -16,71 +17,6 @@ const VALUE_MODELS: usize = 7;
 
 /// Bits of a number that say roughly how large it is: sign, exponent of a float, the first bit of its mantissa.
 const ROUGH_BITS: u32 = 12;
-
-/// A lane's numbers as ordered integers and as doubles to predict with.
-struct View {
-    lane: Lane,
-    bits: u32,
-}
-
-impl View {
-    fn new(lane: Lane) -> Self {
-        Self { lane, bits: u32::try_from(lane.size() * 8).unwrap_or(64) }
-    }
-
-    /// Ordered integer of the number's bits.
-    fn ordered(&self, bits: u64) -> u64 {
-        match self.lane {
-            Lane::F64 => f64::from_bits(bits).ordered(),
-            Lane::F32 => u64::from(f32::from_bits(low_32(bits)).ordered()),
-            Lane::F16 => {
-                let sign = bits >> 15 & 1;
-                (bits ^ (sign.wrapping_neg() | 0x8000)) & 0xffff
-            }
-            _ => bits,
-        }
-    }
-
-    fn bits_of(&self, ordered: u64) -> u64 {
-        match self.lane {
-            Lane::F64 => f64::unordered(ordered).to_bits(),
-            Lane::F32 => u64::from(f32::unordered(low_32(ordered)).to_bits()),
-            Lane::F16 => {
-                let positive = ordered >> 15 & 1;
-                (ordered ^ (positive.wrapping_sub(1) | 0x8000)) & 0xffff
-            }
-            _ => ordered,
-        }
-    }
-
-    /// What predictors calculate with: the float's value; for integers and 16-bit floats, the ordered integer.
-    fn value(&self, ordered: u64) -> f64 {
-        match self.lane {
-            Lane::F64 => f64::unordered(ordered),
-            Lane::F32 => f64::from(f32::unordered(low_32(ordered))),
-            _ => ordered as f64,
-        }
-    }
-
-    /// The ordered integer that a prediction stands for.
-    fn predicted(&self, value: f64) -> u64 {
-        match self.lane {
-            Lane::F64 => value.ordered(),
-            #[expect(clippy::cast_possible_truncation, reason = "rounding to the lane's precision is meant")]
-            Lane::F32 => u64::from((value as f32).ordered()),
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "casts saturate, as is meant"
-            )]
-            _ => (value as u64).min(u64::MAX >> (64 - self.bits)),
-        }
-    }
-}
-
-fn low_32(value: u64) -> u32 {
-    u32::try_from(value & 0xffff_ffff).unwrap_or(0)
-}
 
 /// One predictor's record: how far off it lately was, and how often it was exactly right.
 #[derive(Clone, Copy, Default)]
@@ -119,7 +55,7 @@ impl Model {
         Self {
             view: View::new(lane),
             field: Field::new(),
-            echo: Echo::new(),
+            echo: Echo::new(0),
             trust,
             mixer,
             last: 0,

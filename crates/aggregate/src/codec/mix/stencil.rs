@@ -3,10 +3,14 @@
 //! Relies on [`super::least_squares`]. The idea: several simple predictors and two that learn how the neighbours combine in
 //! this very field, by least squares and by normalised least mean squares; whom to believe is left to the mixer.
 
-use super::least_squares::{LeastSquares, TAPS, total};
+use super::least_squares::{LeastSquares, total};
 
 /// Predictions that are offered.
 pub(super) const PREDICTIONS: usize = 7;
+/// Elements that are looked at for one.
+const TAPS: usize = 24;
+/// What the faster learner has left of the past after one element.
+const MEMORY: f64 = 0.9985;
 /// How fast the slower learner follows.
 const STEP: f64 = 0.004;
 
@@ -25,7 +29,7 @@ pub(super) struct Field {
     /// What the two learners predicted, relative to the nearest neighbour.
     guesses: [f64; 2],
     origin: f64,
-    squares: LeastSquares,
+    squares: LeastSquares<TAPS>,
 }
 
 impl Field {
@@ -45,7 +49,7 @@ impl Field {
             weights,
             guesses: [0.0; 2],
             origin: 0.0,
-            squares: LeastSquares::new(),
+            squares: LeastSquares::new(weights, MEMORY),
         }
     }
 
