@@ -9,7 +9,7 @@ use crate::codec::mix::coder::BitCoder;
 use crate::codec::mix::mixer::{CERTAIN, share, squash};
 
 /// Inputs of a mix: one for each model, and a constant. A multiple of eight.
-pub(super) const INPUTS: usize = 32;
+pub(super) const INPUTS: usize = 24;
 type Row = [f32; INPUTS];
 
 /// Bits of the place in a cache line.

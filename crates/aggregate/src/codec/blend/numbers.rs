@@ -21,7 +21,7 @@ const PREDICTORS: usize = PREDICTIONS + 2;
 /// Models of whole values under some context, by hash.
 const VALUES: usize = 7;
 /// Models by the errors of the neighbours, of the first predictions.
-const ERROR_MODELS: usize = 3;
+const ERROR_MODELS: usize = 2;
 /// Bits that lie together in a hashed table.
 const GROUP: u32 = 4;
 /// Bits that are mixed below the error of the best predictor, and below the leading bit of a float.
@@ -138,7 +138,7 @@ impl Model {
         let tables: Vec<(u32, u32)> = [(bits(19), 1023); PREDICTORS]
             .into_iter()
             .chain([(bits(20), 255); VALUES])
-            .chain([(14, 255), (12, 1023), (14, 255)])
+            .chain([(14, 255), (14, 255)])
             .chain([(bits(19), 1023); ERROR_MODELS])
             .collect();
         // What is summed in another order on the other side of a symmetry is rounded otherwise.
@@ -377,7 +377,6 @@ impl Model {
         self.value_contexts(bit, prefix, expected);
         let first = PREDICTORS + VALUES;
         self.mixer.set(first, echo_context(bit, prefix, expected));
-        self.mixer.set(first + 1, bit << 1 | u32::from(self.last >> bit & 1 == 1));
         // Where the best predictors still agree with what is known: what they say, and how often they were right.
         let hits = |number: usize| {
             let (value, trust) = (values.get(number).copied().unwrap_or(0), self.trust.get(number));
@@ -387,9 +386,9 @@ impl Model {
         };
         for place in 0..ERROR_MODELS {
             let value = values.get(place).copied().unwrap_or(0);
-            self.mixer.set(first + 3 + place, self.error_context(value, middle, bit));
+            self.mixer.set(first + 2 + place, self.error_context(value, middle, bit));
         }
-        self.mixer.set(first + 2, hits(0) | hits(PREDICTIONS - 1) << 4 | bit << 8);
+        self.mixer.set(first + 1, hits(0) | hits(PREDICTIONS - 1) << 4 | bit << 8);
     }
 
     /// The contexts that hold for a group of bits are made when it begins.
