@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode as Permissions, OFlags, RawDir};
+use rustix::fs::{AtFlags, FileType, Mode as Permissions, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use crate::clones;
@@ -282,6 +282,13 @@ impl Store {
         std::str::from_utf8(digits).ok()?.parse().ok()
     }
 
+    /// A name of the file with this inode and device, of the tree or of what is kept. Asked where the name is gone that a file
+    /// was opened by and another one is there: it was opened without one (`O_TMPFILE`), and then given one. The kernel does
+    /// not tell which.
+    pub(crate) fn find(&self, file: (u64, u64)) -> Option<Vec<u8>> {
+        find_below(self.root(), file, b"").or_else(|| find_below(self.root(), file, KEPT.as_bytes()))
+    }
+
     /// Removes the kept files whose interval is `unwanted`.
     pub fn remove_kept(&self, unwanted: impl Fn(u64) -> bool) -> Result<()> {
         let failed = |cause| Error::system("clean", self.root_path.join(KEPT))(cause);
@@ -363,6 +370,25 @@ impl Store {
     pub fn unmark_ended(&self) -> Result<()> {
         index::remove_file(&self.directory, &self.path(), ENDED)
     }
+}
+
+fn find_below(root: BorrowedFd<'_>, file: (u64, u64), directory: &[u8]) -> Option<Vec<u8>> {
+    let listed = if directory.is_empty() { b".".as_slice() } else { directory };
+    for name in names_in(root, listed).ok()? {
+        let path = if directory.is_empty() { name } else { [directory, b"/", &name].concat() };
+        let found = rustix::fs::statat(root, path.as_slice(), AtFlags::SYMLINK_NOFOLLOW).ok();
+        let is_directory = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        match found {
+            Some(stat) if (stat.st_ino, stat.st_dev) == file => return Some(path),
+            Some(stat) if is_directory(&stat) && path != DIRECTORY.as_bytes() => {
+                if let Some(below) = find_below(root, file, &path) {
+                    return Some(below);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 fn open_directory(path: PathBuf) -> Result<OwnedFd> {
