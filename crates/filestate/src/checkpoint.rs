@@ -100,6 +100,10 @@ fn changed_paths(store: &Store, from: u64, to: u64) -> Result<BTreeSet<Arc<[u8]>
                 changed.extend([durable::parent(from), durable::parent(to)]);
             }
             Record::Size { inode, .. } | Record::Mode { inode, .. } => drop(inodes.insert(*inode)),
+            // Old contents, too, must be there after a power loss.
+            Record::Cloned { kept, .. } => {
+                changed.extend([durable::parent(kept), kept.as_slice().into()]);
+            }
             Record::Data { .. } | Record::Hole { .. } => {}
         }
     }

@@ -363,7 +363,7 @@ fn pause(time: Duration) {
     let _ = rustix::thread::nanosleep(&wanted);
 }
 
-fn own_pid() -> u32 {
+pub(crate) fn own_pid() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
 }
 

@@ -36,16 +36,17 @@ pub fn changes(store: &Store, from: u64, to: Option<u64>) -> Result<BTreeMap<Rel
     let mut whereabouts = Whereabouts::default();
     for located in store.log.scan(start, end)? {
         match located.statement {
+            Statement::Contents { inode, length, .. }
+            | Statement::Small(Record::Cloned { inode, length, .. }) => {
+                if let Some(path) = whereabouts.path(inode) {
+                    changes.entry(path.to_vec()).or_default().kept_bytes += length;
+                }
+            }
             Statement::Small(record) => {
                 note(&mut changes, &record);
                 whereabouts.follow(&record);
             }
             Statement::Hole { .. } => {}
-            Statement::Contents { inode, length, .. } => {
-                if let Some(path) = whereabouts.path(inode) {
-                    changes.entry(path.to_vec()).or_default().kept_bytes += length;
-                }
-            }
         }
     }
     changes.retain(|path, _| !store::is_own(path));
@@ -65,6 +66,6 @@ fn note(changes: &mut BTreeMap<RelativePath, Change>, record: &Record) {
         }
         Record::Size { path, .. } => changes.entry(path.clone()).or_default().written = true,
         Record::Mode { path, .. } => changes.entry(path.clone()).or_default().mode = true,
-        Record::Data { .. } | Record::Hole { .. } => {}
+        Record::Data { .. } | Record::Hole { .. } | Record::Cloned { .. } => {}
     }
 }

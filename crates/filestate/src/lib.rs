@@ -12,6 +12,7 @@
 //! | [`paths`] | where a file was at each record, from the moves in the log | nothing |
 //! | [`log`], [`index`], [`store`] | the log, the checkpoint index and the directory they live in | files |
 //! | [`control`] | what the processes of a run share: generation, gate, freeze | shared memory |
+//! | `clones` | old contents that share their blocks, where the file system can | files |
 //! | [`watch`] | what must be stated before which call: the decisions of the preload library | files |
 //! | [`checkpoint`], [`restore`] | taking an index, going back to one | files |
 //! | [`snapshot`], `overlay` | the tree as it was at a checkpoint, read while the job goes on | files |
@@ -23,6 +24,7 @@
 //! uses here speaks to the kernel through `rustix` and never through the C library, whose names it replaces.
 
 pub mod checkpoint;
+mod clones;
 pub mod control;
 pub mod driver;
 pub mod durable;

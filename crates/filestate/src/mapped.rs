@@ -38,6 +38,16 @@ impl Mapping {
         format!("{pid} {} {} {} {path}\n", self.inode.0, self.range.0, self.range.1)
     }
 
+    /// Where the file stands. One that was opened without a name (`O_TMPFILE`) is called `#INODE (deleted)` by the kernel for
+    /// ever, also when it was given a name since.
+    fn path_by_now(&self, store: &Store) -> std::result::Result<RelativePath, Errno> {
+        if !self.path.ends_with(format!("#{} (deleted)", self.inode.0).as_bytes()) {
+            return Ok(self.path.clone());
+        }
+        let device = rustix::fs::fstat(store.root())?.st_dev;
+        Ok(store.find((self.inode.0, device)).unwrap_or_else(|| self.path.clone()))
+    }
+
     /// Reads a line of `/proc/PID/maps`, `start-end rwxs offset device inode path`, if it is of a shared mapping of a
     /// file below `prefix`.
     fn parse_of_kernel(line: &[u8], prefix: &[u8]) -> Option<Self> {
@@ -135,8 +145,8 @@ fn parse_noted(line: &str) -> Option<(u32, Mapping)> {
 
 fn save_mapping(store: &Store, mapping: &Mapping) -> std::result::Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file: OwnedFd = match rustix::fs::openat(store.root(), mapping.path.as_slice(), flags, Mode::empty())
-    {
+    let path = mapping.path_by_now(store)?;
+    let file: OwnedFd = match rustix::fs::openat(store.root(), path.as_slice(), flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
@@ -145,7 +155,7 @@ fn save_mapping(store: &Store, mapping: &Mapping) -> std::result::Result<(), Err
         return Ok(());
     }
     let size = stat.st_size.cast_unsigned();
-    store.log.append(&size_record(&stat, mapping.path.clone()))?;
+    store.log.append(&size_record(&stat, path))?;
     let range = mapping.range.0..mapping.range.1.min(size);
     save_range(&store.log, file.as_fd(), mapping.inode, range, &mut Vec::new())
 }

@@ -6,11 +6,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use crate::clones;
 use crate::error::{Error, Result};
 use crate::extents::Extents;
 use crate::log::{Log, Statement};
 use crate::paths::below;
 use crate::record::{Inode, Record, RelativePath};
+use crate::store::Store;
 
 /// What the log says behind a position.
 #[derive(Debug)]
@@ -24,8 +26,19 @@ pub(crate) struct Overlay {
 #[derive(Debug, Default)]
 struct Pieces {
     covered: Extents,
-    /// By offset in the file, disjoint: length, and where the bytes lie in the log (`None`: a hole).
-    pieces: BTreeMap<u64, (u64, Option<u64>)>,
+    /// By offset in the file, disjoint: length, and where the bytes are.
+    pieces: BTreeMap<u64, (u64, Source)>,
+}
+
+/// Where old contents are.
+#[derive(Debug, Clone)]
+enum Source {
+    /// Nowhere: they are zeros.
+    Hole,
+    /// From this position of the log on.
+    Log(u64),
+    /// At the same place in a kept file.
+    Kept(Arc<[u8]>),
 }
 
 #[derive(Debug)]
@@ -65,10 +78,13 @@ impl Overlay {
                     self.moves.push(Move { inode, from, to, directory });
                 }
                 Statement::Contents { inode, offset, length, payload_at } if wanted(inode) => {
-                    self.files.entry(inode).or_default().add(offset, length, Some(payload_at));
+                    self.files.entry(inode).or_default().add(offset, length, &Source::Log(payload_at));
+                }
+                Statement::Small(Record::Cloned { inode, offset, length, kept }) if wanted(inode) => {
+                    self.files.entry(inode).or_default().add(offset, length, &Source::Kept(kept.into()));
                 }
                 Statement::Hole { inode, offset, length } if wanted(inode) => {
-                    self.files.entry(inode).or_default().add(offset, length, None);
+                    self.files.entry(inode).or_default().add(offset, length, &Source::Hole);
                 }
                 _ => {}
             }
@@ -90,21 +106,24 @@ impl Overlay {
     }
 
     /// Lays what is known over the bytes that were read at `offset`.
-    pub(crate) fn lay_over(&self, log: &Log, inode: Inode, offset: u64, bytes: &mut [u8]) -> Result<()> {
+    pub(crate) fn lay_over(&self, store: &Store, inode: Inode, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let Some(file) = self.files.get(&inode) else { return Ok(()) };
         let end = offset + bytes.len() as u64;
         let first = file.pieces.range(..=offset).next_back().map_or(offset, |(at, _)| *at);
-        for (&at, &(length, payload_at)) in file.pieces.range(first..end) {
+        for (&at, &(length, ref source)) in file.pieces.range(first..end) {
             let (from, to) = (at.max(offset), (at + length).min(end));
             if from >= to {
                 continue;
             }
             let place = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
             let piece = bytes.get_mut(place(from)..place(to)).unwrap_or_default();
-            match payload_at {
-                None => piece.fill(0),
-                Some(payload_at) if log.read_exact_at(payload_at + (from - at), piece)? => {}
-                Some(_) => return Err(Error::Refused("old contents are no longer in the log".into())),
+            match source {
+                Source::Hole => piece.fill(0),
+                Source::Kept(kept) => clones::read_exact_at(store, kept, from, piece)?,
+                Source::Log(payload_at) if store.log.read_exact_at(payload_at + (from - at), piece)? => {}
+                Source::Log(_) => {
+                    return Err(Error::Refused("old contents are no longer in the log".into()));
+                }
             }
         }
         Ok(())
@@ -112,11 +131,14 @@ impl Overlay {
 }
 
 impl Pieces {
-    fn add(&mut self, offset: u64, length: u64, payload_at: Option<u64>) {
+    fn add(&mut self, offset: u64, length: u64, source: &Source) {
         let range = offset..offset.saturating_add(length);
         for gap in self.covered.gaps(range.clone()) {
-            let payload_at = payload_at.map(|payload_at| payload_at + (gap.start - offset));
-            self.pieces.insert(gap.start, (gap.end - gap.start, payload_at));
+            let source = match source {
+                Source::Log(payload_at) => Source::Log(payload_at + (gap.start - offset)),
+                other => other.clone(),
+            };
+            self.pieces.insert(gap.start, (gap.end - gap.start, source));
         }
         self.covered.insert(range);
     }

@@ -32,7 +32,7 @@ impl Whereabouts {
                 }
                 self.of.insert(*inode, to.as_slice().into());
             }
-            Record::Absent { .. } | Record::Data { .. } | Record::Hole { .. } => {}
+            Record::Absent { .. } | Record::Data { .. } | Record::Hole { .. } | Record::Cloned { .. } => {}
         }
     }
 

@@ -13,7 +13,7 @@
 //! | 5 | 3 | zero |
 //! | 8 | 8 | inode of the file (0 for `Absent`) |
 //! | 16 | 8 | offset, size, permission bits, or 1 for a moved directory |
-//! | 24 | 8 | modification time, in ns since the epoch (`Size`), or length in bytes (`Hole`) |
+//! | 24 | 8 | modification time, in ns since the epoch (`Size`), or length in bytes (`Hole`, `Cloned`) |
 //! | 32 | 4 | payload length |
 //! | 36 | 4 | length of the first path in the payload |
 //! | 40 | 8 | check over 0..40 and, unless the kind is `Data`, the payload |
@@ -89,6 +89,17 @@ pub enum Record {
         /// How many bytes.
         length: u64,
     },
+    /// The file `inode` held in `offset..offset + length` what the kept file `kept` holds there: it shares its blocks.
+    Cloned {
+        /// The file.
+        inode: Inode,
+        /// Where in both files.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+        /// The kept file's path, relative to the root.
+        kept: RelativePath,
+    },
     /// The file `inode`, then at `path`, had these permission bits.
     Mode {
         /// The file.
@@ -118,6 +129,7 @@ const SIZE: u8 = 3;
 const DATA: u8 = 4;
 const MODE: u8 = 5;
 const HOLE: u8 = 6;
+const CLONED: u8 = 7;
 
 impl Head {
     /// The length of the payload in bytes.
@@ -155,7 +167,7 @@ impl Head {
             check: long(40)?,
         };
         let sane = word(0)? == MAGIC
-            && (ABSENT..=HOLE).contains(&kind)
+            && (ABSENT..=CLONED).contains(&kind)
             && head.payload_len() <= PAYLOAD_BYTES_MAX
             && head.first_bytes <= head.payload_bytes;
         sane.then_some(head)
@@ -242,6 +254,7 @@ impl Record {
             Self::Data { inode, bytes, .. } => (DATA, *inode, bytes.as_slice()),
             Self::Hole { inode, .. } => (HOLE, *inode, b"".as_slice()),
             Self::Mode { inode, path, .. } => (MODE, *inode, path.as_slice()),
+            Self::Cloned { inode, kept, .. } => (CLONED, *inode, kept.as_slice()),
         };
         let (number, time, first) = self.numbers();
         let first_bytes = u32::try_from(first).ok()?;
@@ -257,7 +270,9 @@ impl Record {
             Self::Moved { from, directory, .. } => (u64::from(*directory), 0, from.len()),
             Self::Size { size, modified_ns, .. } => (*size, *modified_ns, 0),
             Self::Data { offset, .. } => (*offset, 0, 0),
-            Self::Hole { offset, length, .. } => (*offset, length.cast_signed(), 0),
+            Self::Hole { offset, length, .. } | Self::Cloned { offset, length, .. } => {
+                (*offset, length.cast_signed(), 0)
+            }
             Self::Mode { bits, .. } => (u64::from(*bits), 0, 0),
         }
     }
@@ -275,6 +290,10 @@ impl Record {
             SIZE => Self::Size { inode, path: path(), size: head.number, modified_ns: head.time },
             DATA => Self::Data { inode, offset: head.number, bytes: path() },
             HOLE => Self::Hole { inode, offset: head.number, length: head.time.cast_unsigned() },
+            CLONED => {
+                let length = head.time.cast_unsigned();
+                Self::Cloned { inode, offset: head.number, length, kept: path() }
+            }
             MODE => Self::Mode { inode, path: path(), bits: u32::try_from(head.number).ok()? },
             _ => return None,
         })
@@ -309,6 +328,8 @@ mod tests {
                 offset,
                 length
             }),
+            (inode.clone(), any::<u64>(), any::<u64>(), any_path())
+                .prop_map(|(inode, offset, length, kept)| Record::Cloned { inode, offset, length, kept }),
             (inode, any_path(), any::<u32>()).prop_map(|(inode, path, bits)| Record::Mode {
                 inode,
                 path,

@@ -9,12 +9,14 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode as Permissions, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
+use crate::clones;
 use crate::control::Control;
 use crate::durable;
 use crate::error::{Error, Result};
@@ -145,6 +147,7 @@ fn changed_paths(records: &[(Located, Vec<Arc<[u8]>>)]) -> BTreeSet<Arc<[u8]>> {
             Statement::Small(Record::Absent { path }) => {
                 paths.extend([path.as_slice().into(), durable::parent(path)]);
             }
+            Statement::Small(Record::Cloned { .. }) => paths.extend(places.iter().cloned()),
             Statement::Small(record) => drop(paths.insert(path_of(record).into())),
             Statement::Contents { .. } | Statement::Hole { .. } => paths.extend(places.iter().cloned()),
         }
@@ -158,11 +161,13 @@ fn with_paths(records: Vec<Located>) -> Vec<(Located, Vec<Arc<[u8]>>)> {
     let mut found = Vec::with_capacity(records.len());
     for located in records {
         let path = match &located.statement {
+            Statement::Contents { inode, .. }
+            | Statement::Hole { inode, .. }
+            | Statement::Small(Record::Cloned { inode, .. }) => whereabouts.places(*inode),
             Statement::Small(record) => {
                 whereabouts.follow(record);
                 Vec::new()
             }
-            Statement::Contents { inode, .. } | Statement::Hole { inode, .. } => whereabouts.places(*inode),
         };
         found.push((located, path));
     }
@@ -268,6 +273,9 @@ impl<'store> Undo<'store> {
     fn make_true(&mut self, statement: &Statement, places: &[Arc<[u8]>]) -> Result<()> {
         self.summary.records += 1;
         match statement {
+            Statement::Small(Record::Cloned { inode, offset, length, kept }) => {
+                self.make_clone_true(*inode, places, *offset..offset.saturating_add(*length), kept)
+            }
             Statement::Small(record) => {
                 if is_about_names(statement) {
                     self.settle_contents()?;
@@ -320,7 +328,7 @@ impl<'store> Undo<'store> {
                 }
                 _ => Ok(()),
             },
-            Record::Data { .. } | Record::Hole { .. } => Ok(()),
+            Record::Data { .. } | Record::Hole { .. } | Record::Cloned { .. } => Ok(()),
         }
     }
 
@@ -442,6 +450,25 @@ impl<'store> Undo<'store> {
         emptied.map_err(Error::system("restore", self.store.shown(path)))
     }
 
+    fn make_clone_true(
+        &mut self,
+        inode: Inode,
+        places: &[Arc<[u8]>],
+        range: Range<u64>,
+        kept: &[u8],
+    ) -> Result<()> {
+        let path = self.place_of(inode, places)?;
+        let store = self.store;
+        let clone = clones::open(store, kept)?;
+        let failed = || Error::system("restore", store.shown(path));
+        let Some(file) = self.opened(inode, path).map_err(failed())? else { return Ok(()) };
+        if clones::share(clone.as_fd(), file, range.clone()).map_err(failed())? < range.end {
+            return Err(clones::is_cut_off(store, kept));
+        }
+        self.summary.bytes += range.end - range.start;
+        Ok(())
+    }
+
     /// Where the file stands: the last of its possible places at which it is found.
     fn place_of<'path>(&self, inode: Inode, places: &'path [Arc<[u8]>]) -> Result<&'path [u8]> {
         let mut path: &[u8] = places.first().map_or(b"", AsRef::as_ref);
@@ -523,6 +550,6 @@ fn path_of(record: &Record) -> &[u8] {
     match record {
         Record::Absent { path } | Record::Size { path, .. } | Record::Mode { path, .. } => path,
         Record::Moved { from, .. } => from,
-        Record::Data { .. } | Record::Hole { .. } => b"",
+        Record::Data { .. } | Record::Hole { .. } | Record::Cloned { .. } => b"",
     }
 }

@@ -183,7 +183,7 @@ impl Snapshot {
             }
         }
         self.follow()?;
-        self.overlay.lay_over(&self.store.log, file.inode, offset, buffer)?;
+        self.overlay.lay_over(&self.store, file.inode, offset, buffer)?;
         self.refuse_after_a_restore()
     }
 
@@ -336,6 +336,6 @@ fn undo(located: &Located, names: &mut Names, about: &mut HashMap<Inode, About>)
                 about.bits = *bits;
             }
         }
-        Record::Data { .. } | Record::Hole { .. } => {}
+        Record::Data { .. } | Record::Hole { .. } | Record::Cloned { .. } => {}
     }
 }

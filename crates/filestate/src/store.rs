@@ -22,9 +22,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode as Permissions, OFlags, RawDir};
+use rustix::fs::{AtFlags, FileType, Mode as Permissions, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
+use crate::clones;
 use crate::error::{Error, Result};
 use crate::index::{self, Entry};
 use crate::log::Log;
@@ -42,6 +43,8 @@ const ENDED: &str = "ended";
 const NOTES: &str = "notes";
 const PINNED: &str = "pinned";
 const VERSION_LINE: &str = "stdchk-files 1";
+/// Of a store whose log may speak of clones, which earlier programs don't know.
+const VERSION_LINE_WITH_CLONES: &str = "stdchk-files 2";
 
 /// When data reaches the files, and how many checkpoints stay restorable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +87,8 @@ pub struct Options {
     pub sets: Option<Sets>,
     /// How many checkpoints stay restorable, the newest; all of them when `None`. One in [`Mode::Single`].
     pub keep: Option<NonZeroUsize>,
+    /// Whether old contents are kept by sharing their blocks; found out when the store is created, where `None`.
+    pub clones: Option<bool>,
 }
 
 /// Where an application writes its checkpoint sets.
@@ -127,6 +132,7 @@ impl Options {
             synced: field("synced ")?.parse().ok()?,
             keep: NonZeroUsize::new(field("keep ")?.parse().ok()?),
             sets,
+            clones: None,
             trigger: (!trigger.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&trigger))),
         })
     }
@@ -134,7 +140,7 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { mode: Mode::WriteThrough, synced: false, trigger: None, sets: None, keep: None }
+        Self { mode: Mode::WriteThrough, synced: false, trigger: None, sets: None, keep: None, clones: None }
     }
 }
 
@@ -184,7 +190,8 @@ impl Store {
         let shown = root.join(DIRECTORY);
         let directory = open_directory(shown.clone())?;
         open_file(&directory, &shown, LOG, OFlags::RDWR | OFlags::CREATE)?;
-        let manifest = write_manifest(options)?;
+        let clones = options.clones.unwrap_or_else(|| clones::can_share(&directory));
+        let manifest = write_manifest(options, clones)?;
         index::replace_file(&directory, &shown, "store.new", MANIFEST, manifest.as_bytes())?;
         rustix::fs::fsync(&root_fd).map_err(Error::system("make durable", root))?;
         Self::open(root)
@@ -275,6 +282,13 @@ impl Store {
         std::str::from_utf8(digits).ok()?.parse().ok()
     }
 
+    /// A name of the file with this inode and device, of the tree or of what is kept. Asked where the name is gone that a file
+    /// was opened by and another one is there: it was opened without one (`O_TMPFILE`), and then given one. The kernel does
+    /// not tell which.
+    pub(crate) fn find(&self, file: (u64, u64)) -> Option<Vec<u8>> {
+        find_below(self.root(), file, b"").or_else(|| find_below(self.root(), file, KEPT.as_bytes()))
+    }
+
     /// Removes the kept files whose interval is `unwanted`.
     pub fn remove_kept(&self, unwanted: impl Fn(u64) -> bool) -> Result<()> {
         let failed = |cause| Error::system("clean", self.root_path.join(KEPT))(cause);
@@ -358,6 +372,25 @@ impl Store {
     }
 }
 
+fn find_below(root: BorrowedFd<'_>, file: (u64, u64), directory: &[u8]) -> Option<Vec<u8>> {
+    let listed = if directory.is_empty() { b".".as_slice() } else { directory };
+    for name in names_in(root, listed).ok()? {
+        let path = if directory.is_empty() { name } else { [directory, b"/", &name].concat() };
+        let found = rustix::fs::statat(root, path.as_slice(), AtFlags::SYMLINK_NOFOLLOW).ok();
+        let is_directory = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        match found {
+            Some(stat) if (stat.st_ino, stat.st_dev) == file => return Some(path),
+            Some(stat) if is_directory(&stat) && path != DIRECTORY.as_bytes() => {
+                if let Some(below) = find_below(root, file, &path) {
+                    return Some(below);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
 fn open_directory(path: PathBuf) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(&path, flags, Permissions::empty()).map_err(Error::system("open", path))
@@ -369,12 +402,13 @@ fn open_file(directory: &OwnedFd, shown: &Path, name: &str, flags: OFlags) -> Re
     file.map_err(Error::system("open", shown.join(name)))
 }
 
-fn write_manifest(options: &Options) -> Result<String> {
+fn write_manifest(options: &Options, clones: bool) -> Result<String> {
     let mut key: Key = [0; 32];
     getrandom::fill(&mut key)
         .map_err(|error| Error::Refused(format!("cannot draw a key for the store: {error}")))?;
     let key = blake3::Hash::from_bytes(key).to_hex();
-    Ok(format!("{VERSION_LINE}\nkey {key}\n{}end\n", options.to_lines()))
+    let version = if clones { VERSION_LINE_WITH_CLONES } else { VERSION_LINE };
+    Ok(format!("{version}\nkey {key}\n{}end\n", options.to_lines()))
 }
 
 fn sets_line(sets: &Sets) -> String {
@@ -399,10 +433,13 @@ pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
 }
 
 fn parse_manifest(bytes: &[u8]) -> Option<(Key, Options)> {
-    let text = std::str::from_utf8(bytes).ok()?.strip_prefix(VERSION_LINE)?;
+    let text = std::str::from_utf8(bytes).ok()?;
+    let clones = text.strip_prefix(VERSION_LINE_WITH_CLONES);
+    let text = clones.or_else(|| text.strip_prefix(VERSION_LINE))?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
     field("end")?;
-    Some((*blake3::Hash::from_hex(field("key ")?).ok()?.as_bytes(), Options::from_lines(text)?))
+    let options = Options { clones: Some(clones.is_some()), ..Options::from_lines(text)? };
+    Some((*blake3::Hash::from_hex(field("key ")?).ok()?.as_bytes(), options))
 }
 
 /// Whether `path`, relative to the root, is the store's directory or lies in it.
@@ -450,7 +487,7 @@ mod tests {
         let trigger = Some("out/ck.done".into());
         let sets = Sets { folder: "/mnt/a b".into(), app: "a b".into(), naming: String::new() };
         let (sets, keep) = (Some(sets), NonZeroUsize::new(3));
-        let options = Options { mode: Mode::Single, synced: true, trigger, sets, keep };
+        let options = Options { mode: Mode::Single, synced: true, trigger, sets, keep, clones: Some(true) };
         Store::create(root.path(), &options).unwrap();
         let store = Store::open(root.path()).unwrap();
         assert_eq!(store.options, options);

@@ -20,13 +20,17 @@ fn seed(root: &Path) {
 
 /// Runs the program both ways and returns what it printed plainly and, beyond that, under the library.
 fn both_ways(name: &str, mode: Mode) -> (String, String) {
+    both_ways_with(name, &Options { mode, ..Options::default() })
+}
+
+fn both_ways_with(name: &str, options: &Options) -> (String, String) {
     let binary = program(name);
     let (without, with) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     seed(without.path());
     seed(with.path());
     let before = tree(with.path());
     let expected = succeed(&mut plain(without.path(), &binary));
-    let protected = Protected::new(with.path(), &Options { mode, ..Options::default() });
+    let protected = Protected::new(with.path(), options);
     let printed = succeed(&mut protected.command(&binary));
     let beyond = printed
         .strip_prefix(&expected)
@@ -36,7 +40,7 @@ fn both_ways(name: &str, mode: Mode) -> (String, String) {
     if !source.contains("stdchk_restore") {
         assert_eq!(tree(with.path()), tree(without.path()));
     }
-    if mode != Mode::Single {
+    if options.mode != Mode::Single {
         protected.restore(0);
         assert_eq!(tree(with.path()), before);
     }
@@ -56,7 +60,7 @@ programs! {
     read_sequential read_intermediate read_holes created_disappear dup_across_checkpoints swapped_descriptors
     fdopen_closes stream_flags seeks stream_forms pushed_back processes threads many_files signal_handler
     cancelled busy_stream waiting_pipe large_sparse nameless listings roundabout
-    opened_to_write
+    opened_to_write mapping_named_later
 }
 
 macro_rules! scenarios {
@@ -81,6 +85,15 @@ scenarios! {
 fn a_mapping_is_followed_to_children_and_to_the_files_new_name() {
     let (shown, again) = both_ways("mapping_inherited", Mode::WriteThrough);
     assert_eq!((shown.as_str(), again.as_str()), ("moved: 1x62 8191x61\n", "moved: 8192x61\n"));
+}
+
+/// On a file system that only copies, the kernel copies what would be shared.
+#[test]
+fn contents_whose_blocks_are_shared_come_back() {
+    let options = Options { clones: Some(true), ..Options::default() };
+    for name in ["children_share", "threads", "shared_mapping", "truncate_and_extend"] {
+        both_ways_with(name, &options);
+    }
 }
 
 #[test]

@@ -16,12 +16,17 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::known::{BLOCK_BYTES, Blocks, REGION_BYTES};
 use super::table::Free;
 use super::{Decision, Next, PhysicalFile, State, Watch};
+use crate::clones;
+use crate::control::own_pid;
 use crate::mapped::{self, save_range, size_record};
-use crate::record::Inode;
+use crate::record::{Inode, Record, RelativePath};
 
 /// The most that is saved ahead, in blocks, at one change. A region's first saves are as large as what it has saved
 /// before, so a change here and there saves no more than it must, and a region is saved whole by 20 changes.
 const AHEAD_BLOCKS_MAX: u64 = 16;
+
+/// Blocks are shared from this length on: a kept file costs more than a few blocks to copy.
+const SHARED_BYTES_MIN: u64 = 64 * 1024;
 
 /// Old contents that are not in memory are asked for in pieces so many times larger than what is saved: the next ones are on
 /// their way while the program goes on.
@@ -149,6 +154,7 @@ impl Watch {
         let needed = file.whole_blocks(&range);
         if !needed.is_empty() && !file.saved.covers(needed.clone()) {
             let readable = readable.open()?;
+            self.share_region(file, readable.as_fd(), saving.inode, &needed)?;
             let wanted = self.with_blocks_ahead(file, &saving, needed);
             fetch_around(readable.as_fd(), &wanted);
             for gap in file.saved.gaps(wanted) {
@@ -158,6 +164,42 @@ impl Watch {
         }
         self.make_known(file, &saving, &range);
         Ok(())
+    }
+
+    /// Where the file system shares blocks, keeps the regions around `needed` that way: that costs about as much as the copy of
+    /// one block. What cannot be shared is left to be copied.
+    fn share_region(
+        &self,
+        file: &mut PhysicalFile,
+        readable: BorrowedFd<'_>,
+        inode: Inode,
+        needed: &Range<u64>,
+    ) -> Decision<()> {
+        let end = needed.end.checked_next_multiple_of(REGION_BYTES).unwrap_or(u64::MAX);
+        let wanted = needed.start / REGION_BYTES * REGION_BYTES..end.min(file.size.unwrap_or(0));
+        let shares = self.store.options.clones == Some(true) && !self.store.options.synced;
+        if !shares || wanted.end.saturating_sub(wanted.start) < SHARED_BYTES_MIN {
+            return Ok(());
+        }
+        let kept = self.clone_of(file);
+        for gap in file.saved.gaps(wanted) {
+            let shared = clones::open_to_share(&self.store, &kept)
+                .and_then(|clone| clones::share(readable, clone.as_fd(), gap.clone()));
+            let Some(end) = shared.ok().filter(|end| *end > gap.start) else { return Ok(()) };
+            let (offset, length) = (gap.start, end - gap.start);
+            self.store.log.append(&Record::Cloned { inode, offset, length, kept: kept.clone() })?;
+            file.saved.insert(gap.start..end);
+        }
+        Ok(())
+    }
+
+    /// The kept file of this process that shares the blocks of `file`.
+    fn clone_of(&self, file: &mut PhysicalFile) -> RelativePath {
+        let own = own_pid();
+        match &file.clone {
+            Some((maker, kept)) if *maker == own => kept.clone(),
+            _ => file.clone.insert((own, self.new_kept_name())).1.clone(),
+        }
     }
 
     /// `needed`, with the blocks around it if much of its region has been overwritten already.

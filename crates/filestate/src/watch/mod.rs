@@ -30,7 +30,7 @@ use rustix::io::Errno;
 use crate::control::{Control, Inside};
 use crate::error::Result;
 use crate::extents::Extents;
-use crate::record::Inode;
+use crate::record::{Inode, RelativePath};
 use crate::store::Store;
 use known::Known;
 use sets::SetFolder;
@@ -77,6 +77,8 @@ struct PhysicalFile {
     saved: Extents,
     /// It came into being in this interval: there is nothing to go back to.
     born: bool,
+    /// The kept file that shares its blocks, and the process that made it: a child makes its own.
+    clone: Option<(u32, RelativePath)>,
 }
 
 /// An open descriptor that can change a protected file (Metamori's FIT, figure 4.2; its seek pointer, dup list and

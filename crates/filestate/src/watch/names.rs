@@ -177,7 +177,7 @@ impl Watch {
         Ok(kept)
     }
 
-    fn new_kept_name(&self) -> Vec<u8> {
+    pub(super) fn new_kept_name(&self) -> Vec<u8> {
         Store::kept_name(self.control.interval(), self.control.number_kept())
     }
 

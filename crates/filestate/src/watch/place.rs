@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::{Decision, Descriptor, Watch};
 use crate::record::{Inode, RelativePath};
-use crate::store::{DIRECTORY, KEPT, is_own, names_in};
+use crate::store::is_own;
 
 /// How many symbolic links are followed, as in the kernel.
 const LINKS_MAX: usize = 40;
@@ -80,31 +80,9 @@ impl Watch {
         }
         let path = self.relative_or_kept(&descriptor_path(fd)?);
         Ok(path.map(|path| match path.ends_with(DELETED) && stat.st_nlink > 0 {
-            true => self.search(stat, b"").or_else(|| self.search(stat, KEPT.as_bytes())).unwrap_or(path),
+            true => self.store.find((stat.st_ino, stat.st_dev)).unwrap_or(path),
             false => path,
         }))
-    }
-
-    /// A name of the file below `directory`. Asked where the name is gone that a file was opened by and another one is
-    /// there: it was opened without one (`O_TMPFILE`), and then given one. The kernel does not tell which.
-    fn search(&self, file: &Stat, directory: &[u8]) -> Option<RelativePath> {
-        let listed = if directory.is_empty() { b".".as_slice() } else { directory };
-        for name in names_in(self.store.root(), listed).ok()? {
-            let path = if directory.is_empty() { name } else { [directory, b"/", &name].concat() };
-            let found =
-                rustix::fs::statat(self.store.root(), path.as_slice(), AtFlags::SYMLINK_NOFOLLOW).ok();
-            let is_directory = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-            match found {
-                Some(stat) if stat.st_ino == file.st_ino && stat.st_dev == file.st_dev => return Some(path),
-                Some(stat) if is_directory(&stat) && path != DIRECTORY.as_bytes() => {
-                    if let Some(below) = self.search(file, &path) {
-                        return Some(below);
-                    }
-                }
-                _ => {}
-            }
-        }
-        None
     }
 
     /// The descriptor's entry, if it can change a protected file.

@@ -24,13 +24,15 @@ pub struct World {
 }
 
 impl World {
-    pub fn new() -> Self {
+    /// A run that keeps old contents by sharing their blocks, or by copying them.
+    pub fn new(clones: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("d")).unwrap();
-        std::fs::write(directory.path().join("a"), vec![b'A'; 7000]).unwrap();
+        std::fs::write(directory.path().join("a"), vec![b'A'; 70_000]).unwrap();
         std::fs::write(directory.path().join("d/b"), vec![b'B'; 3]).unwrap();
         std::os::unix::fs::symlink("d", directory.path().join("l")).unwrap();
-        Store::create(directory.path(), &Options::default()).unwrap();
+        let options = Options { clones: Some(clones), ..Options::default() };
+        Store::create(directory.path(), &options).unwrap();
         let processes = std::array::from_fn(|_| Process::new(directory.path()));
         let store = Store::open(directory.path()).unwrap();
         let control = Control::open(&store).unwrap();
@@ -80,6 +82,11 @@ impl World {
         assert_eq!(tree(self.directory.path()), self.models[index], "at index {index}");
         let trash = self.directory.path().join(store::TRASH);
         assert_eq!(std::fs::read_dir(trash).unwrap().count(), 0);
+    }
+
+    /// How many files the store keeps.
+    pub fn count_kept(&self) -> usize {
+        std::fs::read_dir(self.directory.path().join(store::KEPT)).unwrap().count()
     }
 
     /// Bytes that were never written before.

@@ -157,7 +157,7 @@ impl Arguments {
         let folder = self.with_sets.as_deref().filter(|_| !matches!(start, Start::Resume(_)));
         let sets = folder.map(|folder| sets::of_folder(folder, pool)).transpose()?;
         let trigger = self.when_renamed.map(|file| below(&root, &file)).transpose()?;
-        let options = Options { mode, synced: self.synced, trigger, sets, keep: self.keep };
+        let options = Options { mode, synced: self.synced, trigger, sets, keep: self.keep, clones: None };
         Ok(Run { root, options, start, every: self.every, command: self.command, environment })
     }
 
