@@ -23,8 +23,8 @@ use crate::progress::Progress;
 const PIECE_BYTES: usize = 1 << 20;
 /// Buffers between the reading thread and the session.
 const PIECES: usize = 4;
-/// Bytes asked of the pool at once.
-const READ_BYTES: u64 = 4 << 20;
+/// Bytes asked of the pool at once: as large as a chunk, which is then handed on without a copy.
+const READ_BYTES: u64 = 1 << 20;
 /// Reads of one file under way at once.
 const READS_AHEAD: usize = 4;
 

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use stdchk_model::{ChunkId, ChunkRef, Failure};
@@ -13,7 +14,8 @@ use crate::fetch::Fetcher;
 /// Fetches under way at one time: enough to keep all benefactors of a stripe busy, few enough to stay in the budget.
 pub(crate) const FETCHES_MAX: usize = 16;
 
-type Slot = Arc<OnceCell<Bytes>>;
+/// Where the bytes of a chunk are or will be.
+pub(crate) type Slot = Arc<OnceCell<Bytes>>;
 
 #[derive(Default)]
 struct Entries {
@@ -29,18 +31,42 @@ pub(crate) struct ChunkCache {
     bytes_max: usize,
     entries: Mutex<Entries>,
     fetches: Semaphore,
+    fetched_bytes: AtomicU64,
 }
 
 impl ChunkCache {
     pub(crate) fn new(fetcher: Arc<Fetcher>, bytes_max: usize) -> Self {
-        Self { fetcher, bytes_max, entries: Mutex::default(), fetches: Semaphore::new(FETCHES_MAX) }
+        let (entries, fetches) = (Mutex::default(), Semaphore::new(FETCHES_MAX));
+        Self { fetcher, bytes_max, entries, fetches, fetched_bytes: AtomicU64::new(0) }
+    }
+
+    /// What it keeps at most, bytes.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// Bytes of all chunks that were fetched.
+    pub(crate) fn fetched_bytes(&self) -> u64 {
+        self.fetched_bytes.load(Ordering::Relaxed)
     }
 
     /// The plain bytes of `chunk`: from memory, from a fetch under way, or fetched now.
     pub(crate) async fn get(&self, chunk: ChunkRef) -> Result<Bytes, Failure> {
-        let slot = self.slot(chunk);
+        let (slot, _) = self.slot(chunk);
+        self.fill(chunk, slot).await
+    }
+
+    /// A place for a chunk that is neither there nor on its way, to be filled by [`ChunkCache::fill`].
+    pub(crate) fn place(&self, chunk: ChunkRef) -> Option<Slot> {
+        let (slot, new) = self.slot(chunk);
+        new.then_some(slot)
+    }
+
+    /// The plain bytes of the chunk of a place, fetched unless somebody else does so.
+    pub(crate) async fn fill(&self, chunk: ChunkRef, slot: Slot) -> Result<Bytes, Failure> {
         let fetched = slot.get_or_try_init(|| async {
             let _turn = self.fetches.acquire().await;
+            self.fetched_bytes.fetch_add(u64::from(chunk.length), Ordering::Relaxed);
             self.fetcher.fetch(chunk).await
         });
         match fetched.await {
@@ -52,15 +78,11 @@ impl ChunkCache {
         }
     }
 
-    /// Whether `chunk` is there or on its way.
-    pub(crate) fn has(&self, chunk: ChunkId) -> bool {
-        self.entries.lock().slots.contains_key(&chunk)
-    }
-
-    fn slot(&self, chunk: ChunkRef) -> Slot {
+    /// The place of a chunk, and whether it is new.
+    fn slot(&self, chunk: ChunkRef) -> (Slot, bool) {
         let mut entries = self.entries.lock();
         if let Some(slot) = entries.slots.get(&chunk.id) {
-            return Arc::clone(slot);
+            return (Arc::clone(slot), false);
         }
         let slot = Slot::default();
         entries.slots.insert(chunk.id, Arc::clone(&slot));
@@ -71,7 +93,7 @@ impl ChunkCache {
             entries.slots.remove(&oldest.id);
             entries.bytes -= oldest.length as usize;
         }
-        slot
+        (slot, true)
     }
 
     fn forget(&self, chunk: ChunkId) {
@@ -105,17 +127,21 @@ mod tests {
         ChunkCache::new(Arc::new(Fetcher::new(manager, benefactors)), bytes_max)
     }
 
+    fn has(cache: &ChunkCache, chunk: &ChunkRef) -> bool {
+        cache.entries.lock().slots.contains_key(&chunk.id)
+    }
+
     #[test]
     fn the_cache_keeps_within_its_budget_and_lets_go_of_the_oldest() {
         let cache = cache(10_000);
         let chunks: Vec<ChunkRef> =
             (0..20u32).map(|n| ChunkRef { id: ChunkId::of(&n.to_le_bytes()), length: 1000 }).collect();
         for chunk in &chunks {
-            cache.slot(*chunk);
-            let held: u32 = chunks.iter().filter(|chunk| cache.has(chunk.id)).map(|chunk| chunk.length).sum();
+            assert!(cache.place(*chunk).is_some());
+            let held: u32 = chunks.iter().filter(|chunk| has(&cache, chunk)).map(|chunk| chunk.length).sum();
             assert!(held <= 10_000, "{held}");
         }
-        assert!(chunks[10..].iter().all(|chunk| cache.has(chunk.id)));
-        assert!(!cache.has(chunks[9].id));
+        assert!(chunks[10..].iter().all(|chunk| has(&cache, chunk) && cache.place(*chunk).is_none()));
+        assert!(!has(&cache, &chunks[9]));
     }
 }

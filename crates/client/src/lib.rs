@@ -12,6 +12,7 @@ mod cache;
 mod container;
 mod encode;
 mod fetch;
+mod gather;
 mod holes;
 mod manager;
 mod map_view;

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -29,9 +30,10 @@ use crate::cache::{ChunkCache, FETCHES_MAX};
 use crate::container::{Containers, PackedFile};
 use crate::encode::Encoder;
 use crate::fetch::Fetcher;
+use crate::gather::Piece;
 use crate::manager::ManagerLink;
-use crate::map_view::MapView;
-use crate::reader::Reader;
+use crate::map_view::{MapView, Run};
+use crate::reader::{AHEAD_BYTES, Reader};
 use crate::session::{SHARE_UNIT, Session};
 use crate::spool::Spool;
 use crate::writer::{Unpushed, Writer};
@@ -40,6 +42,8 @@ use crate::writer::{Unpushed, Writer};
 const ROOM_PAUSE: Duration = Duration::from_millis(10);
 /// Packs of scattered pieces that may be in memory at the same time, beside the window.
 const COPIED_PACKS_MAX: usize = 16;
+/// Gathered bytes in memory that is used again: four reads of a mebibyte for a command, as many for the kernel.
+const GATHERED_BYTES: usize = 8 << 20;
 /// Blocks in one request for verification: the benefactor reads them all before it answers.
 const VERIFY_MAX: usize = 128;
 
@@ -107,6 +111,10 @@ pub(crate) struct Inner {
     pub(crate) benefactors: Arc<Benefactors>,
     pub(crate) fetcher: Arc<Fetcher>,
     pub(crate) cache: ChunkCache,
+    /// Readers that read ahead now.
+    pub(crate) reading_ahead: AtomicU64,
+    /// Memory for what is gathered from several chunks, used again.
+    pub(crate) gathered: Arc<BufferPool>,
     pub(crate) containers: Containers,
     pub(crate) encoder: Arc<Encoder>,
     pub(crate) window: Arc<BufferPool>,
@@ -139,6 +147,8 @@ impl Pool {
         let may_be_held_back = (window / 2 / SHARE_UNIT).min(Semaphore::MAX_PERMITS);
         let inner = Arc::new(Inner {
             cache: ChunkCache::new(Arc::clone(&fetcher), cached),
+            reading_ahead: AtomicU64::new(0),
+            gathered: BufferPool::new(GATHERED_BYTES),
             containers: Containers::new(),
             encoder: Arc::new(Encoder::new()),
             window: BufferPool::new(window),
@@ -323,6 +333,11 @@ impl Pool {
         Ok(healths)
     }
 
+    /// Bytes of chunks that were fetched to be read, each as often as it was.
+    pub fn fetched_bytes(&self) -> u64 {
+        self.inner.cache.fetched_bytes()
+    }
+
     /// Waits until commits in the background have ended.
     pub async fn close(&self) {
         let mut background = std::mem::take(&mut *self.inner.background.lock());
@@ -411,18 +426,27 @@ impl Inner {
         if let Some(file) = view.packed() {
             return file.read(self, range).await;
         }
-        let mut parts = Vec::new();
-        for run in view.runs(range) {
-            let length = usize::try_from(run.length).unwrap_or(usize::MAX);
-            parts.push(match run.source {
-                None => self.zeros(length),
-                Some((chunk, offset)) => {
-                    let bytes = self.cache.get(chunk).await?;
-                    bytes.slice(offset as usize..offset as usize + length)
-                }
-            });
-        }
-        Ok(crate::session::join(parts))
+        let length = |run: &Run| usize::try_from(run.length).unwrap_or(usize::MAX);
+        let pieces: Vec<Piece> = view.runs(range).map(|run| (length(&run), run.source)).collect();
+        self.gather(&pieces).await
+    }
+
+    /// Bytes of chunks that one reader may be ahead by: half of the cache, all readers together. The other half has what is
+    /// being read.
+    pub(crate) fn ahead_bytes_max(&self) -> u64 {
+        let readers = self.reading_ahead.load(Ordering::Relaxed).max(1);
+        AHEAD_BYTES.1.min(self.cache.bytes_max() as u64 / 2) / readers
+    }
+
+    /// Begins to fetch a chunk that is neither there nor on its way; whether it was such a one.
+    pub(crate) fn fetch_ahead(self: &Arc<Self>, chunk: ChunkRef) -> bool {
+        let Some(place) = self.cache.place(chunk) else { return false };
+        let pool = Arc::clone(self);
+        self.runtime.spawn(async move {
+            // A failure shows when the chunk is read.
+            let _ = pool.cache.fill(chunk, place).await;
+        });
+        true
     }
 
     /// The same, and asks for the holders of all chunks before.

@@ -1,7 +1,8 @@
 //! Reading a version: verified chunks, several at a time, ahead of a reader that goes front to back.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -14,7 +15,7 @@ use crate::pool::Inner;
 
 /// Read-ahead of a reader that has just turned out to be sequential, and its most, bytes. The most keeps a stripe of eight
 /// busy with two mebibytes each.
-const AHEAD_BYTES: (u64, u64) = (2 << 20, 16 << 20);
+pub(crate) const AHEAD_BYTES: (u64, u64) = (2 << 20, 16 << 20);
 /// How far a read may lie from the end of the one before and still count as sequential, bytes: the kernel's own
 /// read-ahead sends several requests, and they may overtake each other.
 const SEQUENTIAL_SLACK: u64 = 4 << 20;
@@ -25,12 +26,50 @@ const LOCATE_CHUNKS: usize = 4096;
 struct Ahead {
     /// End of the furthest read so far.
     end: u64,
-    /// Bytes to be ahead by.
+    /// Bytes to be ahead by; none behind a read at another place.
     bytes: u64,
     /// End of what was asked for ahead.
     asked: u64,
+    /// Chunks that were asked for ahead and are not reached yet: where in the file they are needed first, and their lengths.
+    waiting: VecDeque<(u64, u64)>,
+    /// The sum of their lengths.
+    waiting_bytes: u64,
+    /// Held while there are such chunks.
+    turn: Option<Turn>,
     /// Extents below this offset have had their holders asked for.
     located: u64,
+}
+
+impl Ahead {
+    /// A read has come to `end`.
+    fn reach(&mut self, end: u64) {
+        self.end = self.end.max(end);
+        self.bytes = (self.bytes * 2).clamp(AHEAD_BYTES.0, AHEAD_BYTES.1);
+        while let Some((_, length)) = self.waiting.pop_front_if(|(needed, _)| *needed < self.end) {
+            self.waiting_bytes -= length;
+        }
+    }
+
+    fn expect(&mut self, needed: u64, chunk: ChunkRef) {
+        self.waiting.push_back((needed, u64::from(chunk.length)));
+        self.waiting_bytes += u64::from(chunk.length);
+    }
+}
+
+/// A reader that reads ahead: all of them share the cache.
+struct Turn(Arc<Inner>);
+
+impl Turn {
+    fn take(pool: &Arc<Inner>) -> Self {
+        pool.reading_ahead.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(pool))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.reading_ahead.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// One version of a file, open for reading. All methods may be called concurrently.
@@ -139,41 +178,34 @@ impl Reader {
         Ok(())
     }
 
+    /// Asks for the chunks of a read, all at once, and if it goes on where another one ended, for those behind it. What is asked
+    /// for and not reached yet has a limit in bytes of chunks, not of the file: a file of small pieces reads more than it
+    /// has, and what is fetched beyond the cache is fetched in vain.
     fn read_ahead(&self, view: &MapView, offset: u64, end: u64) {
-        let wanted = {
-            let mut ahead = self.ahead.lock();
-            if offset.abs_diff(ahead.end) > SEQUENTIAL_SLACK {
-                *ahead = Ahead { end, located: ahead.located, ..Ahead::default() };
-                return;
+        let mut ahead = self.ahead.lock();
+        let goes_on = offset.abs_diff(ahead.end) <= SEQUENTIAL_SLACK;
+        if goes_on {
+            ahead.reach(end);
+        } else {
+            *ahead = Ahead { end, located: ahead.located, ..Ahead::default() };
+        }
+        let to = (ahead.end + ahead.bytes).min(view.size());
+        let from = ahead.asked.max(offset).min(to);
+        let share = self.pool.ahead_bytes_max();
+        for run in view.runs(from..to) {
+            if ahead.waiting_bytes >= share {
+                break;
             }
-            ahead.end = ahead.end.max(end);
-            ahead.bytes = (ahead.bytes * 2).clamp(AHEAD_BYTES.0, AHEAD_BYTES.1);
-            let to = (ahead.end + ahead.bytes).min(view.size());
-            let from = ahead.asked.max(end).min(to);
-            ahead.asked = ahead.asked.max(to);
-            from..to
+            if let Some((chunk, _)) = run.source
+                && self.pool.fetch_ahead(chunk)
+            {
+                ahead.expect(run.offset, chunk);
+            }
+            ahead.asked = run.offset + run.length;
+        }
+        ahead.turn = match ahead.waiting.is_empty() {
+            true => None,
+            false => ahead.turn.take().or_else(|| Some(Turn::take(&self.pool))),
         };
-        let mut seen = HashSet::new();
-        let mut bytes = 0;
-        for run in view.runs(wanted) {
-            let Some((chunk, _)) = run.source.filter(|(chunk, _)| seen.insert(chunk.id)) else { continue };
-            bytes += u64::from(chunk.length);
-            if bytes > AHEAD_BYTES.1 {
-                // Scattered pieces: more would push out what is read first.
-                return;
-            }
-            self.fetch_ahead(chunk);
-        }
-    }
-
-    fn fetch_ahead(&self, chunk: ChunkRef) {
-        if self.pool.cache.has(chunk.id) {
-            return;
-        }
-        let pool = Arc::clone(&self.pool);
-        self.pool.runtime.spawn(async move {
-            // A failure shows when the chunk is read.
-            let _ = pool.cache.get(chunk).await;
-        });
     }
 }

@@ -192,3 +192,53 @@ async fn the_newest_of_fifty_versions_is_read_from_as_few_chunks_as_the_bound_sa
     let reader = tests.connect(16 << 20).await.read(file, None).await.unwrap();
     assert!(reader.read_at(0, content.len() + 1).await.unwrap() == content);
 }
+
+/// A file of so many bytes in small pieces, after twenty versions of which each changed a tenth of its pages.
+async fn scattered(tests: &TestPool, bytes: usize) -> (Ino, Vec<u8>) {
+    let pool = tests.connect(32 << 20).await;
+    let folder = folder(&pool, "fsch:4KiB").await;
+    let file = make(&pool, folder, "state", FileKind::File).await.ino;
+    let mut random = Random::new(20);
+    let mut content = random.bytes(bytes);
+    for _ in 0..20 {
+        for _ in 0..bytes / 4096 / 10 {
+            let page = usize::try_from(random.below(bytes as u64 / 4096)).unwrap();
+            content[page * 4096..][..4096].copy_from_slice(&random.bytes(4096));
+        }
+        write(tests, &pool, file, &content).await;
+    }
+    (file, content)
+}
+
+/// Bytes of the chunks that hold a file.
+async fn chunk_bytes(pool: &Pool, file: Ino) -> u64 {
+    let (_, map, _) = pool.chunk_map(file, None).await.unwrap();
+    let chunks = map.extents().iter().filter_map(|extent| map.chunk_of(extent));
+    let lengths: BTreeMap<ChunkId, u32> = chunks.map(|chunk| (chunk.id, chunk.length)).collect();
+    lengths.into_values().map(u64::from).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_range_has_each_of_its_chunks_fetched_once_however_small_the_cache() {
+    let tests = TestPool::start(2).await;
+    let (file, content) = scattered(&tests, 4 * MIB).await;
+    let pool = tests.connect_with_cache(4 << 20, 1 << 20).await;
+    let reader = pool.read(file, None).await.unwrap();
+    assert!(reader.read_at(0, content.len()).await.unwrap() == content);
+    assert_eq!(pool.fetched_bytes(), chunk_bytes(&pool, file).await);
+    let spare = pool.fetched_bytes() - content.len() as u64;
+    assert!(spare > MIB as u64, "its pieces lie among others: {spare}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_read_front_to_back_has_each_chunk_fetched_once() {
+    let tests = TestPool::start(2).await;
+    let (file, content) = scattered(&tests, 32 * MIB).await;
+    // Room for what is read ahead, which is half of it, and for the chunks of one cell.
+    let pool = tests.connect_with_cache(4 << 20, 24 << 20).await;
+    let reader = pool.read(file, None).await.unwrap();
+    for (place, expected) in content.chunks(MIB).enumerate() {
+        assert!(reader.read_at((place * MIB) as u64, MIB).await.unwrap() == expected, "mebibyte {place}");
+    }
+    assert_eq!(pool.fetched_bytes(), chunk_bytes(&pool, file).await);
+}

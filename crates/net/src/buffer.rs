@@ -46,6 +46,12 @@ impl BufferPool {
         Some(self.buffer(length, Some(permit)))
     }
 
+    /// Like [`BufferPool::take`], or memory beside the budget if that has no room now; such memory isn't used again.
+    pub fn take_now(self: &Arc<Self>, length: usize) -> Buffer {
+        let beside = || Buffer { memory: vec![0; length], start: 0, length, home: None };
+        self.try_take(length).unwrap_or_else(beside)
+    }
+
     /// Bytes that can be taken without waiting.
     pub fn available(&self) -> usize {
         self.budget.available_permits() * UNIT
@@ -68,15 +74,24 @@ impl BufferPool {
             Some(index) => free.swap_remove(index),
             None => {
                 // Free memory of other sizes goes, or the pool would keep a budget's worth of every size.
-                let held: usize = free.iter().map(Vec::len).sum();
-                if held + capacity > self.available() + UNIT + ALIGNMENT {
-                    free.clear();
-                }
+                let too_much = beyond(&free, self.available());
+                let gone: Vec<Vec<u8>> = free.drain(..too_much).collect();
                 drop(free);
+                drop(gone);
                 vec![0; capacity]
             }
         }
     }
+}
+
+/// How many of these pieces, the oldest first, have to go so that the others take no more than `bytes`.
+fn beyond(free: &[Vec<u8>], bytes: usize) -> usize {
+    let mut kept = 0;
+    let fits = |memory: &&Vec<u8>| {
+        kept += memory.len() - ALIGNMENT;
+        kept <= bytes
+    };
+    free.len() - free.iter().rev().take_while(fits).count()
 }
 
 /// A piece of memory from a [`BufferPool`], page-aligned, returned to it when dropped.
@@ -157,6 +172,31 @@ mod tests {
         assert_eq!(place.align_offset(ALIGNMENT), 0);
         drop(first);
         assert_eq!(pool.try_take((1 << 20) - 5).unwrap().as_ptr(), place);
+    }
+
+    #[test]
+    fn memory_of_several_sizes_is_used_again_as_long_as_the_budget_has_room_for_it() {
+        let pool = BufferPool::new(4 << 20);
+        let places = |pool: &Arc<BufferPool>| -> Vec<*const u8> {
+            let held: Vec<Buffer> =
+                [1 << 20, 700 << 10, 500 << 10].map(|length| pool.try_take(length).unwrap()).into();
+            held.iter().map(|buffer| buffer.as_ptr()).collect()
+        };
+        let first = places(&pool);
+        drop(pool.try_take(300 << 10).unwrap());
+        assert_eq!(places(&pool), first);
+        let all = pool.try_take(4 << 20).unwrap();
+        assert!(pool.free.lock().is_empty(), "budget and free memory together stay within the pool's size");
+        drop(all);
+    }
+
+    #[test]
+    fn what_is_taken_now_comes_from_the_budget_or_beside_it() {
+        let pool = BufferPool::new(1 << 20);
+        let (first, second) = (pool.take_now(1 << 20), pool.take_now(1 << 20));
+        assert_eq!((first.len(), second.len(), pool.available()), (1 << 20, 1 << 20, 0));
+        drop((first, second));
+        assert_eq!((pool.available(), pool.free.lock().len()), (1 << 20, 1));
     }
 
     #[test]

@@ -104,21 +104,17 @@ impl Sealed {
 }
 
 async fn read_parts(pool: &Inner, parts: &[Part], range: Range<usize>) -> Result<Bytes, Failure> {
-    let mut found = Vec::new();
+    let mut pieces = Vec::new();
     let mut start = 0;
     for part in parts {
         let end = start + part.length;
         let common = range.start.max(start)..range.end.min(end);
         if !common.is_empty() {
-            found.push(match part.source {
-                None => pool.zeros(common.len()),
-                Some((chunk, offset)) => {
-                    let from = offset as usize + common.start - start;
-                    pool.cache.get(chunk).await?.slice(from..from + common.len())
-                }
-            });
+            let skipped = u32::try_from(common.start - start).unwrap_or(u32::MAX);
+            let source = part.source.map(|(chunk, offset)| (chunk, offset.saturating_add(skipped)));
+            pieces.push((common.len(), source));
         }
         start = end;
     }
-    Ok(super::join(found))
+    pool.gather(&pieces).await
 }

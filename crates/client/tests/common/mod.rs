@@ -62,11 +62,15 @@ impl TestPool {
     }
 
     pub async fn connect(&self, window_bytes: u64) -> Pool {
+        self.connect_with_cache(window_bytes, 8 << 20).await
+    }
+
+    pub async fn connect_with_cache(&self, window_bytes: u64, read_cache_bytes: u64) -> Pool {
         let config = ClientConfig {
             manager: self.manager.to_string(),
             token: TOKEN.to_vec(),
             window_bytes,
-            read_cache_bytes: 8 << 20,
+            read_cache_bytes,
             patience: Duration::from_secs(20),
         };
         Pool::connect(config).await.unwrap()
