@@ -16,6 +16,7 @@ use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::manager::{
     Attr, Change, CheckpointSet, DirEntry, ManagerReply, ManagerRequest, PoolStatus, Space, VersionInfo,
 };
+use stdchk_model::policy::Protocol;
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, ErrorCode, Failure, Ino, MapRoot, OpId,
     Policy, PoolId, SessionId,
@@ -60,6 +61,8 @@ pub struct ClientConfig {
     pub read_cache_bytes: u64,
     /// How long the manager may be away before calls fail.
     pub patience: Duration,
+    /// The write protocol of all files; `None`: that of their folders.
+    pub protocol: Option<Protocol>,
 }
 
 impl Default for ClientConfig {
@@ -70,6 +73,7 @@ impl Default for ClientConfig {
             window_bytes: WINDOW_BYTES_DEFAULT,
             read_cache_bytes: 32 << 20,
             patience: Duration::from_secs(60),
+            protocol: None,
         }
     }
 }
@@ -111,6 +115,8 @@ pub(crate) struct Inner {
     pub(crate) benefactors: Arc<Benefactors>,
     pub(crate) fetcher: Arc<Fetcher>,
     pub(crate) cache: ChunkCache,
+    /// The write protocol in place of the folders'.
+    pub(crate) protocol: Option<Protocol>,
     /// Readers that read ahead now.
     pub(crate) reading_ahead: AtomicU64,
     /// Memory for what is gathered from several chunks, used again.
@@ -147,6 +153,7 @@ impl Pool {
         let may_be_held_back = (window / 2 / SHARE_UNIT).min(Semaphore::MAX_PERMITS);
         let inner = Arc::new(Inner {
             cache: ChunkCache::new(Arc::clone(&fetcher), cached),
+            protocol: config.protocol,
             reading_ahead: AtomicU64::new(0),
             gathered: BufferPool::new(GATHERED_BYTES),
             containers: Containers::new(),
@@ -279,7 +286,7 @@ impl Pool {
         Session::open(&self.inner, ino).await
     }
 
-    /// Opens a file for writing by the protocol of its folder; without a spool, through memory.
+    /// Opens a file for writing by this client's protocol or that of its folder; without a spool, through memory.
     pub async fn writer(&self, ino: Ino, spool: Option<&Arc<Spool>>) -> Result<Arc<Writer>, Failure> {
         Writer::open(&self.inner, ino, spool).await
     }

@@ -7,7 +7,8 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use clap::Args;
-use stdchk_client::SPOOL_BYTES_MIN;
+use stdchk_client::{ClientConfig, SPOOL_BYTES_MIN};
+use stdchk_model::policy::Protocol;
 use stdchk_model::size;
 use stdchk_mount::{Error, MountConfig, Mounted, SpoolConfig};
 
@@ -23,7 +24,8 @@ The pool must be up. Ctrl-C, or `fusermount3 -u DIR`, takes the mount off. `stdc
 background.
 
 Example:
-  stdchk mount ~/pool")]
+  stdchk mount ~/pool
+  stdchk mount ~/pool --protocol clw --spool /local/spool")]
 pub struct Arguments {
     /// An empty folder; made if it is missing
     #[arg(value_name = "DIR")]
@@ -34,6 +36,10 @@ pub struct Arguments {
     /// Refuse everything that would change the pool
     #[arg(long)]
     read_only: bool,
+    /// How all files are written here, whatever their folders say: `sw` through memory; `clw` into the spool, pushed after
+    /// close(); `iw` through temporary files in the spool
+    #[arg(long, value_name = "PROTOCOL")]
+    protocol: Option<Protocol>,
     /// Where files of folders with `protocol=clw` or `iw` go first; a directory of this mount alone [default: in the data
     /// directory, by the mount point]
     #[arg(long, value_name = "DIR")]
@@ -59,7 +65,10 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
         spool: spool(arguments, &directory, context)?,
         allow_other: arguments.allow_other,
         read_only: arguments.read_only,
-        ..MountConfig::new(directory, context.client_config(patience)?)
+        ..MountConfig::new(
+            directory,
+            ClientConfig { protocol: arguments.protocol, ..context.client_config(patience)? },
+        )
     };
     let mounted = stdchk_mount::mount(config).map(Arc::new).map_err(|error| failed(&about, &error))?;
     tracing::info!("the pool is mounted at {}", mounted.mount_point().display());
@@ -82,7 +91,9 @@ fn spool(arguments: &Arguments, mount_point: &Path, context: &Context) -> Outcom
         let cause = "it lies below the mount point, and would wait for itself";
         return Err(CommandError::usage(directory.display(), cause, "choose a directory on a local disk"));
     }
-    Ok(Some(SpoolConfig { directory, bytes_max, required: arguments.spool.is_some() || bytes_max.is_some() }))
+    let is_asked_for = matches!(arguments.protocol, Some(Protocol::Clw | Protocol::Iw));
+    let required = is_asked_for || arguments.spool.is_some() || bytes_max.is_some();
+    Ok(Some(SpoolConfig { directory, bytes_max, required }))
 }
 
 fn spool_bytes(text: &str) -> Outcome<u64> {

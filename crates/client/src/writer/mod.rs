@@ -105,7 +105,7 @@ impl Writer {
         spool: Option<&Arc<Spool>>,
     ) -> Result<Arc<Self>, Failure> {
         let session = Session::open(pool, ino).await?;
-        let wanted = session.policy().protocol;
+        let wanted = pool.protocol.unwrap_or(session.policy().protocol);
         if wanted != Protocol::Sw && spool.is_none() {
             tracing::debug!(%ino, "there is no spool: `protocol={wanted}` goes through memory");
         }

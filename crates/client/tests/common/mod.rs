@@ -72,6 +72,7 @@ impl TestPool {
             window_bytes,
             read_cache_bytes,
             patience: Duration::from_secs(20),
+            ..ClientConfig::default()
         };
         Pool::connect(config).await.unwrap()
     }

@@ -84,7 +84,7 @@ impl FileSystem {
         })
     }
 
-    /// Opens a file for writing by the protocol of its folder.
+    /// Opens a file for writing by the protocol of the mount or of its folder.
     async fn writer(&self, ino: Ino) -> Result<Arc<Writer>, Failure> {
         self.pool.writer(ino, self.spool.as_ref()).await
     }

@@ -98,6 +98,7 @@ fn client_config(manager: &str) -> ClientConfig {
         window_bytes: 16 << 20,
         read_cache_bytes: 8 << 20,
         patience: Duration::from_secs(20),
+        ..ClientConfig::default()
     }
 }
 

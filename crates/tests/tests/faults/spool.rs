@@ -46,6 +46,23 @@ fn write(path: &Path, content: &[u8]) {
 }
 
 #[test]
+fn a_mount_may_write_by_another_protocol_than_its_folders_say() {
+    let pool = pool_with(&["protocol=sw"]);
+    let spool = pool.path("spool");
+    let mut second =
+        Mount::start_with(&pool, "second", &["--protocol", "clw", "--spool", spool.to_str().unwrap()]);
+    ["benefactor-0", "benefactor-1"].iter().for_each(|role| pool.kill(role));
+    let content = random_bytes(8 * MIB, 1);
+    write(&second.at("app/x"), &content);
+    assert_eq!(states(&pool, "app/x"), Vec::<String>::new(), "it is closed, and nowhere but in the spool");
+    second.kill();
+    pool.ok(&["up"]);
+    let _third = Mount::start_with(&pool, "third", &["--spool", spool.to_str().unwrap()]);
+    wait_until("what is left in the spool is pushed", || states(&pool, "app/x") == ["closed"]);
+    assert!(pool.get("app/x") == content);
+}
+
+#[test]
 fn a_complete_local_write_is_closed_before_the_pool_has_it_read_here_at_once_and_pushed_when_it_can_be() {
     let pool = pool_with(&["protocol=clw"]);
     let second = Mount::start(&pool, "second");
