@@ -24,6 +24,21 @@ def bench(measure):
 WITH_SETS = " --sets DIR, with a folder of checkpoint files for each set"
 WITH_IMAGES = " --images DIR, after scripts/images blast numpy --into DIR"
 
+
+
+def as_they_are(rows):
+    """A table with a column for each key that a row has."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    return table(keys, [[plain(row.get(key)) for key in keys] for row in rows])
+
+
+def plain(value):
+    """A value for a cell."""
+    if isinstance(value, list):
+        return median(value) if value and all(isinstance(one, (int, float)) for one in value) else len(value) or None
+    return value
+
+
 ALL = [
     Part(
         "Table 1: the cost of FUSE",
@@ -32,6 +47,15 @@ ALL = [
         ("writes",),
         bench("writes"),
         parts_writes.table_1,
+    ),
+    Part(
+        "What the machine itself can do",
+        "What must be done with every byte, each by itself, and how near the mount comes to the sum of it. All "
+        "parties share this machine's processors.",
+        ("bounds",),
+        bench("bounds"),
+        lambda found: parts_writes.transfers(found["bounds"]["rows"]["rows"])
+        + as_they_are(found["bounds"]["rows"]["sums"]),
     ),
     Part(
         "Figures 2 and 3: over the number of benefactors",
@@ -205,16 +229,3 @@ def other(measure):
 
     return Part(f"Also measured: {measure}", "As it was measured; lists are shown by their medians.", (measure,),
                 bench(measure), show)  # fmt: skip
-
-
-def as_they_are(rows):
-    """A table with a column for each key that a row has."""
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    return table(keys, [[plain(row.get(key)) for key in keys] for row in rows])
-
-
-def plain(value):
-    """A value for a cell."""
-    if isinstance(value, list):
-        return median(value) if value and all(isinstance(one, (int, float)) for one in value) else len(value) or None
-    return value

@@ -131,10 +131,11 @@ def repeats(found):
 def plain_rows(measure):
     """A part's content for rows that are transfers and nothing more."""
 
-    def show(found):
-        rows = found[measure]["rows"]
-        lines = [[row["name"], size(row["bytes"]), rate(row), cpu_per_gigabyte(row),
-                  size(row["peak_memory_bytes"]) if row["peak_memory_bytes"] else None] for row in rows]  # fmt: skip
-        return table(["", "bytes", "MB/s", "CPU s/GB", "peak memory"], lines)
+    return lambda found: transfers(found[measure]["rows"])
 
-    return show
+
+def transfers(rows):
+    """A table of transfers."""
+    lines = [[row["name"], size(row["bytes"]), rate(row), cpu_per_gigabyte(row),
+              size(row["peak_memory_bytes"]) if row["peak_memory_bytes"] else None] for row in rows]  # fmt: skip
+    return table(["", "bytes", "MB/s", "CPU s/GB", "peak memory"], lines)

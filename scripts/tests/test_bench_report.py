@@ -91,6 +91,8 @@ def everything():
         for one in (
             result("writes", [transfer(name, seconds) for name, seconds in
                               (("plain file", 0.5), ("plain file, fsync", 1.0), ("do-nothing mount", 0.25))]),
+            result("bounds", {"rows": [transfer("mount, OAB", 1.0)],
+                              "sums": [{"name": "mount, OAB", "parts_cpu": 1.5, "reached": 0.625}]}),
             result("stripe", sweep),
             result("window", sweep),
             result("similarity", [similarity("cdc:64KiB", 9 * 10**7, cut_seconds=0.1),
@@ -135,6 +137,7 @@ class Page(unittest.TestCase):
             row_of(text, "k = 8, similarity %: here"), ["k = 8, similarity %: here", "–", "60.0", "–", "–", "–"]
         )
         self.assertEqual(row_of(text, "Data size (TB)")[-1], "80.0 %")
+        self.assertIn("0.625", text, "how near the mount comes to its bound")
         sets = [row_of(line, "s") for line in text.splitlines() if re.match(r"<tr><td[^>]*>s</td>", line)]
         self.assertIn(["s", "2", "4.00", "[1.50, 2.50]", "7", "[3, 4]", "75.0", "25.0", "0.000"], sets, "Table III")
         self.assertIn(["s", "–", "–", "–", "25.0", "–"], sets, "Table IV")

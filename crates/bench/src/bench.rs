@@ -101,9 +101,10 @@ impl Size {
                 windows: &[16 << 20, 32 << 20, 128 << 20, 256 << 20, 512 << 20],
                 window_benefactors: &[1, 2, 3, 4, 8],
                 large_bytes: 4 << 30,
-                // bonnie++'s file is the paper's.
+                // bonnie++'s file is the paper's. Random overwrites of a large file that was written in large pieces take ext4
+                // ten microseconds each, with the library and without.
                 states: FileStates {
-                    bytes: 512 << 20,
+                    bytes: 128 << 20,
                     large_bytes: &[1 << 30, 10 << 30],
                     rounds: 5,
                     bonnie_bytes: Some(2 << 30),

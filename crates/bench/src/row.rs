@@ -73,7 +73,7 @@ impl Row {
     }
 
     /// CPU seconds of all processes together per 10^9 bytes, median.
-    fn cpu_per_gigabyte(&self) -> f64 {
+    pub fn cpu_per_gigabyte(&self) -> f64 {
         median(&self.cpu_seconds) / (self.bytes as f64 / 1e9)
     }
 

@@ -4,6 +4,7 @@
 //! a line in [`ALL`]; its rows may be of any kind, as the section carries its own table and its own targets.
 
 mod aggregate;
+mod bounds;
 mod files;
 mod images;
 mod memory;
@@ -36,6 +37,11 @@ pub const ALL: &[Measure] = &[
         name: "writes",
         what: "one file at a time, beside a plain file and a do-nothing mount",
         run: writes::run,
+    },
+    Measure {
+        name: "bounds",
+        what: "what each byte must cost on this machine, and how near the mount comes",
+        run: bounds::run,
     },
     Measure { name: "repeats", what: "content that the pool has already, and cold reads", run: repeats::run },
     Measure { name: "stripe", what: "over the number of benefactors", run: sweeps::stripe },

@@ -73,18 +73,18 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
     let tree = Tree::with_old_file(bench, states.bytes)?;
     let mut rows = Vec::new();
     for test in &TESTS {
-        rows.extend(tree.compare(bench, test)?);
+        rows.extend(told(tree.compare(bench, test)?));
     }
     let mut not_installed = Vec::new();
     if let Some(bonnie_bytes) = states.bonnie_bytes {
-        rows.extend(tools::run(bench, &tree, bonnie_bytes)?);
+        rows.extend(told(tools::run(bench, &tree, bonnie_bytes)?));
         not_installed = tools::not_installed();
     }
     drop(tree);
     for bytes in states.large_bytes {
         let large = Tree::with_old_file(bench, *bytes)?;
         for test in &ALONE {
-            rows.push(large.alone(bench, test)?);
+            rows.extend(told([large.alone(bench, test)?]));
         }
     }
     table::section(&rows, &not_installed, bench)
@@ -115,6 +115,12 @@ fn check_room(dir: &Path, needed: u64) -> Result<(), Error> {
 /// Says what is being measured: some rows take minutes.
 fn tell(name: &str) {
     eprintln!("stdchk-bench: files: {name}");
+}
+
+/// Shows rows as they come: all of them take half an hour, and a run that is cut off has told something.
+fn told<Rows: AsRef<[Row]>>(rows: Rows) -> Rows {
+    rows.as_ref().iter().for_each(|row| eprintln!("{}", row.line()));
+    rows
 }
 
 /// A directory with the program and a file that is there before every run.

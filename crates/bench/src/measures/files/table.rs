@@ -62,7 +62,8 @@ impl Row {
         median(&self.with) - median(&self.without)
     }
 
-    fn line(&self) -> String {
+    /// What the table says of it.
+    pub fn line(&self) -> String {
         let least = self.with.iter().copied().fold(f64::MAX, f64::min);
         let most = self.with.iter().copied().fold(0.0, f64::max);
         let spread = format!("{least:.0}-{most:.0}");
