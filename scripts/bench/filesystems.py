@@ -68,6 +68,7 @@ class Stdchk(Filesystem):
     how = "stdchk up --benefactors 4 --mount; policy replicas=1, close=stored (OAB) or durable (ASB)"
     CLOSE = {"OAB": "stored", "ASB": "durable"}  # the policy under which each rate is taken
     OPTIONS = ()
+    POLICY = ()
 
     def __init__(self, folder, stdchk):
         self.stdchk = stdchk
@@ -77,7 +78,7 @@ class Stdchk(Filesystem):
         self.run("up", "--benefactors", SERVERS, "--mount", self.mount, "--floor", 0, *self.OPTIONS)
         for close in self.CLOSE.values():
             (self.mount / close).mkdir()
-            self.run("policy", "set", close, "replicas=1", f"close={close}")
+            self.run("policy", "set", close, "replicas=1", f"close={close}", *self.POLICY)
 
     def run(self, *arguments):
         data = self.folder / "data"
@@ -111,9 +112,13 @@ class Stdchk(Filesystem):
 class StdchkEarly(Stdchk):
     """Its rate is that of files that fit the window, so it has a mount of its own; a burst may take half of the window."""
 
-    how = "a second pool, with stdchk up --window 2560MiB for files of up to 1280 MiB; policy replicas=1, close=early"
+    how = (
+        "a second pool, for files of up to 1280 MiB: stdchk up --window 2560MiB; "
+        "policy replicas=1, close=early, window=2560MiB"
+    )
     CLOSE = {"OAB-early": "early"}
     OPTIONS = ("--window", "2560MiB")
+    POLICY = ("window=2560MiB",)
 
 
 class Gluster(Filesystem):
