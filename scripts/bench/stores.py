@@ -126,9 +126,10 @@ def stdchk_with(cutter, codec):
 STORES = [
     PlainFile,
     stdchk_with("fsch:1MiB", "auto"),
-    stdchk_with("fsch:4KiB", "zstd"),
-    stdchk_with("cdc:16KiB", "zstd"),
-    stdchk_with("cdc:64KiB", "zstd"),
+    stdchk_with("fsch:4KiB", "zstd:1"),
+    stdchk_with("cdc:16KiB", "zstd:1"),
+    stdchk_with("cdc:16KiB", "zstd:3"),
+    stdchk_with("cdc:64KiB", "zstd:1"),
     Restic,
     Borg,
     Casync,

@@ -86,17 +86,22 @@ class Figures(unittest.TestCase):
         found = peers.summary_of_images(self.row("a", [1.0, 0.5, 0.25], [10**8, 10**7, 3 * 10**7]))
         self.assertEqual([round(value, 6) for value in found.values()], [100, 300, 1, 100, 20])
 
-    def test_targets_hold_the_policy_that_stores_least_against_the_best_peer_in_each(self):
-        rows = [
+    def test_targets_hold_the_fastest_policy_that_is_small_enough_against_the_best_peer_in_each(self):
+        ours = [
             self.row("stdchk fsch:1MiB", [1, 0.01, 0.01], [10**8, 10**8, 10**8]),
+            self.row("stdchk fsch:4KiB", [1, 0.2, 0.2], [10**8, 8 * 10**6, 8 * 10**6]),
             self.row("stdchk cdc:64KiB", [1, 0.1, 0.1], [10**8, 10**7, 10**7]),
+        ]
+        peers_rows = [
             self.row("restic", [1, 1.0, 1.0], [10**8, 10**7, 10**7]),
             self.row("borg", [1, 0.5, 0.5], [10**8, 2 * 10**7, 2 * 10**7]),
         ]
         with contextlib.redirect_stdout(io.StringIO()):
-            rate, stored, _cpu = peers.report_images(rows)
+            rate, stored, _cpu = peers.report_images(ours + peers_rows)
+            _rate, least, _cpu = peers.report_images(ours[:1] + peers_rows)
         self.assertEqual((round(rate["value"], 6), rate["met"]), (5, True))
         self.assertEqual((round(stored["value"], 6), stored["met"]), (1, True))
+        self.assertEqual((round(least["value"], 6), least["met"]), (10, False), "none is small enough")
 
 
 class Content(unittest.TestCase):
