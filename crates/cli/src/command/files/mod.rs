@@ -75,7 +75,7 @@ Example:
   stdchk files fetch climate --set 120 -o run7   as at that checkpoint set (`run --with-sets`)
   stdchk files fetch climate --list")]
     Fetch(fetch::Arguments),
-    /// Leave the files as they are and let the next run start afresh
+    /// Remove the checkpoints: the files stay as they are, and the next run starts afresh
     #[command(after_help = "Example:\n  stdchk files discard --root run7")]
     Discard,
 }
@@ -120,6 +120,8 @@ struct Restored {
     index: u64,
     records: u64,
     bytes: u64,
+    /// Files that were removed or replaced from outside the run, and stay as they are.
+    astray: Vec<String>,
 }
 
 /// Runs the command.
@@ -260,9 +262,21 @@ fn restore(root: &Path, index: Option<u64>, set: Option<u64>, json: bool) -> Out
         None => index,
     };
     let done = driver::restore_files(root, index).map_err(failed)?;
-    let restored = Restored { index: done.index, records: done.records, bytes: done.bytes };
+    let astray = done.astray.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+    let restored = Restored { index: done.index, records: done.records, bytes: done.bytes, astray };
+    show(&restored, json)?;
+    if done.astray.is_empty() {
+        return Ok(());
+    }
+    for line in done.complaints() {
+        output::note(format_args!("stdchk: {}", output::shown(&line)));
+    }
+    Err(CommandError::reported(Exit::Partial))
+}
+
+fn show(restored: &Restored, json: bool) -> Outcome {
     if json {
-        return output::json(&restored);
+        return output::json(restored);
     }
     output::line(format_args!(
         "back at checkpoint {}: {} undone, {} of old content put back",
