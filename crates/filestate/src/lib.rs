@@ -11,6 +11,7 @@
 //! | [`record`] | the statements and their bytes in the log | nothing |
 //! | [`paths`] | where a file was at each record, from the moves in the log | nothing |
 //! | [`log`], [`index`], [`store`] | the log, the checkpoint index and the directory they live in | files |
+//! | `space` | what a store takes of the disk, and sets aside | files |
 //! | [`control`] | what the processes of a run share: generation, gate, freeze | shared memory |
 //! | `clones` | old contents that share their blocks, where the file system can | files |
 //! | [`watch`] | what must be stated before which call: the decisions of the preload library | files |
@@ -42,6 +43,7 @@ pub mod program;
 pub mod record;
 pub mod restore;
 pub mod snapshot;
+mod space;
 pub mod store;
 mod summary;
 pub mod watch;

@@ -26,6 +26,7 @@ use crate::log::{Located, Statement};
 use crate::mapped::{self, write_all_at};
 use crate::paths::Whereabouts;
 use crate::record::{Inode, Record};
+use crate::space::GONE;
 use crate::store::{self, DIRECTORY, Store, TRASH};
 pub use crate::summary::Summary;
 
@@ -43,7 +44,7 @@ pub fn to_index(store: &Store, wanted: Option<u64>) -> Result<Summary> {
     verify_after(store, &entry)?;
     let end = store.log.len()?;
     let progress = Progress { index: entry.index, target: entry.position, end, reached: end };
-    progress.begin(store)?;
+    store.with_reserve(|| progress.begin(store))?;
     let mut summary = run(store, progress)?;
     summary.astray.extend(before.into_iter().flat_map(|before| before.astray));
     summary.astray.sort();
@@ -115,19 +116,22 @@ fn is_about_names(statement: &Statement) -> bool {
 }
 
 fn finish(store: &Store, progress: &Progress) -> Result<()> {
+    // First: the disk may be full of it. Everything is at its place again, nothing is looked for there.
+    store.empty_trash()?;
     let mut entries = store.entries()?;
     let before = entries.len();
     entries.retain(|entry| entry.index <= progress.index);
     match entries.len() < before {
-        true => index::replace(store.directory(), &store.path(), &entries)?,
+        true => store.with_reserve(|| index::replace(store.directory(), &store.path(), &entries))?,
         // Its last line may be that of a process that was killed before it was durable.
         false => index::sync(store.directory(), &store.path())?,
     }
     store.log.truncate(progress.target)?;
     store.log.sync()?;
     store.remove_kept(|interval| interval >= progress.index)?;
-    store.empty_trash()?;
-    index::remove_file(store.directory(), &store.path(), &progress.name())
+    index::remove_file(store.directory(), &store.path(), &progress.name())?;
+    store.set_reserve_aside();
+    Ok(())
 }
 
 /// What a restore changed: every file that a record speaks of, and the directories in which names went back.
@@ -269,6 +273,21 @@ impl<'store> Undo<'store> {
 
     fn make_true(&mut self, statement: &Statement, places: &[Arc<[u8]>]) -> Result<()> {
         self.summary.records += 1;
+        match self.try_to_make_true(statement, places) {
+            Err(error) if error.is_no_space() && self.make_room()? => {
+                self.try_to_make_true(statement, places)
+            }
+            other => other,
+        }
+    }
+
+    /// Removes now what the restore would remove in the end; false if there was nothing.
+    fn make_room(&mut self) -> Result<bool> {
+        self.settle_contents()?;
+        Ok(self.store.remove_gone()? | self.store.give_reserve())
+    }
+
+    fn try_to_make_true(&mut self, statement: &Statement, places: &[Arc<[u8]>]) -> Result<()> {
         match statement {
             Statement::Small(Record::Cloned { inode, offset, length, kept }) => {
                 self.make_clone_true(*inode, places, *offset..offset.saturating_add(*length), kept)
@@ -352,7 +371,7 @@ impl<'store> Undo<'store> {
         // A restore that was cut off may have left some.
         while gone.is_empty() || self.inode_at(&gone)?.is_some() {
             self.gone += 1;
-            gone = format!("{TRASH}/gone.{}", self.gone).into_bytes();
+            gone = [TRASH.as_bytes(), b"/", GONE, self.gone.to_string().as_bytes()].concat();
         }
         match rustix::fs::renameat(root, path, root, gone.as_slice()) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),

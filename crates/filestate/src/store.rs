@@ -9,6 +9,7 @@
 //! | `kept/` | files that the program deleted or replaced, under `interval.number` |
 //! | `trash/` | what a restore took away, emptied when it is complete |
 //! | `restoring.N` | how far a restore got ([`crate::restore`]) |
+//! | `reserve` | room for a restore on a full disk |
 //! | `notes` | what processes of the job have to tell its driver: a line each |
 //! | `ended` | the job ended by itself; the next one starts afresh |
 //! | `pinned` | the checkpoint that is being copied: it is kept until that is done |
@@ -197,7 +198,9 @@ impl Store {
         let manifest = write_manifest(options, clones, made_as)?;
         index::replace_file(&directory, &shown, "store.new", MANIFEST, manifest.as_bytes())?;
         rustix::fs::fsync(&root_fd).map_err(Error::system("make durable", root))?;
-        Self::open(root)
+        let store = Self::open(root)?;
+        store.set_reserve_aside();
+        Ok(store)
     }
 
     /// Removes the store of the tree `root`. Its manifest goes first: what a kill leaves is no store.
@@ -498,13 +501,15 @@ pub(crate) fn names_in(root: BorrowedFd<'_>, path: &[u8]) -> std::result::Result
     Ok(names)
 }
 
-/// Removes a file or a whole directory; that it is not there is no error.
+/// Removes a file or a whole directory, whatever its permissions; that it is not there is no error.
 pub(crate) fn remove_tree(root: BorrowedFd<'_>, path: &[u8]) -> std::result::Result<(), Errno> {
     match rustix::fs::unlinkat(root, path, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::ISDIR) => {}
         Err(cause) => return Err(cause),
     }
+    // A directory that its owner may not change, or not even list: what is in it goes all the same.
+    let _ = rustix::fs::chmodat(root, path, Permissions::from_raw_mode(0o700), AtFlags::empty());
     for name in names_in(root, path)? {
         remove_tree(root, &[path, b"/", &name].concat())?;
     }

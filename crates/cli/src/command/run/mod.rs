@@ -221,7 +221,7 @@ impl Arguments {
 
 /// The message of the driver says object, cause and next step itself.
 fn not_run(error: stdchk_filestate::Error) -> CommandError {
-    CommandError { exit: Exit::NotRun, message: error.to_string() }
+    CommandError::plain(Exit::NotRun, error)
 }
 
 /// The store of a run that did not end by itself.
