@@ -145,6 +145,7 @@ pub struct NewFile {
 impl NewFile {
     /// Starts a file that will be at `path`; until then it has a hidden name beside it, removed if anything fails.
     pub fn start(path: &Path) -> Outcome<Self> {
+        refuse_special(path)?;
         let directory = directory_of(path);
         if !directory.is_dir() {
             let next = format!("make it first: `mkdir -p {}`", directory.display());
@@ -175,6 +176,20 @@ impl NewFile {
         let directory = std::fs::File::open(directory_of(&self.path)).about(&about)?;
         directory.sync_all().about(&about)
     }
+}
+
+/// Whether a device, a pipe or a socket stands at `path`: it can be written to, but not replaced by a file.
+pub fn is_special(path: &Path) -> bool {
+    path.metadata().is_ok_and(|about| !about.is_file() && !about.is_dir())
+}
+
+/// A device is not the file's to replace: root would take `/dev/null` from the whole machine.
+pub fn refuse_special(path: &Path) -> Outcome {
+    if !is_special(path) {
+        return Ok(());
+    }
+    let cause = "it is no regular file, and a file would take its place";
+    Err(CommandError::usage(path.display(), cause, "name a file that is regular or new"))
 }
 
 fn directory_of(path: &Path) -> &Path {
@@ -229,6 +244,15 @@ mod tests {
         finished.finish(0o640, 5).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_device_is_not_replaced_by_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        assert_eq!(NewFile::start(&link).err().map(|error| error.exit), Some(Exit::Usage));
+        assert!(is_special(Path::new("/dev/null")) && !is_special(directory.path()));
     }
 
     #[test]
