@@ -104,7 +104,7 @@ pub async fn fetch(
     let mtime = modified(pool, attr, reader.version()).await.about(name)?;
     let mut file = NewFile::start(path)?;
     let failed = |error: &io::Error| from_io(error, path.display());
-    copy_out(&reader, name, file.sink(), failed, progress).await?;
+    copy_out(&reader, name, &mut file, failed, progress).await?;
     tokio::task::block_in_place(|| file.finish(attr.mode, mtime))
 }
 
