@@ -61,6 +61,11 @@ impl CommandError {
         Self { exit, message: without_numbers(&format!("{object}: {error}")) }
     }
 
+    /// An error that says all itself.
+    pub fn plain(exit: Exit, error: impl Display) -> Self {
+        Self { exit, message: without_numbers(&error.to_string()) }
+    }
+
     /// An error whose details were reported before.
     pub fn reported(exit: Exit) -> Self {
         Self { exit, message: String::new() }

@@ -4,7 +4,7 @@
 //! never allocated anew. Out of the pool several reads are under way at once, and are written in order.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -27,6 +27,8 @@ const PIECES: usize = 4;
 const READ_BYTES: u64 = 1 << 20;
 /// Reads of one file under way at once.
 const READS_AHEAD: usize = 4;
+/// Zeros that become a hole: no file system has blocks that are smaller.
+const HOLE_BYTES_MIN: usize = 4096;
 
 /// Writes all of `source` into the session from offset 0; the number of bytes. `from` and `to` are for messages.
 pub async fn copy_in(
@@ -145,6 +147,7 @@ pub struct NewFile {
 impl NewFile {
     /// Starts a file that will be at `path`; until then it has a hidden name beside it, removed if anything fails.
     pub fn start(path: &Path) -> Outcome<Self> {
+        refuse_special(path)?;
         let directory = directory_of(path);
         if !directory.is_dir() {
             let next = format!("make it first: `mkdir -p {}`", directory.display());
@@ -158,15 +161,12 @@ impl NewFile {
         Ok(Self { temporary: temporary.about(path.display())?, path: path.to_owned() })
     }
 
-    /// Where to write.
-    pub fn sink(&mut self) -> &mut std::fs::File {
-        self.temporary.as_file_mut()
-    }
-
     /// Gives the file its permissions and time, makes it durable, and lets it appear.
     pub fn finish(self, mode: u32, mtime: TimeNs) -> Outcome {
         let about = self.path.display().to_string();
-        let file = self.temporary.as_file();
+        let mut file = self.temporary.as_file();
+        // Where it ends with a hole, it has not been extended so far.
+        file.stream_position().and_then(|end| file.set_len(end)).about(&about)?;
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode & 0o777);
         file.set_permissions(permissions).about(&about)?;
         file.set_modified(system_time(mtime)).about(&about)?;
@@ -175,6 +175,36 @@ impl NewFile {
         let directory = std::fs::File::open(directory_of(&self.path)).about(&about)?;
         directory.sync_all().about(&about)
     }
+}
+
+/// Zeros become a hole: a sparse file would fill the disk.
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let file = self.temporary.as_file_mut();
+        if bytes.len() < HOLE_BYTES_MIN || bytes.iter().any(|byte| *byte != 0) {
+            return file.write(bytes);
+        }
+        let length = i64::try_from(bytes.len()).map_err(io::Error::other)?;
+        file.seek(SeekFrom::Current(length)).map(|_| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.temporary.as_file_mut().flush()
+    }
+}
+
+/// Whether a device, a pipe or a socket stands at `path`: it can be written to, but not replaced by a file.
+pub fn is_special(path: &Path) -> bool {
+    path.metadata().is_ok_and(|about| !about.is_file() && !about.is_dir())
+}
+
+/// A device is not the file's to replace: root would take `/dev/null` from the whole machine.
+pub fn refuse_special(path: &Path) -> Outcome {
+    if !is_special(path) {
+        return Ok(());
+    }
+    let cause = "it is no regular file, and a file would take its place";
+    Err(CommandError::usage(path.display(), cause, "name a file that is regular or new"))
 }
 
 fn directory_of(path: &Path) -> &Path {
@@ -221,14 +251,23 @@ mod tests {
         let path = directory.path().join("x");
         std::fs::write(&path, "old").unwrap();
         let mut unfinished = NewFile::start(&path).unwrap();
-        unfinished.sink().write_all(b"half").unwrap();
+        unfinished.write_all(b"half").unwrap();
         drop(unfinished);
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         let mut finished = NewFile::start(&path).unwrap();
-        finished.sink().write_all(b"new").unwrap();
+        finished.write_all(b"new").unwrap();
         finished.finish(0o640, 5).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_device_is_not_replaced_by_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        assert_eq!(NewFile::start(&link).err().map(|error| error.exit), Some(Exit::Usage));
+        assert!(is_special(Path::new("/dev/null")) && !is_special(directory.path()));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Pid;
@@ -140,7 +140,7 @@ impl Control {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let file = rustix::fs::openat(store.directory(), NAME, flags, Mode::from_raw_mode(0o600));
         let file = file.map_err(Error::system("open", &shown))?;
-        rustix::fs::ftruncate(&file, size_of::<Page>() as u64).map_err(Error::system("size", &shown))?;
+        make_room(&file).map_err(Error::system("size", &shown))?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping of a file that is at least a `Page` long; no other reference to it exists here.
         let mapped = unsafe {
@@ -324,6 +324,20 @@ impl Control {
     }
 }
 
+/// Makes the file as long as the page, with blocks of its own: on a disk that fills up later, a process that is the first to
+/// touch a part of the page would be killed.
+fn make_room(file: &rustix::fd::OwnedFd) -> rustix::io::Result<()> {
+    let wanted = size_of::<Page>() as u64;
+    if rustix::fs::fstat(file)?.st_size.cast_unsigned() >= wanted {
+        return Ok(());
+    }
+    rustix::fs::ftruncate(file, wanted)?;
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, wanted) {
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(cause) => Err(cause),
+    }
+}
+
 /// Whether the process has the file at `path` mapped.
 fn maps(pid: u32, path: &std::path::Path) -> bool {
     use std::os::unix::ffi::OsStrExt;
@@ -421,6 +435,14 @@ mod tests {
             stop.store(true, Ordering::SeqCst);
         });
         assert_eq!(control.interval(), 50);
+    }
+
+    #[test]
+    fn the_page_has_all_its_blocks_before_anybody_uses_it() {
+        use std::os::unix::fs::MetadataExt;
+        let (root, _control) = control();
+        let about = root.path().join(".stdchk-files").join(NAME).metadata().unwrap();
+        assert!(about.blocks() * 512 >= size_of::<Page>() as u64, "{} blocks", about.blocks());
     }
 
     fn dead_process() -> u32 {

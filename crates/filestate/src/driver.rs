@@ -61,6 +61,8 @@ pub struct Run {
     pub command: Vec<OsString>,
     /// Variables that the program finds in its environment, beside those of the driver.
     pub environment: Vec<(OsString, OsString)>,
+    /// Tells the user something before the program starts.
+    pub tell: fn(&str),
 }
 
 /// How a run ended.
@@ -141,6 +143,7 @@ impl Run {
         };
         match start {
             Start::Fresh if Store::exists(root) && !Store::open(root)?.has_ended() => {
+                Store::open(root)?.refuse_if_copied()?;
                 let shown = root.display();
                 let next = "`stdchk run --resume` goes on from its last checkpoint, `stdchk files discard` forgets it";
                 Err(Error::Refused(format!("the last run in {shown} did not end by itself: {next}")))
@@ -148,7 +151,10 @@ impl Run {
             Start::Fresh | Start::IfUnfinished => Store::create(root, &self.options),
             Start::Resume(wanted) => {
                 let store = open_store(root)?;
-                restore::to_index(&store, wanted)?;
+                store.refuse_if_copied()?;
+                for line in restore::to_index(&store, wanted)?.complaints() {
+                    (self.tell)(&line);
+                }
                 store.unmark_ended()?;
                 store.unpin()?;
                 Control::remove(&store)?;
@@ -194,13 +200,19 @@ fn conclude(
         if let Err(error) = checkpoint::take(store, control, END) {
             notes.push(missed(END, &error));
         }
-        store.mark_ended()?;
+        if let Err(error) = store.mark_ended() {
+            let next =
+                "to `stdchk run` it will look as if this one had not ended, until `stdchk files discard`";
+            notes.push(format!("{error}; {next}"));
+        }
         return Ok(None);
     }
     if store.options.mode == Mode::WriteThrough {
         return Ok(None);
     }
-    restore::in_run(store, control, None).map(Some)
+    let summary = restore::in_run(store, control, None)?;
+    notes.extend(summary.complaints());
+    Ok(Some(summary))
 }
 
 /// How a checkpoint that could not be taken is told.
@@ -214,15 +226,19 @@ pub fn restore_files(root: &Path, wanted: Option<u64>) -> Result<Summary> {
     let store = open_store(&root)?;
     let _lock = lock(&root)?;
     refuse_while_processes_live(&root)?;
+    store.refuse_if_copied()?;
     restore::to_index(&store, wanted)
 }
 
-/// Forgets a run: the files stay as they are, its checkpoints are gone.
+/// Forgets a run: the files stay as they are, its checkpoints are gone and their space is free.
 pub fn discard(root: &Path) -> Result<()> {
     let root = canonical(root)?;
-    let store = open_store(&root)?;
+    if !Store::exists(&root) {
+        return Err(Error::NoStore { root });
+    }
     let _lock = lock(&root)?;
-    store.mark_ended()
+    refuse_while_processes_live(&root)?;
+    Store::remove(&root)
 }
 
 fn canonical(root: &Path) -> Result<PathBuf> {

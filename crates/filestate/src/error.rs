@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A call to the system failed.
-    #[error("cannot {action} {}: {cause}", object.display())]
+    #[error("cannot {action} {}: {cause}{}", object.display(), next_step(*cause))]
     System {
         /// What was being done, as a verb phrase: "open", "append to".
         action: &'static str,
@@ -64,6 +64,11 @@ impl Error {
         move |cause| Self::System { action, object, cause }
     }
 
+    /// Whether the disk has no room left, or the user's share of it.
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Self::System { cause: Errno::NOSPC | Errno::DQUOT, .. })
+    }
+
     /// The errno that a C caller should see.
     pub fn errno(&self) -> Errno {
         match self {
@@ -73,5 +78,14 @@ impl Error {
             Self::Busy { .. } => Errno::BUSY,
             Self::Refused(_) => Errno::INVAL,
         }
+    }
+}
+
+fn next_step(cause: Errno) -> &'static str {
+    match cause {
+        Errno::NOSPC | Errno::DQUOT => {
+            "; make room on this disk and try again (`stdchk files discard` gives up the checkpoints and their space)"
+        }
+        _ => "",
     }
 }

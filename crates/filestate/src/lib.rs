@@ -11,10 +11,12 @@
 //! | [`record`] | the statements and their bytes in the log | nothing |
 //! | [`paths`] | where a file was at each record, from the moves in the log | nothing |
 //! | [`log`], [`index`], [`store`] | the log, the checkpoint index and the directory they live in | files |
+//! | `space` | what a store takes of the disk, and sets aside | files |
 //! | [`control`] | what the processes of a run share: generation, gate, freeze | shared memory |
 //! | `clones` | old contents that share their blocks, where the file system can | files |
 //! | [`watch`] | what must be stated before which call: the decisions of the preload library | files |
 //! | [`checkpoint`], [`restore`] | taking an index, going back to one | files |
+//! | `astray`, `summary` | files that a restore misses; what it did | nothing |
 //! | [`snapshot`], `overlay` | the tree as it was at a checkpoint, read while the job goes on | files |
 //! | [`history`] | what changed between two indices | the log |
 //! | [`program`] | which programs a preload library cannot watch | executables |
@@ -23,6 +25,7 @@
 //! The preload library (`stdchk-preload`) is the other consumer, inside other people's processes: everything that it
 //! uses here speaks to the kernel through `rustix` and never through the C library, whose names it replaces.
 
+mod astray;
 pub mod checkpoint;
 mod clones;
 pub mod control;
@@ -40,7 +43,9 @@ pub mod program;
 pub mod record;
 pub mod restore;
 pub mod snapshot;
+mod space;
 pub mod store;
+mod summary;
 pub mod watch;
 
 pub use error::{Error, Result};

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode as Permissions, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
+use crate::astray::Astray;
 use crate::clones;
 use crate::control::Control;
 use crate::durable;
@@ -25,7 +26,9 @@ use crate::log::{Located, Statement};
 use crate::mapped::{self, write_all_at};
 use crate::paths::Whereabouts;
 use crate::record::{Inode, Record};
+use crate::space::GONE;
 use crate::store::{self, DIRECTORY, Store, TRASH};
+pub use crate::summary::Summary;
 
 const PREFIX: &str = "restoring.";
 /// The descriptors of the process that restores.
@@ -33,27 +36,20 @@ const OWN_DESCRIPTORS: &[u8] = b"/proc/self/fd";
 /// How many files are held open between two changes of names.
 const OPEN_MAX: usize = 64;
 
-/// What a restore did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// The index restored.
-    pub index: u64,
-    /// Records made true again.
-    pub records: u64,
-    /// Old contents written back, in bytes.
-    pub bytes: u64,
-}
-
 /// Restores the tree to checkpoint `wanted` (the newest when `None`). Later checkpoints cease to exist. Nothing may
 /// change the tree meanwhile: the caller holds the world still, or no process of the run is left.
 pub fn to_index(store: &Store, wanted: Option<u64>) -> Result<Summary> {
-    finish_interrupted(store)?;
+    let before = finish_interrupted(store)?;
     let entry = store.entry(wanted)?;
     verify_after(store, &entry)?;
     let end = store.log.len()?;
     let progress = Progress { index: entry.index, target: entry.position, end, reached: end };
-    progress.begin(store)?;
-    run(store, progress)
+    store.with_reserve(|| progress.begin(store))?;
+    let mut summary = run(store, progress)?;
+    summary.astray.extend(before.into_iter().flat_map(|before| before.astray));
+    summary.astray.sort();
+    summary.astray.dedup();
+    Ok(summary)
 }
 
 /// Restores as [`to_index`] while processes of the run live: they are held still, and know nothing afterwards. Where it
@@ -112,7 +108,7 @@ fn run(store: &Store, mut progress: Progress) -> Result<Summary> {
     }
     durable::sync(store, &changed_paths(&records))?;
     finish(store, &progress)?;
-    Ok(undo.summary)
+    undo.into_summary()
 }
 
 fn is_about_names(statement: &Statement) -> bool {
@@ -120,19 +116,22 @@ fn is_about_names(statement: &Statement) -> bool {
 }
 
 fn finish(store: &Store, progress: &Progress) -> Result<()> {
+    // First: the disk may be full of it. Everything is at its place again, nothing is looked for there.
+    store.empty_trash()?;
     let mut entries = store.entries()?;
     let before = entries.len();
     entries.retain(|entry| entry.index <= progress.index);
     match entries.len() < before {
-        true => index::replace(store.directory(), &store.path(), &entries)?,
+        true => store.with_reserve(|| index::replace(store.directory(), &store.path(), &entries))?,
         // Its last line may be that of a process that was killed before it was durable.
         false => index::sync(store.directory(), &store.path())?,
     }
     store.log.truncate(progress.target)?;
     store.log.sync()?;
     store.remove_kept(|interval| interval >= progress.index)?;
-    store.empty_trash()?;
-    index::remove_file(store.directory(), &store.path(), &progress.name())
+    index::remove_file(store.directory(), &store.path(), &progress.name())?;
+    store.set_reserve_aside();
+    Ok(())
 }
 
 /// What a restore changed: every file that a record speaks of, and the directories in which names went back.
@@ -255,6 +254,7 @@ struct Undo<'store> {
     let_go: bool,
     /// The files without a name that this process has open, once one was looked for.
     nameless: OnceCell<HashMap<Inode, RawFd>>,
+    astray: Astray,
     summary: Summary,
 }
 
@@ -266,12 +266,28 @@ impl<'store> Undo<'store> {
             opened: HashMap::new(),
             let_go: false,
             nameless: OnceCell::new(),
+            astray: Astray::default(),
             summary: Summary { index, ..Summary::default() },
         }
     }
 
     fn make_true(&mut self, statement: &Statement, places: &[Arc<[u8]>]) -> Result<()> {
         self.summary.records += 1;
+        match self.try_to_make_true(statement, places) {
+            Err(error) if error.is_no_space() && self.make_room()? => {
+                self.try_to_make_true(statement, places)
+            }
+            other => other,
+        }
+    }
+
+    /// Removes now what the restore would remove in the end; false if there was nothing.
+    fn make_room(&mut self) -> Result<bool> {
+        self.settle_contents()?;
+        Ok(self.store.remove_gone()? | self.store.give_reserve())
+    }
+
+    fn try_to_make_true(&mut self, statement: &Statement, places: &[Arc<[u8]>]) -> Result<()> {
         match statement {
             Statement::Small(Record::Cloned { inode, offset, length, kept }) => {
                 self.make_clone_true(*inode, places, *offset..offset.saturating_add(*length), kept)
@@ -281,7 +297,10 @@ impl<'store> Undo<'store> {
                     self.settle_contents()?;
                 }
                 let path = path_of(record);
-                self.make_small_true(record).map_err(Error::system("restore", self.store.shown(path)))
+                let found = self.make_small_true(record);
+                let found = found.map_err(Error::system("restore", self.store.shown(path)))?;
+                self.astray.follow(record, found);
+                Ok(())
             }
             Statement::Contents { inode, offset, length, payload_at } => {
                 self.make_contents_true(*inode, places, *offset, *length, *payload_at)
@@ -316,19 +335,21 @@ impl<'store> Undo<'store> {
         Ok(self.opened.get(&inode).and_then(Option::as_ref).map(AsFd::as_fd))
     }
 
-    fn make_small_true(&mut self, record: &Record) -> std::result::Result<(), Errno> {
+    /// Whether the file that it speaks of is there.
+    fn make_small_true(&mut self, record: &Record) -> std::result::Result<bool, Errno> {
         match record {
-            Record::Absent { path } => self.take_away(path),
+            Record::Absent { path } => self.take_away(path).map(|()| true),
             Record::Moved { inode, from, to, .. } => self.move_back(*inode, from, to),
             Record::Size { inode, path, size, modified_ns } => self.resize(*inode, path, *size, *modified_ns),
             Record::Mode { inode, path, bits } => match self.inode_at(path)? {
                 Some(found) if found == *inode => {
                     let bits = Permissions::from_raw_mode(*bits);
                     rustix::fs::chmodat(self.store.root(), path.as_slice(), bits, AtFlags::empty())
+                        .map(|()| true)
                 }
-                _ => Ok(()),
+                _ => Ok(false),
             },
-            Record::Data { .. } | Record::Hole { .. } | Record::Cloned { .. } => Ok(()),
+            Record::Data { .. } | Record::Hole { .. } | Record::Cloned { .. } => Ok(true),
         }
     }
 
@@ -350,7 +371,7 @@ impl<'store> Undo<'store> {
         // A restore that was cut off may have left some.
         while gone.is_empty() || self.inode_at(&gone)?.is_some() {
             self.gone += 1;
-            gone = format!("{TRASH}/gone.{}", self.gone).into_bytes();
+            gone = [TRASH.as_bytes(), b"/", GONE, self.gone.to_string().as_bytes()].concat();
         }
         match rustix::fs::renameat(root, path, root, gone.as_slice()) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
@@ -384,7 +405,7 @@ impl<'store> Undo<'store> {
         Ok(())
     }
 
-    fn move_back(&self, inode: Inode, from: &[u8], to: &[u8]) -> std::result::Result<(), Errno> {
+    fn move_back(&self, inode: Inode, from: &[u8], to: &[u8]) -> std::result::Result<bool, Errno> {
         let trash = trash_path(inode);
         let stands_at = |path: &[u8]| Ok::<_, Errno>(self.inode_at(path)? == Some(inode));
         let source = if stands_at(to)? {
@@ -392,14 +413,14 @@ impl<'store> Undo<'store> {
         } else if stands_at(&trash)? {
             &trash
         } else {
-            return Ok(());
+            return stands_at(from);
         };
         if !stands_at(from)? {
             self.discard(from)?;
         }
         let root = self.store.root();
         rustix::fs::renameat(root, source, root, from)?;
-        self.remove_if_same(source, inode)
+        self.remove_if_same(source, inode).map(|()| true)
     }
 
     fn resize(
@@ -408,8 +429,8 @@ impl<'store> Undo<'store> {
         path: &[u8],
         size: u64,
         modified_ns: i64,
-    ) -> std::result::Result<(), Errno> {
-        let Some(file) = self.opened(inode, path)? else { return Ok(()) };
+    ) -> std::result::Result<bool, Errno> {
+        let Some(file) = self.opened(inode, path)? else { return Ok(false) };
         if rustix::fs::fstat(file)?.st_size.cast_unsigned() != size {
             rustix::fs::ftruncate(file, size)?;
         }
@@ -418,7 +439,19 @@ impl<'store> Undo<'store> {
             tv_sec: modified_ns.div_euclid(1_000_000_000),
             tv_nsec: modified_ns.rem_euclid(1_000_000_000),
         };
-        rustix::fs::futimens(file, &Timestamps { last_access: now, last_modification: modified })
+        let times = Timestamps { last_access: now, last_modification: modified };
+        rustix::fs::futimens(file, &times).map(|()| true)
+    }
+
+    /// What was done, and what could not be.
+    fn into_summary(mut self) -> Result<Summary> {
+        for (inode, path) in std::mem::take(&mut self.astray).into_names() {
+            let found = self.inode_at(&path).map_err(Error::system("look at", self.store.shown(&path)))?;
+            if found != Some(inode) {
+                self.summary.astray.push(path);
+            }
+        }
+        Ok(self.summary)
     }
 
     fn make_contents_true(

@@ -2,13 +2,14 @@
 //!
 //! | name in `.stdchk-files/` | holds |
 //! |---|---|
-//! | `store` | version, key, mode and options: plain text, written once |
+//! | `store` | version, key, the directory's inode, mode and options: plain text, written once |
 //! | `log` | the statements ([`crate::record`]) |
 //! | `index` | the checkpoints ([`crate::index`]) |
 //! | `control` | the shared page of a running job ([`crate::control`]) |
 //! | `kept/` | files that the program deleted or replaced, under `interval.number` |
 //! | `trash/` | what a restore took away, emptied when it is complete |
 //! | `restoring.N` | how far a restore got ([`crate::restore`]) |
+//! | `reserve` | room for a restore on a full disk |
 //! | `notes` | what processes of the job have to tell its driver: a line each |
 //! | `ended` | the job ended by itself; the next one starts afresh |
 //! | `pinned` | the checkpoint that is being copied: it is kept until that is done |
@@ -150,6 +151,8 @@ pub struct Store {
     root: OwnedFd,
     directory: OwnedFd,
     root_path: PathBuf,
+    /// The directory's inode when it was made, where the manifest says it.
+    made_as: Option<u64>,
     /// What it was created with.
     pub options: Options,
     /// The undo log.
@@ -163,7 +166,7 @@ impl Store {
         let shown = root.join(DIRECTORY);
         let manifest = open_file(&directory, &shown, MANIFEST, OFlags::RDONLY)?;
         let text = index::read_whole(&manifest).map_err(Error::system("read", shown.join(MANIFEST)))?;
-        let (key, options) = parse_manifest(&text).ok_or_else(|| Error::Damaged {
+        let (key, made_as, options) = parse_manifest(&text).ok_or_else(|| Error::Damaged {
             object: shown.join(MANIFEST),
             what: "unknown or cut contents".into(),
         })?;
@@ -173,6 +176,7 @@ impl Store {
             root: open_directory(root.to_owned())?,
             directory,
             root_path: root.to_owned(),
+            made_as,
             options,
             log,
         })
@@ -180,9 +184,8 @@ impl Store {
 
     /// Creates an empty store in the protected tree `root`, replacing one that is there.
     pub fn create(root: &Path, options: &Options) -> Result<Self> {
+        Self::remove(root)?;
         let root_fd = open_directory(root.to_owned())?;
-        remove_tree(root_fd.as_fd(), DIRECTORY.as_bytes())
-            .map_err(Error::system("remove the old store", root.join(DIRECTORY)))?;
         for name in [DIRECTORY, KEPT, TRASH] {
             let made = rustix::fs::mkdirat(&root_fd, name, Permissions::from_raw_mode(0o700));
             made.map_err(Error::system("create", root.join(name)))?;
@@ -191,10 +194,25 @@ impl Store {
         let directory = open_directory(shown.clone())?;
         open_file(&directory, &shown, LOG, OFlags::RDWR | OFlags::CREATE)?;
         let clones = options.clones.unwrap_or_else(|| clones::can_share(&directory));
-        let manifest = write_manifest(options, clones)?;
+        let made_as = rustix::fs::fstat(&directory).map_err(Error::system("inspect", &shown))?.st_ino;
+        let manifest = write_manifest(options, clones, made_as)?;
         index::replace_file(&directory, &shown, "store.new", MANIFEST, manifest.as_bytes())?;
         rustix::fs::fsync(&root_fd).map_err(Error::system("make durable", root))?;
-        Self::open(root)
+        let store = Self::open(root)?;
+        store.set_reserve_aside();
+        Ok(store)
+    }
+
+    /// Removes the store of the tree `root`. Its manifest goes first: what a kill leaves is no store.
+    pub fn remove(root: &Path) -> Result<()> {
+        let root_fd = open_directory(root.to_owned())?;
+        let shown = root.join(DIRECTORY);
+        let manifest = format!("{DIRECTORY}/{MANIFEST}");
+        match rustix::fs::unlinkat(&root_fd, manifest.as_str(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(cause) => return Err(Error::system("remove", root.join(manifest))(cause)),
+        }
+        remove_tree(root_fd.as_fd(), DIRECTORY.as_bytes()).map_err(Error::system("remove", shown))
     }
 
     /// Creates a store in a tree that was made elsewhere as it was at a checkpoint: its first one here, of the same index.
@@ -214,6 +232,20 @@ impl Store {
     /// Whether the tree `root` has a store.
     pub fn exists(root: &Path) -> bool {
         rustix::fs::stat(root.join(DIRECTORY).join(MANIFEST).as_path()).is_ok()
+    }
+
+    /// Refuses a store that was copied together with its tree. Its statements speak of inodes, and other files have those
+    /// here.
+    pub fn refuse_if_copied(&self) -> Result<()> {
+        let directory = rustix::fs::fstat(&self.directory).map_err(Error::system("inspect", self.path()))?;
+        if self.made_as.is_none_or(|made_as| made_as == directory.st_ino) {
+            return Ok(());
+        }
+        Err(Error::Refused(format!(
+            "the checkpoints in {} are of the tree that this one was copied from, and can be gone back to only there; \
+             here, `stdchk files discard` removes them",
+            self.path().display()
+        )))
     }
 
     /// Moves the store's own descriptors to numbers from `least` on, out of the way of a host program.
@@ -402,13 +434,13 @@ fn open_file(directory: &OwnedFd, shown: &Path, name: &str, flags: OFlags) -> Re
     file.map_err(Error::system("open", shown.join(name)))
 }
 
-fn write_manifest(options: &Options, clones: bool) -> Result<String> {
+fn write_manifest(options: &Options, clones: bool, made_as: u64) -> Result<String> {
     let mut key: Key = [0; 32];
     getrandom::fill(&mut key)
         .map_err(|error| Error::Refused(format!("cannot draw a key for the store: {error}")))?;
     let key = blake3::Hash::from_bytes(key).to_hex();
     let version = if clones { VERSION_LINE_WITH_CLONES } else { VERSION_LINE };
-    Ok(format!("{version}\nkey {key}\n{}end\n", options.to_lines()))
+    Ok(format!("{version}\nkey {key}\ninode {made_as}\n{}end\n", options.to_lines()))
 }
 
 fn sets_line(sets: &Sets) -> String {
@@ -432,14 +464,19 @@ pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
 }
 
-fn parse_manifest(bytes: &[u8]) -> Option<(Key, Options)> {
+/// The key, the inode of the directory that the store was made in (stores of earlier versions don't say it), the options.
+fn parse_manifest(bytes: &[u8]) -> Option<(Key, Option<u64>, Options)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let clones = text.strip_prefix(VERSION_LINE_WITH_CLONES);
     let text = clones.or_else(|| text.strip_prefix(VERSION_LINE))?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
     field("end")?;
     let options = Options { clones: Some(clones.is_some()), ..Options::from_lines(text)? };
-    Some((*blake3::Hash::from_hex(field("key ")?).ok()?.as_bytes(), options))
+    let made_as = match field("inode ") {
+        Some(number) => Some(number.parse().ok()?),
+        None => None,
+    };
+    Some((*blake3::Hash::from_hex(field("key ")?).ok()?.as_bytes(), made_as, options))
 }
 
 /// Whether `path`, relative to the root, is the store's directory or lies in it.
@@ -464,13 +501,15 @@ pub(crate) fn names_in(root: BorrowedFd<'_>, path: &[u8]) -> std::result::Result
     Ok(names)
 }
 
-/// Removes a file or a whole directory; that it is not there is no error.
+/// Removes a file or a whole directory, whatever its permissions; that it is not there is no error.
 pub(crate) fn remove_tree(root: BorrowedFd<'_>, path: &[u8]) -> std::result::Result<(), Errno> {
     match rustix::fs::unlinkat(root, path, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::ISDIR) => {}
         Err(cause) => return Err(cause),
     }
+    // A directory that its owner may not change, or not even list: what is in it goes all the same.
+    let _ = rustix::fs::chmodat(root, path, Permissions::from_raw_mode(0o700), AtFlags::empty());
     for name in names_in(root, path)? {
         remove_tree(root, &[path, b"/", &name].concat())?;
     }

@@ -98,6 +98,8 @@ real! {
     posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     posix_spawnp(pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     posix_spawn_file_actions_addopen(actions: *mut c_void, fd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    system(command: *const c_char) -> c_int;
+    popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
     ungetc(character: c_int, stream: *mut FILE) -> c_int;
     fseek(stream: *mut FILE, offset: libc::c_long, whence: c_int) -> c_int;
     fseeko(stream: *mut FILE, offset: off_t, whence: c_int) -> c_int;

@@ -112,6 +112,8 @@ shutil.copytree('src', 'copied'); shutil.rmtree('src')
 import subprocess
 subprocess.run(['sh', '-c', 'echo child >> named'], check=True)
 subprocess.run(['sh', '-c', 'echo bare >> named'], check=True, env={})
+os.environ.clear()
+os.system('echo system >> part.h'); os.popen('echo popen >> part.c').close()
 \"",
     );
 }

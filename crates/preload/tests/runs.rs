@@ -218,13 +218,68 @@ fn setuid_program(directory: &Path) -> std::path::PathBuf {
 fn two_runs_do_not_share_a_tree() {
     let root = seeded();
     let inner = sh(root.path(), "true");
-    let outer = sh(root.path(), "sleep 1");
+    let outer = sh(root.path(), "mkfifo go; read line < go");
     std::thread::scope(|scope| {
         let running = scope.spawn(|| outer.execute().unwrap());
-        while !Store::exists(root.path()) || labels(root.path()).is_empty() {
+        while !root.path().join("go").exists() {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(refusal(inner.execute()).contains("another run"));
+        std::fs::write(root.path().join("go"), "go\n").unwrap();
         running.join().unwrap();
     });
+}
+
+#[test]
+fn files_that_were_replaced_or_removed_by_hand_are_told_of_and_the_others_go_back() {
+    let root = seeded();
+    let at = |name: &str| root.path().join(name);
+    for name in ["log", "result", "table"] {
+        std::fs::write(at(name), "before\n").unwrap();
+    }
+    let script =
+        "for name in file log result; do echo more >> $name; done; mv result moved; mv table old.table
+                  echo x > scratch; sh -c 'echo y >> scratch'; rm scratch; kill -9 $$";
+    sh(root.path(), script).execute().unwrap();
+    // As `sed -i` and editors do, and what somebody does who needs room.
+    std::fs::write(at("log.new"), "by hand\n").unwrap();
+    std::fs::rename(at("log.new"), at("log")).unwrap();
+    std::fs::remove_file(at("moved")).unwrap();
+    std::fs::rename(at("old.table"), at("old")).unwrap();
+    let done = driver::restore_files(root.path(), Some(0)).unwrap();
+    assert_eq!(done.astray, [b"log".to_vec(), b"result".to_vec(), b"table".to_vec()]);
+    assert_eq!(std::fs::read_to_string(at("file")).unwrap(), "before\n");
+    assert_eq!(std::fs::read_to_string(at("log")).unwrap(), "by hand\n");
+    assert!(done.complaints()[0].starts_with("log is not as at checkpoint 0"), "{:?}", done.complaints());
+}
+
+#[test]
+fn a_store_that_was_copied_with_its_tree_is_not_gone_back_with() {
+    let root = seeded();
+    sh(root.path(), "echo more >> file; kill -9 $$").execute().unwrap();
+    let copies = tempfile::tempdir().unwrap();
+    let copy = copies.path().join("copy");
+    assert!(Command::new("cp").arg("-a").arg(root.path()).arg(&copy).status().unwrap().success());
+    let before = tree(&copy);
+    let mut resumed = sh(&copy, "true");
+    resumed.start = Start::Resume(None);
+    let restored = driver::restore_files(&copy, None).unwrap_err().to_string();
+    for refused in [refusal(resumed.execute()), refusal(sh(&copy, "true").execute()), restored] {
+        assert!(refused.contains("copied from") && refused.contains("files discard"), "{refused}");
+    }
+    driver::discard(&copy).unwrap();
+    assert_eq!(tree(&copy), before);
+    sh(&copy, "true").execute().unwrap();
+    driver::restore_files(root.path(), None).unwrap();
+    assert_eq!(std::fs::read_to_string(root.path().join("file")).unwrap(), "before\n");
+}
+
+#[test]
+fn discarded_checkpoints_take_no_space() {
+    let root = seeded();
+    sh(root.path(), "rm file; kill -9 $$").execute().unwrap();
+    driver::discard(root.path()).unwrap();
+    assert!(!root.path().join(".stdchk-files").exists());
+    assert!(matches!(driver::discard(root.path()), Err(Error::NoStore { .. })));
+    assert!(matches!(driver::restore_files(root.path(), None), Err(Error::NoStore { .. })));
 }

@@ -1,5 +1,6 @@
 //! `stdchk get`: one version of one file comes back, every chunk verified before a byte of it is written.
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -10,10 +11,10 @@ use stdchk_model::message::manager::Attr;
 use stdchk_model::{Failure, size};
 
 use crate::context::Context;
-use crate::exit::{About, Outcome, from_io};
+use crate::exit::{About, CommandError, Outcome, from_io};
 use crate::paths::Target;
 use crate::progress::{Progress, rate};
-use crate::transfer::{NewFile, copy_out};
+use crate::transfer::{NewFile, copy_out, is_special};
 use crate::{namespace, output};
 
 /// What `get` takes.
@@ -29,7 +30,7 @@ Example:
 pub struct Arguments {
     /// The file, APP/NAME[@VERSION]
     target: String,
-    /// Where to: a file, an existing folder, or `-` for standard output
+    /// Where to: a file, an existing folder, a device, or `-` for standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -41,7 +42,14 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let attr = namespace::resolve_file(&pool, &target).await?;
     let quiet = context.settings.quiet;
     match arguments.output.as_deref() {
-        Some(path) if path == Path::new("-") => to_stream(&pool, &target, &attr, quiet).await,
+        Some(path) if path == Path::new("-") => {
+            to_stream(&pool, &target, &attr, quiet, &mut io::stdout(), output::unwritten).await
+        }
+        Some(path) if is_special(path) => {
+            let failed = |error: &io::Error| from_io(error, path.display());
+            let mut device = File::options().write(true).open(path).about(path.display())?;
+            to_stream(&pool, &target, &attr, quiet, &mut device, failed).await
+        }
         path => to_file(&pool, &target, &attr, &destination(path, &target), quiet).await,
     }
 }
@@ -56,12 +64,18 @@ fn destination(path: Option<&Path>, target: &Target) -> PathBuf {
     }
 }
 
-async fn to_stream(pool: &Pool, target: &Target, attr: &Attr, quiet: bool) -> Outcome {
+async fn to_stream(
+    pool: &Pool,
+    target: &Target,
+    attr: &Attr,
+    quiet: bool,
+    sink: &mut (dyn Write + Send),
+    failed: impl Fn(&io::Error) -> CommandError,
+) -> Outcome {
     let reader = pool.read(attr.ino, target.version).await.about(target.shown())?;
     let progress = Progress::start("get", reader.size(), quiet);
-    let mut stdout = std::io::stdout();
-    copy_out(&reader, &target.shown(), &mut stdout, output::unwritten, &progress).await?;
-    output::written(stdout.flush())
+    copy_out(&reader, &target.shown(), sink, &failed, &progress).await?;
+    sink.flush().map_err(|error| failed(&error))
 }
 
 async fn to_file(pool: &Pool, target: &Target, attr: &Attr, path: &Path, quiet: bool) -> Outcome {
@@ -90,7 +104,7 @@ pub async fn fetch(
     let mtime = modified(pool, attr, reader.version()).await.about(name)?;
     let mut file = NewFile::start(path)?;
     let failed = |error: &io::Error| from_io(error, path.display());
-    copy_out(&reader, name, file.sink(), failed, progress).await?;
+    copy_out(&reader, name, &mut file, failed, progress).await?;
     tokio::task::block_in_place(|| file.finish(attr.mode, mtime))
 }
 

@@ -22,6 +22,7 @@ use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::output::{self, Table, shown};
 use crate::progress::{Progress, rate};
 use crate::signals::or_told;
+use crate::transfer::refuse_special;
 
 /// Bytes written at once, and at most, to find out how fast the container's disk is.
 const PROBE_BYTES: usize = 4 << 20;
@@ -142,6 +143,7 @@ struct Report {
 fn to_container(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) -> Outcome {
     let started = Instant::now();
     let output = arguments.output.clone().unwrap_or_default();
+    refuse_no_file(&output)?;
     let inputs = inputs_of(&arguments.files).map_err(failed)?;
     refuse_self(&inputs, &output)?;
     let base = arguments.base.as_deref().map(BaseSet::open).transpose().map_err(failed)?;
@@ -166,6 +168,17 @@ fn to_container(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) -> O
     let packed = pack(&inputs.files, &output, &packing).map_err(failed)?;
     drop(progress);
     report(arguments, &output, &inputs, &packed, started, quiet)
+}
+
+/// What can't become a container is refused before the work, not after it.
+fn refuse_no_file(output: &Path) -> Outcome {
+    refuse_special(output)?;
+    let cause = match output {
+        path if path == Path::new("-") => "a container is read back, which standard output can't be",
+        path if path.is_dir() => "it is a folder",
+        _ => return Ok(()),
+    };
+    Err(CommandError::usage(output.display(), cause, "name the container's file, such as FOLDER/NAME.pack"))
 }
 
 /// A container that is also an input would be packed into itself.

@@ -223,3 +223,45 @@ fn the_library_is_found_beside_the_binary_and_where_an_installation_has_it() {
     std::fs::rename(&installed, home.join("bin/libstdchk_preload.so")).unwrap();
     assert_eq!(try_run().code, 0);
 }
+
+/// On a disk of 8 MiB of its own: a job fills it, and stops.
+const FULL_DISK: &str = r#"
+mount -t tmpfs -o size=8m stdchk "$1" && cd "$1" && seq 300000 > part && cp part deleted && cksum part deleted > sums
+"$2" run -- sh -c 'rm deleted; : > part; echo x > new; cat /dev/zero > fill' 2> said && exit 10
+test "$(df --output=avail . | tail -1)" -eq 0 || exit 11
+"$2" files log --json | grep -q '"kept_since_bytes": [0-9]\{7\}' || exit 12
+"$2" files restore || exit 14
+test ! -e fill && test ! -e new && cksum part deleted | cmp - sums
+"#;
+
+#[test]
+fn a_run_that_filled_the_disk_goes_back() {
+    let root = tempfile::tempdir().unwrap();
+    let mut shell = Command::new("unshare");
+    shell.args(["--map-root-user", "--mount", "sh", "-c", FULL_DISK, "sh"]).arg(root.path());
+    shell.arg(binary()).env("STDCHK_PRELOAD", preload_library());
+    let ended = outcome(shell);
+    assert_eq!(ended.code, 0, "{ended:?}");
+}
+
+#[test]
+fn files_that_were_replaced_by_hand_are_named_and_the_exit_code_says_so() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("file"), "before\n").unwrap();
+    std::fs::write(root.path().join("log"), "before\n").unwrap();
+    assert_eq!(run_script(root.path(), &[], "echo more >> log; echo more >> file; exit 1").code, 1);
+    std::fs::write(root.path().join("log.new"), "by hand\n").unwrap();
+    std::fs::rename(root.path().join("log.new"), root.path().join("log")).unwrap();
+    let restored = run(root.path(), &["files", "restore", "--json"]);
+    assert_eq!((restored.code, &restored.json()["astray"][0]), (3, &"log".into()), "{restored:?}");
+    assert!(restored.stderr.contains("log is not as at checkpoint 0"), "{restored:?}");
+    assert_eq!(std::fs::read_to_string(root.path().join("file")).unwrap(), "before\n");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_found_out_before_the_program_runs() {
+    let root = tempfile::tempdir().unwrap();
+    let ended = run_script(root.path(), &["--report", "missing/report.json"], "echo x > ran");
+    assert_eq!(ended.code, 125, "{ended:?}");
+    assert!(ended.stderr.contains("missing/report.json") && !root.path().join("ran").exists(), "{ended:?}");
+}

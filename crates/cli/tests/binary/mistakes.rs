@@ -249,3 +249,23 @@ fn bash_completes_commands_and_flags() {
         assert!(["restore", "latest", "donate"].iter().all(|word| script.contains(word)), "{shell}");
     }
 }
+
+#[test]
+fn devices_are_written_to_and_never_replaced() {
+    let pool = Pool::up(1, &[]);
+    let file = &pool.file("file", b"content");
+    let pipe = pool.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let pipe = pipe.to_str().unwrap();
+    pool.ok(&["put", file, "app/"]);
+    let reader = std::thread::spawn({
+        let pipe = pipe.to_owned();
+        move || fs::read(pipe).unwrap()
+    });
+    pool.ok(&["get", "app/file", "-o", pipe]);
+    assert_eq!(reader.join().unwrap(), b"content");
+    in_pool(&pool, &["pack", file, "-o", pipe], 2, &["pipe", "no regular file"]);
+    in_pool(&pool, &["pack", file, "-o", "-"], 2, &["standard output"]);
+    in_pool(&pool, &["pack", file, "-o", "/"], 2, &["it is a folder"]);
+    assert!(std::os::unix::fs::FileTypeExt::is_fifo(&fs::metadata(pipe).unwrap().file_type()));
+}

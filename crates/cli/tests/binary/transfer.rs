@@ -185,3 +185,21 @@ fn flip_back(folder: &std::path::Path, content: &[u8]) -> bool {
     }
     false
 }
+
+#[test]
+fn a_sparse_file_comes_back_sparse() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let pool = Pool::up(1, &[]);
+    let source = std::fs::File::create(pool.path("sparse")).unwrap();
+    source.set_len(96 << 20).unwrap();
+    source.write_all_at(b"island", 40 << 20).unwrap();
+    pool.ok(&["put", pool.path("sparse").to_str().unwrap(), "app/"]);
+    let back = pool.path("back");
+    pool.ok(&["get", "app/sparse", "-o", back.to_str().unwrap()]);
+    assert!(
+        std::fs::read(pool.path("sparse")).unwrap() == std::fs::read(&back).unwrap(),
+        "the content differs"
+    );
+    let blocks = back.metadata().unwrap().blocks();
+    assert!(blocks * 512 <= 4 << 20, "{blocks} blocks");
+}

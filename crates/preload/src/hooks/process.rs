@@ -5,7 +5,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::MutexGuard;
 
-use libc::{c_char, c_int, c_void, mode_t, pid_t};
+use libc::{FILE, c_char, c_int, c_void, mode_t, pid_t};
 use stdchk_filestate::program::cannot_follow;
 use stdchk_filestate::watch::State;
 use stdchk_filestate::watch::names::Open;
@@ -81,7 +81,7 @@ unsafe fn note_if_unwatched(path: *const c_char) {
 /// An environment with the variables that make a program take part.
 struct Environment {
     pointers: Vec<*const c_char>,
-    _strings: Vec<CString>,
+    strings: Vec<CString>,
 }
 
 impl Environment {
@@ -117,7 +117,7 @@ impl Environment {
         }
         pointers.extend(strings.iter().map(|string| string.as_ptr()));
         pointers.push(std::ptr::null());
-        Self { pointers, _strings: strings }
+        Self { pointers, strings }
     }
 }
 
@@ -230,6 +230,48 @@ macro_rules! spawn_forms {
 }
 
 spawn_forms! { posix_spawn posix_spawnp }
+
+/// Puts back what this process has removed from its own environment: `system` and `popen` start their shell inside the C
+/// library, with that environment.
+fn complete_own_environment() {
+    if watch().is_none() {
+        return;
+    }
+    // SAFETY: the list of the C library.
+    let completed = decide(|| unsafe { Environment::complete(environ) });
+    for string in &completed.strings {
+        let mut parts = string.to_bytes().splitn(2, |byte| *byte == b'=').map(CString::new);
+        let (Some(Ok(name)), Some(Ok(value))) = (parts.next(), parts.next()) else { continue };
+        // SAFETY: terminated strings, of which the C library makes copies.
+        unsafe {
+            if bytes(libc::getenv(name.as_ptr())) != value.to_bytes() {
+                libc::setenv(name.as_ptr(), value.as_ptr(), 1);
+            }
+        }
+    }
+}
+
+/// `system`, the shell followed.
+///
+/// # Safety
+/// As for the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    complete_own_environment();
+    // SAFETY: the argument as it came.
+    unsafe { real::system(command) }
+}
+
+/// `popen`, the shell followed.
+///
+/// # Safety
+/// As for the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    complete_own_environment();
+    // SAFETY: the arguments as they came.
+    unsafe { real::popen(command, mode) }
+}
 
 /// `posix_spawn_file_actions_addopen`: the C library will open the file inside, unseen, so it is asked for here.
 ///

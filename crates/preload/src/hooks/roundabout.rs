@@ -8,8 +8,8 @@ use libc::{
 use stdchk_filestate::watch::data::Change;
 
 use super::data::changing_path;
-use super::descriptors::{adopt, stdchk_preload_open};
-use crate::active::{answer, borrow, change, decide, set_errno, unsigned, watch, watch_over};
+use super::descriptors::{adopt, may_change, opening, stdchk_preload_open};
+use crate::active::{answer, borrow, bytes, change, decide, set_errno, unsigned, watch, watch_over};
 use crate::real;
 
 /// What an asynchronous write changes.
@@ -348,6 +348,7 @@ unsafe fn on_descriptors(number: c_long, [a, b, c, d, ..]: [usize; 6]) -> Option
     let result = unsafe {
         match number {
             libc::SYS_openat => stdchk_preload_open(int(a), b as *const c_char, int(c), unsigned_int(d)),
+            libc::SYS_openat2 => return Some(open_how(int(a), b as *const c_char, c as *const u64, d)),
             libc::SYS_close => hooks::close(int(a)),
             libc::SYS_close_range => hooks::close_range(unsigned_int(a), unsigned_int(b), int(c)),
             libc::SYS_dup => hooks::dup(int(a)),
@@ -367,6 +368,27 @@ unsafe fn on_descriptors(number: c_long, [a, b, c, d, ..]: [usize; 6]) -> Option
         }
     };
     Some(c_long::from(result))
+}
+
+/// `openat2`, for which the C library has no function. The flags come first in the structure of `size` bytes.
+///
+/// # Safety
+/// As for the system call.
+unsafe fn open_how(directory: c_int, path: *const c_char, how: *const u64, size: usize) -> c_long {
+    // SAFETY: the arguments as they came.
+    let call = || unsafe {
+        let directory = directory.cast_unsigned() as usize;
+        real::syscall(libc::SYS_openat2, directory, path.addr(), how.addr(), size, 0, 0) as ssize_t
+    };
+    let flags = match how.is_null() || size < size_of::<u64>() {
+        true => 0,
+        // SAFETY: the caller's promise. Unknown flags are refused by the kernel.
+        false => c_int::try_from(unsafe { how.read_unaligned() }).unwrap_or(0),
+    };
+    let Some(watch) = watch().filter(|_| may_change(flags)) else { return call() as c_long };
+    // SAFETY: the program's string and descriptor, borrowed for the decision.
+    let (at, name) = unsafe { (borrow(directory), bytes(path)) };
+    opening(watch, at, name, flags, call, |fd| c_int::try_from(fd).unwrap_or(-1)) as c_long
 }
 
 /// # Safety

@@ -7,6 +7,11 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
+/* As in programs with gnulib. */
+int renameat2(int from, const char *old, int to, const char *new, unsigned flags) {
+    return (int)syscall(SYS_renameat2, from, old, to, new, flags);
+}
+
 static void write_later(int fd) {
     static char later[] = "later";
     struct aiocb request = {.aio_fildes = fd, .aio_buf = later, .aio_nbytes = 5, .aio_offset = 10};
@@ -24,7 +29,10 @@ static void write_by_number(int fd) {
     CHECK(syscall(SYS_pwrite64, fd, "number", 6L, 20L) == 6);
     int other = syscall(SYS_openat, AT_FDCWD, "file", O_RDWR | O_CREAT, 0644);
     CHECK(other >= 0 && syscall(SYS_write, other, "NUMBER", 6L) == 6 && syscall(SYS_close, other) == 0);
-    CHECK(syscall(SYS_renameat2, AT_FDCWD, "file", AT_FDCWD, "by-number", 0L) == 0);
+    CHECK(renameat2(AT_FDCWD, "file", AT_FDCWD, "by-number", 0) == 0);
+    unsigned long long how[3] = {O_WRONLY | O_TRUNC};
+    int cut = syscall(SYS_openat2, AT_FDCWD, "a", how, sizeof how);
+    CHECK(cut >= 0 && write(cut, "cut", 3) == 3 && close(cut) == 0);
     CHECK(syscall(SYS_write, -1, "", 0L) == -1 && errno == EBADF);
     CHECK(syscall(SYS_io_uring_setup, 0L, NULL) == -1 && (!stdchk_active() || errno == ENOSYS));
 }

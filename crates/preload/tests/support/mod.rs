@@ -31,6 +31,7 @@ pub fn sh(root: &Path, script: &str) -> Run {
         every: None,
         command,
         environment: Vec::new(),
+        tell: |_| {},
     }
 }
 

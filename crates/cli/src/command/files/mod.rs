@@ -75,7 +75,7 @@ Example:
   stdchk files fetch climate --set 120 -o run7   as at that checkpoint set (`run --with-sets`)
   stdchk files fetch climate --list")]
     Fetch(fetch::Arguments),
-    /// Leave the files as they are and let the next run start afresh
+    /// Remove the checkpoints: the files stay as they are, and the next run starts afresh
     #[command(after_help = "Example:\n  stdchk files discard --root run7")]
     Discard,
 }
@@ -86,6 +86,8 @@ struct Listing {
     mode: &'static str,
     state: &'static str,
     checkpoints: Vec<Checkpoint>,
+    /// What going back over what came after the last checkpoint needs, bytes.
+    kept_since_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -96,6 +98,9 @@ struct Checkpoint {
     /// What going back over the interval before it needs, bytes.
     kept_bytes: u64,
 }
+
+/// What going back over what came after the last checkpoint needs.
+const SINCE: &str = "(since then)";
 
 #[derive(Serialize)]
 struct Difference {
@@ -120,6 +125,8 @@ struct Restored {
     index: u64,
     records: u64,
     bytes: u64,
+    /// Files that were removed or replaced from outside the run, and stay as they are.
+    astray: Vec<String>,
 }
 
 /// Runs the command.
@@ -140,10 +147,10 @@ fn failed(error: Error) -> CommandError {
         Error::NoStore { .. } | Error::NoSuchIndex { .. } => Exit::NotFound,
         Error::Damaged { .. } => Exit::Integrity,
         Error::Busy { .. } => Exit::Unreachable,
-        Error::System { cause, .. } if *cause == rustix::io::Errno::NOSPC => Exit::NoSpace,
+        Error::System { .. } if error.is_no_space() => Exit::NoSpace,
         Error::System { .. } | Error::Refused(_) => Exit::Other,
     };
-    CommandError { exit, message: error.to_string() }
+    CommandError::plain(exit, error)
 }
 
 fn log(root: &Path, json: bool) -> Outcome {
@@ -170,6 +177,9 @@ fn log(root: &Path, json: bool) -> Outcome {
             output::shown(&shown.label),
         ]);
     }
+    if listing.kept_since_bytes > 0 {
+        table.row(["".into(), "".into(), size::human(listing.kept_since_bytes), SINCE.to_owned()]);
+    }
     table.print()
 }
 
@@ -180,15 +190,21 @@ fn listing(root: &Path, store: &Store) -> Result<Listing, Error> {
         (false, false) => "interrupted",
     };
     let entries = store.entries()?;
-    let before = [0].into_iter().chain(entries.iter().map(|entry| entry.position));
-    let checkpoints = entries.iter().zip(before).map(|(entry, before)| Checkpoint {
-        index: entry.index,
-        time: output::time_exact(i64::try_from(entry.time_ns).unwrap_or(i64::MAX)),
-        label: entry.label.clone(),
-        kept_bytes: entry.position.saturating_sub(before),
-    });
-    let checkpoints = checkpoints.collect();
-    Ok(Listing { root: root.display().to_string(), mode: store.options.mode.name(), state, checkpoints })
+    let mut checkpoints = Vec::with_capacity(entries.len());
+    let (mut position, mut index) = (0, 0);
+    for entry in &entries {
+        let deleted = store.kept_bytes(index..entry.index)?;
+        checkpoints.push(Checkpoint {
+            index: entry.index,
+            time: output::time_exact(i64::try_from(entry.time_ns).unwrap_or(i64::MAX)),
+            label: entry.label.clone(),
+            kept_bytes: entry.position.saturating_sub(position) + deleted,
+        });
+        (position, index) = (entry.position, entry.index);
+    }
+    let kept_since_bytes = store.log.len()?.saturating_sub(position) + store.kept_bytes(index..u64::MAX)?;
+    let (root, mode) = (root.display().to_string(), store.options.mode.name());
+    Ok(Listing { root, mode, state, checkpoints, kept_since_bytes })
 }
 
 fn diff(root: &Path, from: Option<u64>, to: Option<u64>, json: bool) -> Outcome {
@@ -260,9 +276,21 @@ fn restore(root: &Path, index: Option<u64>, set: Option<u64>, json: bool) -> Out
         None => index,
     };
     let done = driver::restore_files(root, index).map_err(failed)?;
-    let restored = Restored { index: done.index, records: done.records, bytes: done.bytes };
+    let astray = done.astray.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+    let restored = Restored { index: done.index, records: done.records, bytes: done.bytes, astray };
+    show(&restored, json)?;
+    if done.astray.is_empty() {
+        return Ok(());
+    }
+    for line in done.complaints() {
+        output::note(format_args!("stdchk: {}", output::shown(&line)));
+    }
+    Err(CommandError::reported(Exit::Partial))
+}
+
+fn show(restored: &Restored, json: bool) -> Outcome {
     if json {
-        return output::json(&restored);
+        return output::json(restored);
     }
     output::line(format_args!(
         "back at checkpoint {}: {} undone, {} of old content put back",

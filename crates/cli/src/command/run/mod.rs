@@ -129,6 +129,9 @@ struct Report {
 /// Runs the command; the program's exit code.
 pub fn run(arguments: Arguments, pool: &PoolFlags) -> Outcome<ExitCode> {
     let report = arguments.report.clone();
+    if let Some(path) = &report {
+        begin_report(path)?;
+    }
     let mut push = arguments.push(pool)?;
     let run = arguments.into_run(pool)?;
     let ended = match &mut push {
@@ -138,7 +141,9 @@ pub fn run(arguments: Arguments, pool: &PoolFlags) -> Outcome<ExitCode> {
     let ended = ended.map_err(not_run)?;
     say(&ended);
     if let Some(path) = report {
-        write_report(&path, &ended, push.as_ref().and_then(Push::pushed))?;
+        let written = write_report(&path, &ended, push.as_ref().and_then(Push::pushed));
+        // The exit code is the program's own.
+        written.unwrap_or_else(|error| error.say());
     }
     Ok(exit_code(ended.status))
 }
@@ -158,7 +163,7 @@ impl Arguments {
         let sets = folder.map(|folder| sets::of_folder(folder, pool)).transpose()?;
         let trigger = self.when_renamed.map(|file| below(&root, &file)).transpose()?;
         let options = Options { mode, synced: self.synced, trigger, sets, keep: self.keep, clones: None };
-        Ok(Run { root, options, start, every: self.every, command: self.command, environment })
+        Ok(Run { root, options, start, every: self.every, command: self.command, environment, tell })
     }
 
     fn refuse_what_a_resumed_run_keeps(&self) -> Outcome {
@@ -216,7 +221,7 @@ impl Arguments {
 
 /// The message of the driver says object, cause and next step itself.
 fn not_run(error: stdchk_filestate::Error) -> CommandError {
-    CommandError { exit: Exit::NotRun, message: error.to_string() }
+    CommandError::plain(Exit::NotRun, error)
 }
 
 /// The store of a run that did not end by itself.
@@ -247,10 +252,12 @@ fn below(root: &Path, file: &Path) -> Outcome<PathBuf> {
     })
 }
 
+fn tell(line: &str) {
+    output::note(format_args!("stdchk: {}", output::shown(line)));
+}
+
 fn say(ended: &Ended) {
-    for note in &ended.notes {
-        output::note(format_args!("stdchk: {}", output::shown(note)));
-    }
+    ended.notes.iter().for_each(|note| tell(note));
     if let Some(done) = &ended.rolled_back {
         output::note(format_args!(
             "stdchk: the program failed; its files are back at checkpoint {}",
@@ -259,6 +266,13 @@ fn say(ended: &Ended) {
     } else if !ended.status.success() {
         output::note("stdchk: the program failed; `stdchk run --resume` goes on from the last checkpoint");
     }
+}
+
+/// Finds out whether the report can be written before the program runs, perhaps for days.
+fn begin_report(path: &Path) -> Outcome {
+    let opened = std::fs::File::options().append(true).create(true).open(path);
+    let about_report = |error| CommandError { exit: Exit::NotRun, ..error };
+    opened.about(path.display()).map(drop).map_err(about_report)
 }
 
 fn write_report(path: &Path, ended: &Ended, pushed: Option<u64>) -> Outcome {
