@@ -90,7 +90,7 @@ async fn pages_are_found_behind_a_header_that_changes_its_length() {
     let mut random = Random::new(5);
     let mut content = random.bytes(SIZE);
     // As the first page of a mapped program.
-    content.get_mut(..6).unwrap().copy_from_slice(b"\x7fELF\x02\x01");
+    content.get_mut(..16).unwrap().copy_from_slice(b"\x7fELF\x02\x01\x01\x03\0\0\0\0\0\0\0\0");
     let mut stored = 0;
     for version in 0..5 {
         for page in (4096..SIZE).step_by(32 << 10) {

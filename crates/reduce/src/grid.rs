@@ -18,9 +18,10 @@ pub(crate) const SOUGHT_BYTES_MAX: usize = 4096;
 const PLACES: (usize, usize) = (8, 32);
 /// Pieces of a stretch that are looked up at the phase that is expected.
 const EXPECTED_PIECES: usize = 64;
-/// What a page of memory begins with that a program or a library is mapped to: the head of an ELF file of 64 bits. Dumps
-/// that are ELF files themselves begin so, too.
-const MAPPED: &[u8] = b"\x7fELF\x02\x01";
+/// What a page of memory begins with that a program or a library is mapped to: the identification of an ELF file of 64 bits,
+/// whose second half is zeros. Dumps that are ELF files themselves begin so, too.
+const MAPPED: &[u8] = b"\x7fELF\x02\x01\x01";
+const MAPPED_BYTES: usize = 16;
 /// Places that must agree on a phase: one can be found by chance, where a program has moved bytes within its memory.
 const AGREEING: usize = 2;
 
@@ -43,7 +44,10 @@ impl Seeker {
     /// The phase for want of a better one, which is that of the first page that shows in the first stretch; 0 if none does.
     /// Stretches begin at multiples of the length.
     pub fn expect(&mut self, stretch: &[u8]) -> usize {
-        let shown = || stretch.windows(MAPPED.len()).skip(1).position(|bytes| bytes == MAPPED);
+        let begins = |bytes: &[u8]| {
+            bytes.starts_with(MAPPED) && is_zero(bytes.get(MAPPED_BYTES / 2..).unwrap_or(bytes))
+        };
+        let shown = || stretch.windows(MAPPED_BYTES).skip(1).position(begins);
         *self.expected.get_or_insert_with(|| shown().map_or(0, |before| (before + 1) % self.length))
     }
 
@@ -161,10 +165,14 @@ mod tests {
     #[test]
     fn where_nothing_is_known_the_grid_is_laid_where_a_mapped_library_begins() {
         let mut stretch = random(1, 100_000);
-        assert_eq!(Seeker::new(PAGE).unwrap().expect(&stretch), 0);
+        let mut write =
+            |at: usize, bytes: &[u8]| stretch.get_mut(at..at + bytes.len()).unwrap().copy_from_slice(bytes);
         for at in [0, 314 + 7 * PAGE, 314 + 9 * PAGE] {
-            stretch.get_mut(at..at + MAPPED.len()).unwrap().copy_from_slice(MAPPED);
+            write(at, b"\x7fELF\x02\x01\x01\x03\0\0\0\0\0\0\0\0");
         }
+        // A program may hold these bytes anywhere.
+        write(1000, MAPPED);
+        assert_eq!(Seeker::new(PAGE).unwrap().expect(&random(3, 100_000)), 0);
         let mut seeker = Seeker::new(PAGE).unwrap();
         assert_eq!(seeker.expect(&stretch), 314);
         assert_eq!(seeker.expect(&random(2, 100_000)), 314, "one file has one grid");
