@@ -1,12 +1,13 @@
 //! From the kernel's requests to the file system and back: translation and nothing else.
 //!
-//! The list of requests is here; what each of them does stands in [`names`] and [`files`], how it is answered in
-//! [`reply`]. Requests are answered from tasks of the runtime, so that one that waits holds up no other. Only a write
+//! The list of requests is here; what each of them does stands in [`names`], [`files`] and [`protocol`], how it is
+//! answered in [`reply`]. Requests are answered from tasks of the runtime, so that one that waits holds up no other. Only a write
 //! begins in the thread that received it, because its bytes lie in that thread's buffer; as long as another thread is
 //! left to receive requests it waits there for room in the window, else its bytes are copied and it waits as a task.
 
 mod files;
 mod names;
+mod protocol;
 mod reply;
 
 use std::ffi::OsStr;
@@ -296,6 +297,19 @@ impl Filesystem for Adapter {
 
     fn fsync(&self, _request: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         self.with_handle(fh, reply, "fsync", ino, |fs, handle| async move { fs.sync(&handle).await });
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        self.choose_protocol(ino, name, value, reply);
     }
 
     fn fallocate(
