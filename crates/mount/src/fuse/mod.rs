@@ -338,7 +338,9 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(self.fs.open_directory(NodeId(ino.0))), FopenFlags::empty());
+        let (number, known) = self.fs.open_directory(NodeId(ino.0), self.ttl);
+        let keep = if known { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+        reply.opened(FileHandle(number), FopenFlags::FOPEN_CACHE_DIR | keep);
     }
 
     fn readdir(&self, _request: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
