@@ -16,6 +16,7 @@ mod gather;
 mod holes;
 mod manager;
 mod map_view;
+mod opening;
 mod pool;
 mod reader;
 mod session;

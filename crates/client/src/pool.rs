@@ -8,10 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use stdchk_model::chunk_map::BadChunkMap;
-use stdchk_model::limits::{
-    CHUNK_BYTES_MAX, CLIENT_KEEPALIVE_MS, LIST_ENTRIES_MAX, MAP_BYTES_MAX, WINDOW_BYTES_DEFAULT,
-};
+use stdchk_model::limits::{CHUNK_BYTES_MAX, CLIENT_KEEPALIVE_MS, LIST_ENTRIES_MAX, WINDOW_BYTES_DEFAULT};
 use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::manager::{
     Attr, Change, CheckpointSet, DirEntry, ManagerReply, ManagerRequest, PoolStatus, Space, VersionInfo,
@@ -28,12 +25,13 @@ use tokio::task::JoinSet;
 
 use crate::benefactors::Benefactors;
 use crate::cache::{ChunkCache, FETCHES_MAX};
-use crate::container::{Containers, PackedFile};
+use crate::container::Containers;
 use crate::encode::Encoder;
 use crate::fetch::Fetcher;
 use crate::gather::Piece;
 use crate::manager::ManagerLink;
 use crate::map_view::{MapView, Run};
+use crate::opening::bad_map;
 use crate::reader::{AHEAD_BYTES, Reader};
 use crate::session::{SHARE_UNIT, Session};
 use crate::spool::Spool;
@@ -352,10 +350,6 @@ impl Pool {
     }
 }
 
-fn bad_map(error: &BadChunkMap) -> Failure {
-    Failure::new(ErrorCode::Damaged, error.to_string())
-}
-
 fn entry(reply: ManagerReply) -> Result<Attr, Failure> {
     match reply {
         ManagerReply::Entry(attr) => Ok(attr),
@@ -369,59 +363,6 @@ impl Inner {
             ManagerReply::Versions(versions) => Ok(versions),
             _ => Err(crate::unexpected("Versions")),
         }
-    }
-
-    pub(crate) async fn read_version(
-        self: &Arc<Self>,
-        ino: Ino,
-        version: Option<u64>,
-    ) -> Result<Arc<Reader>, Failure> {
-        let (info, root, attr) = self.open_version(ino, version).await?;
-        let view = self.load_view(root.as_ref()).await?;
-        Ok(Arc::new(Reader::new(Arc::clone(self), info, attr, (root, Arc::new(view)))))
-    }
-
-    pub(crate) async fn open_version(
-        &self,
-        ino: Ino,
-        version: Option<u64>,
-    ) -> Result<(Option<VersionInfo>, Option<MapRoot>, Attr), Failure> {
-        match self.manager.ask(&ManagerRequest::OpenVersion { ino, version }).await? {
-            ManagerReply::Version { info, root, attr } => Ok((info, root, attr)),
-            _ => Err(crate::unexpected("OpenVersion")),
-        }
-    }
-
-    /// What a root leads to: a chunk map, or a file in a container; nothing for a file that was never committed.
-    pub(crate) async fn load_view(self: &Arc<Self>, root: Option<&MapRoot>) -> Result<MapView, Failure> {
-        let place = root.map(MapRoot::in_container).transpose().map_err(|error| bad_map(&error))?;
-        match place.flatten() {
-            Some(place) => PackedFile::open(self, &place).await.map(MapView::of_packed),
-            None => self.load_map(root).await.map(MapView::new),
-        }
-    }
-
-    /// The chunk map at a root; the empty one for a file that was never committed.
-    pub(crate) async fn load_map(&self, root: Option<&MapRoot>) -> Result<ChunkMap, Failure> {
-        let encoded = match root {
-            None => return Ok(ChunkMap::default()),
-            Some(MapRoot::Inline { map }) => Bytes::copy_from_slice(map),
-            Some(MapRoot::Pieces { pieces, length }) => self.load_pieces(pieces, *length).await?,
-        };
-        ChunkMap::decode(&encoded).map_err(|error| bad_map(&error))
-    }
-
-    async fn load_pieces(&self, pieces: &[ChunkRef], length: u64) -> Result<Bytes, Failure> {
-        let total: u64 = pieces.iter().map(|piece| u64::from(piece.length)).sum();
-        if total != length || length > MAP_BYTES_MAX {
-            return Err(Failure::new(ErrorCode::Damaged, "the pieces of the chunk map don't fit together"));
-        }
-        self.fetcher.locate(pieces.iter().map(|piece| piece.id)).await?;
-        let mut loaded = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            loaded.push(self.fetcher.fetch(*piece).await?);
-        }
-        Ok(crate::session::join(loaded))
     }
 
     /// The bytes of a range of a version; `range` lies within it.

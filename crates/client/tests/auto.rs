@@ -85,13 +85,40 @@ async fn scattered_changes_of_pages_are_found_page_by_page() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_are_found_behind_a_header_that_changes_its_length() {
+    let series = Series::start().await;
+    let mut random = Random::new(5);
+    let mut content = random.bytes(SIZE);
+    // As the first page of a mapped program.
+    content.get_mut(..16).unwrap().copy_from_slice(b"\x7fELF\x02\x01\x01\x03\0\0\0\0\0\0\0\0");
+    let mut stored = 0;
+    for version in 0..5 {
+        for page in (4096..SIZE).step_by(32 << 10) {
+            let changed = random.bytes(4096);
+            content.get_mut(page..page + 4096).unwrap().copy_from_slice(&changed);
+        }
+        let header = random.bytes(314 + 112 * version);
+        stored = series.write(&[header, content.clone()].concat()).await;
+    }
+    assert_eq!(series.learned().await, "fsch:4KiB");
+    assert!(stored < SIZE / 4, "{stored}");
+    let header = random.bytes(5000);
+    content = [header, content].concat();
+    series.write(&content).await;
+    series.check(&content).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_that_move_are_found_by_their_content() {
     let series = Series::start().await;
     let mut random = Random::new(3);
     let mut content = random.bytes(SIZE);
     let mut stored = 0;
     for _ in 0..4 {
-        content = [random.bytes(1001), content].concat();
+        for _ in 0..40 {
+            let place = usize::try_from(random.below(content.len() as u64)).unwrap();
+            content.splice(place..place, random.bytes(101));
+        }
         stored = series.write(&content).await;
     }
     assert_eq!(series.learned().await, "cdc:16KiB");

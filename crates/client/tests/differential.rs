@@ -39,7 +39,12 @@ impl Twin {
         };
         let offset = if random.below(3) == 0 { self.model.len() as u64 } else { random.below(FILE_MAX) };
         let (offset, length) = (usize::try_from(offset).unwrap(), usize::try_from(length).unwrap());
-        let data = if random.below(5) == 0 { vec![0; length] } else { random.bytes(length) };
+        let data = match random.below(5) {
+            0 => vec![0; length],
+            // What the file had elsewhere: a grid of pieces is then found at another phase.
+            1 if !self.committed.is_empty() => self.committed.iter().copied().cycle().take(length).collect(),
+            _ => random.bytes(length),
+        };
         self.session.write_at(offset as u64, &data).await.unwrap();
         if self.model.len() < offset + length {
             self.model.resize(offset + length, 0);

@@ -4,6 +4,8 @@
 mod common;
 
 use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 use common::{Random, TestPool, make};
 use stdchk_client::Pool;
@@ -73,6 +75,58 @@ async fn pages_that_changed_here_and_there_are_all_that_is_stored() {
     assert!(all.0 < 4 * all.1, "{} bytes stored, {} changed", all.0, all.1);
 }
 
+/// Memory of this process, page behind page: what a dumper of process images writes behind its header.
+fn memory_of_this_process(bytes_max: usize) -> Vec<u8> {
+    let memory = File::open("/proc/self/mem").unwrap();
+    let mut image = Vec::new();
+    for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
+        let (range, rest) = line.split_once(' ').unwrap();
+        let (start, end) = range.split_once('-').unwrap();
+        let [start, end] = [start, end].map(|at| u64::from_str_radix(at, 16).unwrap());
+        let mut bytes = vec![0; usize::try_from(end - start).unwrap().min(bytes_max - image.len())];
+        if rest.starts_with('r') && memory.read_exact_at(&mut bytes, start).is_ok() {
+            image.extend(bytes);
+        }
+    }
+    image
+}
+
+/// What two images of a process, behind headers of these lengths, take in a pool of their own: bytes of the second one.
+async fn stored_behind(headers: [usize; 2], images: &[Vec<u8>; 2]) -> usize {
+    let tests = TestPool::start(1).await;
+    let pool = tests.connect(32 << 20).await;
+    let folder = folder(&pool, "fsch:4KiB").await;
+    let file = make(&pool, folder, "image", FileKind::File).await.ino;
+    let mut stored = 0;
+    for (length, image) in headers.into_iter().zip(images) {
+        let header = Random::new(length as u64).bytes(length);
+        stored = write(&tests, &pool, file, &[&header, image.as_slice()].concat()).await;
+    }
+    stored
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pages_of_a_process_are_found_wherever_a_header_puts_them() {
+    let mut before = memory_of_this_process(24 * MIB);
+    // Some of its pages change, and some are new.
+    let mut random = Random::new(314);
+    let mut now = [random.bytes(16 * 4096), before.clone()].concat();
+    for page in (0..now.len() / 4096).step_by(30) {
+        now[page * 4096] ^= 1;
+    }
+    before.truncate(before.len() / 4096 * 4096);
+    let images = [before, now];
+    let bare = stored_behind([0, 0], &images).await;
+    for headers in [[314, 314], [314, 426], [0, 8968]] {
+        let stored = stored_behind(headers, &images).await;
+        assert!(
+            stored.abs_diff(bare) < images[1].len() / 100,
+            "{stored} bytes behind {headers:?}, {bare} without, of {}",
+            images[1].len()
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_moved_is_found_again() {
     let tests = TestPool::start(2).await;
@@ -105,13 +159,26 @@ async fn repeats_and_zeros_within_a_file_are_stored_once_or_never() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_update_in_place_keeps_the_untouched_parts_whatever_was_written_between() {
+    update_in_place("cdc:32KiB", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_does_one_of_a_file_whose_pieces_lie_behind_a_header() {
+    update_in_place("fsch:4KiB", &[7; 314]).await;
+}
+
+/// Updates a file of a folder with this cutter that was written twice before, the second time with a header.
+async fn update_in_place(cutter: &str, header: &[u8]) {
     let tests = TestPool::start(3).await;
     let pool = tests.connect(32 << 20).await;
-    let folder = folder(&pool, "cdc:32KiB").await;
+    let folder = folder(&pool, cutter).await;
     let file = make(&pool, folder, "log", FileKind::File).await.ino;
     let mut random = Random::new(11);
     let mut content = random.bytes(10 * MIB);
     write(&tests, &pool, file, &content).await;
+    content.splice(0..0, header.iter().copied());
+    let stored = write(&tests, &pool, file, &content).await;
+    assert!(stored < MIB, "{stored} bytes stored for a header");
     for round in 0..12 {
         let session = pool.write(file).await.unwrap();
         for _ in 0..3 {

@@ -6,6 +6,8 @@
 
 use std::collections::HashSet;
 
+use stdchk_model::ChunkId;
+
 use crate::cut::{BadCutter, CutterSpec, pieces};
 use crate::is_zero;
 
@@ -13,7 +15,8 @@ use crate::is_zero;
 pub const AUTO: &str = "auto";
 /// What cuts before anything was learned: content-defined pieces find both pages and moved bytes, if not all of them.
 pub const UNLEARNED: &str = "cdc:16KiB";
-/// Candidates, the simplest first: whole chunks, which only find what stayed in place; the grid of pages; content.
+/// Candidates, the simplest first: whole chunks, which only find what stayed in place; the grid of pages, wherever it lies
+/// in the newer version; content.
 pub const CANDIDATES: [&str; 3] = ["fsch:1MiB", "fsch:4KiB", UNLEARNED];
 /// Points of a hundred by which a candidate must find more than a simpler one to be worth its search.
 const WORTH_PERCENT: u64 = 5;
@@ -62,20 +65,26 @@ pub fn choose(found: &[Found]) -> &'static str {
 }
 
 fn share(cutter: &CutterSpec, old: &[&[u8]], new: &[&[u8]]) -> u64 {
+    let seeker = || cutter.seeker().zip(old.first());
+    let before = seeker().map_or(0, |(mut seeker, first)| seeker.expect(first));
     let known: HashSet<[u8; 32]> =
-        old.iter().flat_map(|part| names(cutter, part)).map(|(name, _)| name).collect();
+        old.iter().flat_map(|part| names(cutter, before, part)).map(|(name, _)| name).collect();
+    let now = seeker().and_then(|(mut seeker, _)| {
+        let is_known = |piece: &[u8]| known.contains(&ChunkId::of(piece).0);
+        new.iter().find_map(|part| seeker.look(part, is_known))
+    });
     let (mut all, mut found) = (0u64, 0u64);
-    for (name, length) in new.iter().flat_map(|part| names(cutter, part)) {
+    for (name, length) in new.iter().flat_map(|part| names(cutter, now.unwrap_or(before), part)) {
         all += length;
         found += if known.contains(&name) { length } else { 0 };
     }
     (found * 100).checked_div(all).unwrap_or(0)
 }
 
-fn names<'a>(cutter: &CutterSpec, part: &'a [u8]) -> Vec<([u8; 32], u64)> {
-    let mut cutter = cutter.cutter();
+fn names<'a>(cutter: &CutterSpec, phase: usize, part: &'a [u8]) -> Vec<([u8; 32], u64)> {
+    let mut cutter = cutter.cutter_at(phase);
     let cut = pieces(&mut *cutter, part).filter(|piece: &&'a [u8]| !is_zero(piece));
-    cut.map(|piece| (stdchk_model::ChunkId::of(piece).0, piece.len() as u64)).collect()
+    cut.map(|piece| (ChunkId::of(piece).0, piece.len() as u64)).collect()
 }
 
 #[cfg(test)]
@@ -122,10 +131,23 @@ mod tests {
     }
 
     #[test]
+    fn pages_that_moved_by_a_few_bytes_want_the_grid_of_pages_too() {
+        let old = noise(4 * MIB, 7);
+        let mut new = noise(314, 8);
+        new.extend_from_slice(&old[..4 * MIB - 314]);
+        for page in (314..new.len() - 4096).step_by(16 << 10) {
+            new[page..page + 4096].copy_from_slice(&noise(4096, page as u64 + 9));
+        }
+        assert_eq!(learned(&old, &new), "fsch:4KiB");
+    }
+
+    #[test]
     fn moved_bytes_want_pieces_that_content_defines() {
         let old = noise(4 * MIB, 5);
-        let mut new = noise(123, 6);
-        new.extend_from_slice(&old[..4 * MIB - 123]);
+        let mut new = old.clone();
+        for (number, place) in (0..4 * MIB).step_by(100_000).enumerate().skip(1) {
+            new.splice(place..place, noise(123, number as u64));
+        }
         assert_eq!(learned(&old, &new), "cdc:16KiB");
     }
 

@@ -6,11 +6,13 @@
 
 pub mod codec;
 pub mod cut;
+mod grid;
 pub mod learn;
 mod pace;
 mod zero;
 
 pub use codec::{BadStored, Codec, Compressor, Effort, decompress};
 pub use cut::{CutLimits, Cutter, CutterSpec};
+pub use grid::Seeker;
 pub use pace::{Compression, Pace};
 pub use zero::is_zero;

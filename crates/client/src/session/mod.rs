@@ -13,6 +13,7 @@ mod burst;
 mod cell;
 mod chunks;
 mod commit;
+mod grid;
 mod known;
 mod learn;
 mod lists;
@@ -43,6 +44,7 @@ use crate::pool::Inner;
 use burst::Burst;
 use cell::{Cell, Dirty, Held, Under};
 use chunks::Chunks;
+use grid::Grid;
 use known::Known;
 use pieces::Pieces;
 pub(crate) use sealed::Sealed;
@@ -65,6 +67,7 @@ pub struct Session {
     base: Option<SessionId>,
     policy: Policy,
     cutter: CutterSpec,
+    grid: Grid,
     compression: Compression,
     cell_bytes: usize,
     state: Mutex<State>,
@@ -140,6 +143,7 @@ impl Session {
         let (size, base) = (base.size(), Arc::new(base));
         Ok(Self {
             cell_bytes: cell_bytes(&cutter),
+            grid: Grid::new(&cutter),
             chunks: Chunks::default(),
             known: Known::new(Arc::clone(&pool.manager), id),
             pieces: Pieces::default(),

@@ -85,7 +85,8 @@ impl Index {
 /// What one session knows of pieces.
 #[derive(Default)]
 pub(super) struct Pieces {
-    loaded: OnceCell<()>,
+    /// Whether there are any of earlier versions, once those are taken up.
+    loaded: OnceCell<bool>,
     index: Mutex<Index>,
 }
 
@@ -154,8 +155,8 @@ impl Session {
         sealed: &Arc<Sealed>,
         bytes: Bytes,
     ) -> Result<Vec<Part>, Failure> {
-        self.pieces.loaded.get_or_init(|| self.load_pieces()).await;
-        let mut cuts = self.cut(&bytes);
+        let any_earlier = *self.pieces.loaded.get_or_init(|| self.load_pieces()).await;
+        let mut cuts = self.cut(&bytes, self.phase(&bytes, any_earlier).await);
         self.refer(&mut cuts).await?;
         let packs = pack(&mut cuts);
         let mut stores = JoinSet::new();
@@ -184,8 +185,8 @@ impl Session {
         Ok(parts(&cuts))
     }
 
-    fn cut(&self, bytes: &Bytes) -> Vec<Cut> {
-        let (mut cutter, mut at) = (self.cutter.cutter(), 0);
+    fn cut(&self, bytes: &Bytes, phase: usize) -> Vec<Cut> {
+        let (mut cutter, mut at) = (self.cutter.cutter_at(phase), 0);
         let cut = cut::pieces(&mut *cutter, bytes).map(|piece| {
             let range = at..at + piece.len();
             at = range.end;
@@ -195,8 +196,8 @@ impl Session {
     }
 
     /// Takes up the pieces of the version before and of the version most like this file. Without them nothing is found
-    /// again, which is no reason to refuse a checkpoint.
-    async fn load_pieces(&self) {
+    /// again, which is no reason to refuse a checkpoint. Whether there are any.
+    async fn load_pieces(&self) -> bool {
         let base = Arc::clone(&self.state.lock().base);
         let similar = self.similar().await;
         let similar =
@@ -205,6 +206,13 @@ impl Session {
             self.take_up_pieces(&map).await;
         }
         self.take_up_pieces(base.map()).await;
+        !self.pieces.index.lock().places.is_empty()
+    }
+
+    /// Whether an earlier version has this piece.
+    pub(super) fn has_earlier(&self, piece: &[u8]) -> bool {
+        let found = self.pieces.index.lock().find(&PieceName::of(piece), piece.len());
+        found.is_some_and(|(chunk, _)| !self.chunks.is_own(chunk.id))
     }
 
     /// The map of the version most like this file; `None` if there is none with chunks of its own.

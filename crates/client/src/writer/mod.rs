@@ -43,6 +43,8 @@ pub struct Writer {
     spool: Option<Arc<Spool>>,
     session: RwLock<Arc<Session>>,
     layers: RwLock<Layers>,
+    /// Whether any bytes were written; set before the layers are looked at for where they go.
+    begun: AtomicBool,
     /// Held while an image is pushed.
     turn: Arc<tokio::sync::Mutex<()>>,
     /// What the record says; `None`: there is none.
@@ -123,6 +125,7 @@ impl Writer {
             spool,
             session: RwLock::new(session),
             layers: RwLock::new(layers),
+            begun: AtomicBool::new(false),
             turn: Arc::default(),
             noted: Mutex::default(),
             synced: AtomicBool::new(false),
@@ -173,6 +176,33 @@ impl Writer {
         layers.protocol == Protocol::Clw && layers.top().is_some()
     }
 
+    /// Chooses the protocol of this file, in place of its folder's and its mount's, before any bytes are written to it. False:
+    /// bytes were written, by another protocol than this.
+    ///
+    /// # Errors
+    /// `Unsupported`: it goes through a spool, and there is none; what kept an emptied file from going another way.
+    pub async fn choose(self: &Arc<Self>, protocol: Protocol) -> Result<bool, Failure> {
+        if self.layers.read().protocol == protocol {
+            return Ok(true);
+        }
+        if protocol != Protocol::Sw && self.spool.is_none() {
+            let what =
+                format!("this mount has no spool, so that no file of it can go by `protocol={protocol}`");
+            return Err(Failure::new(ErrorCode::Unsupported, what));
+        }
+        if self.begun.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        // Of a file that was only emptied, or opened to be written over, the session may know; an image may not.
+        self.fall_back().await?;
+        let mut layers = self.layers.write();
+        if self.begun.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        layers.protocol = protocol;
+        Ok(true)
+    }
+
     /// Writes `data` at `offset`; waits while the window is full.
     ///
     /// # Errors
@@ -180,6 +210,7 @@ impl Writer {
     pub async fn write_at(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<(), Failure> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         end.ok_or_else(|| Failure::new(ErrorCode::TooLong, "a file can't be larger than 2^63 - 1 bytes"))?;
+        self.begun.store(true, Ordering::Release);
         loop {
             self.failure.lock().clone().map_or(Ok(()), Err)?;
             match self.attempt(|image| image.write(offset, data))? {

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stdchk_model::message::manager::{Attr, DirEntry, FileKind};
 use stdchk_model::{ErrorCode, Failure, Ino};
@@ -68,12 +69,13 @@ impl State {
 }
 
 impl FileSystem {
-    /// Opens a directory; returns the stream's number.
-    pub fn open_directory(&self, id: NodeId) -> u64 {
+    /// Opens a directory; returns the stream's number, and whether the kernel may list what it has of the directory: that is
+    /// as old as the attributes that it believes without asking.
+    pub fn open_directory(&self, id: NodeId, ttl: Duration) -> (u64, bool) {
         let number = self.number();
         let stream = Stream { ino: id.ino(), state: tokio::sync::Mutex::default() };
         self.streams.lock().insert(number, Arc::new(stream));
-        number
+        (number, self.nodes.lock().opens_directory(id, ttl))
     }
 
     /// Closes a directory.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use stdchk_model::message::manager::{Attr, Change, FileKind, TimeNs};
+use stdchk_model::policy::Protocol;
 use stdchk_model::{ErrorCode, Failure};
 
 use super::names::New;
@@ -36,6 +37,17 @@ impl Wanted {
         let owner = self.uid.is_none() && self.gid.is_none();
         owner && self.mode.is_none() && self.atime.is_none() && self.mtime.is_none()
     }
+}
+
+/// What became of the wish for a protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Chosen {
+    /// It holds.
+    Done,
+    /// Bytes were written by another one.
+    TooLate,
+    /// Nobody has the file open for writing.
+    NotWritten,
 }
 
 /// How a file that may exist is created.
@@ -137,6 +149,14 @@ impl FileSystem {
     pub fn leave(&self, number: u64) -> Option<Arc<Handle>> {
         let handle = self.handles.lock().remove(&number);
         handle.inspect(|handle| handle.leave())
+    }
+
+    /// Chooses the write protocol of a file that is open for writing, for all who write it, until the last of them closes it.
+    /// The kernel must have handed over what it holds of the file.
+    pub async fn choose_protocol(&self, id: NodeId, protocol: Protocol) -> Result<Chosen, Failure> {
+        let open = self.nodes.lock().open_file(id);
+        let Some(file) = open else { return Ok(Chosen::NotWritten) };
+        file.choose(protocol).await
     }
 
     /// Changes attributes.

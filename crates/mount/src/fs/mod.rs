@@ -22,7 +22,7 @@ use stdchk_model::{ErrorCode, Failure, Ino};
 use tokio::sync::watch;
 
 pub(crate) use directory::{Listed, Stream};
-pub(crate) use files::Wanted;
+pub(crate) use files::{Chosen, Wanted};
 pub(crate) use names::New;
 pub(crate) use nodes::NodeId;
 pub(crate) use open_file::{Handle, OpenFile};

@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use stdchk_model::Ino;
 use stdchk_model::message::manager::{Attr, FileKind, TimeNs};
@@ -62,6 +63,8 @@ struct Node {
     /// `named` of the file when the kernel was last shown a name for it. Names that the kernel remembers from before a
     /// change that was made elsewhere may lead to other files by now.
     named: TimeNs,
+    /// When the kernel began to list it last, of a directory.
+    listed: Option<Instant>,
     /// What the pool last said of it: for what new entries of a directory inherit, and for files that are gone and open.
     attr: Attr,
 }
@@ -95,7 +98,7 @@ impl Nodes {
         let written = self.is_written(id);
         let node = self.nodes.entry(id).or_insert_with(|| {
             self.lines.entry(attr.ino).or_default().nodes += 1;
-            Node { lookups: 0, seen: Seen::of(attr), named: attr.named, attr: attr.clone() }
+            Node { lookups: 0, seen: Seen::of(attr), named: attr.named, listed: None, attr: attr.clone() }
         });
         node.lookups += 1;
         node.named = attr.named;
@@ -193,6 +196,16 @@ impl Nodes {
     /// Whether the names that the kernel remembers of an inode are still its names.
     pub fn is_named(&self, id: NodeId, attr: &Attr) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.named == attr.named)
+    }
+
+    /// The kernel opens a directory: whether it may list what it has of it, which it asked for less than `ttl` ago.
+    pub fn opens_directory(&mut self, id: NodeId, ttl: Duration) -> bool {
+        let Some(node) = self.nodes.get_mut(&id) else { return false };
+        let known = node.listed.is_some_and(|at| at.elapsed() < ttl);
+        if !known {
+            node.listed = Some(Instant::now());
+        }
+        known
     }
 
     /// What the pool last said of an inode.

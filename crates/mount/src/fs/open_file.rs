@@ -11,9 +11,11 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use stdchk_client::{Pool, Reader, Session, Sought, Writer};
 use stdchk_model::message::manager::{Attr, Change, TimeNs, VersionInfo};
+use stdchk_model::policy::Protocol;
 use stdchk_model::{ErrorCode, Failure, Ino};
 use tokio::sync::{MutexGuard, Notify};
 
+use super::files::Chosen;
 use super::nodes::{NodeId, Seen};
 use super::retry::Content;
 use super::{FileSystem, look_again};
@@ -252,6 +254,16 @@ impl OpenFile {
         let session = self.written()?;
         self.wrote(false);
         session.truncate(size).await
+    }
+
+    /// Chooses the write protocol; of a file that is on its way out of the spool nothing can be chosen.
+    pub async fn choose(&self, protocol: Protocol) -> Result<Chosen, Failure> {
+        let turn = self.turn.lock().await;
+        match self.writer().filter(|_| turn.writers > 0) {
+            None => Ok(Chosen::NotWritten),
+            Some(writer) if writer.choose(protocol).await? => Ok(Chosen::Done),
+            Some(_) => Ok(Chosen::TooLate),
+        }
     }
 
     /// The session of a file that is open for writing.

@@ -180,7 +180,7 @@ async fn write(
 }
 
 /// Makes the kernel hand over all that it has of a file.
-async fn hand_over(kernel: Arc<OnceLock<Notifier>>, ino: INodeNo) -> io::Result<()> {
+pub(super) async fn hand_over(kernel: Arc<OnceLock<Notifier>>, ino: INodeNo) -> io::Result<()> {
     let whole_file = 0;
     let told = tokio::task::spawn_blocking(move || {
         kernel.get().map_or(Ok(()), |kernel| kernel.inval_inode(ino, 0, whole_file))

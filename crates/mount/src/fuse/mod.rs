@@ -1,12 +1,13 @@
 //! From the kernel's requests to the file system and back: translation and nothing else.
 //!
-//! The list of requests is here; what each of them does stands in [`names`] and [`files`], how it is answered in
-//! [`reply`]. Requests are answered from tasks of the runtime, so that one that waits holds up no other. Only a write
+//! The list of requests is here; what each of them does stands in [`names`], [`files`] and [`protocol`], how it is
+//! answered in [`reply`]. Requests are answered from tasks of the runtime, so that one that waits holds up no other. Only a write
 //! begins in the thread that received it, because its bytes lie in that thread's buffer; as long as another thread is
 //! left to receive requests it waits there for room in the window, else its bytes are copied and it waits as a task.
 
 mod files;
 mod names;
+mod protocol;
 mod reply;
 
 use std::ffi::OsStr;
@@ -298,6 +299,19 @@ impl Filesystem for Adapter {
         self.with_handle(fh, reply, "fsync", ino, |fs, handle| async move { fs.sync(&handle).await });
     }
 
+    fn setxattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        self.choose_protocol(ino, name, value, reply);
+    }
+
     fn fallocate(
         &self,
         _request: &Request,
@@ -324,7 +338,9 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(self.fs.open_directory(NodeId(ino.0))), FopenFlags::empty());
+        let (number, known) = self.fs.open_directory(NodeId(ino.0), self.ttl);
+        let keep = if known { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+        reply.opened(FileHandle(number), FopenFlags::FOPEN_CACHE_DIR | keep);
     }
 
     fn readdir(&self, _request: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {

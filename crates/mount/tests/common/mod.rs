@@ -6,6 +6,8 @@
     reason = "each test file uses its part; a test fails by panicking"
 )]
 
+pub mod relay;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -57,6 +59,11 @@ impl TestPool {
             (address, client)
         });
         Self { runtime, folder, manager, client }
+    }
+
+    /// The address of its manager.
+    pub fn manager(&self) -> &str {
+        &self.manager
     }
 
     /// Mounts the pool, once more.

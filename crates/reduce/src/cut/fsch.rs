@@ -1,6 +1,7 @@
 //! Fixed-size compare-by-hash (FsCH; paper, section IV.C): pieces of one length.
 //!
-//! The cheapest cutter, and blind to insertions: one byte at the front of a file moves every later cut.
+//! The cheapest cutter, and blind to insertions: one byte at the front of a file moves every later cut. Where the grid does
+//! not begin with the stream (`grid`), the first piece is as long as the grid's phase.
 
 use std::num::NonZeroUsize;
 
@@ -8,20 +9,47 @@ use super::{CutLimits, Cutter, last_piece};
 
 #[derive(Debug)]
 pub(super) struct Fsch {
+    grid: Grid,
+    /// Length of the next piece.
+    next: NonZeroUsize,
+}
+
+/// Where the cuts of [`Fsch`] lie: at all offsets of a stream that leave `phase` when divided by `length`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Grid {
     pub(super) length: NonZeroUsize,
+    /// Less than the length.
+    pub(super) phase: usize,
+}
+
+impl Grid {
+    fn first(self) -> NonZeroUsize {
+        NonZeroUsize::new(self.phase).unwrap_or(self.length)
+    }
+}
+
+impl Fsch {
+    pub(super) fn new(grid: Grid) -> Self {
+        Self { grid, next: grid.first() }
+    }
 }
 
 impl Cutter for Fsch {
     fn next_cut(&mut self, data: &[u8], end_of_stream: bool) -> Option<NonZeroUsize> {
-        if data.len() >= self.length.get() { Some(self.length) } else { last_piece(data, end_of_stream) }
+        if data.len() < self.next.get() {
+            return last_piece(data, end_of_stream);
+        }
+        Some(std::mem::replace(&mut self.next, self.grid.length))
     }
 
     fn limits(&self) -> CutLimits {
-        let length = self.length.get();
+        let length = self.grid.length.get();
         CutLimits { min: length, average: length, max: length }
     }
 
-    fn restart(&mut self) {}
+    fn restart(&mut self) {
+        self.next = self.grid.first();
+    }
 }
 
 #[cfg(test)]
@@ -32,13 +60,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_pieces_but_the_last_have_the_length(
+        fn all_cuts_lie_on_the_grid(
             data in data(),
             length in 1usize..9000,
+            phase in any::<prop::sample::Index>(),
             steps in prop::collection::vec(1usize..5000, 1..20),
         ) {
-            let mut cutter = Fsch { length: NonZeroUsize::new(length).unwrap() };
-            let expected: Vec<usize> = data.chunks(length).map(<[u8]>::len).collect();
+            let grid = Grid { length: NonZeroUsize::new(length).unwrap(), phase: phase.index(length) };
+            let mut cutter = Fsch::new(grid);
+            let (first, rest) = data.split_at(grid.phase.min(data.len()));
+            let pieces = first.chunks(length).chain(rest.chunks(length));
+            let expected: Vec<usize> = pieces.map(<[u8]>::len).collect();
             prop_assert_eq!(&lengths(&mut cutter, &data), &expected);
             prop_assert_eq!(&lengths_in_steps(&mut cutter, &data, &steps), &expected);
         }

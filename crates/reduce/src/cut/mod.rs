@@ -2,8 +2,9 @@
 //!
 //! A cutter sees the bytes from the last cut on and says how long the next piece is. The answer is a function of
 //! those bytes alone, never of how they were split into calls, nor of what came before the last cut; so a stream can
-//! be cut again from any cut and gives the same pieces from there on. What equal pieces are worth is the caller's
-//! business: the pieces of a fine cutter are packed into larger chunks for storing (design decision 6).
+//! be cut again from any cut and gives the same pieces from there on (but for the first piece of a grid with a phase).
+//! What equal pieces are worth is the caller's business: the pieces of a fine cutter are packed into larger chunks for
+//! storing (design decision 6).
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -14,7 +15,7 @@ mod fsch;
 mod scan;
 mod spec;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use cbch::CbchParameters;
 pub use scan::Scanner;
@@ -25,10 +26,11 @@ pub const PIECE_BYTES_MIN: usize = 512;
 /// Largest piece, bytes: a piece never spans chunks.
 pub const PIECE_BYTES_MAX: usize = stdchk_model::limits::CHUNK_BYTES_MAX;
 
-/// Lengths of the pieces that a cutter makes, bytes. The last piece of a stream may be shorter than `min`.
+/// Lengths of the pieces that a cutter makes, bytes. The last piece of a stream may be shorter than `min`, and so may the
+/// first one of a grid with a phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CutLimits {
-    /// Shortest piece but for the last.
+    /// Shortest piece but for those.
     pub min: usize,
     /// Mean length on data without structure.
     pub average: usize,

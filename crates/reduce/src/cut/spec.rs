@@ -11,8 +11,9 @@ use stdchk_model::size;
 
 use super::cbch::{Cbch, CbchParameters};
 use super::cdc::Cdc;
-use super::fsch::Fsch;
+use super::fsch::{Fsch, Grid};
 use super::{CutLimits, Cutter, PIECE_BYTES_MAX, PIECE_BYTES_MIN, Scanner};
+use crate::grid::Seeker;
 
 /// Most bits of the hash that CbCH may want zero: pieces of 4 MiB need 22 where every byte is tried.
 const ZERO_BITS_MAX: u32 = 24;
@@ -48,9 +49,26 @@ impl CutterSpec {
     /// A new cutter of this kind, at the start of a stream.
     pub fn cutter(&self) -> Box<dyn Cutter> {
         match self.0 {
-            Kind::Fsch(length) => Box::new(Fsch { length }),
+            Kind::Fsch(length) => Box::new(Fsch::new(Grid { length, phase: 0 })),
             Kind::Cbch(parameters) => Box::new(Cbch::new(parameters)),
             Kind::Cdc(limits) => Box::new(Cdc::new(limits)),
+        }
+    }
+
+    /// The same for a stream whose grid of fixed pieces has this phase: a piece ends wherever an offset leaves it, divided
+    /// by their length. For cutters without a grid a phase means nothing.
+    pub fn cutter_at(&self, phase: usize) -> Box<dyn Cutter> {
+        match self.0 {
+            Kind::Fsch(length) => Box::new(Fsch::new(Grid { length, phase: phase % length })),
+            Kind::Cbch(_) | Kind::Cdc(_) => self.cutter(),
+        }
+    }
+
+    /// What seeks the phase of its grid; `None` for cutters that have none, or whose pieces are too long for it.
+    pub fn seeker(&self) -> Option<Seeker> {
+        match self.0 {
+            Kind::Fsch(length) => Seeker::new(length.get()),
+            Kind::Cbch(_) | Kind::Cdc(_) => None,
         }
     }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{Cutter, pieces};
 
 /// Reproducible bytes without structure (xorshift64*).
-pub(super) fn random(seed: u64, length: usize) -> Vec<u8> {
+pub(crate) fn random(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state >> 12;
