@@ -4,11 +4,13 @@
 //! class, sizes come from the sample; the objective is the time until the bytes are safe behind a sink of some speed, and
 //! a mode is nothing but the speed that it assumes.
 
+mod repeats;
+
 use stdchk_formats::{ByteOrder, DataType};
 
-use crate::codec::wide::widely;
-use crate::codec::{Lane, Shape, Side, Step, encode, likeness_4, likeness_8, records_apply};
+use crate::codec::{Lane, Repeats, Shape, Side, Step, encode, records_apply};
 use crate::key::KeyRule;
+use repeats::repeats;
 
 /// What to win: time or space.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -164,6 +166,7 @@ pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
         return repeating.unwrap_or_else(|| Choice { steps: only.clone(), coded: None, ratio: 0.0 });
     }
     let part = reduced(block, mode.sample_bytes(block.raw.len()));
+    let candidates = promising(mode, candidates, &part);
     let Some(best) = best_of(mode, candidates, &part) else {
         return Choice { steps: Vec::new(), coded: None, ratio: 1.0 };
     };
@@ -177,11 +180,26 @@ pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
     Choice { steps: best.steps, coded: whole.then_some(best.coded), ratio }
 }
 
+/// Share of a sample that must occur before for a search over all bytes to be tried beside that over byte planes.
+const SEARCHED_MIN: f64 = 0.125;
+
+/// The candidates without those that a look at the sample shows to be vain.
+fn promising(mode: &Mode, mut candidates: Vec<Vec<Step>>, part: &Reduced) -> Vec<Vec<Step>> {
+    let has_planes = candidates.iter().any(|steps| matches!(steps.last(), Some(Step::Planes(..))));
+    if *mode == Mode::Default && has_planes {
+        let found = Repeats::of(&part.raw).bytes as f64;
+        if found < SEARCHED_MIN * part.raw.len() as f64 {
+            candidates.retain(|steps| !matches!(steps.last(), Some(Step::Zstd(_))));
+        }
+    }
+    candidates
+}
+
 /// The chain for blocks that repeat themselves, if it costs less than `cost` a byte. All of the block is coded, since no
 /// sample shows repeats.
 fn repeating(mode: &Mode, block: &Sample<'_>, cost: f64) -> Option<Choice> {
     let (data_type, lane) = lane_of(block.data_type)?;
-    if !repeats(block, lane) {
+    if !repeats(block.raw, lane) {
         return None;
     }
     let size = u32::try_from(lane.size()).unwrap_or(1);
@@ -230,80 +248,6 @@ fn cheapest(mode: &Mode, candidates: Vec<Vec<Step>>, part: &Reduced) -> Option<T
 
 /// What a chain that needs the base may take at most of what the best other one takes.
 const BASE_GAIN: f64 = 0.95;
-
-/// Share of elements that must occur before for a block to be searched for repeats, which no sample shows.
-const REPEATS_MIN: f64 = 0.25;
-
-/// Bits of an element's hash that decide whether it is looked at: one in 64 is.
-const CHOSEN_BITS: u32 = 6;
-
-/// Elements whose hashes are made at once.
-const HASHED: usize = 64;
-
-/// Whether one of eight bytes is zero (Hacker's Delight, 6-1).
-fn has_zero(bytes: u64) -> bool {
-    const ONES: u64 = u64::from_le_bytes([1; 8]);
-    bytes.wrapping_sub(ONES) & !bytes & (ONES << 7) != 0
-}
-
-widely! {
-    /// [`repeated_share`] of elements of 4 bytes.
-    repeated_share_4 = repeated_share_4_portable(raw: &[u8]) -> f64;
-    /// [`repeated_share`] of elements of 8 bytes.
-    repeated_share_8 = repeated_share_8_portable(raw: &[u8]) -> f64;
-}
-
-#[inline(always)]
-fn repeated_share_4_portable(raw: &[u8]) -> f64 {
-    repeated_share(raw, likeness_4)
-}
-
-#[inline(always)]
-fn repeated_share_8_portable(raw: &[u8]) -> f64 {
-    repeated_share(raw, likeness_8)
-}
-
-/// Share of the elements that occurred before, from a few, chosen by their values.
-#[inline(always)]
-fn repeated_share<const N: usize>(raw: &[u8], word: impl Fn(&[u8; N]) -> u64) -> f64 {
-    let elements = raw.as_chunks::<N>().0;
-    // Twice as many places as elements that are looked at; one that lost its place counts as never seen.
-    let bits = (elements.len() >> (CHOSEN_BITS - 1)).max(64).ilog2();
-    let mut seen = vec![0_u64; 1 << bits];
-    let (mut looked_at, mut repeated) = (0_u32, 0_u32);
-    // Zero, which is everywhere, is as rarely chosen as others.
-    let mix = |element: &[u8; N]| (!word(element)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    for run in elements.as_chunks::<HASHED>().0 {
-        let mut tops = [0_u8; HASHED];
-        for (top, element) in tops.iter_mut().zip(run) {
-            *top = (mix(element) >> (64 - CHOSEN_BITS) & 0xff) as u8;
-        }
-        for (tops, eight) in tops.as_chunks::<8>().0.iter().zip(run.as_chunks::<8>().0) {
-            if !has_zero(u64::from_le_bytes(*tops)) {
-                continue;
-            }
-            for mixed in eight.iter().map(mix).filter(|mixed| mixed >> (64 - CHOSEN_BITS) == 0) {
-                let place = usize::try_from((mixed << CHOSEN_BITS) >> (64 - bits)).unwrap_or(0);
-                if let Some(seen) = seen.get_mut(place) {
-                    looked_at += 1;
-                    repeated += u32::from(*seen == mixed);
-                    *seen = mixed;
-                }
-            }
-        }
-    }
-    f64::from(repeated) / f64::from(looked_at.max(1))
-}
-
-/// The block repeats elements far apart, as symmetric fields do.
-fn repeats(block: &Sample<'_>, lane: Lane) -> bool {
-    let share = match lane.size() {
-        8 => repeated_share_8(block.raw),
-        4 => repeated_share_4(block.raw),
-        _ => 0.0,
-    };
-    share > REPEATS_MIN
-}
 
 /// A part of a block that is small enough to be tried.
 struct Reduced {
@@ -564,18 +508,6 @@ fn equal_bytes(one: &[u8], other: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::wide::tests::at_every_width;
-
-    #[test]
-    fn every_form_counts_the_same_repeats() {
-        let once: Vec<u8> =
-            (1..40_000_u64).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
-        let twice = once.repeat(2);
-        for share in [repeated_share_4, repeated_share_8] {
-            assert!(at_every_width(|| share(&once)) < 0.01);
-            assert!((0.3..0.6).contains(&at_every_width(|| share(&twice))));
-        }
-    }
 
     #[test]
     fn records_are_found_by_looking_at_the_bytes() {

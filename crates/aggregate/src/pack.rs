@@ -14,7 +14,7 @@ use std::path::Path;
 use stdchk_formats::{Parsed, Source, parse};
 
 use crate::choose::{Choice, Mode, Sample, choose};
-use crate::codec::{CodecError, Side, Step, decode, encode, scratch};
+use crate::codec::{CodecError, Side, Step, encode, gives_back, scratch};
 use crate::container::{BlockRecord, Files, hash};
 use crate::error::{AggregateError, Result};
 use crate::limits::{BLOCK_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, FILES_MAX, OPEN_MAX};
@@ -175,12 +175,7 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
     if !files_are_many {
         files.iter_mut().try_for_each(Member::keep_open)?;
     }
-    let parsed: Vec<_> = files.iter().map(|file| parse(file)).collect();
-    for (file, parsed) in files.iter_mut().zip(&parsed).filter(|_| resources.load) {
-        if is_scattered(parsed) || files_are_many || file.is_elsewhere() {
-            file.load()?;
-        }
-    }
+    let parsed = parse_all(&mut files, resources.load, files_are_many)?;
     let named = files.iter().zip(&parsed);
     let named: Vec<_> = named.map(|(file, parsed)| PlannedFile { name: &file.entry.name, parsed }).collect();
     let plan = plan(&named, &options.plan);
@@ -195,7 +190,28 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
     files.iter().try_for_each(Member::check_unchanged)?;
     let blocks = writer.blocks();
     let stored_bytes = writer.finish()?;
-    Ok(Packed { files: files.len() as u64, raw_bytes: set_bytes, stored_bytes, repeated_bytes, blocks })
+    let count = files.len() as u64;
+    files.into_iter().for_each(Member::unload);
+    Ok(Packed { files: count, raw_bytes: set_bytes, stored_bytes, repeated_bytes, blocks })
+}
+
+/// What is in each file. Those that are read in many small pieces are read once, as a whole, where memory allows it: before
+/// they are parsed, if the one before was of that kind.
+fn parse_all(files: &mut [Member], load: bool, all_at_once: bool) -> Result<Vec<Parsed>> {
+    let mut scattered = all_at_once;
+    let mut all = Vec::with_capacity(files.len());
+    for file in files {
+        if load && (scattered || file.is_elsewhere()) {
+            file.load()?;
+        }
+        let parsed = parse(file);
+        scattered = all_at_once || is_scattered(&parsed);
+        if load && scattered && !file.is_loaded() {
+            file.load()?;
+        }
+        all.push(parsed);
+    }
+    Ok(all)
 }
 
 /// The file's variables are in so many short pieces that it is better read once, as a whole.
@@ -259,11 +275,9 @@ fn payload(record: &mut BlockRecord, raw: Vec<u8>, coded: Option<Vec<u8>>, base:
         None => encode(&record.steps, &raw, side).map_err(failed)?,
     };
     if payload.len() < raw.len() {
-        let decoded = decode(&record.steps, &payload, raw.len(), side).map_err(failed)?;
-        if decoded != raw {
+        if !gives_back(&record.steps, &payload, &raw, side).map_err(failed)? {
             return Err(failed(CodecError::damaged("chain", "it does not give back what it was given")));
         }
-        scratch::give_back(decoded);
         scratch::give_back(raw);
     } else {
         payload = raw;

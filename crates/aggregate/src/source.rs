@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use stdchk_formats::{Extent, Source};
 
+use crate::codec::scratch;
 use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
 
@@ -87,13 +88,25 @@ impl Member {
         matches!(self.bytes, Bytes::Elsewhere(_))
     }
 
+    /// The whole file was read.
+    pub(crate) fn is_loaded(&self) -> bool {
+        matches!(self.bytes, Bytes::Memory(_))
+    }
+
     /// Reads the whole file, after which the disk is not touched again.
     pub(crate) fn load(&mut self) -> Result<()> {
-        let mut bytes = Vec::new();
+        let mut bytes = scratch::empty(usize::try_from(self.entry.size).unwrap_or(0));
         let whole = Extent { offset: 0, length: self.entry.size };
         self.append_one(whole, &mut bytes).map_err(AggregateError::io("read", &self.path))?;
         self.bytes = Bytes::Memory(bytes);
         Ok(())
+    }
+
+    /// Gives the memory of a file that was read back.
+    pub(crate) fn unload(self) {
+        if let Bytes::Memory(bytes) = self.bytes {
+            scratch::give_back(bytes);
+        }
     }
 
     /// Opens the file for all reads that follow.
@@ -173,6 +186,13 @@ impl Source for Member {
             Bytes::Open(file) => file.read_exact_at(buffer, offset),
             Bytes::Closed => File::open(&self.path)?.read_exact_at(buffer, offset),
             Bytes::Elsewhere(source) => source.read_at(offset, buffer),
+        }
+    }
+
+    fn as_bytes(&self) -> Option<&[u8]> {
+        match &self.bytes {
+            Bytes::Memory(bytes) => Some(bytes),
+            _ => None,
         }
     }
 }

@@ -35,11 +35,12 @@ fn int(bytes: &[u8], offset: usize, order: ByteOrder) -> Option<i32> {
 
 /// The atoms of every process in the file.
 pub(crate) fn parse(reader: &Reader<'_>) -> Result<Vec<Variable>> {
-    let head = reader.bytes("restart header", 0, HEADER_MAX.min(reader.size()))?;
-    if !head.starts_with(MAGIC) {
-        let order = if head.first() == Some(&0) { ByteOrder::Big } else { ByteOrder::Little };
+    let start = reader.bytes("restart header", 0, (MAGIC.len() as u64).min(reader.size()))?;
+    if start != MAGIC {
+        let order = if start.first() == Some(&0) { ByteOrder::Big } else { ByteOrder::Little };
         return arrays(reader, 8, order)?.ok_or(Reason::Invalid { what: "array of atoms", offset: 8 });
     }
+    let head = reader.bytes("restart header", 0, HEADER_MAX.min(reader.size()))?;
     let order = if int(&head, 16, ByteOrder::Little) == Some(1) { ByteOrder::Little } else { ByteOrder::Big };
     for offset in 16..head.len() {
         if int(&head, offset, order) != Some(PER_PROCESS) {

@@ -61,6 +61,16 @@ impl<'source> Reader<'source> {
     pub fn bytes(&self, what: &'static str, offset: u64, length: u64) -> Result<Vec<u8>> {
         self.check(what, offset, length)?;
         self.spend(length)?;
+        if let Some(bytes) = self.source.as_bytes() {
+            let range = usize::try_from(offset).ok().zip(usize::try_from(offset + length).ok());
+            let bytes = range.and_then(|(start, end)| bytes.get(start..end));
+            return bytes.map(<[u8]>::to_vec).ok_or(Reason::Truncated {
+                what,
+                offset,
+                length,
+                size: self.size,
+            });
+        }
         let mut buffer = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
         if length < BLOCK {
             self.fill_cached(offset, &mut buffer)?
@@ -158,22 +168,39 @@ impl<'source> Reader<'source> {
 mod tests {
     use super::*;
 
+    /// Bytes that can only be read, as those of a file.
+    struct Elsewhere<'bytes>(&'bytes [u8]);
+
+    impl Source for Elsewhere<'_> {
+        fn size(&self) -> u64 {
+            self.0.size()
+        }
+
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+            self.0.read_at(offset, buffer)
+        }
+    }
+
     #[test]
-    fn reads_across_blocks_return_the_bytes_of_the_source() {
+    fn reads_across_blocks_return_the_bytes_of_the_source_in_memory_or_not() {
         let source: Vec<u8> = (0..200_000_u32).map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
-        let reader = Reader::new(&source);
-        for (offset, length) in [(0, 1), (65_530, 20), (131_000, 1000), (10, 150_000), (199_999, 1)] {
-            let expected = &source[usize::try_from(offset).unwrap()..][..length];
-            assert_eq!(reader.bytes("test", offset, length as u64).unwrap(), expected);
+        let elsewhere = Elsewhere(&source);
+        for reader in [Reader::new(&source), Reader::new(&elsewhere)] {
+            for (offset, length) in [(0, 1), (65_530, 20), (131_000, 1000), (10, 150_000), (199_999, 1)] {
+                let expected = &source[usize::try_from(offset).unwrap()..][..length];
+                assert_eq!(reader.bytes("test", offset, length as u64).unwrap(), expected);
+            }
         }
     }
 
     #[test]
     fn ranges_outside_the_source_are_refused() {
         let source = vec![0_u8; 100];
-        let reader = Reader::new(&source);
-        for (offset, length) in [(0, 101), (100, 1), (u64::MAX, 1), (1, u64::MAX)] {
-            assert!(matches!(reader.bytes("test", offset, length), Err(Reason::Truncated { .. })));
+        let elsewhere = Elsewhere(&source);
+        for reader in [Reader::new(&source), Reader::new(&elsewhere)] {
+            for (offset, length) in [(0, 101), (100, 1), (u64::MAX, 1), (1, u64::MAX)] {
+                assert!(matches!(reader.bytes("test", offset, length), Err(Reason::Truncated { .. })));
+            }
         }
     }
 

@@ -14,6 +14,11 @@ pub trait Source {
     /// # Errors
     /// Whatever reading meets, and `UnexpectedEof` when the range doesn't lie inside the source.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// All bytes, where they lie in memory; nobody needs to copy more of them than is looked at then.
+    fn as_bytes(&self) -> Option<&[u8]> {
+        None
+    }
 }
 
 impl Source for [u8] {
@@ -28,6 +33,10 @@ impl Source for [u8] {
         buffer.copy_from_slice(self.get(start..end).ok_or_else(outside)?);
         Ok(())
     }
+
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(self)
+    }
 }
 
 impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
@@ -38,6 +47,10 @@ impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         (**self).read_at(offset, buffer)
     }
+
+    fn as_bytes(&self) -> Option<&[u8]> {
+        (**self).as_bytes()
+    }
 }
 
 impl Source for Vec<u8> {
@@ -47,5 +60,9 @@ impl Source for Vec<u8> {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.as_slice().read_at(offset, buffer)
+    }
+
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(self)
     }
 }

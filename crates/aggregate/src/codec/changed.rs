@@ -30,7 +30,7 @@ pub(crate) fn forward(bytes: &[u8], base: &[u8], size: usize, out: &mut Vec<u8>)
         }
     }
     let mut packed = Vec::new();
-    planes::compress(&changed, size, LEVEL, &mut packed)?;
+    planes::compress(&changed, size, false, LEVEL, &mut packed)?;
     planes::put_counted(out, changed.len(), &packed);
     general::with_zstd(&gaps, general::ENTROPY_ONLY, |packed| planes::put_counted(out, gaps.len(), packed))?;
     out.extend_from_slice(tail);
@@ -54,7 +54,7 @@ pub(crate) fn backward(body: &[u8], base: &[u8], size: usize, length: usize) -> 
     let mut rest = body;
     let counted = |rest: &mut _, limit| planes::take_counted(rest, limit).ok_or_else(|| damaged("it is cut"));
     let (changed_length, packed) = counted(&mut rest, length)?;
-    let changed = planes::decompress(packed, size, changed_length)?;
+    let changed = planes::decompress(packed, size, false, changed_length)?;
     let (gaps_length, packed) = counted(&mut rest, length)?;
     let gaps = general::unzstd(packed, gaps_length)?;
     let mut out = base.to_vec();

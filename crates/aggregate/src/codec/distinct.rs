@@ -11,8 +11,8 @@ use super::{general, planes, scratch};
 
 /// Level at which all parts are coded.
 const LEVEL: i32 = 1;
-/// Entries of the table, as powers of two: the upper one keeps it within a second-level cache.
-const TABLE_BITS: std::ops::RangeInclusive<u32> = 8..=19;
+/// Entries of the table, as powers of two: the upper one keeps it within half of a second-level cache.
+const TABLE_BITS: std::ops::RangeInclusive<u32> = 8..=18;
 /// Shortest run: a reference takes about three bytes.
 const RUN_MIN: usize = 2;
 
@@ -87,14 +87,14 @@ fn sized<const N: usize>(bytes: &[u8], likeness: impl Fn(&[u8; N]) -> u64, out: 
         }
         finder.put(plain, course, length);
         if N == 8 {
-            residues.extend((0..length).map(|step| finder.residue(place + step, course.place(step))));
+            finder.residues(place, course, length, &mut residues);
         }
         (place, plain) = (place + length, 0);
     }
     put_number(&mut finder.runs, plain);
     put_number(&mut finder.runs, 0);
     let mut packed = scratch::empty(new.len());
-    planes::compress(&new, N, LEVEL, &mut packed)?;
+    planes::compress(&new, N, false, LEVEL, &mut packed)?;
     planes::put_counted(out, new.len(), &packed);
     [new, packed].into_iter().for_each(scratch::give_back);
     for part in [&finder.runs, &residues] {
@@ -138,14 +138,27 @@ impl<const N: usize, Word: Fn(&[u8; N]) -> u64> Finder<'_, N, Word> {
         ((self.likeness)(self.elements.get(at)?) == (self.likeness)(element)).then_some(at)
     }
 
-    /// How far the first byte of a repeated element is from that of the one which it repeats.
-    fn residue(&self, place: usize, seen: usize) -> u8 {
-        let byte = |place: usize| self.elements.get(place).and_then(|element| element.first()).copied();
-        byte(place).unwrap_or(0).wrapping_sub(byte(seen).unwrap_or(0))
+    /// How far the first bytes of repeated elements are from those of the ones that they repeat.
+    fn residues(&self, place: usize, course: Course, length: usize, residues: &mut Vec<u8>) {
+        let first = |element: &[u8; N]| element.first().copied().unwrap_or(0);
+        let run = self.elements.get(place..).unwrap_or_default().iter().take(length).map(first);
+        if course.stride == 1 {
+            let seen = self.elements.get(course.at..).unwrap_or_default().iter().map(first);
+            residues.extend(run.zip(seen).map(|(byte, seen)| byte.wrapping_sub(seen)));
+        } else {
+            let seen = |step| self.elements.get(course.place(step)).map_or(0, first);
+            residues.extend(run.enumerate().map(|(step, byte)| byte.wrapping_sub(seen(step))));
+        }
     }
 
     fn length(&self, course: Course, place: usize) -> usize {
         let rest = self.elements.get(place..).unwrap_or_default();
+        if course.stride == 1 {
+            let seen = self.elements.get(course.at..).unwrap_or_default();
+            let same =
+                |(element, seen): &(&[u8; N], &[u8; N])| (self.likeness)(element) == (self.likeness)(seen);
+            return rest.iter().zip(seen).take_while(same).count();
+        }
         let same = |(step, element): &(usize, &[u8; N])| {
             let seen = course.place(*step);
             let like = self.elements.get(seen).map(&self.likeness) == Some((self.likeness)(element));
@@ -187,7 +200,7 @@ fn unsized_<const N: usize>(body: &[u8], length: usize) -> Result<Vec<u8>> {
     if new_length > length {
         return Err(damaged("more new elements than all"));
     }
-    let new = planes::decompress(packed, N, new_length)?;
+    let new = planes::decompress(packed, N, false, new_length)?;
     let (runs_length, packed) = counted(&mut rest)?;
     let runs = general::unzstd(packed, runs_length)?;
     let (residues_length, packed) = counted(&mut rest)?;
@@ -241,6 +254,15 @@ fn replay<const N: usize>(
 
 /// Makes the next elements of `out` those of a run, with what is added to the first byte of each.
 fn repeat<const N: usize>(out: &mut [[u8; N]], made: usize, course: Course, length: usize, added: &[u8]) {
+    let (before, room) = out.split_at_mut(made);
+    let whole = before.get(course.at..).and_then(|seen| seen.get(..length)).filter(|_| course.stride == 1);
+    if let Some((seen, targets)) = whole.zip(room.get_mut(..length)) {
+        targets.copy_from_slice(seen);
+        for (byte, residue) in targets.iter_mut().filter_map(|target| target.first_mut()).zip(added) {
+            *byte = byte.wrapping_add(*residue);
+        }
+        return;
+    }
     for step in 0..length {
         let mut element = out.get(course.place(step)).copied().unwrap_or([0; N]);
         if let (Some(byte), Some(residue)) = (element.first_mut(), added.get(step)) {

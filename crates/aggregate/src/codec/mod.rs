@@ -22,6 +22,7 @@ pub(crate) mod wide;
 
 pub(crate) use distinct::{likeness_4, likeness_8};
 pub use lane::Lane;
+pub(crate) use planes::Repeats;
 pub(crate) use ragged::applies as records_apply;
 pub use step::{CodecError, Shape, Side, Step, decode, encode};
-pub(crate) use step::{put_number, take_number};
+pub(crate) use step::{gives_back, put_number, take_number};

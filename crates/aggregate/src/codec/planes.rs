@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use super::shuffle::{join, shuffle_into};
+use super::shuffle::{are_planes_of, join, shuffle_into};
 use super::step::{CodecError, Result, put_number, take_number};
 use super::{general, scratch};
 
@@ -22,13 +22,25 @@ const SAMPLE: usize = 4096;
 /// A plane whose sampled entropy is above this many bits per byte is stored: the compressor would win less than 2 %.
 const ENTROPY_MAX: f64 = 7.85;
 
-/// Appends the planes to `out`.
-pub(crate) fn compress(bytes: &[u8], size: usize, level: i32, out: &mut Vec<u8>) -> Result<()> {
+/// Appends the planes to `out`; for elements in the other byte order from the last to the first.
+pub(crate) fn compress(
+    bytes: &[u8],
+    size: usize,
+    swapped: bool,
+    level: i32,
+    out: &mut Vec<u8>,
+) -> Result<()> {
     scratch::with(bytes.len(), |planes| {
         shuffle_into(bytes, size, planes);
         let count = bytes.len() / size;
         let (body, tail) = planes.split_at(count * size);
-        body.chunks_exact(count.max(1)).try_for_each(|plane| one_plane(plane, level, out))?;
+        let planes = body.chunks_exact(count.max(1));
+        let mut one = |plane| one_plane(plane, level, out);
+        if swapped {
+            planes.rev().try_for_each(&mut one)?
+        } else {
+            planes.into_iter().try_for_each(&mut one)?
+        }
         out.extend_from_slice(tail);
         Ok(())
     })
@@ -40,31 +52,83 @@ fn one_plane(plane: &[u8], level: i32, out: &mut Vec<u8>) -> Result<()> {
         out.extend([CONSTANT, first]);
         return Ok(());
     }
-    if looks_random(plane) {
+    let entropy = entropy(plane);
+    if entropy > ENTROPY_MAX {
         put(out, STORED, plane);
         return Ok(());
     }
-    general::with_zstd(plane, kind_of(plane, level)?, |packed| match packed.len() < plane.len() {
+    general::with_zstd(plane, kind_of(plane, entropy, level)?, |packed| match packed.len() < plane.len() {
         true => put(out, PACKED, packed),
         false => put(out, STORED, plane),
     })
 }
 
 /// The level for a plane: most have nothing to find, and are as short without a search, at half the time.
-fn kind_of(plane: &[u8], level: i32) -> Result<i32> {
+fn kind_of(plane: &[u8], entropy: f64, level: i32) -> Result<i32> {
     if level > SEARCH_MAX || plane.len() < SEARCH_SAMPLE * 8 {
         return Ok(level);
     }
-    let (mut searched, mut counted) = (0, 0);
-    for place in [1, 3] {
+    let samples = [1, 3].map(|place| {
         let start = plane.len() / 4 * place - SEARCH_SAMPLE / 2;
-        let sample = plane.get(start..start + SEARCH_SAMPLE).unwrap_or(plane);
-        searched += general::with_zstd(sample, level, <[u8]>::len)?;
-        counted += general::with_zstd(sample, general::ENTROPY_ONLY, <[u8]>::len)?;
+        plane.get(start..start + SEARCH_SAMPLE).unwrap_or(plane)
+    });
+    let pays = if level == general::HASTY {
+        pays_in_haste(&samples, entropy)
+    } else {
+        let sum = |level| samples.iter().map(|sample| general::with_zstd(sample, level, <[u8]>::len)).sum();
+        let (searched, counted): (Result<usize>, Result<usize>) = (sum(level), sum(general::ENTROPY_ONLY));
+        counted? * 100 > searched? * 101
+    };
+    Ok(if pays { level } else { general::ENTROPY_ONLY })
+}
+
+/// In haste, samples are only looked at, and only what wins a fifth is searched for.
+fn pays_in_haste(samples: &[&[u8]], entropy: f64) -> bool {
+    let counted = samples.iter().map(|sample| sample.len()).sum::<usize>() as f64 * entropy / 8.0;
+    let won = samples.iter().map(|sample| {
+        let repeats = Repeats::of(sample);
+        repeats.bytes as f64 * entropy / 8.0 - repeats.runs as f64 * REPEAT_COST
+    });
+    won.sum::<f64>() > counted * 0.2
+}
+
+/// Bytes that a compressor takes to say where a repeated run of bytes was.
+const REPEAT_COST: f64 = 2.5;
+
+/// What a search would find in a sample.
+#[derive(Default)]
+pub(crate) struct Repeats {
+    /// Bytes that occurred before, in runs.
+    pub(crate) bytes: usize,
+    /// The runs.
+    runs: usize,
+}
+
+impl Repeats {
+    /// Counts repeated runs of six bytes and more, by one look at each place; a sample has at most 64 KiB.
+    pub(crate) fn of(sample: &[u8]) -> Self {
+        const BITS: u32 = 12;
+        let mut places = [0_u16; 1 << BITS];
+        let word = |at: usize| {
+            let bytes = sample.get(at..).and_then(<[u8]>::first_chunk);
+            bytes.map(|bytes| u64::from_le_bytes(*bytes) << 16)
+        };
+        let (mut at, mut found) = (1, Self::default());
+        while let Some(here) = word(at) {
+            let slot = usize::try_from(here.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BITS)).unwrap_or(0);
+            let Some(place) = places.get_mut(slot) else { break };
+            let before = usize::from(std::mem::replace(place, u16::try_from(at).unwrap_or(0)));
+            if word(before) != Some(here) {
+                at += 1;
+                continue;
+            }
+            let (later, earlier) =
+                (sample.get(at..).unwrap_or_default(), sample.get(before..).unwrap_or_default());
+            let length = later.iter().zip(earlier).take_while(|(one, other)| one == other).count();
+            (at, found) = (at + length.max(1), Self { bytes: found.bytes + length, runs: found.runs + 1 });
+        }
+        found
     }
-    // In haste, only what wins much is searched for.
-    let percent = if level == general::HASTY { 125 } else { 101 };
-    Ok(if counted * 100 <= searched * percent { general::ENTROPY_ONLY } else { level })
 }
 
 fn put(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
@@ -89,8 +153,8 @@ pub(crate) fn take_counted<'bytes>(rest: &mut &'bytes [u8], limit: usize) -> Opt
     Some((length, packed))
 }
 
-/// Whether an entropy coder has nothing to win, judged by a histogram of sampled runs.
-pub(crate) fn looks_random(plane: &[u8]) -> bool {
+/// Bits that an entropy coder takes for a byte, judged by a histogram of sampled runs.
+fn entropy(plane: &[u8]) -> f64 {
     const RUN: usize = 64;
     let mut counts = [0_u32; 256];
     let mut seen = 0_u32;
@@ -108,7 +172,7 @@ pub(crate) fn looks_random(plane: &[u8]) -> bool {
     let entropy = total.log2() - weights / total;
     // A sample of n bytes of noise shows about 255 / (2 n ln 2) bits less than 8.
     let bias = 255.0 / (2.0 * total * std::f64::consts::LN_2);
-    entropy + bias > ENTROPY_MAX
+    entropy + bias
 }
 
 /// `n log2 n`, from a table as far as a sample counts.
@@ -121,22 +185,46 @@ fn weight(count: u32) -> f64 {
     known.copied().unwrap_or_else(|| f64::from(count) * f64::from(count).log2())
 }
 
-pub(crate) fn decompress(body: &[u8], size: usize, length: usize) -> Result<Vec<u8>> {
+/// The inverse of [`compress`].
+pub(crate) fn decompress(body: &[u8], size: usize, swapped: bool, length: usize) -> Result<Vec<u8>> {
     let count = length / size;
+    scratch::with(count * size, |room| {
+        let (planes, rest) = unfolded(body, count, swapped, room)?;
+        let mut out = scratch::filled(length);
+        let (elements, tail) = out.split_at_mut(count * size);
+        if rest.len() != tail.len() {
+            return Err(CodecError::damaged("planes", "planes of the wrong length"));
+        }
+        tail.copy_from_slice(rest);
+        join(&planes, elements);
+        Ok(out)
+    })
+}
+
+/// Whether [`decompress`] makes `raw` of `body`, which is seen without making it.
+pub(crate) fn codes(body: &[u8], size: usize, swapped: bool, raw: &[u8]) -> Result<bool> {
+    let count = raw.len() / size;
+    let (elements, tail) = raw.split_at(count * size);
+    scratch::with(count * size, |room| {
+        let (planes, rest) = unfolded(body, count, swapped, room)?;
+        Ok(rest == tail && are_planes_of(&planes, elements))
+    })
+}
+
+/// All planes, and what stands behind them; `room` is for those that are not stored, which are read where they stand.
+fn unfolded<'a>(
+    body: &'a [u8],
+    count: usize,
+    swapped: bool,
+    room: &'a mut [u8],
+) -> Result<(Vec<&'a [u8]>, &'a [u8])> {
     let mut rest = body;
-    let mut unfolded = scratch::filled(count * size);
-    // What is stored is read where it stands.
-    let planes = unfolded.chunks_exact_mut(count.max(1)).map(|room| next_plane(&mut rest, room));
-    let planes = planes.collect::<Result<Vec<_>>>()?;
-    let mut out = scratch::filled(length);
-    let (body, tail) = out.split_at_mut(count * size);
-    if rest.len() != tail.len() {
-        return Err(CodecError::damaged("planes", "planes of the wrong length"));
+    let planes = room.chunks_exact_mut(count.max(1)).map(|room| next_plane(&mut rest, room));
+    let mut planes = planes.collect::<Result<Vec<_>>>()?;
+    if swapped {
+        planes.reverse();
     }
-    tail.copy_from_slice(rest);
-    join(&planes, body);
-    scratch::give_back(unfolded);
-    Ok(out)
+    Ok((planes, rest))
 }
 
 /// Takes one plane off the front of `rest`; `room` is as long as the plane, for one that is not stored.
@@ -158,5 +246,23 @@ fn next_plane<'a>(rest: &mut &'a [u8], room: &'a mut [u8]) -> Result<&'a [u8]> {
         STORED if stored.len() == room.len() => Ok(stored),
         PACKED => general::unzstd_into(stored, room).map(|()| &*room),
         _ => Err(damaged("a plane of no known kind")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeats_are_the_bytes_that_occurred_before() {
+        let noise: Vec<u8> =
+            (0..512_u64).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()).collect();
+        let chance = Repeats::of(&noise).bytes;
+        assert!(chance < 256, "{chance}");
+        let twice = noise.repeat(2);
+        let found = Repeats::of(&twice).bytes;
+        assert!((3800..4400).contains(&found), "{found}");
+        assert!(Repeats::of(&[7; 4096]).bytes > 4000);
+        assert_eq!(Repeats::of(&[]).bytes, 0);
     }
 }

@@ -23,7 +23,8 @@ static SPARE: Mutex<Spare> = Mutex::new(Spare { buffers: Vec::new(), bytes: 0 })
 
 /// An empty buffer with room for `length` bytes.
 pub(crate) fn empty(length: usize) -> Vec<u8> {
-    let mut buffer = kept(length, |_| 0).unwrap_or_default();
+    // What was filled is worth more to those who need it so.
+    let mut buffer = kept(length, Vec::len).unwrap_or_default();
     buffer.clear();
     buffer.reserve(length);
     buffer

@@ -111,6 +111,23 @@ pub(crate) fn join(planes: &[&[u8]], body: &mut [u8]) {
     }
 }
 
+/// Whether [`join`] makes `body` of these planes: a tile of it at a time, which stays in the first-level cache.
+pub(crate) fn are_planes_of(planes: &[&[u8]], body: &[u8]) -> bool {
+    let size = planes.len().max(1);
+    let tile = (TILE * 8 / size).max(1);
+    let mut joined = vec![0; tile * size];
+    body.chunks(tile * size).enumerate().all(|(number, elements)| {
+        let count = elements.len() / size;
+        let parts: Option<Vec<&[u8]>> =
+            planes.iter().map(|plane| plane.get(number * tile..)?.get(..count)).collect();
+        let joined = joined.get_mut(..elements.len()).unwrap_or_default();
+        parts.is_some_and(|parts| {
+            join(&parts, joined);
+            joined == elements
+        })
+    })
+}
+
 #[inline(always)]
 fn join_2_portable(low: &[u8], high: &[u8], body: &mut [u8]) {
     let elements = body.as_chunks_mut::<2>().0;

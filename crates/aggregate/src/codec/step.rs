@@ -153,9 +153,14 @@ pub(crate) type Result<T> = std::result::Result<T, CodecError>;
 /// When a step doesn't suit the block: a base of another length, or a compressor that refuses.
 pub fn encode(steps: &[Step], raw: &[u8], side: Side<'_>) -> Result<Vec<u8>> {
     let mut bytes = Cow::Borrowed(raw);
-    for step in steps {
-        let coded = forward(step, &bytes, side)?;
+    let mut rest = steps;
+    while let Some((step, later)) = rest.split_first() {
+        let (coded, later) = match swapped_planes(rest) {
+            Some((size, level, later)) => (planes_forward(&bytes, size, true, level)?, later),
+            None => (forward(step, &bytes, side)?, later),
+        };
         replace(&mut bytes, coded);
+        rest = later;
     }
     Ok(bytes.into_owned())
 }
@@ -166,15 +171,76 @@ pub fn encode(steps: &[Step], raw: &[u8], side: Side<'_>) -> Result<Vec<u8>> {
 /// When the stored bytes are damaged; never panics on them.
 pub fn decode(steps: &[Step], stored: &[u8], length: usize, side: Side<'_>) -> Result<Vec<u8>> {
     let limit = length_limit(length);
+    let bytes = match first_planes(steps).filter(|(_, swapped, _)| *swapped) {
+        Some((size, _, later)) => {
+            let mut bytes = undone(later, stored, limit, side)?;
+            let (inner, body) = split_length(&bytes, limit)?;
+            let planes = planes::decompress(body, size, true, inner)?;
+            replace(&mut bytes, planes);
+            bytes
+        }
+        None => undone(steps, stored, limit, side)?,
+    };
+    if bytes.len() != length {
+        return Err(CodecError::damaged("chain", format!("{} bytes instead of {length}", bytes.len())));
+    }
+    Ok(bytes.into_owned())
+}
+
+/// Byte planes of elements in the other byte order, if a chain begins with them: they are the same planes from the last to
+/// the first, so that no element has to be turned around. Their size, their level and the steps behind them.
+fn swapped_planes(steps: &[Step]) -> Option<(u32, i32, &[Step])> {
+    match steps {
+        [Step::Swap(swapped), Step::Planes(size, level), later @ ..] if swapped == size => {
+            Some((*size, *level, later))
+        }
+        _ => None,
+    }
+}
+
+fn planes_forward(bytes: &[u8], size: u32, swapped: bool, level: i32) -> Result<Vec<u8>> {
+    let mut out = headed(bytes);
+    planes::compress(bytes, size_of(size), swapped, level, &mut out)?;
+    Ok(out)
+}
+
+/// The planes that a chain begins with: their size, whether they are of swapped elements, and the steps behind them.
+fn first_planes(steps: &[Step]) -> Option<(usize, bool, &[Step])> {
+    match steps {
+        [Step::Planes(size, _), later @ ..] => Some((size_of(*size), false, later)),
+        _ => swapped_planes(steps).map(|(size, _, later)| (size_of(size), true, later)),
+    }
+}
+
+/// Whether a chain makes `raw` of `stored` again.
+///
+/// # Errors
+/// As [`decode`].
+pub(crate) fn gives_back(steps: &[Step], stored: &[u8], raw: &[u8], side: Side<'_>) -> Result<bool> {
+    let Some((size, swapped, later)) = first_planes(steps) else {
+        let decoded = decode(steps, stored, raw.len(), side)?;
+        let same = decoded == raw;
+        scratch::give_back(decoded);
+        return Ok(same);
+    };
+    let limit = length_limit(raw.len());
+    let coded = undone(later, stored, limit, side)?;
+    let (length, body) = split_length(&coded, limit)?;
+    let same = length == raw.len() && planes::codes(body, size, swapped, raw)?;
+    if let Cow::Owned(coded) = coded {
+        scratch::give_back(coded);
+    }
+    Ok(same)
+}
+
+/// Undoes steps, the last first; `limit` is for every result.
+fn undone<'a>(steps: &[Step], stored: &'a [u8], limit: usize, side: Side<'_>) -> Result<Cow<'a, [u8]>> {
     let mut bytes = Cow::Borrowed(stored);
     for step in steps.iter().rev() {
         let decoded = backward(step, &bytes, limit, side)?;
         replace(&mut bytes, decoded);
     }
-    if bytes.len() != length {
-        return Err(CodecError::damaged("chain", format!("{} bytes instead of {length}", bytes.len())));
-    }
-    Ok(bytes.into_owned())
+    Ok(bytes)
 }
 
 /// Puts the next intermediate result in place of the last, whose memory is used again.
@@ -214,11 +280,7 @@ fn forward(step: &Step, bytes: &[u8], side: Side<'_>) -> Result<Vec<u8>> {
         Step::Gzip(level) => with_length(bytes, general::gzip(bytes, *level)?),
         Step::Pco(lane, level) => with_length(bytes, numbers::pco(*lane, bytes, *level)?),
         Step::Fpc(table_bits) => with_length(bytes, fpc::compress(bytes, *table_bits)),
-        Step::Planes(size, level) => {
-            let mut out = headed(bytes);
-            planes::compress(bytes, size_of(*size), *level, &mut out)?;
-            out
-        }
+        Step::Planes(size, level) => planes_forward(bytes, *size, false, *level)?,
         Step::MixNumbers(lane) => with_length(bytes, mix::compress_numbers(*lane, bytes, side)),
         Step::MixBytes(record) => with_length(bytes, mix::compress_bytes(size_of(*record), bytes)),
         Step::Blend(lane) => with_length(bytes, blend::compress_numbers(*lane, bytes, side)),
@@ -244,7 +306,7 @@ fn backward(step: &Step, bytes: &[u8], limit: usize, side: Side<'_>) -> Result<V
         Step::Gzip(_) => general::ungzip(body, length)?,
         Step::Pco(lane, _) => numbers::unpco(*lane, body, length)?,
         Step::Fpc(table_bits) => fpc::decompress(body, *table_bits, length)?,
-        Step::Planes(size, _) => planes::decompress(body, size_of(*size), length)?,
+        Step::Planes(size, _) => planes::decompress(body, size_of(*size), false, length)?,
         Step::MixNumbers(lane) => mix::decompress_numbers(*lane, body, length, side),
         Step::MixBytes(record) => mix::decompress_bytes(size_of(*record), body, length),
         Step::Blend(lane) => blend::decompress_numbers(*lane, body, length, side),
@@ -317,4 +379,55 @@ fn split_length(bytes: &[u8], limit: usize) -> Result<(usize, &[u8])> {
     let length = take_number(&mut rest).and_then(|length| usize::try_from(length).ok());
     let length = length.filter(|length| *length <= limit);
     length.map(|length| (length, rest)).ok_or_else(|| CodecError::damaged("chain", "no believable length"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noisy(length: u32) -> Vec<u8> {
+        let value = |n: u32| f64::from(n.wrapping_mul(2_654_435_761) >> 12).sqrt();
+        (0..length).flat_map(|n| value(n).to_be_bytes()).chain([1, 2, 3]).collect()
+    }
+
+    #[test]
+    fn planes_of_swapped_elements_are_the_bytes_of_both_steps() {
+        let raw = noisy(9000);
+        for size in [2, 4, 8] {
+            let chain = [Step::Swap(size), Step::Planes(size, 1)];
+            let both = encode(&chain, &raw, Side::default()).unwrap();
+            let swapped = encode(&chain[..1], &raw, Side::default()).unwrap();
+            assert_eq!(both, encode(&chain[1..], &swapped, Side::default()).unwrap());
+            assert_eq!(decode(&chain, &both, raw.len(), Side::default()).unwrap(), raw);
+        }
+    }
+
+    #[test]
+    fn a_chain_gives_back_what_it_coded_and_nothing_else() {
+        let raw = noisy(5000);
+        let chains = [
+            vec![Step::Planes(8, 0)],
+            vec![Step::Swap(8), Step::Planes(8, 1)],
+            vec![Step::Planes(4, 1), Step::Zstd(1)],
+            vec![Step::Shuffle(8), Step::Zstd(1)],
+            vec![],
+        ];
+        for steps in chains {
+            let stored = encode(&steps, &raw, Side::default()).unwrap();
+            assert!(gives_back(&steps, &stored, &raw, Side::default()).unwrap(), "{steps:?}");
+            for at in [0, 8191, 20_000, raw.len() - 4, raw.len() - 1] {
+                let mut other = raw.clone();
+                other[at] ^= 1;
+                assert!(
+                    !gives_back(&steps, &stored, &other, Side::default()).unwrap(),
+                    "{steps:?}, byte {at}"
+                );
+            }
+            let shorter = &raw[..raw.len() - 1];
+            assert!(
+                !gives_back(&steps, &stored, shorter, Side::default()).is_ok_and(|same| same),
+                "{steps:?}"
+            );
+        }
+    }
 }
