@@ -111,7 +111,7 @@ impl<'a> Places<'a> {
 
     fn spread_of(&self, count: usize, length: usize) -> impl Iterator<Item = &'a [u8]> {
         // An odd step, as programs like to change every second, fourth or eighth page.
-        let (stretch, step) = (self.stretch, self.starts.len() / count.max(1) | 1);
+        let (stretch, step) = (self.stretch, (self.starts.len() / count.max(1)) | 1);
         let starts = self.starts.iter().copied().step_by(step).take(count);
         let bytes = move |start: usize| stretch.get(start..start + length);
         starts.filter_map(bytes).collect::<Vec<_>>().into_iter()
