@@ -120,15 +120,19 @@ mod tests {
 
     use super::*;
 
-    fn chunks(count: usize) -> Vec<ChunkRef> {
-        let content = |number: usize| vec![u8::try_from(number).unwrap(); number + 1];
-        let chunk = |bytes: &[u8]| ChunkRef { id: ChunkId::of(bytes), length: bytes.len() as u32 };
-        (0..count).map(|number| chunk(&content(number))).collect()
+    /// The content of the chunk of this length.
+    fn content(length: u32) -> Vec<u8> {
+        vec![u8::try_from(length).unwrap(); length as usize]
+    }
+
+    fn chunks(count: u32) -> Vec<ChunkRef> {
+        (1..=count).map(|length| ChunkRef { id: ChunkId::of(&content(length)), length }).collect()
     }
 
     #[tokio::test]
     async fn so_many_chunks_are_fetched_together_and_no_more_and_stand_in_their_order() {
-        let chunks = chunks(3 * MAP_FETCHES_MAX);
+        let chunks = chunks(24);
+        assert!(chunks.len().is_multiple_of(MAP_FETCHES_MAX));
         // Nobody is answered before as many have asked as may ask at the same time.
         let (all_ask, asking) = (Arc::new(Barrier::new(MAP_FETCHES_MAX)), Arc::new(AtomicUsize::new(0)));
         let fetched = together(&chunks, |chunk| {
@@ -137,11 +141,11 @@ mod tests {
                 assert!(asking.fetch_add(1, Ordering::AcqRel) < MAP_FETCHES_MAX);
                 all_ask.wait().await;
                 asking.fetch_sub(1, Ordering::AcqRel);
-                Ok(Bytes::from(vec![chunk.length as u8 - 1; chunk.length as usize]))
+                Ok(Bytes::from(content(chunk.length)))
             }
         });
         let fetched = tokio::time::timeout(Duration::from_secs(60), fetched).await;
-        let expected: Vec<u8> = (0..chunks.len()).flat_map(|number| vec![number as u8; number + 1]).collect();
+        let expected: Vec<u8> = (1..=24).flat_map(content).collect();
         assert_eq!(fetched.expect("one waits for another").unwrap(), expected);
     }
 
@@ -150,7 +154,7 @@ mod tests {
         let lost = Failure::new(ErrorCode::Damaged, "lost");
         let chunks = chunks(20);
         let fetched = together(&chunks, |chunk| {
-            let bytes = Bytes::from(vec![0; chunk.length as usize]);
+            let bytes = Bytes::from(content(chunk.length));
             let answer = if chunk.length == 13 { Err(lost.clone()) } else { Ok(bytes) };
             async move { answer }
         });

@@ -62,7 +62,9 @@ fn pass_on(
 fn frame(from: &mut TcpStream, to: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut head = [0; HEAD_BYTES];
     from.read_exact(&mut head)?;
-    let [body, payload] = LENGTHS.map(|at| u32::from_le_bytes(head[at].try_into().unwrap()) as usize);
+    let length =
+        |at: std::ops::Range<usize>| u32::from_le_bytes(head.get(at).unwrap().try_into().unwrap()) as usize;
+    let [body, payload] = LENGTHS.map(length);
     let mut rest = vec![0; body + payload];
     from.read_exact(&mut rest)?;
     to.write_all(&head)?;
