@@ -16,6 +16,7 @@
 //! | `clones` | old contents that share their blocks, where the file system can | files |
 //! | [`watch`] | what must be stated before which call: the decisions of the preload library | files |
 //! | [`checkpoint`], [`restore`] | taking an index, going back to one | files |
+//! | `reach` | files without a name, directories closed to their owner | files |
 //! | `astray`, `summary` | files that a restore misses; what it did | nothing |
 //! | [`snapshot`], `overlay` | the tree as it was at a checkpoint, read while the job goes on | files |
 //! | [`history`] | what changed between two indices | the log |
@@ -40,6 +41,7 @@ pub mod mapped;
 mod overlay;
 pub mod paths;
 pub mod program;
+mod reach;
 pub mod record;
 pub mod restore;
 pub mod snapshot;

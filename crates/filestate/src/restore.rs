@@ -25,14 +25,13 @@ use crate::index::{self, Entry};
 use crate::log::{Located, Statement};
 use crate::mapped::{self, write_all_at};
 use crate::paths::Whereabouts;
+use crate::reach::{link_to, nameless_files, rename};
 use crate::record::{Inode, Record};
 use crate::space::GONE;
 use crate::store::{self, DIRECTORY, Store, TRASH};
 pub use crate::summary::Summary;
 
 const PREFIX: &str = "restoring.";
-/// The descriptors of the process that restores.
-const OWN_DESCRIPTORS: &[u8] = b"/proc/self/fd";
 /// How many files are held open between two changes of names.
 const OPEN_MAX: usize = 64;
 
@@ -373,7 +372,7 @@ impl<'store> Undo<'store> {
             self.gone += 1;
             gone = [TRASH.as_bytes(), b"/", GONE, self.gone.to_string().as_bytes()].concat();
         }
-        match rustix::fs::renameat(root, path, root, gone.as_slice()) {
+        match rename(root, path, &gone) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             other => other,
         }
@@ -385,8 +384,7 @@ impl<'store> Undo<'store> {
             Some(inode) if !store::is_own(path) => {
                 let trash = trash_path(inode);
                 self.clear_trash(&trash)?;
-                let root = self.store.root();
-                rustix::fs::renameat(root, path, root, trash.as_slice())?;
+                rename(self.store.root(), path, &trash)?;
                 // Two names of one file: renaming one onto the other does nothing, so the name is still there.
                 self.remove_if_same(path, inode)
             }
@@ -418,8 +416,7 @@ impl<'store> Undo<'store> {
         if !stands_at(from)? {
             self.discard(from)?;
         }
-        let root = self.store.root();
-        rustix::fs::renameat(root, source, root, from)?;
+        rename(self.store.root(), source, from)?;
         self.remove_if_same(source, inode).map(|()| true)
     }
 
@@ -550,29 +547,6 @@ impl<'store> Undo<'store> {
         let is_it = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_ino == inode.0);
         Ok(opened.ok().filter(is_it))
     }
-}
-
-/// The files without a name of the root's file system that this process has open, each by one of its descriptors.
-fn nameless_files(store: &Store) -> std::result::Result<HashMap<Inode, RawFd>, Errno> {
-    let device = rustix::fs::fstat(store.root())?.st_dev;
-    let mut found = HashMap::new();
-    for name in store::names_in(store.root(), OWN_DESCRIPTORS)? {
-        let Some(number) = std::str::from_utf8(&name).ok().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        // A number that another thread closes meanwhile is none of them.
-        match rustix::fs::stat(link_to(number)) {
-            Ok(stat) if stat.st_dev == device && stat.st_nlink == 0 => {
-                found.insert(Inode(stat.st_ino), number);
-            }
-            _ => {}
-        }
-    }
-    Ok(found)
-}
-
-fn link_to(number: RawFd) -> String {
-    format!("/proc/self/fd/{number}")
 }
 
 fn trash_path(inode: Inode) -> Vec<u8> {

@@ -265,3 +265,40 @@ fn a_report_that_cannot_be_written_is_found_out_before_the_program_runs() {
     assert_eq!(ended.code, 125, "{ended:?}");
     assert!(ended.stderr.contains("missing/report.json") && !root.path().join("ran").exists(), "{ended:?}");
 }
+
+/// The binary in `root`, bound by the permissions of files as every user is.
+fn run_without_privileges(root: &Path, arguments: &[&str]) -> Outcome {
+    let plain = stdchk(root, arguments);
+    if !rustix::process::geteuid().is_root() {
+        return outcome(plain);
+    }
+    let mut bound = Command::new("setpriv");
+    bound.args(["--bounding-set=-dac_override,-dac_read_search", "--"]).arg(plain.get_program());
+    bound.args(plain.get_args()).current_dir(root);
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => bound.env(name, value),
+            None => bound.env_remove(name),
+        };
+    }
+    outcome(bound)
+}
+
+#[test]
+fn what_its_owner_may_not_read_or_write_goes_back_all_the_same() {
+    let root = tempfile::tempdir().unwrap();
+    let writable_only = root.path().join("writable only");
+    std::fs::write(&writable_only, "before\n").unwrap();
+    std::fs::set_permissions(&writable_only, std::fs::Permissions::from_mode(0o200)).unwrap();
+    let program = "import os\nos.makedirs('made/below')\nopen('made/below/file', 'w').close()\nos.chmod('made/below', 0o500)
+os.mkdir('closed', 0o500)\nfd = os.open('writable only', os.O_WRONLY)\nos.pwrite(fd, b'after', 0)\nos._exit(7)";
+    assert_eq!(run_without_privileges(root.path(), &["run", "--", "python3", "-c", program]).code, 7);
+    let bits = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!((bits(&writable_only), bits(&root.path().join("closed"))), (0o200, 0o500));
+    let restored = run_without_privileges(root.path(), &["files", "restore"]);
+    assert_eq!(restored.code, 0, "{restored:?}");
+    assert!(!root.path().join("made").exists() && !root.path().join("closed").exists());
+    assert_eq!(bits(&writable_only), 0o200);
+    std::fs::set_permissions(&writable_only, std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(std::fs::read_to_string(&writable_only).unwrap(), "before\n");
+}

@@ -326,7 +326,18 @@ impl Readable<'_> {
     fn open(self) -> Decision<Self> {
         let Self::ToBeOpened(fd) = self else { return Ok(self) };
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        Ok(Self::Opened(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
+        let open = || rustix::fs::open(path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        match open() {
+            // Its owner may write to it, but not read: that is lifted for the moment of opening.
+            Err(Errno::ACCESS) => {
+                let bits = Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode & 0o7777);
+                rustix::fs::chmod(path.as_str(), bits | Mode::RUSR).map_err(|_| Errno::ACCESS)?;
+                let opened = open();
+                rustix::fs::chmod(path.as_str(), bits)?;
+                Ok(Self::Opened(opened?))
+            }
+            opened => Ok(Self::Opened(opened?)),
+        }
     }
 }
 

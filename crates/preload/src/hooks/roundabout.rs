@@ -378,7 +378,8 @@ unsafe fn open_how(directory: c_int, path: *const c_char, how: *const u64, size:
     // SAFETY: the arguments as they came.
     let call = || unsafe {
         let directory = directory.cast_unsigned() as usize;
-        real::syscall(libc::SYS_openat2, directory, path.addr(), how.addr(), size, 0, 0) as ssize_t
+        let opened = real::syscall(libc::SYS_openat2, directory, path.addr(), how.addr(), size, 0, 0);
+        ssize_t::try_from(opened).unwrap_or(-1)
     };
     let flags = match how.is_null() || size < size_of::<u64>() {
         true => 0,
