@@ -59,4 +59,4 @@ fmt: ## formats all sources
 
 clean: ## removes everything that was built or installed here
 	cargo clean
-	rm -rf .venv .venv-bench .venv-clients out/criu
+	rm -rf .venv .venv-bench .venv-clients .tools out/criu

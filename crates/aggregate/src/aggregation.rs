@@ -2,10 +2,14 @@
 //!
 //! Relies on [`crate::pack()`], [`Container`] and the rules of sets in `stdchk-model`. The idea: N files of a timestep become
 //! M containers, each of which gets its name only after every byte of it was decoded and compared with the raw files; the
-//! set is aggregated once all M are there, and only then may raw files go. So whatever is killed whenever, the raw set is
-//! there or the containers are, and the names in the sink alone say which.
+//! set is aggregated once all M are there. Raw files go only then, and only once this very process has seen the sink give
+//! back what they hold. So whatever is killed whenever, the raw set is there or the containers are, and the names in the
+//! sink alone say which.
 
+mod folder;
+mod names;
 mod scan;
+mod sets;
 mod sink;
 
 use std::collections::HashMap;
@@ -19,13 +23,14 @@ use stdchk_model::naming::Naming;
 use stdchk_model::sets::checkpoint_sets;
 
 use crate::error::{AggregateError, Result};
-use crate::new_file::sync_folder;
 use crate::pack::{Packed, Packing, pack};
 use crate::parallel::in_parallel;
 use crate::source::Input;
 use crate::unpack::{BaseSet, Container};
+pub use folder::FolderSink;
 use scan::RawFile;
-use sink::{Aggregate, Earlier, Sink};
+use sets::{Aggregate, Earlier, Sets};
+pub use sink::{Named, Sink};
 
 /// What is coded against an earlier set has to be so much smaller than that one, for it is lost with that one, too.
 const WORTH: f64 = 0.9;
@@ -34,8 +39,6 @@ const WORTH: f64 = 0.9;
 pub struct Aggregation<'a> {
     /// The folder in which the application writes.
     pub source: PathBuf,
-    /// The folder for containers; made if it is missing.
-    pub sink: PathBuf,
     /// Which files are of which timestep and rank.
     pub naming: Naming,
     /// Number of ranks; 0: learned from earlier timesteps.
@@ -57,8 +60,8 @@ pub struct Aggregation<'a> {
 pub struct AggregatedSet {
     /// Its timestep.
     pub timestep: u64,
-    /// Its containers.
-    pub containers: Vec<PathBuf>,
+    /// Its containers, as users write their names.
+    pub containers: Vec<String>,
     /// Its files.
     pub files: u64,
     /// Their bytes.
@@ -76,6 +79,8 @@ pub struct Round {
     pub aggregated: Vec<AggregatedSet>,
     /// Raw files that were removed.
     pub removed: u64,
+    /// Timesteps whose containers turned out not to hold their raw files, and why.
+    pub damaged: Vec<(u64, String)>,
     /// Timesteps that are not aggregated yet, and why.
     pub waiting: Vec<(u64, String)>,
     /// Files were written so recently that another look is worth it.
@@ -85,19 +90,18 @@ pub struct Round {
 /// Looks at a source again and again; one at a time for a sink.
 pub struct Aggregator<'a> {
     options: Aggregation<'a>,
-    sink: Sink,
+    sets: Sets,
     /// Sets that aren't tried against an earlier one, since it didn't pay against the one just before.
     untried: usize,
 }
 
 impl<'a> Aggregator<'a> {
-    /// Makes the sink and clears away what a killed aggregator left half done there.
+    /// Looks at the containers of a sink.
     ///
     /// # Errors
-    /// When the sink can't be made or another aggregator works on it.
-    pub fn start(options: Aggregation<'a>) -> Result<Self> {
-        let sink = Sink::open(&options.sink)?;
-        Ok(Self { options, sink, untried: 0 })
+    /// When the sink can't be read.
+    pub fn start(options: Aggregation<'a>, sink: Box<dyn Sink>) -> Result<Self> {
+        Ok(Self { options, sets: Sets::of(sink)?, untried: 0 })
     }
 
     /// Aggregates all sets that are complete and not aggregated yet.
@@ -107,8 +111,8 @@ impl<'a> Aggregator<'a> {
     /// set waits.
     pub fn round(&mut self) -> Result<Round> {
         let raw = scan::files(&self.options.source, &self.options.naming, self.options.settle)?;
-        let kept = self.sink.aggregates()?;
-        let versions = scan::versions(&raw, kept.values().flat_map(|aggregate| &aggregate.files));
+        let kept = self.sets.aggregates()?;
+        let versions = scan::versions(&raw, kept.values().flat_map(Aggregate::files));
         let source = self.options.source.to_string_lossy();
         let sets = checkpoint_sets(&source, &versions, &self.options.naming, self.options.ranks);
         let raw: HashMap<&str, &RawFile> = raw.iter().map(|file| (file.name.as_str(), file)).collect();
@@ -117,13 +121,35 @@ impl<'a> Aggregator<'a> {
             let files: Vec<&RawFile> =
                 set.members.iter().filter_map(|member| raw.get(member.name.as_str()).copied()).collect();
             let kept = kept.get(&set.timestep);
-            if let Some(aggregate) = kept.filter(|aggregate| aggregate.holds(&files)) {
-                round.removed += self.remove_raw(&files, aggregate)?;
-            } else {
-                self.aggregate(set, &files, &mut round)?;
+            match kept.filter(|aggregate| aggregate.holds(&files)) {
+                Some(aggregate) if self.may_go(set.timestep, aggregate, &files, &mut round)? => {
+                    round.removed += self.remove_raw(&files, aggregate)?;
+                }
+                _ => self.aggregate(set, &files, &mut round)?,
             }
         }
         Ok(round)
+    }
+
+    /// Whether the sink gives back what the raw files hold; if none are to go, that is taken for granted.
+    fn may_go(
+        &mut self,
+        timestep: u64,
+        aggregate: &Aggregate,
+        files: &[&RawFile],
+        round: &mut Round,
+    ) -> Result<bool> {
+        if !self.options.remove_raw || files.is_empty() {
+            return Ok(true);
+        }
+        match self.sets.compare(aggregate, files, &self.options.packing) {
+            Ok(()) => Ok(true),
+            Err(error @ (AggregateError::Io { .. } | AggregateError::Stopped)) => Err(error),
+            Err(error) => {
+                round.damaged.push((timestep, error.to_string()));
+                Ok(false)
+            }
+        }
     }
 
     fn aggregate(&mut self, set: &CheckpointSet, files: &[&RawFile], round: &mut Round) -> Result<()> {
@@ -145,7 +171,7 @@ impl<'a> Aggregator<'a> {
             }
             Err(error) => return Err(error),
         }
-        if let Some(aggregate) = self.sink.aggregates()?.get(&set.timestep) {
+        if let Some(aggregate) = self.sets.aggregates()?.get(&set.timestep) {
             round.removed += self.remove_raw(files, aggregate)?;
         }
         Ok(())
@@ -153,7 +179,7 @@ impl<'a> Aggregator<'a> {
 
     /// The containers of a set, several at a time; the name that comes last makes the set aggregated.
     fn pack_all(&mut self, timestep: u64, files: &[&RawFile]) -> Result<AggregatedSet> {
-        self.sink.forget(timestep)?;
+        self.sets.forget(timestep, || check_unchanged(files))?;
         let groups = files.len().clamp(1, self.options.containers.max(1));
         let inputs: Vec<Input> =
             files.iter().map(|file| Input { name: file.name.clone(), path: file.path.clone() }).collect();
@@ -165,9 +191,10 @@ impl<'a> Aggregator<'a> {
         let at_once = self.options.packing.at_once(groups);
         let share = self.options.packing.share(at_once);
         let containers = in_parallel(&parts, at_once, |number, part| {
-            let draft = self.sink.draft(timestep, number + 1, groups);
+            let draft = self.sets.draft(timestep, number + 1, groups);
             let part = pack_part(part, &draft, bases.get(number).and_then(Option::as_ref), &share)?;
-            Ok::<_, AggregateError>((self.sink.publish(&draft, timestep, number + 1, groups)?, part))
+            let name = self.sets.publish(&draft, timestep, (number + 1, groups), share.watch)?;
+            Ok::<_, AggregateError>((name, part))
         })?;
         let mut set = AggregatedSet {
             timestep,
@@ -177,8 +204,9 @@ impl<'a> Aggregator<'a> {
             stored_bytes: 0,
             with_base: 0,
         };
-        for (path, PackedPart { packed, with_base, missed }) in containers {
-            set.containers.push(path);
+        for (name, PackedPart { packed, with_base, missed }) in containers {
+            set.containers.push(self.sets.sink().shown(&name));
+            self.sets.note_compared([name]);
             set.files += packed.files;
             set.raw_bytes += packed.raw_bytes;
             set.stored_bytes += packed.stored_bytes;
@@ -187,8 +215,8 @@ impl<'a> Aggregator<'a> {
                 self.untried = self.options.across_time;
             }
         }
-        self.sink.remove_unused_bases()?;
-        sync_folder(&self.options.sink)?;
+        self.sets.remove_unused_bases()?;
+        self.sets.sink().settle()?;
         Ok(set)
     }
 
@@ -197,7 +225,7 @@ impl<'a> Aggregator<'a> {
             self.untried -= 1;
             return Ok(Vec::new());
         }
-        self.sink.bases(timestep, groups, self.options.across_time)
+        self.sets.bases(timestep, groups, self.options.across_time)
     }
 
     /// Lets raw files go whose aggregate is complete, as long as they are what was packed.
@@ -215,6 +243,17 @@ impl<'a> Aggregator<'a> {
         }
         Ok(removed)
     }
+}
+
+/// Fails when a file is gone or other than when it was looked at.
+fn check_unchanged(files: &[&RawFile]) -> Result<()> {
+    for file in files {
+        let now = scan::look_at(&file.path, &file.name)?;
+        if now.is_none_or(|now| (now.size, now.modified_ns) != (file.size, file.modified_ns)) {
+            return Err(AggregateError::Changed { path: file.path.clone() });
+        }
+    }
+    Ok(())
 }
 
 /// A container, packed and compared.

@@ -86,7 +86,7 @@ pub enum AggregateError {
 
 impl AggregateError {
     /// Wraps an error of the operating system.
-    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }
     }

@@ -22,7 +22,7 @@ mod plan;
 mod source;
 mod unpack;
 
-pub use aggregation::{AggregatedSet, Aggregation, Aggregator, Round};
+pub use aggregation::{AggregatedSet, Aggregation, Aggregator, FolderSink, Named, Round, Sink};
 pub use choose::Mode;
 pub use container::FileEntry;
 pub use error::AggregateError;

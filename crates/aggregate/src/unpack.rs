@@ -101,8 +101,13 @@ impl Container {
     }
 
     fn read_tables(path: &Path) -> Result<Self> {
+        Self::tables_alone(path, Box::new(FileSource::open(path)?))
+    }
+
+    /// With a cache of its own.
+    fn tables_alone(name: &Path, source: Box<dyn Source + Send + Sync>) -> Result<Self> {
         let cache = Arc::new(BlockCache::new(BUDGET_DEFAULT));
-        Self::tables_of(path, Box::new(FileSource::open(path)?), cache, [0; 16])
+        Self::tables_of(name, source, cache, [0; 16])
     }
 
     fn tables_of(

@@ -1,19 +1,54 @@
-//! What `pack` and `unpack` share: opening containers, and what their errors mean to a command.
+//! What `pack`, `unpack` and `aggregate` share: where containers are, how they are opened, and what their errors mean to a
+//! command.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stdchk_aggregate::{AggregateError, BaseSet, Container};
+use stdchk_objects::{ObjectError, Place, Settings, Trouble};
 
 use crate::exit::{CommandError, Exit, Outcome, from_io};
 
+/// Where a container is, or a folder of them.
+pub enum Location {
+    /// In a file system.
+    Path(PathBuf),
+    /// In an object store.
+    Object(Place, Box<Settings>),
+}
+
+impl Location {
+    /// What an argument means; how the store is reached is known then.
+    pub fn of(argument: &Path) -> Outcome<Self> {
+        let text = argument.to_string_lossy();
+        if !Place::is_meant(&text) {
+            return Ok(Self::Path(argument.to_owned()));
+        }
+        let wrong =
+            |error: ObjectError| CommandError::usage(&text, error, "`stdchk aggregate --help` says more");
+        let place = text.parse().map_err(wrong)?;
+        let settings = Settings::from_environment();
+        let next = "set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as the store demands";
+        Ok(Self::Object(place, Box::new(settings.map_err(|error| CommandError::usage(&text, error, next))?)))
+    }
+}
+
 /// Opens a container, with the one that it was packed against: `base`, or else one beside it.
 pub fn open(path: &Path, base: Option<&Path>) -> Outcome<Container> {
-    let opened = match base {
-        Some(base) => {
-            BaseSet::open(base).and_then(|base| Container::open_with_base(path, Some(Arc::new(base))))
-        }
-        None => Container::open_beside_base(path),
+    let base = base.map(open_base).transpose()?;
+    let opened = match (Location::of(path)?, base) {
+        (Location::Object(place, settings), base) => stdchk_objects::open(&place, &settings, base),
+        (Location::Path(path), Some(base)) => Container::open_with_base(&path, Some(Arc::new(base))),
+        (Location::Path(path), None) => Container::open_beside_base(&path),
+    };
+    opened.map_err(failed)
+}
+
+/// Opens a container against which others are coded.
+pub fn open_base(path: &Path) -> Outcome<BaseSet> {
+    let opened = match Location::of(path)? {
+        Location::Path(path) => BaseSet::open(&path),
+        Location::Object(place, settings) => stdchk_objects::open_base(&place, &settings),
     };
     opened.map_err(failed)
 }
@@ -21,9 +56,10 @@ pub fn open(path: &Path, base: Option<&Path>) -> Outcome<Container> {
 /// The error of a command for one of packing or unpacking.
 pub fn failed(error: AggregateError) -> CommandError {
     let (exit, next) = match &error {
-        AggregateError::Io { action, path, source } => {
-            return from_io(source, format_args!("can't {action} {}", path.display()));
-        }
+        AggregateError::Io { action, path, source } => match ObjectError::within(source) {
+            Some(trouble) => of_store(trouble.trouble),
+            None => return from_io(source, format_args!("can't {action} {}", path.display())),
+        },
         AggregateError::NoContainer { .. } => (Exit::Usage, "give a file that `stdchk pack` wrote"),
         AggregateError::Damaged { .. } | AggregateError::Codec { .. } => {
             (Exit::Integrity, "`stdchk unpack` gives back every file that is intact")
@@ -40,5 +76,20 @@ pub fn failed(error: AggregateError) -> CommandError {
         AggregateError::Invalid(_) => (Exit::Usage, "check what is asked for"),
         AggregateError::Stopped => (Exit::Interrupted, "what had not ended did not happen; run it again"),
     };
-    CommandError { exit, message: format!("{error}; {next}") }
+    CommandError::plain(exit, format_args!("{error}; {next}"))
+}
+
+/// What trouble with an object store means, and what to do.
+fn of_store(trouble: Trouble) -> (Exit, &'static str) {
+    match trouble {
+        Trouble::Settings => (Exit::Usage, "check AWS_ENDPOINT_URL and AWS_REGION"),
+        Trouble::Unreachable => (Exit::Unreachable, "check AWS_ENDPOINT_URL and the network, then try again"),
+        Trouble::Denied => {
+            (Exit::Other, "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and what they are allowed")
+        }
+        Trouble::NoBucket => (Exit::NotFound, "make the bucket, or check its name"),
+        Trouble::NoObject => (Exit::NotFound, "check the name"),
+        Trouble::Damaged => (Exit::Integrity, "look after the store, then run it again"),
+        Trouble::Other => (Exit::Other, "look after the store, then run it again"),
+    }
 }

@@ -65,7 +65,11 @@ pub fn command(arguments: &[&str]) -> Command {
 
 /// Keeps the settings of whoever runs the tests away from a command.
 pub(crate) fn clean(command: &mut Command) {
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("STDCHK_")) {
+    let is_setting = |name: &str| {
+        ["STDCHK_", "AWS_"].iter().any(|prefix| name.starts_with(prefix))
+            || name.to_uppercase().ends_with("_PROXY")
+    };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy())) {
         command.env_remove(name);
     }
     command.env("XDG_CONFIG_HOME", "/nonexistent");

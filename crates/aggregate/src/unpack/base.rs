@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use stdchk_formats::Extent;
+use stdchk_formats::{Extent, Source};
 
 use super::Container;
 use crate::container::{FileEntry, hash};
@@ -29,9 +29,20 @@ impl BaseSet {
     /// # Errors
     /// When it can't be opened, or is itself coded against another set.
     pub fn open(path: &Path) -> Result<Self> {
-        let container = Container::open(path)?;
+        Ok(Self::of(Container::open(path)?))
+    }
+
+    /// Opens a base set that lies anywhere; `name` is for messages.
+    ///
+    /// # Errors
+    /// When it can't be opened, or is itself coded against another set.
+    pub fn open_source(name: &Path, source: Box<dyn Source + Send + Sync>) -> Result<Self> {
+        Ok(Self::of(Container::open_source_with_base(name, source, |_| Ok(None))?))
+    }
+
+    fn of(container: Container) -> Self {
         let identity = container.identity_as_base();
-        Ok(Self { container, identity })
+        Self { container, identity }
     }
 
     /// Opens the base set of this identity, if a file `*.pack` of `folder` is it.
@@ -105,8 +116,26 @@ impl Container {
         Ok(container)
     }
 
-    pub(crate) fn describe(path: &Path) -> Result<Described> {
-        let container = Self::read_tables(path)?;
+    /// Opens a container that lies anywhere, with the base set that `find_base` gives for the identity that it needs;
+    /// `name` is for messages.
+    ///
+    /// # Errors
+    /// When the source can't be read, is no container, or no such base is found.
+    pub fn open_source_with_base(
+        name: &Path,
+        source: Box<dyn Source + Send + Sync>,
+        find_base: impl FnOnce([u8; 16]) -> Result<Option<BaseSet>>,
+    ) -> Result<Self> {
+        let mut container = Self::tables_alone(name, source)?;
+        if let Some(needed) = container.files.base {
+            let base = find_base(needed)?.filter(|base| base.identity == needed);
+            container.base = Some(Arc::new(base.ok_or_else(|| base_missing(needed))?));
+        }
+        Ok(container)
+    }
+
+    pub(crate) fn describe(name: &Path, source: Box<dyn Source + Send + Sync>) -> Result<Described> {
+        let container = Self::tables_alone(name, source)?;
         let identity = container.identity_as_base();
         Ok(Described { identity, base: container.files.base, files: container.files.files })
     }

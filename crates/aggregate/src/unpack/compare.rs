@@ -3,6 +3,7 @@
 //! Relies on [`Container`]. The idea: the same walk over blocks as unpacking takes, but every piece is compared with the
 //! raw file in place of being written, so that what is shown is that these files come back, byte for byte.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,18 +28,30 @@ impl Container {
     /// [`AggregateError::Changed`] names an input that is not what the container holds.
     pub(crate) fn compare(&self, inputs: &[Input], options: &Packing<'_>) -> Result<()> {
         let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
+        self.check_names(&names)?;
+        self.compare_some(inputs, options)
+    }
+
+    /// Decodes the named files and compares them with the inputs. Of `options` the budget and the threads count.
+    ///
+    /// # Errors
+    /// [`AggregateError::Changed`] names an input that is not what the container holds.
+    pub(crate) fn compare_some(&self, inputs: &[Input], options: &Packing<'_>) -> Result<()> {
+        let inputs = inputs.iter().map(|input| Ok((self.position(&input.name)?, input.path.as_path())));
+        let inputs: HashMap<usize, &Path> = inputs.collect::<Result<_>>()?;
         let open = |file: usize| -> Result<Box<dyn Source>> {
-            let path = inputs.get(file).map(|input| input.path.as_path()).unwrap_or(Path::new(""));
+            let path = inputs.get(&file).copied().unwrap_or(Path::new(""));
             Ok(Box::new(FileSource::open(path)?))
         };
         let changed = |error| match error {
             AggregateError::Changed { path } => {
-                let input = inputs.iter().find(|input| Path::new(&input.name) == path);
-                AggregateError::Changed { path: input.map_or(path, |input| input.path.clone()) }
+                let position = self.position(&path.to_string_lossy()).ok();
+                let input = position.and_then(|position| inputs.get(&position));
+                AggregateError::Changed { path: input.map_or(path, |input| input.to_path_buf()) }
             }
             other => other,
         };
-        self.compare_all(&names, &open, options).map_err(changed)
+        self.compare_files(&|file| inputs.contains_key(&file), &open, options).map_err(changed)
     }
 
     /// Decodes everything and compares it with the files, which are in the order of the container's. Of `options` the
@@ -52,18 +65,30 @@ impl Container {
             let missing = || AggregateError::Invalid("the container holds other files".to_owned());
             Ok(Box::new(Arc::clone(&files.get(file).ok_or_else(missing)?.source)))
         };
-        self.compare_all(&names, &open, options)
+        self.check_names(&names)?;
+        self.compare_files(&|_| true, &open, options)
     }
 
-    fn compare_all(&self, files: &[&str], open: Opener<'_>, options: &Packing<'_>) -> Result<()> {
+    fn check_names(&self, files: &[&str]) -> Result<()> {
         let names = self.files.files.iter().map(|entry| entry.name.as_str());
-        if !names.eq(files.iter().copied()) {
-            return Err(AggregateError::Invalid("the container holds other files".to_owned()));
+        if names.eq(files.iter().copied()) {
+            return Ok(());
         }
-        if let Some(file) = self.files_with_gaps().next() {
+        Err(AggregateError::Invalid("the container holds other files".to_owned()))
+    }
+
+    fn compare_files(
+        &self,
+        wanted: &dyn Fn(usize) -> bool,
+        open: Opener<'_>,
+        options: &Packing<'_>,
+    ) -> Result<()> {
+        if let Some(file) = self.files_with_gaps().find(|file| wanted(*file)) {
             return Err(self.lost(file, 0));
         }
-        let work: Vec<(u64, Vec<(usize, Piece)>)> = self.pieces_by_block().into_iter().collect();
+        let mut work: Vec<(u64, Vec<(usize, Piece)>)> = self.pieces_by_block().into_iter().collect();
+        work.iter_mut().for_each(|(_, pieces)| pieces.retain(|(file, _)| wanted(*file)));
+        work.retain(|(_, pieces)| !pieces.is_empty());
         let budget = if options.budget == 0 { BUDGET_DEFAULT } else { options.budget };
         in_parallel(&work, self.threads(budget, options.threads), |_, (block, pieces)| {
             self.compare_block(*block, pieces, open)?;

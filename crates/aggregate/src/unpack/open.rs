@@ -2,10 +2,12 @@
 //!
 //! Relies on [`crate::container`]. The idea: a section is believed when its header and record verify, wherever it was
 //! found; the table at the end only saves the search. What reading may cost in bytes is a multiple of the file, so that
-//! records that overlap or unfold enormously end it.
+//! records that overlap or unfold enormously end it. What can't be read counts as lost, unless the source says that it is cut
+//! off from all of it (`NotConnected`): that says nothing of the container.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 
 use zstd::bulk::Decompressor;
@@ -33,12 +35,22 @@ pub(super) fn sections(path: &Path, source: &dyn Source) -> Result<Tables> {
         work: Cell::new(size.saturating_mul(4).saturating_add(WORK_FLOOR)),
         room: Cell::new(RANGES_MAX),
         decompressor: RefCell::new(Decompressor::new().ok()),
+        cut_off: RefCell::new(None),
     };
-    if let Some(found) = disk().by_table() {
+    let cut_off = |disk: Disk<'_>| {
+        let error = disk.cut_off.into_inner();
+        error.map_or(Ok(()), |error| Err(AggregateError::io("read", path)(error)))
+    };
+    let table = disk();
+    let found = table.by_table();
+    cut_off(table)?;
+    if let Some(found) = found {
         return Ok(found);
     }
     let begins = disk().bytes(0, MAGIC.len() as u64).is_some_and(|bytes| bytes == MAGIC);
-    let found = disk().by_search();
+    let search = disk();
+    let found = search.by_search();
+    cut_off(search)?;
     let detail = if begins { "its table of files is lost" } else { "it begins differently" };
     found.ok_or_else(|| AggregateError::NoContainer { path: path.to_owned(), detail })
 }
@@ -51,6 +63,8 @@ struct Disk<'source> {
     /// Ranges that blocks may still have.
     room: Cell<usize>,
     decompressor: RefCell<Option<Decompressor<'static>>>,
+    /// Why nothing more can be read, whatever the container holds.
+    cut_off: RefCell<Option<io::Error>>,
 }
 
 /// A section whose header and record verify.
@@ -65,8 +79,15 @@ impl Disk<'_> {
         let inside = offset.checked_add(length).is_some_and(|end| end <= self.size);
         self.spend(if inside { length } else { 0 })?;
         let mut bytes = vec![0; usize::try_from(length).ok().filter(|_| inside)?];
-        self.source.read_at(offset, &mut bytes).ok()?;
-        Some(bytes)
+        match self.source.read_at(offset, &mut bytes) {
+            Ok(()) => Some(bytes),
+            Err(error) => {
+                if error.kind() == io::ErrorKind::NotConnected {
+                    *self.cut_off.borrow_mut() = Some(error);
+                }
+                None
+            }
+        }
     }
 
     fn spend(&self, bytes: u64) -> Option<()> {

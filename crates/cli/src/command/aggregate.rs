@@ -6,19 +6,22 @@
 
 mod in_pool;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use stdchk_aggregate::{AggregateError, AggregatedSet, Aggregation, Aggregator, Packing, PlanOptions, Round};
+use stdchk_aggregate::{
+    AggregateError, AggregatedSet, Aggregation, Aggregator, FolderSink, Packing, PlanOptions, Round, Sink,
+};
 use stdchk_model::naming::Naming;
 use stdchk_model::size;
+use stdchk_objects::ObjectSink;
 
 use super::pack::{Level, Resources, mode_of};
-use crate::container::failed;
+use crate::container::{Location, failed};
 use crate::context::Context;
 use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::output::{self, shown};
@@ -28,6 +31,10 @@ use crate::wake::Wake;
 
 /// Longest wait between two looks at the source, which are cheap: not every file system tells of changes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The same where each look is a request that may be paid for.
+const FAR_LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Largest block of a container in an object store, bytes: who reads one rank fetches the blocks that hold a part of it.
+const FAR_BLOCK_BYTES: u64 = 1 << 20;
 /// Wait between two looks at the flag that tells it to stop.
 const TOLD_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -38,9 +45,15 @@ Of a folder of the pool, every complete set (`stdchk ls APP --sets`) moves into 
 where they are, with their names, versions and times, and read as before; they take less room, and reading a few bytes
 of one decodes a block.
 
-With -o the source is a plain folder, or one in a mount, and so is the sink. A set is complete when the files of all
-ranks of a timestep are there and have not changed for a while. Its containers are called step-TIMESTEP.NofM.pack and appear once every byte of them was compared with the raw files; `stdchk unpack`
-gives the files back. With --across-time some need one of an earlier set, which unpack finds beside them: keep them together.
+With -o the source is a plain folder, or one in a mount, and so is the sink, unless it is s3://BUCKET/PREFIX in an object
+store. A set is complete when the files of all ranks of a timestep are there and have not changed for a while. Its
+containers are called step-TIMESTEP.NofM.pack and appear once every byte of them was compared with the raw files; `stdchk
+unpack` gives the files back. With --across-time some need one of an earlier set, which unpack finds beside them: keep them
+together.
+
+How an object store is reached stands in the variables AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+AWS_SESSION_TOKEN, AWS_REGION, AWS_MAX_ATTEMPTS and AWS_CA_BUNDLE, or in ~/.aws/credentials (AWS_PROFILE). Containers are
+packed on a local disk (--scratch), uploaded and read back. One aggregator works on a prefix at a time.
 
 Stop it with SIGINT or SIGTERM, or let it end by itself with --once.
 
@@ -48,13 +61,18 @@ Example:
   stdchk aggregate climate --once
   stdchk aggregate run/ -o /scratch/sets --naming 'DD{step}/data{step}.cpu{rank}' --ranks 64
   stdchk aggregate ~/pool/climate -o /lustre/climate --containers 4 --remove-raw
+  stdchk aggregate run/ -o s3://checkpoints/run7 --containers 4 --remove-raw
   stdchk aggregate run/ -o sets/ --once --json")]
 pub struct Arguments {
     /// The folder of the application's checkpoints: APP in the pool or, with -o, a directory
     source: PathBuf,
-    /// The directory for containers; made if it is missing
+    /// The directory for containers, made if it is missing, or s3://BUCKET/PREFIX
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Where containers are packed before they are uploaded: room for as many as are packed at one time; TMPDIR or /tmp
+    /// unless given
+    #[arg(long, value_name = "DIR", requires = "output")]
+    scratch: Option<PathBuf>,
     /// Patterns of file names, with {step} and {rank}, separated by spaces; NAME.N{rank}.T{step} unless given
     #[arg(long, value_name = "PATTERNS", default_value = "", hide_default_value = true, requires = "output")]
     naming: String,
@@ -90,53 +108,88 @@ pub struct Arguments {
 pub async fn run(arguments: Arguments, context: &Context) -> Outcome {
     let Some(sink) = arguments.output.clone() else { return in_pool::run(arguments, context).await };
     let quiet = context.settings.quiet;
+    let sink = Location::of(&sink)?;
     or_told(move |told| watch(&arguments, &sink, quiet, &told)).await
 }
 
-fn watch(arguments: &Arguments, sink: &Path, quiet: bool, told: &Arc<AtomicBool>) -> Outcome {
+/// Opens the sink, and says how to pack for it.
+fn open_sink<'a>(arguments: &Arguments, sink: &Location) -> Outcome<(Box<dyn Sink>, Packing<'a>)> {
+    let Resources { threads, memory } = arguments.resources;
+    let (sink, mode, packing): (Box<dyn Sink>, _, _) = match sink {
+        Location::Path(folder) => {
+            if arguments.scratch.is_some() {
+                let cause = "a directory holds its own drafts";
+                return Err(CommandError::usage("--scratch", cause, "leave it out"));
+            }
+            std::fs::create_dir_all(folder).about(folder.display())?;
+            let mode = mode_of(arguments.level, &folder.join("probe"), threads)?;
+            (Box::new(FolderSink::open(folder).map_err(failed)?), mode, Packing::default())
+        }
+        Location::Object(place, settings) => {
+            if arguments.level == Level::Auto {
+                let cause = "it measures the disk that containers go to, and an object store is none";
+                return Err(CommandError::usage("--level auto", cause, "choose another level"));
+            }
+            let scratch = arguments.scratch.clone().unwrap_or_else(std::env::temp_dir);
+            let mode = mode_of(arguments.level, &scratch, threads)?;
+            let sink = ObjectSink::open(place, (**settings).clone(), &scratch).map_err(failed)?;
+            let far = Packing { index: true, block_max: FAR_BLOCK_BYTES, ..Packing::default() };
+            (Box::new(sink), mode, far)
+        }
+    };
+    let plan = PlanOptions { keys: mode.keys(), ..PlanOptions::default() };
+    Ok((sink, Packing { mode, plan, budget: memory, threads, ..packing }))
+}
+
+fn watch(arguments: &Arguments, location: &Location, quiet: bool, told: &Arc<AtomicBool>) -> Outcome {
     let naming: Naming = arguments.naming.parse().map_err(|error| {
         CommandError::usage("--naming", error, "`stdchk policy --help` says more on patterns")
     })?;
     let settle = Duration::try_from_secs_f64(arguments.settle)
         .map_err(|error| CommandError::usage("--settle", error, "give a number of seconds"))?;
-    std::fs::create_dir_all(sink).about(sink.display())?;
-    let Resources { threads, memory } = arguments.resources;
-    let mode = mode_of(arguments.level, &sink.join("probe"), threads)?;
-    let plan = PlanOptions { keys: mode.keys(), ..PlanOptions::default() };
+    let (sink, packing) = open_sink(arguments, location)?;
+    let is_far = matches!(location, Location::Object(..));
     let progress = Progress::start("aggregate", 0, quiet);
     let watch = |bytes| {
         progress.add(bytes);
         !told.load(Ordering::Relaxed)
     };
-    let packing = Packing { mode, plan, budget: memory, threads, watch: &watch, ..Packing::default() };
-    let mut aggregator = Aggregator::start(Aggregation {
+    let aggregation = Aggregation {
         source: arguments.source.clone(),
-        sink: sink.to_owned(),
         naming,
         ranks: arguments.ranks,
         containers: arguments.containers,
         remove_raw: arguments.remove_raw,
         settle,
         across_time: arguments.across_time,
-        packing,
-    })
-    .map_err(failed)?;
+        packing: Packing { watch: &watch, ..packing },
+    };
+    let mut aggregator = Aggregator::start(aggregation, sink).map_err(failed)?;
+    let interval = if is_far { FAR_LOOK_INTERVAL } else { LOOK_INTERVAL };
     let wake = Wake::on(&arguments.source);
     loop {
         let started = Instant::now();
         let round = match aggregator.round() {
             // Without --once it runs until it is told to stop, so that this is its proper end.
             Err(AggregateError::Stopped) if !arguments.once => return Ok(()),
-            other => other.map_err(failed)?,
+            Err(error) => {
+                let error = with_scratch(failed(error), is_far);
+                if arguments.once || error.exit != Exit::Unreachable {
+                    return Err(error);
+                }
+                output::note(format_args!("stdchk: {}; it is tried again", error.message));
+                Round::default()
+            }
+            Ok(round) => round,
         };
         let last = arguments.once && !round.unsettled;
-        if last || !round.aggregated.is_empty() {
+        if last || !round.aggregated.is_empty() || !round.damaged.is_empty() {
             report(arguments, &round, started.elapsed(), quiet)?;
         }
         if last {
             return end(&round);
         }
-        if !pause(&wake, told).about(arguments.source.display())? {
+        if !pause(&wake, interval, told).about(arguments.source.display())? {
             return if arguments.once { Err(stopped()) } else { Ok(()) };
         }
     }
@@ -146,10 +199,21 @@ fn stopped() -> CommandError {
     failed(AggregateError::Stopped)
 }
 
+/// The error for a disk that is full, where it is the one on which containers are packed before they are uploaded.
+fn with_scratch(error: CommandError, is_far: bool) -> CommandError {
+    match error.exit {
+        Exit::NoSpace if is_far => {
+            let message = format!("{}, or name another directory with --scratch", error.message);
+            CommandError { message, ..error }
+        }
+        _ => error,
+    }
+}
+
 /// Waits for a change; false when told to stop.
-fn pause(wake: &Wake, told: &AtomicBool) -> std::io::Result<bool> {
+fn pause(wake: &Wake, longest: Duration, told: &AtomicBool) -> std::io::Result<bool> {
     let started = Instant::now();
-    while started.elapsed() < LOOK_INTERVAL && !told.load(Ordering::Relaxed) {
+    while started.elapsed() < longest && !told.load(Ordering::Relaxed) {
         if wake.wait(TOLD_INTERVAL)? {
             break;
         }
@@ -168,6 +232,8 @@ struct Report {
     /// Raw files that were removed.
     removed: u64,
     waiting: Vec<Waiting>,
+    /// Timesteps whose containers didn't give back what the raw files hold: packed again, if all of these were there.
+    damaged: Vec<Waiting>,
     seconds: f64,
 }
 
@@ -198,7 +264,7 @@ impl From<&AggregatedSet> for ReportedSet {
             stored_bytes: set.stored_bytes,
             ratio: set.raw_bytes as f64 / set.stored_bytes.max(1) as f64,
             with_base: set.with_base,
-            containers: set.containers.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+            containers: set.containers.clone(),
         }
     }
 }
@@ -208,16 +274,23 @@ fn report(arguments: &Arguments, round: &Round, elapsed: Duration, quiet: bool) 
     for (timestep, reason) in round.waiting.iter().filter(|_| !arguments.json) {
         output::note(format_args!("stdchk: timestep {timestep} waits: {}", shown(reason)));
     }
+    for (timestep, reason) in round.damaged.iter().filter(|_| !arguments.json) {
+        let reason = shown(reason);
+        output::note(format_args!(
+            "stdchk: the containers of timestep {timestep} don't hold what the raw files hold: {reason}"
+        ));
+    }
     if arguments.json {
-        let waiting = round
-            .waiting
-            .iter()
-            .map(|(timestep, reason)| Waiting { timestep: *timestep, reason: reason.clone() })
-            .collect();
+        let listed = |timesteps: &[(u64, String)]| {
+            let one =
+                |(timestep, reason): &(u64, String)| Waiting { timestep: *timestep, reason: reason.clone() };
+            timesteps.iter().map(one).collect()
+        };
         return output::json(&Report {
             sets,
             removed: round.removed,
-            waiting,
+            waiting: listed(&round.waiting),
+            damaged: listed(&round.damaged),
             seconds: elapsed.as_secs_f64(),
         });
     }

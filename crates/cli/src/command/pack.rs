@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stdchk_aggregate::{
-    AggregateError, BaseSet, Inputs, KeyRule, ListedFile, MergeScheme, Mode, Packed, Packing, PlanOptions,
-    inputs_of, pack,
+    AggregateError, Inputs, KeyRule, ListedFile, MergeScheme, Mode, Packed, Packing, PlanOptions, inputs_of,
+    pack,
 };
 use stdchk_model::size;
 
-use crate::container::{failed, open};
+use crate::container::{Location, failed, open, open_base};
 use crate::context::Context;
 use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::output::{self, Table, shown};
@@ -143,10 +143,14 @@ struct Report {
 fn to_container(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) -> Outcome {
     let started = Instant::now();
     let output = arguments.output.clone().unwrap_or_default();
+    if let Location::Object(place, _) = Location::of(&output)? {
+        let cause = "`pack` writes a file";
+        return Err(CommandError::usage(place, cause, "`stdchk aggregate -o` packs sets into object stores"));
+    }
     refuse_no_file(&output)?;
     let inputs = inputs_of(&arguments.files).map_err(failed)?;
     refuse_self(&inputs, &output)?;
-    let base = arguments.base.as_deref().map(BaseSet::open).transpose().map_err(failed)?;
+    let base = arguments.base.as_deref().map(open_base).transpose()?;
     let mode = mode_of(arguments.level, &output, arguments.resources.threads)?;
     let keys = arguments.pattern.as_deref().map(KeyRule::pattern).transpose().map_err(failed)?;
     let plan = PlanOptions {

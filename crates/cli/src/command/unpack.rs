@@ -13,23 +13,28 @@ use stdchk_aggregate::{AggregateError, Container, Unpacked, Unpacking};
 use stdchk_model::size;
 
 use super::pack::Resources;
-use crate::container::{failed, open};
+use crate::container::{Location, failed, open};
 use crate::context::Context;
 use crate::exit::{About, CommandError, Outcome};
 use crate::output::{self, shown};
 use crate::progress::{Progress, rate};
 use crate::signals::or_told;
 
+/// Threads for a container in an object store, unless given: they wait for it most of the time.
+const FAR_THREADS: usize = 8;
+
 /// What `unpack` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Files that are there are replaced. Of a damaged container every intact file comes back, and the others are named
+The container is a file, or s3://BUCKET/KEY in an object store, reached as `stdchk aggregate --help` says. Files that are
+there are replaced. Of a damaged container every intact file comes back, and the others are named
 (exit code 3).
 
 Example:
   stdchk unpack DD0012.pack -o DD0012/
   stdchk unpack DD0012.pack --check
   stdchk unpack DD0012.pack data0012.cpu0003
+  stdchk unpack s3://checkpoints/run7/step-120.1of4.pack -o restart/
   stdchk unpack DD0012.pack data0012.cpu0003 --variable Grid00000004/Density -o density/")]
 pub struct Arguments {
     /// The container
@@ -107,7 +112,10 @@ fn files(container: &Container, arguments: &Arguments, quiet: bool, told: &Atomi
         progress.add(bytes);
         !told.load(Ordering::Relaxed)
     };
-    let Resources { threads, memory } = arguments.resources;
+    let Resources { mut threads, memory } = arguments.resources;
+    if threads == 0 && matches!(Location::of(&arguments.container), Ok(Location::Object(..))) {
+        threads = FAR_THREADS;
+    }
     let unpacking = Unpacking { names: &arguments.names, budget: memory, threads, watch: &watch };
     if arguments.check {
         return container.check(&unpacking);

@@ -16,7 +16,7 @@ fn noise(seed: u64) -> u64 {
 }
 
 /// Two ranks' tensors of random numbers, of which a fiftieth is drawn anew for each step, as `life` counts them.
-fn set(step: u64, life: u64) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn set(step: u64, life: u64) -> BTreeMap<String, Vec<u8>> {
     let file = |rank: u64| {
         let literal = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({ELEMENTS},), }}");
         let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
@@ -32,7 +32,7 @@ fn set(step: u64, life: u64) -> BTreeMap<String, Vec<u8>> {
     (0..2).map(file).collect()
 }
 
-fn write(place: &Place, files: &BTreeMap<String, Vec<u8>>) {
+pub(crate) fn write(place: &Place, files: &BTreeMap<String, Vec<u8>>) {
     for (name, bytes) in files {
         place.file(&format!("run/{name}"), bytes);
     }

@@ -10,12 +10,12 @@ use stdchk_tests::{command, wait_until};
 
 use crate::pack::Place;
 
-const RANKS: u64 = 4;
+pub(crate) const RANKS: u64 = 4;
 
-type Files = BTreeMap<String, Vec<u8>>;
+pub(crate) type Files = BTreeMap<String, Vec<u8>>;
 
 /// One timestep of all ranks: `.npy` of a smooth field, under names of the paper's convention.
-fn set(step: u32) -> Files {
+pub(crate) fn set(step: u32) -> Files {
     let file = |rank: u64| {
         let literal = "{'descr': '<f8', 'fortran_order': False, 'shape': (64, 64), }";
         let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
@@ -27,7 +27,7 @@ fn set(step: u32) -> Files {
     (0..RANKS).map(file).collect()
 }
 
-fn write(place: &Place, files: &Files) {
+pub(crate) fn write(place: &Place, files: &Files) {
     for (name, bytes) in files {
         place.file(&format!("run/{name}"), bytes);
     }
@@ -40,7 +40,7 @@ fn once(more: &[&'static str]) -> Vec<&'static str> {
     [&ONCE, more].concat()
 }
 
-fn raw_is_there(place: &Place, files: &Files) -> bool {
+pub(crate) fn raw_is_there(place: &Place, files: &Files) -> bool {
     files
         .iter()
         .all(|(name, bytes)| fs::read(place.path(&format!("run/{name}"))).is_ok_and(|raw| raw == *bytes))

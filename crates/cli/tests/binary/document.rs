@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use stdchk_tests::{binary, command, outcome, preload_library};
+use stdchk_tests::{ObjectStore, binary, command, outcome, preload_library};
 
 /// The command lines of all `console` blocks: behind `$ `, continued where a line ends with a backslash.
 fn command_lines(document: &str) -> Vec<String> {
@@ -53,7 +53,14 @@ fn run_examples(document: &str, at_least: usize) {
     let path = format!("{}:{}", binaries.display(), std::env::var("PATH").unwrap());
     let mut shell = Command::new("bash");
     shell.args(["-x", "-c", &script]).current_dir(home.path()).stdin(Stdio::null());
-    shell.env_clear().env("PATH", path).env("HOME", home.path()).env("STDCHK_PRELOAD", preload_library());
+    // For what the documents say of object stores.
+    let store = ObjectStore::start();
+    shell
+        .env_clear()
+        .envs(ObjectStore::variables(&store.endpoint()))
+        .env("PATH", path)
+        .env("HOME", home.path())
+        .env("STDCHK_PRELOAD", preload_library());
     let down = Down(home.path().join(".local/state/stdchk"));
     let ended = outcome(shell);
     drop(down);

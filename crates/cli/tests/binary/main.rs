@@ -11,6 +11,8 @@ mod install;
 mod lifecycle;
 mod memory;
 mod mistakes;
+mod object_faults;
+mod objects;
 mod pack;
 mod push;
 mod ranks;

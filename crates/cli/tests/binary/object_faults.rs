@@ -1,0 +1,259 @@
+//! What may happen between an aggregator and an object store: either of them is killed anywhere, the store is busy, away or
+//! lies. The raw set is there or the aggregate, at every moment.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use stdchk_tests::{Asked, Deed, Gate, ObjectStore, outcome, random_bytes};
+
+use crate::aggregate::{Files, raw_is_there, set, write};
+use crate::objects::{AtStore, objects, once};
+
+/// A set that takes an upload in parts: 20 MiB that don't shrink.
+fn large_set() -> Files {
+    (0..4).map(|rank: u64| (format!("wave.N{rank}.T10"), random_bytes(5 << 20, rank))).collect()
+}
+
+/// Arguments for one container of it.
+fn in_one<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let one = [
+        "aggregate",
+        "run",
+        "-o",
+        "s3://ckpt/run 7",
+        "--ranks",
+        "4",
+        "--settle",
+        "0",
+        "--once",
+        "--level",
+        "fastest",
+    ];
+    [&one, more].concat()
+}
+
+fn comes_back_from_one(place: &AtStore, files: &Files) -> bool {
+    let unpacked = place.run(&["unpack", "s3://ckpt/run 7/step-10.1of1.pack", "-o", "back"]);
+    unpacked.code == 0
+        && files.iter().all(|(name, bytes)| fs::read(place.path(&format!("back/{name}"))).unwrap() == *bytes)
+}
+
+/// Whether a request reads an object.
+fn reads_object(asked: &Asked) -> bool {
+    asked.method == "GET" && asked.target.contains("step-10")
+}
+
+#[test]
+fn a_store_that_is_killed_in_an_upload_keeps_no_object_and_the_raw_set_stays() {
+    let store = Arc::new(ObjectStore::start());
+    let (killed, kills_at) = (Arc::clone(&store), AtomicU64::new(1));
+    let gate = Gate::open(&store, move |asked| {
+        let is_part = asked.target.contains("partNumber=");
+        if is_part && kills_at.fetch_sub(1, Ordering::Relaxed) == 0 {
+            killed.kill();
+        }
+        Deed::Pass
+    });
+    let mut place = AtStore::new(gate.endpoint());
+    place.attempts = 2;
+    let files = large_set();
+    write(&place, &files);
+    place.fails(&in_one(&["--remove-raw"]), 5, "can't upload s3://ckpt/run 7/step-10.1of1.pack");
+    assert!(raw_is_there(&place, &files));
+    assert_eq!(objects(&store), [""; 0]);
+    store.restart();
+    place.ok(&in_one(&["--remove-raw"]));
+    assert!(comes_back_from_one(&place, &files));
+    assert!(!raw_is_there(&place, &files));
+    assert_eq!(place.drafts(), 0);
+}
+
+#[test]
+fn killed_before_any_request_it_leaves_the_raw_set_or_the_aggregate() {
+    let store = Arc::new(ObjectStore::start());
+    let (kill_at, pid) = (Arc::new(AtomicU64::new(u64::MAX)), Arc::new(AtomicU32::new(0)));
+    let (at, whom) = (Arc::clone(&kill_at), Arc::clone(&pid));
+    let gate = Gate::open(&store, move |asked| {
+        if asked.number < at.load(Ordering::Relaxed) {
+            return Deed::Pass;
+        }
+        let pid = whom.load(Ordering::Relaxed).to_string();
+        // It may be dead already, when another of its requests was the one.
+        let _ = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status().unwrap();
+        Deed::HangUp
+    });
+    let files = set(10);
+    let arguments = [&once()[..], &["--remove-raw"]].concat();
+    for kill in 0.. {
+        let place = AtStore::new(gate.endpoint());
+        write(&place, &files);
+        let mut command = place.command(&arguments);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        gate.reset();
+        kill_at.store(u64::MAX, Ordering::Relaxed);
+        let mut running = {
+            // No request passes before it is known whom to kill.
+            let all = gate.hold();
+            let running = command.spawn().unwrap();
+            pid.store(running.id(), Ordering::Relaxed);
+            kill_at.store(kill, Ordering::Relaxed);
+            drop(all);
+            running
+        };
+        let ended = running.wait().unwrap();
+        kill_at.store(u64::MAX, Ordering::Relaxed);
+        let (raw, aggregate) = (raw_is_there(&place, &files), place.comes_back(10, &files));
+        assert!(raw || aggregate, "killed at request {kill}");
+        // Started again, it goes on to the end and leaves nothing half done.
+        place.ok(&arguments);
+        assert!(place.comes_back(10, &files), "killed at request {kill}");
+        assert_eq!(
+            fs::read_dir(place.path("run")).unwrap().count(),
+            0,
+            "raw files are left, killed at {kill}"
+        );
+        assert_eq!(objects(&store).len(), 2, "killed at request {kill}");
+        assert_eq!(place.drafts(), 0, "killed at request {kill}");
+        if ended.success() {
+            assert!(kill >= 10, "it was killed at only {kill} requests");
+            return;
+        }
+        fs::remove_dir_all(store.object("run 7")).unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_gives_other_bytes_back_is_found_out_before_raw_files_go() {
+    for damage in [|bytes: &mut Vec<u8>| bytes[5000] ^= 1, |bytes: &mut Vec<u8>| bytes.truncate(5000)] {
+        let store = Arc::new(ObjectStore::start());
+        let (lies, done) = (Arc::clone(&store), OnceLock::new());
+        let gate = Gate::open(&store, move |asked| {
+            if reads_object(asked) {
+                done.get_or_init(|| {
+                    let object = lies.object("run 7/step-10.1of1.pack");
+                    let mut bytes = fs::read(&object).unwrap();
+                    damage(&mut bytes);
+                    fs::write(object, bytes).unwrap();
+                });
+            }
+            Deed::Pass
+        });
+        let place = AtStore::new(gate.endpoint());
+        let files = set(10);
+        write(&place, &files);
+        place.fails(&in_one(&["--remove-raw"]), 7, "other bytes came back than were uploaded");
+        assert!(raw_is_there(&place, &files));
+        assert_eq!(objects(&store), [""; 0], "what is damaged has no name");
+        place.ok(&in_one(&["--remove-raw"]));
+        assert!(comes_back_from_one(&place, &files));
+    }
+}
+
+#[test]
+fn an_object_that_was_damaged_later_is_found_before_raw_files_go() {
+    let store = ObjectStore::start();
+    let place = AtStore::new(store.endpoint());
+    let files = set(10);
+    write(&place, &files);
+    place.ok(&in_one(&[]));
+    let object = store.object("run 7/step-10.1of1.pack");
+    let mut bytes = fs::read(&object).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&object, bytes).unwrap();
+    place.fails(&["unpack", "s3://ckpt/run 7/step-10.1of1.pack", "--check"], 7, "damaged");
+    // One raw file is gone: nothing can be packed again, and nothing more goes.
+    let raw = place.path(&format!("run/{}", files.first_key_value().unwrap().0));
+    fs::rename(&raw, place.path("aside")).unwrap();
+    let ended = place.run(&in_one(&["--remove-raw", "--json"]));
+    assert_eq!((ended.code, ended.json()["removed"].as_u64()), (3, Some(0)), "{ended:?}");
+    assert_eq!(ended.json()["damaged"][0]["timestep"], 10, "{ended:?}");
+    assert_eq!(fs::read_dir(place.path("run")).unwrap().count(), 3);
+    // All are there: the set is packed again.
+    fs::rename(place.path("aside"), &raw).unwrap();
+    let ended = place.ok(&in_one(&["--remove-raw"]));
+    assert!(ended.stderr.contains("timestep 10 don't hold what the raw files hold"), "{ended:?}");
+    assert!(comes_back_from_one(&place, &files));
+    assert!(!raw_is_there(&place, &files));
+}
+
+#[test]
+fn a_busy_store_is_asked_again() {
+    let store = Arc::new(ObjectStore::start());
+    // Every request fails at first: refused, or cut off.
+    let gate = Gate::open(&store, |asked| match asked.number % 4 {
+        0 => Deed::Refuse(503),
+        2 => Deed::HangUp,
+        _ => Deed::Pass,
+    });
+    let mut place = AtStore::new(gate.endpoint());
+    // Requests side by side may meet the bad turns more than once.
+    place.attempts = 20;
+    let files = set(10);
+    write(&place, &files);
+    place.aggregate(&["--remove-raw"]);
+    assert!(place.comes_back(10, &files));
+}
+
+#[test]
+fn a_store_that_goes_away_while_it_is_read_is_not_taken_for_damage() {
+    let store = Arc::new(ObjectStore::start());
+    let gate = Gate::open(&store, move |asked| {
+        // The first look at the end is answered, and nothing after it.
+        let is_first = asked.target.contains("step-10") && asked.number > 0;
+        if is_first { Deed::HangUp } else { Deed::Pass }
+    });
+    let near = AtStore::new(store.endpoint());
+    let files = large_set();
+    write(&near, &files);
+    near.ok(&in_one(&[]));
+    let mut place = AtStore::new(gate.endpoint());
+    place.attempts = 2;
+    for arguments in [
+        &["unpack", "s3://ckpt/run 7/step-10.1of1.pack", "-o", "back"][..],
+        &["pack", "--list", "s3://ckpt/run 7/step-10.1of1.pack"],
+    ] {
+        gate.reset();
+        let ended = place.run(arguments);
+        assert!(ended.code == 5 || (ended.code == 0 && arguments[0] == "pack"), "{ended:?}");
+        assert!(gate.asked().len() <= 12, "it gives up soon: {:?}", gate.asked());
+    }
+}
+
+#[test]
+fn a_scratch_disk_that_is_full_is_named() {
+    let store = ObjectStore::start();
+    let place = AtStore::new(store.endpoint());
+    let files = large_set();
+    write(&place, &files);
+    fs::create_dir(place.path("small")).unwrap();
+    let script = "mount -t tmpfs -o size=4m stdchk small && exec \"$@\"";
+    let inner = place.command(&in_one(&["--remove-raw", "--scratch", "small"]));
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]);
+    command.arg(inner.get_program()).args(inner.get_args()).current_dir(place.path("")).stdin(Stdio::null());
+    command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ended = outcome(command);
+    assert_eq!(ended.code, 6, "{ended:?}");
+    assert!(ended.stderr.contains("--scratch") && ended.stderr.contains("small/"), "{ended:?}");
+    assert!(raw_is_there(&place, &files));
+    assert_eq!(objects(&store), [""; 0]);
+}
+
+#[test]
+fn two_aggregators_of_a_machine_do_not_share_a_prefix() {
+    let store = Arc::new(ObjectStore::start());
+    let place = AtStore::new(store.endpoint());
+    write(&place, &set(10));
+    let mut first =
+        place.command(&["aggregate", "run", "-o", "s3://ckpt/run 7", "--ranks", "4", "--settle", "0"]);
+    let mut first = first.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    stdchk_tests::wait_until("it works", || !objects(&store).is_empty());
+    let second = place.run(&in_one(&[]));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(second.code, 2, "{second:?}");
+    assert!(second.stderr.contains("another aggregator works on s3://ckpt/run 7"), "{second:?}");
+}
