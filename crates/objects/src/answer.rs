@@ -128,7 +128,6 @@ impl<'a, 'input: 'a> Named<'a, 'input> for Node<'a, 'input> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 

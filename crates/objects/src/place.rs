@@ -90,7 +90,6 @@ pub(crate) fn encoded(text: &str, keep_slashes: bool) -> String {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 

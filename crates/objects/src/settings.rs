@@ -159,7 +159,6 @@ fn checked(credentials: Credentials) -> Result<Credentials> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 

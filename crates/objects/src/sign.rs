@@ -114,7 +114,6 @@ fn date(days: u64) -> (u64, u64, u64) {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 

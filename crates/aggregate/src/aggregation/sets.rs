@@ -21,9 +21,12 @@ use crate::unpack::{BaseSet, Container, Described};
 /// Containers that are looked into at one time: where they are far away, that is waiting for the most part.
 const LOOKS_AT_ONCE: usize = 8;
 
+/// A container's name, and what was seen when it was looked into.
+type Looked = (String, Arc<Described>);
+
 /// What the containers of a set hold.
 pub(super) struct Aggregate {
-    pub(super) containers: Vec<(String, Arc<Described>)>,
+    pub(super) containers: Vec<Looked>,
 }
 
 impl Aggregate {
@@ -76,7 +79,7 @@ impl Sets {
     }
 
     /// The containers that can be opened. One that can't counts as if it weren't there.
-    fn containers(&mut self) -> Result<Vec<(String, Arc<Described>)>> {
+    fn containers(&mut self) -> Result<Vec<Looked>> {
         let names = self.names()?;
         let found = in_parallel(&names, LOOKS_AT_ONCE, |_, one| self.look_into(one))?;
         let found: Vec<(Named, Arc<Described>)> = found.into_iter().flatten().collect();
@@ -113,7 +116,7 @@ impl Sets {
         let containers = self.containers()?;
         let bases: HashSet<[u8; 16]> =
             containers.iter().filter_map(|(_, one)| identity_if_base(one)).collect();
-        let mut found: BTreeMap<(u64, usize), Vec<(String, Arc<Described>)>> = BTreeMap::new();
+        let mut found: BTreeMap<(u64, usize), Vec<Looked>> = BTreeMap::new();
         for (name, one) in containers {
             let is_whole = one.base.is_none_or(|base| bases.contains(&base));
             if let Some((timestep, _, of)) = parts_of(&name).filter(|_| is_whole) {
@@ -249,6 +252,6 @@ fn identity_if_base(one: &Described) -> Option<[u8; 16]> {
     one.base.is_none().then_some(one.identity)
 }
 
-fn needed_bases(containers: &[(String, Arc<Described>)]) -> HashSet<[u8; 16]> {
+fn needed_bases(containers: &[Looked]) -> HashSet<[u8; 16]> {
     containers.iter().filter_map(|(_, one)| one.base).collect()
 }
