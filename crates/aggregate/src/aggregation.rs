@@ -70,6 +70,8 @@ pub struct AggregatedSet {
     pub stored_bytes: u64,
     /// Containers that need one of an earlier set.
     pub with_base: u64,
+    /// Chains that were tried on samples.
+    pub tried: u64,
 }
 
 /// What one look at the source led to.
@@ -188,10 +190,13 @@ impl<'a> Aggregator<'a> {
             .map(|range| inputs.get(range).unwrap_or_default())
             .collect();
         let bases = self.bases(timestep, groups)?;
+        let earlier = self.sets.earlier(timestep, groups)?;
         let at_once = self.options.packing.at_once(groups);
         let share = self.options.packing.share(at_once);
         let containers = in_parallel(&parts, at_once, |number, part| {
             let draft = self.sets.draft(timestep, number + 1, groups);
+            let chains = earlier.get(number).and_then(Option::as_ref).map(|earlier| &earlier.chains);
+            let share = Packing { chains, ..share.clone() };
             let part = pack_part(part, &draft, bases.get(number).and_then(Option::as_ref), &share)?;
             let name = self.sets.publish(&draft, timestep, (number + 1, groups), share.watch)?;
             Ok::<_, AggregateError>((name, part))
@@ -203,6 +208,7 @@ impl<'a> Aggregator<'a> {
             raw_bytes: 0,
             stored_bytes: 0,
             with_base: 0,
+            tried: 0,
         };
         for (name, PackedPart { packed, with_base, missed }) in containers {
             set.containers.push(self.sets.sink().shown(&name));
@@ -210,6 +216,7 @@ impl<'a> Aggregator<'a> {
             set.files += packed.files;
             set.raw_bytes += packed.raw_bytes;
             set.stored_bytes += packed.stored_bytes;
+            set.tried += packed.tried;
             set.with_base += u64::from(with_base);
             if missed {
                 self.untried = self.options.across_time;

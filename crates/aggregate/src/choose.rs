@@ -148,6 +148,8 @@ pub(crate) struct Choice {
     pub(crate) coded: Option<Vec<u8>>,
     /// Bytes for every coded one, of what was tried.
     pub(crate) ratio: f64,
+    /// Chains that were tried on a sample.
+    pub(crate) tried: u64,
 }
 
 /// A chain that was tried on a part of a block.
@@ -163,21 +165,34 @@ pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
     if let [only] = candidates.as_slice() {
         let untried = matches!(only.last(), Some(Step::Planes(_, 0)));
         let repeating = if untried { repeating(mode, block, f64::INFINITY) } else { None };
-        return repeating.unwrap_or_else(|| Choice { steps: only.clone(), coded: None, ratio: 0.0 });
+        return repeating.unwrap_or_else(|| Choice {
+            steps: only.clone(),
+            coded: None,
+            ratio: 0.0,
+            tried: 0,
+        });
     }
     let part = reduced(block, mode.sample_bytes(block.raw.len()));
     let candidates = promising(mode, candidates, &part);
+    let tried = candidates.len() as u64;
     let Some(best) = best_of(mode, candidates, &part) else {
-        return Choice { steps: Vec::new(), coded: None, ratio: 1.0 };
+        return Choice { steps: Vec::new(), coded: None, ratio: 1.0, tried };
     };
     if *mode != Mode::Smallest
         && let Some(choice) = repeating(mode, block, best.cost / part.raw.len().max(1) as f64)
     {
-        return choice;
+        return Choice { tried, ..choice };
     }
     let whole = part.raw.len() == block.raw.len();
     let ratio = part.raw.len() as f64 / best.coded.len().max(1) as f64;
-    Choice { steps: best.steps, coded: whole.then_some(best.coded), ratio }
+    Choice { steps: best.steps, coded: whole.then_some(best.coded), ratio, tried }
+}
+
+/// Whether the mode could choose this chain for a block, after trying several.
+pub(crate) fn may_choose(mode: &Mode, block: &Sample<'_>, steps: &[Step]) -> bool {
+    let tries = matches!(mode, Mode::Default | Mode::Auto(_));
+    let distinct = matches!(steps.last(), Some(Step::Distinct(_)));
+    tries && (distinct || candidates(mode, block).iter().any(|candidate| candidate == steps))
 }
 
 /// Share of a sample that must occur before for a search over all bytes to be tried beside that over byte planes.
@@ -207,7 +222,7 @@ fn repeating(mode: &Mode, block: &Sample<'_>, cost: f64) -> Option<Choice> {
     let coded = encode(&steps, block.raw, Side::default()).ok()?;
     let own = mode.cost(&steps, coded.len(), block.raw.len()) / block.raw.len().max(1) as f64;
     let ratio = block.raw.len() as f64 / coded.len().max(1) as f64;
-    (own < cost).then_some(Choice { steps, coded: Some(coded), ratio })
+    (own < cost).then_some(Choice { steps, coded: Some(coded), ratio, tried: 0 })
 }
 
 fn lane_of(data_type: Option<DataType>) -> Option<(DataType, Lane)> {

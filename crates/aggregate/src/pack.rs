@@ -5,6 +5,7 @@
 //! does what, and keeps the memory budget.
 
 mod assemble;
+mod chains;
 mod line;
 mod write;
 
@@ -13,7 +14,7 @@ use std::path::Path;
 
 use stdchk_formats::{Parsed, Source, parse};
 
-use crate::choose::{Choice, Mode, Sample, choose};
+use crate::choose::{Choice, Mode, Sample, choose, may_choose};
 use crate::codec::{CodecError, Side, Step, encode, gives_back, scratch};
 use crate::container::{BlockRecord, Files, hash};
 use crate::error::{AggregateError, Result};
@@ -22,7 +23,9 @@ use crate::new_file::{NewFile, folder_of, sync_folder};
 use crate::plan::{PlanOptions, PlannedFile, plan};
 use crate::source::{Input, Member, SetFile};
 use crate::unpack::{BaseSet, Container};
-use assemble::{Assembler, Chosen, GroupPart, RawBlock};
+use assemble::{Assembler, GroupPart, RawBlock};
+pub use chains::Chains;
+use chains::{Chosen, LEAD_MIN};
 pub use write::Output;
 use write::Writer;
 
@@ -49,6 +52,8 @@ pub struct Packing<'a> {
     pub index: bool,
     /// A set against which variables may be coded; it is needed to unpack.
     pub base: Option<&'a BaseSet>,
+    /// What coded an earlier set, tried before anything else is.
+    pub chains: Option<&'a Chains>,
     /// Whoever wants to know how far it is.
     pub watch: Watch<'a>,
 }
@@ -56,7 +61,17 @@ pub struct Packing<'a> {
 impl Default for Packing<'_> {
     fn default() -> Self {
         let (mode, plan) = (Mode::default(), PlanOptions::default());
-        Self { mode, plan, budget: 0, threads: 0, block_max: 0, index: false, base: None, watch: &|_| true }
+        Self {
+            mode,
+            plan,
+            budget: 0,
+            threads: 0,
+            block_max: 0,
+            index: false,
+            base: None,
+            chains: None,
+            watch: &|_| true,
+        }
     }
 }
 
@@ -98,6 +113,8 @@ pub struct Packed {
     pub repeated_bytes: u64,
     /// Blocks written.
     pub blocks: u64,
+    /// Chains that were tried on samples of them.
+    pub tried: u64,
 }
 
 /// Memory and threads, settled.
@@ -129,6 +146,8 @@ impl Resources {
 struct CodedBlock {
     record: BlockRecord,
     payload: Vec<u8>,
+    /// Chains that were tried on a sample of it.
+    tried: u64,
 }
 
 /// Packs a set into `output`, which appears only when it is complete and was read back.
@@ -184,15 +203,15 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
         files: files.iter().map(|file| file.entry.clone()).collect(),
         base: options.base.map(BaseSet::identity),
     };
-    let assembler = Assembler::new(&files, plan, resources.block_bytes, options.base);
+    let assembler = Assembler::new(&files, plan, resources.block_bytes, options);
     let writer = Writer::start(output, table, options.index, options.mode.record_level())?;
-    let (writer, repeated_bytes) = line::run(assembler, writer, options, &resources)?;
+    let (writer, repeated_bytes, tried) = line::run(assembler, writer, options, &resources)?;
     files.iter().try_for_each(Member::check_unchanged)?;
     let blocks = writer.blocks();
     let stored_bytes = writer.finish()?;
     let count = files.len() as u64;
     files.into_iter().for_each(Member::unload);
-    Ok(Packed { files: count, raw_bytes: set_bytes, stored_bytes, repeated_bytes, blocks })
+    Ok(Packed { files: count, raw_bytes: set_bytes, stored_bytes, repeated_bytes, blocks, tried })
 }
 
 /// What is in each file. Those that are read in many small pieces are read once, as a whole, where memory allows it: before
@@ -226,40 +245,51 @@ fn code(block: RawBlock, options: &Packing<'_>) -> Result<CodedBlock> {
         base.clear();
     }
     let sample = Sample { raw: &raw, data_type, shapes: &record.shapes, base: &base };
-    let Choice { steps, coded, .. } = settled(&part, &options.mode, &sample);
+    let Choice { steps, coded, tried, .. } = settled(&part, &options.mode, &sample);
     (record.steps, record.raw_hash) = (steps, hash(&raw));
     let payload = payload(&mut record, raw, coded, &base)?;
-    Ok(CodedBlock { record, payload })
+    Ok(CodedBlock { record, payload, tried })
 }
 
 /// A later block shrinks this much less than the sample of the first before it gets a choice of its own.
 const WORSE: f64 = 0.75;
 
-/// A first block that is shorter, in bytes, says nothing about others: a small member stood before a large one.
-const LEAD_MIN: usize = 32 << 10;
+/// How much more or less than in an earlier set the first block of a group may shrink by the chain of then. A choice of its
+/// own is due in either case: another one may be better by now.
+const ALIKE: std::ops::Range<f64> = 0.95..1.05;
 
-/// The chain for a block: that of the first block of its group, as long as it serves.
+/// The chain for a block: that of the first block of its group, as long as it serves; for that one, what coded the group in
+/// an earlier set.
 fn settled(part: &GroupPart, mode: &Mode, sample: &Sample<'_>) -> Choice {
-    let chosen = match part {
-        GroupPart::First(lead) => {
-            let choice = choose(mode, sample);
-            if sample.raw.len() >= LEAD_MIN {
+    match part {
+        GroupPart::First(lead, before) => {
+            let before = before.as_ref().filter(|before| may_choose(mode, sample, &before.steps));
+            let again = before.and_then(|before| again(before, sample, |change| ALIKE.contains(&change)));
+            let choice = again.unwrap_or_else(|| choose(mode, sample));
+            if sample.raw.len() as u64 >= LEAD_MIN {
                 lead.decide(Chosen { steps: choice.steps.clone(), ratio: choice.ratio });
             }
-            return choice;
+            choice
         }
-        GroupPart::Later(chosen) => chosen.wait(),
-    };
-    // Where time is no object, every block has its own; a chain that needs a base serves none that hasn't one.
-    if *mode != Mode::Smallest {
-        let side = Side { shapes: sample.shapes, base: sample.base };
-        let coded = encode(&chosen.steps, sample.raw, side).unwrap_or_default();
-        let ratio = sample.raw.len() as f64 / coded.len().max(1) as f64;
-        if !coded.is_empty() && ratio > chosen.ratio * WORSE {
-            return Choice { steps: chosen.steps.clone(), coded: Some(coded), ratio };
+        // Where time is no object, every block has its own; a chain that needs a base serves none that hasn't one.
+        GroupPart::Later(_) if *mode == Mode::Smallest => choose(mode, sample),
+        GroupPart::Later(chosen) => {
+            again(chosen.wait(), sample, |change| change > WORSE).unwrap_or_else(|| choose(mode, sample))
         }
     }
-    choose(mode, sample)
+}
+
+/// The block coded by a chain that coded others, if what that makes of it compares well with what it made of those.
+fn again(chosen: &Chosen, sample: &Sample<'_>, serves: impl Fn(f64) -> bool) -> Option<Choice> {
+    let side = Side { shapes: sample.shapes, base: sample.base };
+    let coded = encode(&chosen.steps, sample.raw, side).ok().filter(|coded| !coded.is_empty())?;
+    let ratio = sample.raw.len() as f64 / coded.len() as f64;
+    serves(ratio / chosen.ratio).then(|| Choice {
+        steps: chosen.steps.clone(),
+        coded: Some(coded),
+        ratio,
+        tried: 0,
+    })
 }
 
 /// The block's bytes coded by its chain (`coded`, if that was done before), which is undone to see that it can be; what

@@ -154,6 +154,17 @@ impl Sets {
         BaseSet::open_source(&self.path(name), self.sink.open(name)?)
     }
 
+    /// The part of the newest earlier set that corresponds to each container of a set.
+    pub(super) fn earlier(&mut self, timestep: u64, of: usize) -> Result<Vec<Option<Arc<Described>>>> {
+        let containers = self.containers()?;
+        let newest = |number| {
+            let parts = containers.iter().filter_map(|(name, one)| Some((parts_of(name)?, one)));
+            let fitting = parts.filter(|(parts, _)| parts.0 < timestep && (parts.1, parts.2) == (number, of));
+            fitting.max_by_key(|(parts, _)| parts.0).map(|(_, one)| Arc::clone(one))
+        };
+        Ok((1..=of).map(newest).collect())
+    }
+
     /// Where a container is until it is verified.
     pub(super) fn draft(&self, timestep: u64, number: usize, of: usize) -> PathBuf {
         self.sink.draft(&name_of(timestep, number, of))

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use stdchk_formats::{DataType, Extent};
 
-use crate::codec::{Step, scratch};
+use crate::codec::scratch;
 use crate::container::{BlockRecord, Member, Place};
 use crate::error::{AggregateError, Result};
 use crate::limits::{RANGES_MAX, RANGES_PER_BLOCK};
@@ -17,7 +17,8 @@ use crate::plan::{Group, Plan, Planned, cut, part_of_extents};
 use crate::source::Member as SetFile;
 use crate::unpack::BaseSet;
 
-use super::Watch;
+use super::chains::{Chains, Chosen};
+use super::{Packing, Watch};
 
 /// Smallest member that is looked for elsewhere, in bytes: shorter ones cost more to refer to than to repeat.
 const SHARED_MIN: u64 = 256;
@@ -42,15 +43,9 @@ pub(super) struct RawBlock {
 /// What blocks of a group share: the first one chooses a chain, and the others wait for it, so that the choice is the
 /// same whichever thread is faster.
 pub(super) enum GroupPart {
-    First(Lead),
+    /// With what coded the group in an earlier set.
+    First(Lead, Option<Chosen>),
     Later(Arc<OnceLock<Chosen>>),
-}
-
-/// A chain, and how often the sample shrank by it.
-#[derive(Clone)]
-pub(super) struct Chosen {
-    pub(super) steps: Vec<Step>,
-    pub(super) ratio: f64,
 }
 
 /// The first block's duty to choose; without it, whatever the reason, the others choose for themselves.
@@ -98,6 +93,7 @@ pub(super) struct Assembler<'a> {
     current: Option<Current>,
     block_bytes: u64,
     base: Option<&'a BaseSet>,
+    chains: Option<&'a Chains>,
     /// By signs: the one member that has them, or none once members with these signs are told apart by hashes.
     signs: HashMap<u64, Option<Seen>>,
     /// By hash, those of which several have the same signs.
@@ -110,14 +106,15 @@ pub(super) struct Assembler<'a> {
 }
 
 impl<'a> Assembler<'a> {
-    pub(super) fn new(files: &'a [SetFile], plan: Plan, block_bytes: u64, base: Option<&'a BaseSet>) -> Self {
+    pub(super) fn new(files: &'a [SetFile], plan: Plan, block_bytes: u64, options: &Packing<'a>) -> Self {
         Self {
             files,
             groups: plan.groups.into(),
             rests: plan.rests,
             current: None,
             block_bytes,
-            base,
+            base: options.base,
+            chains: options.chains,
             signs: HashMap::new(),
             hashes: HashMap::new(),
             next_number: 0,
@@ -162,7 +159,9 @@ impl<'a> Assembler<'a> {
 
     fn start(&mut self, group: &mut Current) -> RawBlock {
         let part = match group.lead.take() {
-            Some(lead) => GroupPart::First(lead),
+            Some(lead) => {
+                GroupPart::First(lead, self.chains.and_then(|chains| chains.get(&group.key)).cloned())
+            }
             None => GroupPart::Later(Arc::clone(&group.chosen)),
         };
         let record = BlockRecord {

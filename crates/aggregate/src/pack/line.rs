@@ -29,18 +29,22 @@ struct Outgoing<'out> {
     /// Coded blocks whose turn has not come.
     early: HashMap<u64, CodedBlock>,
     tickets: usize,
+    /// Chains that were tried on samples.
+    tried: u64,
     /// The first error; nothing is begun after it.
     failure: Option<AggregateError>,
 }
 
-/// Reads, codes and writes all blocks; gives the writer back, and says how many bytes were repeats.
+/// Reads, codes and writes all blocks; gives the writer back, and says how many bytes were repeats and how many chains were
+/// tried on samples.
 pub(super) fn run<'out>(
     assembler: Assembler<'_>,
     writer: Writer<'out>,
     options: &Packing<'_>,
     resources: &Resources,
-) -> Result<(Writer<'out>, u64)> {
-    let outgoing = Outgoing { writer, early: HashMap::new(), tickets: resources.tickets(), failure: None };
+) -> Result<(Writer<'out>, u64, u64)> {
+    let outgoing =
+        Outgoing { writer, early: HashMap::new(), tickets: resources.tickets(), tried: 0, failure: None };
     let line = Line {
         options,
         incoming: Mutex::new(assembler),
@@ -52,14 +56,14 @@ pub(super) fn run<'out>(
         line.work();
         threads.into_iter().any(|thread| thread.join().is_err())
     });
-    let Outgoing { writer, early, failure, .. } =
+    let Outgoing { writer, early, tried, failure, .. } =
         line.outgoing.into_inner().unwrap_or_else(PoisonError::into_inner);
     match failure {
         Some(failure) => Err(failure),
         None if lost || !early.is_empty() => Err(AggregateError::Invalid("a thread was lost".to_owned())),
         None => {
             let assembler = line.incoming.into_inner().unwrap_or_else(PoisonError::into_inner);
-            Ok((writer, assembler.repeated_bytes))
+            Ok((writer, assembler.repeated_bytes, tried))
         }
     }
 }
@@ -125,7 +129,8 @@ impl<'out> Line<'_, '_, 'out> {
     /// Writes the block and those that waited for it, in the order of their numbers; each gives its ticket back.
     fn put(&self, coded: CodedBlock) -> Result<()> {
         let mut outgoing = self.outgoing();
-        let Outgoing { writer, early, tickets, .. } = &mut *outgoing;
+        let Outgoing { writer, early, tickets, tried, .. } = &mut *outgoing;
+        *tried += coded.tried;
         early.insert(coded.record.number, coded);
         while let Some(next) = early.remove(&writer.blocks()) {
             writer.block(&next.record, &next.payload)?;

@@ -16,6 +16,7 @@ use crate::container::{FileEntry, hash};
 use crate::error::{AggregateError, Result};
 use crate::key::without_numbers;
 use crate::new_file::folder_of;
+use crate::pack::Chains;
 
 /// An opened container that needs no other.
 pub struct BaseSet {
@@ -100,6 +101,8 @@ pub(crate) struct Described {
     pub(crate) identity: [u8; 16],
     /// Identity of the set that it needs.
     pub(crate) base: Option<[u8; 16]>,
+    /// What coded it.
+    pub(crate) chains: Chains,
 }
 
 impl Container {
@@ -137,7 +140,14 @@ impl Container {
     pub(crate) fn describe(name: &Path, source: Box<dyn Source + Send + Sync>) -> Result<Described> {
         let container = Self::tables_alone(name, source)?;
         let identity = container.identity_as_base();
-        Ok(Described { identity, base: container.files.base, files: container.files.files })
+        let chains = container.chains();
+        Ok(Described { identity, base: container.files.base, files: container.files.files, chains })
+    }
+
+    /// What coded each group of its members.
+    #[must_use]
+    pub fn chains(&self) -> Chains {
+        Chains::of(self.blocks.values().map(|block| (&block.record, block.payload.length)))
     }
 
     fn identity_as_base(&self) -> [u8; 16] {
