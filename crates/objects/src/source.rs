@@ -90,7 +90,9 @@ impl ObjectSource {
         let goes_on = |piece: &&Arc<Piece>| (piece.end()..piece.end() + GAP_MAX).contains(&position);
         let before = pieces.iter().filter(goes_on).map(|piece| piece.length).max();
         let ahead = before.map_or(FETCH_MIN, |length| (length * 2).clamp(FETCH_MIN, FETCH_MAX));
-        let length = wanted.max(ahead).min(self.end.start - position);
+        // What another reader fetched further on is not fetched twice.
+        let next = pieces.iter().map(|piece| piece.start).filter(|start| *start > position).min();
+        let length = wanted.max(ahead).min(next.unwrap_or(self.end.start) - position);
         let piece = Arc::new(Piece { start: position, length, bytes: OnceLock::new() });
         pieces.push(Arc::clone(&piece));
         let mut kept: u64 = pieces.iter().map(|piece| piece.length).sum();
