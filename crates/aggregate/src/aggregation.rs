@@ -126,6 +126,7 @@ impl<'a> Aggregator<'a> {
             match kept.filter(|aggregate| aggregate.holds(&files)) {
                 Some(aggregate) if self.may_go(set.timestep, aggregate, &files, &mut round)? => {
                     round.removed += self.remove_raw(&files, aggregate)?;
+                    self.sets.forget_compared(aggregate);
                 }
                 _ => self.aggregate(set, &files, &mut round)?,
             }
@@ -146,6 +147,7 @@ impl<'a> Aggregator<'a> {
         }
         match self.sets.compare(aggregate, files, &self.options.packing) {
             Ok(()) => Ok(true),
+            Err(error) if is_gone(&error, files) => Ok(false),
             Err(error @ (AggregateError::Io { .. } | AggregateError::Stopped)) => Err(error),
             Err(error) => {
                 round.damaged.push((timestep, error.to_string()));
@@ -171,10 +173,17 @@ impl<'a> Aggregator<'a> {
                 round.unsettled = true;
                 return Ok(());
             }
+            Err(error) if is_gone(&error, files) => {
+                round.waiting.push((set.timestep, error.to_string()));
+                return Ok(());
+            }
             Err(error) => return Err(error),
         }
         if let Some(aggregate) = self.sets.aggregates()?.get(&set.timestep) {
             round.removed += self.remove_raw(files, aggregate)?;
+            if self.options.remove_raw {
+                self.sets.forget_compared(aggregate);
+            }
         }
         Ok(())
     }
@@ -250,6 +259,12 @@ impl<'a> Aggregator<'a> {
         }
         Ok(removed)
     }
+}
+
+/// Whether an error says that one of these files isn't there any more: programs remove their checkpoints, too.
+fn is_gone(error: &AggregateError, files: &[&RawFile]) -> bool {
+    let AggregateError::Io { path, source, .. } = error else { return false };
+    source.kind() == std::io::ErrorKind::NotFound && files.iter().any(|file| file.path == *path)
 }
 
 /// Fails when a file is gone or other than when it was looked at.

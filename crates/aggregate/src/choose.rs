@@ -191,7 +191,7 @@ pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
 /// Whether the mode could choose this chain for a block, after trying several.
 pub(crate) fn may_choose(mode: &Mode, block: &Sample<'_>, steps: &[Step]) -> bool {
     let tries = matches!(mode, Mode::Default | Mode::Auto(_));
-    let distinct = matches!(steps.last(), Some(Step::Distinct(_)));
+    let distinct = matches!(steps, [Step::Distinct(_)] | [Step::Swap(_), Step::Distinct(_)]);
     tries && (distinct || candidates(mode, block).iter().any(|candidate| candidate == steps))
 }
 

@@ -263,7 +263,10 @@ const ALIKE: std::ops::Range<f64> = 0.95..1.05;
 fn settled(part: &GroupPart, mode: &Mode, sample: &Sample<'_>) -> Choice {
     match part {
         GroupPart::First(lead, before) => {
-            let before = before.as_ref().filter(|before| may_choose(mode, sample, &before.steps));
+            // Against a base there are other candidates, which no earlier chain says anything of.
+            let before = before
+                .as_ref()
+                .filter(|before| sample.base.is_empty() && may_choose(mode, sample, &before.steps));
             let again = before.and_then(|before| again(before, sample, |change| ALIKE.contains(&change)));
             let choice = again.unwrap_or_else(|| choose(mode, sample));
             if sample.raw.len() as u64 >= LEAD_MIN {

@@ -1,4 +1,4 @@
-//! What coded one timestep is tried first for the next.
+//! What one timestep tells of the next: what coded it is tried first, and what was seen of it doesn't count for another.
 //!
 //! Relies on real folders. The idea: chains that were tried on samples are counted, so that the test needs no clock.
 
@@ -23,6 +23,20 @@ fn field(seed: u32, smooth: bool) -> Vec<u8> {
     bytes
 }
 
+/// Looks for sets of four ranks in `source`.
+fn aggregation(source: &Path) -> Aggregation<'static> {
+    Aggregation {
+        source: source.to_owned(),
+        naming: "field.{step}.{rank}.npy".parse().unwrap(),
+        ranks: 4,
+        containers: 1,
+        remove_raw: false,
+        settle: Duration::ZERO,
+        across_time: 0,
+        packing: Packing::default(),
+    }
+}
+
 fn write_set(folder: &Path, timestep: u32, smooth: bool) {
     for rank in 0..4 {
         fs::write(folder.join(format!("field.{timestep}.{rank}.npy")), field(timestep + rank, smooth))
@@ -35,16 +49,7 @@ fn a_timestep_like_the_one_before_is_coded_without_trials_and_another_one_anew()
     let scratch = tempfile::tempdir().unwrap();
     let (source, sink) = (scratch.path().join("source"), scratch.path().join("sink"));
     fs::create_dir_all(&source).unwrap();
-    let options = Aggregation {
-        source: source.clone(),
-        naming: "field.{step}.{rank}.npy".parse().unwrap(),
-        ranks: 4,
-        containers: 1,
-        remove_raw: false,
-        settle: Duration::ZERO,
-        across_time: 0,
-        packing: Packing::default(),
-    };
+    let options = aggregation(&source);
     let mut aggregator = Aggregator::start(options, Box::new(FolderSink::open(&sink).unwrap())).unwrap();
     let mut tried = Vec::new();
     for (timestep, smooth) in [(1, true), (2, true), (3, false)] {
@@ -61,4 +66,57 @@ fn a_timestep_like_the_one_before_is_coded_without_trials_and_another_one_anew()
         }
     }
     assert!(tried[0] > 0 && tried[1] == 0 && tried[2] > 0, "{tried:?}");
+}
+
+#[test]
+fn what_coded_a_set_by_itself_does_not_keep_the_next_from_being_coded_against_it() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (source, sink) = (scratch.path().join("source"), scratch.path().join("sink"));
+    fs::create_dir_all(&source).unwrap();
+    let options = Aggregation { across_time: 1, ..aggregation(&source) };
+    let mut aggregator = Aggregator::start(options, Box::new(FolderSink::open(&sink).unwrap())).unwrap();
+    let mut with_base = Vec::new();
+    for timestep in [1_u32, 2] {
+        for rank in 0..4 {
+            let mut bytes = field(rank, false);
+            let changed = bytes.len() - 8 * 100 * timestep as usize;
+            bytes[changed] ^= 0x55;
+            fs::write(source.join(format!("field.{timestep}.{rank}.npy")), bytes).unwrap();
+        }
+        let round = aggregator.round().unwrap();
+        with_base.extend(round.aggregated.iter().map(|set| set.with_base));
+    }
+    assert_eq!(with_base, [0, 1]);
+}
+
+#[test]
+fn raw_files_that_come_back_go_only_after_the_container_was_compared_again() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (source, sink) = (scratch.path().join("source"), scratch.path().join("sink"));
+    fs::create_dir_all(&source).unwrap();
+    write_set(&source, 1, false);
+    let files: Vec<_> = fs::read_dir(&source).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let kept: Vec<_> = files
+        .iter()
+        .map(|file| (file, fs::read(file).unwrap(), fs::metadata(file).unwrap().modified().unwrap()))
+        .collect();
+    let options = Aggregation { remove_raw: true, ..aggregation(&source) };
+    let mut aggregator = Aggregator::start(options, Box::new(FolderSink::open(&sink).unwrap())).unwrap();
+    assert_eq!(aggregator.round().unwrap().removed, 4);
+    let container = sink.join("step-1.1of1.pack");
+    let mut damaged = fs::read(&container).unwrap();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    fs::write(&container, damaged).unwrap();
+    for (file, bytes, modified) in &kept {
+        fs::write(file, bytes).unwrap();
+        fs::File::options().write(true).open(file).unwrap().set_modified(*modified).unwrap();
+    }
+    let round = aggregator.round().unwrap();
+    assert_eq!((round.damaged.len(), round.aggregated.len(), round.removed), (1, 1, 4), "{round:?}");
+    let back = scratch.path().join("back");
+    Container::open(&container).unwrap().unpack(&back, &Unpacking::default()).unwrap();
+    for (file, bytes, _) in &kept {
+        assert_eq!(fs::read(back.join(file.file_name().unwrap())).unwrap(), *bytes);
+    }
 }

@@ -22,7 +22,7 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::restore::{self, Summary};
-use crate::store::{Mode, Options, Store};
+use crate::store::{self, Mode, Options, Store};
 use crate::{checkpoint, program};
 
 /// The variable that tells the preload library which tree to protect.
@@ -148,7 +148,10 @@ impl Run {
                 let next = "`stdchk run --resume` goes on from its last checkpoint, `stdchk files discard` forgets it";
                 Err(Error::Refused(format!("the last run in {shown} did not end by itself: {next}")))
             }
-            Start::Fresh | Start::IfUnfinished => Store::create(root, &self.options),
+            Start::Fresh | Start::IfUnfinished => {
+                refuse_half_restored(root)?;
+                Store::create(root, &self.options)
+            }
             Start::Resume(wanted) => {
                 let store = open_store(root)?;
                 store.refuse_if_copied()?;
@@ -230,15 +233,28 @@ pub fn restore_files(root: &Path, wanted: Option<u64>) -> Result<Summary> {
     restore::to_index(&store, wanted)
 }
 
-/// Forgets a run: the files stay as they are, its checkpoints are gone and their space is free.
+/// Forgets a run: the files stay as they are, its checkpoints are gone and their space is free. A store whose removal was cut
+/// off is removed, too.
 pub fn discard(root: &Path) -> Result<()> {
     let root = canonical(root)?;
-    if !Store::exists(&root) {
+    if !root.join(store::DIRECTORY).is_dir() {
         return Err(Error::NoStore { root });
     }
     let _lock = lock(&root)?;
     refuse_while_processes_live(&root)?;
+    refuse_half_restored(&root)?;
     Store::remove(&root)
+}
+
+/// While a restore is only half done, files of the tree lie in the store.
+fn refuse_half_restored(root: &Path) -> Result<()> {
+    if !Store::exists(root) || !restore::is_interrupted(&Store::open(root)?)? {
+        return Ok(());
+    }
+    Err(Error::Refused(format!(
+        "a restore of {} was cut off, and some of its files are in the store; `stdchk files restore` completes it first",
+        root.display()
+    )))
 }
 
 fn canonical(root: &Path) -> Result<PathBuf> {
@@ -391,4 +407,24 @@ fn listen() -> Result<Receiver<Heard>> {
         }
     });
     Ok(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_that_is_half_restored_keeps_its_store() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::create(root.path(), &Options::default()).unwrap();
+        store.mark_ended().unwrap();
+        let position = store.path().join("restoring.0");
+        std::fs::write(&position, "1 0 0").unwrap();
+        let refused = discard(root.path()).unwrap_err().to_string();
+        assert!(refused.contains("stdchk files restore"), "{refused}");
+        refuse_half_restored(root.path()).unwrap_err();
+        std::fs::remove_file(&position).unwrap();
+        discard(root.path()).unwrap();
+        assert!(matches!(discard(root.path()), Err(Error::NoStore { .. })));
+    }
 }

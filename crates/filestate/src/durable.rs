@@ -49,7 +49,11 @@ fn open(store: &Store, path: &[u8]) -> std::result::Result<Option<OwnedFd>, Errn
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
         // Write-only for us: reopened that way.
         Err(Errno::ACCESS) => {
-            rustix::fs::openat(store.root(), path, flags | OFlags::WRONLY, Mode::empty()).map(Some)
+            match rustix::fs::openat(store.root(), path, flags | OFlags::WRONLY, Mode::empty()) {
+                // Nothing for us at all.
+                Err(Errno::ACCESS | Errno::ISDIR) => rustix::fs::syncfs(store.root()).map(|()| None),
+                other => other.map(Some),
+            }
         }
         other => other.map(Some),
     }

@@ -83,9 +83,7 @@ impl Error {
 
 fn next_step(cause: Errno) -> &'static str {
     match cause {
-        Errno::NOSPC | Errno::DQUOT => {
-            "; make room on this disk and try again (`stdchk files discard` gives up the checkpoints and their space)"
-        }
+        Errno::NOSPC | Errno::DQUOT => "; make room on this disk and try again",
         _ => "",
     }
 }

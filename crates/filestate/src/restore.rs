@@ -106,8 +106,9 @@ fn run(store: &Store, mut progress: Progress) -> Result<Summary> {
         }
     }
     durable::sync(store, &changed_paths(&records))?;
+    let summary = undo.into_summary()?;
     finish(store, &progress)?;
-    undo.into_summary()
+    Ok(summary)
 }
 
 fn is_about_names(statement: &Statement) -> bool {
@@ -272,6 +273,10 @@ impl<'store> Undo<'store> {
 
     fn make_true(&mut self, statement: &Statement, places: &[Arc<[u8]>]) -> Result<()> {
         self.summary.records += 1;
+        if is_about_names(statement) {
+            // Once: an error of these files is told once, and must end the restore here.
+            self.settle_contents()?;
+        }
         match self.try_to_make_true(statement, places) {
             Err(error) if error.is_no_space() && self.make_room()? => {
                 self.try_to_make_true(statement, places)
@@ -292,9 +297,6 @@ impl<'store> Undo<'store> {
                 self.make_clone_true(*inode, places, *offset..offset.saturating_add(*length), kept)
             }
             Statement::Small(record) => {
-                if is_about_names(statement) {
-                    self.settle_contents()?;
-                }
                 let path = path_of(record);
                 let found = self.make_small_true(record);
                 let found = found.map_err(Error::system("restore", self.store.shown(path)))?;

@@ -238,12 +238,12 @@ impl Store {
     /// here.
     pub fn refuse_if_copied(&self) -> Result<()> {
         let directory = rustix::fs::fstat(&self.directory).map_err(Error::system("inspect", self.path()))?;
-        if self.made_as.is_none_or(|made_as| made_as == directory.st_ino) {
+        if self.made_as.is_none_or(|made_as| made_as == directory.st_ino) || self.log.len()? == 0 {
             return Ok(());
         }
         Err(Error::Refused(format!(
-            "the checkpoints in {} are of the tree that this one was copied from, and can be gone back to only there; \
-             here, `stdchk files discard` removes them",
+            "the checkpoints in {} are of the tree that this one was copied from, and can be gone back to only there (or this \
+             file system numbers its directories anew, as overlays may); here, `stdchk files discard` removes them",
             self.path().display()
         )))
     }

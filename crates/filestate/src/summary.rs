@@ -4,7 +4,7 @@ use crate::record::RelativePath;
 
 /// Files named one by one; a tree that was moved by hand has many.
 const COMPLAINTS_MAX: usize = 20;
-const REPLACED: &str = "it was removed or replaced from outside the run, and stays as it is now";
+const REPLACED: &str = "it was removed or replaced from outside the run, and can't be taken back";
 
 /// What a restore did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -57,7 +57,11 @@ impl Seeker {
         let expected = self.expect(stretch);
         let is_at = |phase: &usize| {
             let pieces = Places::of(stretch.get(*phase..).unwrap_or_default(), self.length);
-            pieces.spread(EXPECTED_PIECES).filter(|piece| is_known(piece)).count() >= AGREEING
+            // One that repeats itself, as an array of ones does, is known at several phases.
+            let telling = pieces
+                .spread(EXPECTED_PIECES)
+                .filter(|piece| piece.get(8..) != piece.get(..piece.len().saturating_sub(8)));
+            telling.filter(|piece| is_known(piece)).count() >= AGREEING
         };
         if let Some(phase) = [expected, 0].into_iter().find(is_at) {
             return Some(phase);

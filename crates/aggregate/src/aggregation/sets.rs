@@ -55,8 +55,8 @@ pub(super) struct Earlier {
 /// The containers of a sink.
 pub(super) struct Sets {
     sink: Box<dyn Sink>,
-    /// Containers that were looked into, with the stamp that they had.
-    known: HashMap<String, (String, Arc<Described>)>,
+    /// Containers that were looked into, with the stamp that they had; none: it can't be opened.
+    known: HashMap<String, (String, Option<Arc<Described>>)>,
     /// Those that this process compared with the raw files.
     compared: HashSet<String>,
 }
@@ -78,26 +78,27 @@ impl Sets {
         Ok(names)
     }
 
-    /// The containers that can be opened. One that can't counts as if it weren't there.
+    /// The containers that can be opened. One that can't counts as if it weren't there, and isn't tried again until it changes.
     fn containers(&mut self) -> Result<Vec<Looked>> {
         let names = self.names()?;
         let found = in_parallel(&names, LOOKS_AT_ONCE, |_, one| self.look_into(one))?;
-        let found: Vec<(Named, Arc<Described>)> = found.into_iter().flatten().collect();
-        let known = found
+        let known = names
             .iter()
-            .map(|(one, described)| (one.name.clone(), (one.stamp.clone(), Arc::clone(described))));
+            .zip(&found)
+            .map(|(one, found)| (one.name.clone(), (one.stamp.clone(), found.clone())));
         self.known = known.collect();
-        Ok(found.into_iter().map(|(one, described)| (one.name, described)).collect())
+        let opened = names.into_iter().zip(found).filter_map(|(one, found)| Some((one.name, found?)));
+        Ok(opened.collect())
     }
 
-    fn look_into(&self, one: &Named) -> Result<Option<(Named, Arc<Described>)>> {
+    fn look_into(&self, one: &Named) -> Result<Option<Arc<Described>>> {
         if let Some((_, described)) = self.known.get(&one.name).filter(|(stamp, _)| *stamp == one.stamp) {
-            return Ok(Some((one.clone(), Arc::clone(described))));
+            return Ok(described.clone());
         }
         let described =
             self.sink.open(&one.name).and_then(|source| Container::describe(&self.path(&one.name), source));
         match described {
-            Ok(described) => Ok(Some((one.clone(), Arc::new(described)))),
+            Ok(described) => Ok(Some(Arc::new(described))),
             // A sink that is away must not look like one that is empty.
             Err(AggregateError::Io { action, path, source }) if source.kind() != ErrorKind::NotFound => {
                 Err(AggregateError::Io { action, path, source })
@@ -183,6 +184,13 @@ impl Sets {
         Ok(name)
     }
 
+    /// Forgets that the containers of a set were compared: raw files that come after those which are gone ask for it anew.
+    pub(super) fn forget_compared(&mut self, aggregate: &Aggregate) {
+        for (name, _) in &aggregate.containers {
+            self.compared.remove(name);
+        }
+    }
+
     /// Notes that containers were compared with the raw files by this process.
     pub(super) fn note_compared(&mut self, names: impl IntoIterator<Item = String>) {
         self.compared.extend(names);
@@ -214,48 +222,72 @@ impl Sets {
             container.compare_some(&inputs, options)?;
             self.compared.insert(name.clone());
         }
-        Ok(())
+        // The names may be those of an aggregator that was killed before it made them durable.
+        self.sink.settle()
     }
 
+    /// The base of this identity; of two the one that belongs to a set, since one that was kept may have been found damaged.
     fn find_base(&self, identity: [u8; 16]) -> Result<Option<BaseSet>> {
-        let found = self.known.iter().find(|(_, (_, one))| identity_if_base(one) == Some(identity));
-        found.map(|(name, _)| self.open_base(name)).transpose()
+        let known = self.known.iter().filter_map(|(name, (_, one))| Some((name, one.as_ref()?)));
+        let found = known.filter(|(_, one)| identity_if_base(one) == Some(identity));
+        let Some((name, _)) = found.min_by_key(|(name, _)| is_kept_base(name)) else { return Ok(None) };
+        match self.open_base(name) {
+            Err(AggregateError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+            found => found.map(Some),
+        }
     }
 
-    /// Removes the containers of a timestep whose raw set is to be aggregated anew; what others need stays as their base.
-    /// `raw_is_there` is asked at the last moment: not every sink has locks, and another aggregator may have been faster.
+    /// Removes the containers of a timestep whose raw set is to be aggregated anew; what others need, or may need that can't
+    /// be looked into, stays as their base. `raw_is_there` is asked before each step: not every sink has locks, and another
+    /// aggregator may have been faster.
     ///
     /// # Errors
-    /// Of `raw_is_there`, before anything is removed, or of the sink.
-    pub(super) fn forget(&mut self, timestep: u64, raw_is_there: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Of `raw_is_there`, or of the sink.
+    pub(super) fn forget(&mut self, timestep: u64, raw_is_there: impl Fn() -> Result<()>) -> Result<()> {
         let of_set = |name: &str| parts_of(name).is_some_and(|(step, ..)| step == timestep);
         let (old, others): (Vec<_>, Vec<_>) =
             self.containers()?.into_iter().partition(|(name, _)| of_set(name));
         let needed = needed_bases(&others);
+        let all_known = self.are_known(|name| !of_set(name));
         for (name, one) in &old {
-            if needed.contains(&one.identity) {
+            if needed.contains(&one.identity) || (one.base.is_none() && !all_known) {
+                raw_is_there()?;
                 self.sink.keep_as(name, &kept_base_name(one.identity))?;
             }
         }
-        let names = self.names()?;
-        raw_is_there()?;
-        for one in names.iter().filter(|one| of_set(&one.name)) {
+        for one in self.names()?.iter().filter(|one| of_set(&one.name)) {
+            raw_is_there()?;
             self.sink.remove(&one.name)?;
         }
         self.compared.retain(|name| !of_set(name));
         self.sink.settle()
     }
 
-    /// Removes bases that were kept for others which are gone.
+    /// Whether all containers with such names could be looked into.
+    fn are_known(&self, names: impl Fn(&str) -> bool) -> bool {
+        self.known.iter().all(|(name, (_, described))| described.is_some() || !names(name))
+    }
+
+    /// Removes bases that were kept for others which are gone, or that belong to a set again; none of them while there is a
+    /// container that can't be looked into, since that may need it.
     pub(super) fn remove_unused_bases(&mut self) -> Result<()> {
         if !self.names()?.iter().any(|one| is_kept_base(&one.name)) {
             return Ok(());
         }
         let containers = self.containers()?;
-        let needed = needed_bases(&containers);
-        let unused =
-            containers.iter().filter(|(name, one)| is_kept_base(name) && !needed.contains(&one.identity));
-        unused.map(|(name, _)| name).try_for_each(|name| self.sink.remove(name))
+        let sets: Vec<&Looked> = containers.iter().filter(|(name, _)| !is_kept_base(name)).collect();
+        let belonging: HashSet<[u8; 16]> = sets.iter().filter_map(|(_, one)| identity_if_base(one)).collect();
+        let needed: HashSet<String> = needed_bases(&containers)
+            .into_iter()
+            .filter(|identity| !belonging.contains(identity))
+            .map(kept_base_name)
+            .collect();
+        if !self.are_known(|name| !is_kept_base(name)) {
+            return Ok(());
+        }
+        // By their names: what can't be read of a base any more has no part in what it is needed for.
+        let kept = self.names()?.into_iter().filter(|one| is_kept_base(&one.name));
+        kept.filter(|one| !needed.contains(&one.name)).try_for_each(|one| self.sink.remove(&one.name))
     }
 }
 
