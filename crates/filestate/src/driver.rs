@@ -246,9 +246,14 @@ pub fn discard(root: &Path) -> Result<()> {
     Store::remove(&root)
 }
 
-/// While a restore is only half done, files of the tree lie in the store.
+/// While a restore is only half done, files of the tree lie in the store. One that is damaged can't be restored from.
 fn refuse_half_restored(root: &Path) -> Result<()> {
-    if !Store::exists(root) || !restore::is_interrupted(&Store::open(root)?)? {
+    let is_interrupted = match Store::exists(root).then(|| Store::open(root)).transpose() {
+        Ok(store) => store.as_ref().map_or(Ok(false), restore::is_interrupted)?,
+        Err(Error::Damaged { .. }) => false,
+        Err(error) => return Err(error),
+    };
+    if !is_interrupted {
         return Ok(());
     }
     Err(Error::Refused(format!(
@@ -426,5 +431,15 @@ mod tests {
         std::fs::remove_file(&position).unwrap();
         discard(root.path()).unwrap();
         assert!(matches!(discard(root.path()), Err(Error::NoStore { .. })));
+    }
+
+    #[test]
+    fn a_damaged_store_can_be_discarded() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::create(root.path(), &Options::default()).unwrap();
+        std::fs::write(store.path().join("store"), "nothing").unwrap();
+        assert!(matches!(Store::open(root.path()), Err(Error::Damaged { .. })));
+        discard(root.path()).unwrap();
+        assert!(!store.path().exists());
     }
 }

@@ -15,7 +15,7 @@ pub struct Summary {
     pub records: u64,
     /// Old contents written back, in bytes.
     pub bytes: u64,
-    /// Files of the checkpoint that somebody outside the run removed or replaced since: they stay as they are.
+    /// Files of the checkpoint that somebody outside the run removed or replaced since: they can't be taken back.
     pub astray: Vec<RelativePath>,
 }
 

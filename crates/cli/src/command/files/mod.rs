@@ -125,7 +125,7 @@ struct Restored {
     index: u64,
     records: u64,
     bytes: u64,
-    /// Files that were removed or replaced from outside the run, and stay as they are.
+    /// Files that were removed or replaced from outside the run, and can't be taken back.
     astray: Vec<String>,
 }
 
