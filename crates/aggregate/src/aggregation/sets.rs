@@ -286,8 +286,8 @@ impl Sets {
             return Ok(());
         }
         // By their names: what can't be read of a base any more has no part in what it is needed for.
-        let kept = self.names()?.into_iter().filter(|one| is_kept_base(&one.name));
-        kept.filter(|one| !needed.contains(&one.name)).try_for_each(|one| self.sink.remove(&one.name))
+        let kept = self.known.keys().filter(|name| is_kept_base(name));
+        kept.filter(|name| !needed.contains(*name)).try_for_each(|name| self.sink.remove(name))
     }
 }
 
