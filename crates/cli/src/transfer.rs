@@ -1,7 +1,6 @@
 //! Moving bytes between a local file or stream and the pool, with bounded memory on the way.
 //!
-//! Into the pool one thread reads pieces ahead while the session takes them in order; its buffers go round and are
-//! never allocated anew. Out of the pool several reads are under way at once, and are written in order.
+//! Into the pool one thread reads ahead, straight into the session's window, of which the session takes it in order. Out of the pool several reads are under way at once, and are written in order.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -9,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use stdchk_client::{Reader, Session};
+use stdchk_client::{Reader, Room, Session};
 use stdchk_model::message::manager::TimeNs;
 use stdchk_model::{ErrorCode, Failure};
 use tempfile::NamedTempFile;
@@ -19,10 +18,8 @@ use tokio::task::{JoinHandle, block_in_place};
 use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::progress::Progress;
 
-/// Bytes read from a local file at once: as large as a chunk, small enough to stay in the processor's cache.
-const PIECE_BYTES: usize = 1 << 20;
-/// Buffers between the reading thread and the session.
-const PIECES: usize = 4;
+/// Pieces of the window that the reading thread has at most: one that it fills, and one that it filled or will.
+const ROOMS: usize = 2;
 /// Bytes asked of the pool at once: as large as a chunk, which is then handed on without a copy.
 const READ_BYTES: u64 = 1 << 20;
 /// Reads of one file under way at once.
@@ -38,37 +35,52 @@ pub async fn copy_in(
     session: &Arc<Session>,
     progress: &Progress,
 ) -> Outcome<u64> {
-    let (full_send, mut full) = mpsc::channel(PIECES);
-    let (empty, empty_receive) = std::sync::mpsc::channel();
-    for _ in 0..PIECES {
-        drop(empty.send(vec![0; PIECE_BYTES]));
-    }
-    std::thread::spawn(move || read_pieces(source, &empty_receive, &full_send));
-    let mut offset = 0;
-    while let Some(piece) = full.recv().await {
-        let (buffer, length): (Vec<u8>, usize) = piece.about(from)?;
-        let bytes = buffer.get(..length).unwrap_or_default();
-        session.write_at(offset, bytes).await.about(to)?;
+    let (to_fill, to_be_filled) = std::sync::mpsc::channel();
+    let (filled, mut to_write) = mpsc::channel(ROOMS);
+    std::thread::spawn(move || fill_rooms(source, &to_be_filled, &filled));
+    let (mut offset, mut under_way) = (0, 0);
+    loop {
+        while under_way < ROOMS {
+            // Only who has none may wait: the window may be full of what others read into.
+            let room = match under_way {
+                0 => Some(session.room().await.about(to)?),
+                _ => session.try_room(),
+            };
+            let Some(room) = room else { break };
+            // The reading thread may have ended; what it sent last says how.
+            drop(to_fill.send(room));
+            under_way += 1;
+        }
+        let Some(piece) = to_write.recv().await else { return Ok(offset) };
+        under_way -= 1;
+        let Filled { room, length, last } = piece.about(from)?;
+        session.write_room(offset, room, length).await.about(to)?;
         offset += length as u64;
         progress.add(length as u64);
-        // The reading thread may have ended already.
-        drop(empty.send(buffer));
+        if last {
+            return Ok(offset);
+        }
     }
-    Ok(offset)
 }
 
-type Piece = io::Result<(Vec<u8>, usize)>;
+/// What the reading thread has read.
+struct Filled {
+    room: Room,
+    length: usize,
+    /// The source has no more.
+    last: bool,
+}
 
-fn read_pieces(
+fn fill_rooms(
     mut source: impl Read,
-    empty: &std::sync::mpsc::Receiver<Vec<u8>>,
-    full: &mpsc::Sender<Piece>,
+    rooms: &std::sync::mpsc::Receiver<Room>,
+    filled: &mpsc::Sender<io::Result<Filled>>,
 ) {
-    while let Ok(mut buffer) = empty.recv() {
-        let piece = fill(&mut source, &mut buffer).map(|length| (buffer, length));
-        let ended = !matches!(piece, Ok((_, PIECE_BYTES)));
-        let empty_end = matches!(piece, Ok((_, 0)));
-        if empty_end || full.blocking_send(piece).is_err() || ended {
+    while let Ok(mut room) = rooms.recv() {
+        let all = room.bytes().len();
+        let piece = fill(&mut source, room.bytes()).map(|length| Filled { room, length, last: length < all });
+        let ended = !matches!(piece, Ok(Filled { last: false, .. }));
+        if filled.blocking_send(piece).is_err() || ended {
             return;
         }
     }

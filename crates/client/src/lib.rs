@@ -1,7 +1,8 @@
 //! The client library: what a mount, a command or a program does with a pool.
 //!
 //! A [`Pool`] is a connection to one pool. A [`Session`] is one file being written, a [`Reader`] one version being
-//! read. A [`Writer`] writes a file by the protocol of its folder, through a [`Spool`] where that asks for one. Data goes straight between the client and the benefactors; the manager is asked only where and what.
+//! read. A [`Writer`] writes a file by the protocol of its folder, through a [`Spool`] where that asks for one. Data goes
+//! straight between the client and the benefactors; the manager is asked only where and what.
 //!
 //! Memory has two budgets, both stated in [`ClientConfig`]: the window, which holds bytes on their way to benefactors,
 //! and the read cache, which holds verified chunks (I8).
@@ -27,7 +28,7 @@ pub use aggregation::{AggregationError, PackedSet};
 pub use holes::Sought;
 pub use pool::{ChunkHealth, ClientConfig, Collected, Pool};
 pub use reader::Reader;
-pub use session::Session;
+pub use session::{Room, Session};
 pub use spool::{SPOOL_BYTES_MIN, Spool};
 pub use writer::{Unpushed, Writer};
 

@@ -22,7 +22,8 @@ struct Twin {
 impl Twin {
     async fn step(&mut self, random: &mut Random) {
         match random.below(100) {
-            0..=49 => self.write(random).await,
+            0..=39 => self.write(random).await,
+            40..=49 => self.write_room(random).await,
             50..=74 => self.read(random).await,
             75..=84 => self.truncate(random).await,
             85..=94 => self.commit().await,
@@ -46,10 +47,29 @@ impl Twin {
             _ => random.bytes(length),
         };
         self.session.write_at(offset as u64, &data).await.unwrap();
-        if self.model.len() < offset + length {
-            self.model.resize(offset + length, 0);
+        self.expect(offset, &data);
+    }
+
+    /// Most often where a cell begins.
+    async fn write_room(&mut self, random: &mut Random) {
+        let mut room = self.session.room().await.unwrap();
+        let offset = match random.below(4) {
+            0 => random.below(FILE_MAX),
+            _ => random.below(FILE_MAX >> 20) << 20,
+        };
+        let all = room.bytes().len() as u64;
+        let length = if random.below(2) == 0 { all } else { random.below(all + 1) };
+        let data = random.bytes(usize::try_from(length).unwrap());
+        room.bytes()[..data.len()].copy_from_slice(&data);
+        self.session.write_room(offset, room, data.len()).await.unwrap();
+        self.expect(usize::try_from(offset).unwrap(), &data);
+    }
+
+    fn expect(&mut self, offset: usize, data: &[u8]) {
+        if !data.is_empty() {
+            self.model.resize(self.model.len().max(offset + data.len()), 0);
+            self.model[offset..offset + data.len()].copy_from_slice(data);
         }
-        self.model[offset..offset + length].copy_from_slice(&data);
     }
 
     async fn read(&mut self, random: &mut Random) {

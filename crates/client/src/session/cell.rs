@@ -33,6 +33,11 @@ impl Held {
         Self { buffer, share }
     }
 
+    /// All bytes of the buffer.
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+
     /// The buffer as bytes that can be shared; the share of the window returns with the last of them.
     pub(super) fn freeze(mut self, length: usize) -> Bytes {
         self.buffer.set_len(length);
@@ -111,6 +116,13 @@ pub(super) struct Dirty {
 impl Dirty {
     pub(super) fn new(held: Option<Held>, under: Under) -> Self {
         Self { held, written: Vec::new(), under, begun: Instant::now(), held_back: None }
+    }
+
+    /// A cell of which the first `length` bytes are written.
+    pub(super) fn filled(held: Held, length: usize, under: Under) -> Self {
+        let mut dirty = Self::new(Some(held), under);
+        dirty.add(0..length);
+        dirty
     }
 
     /// The cell is full and not sent yet.

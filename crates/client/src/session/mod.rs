@@ -18,6 +18,7 @@ mod known;
 mod learn;
 mod lists;
 mod pieces;
+mod room;
 mod sealed;
 mod send;
 mod stripe;
@@ -47,6 +48,7 @@ use chunks::Chunks;
 use grid::Grid;
 use known::Known;
 use pieces::Pieces;
+pub use room::Room;
 pub(crate) use sealed::Sealed;
 use stripe::Stripe;
 
@@ -237,8 +239,7 @@ impl Session {
     /// # Errors
     /// `TooLong` beyond the largest file; whatever made the session fail before: then nothing more can be saved by it.
     pub async fn write_at(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<(), Failure> {
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
-        end.ok_or_else(|| Failure::new(ErrorCode::TooLong, "a file can't be larger than 2^63 - 1 bytes"))?;
+        check_end(offset, data.len())?;
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
             let within = self.within(at);
@@ -277,14 +278,18 @@ impl Session {
         if !dirty.write(within, data) {
             return Ok(false);
         }
-        let full = dirty.is_full(self.cell_bytes);
-        let end = index * self.cell_bytes as u64 + (within + data.len()) as u64;
-        state.size = state.size.max(end);
-        state.generation += 1;
-        if full {
-            self.filled(&mut state, index);
-        }
+        self.wrote(&mut state, index, within + data.len());
         Ok(true)
+    }
+
+    /// Takes note of a write to a cell that ends at its byte `end`.
+    fn wrote(self: &Arc<Self>, state: &mut State, index: u64, end: usize) {
+        state.size = state.size.max(index * self.cell_bytes as u64 + end as u64);
+        state.generation += 1;
+        let full = |cell: &Cell| matches!(cell, Cell::Dirty(dirty) if dirty.is_full(self.cell_bytes));
+        if state.cells.get(&index).is_some_and(full) {
+            self.filled(state, index);
+        }
     }
 
     /// Gives the cell a buffer, over whatever it held so far.
@@ -312,18 +317,21 @@ impl Session {
     /// Takes a buffer from the window, and makes room if there is none: bytes that are stored already go first, then
     /// cells that were begun longest ago are sealed before they are full.
     async fn take_window(self: &Arc<Self>, bytes: usize) -> Held {
-        let units = u32::try_from(bytes.div_ceil(SHARE_UNIT)).unwrap_or(u32::MAX);
         loop {
-            let share = Arc::clone(&self.share).try_acquire_many_owned(units).ok();
-            let buffer = share.and_then(|share| Some((self.pool.window.try_take(bytes)?, share)));
-            if let Some((buffer, share)) = buffer {
-                return Held::new(buffer, share);
+            if let Some(held) = self.try_take_window(bytes) {
+                return held;
             }
             if self.pool.release_stored() {
                 continue;
             }
             self.pool.wait_for_room(self).await;
         }
+    }
+
+    fn try_take_window(&self, bytes: usize) -> Option<Held> {
+        let units = u32::try_from(bytes.div_ceil(SHARE_UNIT)).unwrap_or(u32::MAX);
+        let share = Arc::clone(&self.share).try_acquire_many_owned(units).ok()?;
+        Some(Held::new(self.pool.window.try_take(bytes)?, share))
     }
 
     /// What lies in a container can't be referred to in parts: what the file keeps of it is stored anew.
@@ -536,6 +544,12 @@ fn cell_bytes(cutter: &CutterSpec) -> usize {
         max if limits.min == max => cell / max * max,
         _ => cell,
     }
+}
+
+fn check_end(offset: u64, length: usize) -> Result<(), Failure> {
+    let end = offset.checked_add(length as u64).filter(|end| *end <= FILE_BYTES_MAX);
+    end.map(drop)
+        .ok_or_else(|| Failure::new(ErrorCode::TooLong, "a file can't be larger than 2^63 - 1 bytes"))
 }
 
 /// One piece as it is, several copied together.
