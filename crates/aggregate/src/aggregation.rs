@@ -29,7 +29,7 @@ use crate::source::Input;
 use crate::unpack::{BaseSet, Container};
 pub use folder::FolderSink;
 use scan::RawFile;
-use sets::{Aggregate, Earlier, Sets};
+use sets::{Aggregate, Earlier, Sets, is_withheld};
 pub use sink::{Named, Sink};
 
 /// What is coded against an earlier set has to be so much smaller than that one, for it is lost with that one, too.
@@ -81,8 +81,10 @@ pub struct Round {
     pub aggregated: Vec<AggregatedSet>,
     /// Raw files that were removed.
     pub removed: u64,
-    /// Timesteps whose containers turned out not to hold their raw files, and why.
+    /// Timesteps whose containers turned out not to hold their raw files, each said once for what is there, and why.
     pub damaged: Vec<(u64, String)>,
+    /// Containers that the sink gives out no more for now, each said once, and why. Their sets are left alone.
+    pub withheld: Vec<(String, String)>,
     /// Timesteps that are not aggregated yet, and why.
     pub waiting: Vec<(u64, String)>,
     /// Files were written so recently that another look is worth it.
@@ -95,6 +97,8 @@ pub struct Aggregator<'a> {
     sets: Sets,
     /// Sets that aren't tried against an earlier one, since it didn't pay against the one just before.
     untried: usize,
+    /// Timesteps whose containers don't hold their raw files, with the stamps of both.
+    differing: HashMap<u64, Vec<String>>,
 }
 
 impl<'a> Aggregator<'a> {
@@ -103,7 +107,7 @@ impl<'a> Aggregator<'a> {
     /// # Errors
     /// When the sink can't be read.
     pub fn start(options: Aggregation<'a>, sink: Box<dyn Sink>) -> Result<Self> {
-        Ok(Self { options, sets: Sets::of(sink)?, untried: 0 })
+        Ok(Self { options, sets: Sets::of(sink)?, untried: 0, differing: HashMap::new() })
     }
 
     /// Aggregates all sets that are complete and not aggregated yet.
@@ -122,19 +126,62 @@ impl<'a> Aggregator<'a> {
         for set in sets.iter().rev() {
             let files: Vec<&RawFile> =
                 set.members.iter().filter_map(|member| raw.get(member.name.as_str()).copied()).collect();
-            let kept = kept.get(&set.timestep);
-            match kept.filter(|aggregate| aggregate.holds(&files)) {
-                Some(aggregate) if self.may_go(set.timestep, aggregate, &files, &mut round)? => {
-                    round.removed += self.remove_raw(&files, aggregate)?;
-                    self.sets.forget_compared(aggregate);
-                }
-                _ => self.aggregate(set, &files, &mut round)?,
+            if let Some(container) = self.sets.withheld_of(set.timestep) {
+                round.waiting.push((set.timestep, format!("{container} can't be read for now")));
+                continue;
             }
+            let outcome = match kept.get(&set.timestep).filter(|aggregate| aggregate.holds(&files)) {
+                Some(aggregate) => self.finish(set, aggregate, &files, &mut round),
+                None => self.aggregate(set, &files, &mut round),
+            };
+            outcome.or_else(|error| self.wait_after(error, set.timestep, &files, &mut round))?;
         }
+        round.withheld = self.sets.newly_withheld();
         Ok(round)
     }
 
-    /// Whether the sink gives back what the raw files hold; if none are to go, that is taken for granted.
+    /// Lets a set wait, if an error is about it alone.
+    fn wait_after(
+        &mut self,
+        error: AggregateError,
+        timestep: u64,
+        files: &[&RawFile],
+        round: &mut Round,
+    ) -> Result<()> {
+        let reason = match &error {
+            AggregateError::Changed { path } => format!("{} is still being written", path.display()),
+            other => other.to_string(),
+        };
+        if matches!(error, AggregateError::Changed { .. }) || is_gone(&error, files) {
+            round.unsettled = true;
+        } else if is_withheld(&error) {
+            // Then it is left alone from the next look on.
+            self.sets.doubt(&error);
+        } else {
+            return Err(error);
+        }
+        round.waiting.push((timestep, reason));
+        Ok(())
+    }
+
+    /// Ends the work on a set that is aggregated: raw files go, or it is packed anew.
+    fn finish(
+        &mut self,
+        set: &CheckpointSet,
+        aggregate: &Aggregate,
+        files: &[&RawFile],
+        round: &mut Round,
+    ) -> Result<()> {
+        if !self.may_go(set.timestep, aggregate, files, round)? {
+            return self.aggregate(set, files, round);
+        }
+        round.removed += self.remove_raw(files, aggregate)?;
+        self.sets.forget_compared(aggregate);
+        Ok(())
+    }
+
+    /// Whether the sink gives back what the raw files hold; if none are to go, that is taken for granted. What was found not
+    /// to isn't compared again until one of them changes.
     fn may_go(
         &mut self,
         timestep: u64,
@@ -145,12 +192,16 @@ impl<'a> Aggregator<'a> {
         if !self.options.remove_raw || files.is_empty() {
             return Ok(true);
         }
+        let stamps = self.sets.stamps(aggregate, files);
+        if self.differing.get(&timestep) == Some(&stamps) {
+            return Ok(false);
+        }
         match self.sets.compare(aggregate, files, &self.options.packing) {
             Ok(()) => Ok(true),
-            Err(error) if is_gone(&error, files) => Ok(false),
             Err(error @ (AggregateError::Io { .. } | AggregateError::Stopped)) => Err(error),
             Err(error) => {
                 round.damaged.push((timestep, error.to_string()));
+                self.differing.insert(timestep, stamps);
                 Ok(false)
             }
         }
@@ -162,23 +213,15 @@ impl<'a> Aggregator<'a> {
             return Ok(());
         }
         if files.len() < set.members.len() {
-            let reason = "some files were written again after it was aggregated, and not all are there";
+            let reason = match self.differing.contains_key(&set.timestep) {
+                true => "its containers don't hold what the raw files hold, and not all of these are there",
+                false => "some files were written again after it was aggregated, and not all are there",
+            };
             round.waiting.push((set.timestep, reason.to_owned()));
             return Ok(());
         }
-        match self.pack_all(set.timestep, files) {
-            Ok(aggregated) => round.aggregated.push(aggregated),
-            Err(AggregateError::Changed { path }) => {
-                round.waiting.push((set.timestep, format!("{} is still being written", path.display())));
-                round.unsettled = true;
-                return Ok(());
-            }
-            Err(error) if is_gone(&error, files) => {
-                round.waiting.push((set.timestep, error.to_string()));
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        }
+        round.aggregated.push(self.pack_all(set.timestep, files)?);
+        self.differing.remove(&set.timestep);
         if let Some(aggregate) = self.sets.aggregates()?.get(&set.timestep) {
             round.removed += self.remove_raw(files, aggregate)?;
             if self.options.remove_raw {

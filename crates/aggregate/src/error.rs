@@ -67,11 +67,13 @@ pub enum AggregateError {
     #[error("{0}")]
     Invalid(String),
     /// Some files can't be given back; all others can, or were.
-    #[error("{} of the container's files are damaged: {}", .files.len(), .files.join(", "))]
-    SomeDamaged {
-        /// Their names.
-        files: Vec<String>,
-        /// How many are intact.
+    #[error("{}", incomplete(.damaged, .blocked))]
+    Incomplete {
+        /// Names of those that are damaged.
+        damaged: Vec<String>,
+        /// Names of those that could not be written, since something else is there.
+        blocked: Vec<String>,
+        /// How many are neither.
         intact: u64,
         /// Their bytes.
         bytes: u64,
@@ -90,6 +92,16 @@ impl AggregateError {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }
     }
+}
+
+fn incomplete(damaged: &[String], blocked: &[String]) -> String {
+    let of_files = |names: &[String], what| match names {
+        [] => None,
+        _ => Some(format!("{} of the container's files {what}: {}", names.len(), names.join(", "))),
+    };
+    let blocked_by = "can't be written, since something else has its name or that of its folder";
+    let parts = [of_files(damaged, "are damaged"), of_files(blocked, blocked_by)];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 /// What the functions of this crate return.

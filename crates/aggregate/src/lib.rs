@@ -11,6 +11,7 @@ pub mod container;
 pub mod limits;
 
 mod aggregation;
+mod at_work;
 mod choose;
 mod error;
 mod key;

@@ -1,6 +1,7 @@
 //! A file that appears under its name only when it is whole and on disk.
 //!
-//! Relies on `tempfile`. The idea: until then it has a hidden name beside its own, which is removed whatever goes wrong.
+//! Relies on `tempfile`. The idea: until then it has a hidden name beside its own, which is removed whatever goes wrong; what a
+//! killed process leaves is known by that name ([`crate::at_work`]).
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -8,11 +9,32 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use stdchk_reduce::ranges_to_write;
 use tempfile::TempPath;
 
 use crate::codec::scratch;
+use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
 use crate::pack::Output;
+
+/// What hidden names end in.
+const PART_SUFFIX: &str = ".stdchk-part";
+/// Characters before that which are drawn by lot.
+const PART_RANDOM: usize = 6;
+
+/// What hidden names of a file at this path begin with.
+pub(crate) fn part_prefix(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // A long name leaves no room for more around it.
+    std::iter::once('.').chain(name.chars().take(40)).collect()
+}
+
+/// What a hidden name begins with, if it is one.
+pub(crate) fn prefix_of_part(name: &str) -> Option<&str> {
+    let rest = name.strip_suffix(PART_SUFFIX).filter(|rest| rest.starts_with('.'))?;
+    let (prefix, random) = rest.split_at_checked(rest.len().checked_sub(PART_RANDOM)?)?;
+    random.bytes().all(|byte| byte.is_ascii_alphanumeric()).then_some(prefix)
+}
 
 /// A file on its way.
 pub(crate) struct NewFile {
@@ -25,11 +47,10 @@ pub(crate) struct NewFile {
 impl NewFile {
     /// Starts a file that will be at `path`, with these permissions as far as the process's mask allows them.
     pub(crate) fn start(path: &Path, mode: u32) -> Result<Self> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // A long name leaves no room for more around it.
-        let prefix: String = std::iter::once('.').chain(name.chars().take(40)).collect();
+        let prefix = part_prefix(path);
         let mut builder = tempfile::Builder::new();
-        builder.prefix(&prefix).suffix(".stdchk-part").permissions(Permissions::from_mode(mode));
+        builder.prefix(&prefix).rand_bytes(PART_RANDOM).suffix(PART_SUFFIX);
+        builder.permissions(Permissions::from_mode(mode));
         let temporary =
             builder.tempfile_in(folder_of(path)).map_err(AggregateError::io("create a file beside", path))?;
         let (file, temporary) = temporary.into_parts();
@@ -50,9 +71,23 @@ impl NewFile {
         self.with(|file| file.write_all_at(bytes, offset)).map_err(AggregateError::io("write", &self.path))
     }
 
-    /// Gives the file the permissions and the time (nanoseconds since 1970) of what it was made from.
-    pub(crate) fn dress(&self, mode: u32, modified_ns: i64) -> Result<()> {
+    /// As [`Self::write_at`] to a place where nothing was written; blocks of zeros become holes, as those that the file may
+    /// have had: [`Self::dress`] gives it its length.
+    pub(crate) fn write_around_zeros(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let write = |file: &File| {
+            ranges_to_write(bytes, offset).try_for_each(|range| {
+                let at = offset + range.start as u64;
+                file.write_all_at(bytes.get(range).unwrap_or_default(), at)
+            })
+        };
+        self.with(write).map_err(AggregateError::io("write", &self.path))
+    }
+
+    /// Gives the file the length, the permissions and the time of what it was made from.
+    pub(crate) fn dress(&self, entry: &FileEntry) -> Result<()> {
+        let FileEntry { size, mode, modified_ns, .. } = *entry;
         let dressed = self.with(|file| {
+            file.set_len(size)?;
             file.set_permissions(Permissions::from_mode(mode & 0o777))?;
             file.set_modified(time_of(modified_ns))
         });

@@ -14,6 +14,7 @@ use std::path::Path;
 
 use stdchk_formats::{Parsed, Source, parse};
 
+use crate::at_work::AtWork;
 use crate::choose::{Choice, Mode, Sample, choose, may_choose};
 use crate::codec::{CodecError, Side, Step, encode, gives_back, scratch};
 use crate::container::{BlockRecord, Files, hash};
@@ -158,6 +159,7 @@ struct CodedBlock {
 pub fn pack(inputs: &[Input], output: &Path, options: &Packing<'_>) -> Result<Packed> {
     check_count(inputs.len())?;
     let files = inputs.iter().map(Member::look_at).collect::<Result<Vec<_>>>()?;
+    let _at_work = AtWork::begin(folder_of(output), std::iter::once(output));
     let mut file = NewFile::start(output, 0o666)?;
     let packed = pack_members(files, &mut file, options)?;
     Container::verify_written(file.temporary())?;

@@ -14,6 +14,7 @@ use stdchk_formats::{Extent, Source};
 use crate::codec::scratch;
 use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
+use crate::new_file::prefix_of_part;
 
 /// A file to be packed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -221,7 +222,8 @@ impl Source for FileSource {
     }
 }
 
-/// The inputs for files and folders: files by their own name, folders by the paths below them.
+/// The inputs for files and folders: files by their own name, folders by the paths below them. Files in folders that another
+/// process is still making, or left unfinished, are none.
 ///
 /// # Errors
 /// When a path can't be looked at, or two files would have the same name.
@@ -265,7 +267,10 @@ fn folder(path: &Path, prefix: &str, inputs: &mut Inputs) -> Result<()> {
         if kind.is_dir() {
             folder(&path, &format!("{name}/"), inputs)?;
         } else if kind.is_file() {
-            inputs.files.push(Input { name, path });
+            // What is on its way to another name, or was left on it, is no content yet.
+            if !entry.file_name().to_str().is_some_and(|name| prefix_of_part(name).is_some()) {
+                inputs.files.push(Input { name, path });
+            }
         } else {
             inputs.left_out.push(path);
         }

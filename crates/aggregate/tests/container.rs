@@ -219,7 +219,7 @@ fn listing_shows_variables_types_and_ratios() {
     field_set(set.path(), 1.0);
     let path = out.path().join("set");
     pack_folder(set.path(), &path, &Packing::default());
-    let listed = Container::open(&path).unwrap().list();
+    let listed = Container::open(&path).unwrap().list().unwrap();
     let field = listed.iter().find(|file| file.name == "step1.rank2.npy").unwrap();
     assert_eq!((field.variables[0].data_type.as_str(), &field.variables[0].shape), ("F64LE", &vec![64, 64]));
     assert!(field.variables[0].ratio > 1.1, "{}", field.variables[0].ratio);
@@ -252,7 +252,7 @@ fn a_set_against_its_base_is_smaller_and_comes_back_only_with_it() {
 /// The files that a check names.
 fn damaged(checked: Result<Unpacked, AggregateError>) -> Vec<String> {
     match checked {
-        Err(AggregateError::SomeDamaged { files, .. }) => files,
+        Err(AggregateError::Incomplete { damaged, .. }) => damaged,
         _ => Vec::new(),
     }
 }
@@ -264,7 +264,7 @@ fn salvage(path: &Path, files: &Files) -> Option<usize> {
     let foreseen = container.check(&Unpacking::default());
     match container.unpack(folder.path(), &Unpacking { threads: 1, ..Unpacking::default() }) {
         Ok(unpacked) => assert_eq!(foreseen.ok(), Some(unpacked)),
-        Err(AggregateError::SomeDamaged { files, .. }) => assert_eq!(damaged(foreseen), files),
+        Err(AggregateError::Incomplete { damaged: files, .. }) => assert_eq!(damaged(foreseen), files),
         Err(error) => assert!(matches!(error, AggregateError::Invalid(_)), "{error}"),
     }
     let given = read_all(folder.path());
@@ -314,7 +314,7 @@ fn a_cut_container_gives_back_what_lies_before_the_cut() {
     fs::write(&path, &good[..good.len() / 2 - 2000]).unwrap();
     assert_eq!(salvage(&path, &files), Some(4));
     let container = Container::open(&path).unwrap();
-    let listed = container.list().into_iter().filter(|file| file.damaged).count();
+    let listed = container.list().unwrap().into_iter().filter(|file| file.damaged).count();
     assert_eq!(listed, 6, "a list says which files have no blocks");
     let named =
         |name: &str| container.check(&Unpacking { names: &[name.to_owned()], ..Unpacking::default() });
@@ -397,6 +397,34 @@ fn a_watch_that_ends_it_leaves_nothing_behind() {
 }
 
 #[test]
+fn what_a_killed_process_left_of_the_same_files_goes() {
+    let (set, out, aside) = (TempDir::new().unwrap(), TempDir::new().unwrap(), TempDir::new().unwrap());
+    fs::write(set.path().join("large"), noise(9 << 20, 1)).unwrap();
+    let path = out.path().join("set");
+    pack_folder(set.path(), &path, &Packing { budget: 1, ..Packing::default() });
+    let back = TempDir::new().unwrap();
+    // What is there while it works is what stays when it is killed.
+    let keep = |_| {
+        for entry in fs::read_dir(back.path()).unwrap() {
+            let entry = entry.unwrap();
+            fs::hard_link(entry.path(), aside.path().join(entry.file_name())).unwrap();
+        }
+        false
+    };
+    let killed = Unpacking { watch: &keep, budget: 1, threads: 1, ..Unpacking::default() };
+    Container::open(&path).unwrap().unpack(back.path(), &killed).unwrap_err();
+    for entry in fs::read_dir(aside.path()).unwrap() {
+        let entry = entry.unwrap();
+        fs::rename(entry.path(), back.path().join(entry.file_name())).unwrap();
+    }
+    assert_eq!(fs::read_dir(back.path()).unwrap().count(), 1);
+    assert!(inputs_of(&[back.path().to_owned()]).unwrap().files.is_empty(), "it is no content");
+    Container::open(&path).unwrap().unpack(back.path(), &Unpacking::default()).unwrap();
+    let names: Vec<_> = fs::read_dir(back.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["large"]);
+}
+
+#[test]
 fn a_file_that_changes_meanwhile_is_noticed() {
     let (set, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let file = set.path().join("x");
@@ -465,7 +493,7 @@ fn numbers_of_an_earlier_coder_come_back() {
         ("notes", notes.into_bytes()),
     ];
     assert!(read_all(back.path()) == expected.map(|(name, bytes)| (name.to_owned(), bytes)).into());
-    let variables = container.list().into_iter().flat_map(|file| file.variables);
+    let variables = container.list().unwrap().into_iter().flat_map(|file| file.variables);
     let mixed = variables.filter(|variable| matches!(variable.chain.as_slice(), [Step::MixNumbers(_)]));
     assert_eq!(mixed.count(), 3);
 }
@@ -501,7 +529,7 @@ fn small_variables_by_the_thousand_come_back_one_by_one_and_cost_few_bytes() {
     let mut buffer = Vec::new();
     container.read(0, stdchk_formats::Extent { offset: 0, length: bytes.len() as u64 }, &mut buffer).unwrap();
     assert!(buffer == bytes);
-    let variables: usize = container.list().iter().map(|file| file.variables.len()).sum();
+    let variables: usize = container.list().unwrap().iter().map(|file| file.variables.len()).sum();
     assert_eq!(variables, entries.len());
 }
 

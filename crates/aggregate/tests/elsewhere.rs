@@ -145,6 +145,18 @@ fn what_can_not_be_read_costs_the_files_that_lie_there() {
 }
 
 #[test]
+fn a_list_of_what_can_not_be_read_fails_and_names_nothing_damaged() {
+    let far = Arc::new(packed());
+    let container = open(&far).unwrap();
+    far.lost.lock().unwrap().push(0..far.size());
+    let listed = container.list();
+    assert!(matches!(listed, Err(AggregateError::Io { .. })), "{listed:?}");
+    assert!(matches!(container.variable_npy("rank0", "x"), Err(AggregateError::Io { .. })));
+    far.lost.lock().unwrap().clear();
+    assert!(container.list().unwrap().iter().all(|file| !file.damaged));
+}
+
+#[test]
 fn without_its_end_a_container_is_read_from_its_beginning() {
     let size = packed().size();
     for cut in [1, 40, 120, 500] {

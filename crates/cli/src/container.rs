@@ -8,6 +8,9 @@ use stdchk_aggregate::{AggregateError, BaseSet, Container};
 use stdchk_objects::{ObjectError, Place, Settings, Trouble};
 
 use crate::exit::{CommandError, Exit, Outcome, from_io};
+use crate::output::shown;
+
+const NOT_HAPPENED: &str = "what had not ended did not happen; run it again";
 
 /// Where a container is, or a folder of them.
 pub enum Location {
@@ -64,9 +67,8 @@ pub fn failed(error: AggregateError) -> CommandError {
         AggregateError::Damaged { .. } | AggregateError::Codec { .. } => {
             (Exit::Integrity, "`stdchk unpack` gives back every file that is intact")
         }
-        AggregateError::SomeDamaged { intact: 0, .. } => (Exit::Integrity, "use another copy"),
-        AggregateError::SomeDamaged { .. } => {
-            (Exit::Partial, "all others are intact; use another copy for these")
+        AggregateError::Incomplete { damaged, blocked, intact, .. } => {
+            incomplete(!damaged.is_empty(), !blocked.is_empty(), *intact > 0)
         }
         AggregateError::NotFound { .. } => (Exit::NotFound, "`stdchk pack --list` shows what it holds"),
         AggregateError::Changed { .. } => (Exit::Other, "pack it when nobody writes to it"),
@@ -74,9 +76,23 @@ pub fn failed(error: AggregateError) -> CommandError {
             (Exit::Usage, "it is the container that was the base when packing")
         }
         AggregateError::Invalid(_) => (Exit::Usage, "check what is asked for"),
-        AggregateError::Stopped => (Exit::Interrupted, "what had not ended did not happen; run it again"),
+        AggregateError::Stopped => (Exit::Interrupted, NOT_HAPPENED),
     };
-    CommandError::plain(exit, format_args!("{error}; {next}"))
+    CommandError::plain(exit, shown(&format!("{error}; {next}")))
+}
+
+/// What files mean that are damaged, or that something else was in the way of, and what to do.
+fn incomplete(are_damaged: bool, are_blocked: bool, are_others: bool) -> (Exit, &'static str) {
+    match (are_damaged, are_blocked, are_others) {
+        (true, false, false) => (Exit::Integrity, "use another copy"),
+        (_, false, _) => (Exit::Partial, "all others are intact; use another copy for these"),
+        (false, true, false) => (Exit::Other, "move that away, then run it again"),
+        (false, true, true) => (Exit::Partial, "all others were written; move that away, then run it again"),
+        (true, true, _) => (
+            Exit::Partial,
+            "use another copy for what is damaged; move away what is in the way, then run it again",
+        ),
+    }
 }
 
 /// What trouble with an object store means, and what to do.
@@ -87,6 +103,8 @@ fn of_store(trouble: Trouble) -> (Exit, &'static str) {
         Trouble::Denied => {
             (Exit::Other, "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and what they are allowed")
         }
+        Trouble::Archived => (Exit::Unreachable, "restore it from the store's archive first, then try again"),
+        Trouble::Stopped => (Exit::Interrupted, NOT_HAPPENED),
         Trouble::NoBucket => (Exit::NotFound, "make the bucket, or check its name"),
         Trouble::NoObject => (Exit::NotFound, "check the name"),
         Trouble::Damaged => (Exit::Integrity, "look after the store, then run it again"),

@@ -8,6 +8,8 @@ use std::process::ExitCode;
 
 use stdchk_model::{ErrorCode, Failure};
 
+use crate::output::shown;
+
 /// Exit codes, documented in `docs/OPERATIONS.md`. Numbers never change their meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
@@ -19,7 +21,7 @@ pub enum Exit {
     Partial = 3,
     /// No such file, folder, version or set.
     NotFound = 4,
-    /// The pool or a part of it can't be reached now: try again.
+    /// The pool, a part of it or an object store can't be reached now: try again.
     Unreachable = 5,
     /// No space in the pool or on the local disk.
     NoSpace = 6,
@@ -48,6 +50,7 @@ pub type Outcome<T = ()> = Result<T, CommandError>;
 impl CommandError {
     /// An error about `object`, with what caused it and what to do next.
     pub fn new(exit: Exit, object: impl Display, cause: impl Display, next: impl Display) -> Self {
+        let object = shown(&object.to_string());
         Self { exit, message: without_numbers(&format!("{object}: {cause}; {next}")) }
     }
 
@@ -58,6 +61,7 @@ impl CommandError {
 
     /// An error that says itself what to do next.
     pub fn complete(exit: Exit, object: impl Display, error: impl Display) -> Self {
+        let object = shown(&object.to_string());
         Self { exit, message: without_numbers(&format!("{object}: {error}")) }
     }
 
@@ -131,7 +135,7 @@ fn from_failure(failure: &Failure, object: impl Display) -> CommandError {
     if !message.contains(';') {
         message = format!("{message}; {}", next_step(failure.code));
     }
-    CommandError { exit, message: without_numbers(&message) }
+    CommandError { exit, message: shown(&without_numbers(&message)) }
 }
 
 /// A message without the ` (os error 2)` that the standard library puts behind the system's words.

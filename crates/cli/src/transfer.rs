@@ -3,7 +3,8 @@
 //! Into the pool one thread reads ahead, straight into the session's window, of which the session takes it in order. Out of the pool several reads are under way at once, and are written in order.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use stdchk_client::{Reader, Room, Session};
 use stdchk_model::message::manager::TimeNs;
 use stdchk_model::{ErrorCode, Failure};
+use stdchk_reduce::ranges_to_write;
 use tempfile::NamedTempFile;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, block_in_place};
@@ -24,8 +26,6 @@ const ROOMS: usize = 2;
 const READ_BYTES: u64 = 1 << 20;
 /// Reads of one file under way at once.
 const READS_AHEAD: usize = 4;
-/// Zeros that become a hole: no file system has blocks that are smaller.
-const HOLE_BYTES_MIN: usize = 4096;
 
 /// Writes all of `source` into the session from offset 0; the number of bytes. `from` and `to` are for messages.
 pub async fn copy_in(
@@ -154,6 +154,8 @@ fn content_gone(failure: Failure) -> Failure {
 pub struct NewFile {
     temporary: NamedTempFile,
     path: PathBuf,
+    /// Bytes taken so far.
+    length: u64,
 }
 
 impl NewFile {
@@ -170,15 +172,15 @@ impl NewFile {
         let prefix: String = std::iter::once('.').chain(name.chars().take(40)).collect();
         let temporary =
             tempfile::Builder::new().prefix(&prefix).suffix(".stdchk-part").tempfile_in(directory);
-        Ok(Self { temporary: temporary.about(path.display())?, path: path.to_owned() })
+        Ok(Self { temporary: temporary.about(path.display())?, path: path.to_owned(), length: 0 })
     }
 
     /// Gives the file its permissions and time, makes it durable, and lets it appear.
     pub fn finish(self, mode: u32, mtime: TimeNs) -> Outcome {
         let about = self.path.display().to_string();
-        let mut file = self.temporary.as_file();
+        let file = self.temporary.as_file();
         // Where it ends with a hole, it has not been extended so far.
-        file.stream_position().and_then(|end| file.set_len(end)).about(&about)?;
+        file.set_len(self.length).about(&about)?;
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode & 0o777);
         file.set_permissions(permissions).about(&about)?;
         file.set_modified(system_time(mtime)).about(&about)?;
@@ -192,12 +194,12 @@ impl NewFile {
 /// Zeros become a hole: a sparse file would fill the disk.
 impl Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let file = self.temporary.as_file_mut();
-        if bytes.len() < HOLE_BYTES_MIN || bytes.iter().any(|byte| *byte != 0) {
-            return file.write(bytes);
+        for range in ranges_to_write(bytes, self.length) {
+            let at = self.length + range.start as u64;
+            self.temporary.as_file().write_all_at(bytes.get(range).unwrap_or_default(), at)?;
         }
-        let length = i64::try_from(bytes.len()).map_err(io::Error::other)?;
-        file.seek(SeekFrom::Current(length)).map(|_| bytes.len())
+        self.length += bytes.len() as u64;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

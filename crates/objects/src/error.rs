@@ -17,8 +17,12 @@ pub enum Trouble {
     NoBucket,
     /// There is no such object.
     NoObject,
+    /// The store keeps the object where it can't be read from at once, and others may be had.
+    Archived,
     /// What came back is not what was written.
     Damaged,
+    /// The process was told to stop.
+    Stopped,
     /// Anything else.
     Other,
 }
@@ -53,6 +57,7 @@ impl From<ObjectError> for io::Error {
         let kind = match error.trouble {
             Trouble::NoObject | Trouble::NoBucket => io::ErrorKind::NotFound,
             Trouble::Denied => io::ErrorKind::PermissionDenied,
+            Trouble::Archived => io::ErrorKind::ResourceBusy,
             _ => io::ErrorKind::Other,
         };
         Self::new(kind, error)

@@ -13,6 +13,7 @@ mod settings;
 mod sign;
 mod sink;
 mod source;
+mod stop;
 mod store;
 
 pub use error::{ObjectError, Trouble};
@@ -21,3 +22,4 @@ pub use place::Place;
 pub use settings::Settings;
 pub use sink::ObjectSink;
 pub use source::ObjectSource;
+pub use stop::end_requests;

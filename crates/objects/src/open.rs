@@ -60,7 +60,7 @@ fn beside(bucket: &Bucket, place: &Place, identity: [u8; 16]) -> Result<Option<B
         let other = Place { bucket: place.bucket.clone(), key };
         match base_at(bucket, &other) {
             Ok(base) if base.identity() == identity => return Ok(Some(base)),
-            Err(error @ AggregateError::Io { .. }) => return Err(error),
+            Err(error @ (AggregateError::Io { .. } | AggregateError::Stopped)) => return Err(error),
             // What can't be opened, or needs a base itself, is none.
             Ok(_) | Err(_) => {}
         }

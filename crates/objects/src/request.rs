@@ -2,13 +2,12 @@
 //!
 //! Relies on `ureq` for HTTP and TLS, on threads that wait. The idea: every request of this crate may be repeated without harm,
 //! so that whatever a lost connection or a busy store leaves open is settled by asking again; what a store refuses is not
-//! asked again. All waits are bounded.
+//! asked again. All waits are bounded, and [`crate::stop`] ends them.
 
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
 use ureq::http::{HeaderMap, Request as HttpRequest, Uri};
@@ -20,6 +19,7 @@ use crate::error::{ObjectError, Result, Trouble};
 use crate::place::encoded;
 use crate::settings::Settings;
 use crate::sign::{self, NOTHING, Signed};
+use crate::stop;
 
 /// Time for a name to be resolved and a connection to be made, each.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -154,6 +154,7 @@ impl Line {
             config = config.tls_config(TlsConfig::builder().root_certs(roots).build());
         }
         let agent = Agent::new_with_config(config.build());
+        stop::enlist(&agent);
         Ok(Self { agent, settings: Arc::new(settings), scheme, host, root })
     }
 
@@ -171,12 +172,14 @@ impl Line {
                 Err(Failure::Again(error)) => error,
             };
             tries += 1;
-            if tries >= self.settings.attempts {
+            let is_last = tries >= self.settings.attempts;
+            let longer = 1 << (tries - 1).min(DOUBLINGS_MAX);
+            stop::pause(if is_last { Duration::ZERO } else { PAUSE * longer })?;
+            if is_last {
                 let often = if tries == 1 { "once".to_owned() } else { format!("{tries} times") };
                 let detail = format!("{} ({}, tried {often})", error.detail, self.host);
                 return Err(ObjectError { detail, ..error });
             }
-            sleep(PAUSE * (1 << (tries - 1).min(DOUBLINGS_MAX)));
         }
     }
 
@@ -295,6 +298,7 @@ fn refused(status: u16, refusal: &Refusal, of_bucket: bool) -> Failure {
         (408 | 429 | 500 | 502..=504, _) | (_, "SlowDown" | "RequestTimeout") => {
             Failure::Again(with(Trouble::Unreachable))
         }
+        (_, "InvalidObjectState") => Failure::Final(with(Trouble::Archived)),
         (_, "NoSuchBucket") => Failure::Final(with(Trouble::NoBucket)),
         (_, "NoSuchUpload") => Failure::Final(with(Trouble::Other)),
         (404, _) if of_bucket => Failure::Final(with(Trouble::NoBucket)),

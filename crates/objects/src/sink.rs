@@ -19,6 +19,7 @@ use crate::place::Place;
 use crate::settings::Settings;
 use crate::sign::hex;
 use crate::source::ObjectSource;
+use crate::stop::stopped;
 use crate::store::{AT_ONCE, Bucket, PART_BYTES};
 
 /// Held by the aggregator of this machine that works on the sink.
@@ -57,16 +58,16 @@ impl ObjectSink {
         self.place.below(name).key
     }
 
-    /// Compares an object with the file that was uploaded.
+    /// Compares an object with what it was made of, of which `ours` gives the bytes from an offset on.
     fn read_back(
         &self,
         name: &str,
-        draft: &File,
         length: u64,
+        ours: impl Fn(u64, &mut [u8]) -> std::result::Result<(), ObjectError> + Sync,
         watch: Watch<'_>,
     ) -> std::result::Result<(), ObjectError> {
         let source = ObjectSource::of(self.bucket.clone(), &self.key(name))?;
-        let differs = || ObjectError::new(Trouble::Damaged, "other bytes came back than were uploaded");
+        let differs = || ObjectError::new(Trouble::Damaged, "other bytes came back than were stored");
         if source.size() != length {
             return Err(differs());
         }
@@ -76,26 +77,38 @@ impl ObjectSink {
                 return Err(stopped());
             }
             let bytes = usize::try_from(PART_BYTES.min(length - start)).unwrap_or(0);
-            let (mut ours, mut theirs) = (vec![0; bytes], vec![0; bytes]);
-            self.bucket.read(&self.key(name), *start, source.tag(), &mut theirs)?;
-            let read = draft.read_exact_at(&mut ours, *start);
-            read.map_err(|error| {
-                ObjectError::new(Trouble::Other, format!("the draft can't be read: {error}"))
-            })?;
-            if ours == theirs { Ok(()) } else { Err(differs()) }
+            let (mut made_of, mut given) = (vec![0; bytes], vec![0; bytes]);
+            self.bucket.read(&self.key(name), *start, source.tag(), &mut given)?;
+            ours(*start, &mut made_of)?;
+            if made_of == given { Ok(()) } else { Err(differs()) }
         })?;
         Ok(())
     }
-}
 
-fn stopped() -> ObjectError {
-    ObjectError::new(Trouble::Other, "it was told to stop")
+    /// Copies an object, and compares the copy.
+    fn copy(&self, name: &str, other: &str) -> std::result::Result<(), ObjectError> {
+        let from = self.key(name);
+        let source = ObjectSource::of(self.bucket.clone(), &from)?;
+        self.bucket.copy(&from, &self.key(other))?;
+        let ours = |offset, buffer: &mut [u8]| self.bucket.read(&from, offset, source.tag(), buffer);
+        self.read_back(other, source.size(), ours, &|_| true)
+    }
+
+    /// Removes an object that turned out to be damaged: it would be found later, too.
+    fn give_up(&self, name: &str, error: &ObjectError) {
+        if error.trouble == Trouble::Damaged {
+            let _ = self.bucket.remove(&self.key(name));
+        }
+    }
 }
 
 /// An error about a place, as the aggregator's.
 pub(crate) fn about(action: &'static str, place: &Place) -> impl FnOnce(ObjectError) -> AggregateError {
     let path = PathBuf::from(place.to_string());
-    move |error| AggregateError::Io { action, path, source: error.into() }
+    move |error| match error.trouble {
+        Trouble::Stopped => AggregateError::Stopped,
+        _ => AggregateError::Io { action, path, source: error.into() },
+    }
 }
 
 impl Sink for ObjectSink {
@@ -122,20 +135,19 @@ impl Sink for ObjectSink {
         let place = self.place.below(name);
         let file = File::open(draft).map_err(AggregateError::io("open", draft))?;
         let length = file.metadata().map_err(AggregateError::io("look at", draft))?.len();
+        // However this ends, its bytes take no room any more then.
+        fs::remove_file(draft).map_err(AggregateError::io("remove", draft))?;
         let sent = self.bucket.put(&place.key, &file, length, &|| watch(0));
-        let told = |error| if watch(0) { error } else { AggregateError::Stopped };
-        sent.map_err(about("upload", &place)).map_err(told)?;
-        let back = self.read_back(name, &file, length, watch);
-        if back.as_ref().is_err_and(|error| error.trouble == Trouble::Damaged) {
-            // It would be found later, too.
-            let _ = self.bucket.remove(&place.key);
-        }
-        back.map_err(about("read back", &place)).map_err(told)?;
-        fs::remove_file(draft).map_err(AggregateError::io("remove", draft))
+        sent.map_err(about("upload", &place))?;
+        let unreadable =
+            |error: io::Error| ObjectError::new(Trouble::Other, format!("the draft can't be read: {error}"));
+        let ours = |offset, buffer: &mut [u8]| file.read_exact_at(buffer, offset).map_err(unreadable);
+        let back = self.read_back(name, length, ours, watch);
+        back.inspect_err(|error| self.give_up(name, error)).map_err(about("read back", &place))
     }
 
     fn keep_as(&self, name: &str, other: &str) -> Result<()> {
-        let copied = self.bucket.copy(&self.key(name), &self.key(other));
+        let copied = self.copy(name, other).inspect_err(|error| self.give_up(other, error));
         copied.map_err(about("copy", &self.place.below(name)))
     }
 

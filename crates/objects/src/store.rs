@@ -16,6 +16,7 @@ use crate::error::{ObjectError, Result, Trouble};
 use crate::request::{Body, Failure, Line, Request};
 use crate::settings::Settings;
 use crate::sign::hex;
+use crate::stop;
 
 /// Objects up to this length are sent by one request, longer ones in parts of at least this length, bytes: short enough to be
 /// sent again, long enough that questions and answers cost little.
@@ -168,7 +169,7 @@ impl Bucket {
         let parts: Vec<u64> = (0..length.div_ceil(part_length)).collect();
         let tags = in_parallel(&parts, AT_ONCE, |_, part| {
             if !going() {
-                return Err(ObjectError::new(Trouble::Other, "it was told to stop"));
+                return Err(stop::stopped());
             }
             let range = part * part_length..length.min((part + 1) * part_length);
             let request =

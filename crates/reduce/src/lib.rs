@@ -15,4 +15,4 @@ pub use codec::{BadStored, Codec, Compressor, Effort, decompress};
 pub use cut::{CutLimits, Cutter, CutterSpec};
 pub use grid::Seeker;
 pub use pace::{Compression, Pace};
-pub use zero::is_zero;
+pub use zero::{HOLE_BYTES, is_zero, ranges_to_write};

@@ -117,8 +117,8 @@ pub struct Asked {
 pub enum Deed {
     /// It is passed on.
     Pass,
-    /// It is answered with this status.
-    Refuse(u16),
+    /// It is answered with this status and the store's word for it.
+    Refuse(u16, &'static str),
     /// The connection ends.
     HangUp,
 }
@@ -222,11 +222,13 @@ impl Shared {
         let port = match (self.hook)(&asked) {
             Deed::Pass => self.store.port(),
             Deed::HangUp => None,
-            Deed::Refuse(status) => {
+            Deed::Refuse(status, code) => {
                 io::copy(&mut (&client).take(length_of(&head)), &mut io::sink())?;
+                let body = format!("<Error><Code>{code}</Code></Error>");
+                let length = body.len();
                 return write!(
                     client,
-                    "HTTP/1.1 {status} No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                    "HTTP/1.1 {status} No\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
                 );
             }
         };

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::names::{is_kept_base, kept_base_name, name_of, parts_of};
 use super::scan::RawFile;
@@ -23,6 +24,35 @@ const LOOKS_AT_ONCE: usize = 8;
 
 /// A container's name, and what was seen when it was looked into.
 type Looked = (String, Arc<Described>);
+
+/// Wait until the sink is asked again for what it withheld: an object store may want money for each question, and takes minutes
+/// to days to bring something back from its archive.
+const WITHHELD_INTERVAL: Duration = Duration::from_secs(600);
+
+/// What came of looking into a container.
+#[derive(Clone)]
+enum Look {
+    Opened(Arc<Described>),
+    /// It can't be opened.
+    Damaged,
+    /// The sink doesn't give it out for now, though it gives others: why, and when it was asked.
+    Withheld(String, Instant),
+}
+
+impl Look {
+    fn opened(&self) -> Option<&Arc<Described>> {
+        if let Self::Opened(described) = self { Some(described) } else { None }
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self, Self::Withheld(_, asked) if asked.elapsed() >= WITHHELD_INTERVAL)
+    }
+}
+
+/// Whether an error says that the sink withholds a container for now.
+pub(super) fn is_withheld(error: &AggregateError) -> bool {
+    matches!(error, AggregateError::Io { source, .. } if source.kind() == ErrorKind::ResourceBusy)
+}
 
 /// What the containers of a set hold.
 pub(super) struct Aggregate {
@@ -55,15 +85,17 @@ pub(super) struct Earlier {
 /// The containers of a sink.
 pub(super) struct Sets {
     sink: Box<dyn Sink>,
-    /// Containers that were looked into, with the stamp that they had; none: it can't be opened.
-    known: HashMap<String, (String, Option<Arc<Described>>)>,
+    /// Containers that were looked into, with the stamp that they had.
+    known: HashMap<String, (String, Look)>,
     /// Those that this process compared with the raw files.
     compared: HashSet<String>,
+    /// Those that the sink withholds, as far as that was told.
+    told: HashSet<String>,
 }
 
 impl Sets {
     pub(super) fn of(sink: Box<dyn Sink>) -> Result<Self> {
-        let mut sets = Self { sink, known: HashMap::new(), compared: HashSet::new() };
+        let mut sets = Self { sink, known: HashMap::new(), compared: HashSet::new(), told: HashSet::new() };
         sets.remove_unused_bases()?;
         Ok(sets)
     }
@@ -78,7 +110,8 @@ impl Sets {
         Ok(names)
     }
 
-    /// The containers that can be opened. One that can't counts as if it weren't there, and isn't tried again until it changes.
+    /// The containers that can be opened. One that can't counts as if it weren't there, and isn't tried again until it changes or,
+    /// where the sink withholds it, for a while.
     fn containers(&mut self) -> Result<Vec<Looked>> {
         let names = self.names()?;
         let found = in_parallel(&names, LOOKS_AT_ONCE, |_, one| self.look_into(one))?;
@@ -87,24 +120,74 @@ impl Sets {
             .zip(&found)
             .map(|(one, found)| (one.name.clone(), (one.stamp.clone(), found.clone())));
         self.known = known.collect();
-        let opened = names.into_iter().zip(found).filter_map(|(one, found)| Some((one.name, found?)));
-        Ok(opened.collect())
+        let opened = names.into_iter().zip(found);
+        Ok(opened.filter_map(|(one, found)| Some((one.name, Arc::clone(found.opened()?)))).collect())
     }
 
-    fn look_into(&self, one: &Named) -> Result<Option<Arc<Described>>> {
-        if let Some((_, described)) = self.known.get(&one.name).filter(|(stamp, _)| *stamp == one.stamp) {
-            return Ok(described.clone());
+    fn look_into(&self, one: &Named) -> Result<Look> {
+        let known = self.known.get(&one.name).filter(|(stamp, _)| *stamp == one.stamp);
+        if let Some((_, look)) = known.filter(|(_, look)| !look.is_over()) {
+            return Ok(look.clone());
         }
         let described =
             self.sink.open(&one.name).and_then(|source| Container::describe(&self.path(&one.name), source));
         match described {
-            Ok(described) => Ok(Some(Arc::new(described))),
+            Ok(described) => Ok(Look::Opened(Arc::new(described))),
+            Err(error) if is_withheld(&error) => Ok(Look::Withheld(error.to_string(), Instant::now())),
             // A sink that is away must not look like one that is empty.
             Err(AggregateError::Io { action, path, source }) if source.kind() != ErrorKind::NotFound => {
                 Err(AggregateError::Io { action, path, source })
             }
-            Err(_) => Ok(None),
+            Err(error @ AggregateError::Stopped) => Err(error),
+            Err(_) => Ok(Look::Damaged),
         }
+    }
+
+    /// Containers that the sink withholds, and why.
+    fn withheld(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.known.iter().filter_map(|(name, (_, look))| match look {
+            Look::Withheld(reason, _) => Some((name, reason)),
+            Look::Opened(_) | Look::Damaged => None,
+        })
+    }
+
+    /// The container of this set that the sink withholds, or what may be the base of one, if it does.
+    pub(super) fn withheld_of(&self, timestep: u64) -> Option<String> {
+        let of_set = |name: &str| parts_of(name).is_some_and(|(step, ..)| step == timestep);
+        let opened = || self.known.iter().filter_map(|(name, (_, look))| Some((name, look.opened()?)));
+        let is_there = |base| opened().any(|(_, one)| identity_if_base(one) == Some(base));
+        let lacks_base =
+            || opened().any(|(name, one)| of_set(name) && one.base.is_some_and(|base| !is_there(base)));
+        let own = self.withheld().find(|(name, _)| of_set(name));
+        let found = own.or_else(|| self.withheld().next().filter(|_| lacks_base()));
+        found.map(|(name, _)| self.sink.shown(name))
+    }
+
+    /// What the sink withholds and did not before, each said once: names, and why.
+    pub(super) fn newly_withheld(&mut self) -> Vec<(String, String)> {
+        let now: BTreeMap<String, String> =
+            self.withheld().map(|(name, reason)| (name.clone(), reason.clone())).collect();
+        let before = std::mem::replace(&mut self.told, now.keys().cloned().collect());
+        let new = now.into_iter().filter(|(name, _)| !before.contains(name));
+        new.map(|(name, reason)| (self.sink.shown(&name), reason)).collect()
+    }
+
+    /// Has the container that an error is about looked into anew.
+    pub(super) fn doubt(&mut self, error: &AggregateError) {
+        let AggregateError::Io { path: about, .. } = error else { return };
+        let doubted = self.known.keys().find(|name| self.path(name) == *about).cloned();
+        if let Some(name) = doubted {
+            self.known.remove(&name);
+        }
+    }
+
+    /// Changes when a container of the set or one of these files does.
+    pub(super) fn stamps(&self, aggregate: &Aggregate, files: &[&RawFile]) -> Vec<String> {
+        let known =
+            aggregate.containers.iter().filter_map(|(name, _)| Some((name, &self.known.get(name)?.0)));
+        let containers = known.map(|(name, stamp)| format!("{name} {stamp}"));
+        let raw = files.iter().map(|file| format!("{} {} {}", file.name, file.size, file.modified_ns));
+        containers.chain(raw).collect()
     }
 
     /// What messages call a container.
@@ -228,7 +311,7 @@ impl Sets {
 
     /// The base of this identity; of two the one that belongs to a set, since one that was kept may have been found damaged.
     fn find_base(&self, identity: [u8; 16]) -> Result<Option<BaseSet>> {
-        let known = self.known.iter().filter_map(|(name, (_, one))| Some((name, one.as_ref()?)));
+        let known = self.known.iter().filter_map(|(name, (_, look))| Some((name, look.opened()?)));
         let found = known.filter(|(_, one)| identity_if_base(one) == Some(identity));
         let Some((name, _)) = found.min_by_key(|(name, _)| is_kept_base(name)) else { return Ok(None) };
         match self.open_base(name) {
@@ -265,7 +348,7 @@ impl Sets {
 
     /// Whether all containers with such names could be looked into.
     fn are_known(&self, names: impl Fn(&str) -> bool) -> bool {
-        self.known.iter().all(|(name, (_, described))| described.is_some() || !names(name))
+        self.known.iter().all(|(name, (_, look))| look.opened().is_some() || !names(name))
     }
 
     /// Removes bases that were kept for others which are gone, or that belong to a set again; none of them while there is a

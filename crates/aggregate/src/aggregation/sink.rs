@@ -30,7 +30,8 @@ pub trait Sink: Send + Sync {
     /// The bytes under a name.
     ///
     /// # Errors
-    /// They can't be read, or there are none.
+    /// They can't be read, or there are none. With [`std::io::ErrorKind::ResourceBusy`] they are withheld for now, and those
+    /// under other names may be had.
     fn open(&self, name: &str) -> Result<Box<dyn Source + Send + Sync>>;
 
     /// The path of a file in which what will have this name is packed.
@@ -42,10 +43,11 @@ pub trait Sink: Send + Sync {
     /// The sink doesn't take it or gives other bytes back, or the watch ends it.
     fn publish(&self, draft: &Path, name: &str, watch: Watch<'_>) -> Result<()>;
 
-    /// Gives what `name` names the name `other`; whether it keeps the old one is left open.
+    /// Gives what `name` names the name `other`; whether it keeps the old one is left open. What has the name then is whole, and
+    /// was shown to be the same if it is a copy.
     ///
     /// # Errors
-    /// The sink refuses.
+    /// The sink refuses, or gives other bytes back.
     fn keep_as(&self, name: &str, other: &str) -> Result<()>;
 
     /// Removes a name.

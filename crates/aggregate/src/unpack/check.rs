@@ -14,7 +14,7 @@ impl Container {
     /// Decodes all that unpacking would decode; what comes back is what it would write.
     ///
     /// # Errors
-    /// [`AggregateError::SomeDamaged`] names the files that could not be given back; [`AggregateError::NotFound`] a name that
+    /// [`AggregateError::Incomplete`] names the files that could not be given back; [`AggregateError::NotFound`] a name that
     /// the container doesn't have.
     pub fn check(&self, options: &Unpacking<'_>) -> Result<Unpacked> {
         let named = options.names.iter().map(|name| self.position(name)).collect::<Result<HashSet<_>>>()?;
@@ -54,17 +54,17 @@ impl Container {
     /// The files that count, and their bytes.
     ///
     /// # Errors
-    /// [`AggregateError::SomeDamaged`] when some of them are damaged.
+    /// [`AggregateError::Incomplete`] when some of them are damaged.
     fn tally(&self, counts: impl Fn(usize) -> bool, is_damaged: impl Fn(usize) -> bool) -> Result<Unpacked> {
         let counted = self.files.files.iter().enumerate().filter(|(file, _)| counts(*file));
         let (damaged, intact): (Vec<_>, Vec<_>) = counted.partition(|(file, _)| is_damaged(*file));
         let bytes = intact.iter().fold(0_u64, |sum, (_, file)| sum.saturating_add(file.size));
-        let files = damaged.iter().map(|(_, file)| file.name.clone()).collect::<Vec<_>>();
+        let damaged = damaged.iter().map(|(_, file)| file.name.clone()).collect::<Vec<_>>();
         let intact = intact.len() as u64;
-        if files.is_empty() {
+        if damaged.is_empty() {
             Ok(Unpacked { files: intact, bytes })
         } else {
-            Err(AggregateError::SomeDamaged { files, intact, bytes })
+            Err(AggregateError::Incomplete { damaged, blocked: Vec::new(), intact, bytes })
         }
     }
 }

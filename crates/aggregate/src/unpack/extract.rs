@@ -3,6 +3,7 @@
 //! Relies on `stdchk-formats`, reading through the container. The idea: the container keeps no list of variables; the
 //! parsers find them again in the bytes, and decode only the blocks that hold a file's structure.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io;
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::path::Path;
 use stdchk_formats::{Extent, Format, Parsed, Reason, Source, Variable, parse};
 
 use super::Container;
+use crate::at_work::AtWork;
 use crate::codec::Step;
 use crate::error::{AggregateError, Result};
 use crate::limits::EXTRACT_RATIO_MAX;
@@ -54,6 +56,8 @@ pub struct ListedVariable {
 struct Inside<'container> {
     container: &'container Container,
     file: usize,
+    /// What kept the container itself from being read, which says nothing of what it holds.
+    cut_off: RefCell<Option<AggregateError>>,
 }
 
 impl Source for Inside<'_> {
@@ -64,7 +68,13 @@ impl Source for Inside<'_> {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(buffer.len());
         let range = Extent { offset, length: buffer.len() as u64 };
-        self.container.read(self.file, range, &mut bytes).map_err(io::Error::other)?;
+        self.container.read(self.file, range, &mut bytes).map_err(|error| {
+            let told = io::Error::other(error.to_string());
+            if matches!(error, AggregateError::Io { .. }) {
+                *self.cut_off.borrow_mut() = Some(error);
+            }
+            told
+        })?;
         if bytes.len() != buffer.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -74,31 +84,35 @@ impl Source for Inside<'_> {
 }
 
 impl Container {
-    fn parsed(&self, file: usize) -> Parsed {
-        parse(&Inside { container: self, file })
+    fn parsed(&self, file: usize) -> Result<Parsed> {
+        let inside = Inside { container: self, file, cut_off: RefCell::default() };
+        let parsed = parse(&inside);
+        inside.cut_off.into_inner().map_or(Ok(parsed), Err)
     }
 
     /// Everything that the container holds.
-    #[must_use]
-    pub fn list(&self) -> Vec<ListedFile> {
+    ///
+    /// # Errors
+    /// The container can't be read any more; what is damaged in it is no error.
+    pub fn list(&self) -> Result<Vec<ListedFile>> {
         let gaps: HashSet<usize> = self.files_with_gaps().collect();
         let files = self.files.files.iter().enumerate();
         files
             .map(|(number, entry)| {
-                let parsed = self.parsed(number);
+                let parsed = self.parsed(number)?;
                 let variables =
                     parsed.variables.iter().map(|variable| self.listed(number, variable)).collect();
                 let unreadable = matches!(parsed.reason, Some(Reason::Unreadable { .. }));
                 let damaged = unreadable || gaps.contains(&number);
                 let reason = parsed.reason.map(|reason| reason.to_string());
-                ListedFile {
+                Ok(ListedFile {
                     name: entry.name.clone(),
                     size: entry.size,
                     format: parsed.format,
                     reason,
                     damaged,
                     variables,
-                }
+                })
             })
             .collect()
     }
@@ -125,7 +139,7 @@ impl Container {
     /// When there is no such file or variable, or part of it is damaged.
     pub fn variable_npy(&self, file: &str, path: &str) -> Result<Vec<u8>> {
         let number = self.position(file)?;
-        let parsed = self.parsed(number);
+        let parsed = self.parsed(number)?;
         let missing = || AggregateError::NotFound { what: "variable", name: format!("{file}: {path}") };
         let variable =
             parsed.variables.iter().find(|variable| variable.path() == path).ok_or_else(missing)?;
@@ -145,6 +159,7 @@ impl Container {
     /// As [`Container::variable_npy`], and when `output` can't be written.
     pub fn extract_variable(&self, file: &str, path: &str, output: &Path) -> Result<u64> {
         let npy = self.variable_npy(file, path)?;
+        let _at_work = AtWork::begin(folder_of(output), std::iter::once(output));
         let new = NewFile::start(output, 0o666)?;
         new.write_at(&npy, 0)?;
         new.finish()?;

@@ -2,15 +2,18 @@
 //!
 //! Relies on [`Container`]. The idea: threads take blocks, not files, so every block is decoded once however many files
 //! it serves; sets in many small pieces are put together in memory where that fits, all others are written at offsets. A
-//! file with a damaged part is not written, and every other one is. Blocks that no wanted file needs are not read.
+//! file with a damaged part, or with a folder in its place, is not written, and every other one is. Blocks that no wanted file needs are not read; blocks of
+//! zeros become holes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 
 use super::map::{Piece, covers};
 use super::{Container, slice};
+use crate::at_work::AtWork;
 use crate::codec::scratch;
 use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
@@ -74,6 +77,8 @@ enum State {
     Disk(NewFile, u64),
     Done,
     Damaged,
+    /// Something else has its name, or that of its folder.
+    Blocked,
 }
 
 /// Where arriving bytes are put together.
@@ -96,10 +101,11 @@ impl Container {
     /// Writes files below `folder`, each of which appears when it is whole.
     ///
     /// # Errors
-    /// [`AggregateError::SomeDamaged`] names the files that could not be given back, after all others were;
+    /// [`AggregateError::Incomplete`] names the files that could not be given back, after all others were;
     /// [`AggregateError::NotFound`] a name that the container doesn't have, before anything is written.
     pub fn unpack(&self, folder: &Path, options: &Unpacking<'_>) -> Result<Unpacked> {
         let targets = self.targets(folder, options.names)?;
+        let _at_work = AtWork::begin(folder, targets.iter().map(|target| target.path.as_path()));
         let budget = options.budget();
         let total = targets.iter().fold(0_u64, |sum, target| sum.saturating_add(target.entry.size));
         let pieces: usize =
@@ -142,10 +148,22 @@ impl Container {
             let state = if covers(map, entry.size) { State::Waiting } else { State::Damaged };
             targets.push(Target { file, entry, path, state: Mutex::new(state) });
         }
+        fs::create_dir_all(folder).map_err(AggregateError::io("create", folder))?;
         let folders: HashSet<&Path> = targets.iter().map(|target| folder_of(&target.path)).collect();
-        for folder in folders.into_iter().chain([folder]) {
-            fs::create_dir_all(folder).map_err(AggregateError::io("create", folder))?;
+        let mut blocked = HashSet::new();
+        for folder in folders {
+            match fs::create_dir_all(folder) {
+                Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotADirectory) => {
+                    blocked.insert(folder.to_owned());
+                }
+                other => other.map_err(AggregateError::io("create", folder))?,
+            }
         }
+        let has_place = |path: &Path| !blocked.contains(folder_of(path)) && !is_folder(path);
+        targets
+            .iter()
+            .filter(|target| !has_place(&target.path))
+            .for_each(|target| target.end(State::Blocked));
         Ok(targets)
     }
 
@@ -181,7 +199,7 @@ impl Container {
             let Some(target) = targets.get(*target) else { continue };
             match &decoded {
                 Some(block) => target.take(block, pieces, assembly)?,
-                None => target.damage(),
+                None => target.end(State::Damaged),
             }
             if !watch(pieces.iter().map(|piece| piece.file.length).sum()) {
                 return Err(AggregateError::Stopped);
@@ -194,29 +212,35 @@ impl Container {
 
 /// Completes the files that hold no bytes, makes names durable, and reports the files that were not completed.
 fn settle(targets: Vec<Target<'_>>) -> Result<Unpacked> {
-    let mut damaged = Vec::new();
+    let (mut damaged, mut blocked) = (Vec::new(), Vec::new());
     let mut unpacked = Unpacked { files: 0, bytes: 0 };
     let mut folders = HashSet::new();
     for target in targets {
         if target.entry.size == 0 {
-            target.write(&[])?;
+            target.take(&[], &[], Assembly::Memory)?;
         }
-        let done = matches!(target.state.into_inner(), Ok(State::Done)) || target.entry.size == 0;
-        if done {
-            unpacked.files += 1;
-            unpacked.bytes += target.entry.size;
-            folders.insert(folder_of(&target.path).to_owned());
-        } else {
-            damaged.push(target.entry.name.clone());
+        match target.state.into_inner() {
+            Ok(State::Done) => {
+                unpacked.files += 1;
+                unpacked.bytes += target.entry.size;
+                folders.insert(folder_of(&target.path).to_owned());
+            }
+            Ok(State::Blocked) => blocked.push(target.entry.name.clone()),
+            _ => damaged.push(target.entry.name.clone()),
         }
     }
     folders.iter().try_for_each(|folder| sync_folder(folder))?;
     let Unpacked { files: intact, bytes } = unpacked;
-    if damaged.is_empty() {
+    if damaged.is_empty() && blocked.is_empty() {
         Ok(unpacked)
     } else {
-        Err(AggregateError::SomeDamaged { files: damaged, intact, bytes })
+        Err(AggregateError::Incomplete { damaged, blocked, intact, bytes })
     }
+}
+
+/// Whether a folder stands there, which no file replaces.
+fn is_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
 /// A name as a path below a folder, never above or beside it.
@@ -231,9 +255,10 @@ pub(super) fn safe(name: &str) -> Result<&Path> {
 }
 
 impl Target<'_> {
-    fn damage(&self) {
+    /// Nothing more is made of it.
+    fn end(&self, end: State) {
         if let Ok(mut state) = self.state.lock() {
-            *state = State::Damaged;
+            *state = end;
         }
     }
 
@@ -252,7 +277,7 @@ impl Target<'_> {
                 *missing -= write(file, block, pieces)?.min(*missing);
                 *missing
             }
-            State::Waiting | State::Done | State::Damaged => return Ok(()),
+            State::Waiting | State::Done | State::Damaged | State::Blocked => return Ok(()),
         };
         if missing > 0 {
             return Ok(());
@@ -283,12 +308,12 @@ impl Target<'_> {
 
     fn write(&self, bytes: &[u8]) -> Result<()> {
         let file = NewFile::start(&self.path, PRIVATE)?;
-        file.write_at(bytes, 0)?;
+        file.write_around_zeros(bytes, 0)?;
         self.complete(file)
     }
 
     fn complete(&self, file: NewFile) -> Result<()> {
-        file.dress(self.entry.mode, self.entry.modified_ns)?;
+        file.dress(self.entry)?;
         file.finish()
     }
 }
@@ -301,7 +326,7 @@ fn write(file: &NewFile, block: &[u8], pieces: &[Piece]) -> Result<u64> {
     let mut written = 0;
     for piece in pieces {
         let Some(bytes) = slice(block, piece.start, piece.file.length) else { continue };
-        file.write_at(bytes, piece.file.offset)?;
+        file.write_around_zeros(bytes, piece.file.offset)?;
         written += piece.file.length;
     }
     Ok(written)

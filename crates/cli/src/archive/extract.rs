@@ -11,11 +11,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
+use stdchk_reduce::ranges_to_write;
 use tar::{Archive, Entry, EntryType};
 
 use super::STATE;
 
-/// Contents are written in pieces of this size; one that is all zeros becomes a hole.
+/// Contents are written in pieces of this size.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// Makes in the empty directory `to` what `stream` holds.
@@ -86,8 +87,8 @@ impl Tree {
             let wanted = usize::try_from(size - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
             let piece = self.buffer.get_mut(..wanted).unwrap_or_default();
             entry.read_exact(piece)?;
-            if piece.iter().any(|byte| *byte != 0) {
-                file.write_all_at(piece, at)?;
+            for range in ranges_to_write(piece, at) {
+                file.write_all_at(piece.get(range.clone()).unwrap_or_default(), at + range.start as u64)?;
             }
             at += wanted as u64;
         }

@@ -107,9 +107,13 @@ pub struct Arguments {
 /// Runs the command.
 pub async fn run(arguments: Arguments, context: &Context) -> Outcome {
     let Some(sink) = arguments.output.clone() else { return in_pool::run(arguments, context).await };
-    let quiet = context.settings.quiet;
+    let (quiet, once) = (context.settings.quiet, arguments.once);
     let sink = Location::of(&sink)?;
-    or_told(move |told| watch(&arguments, &sink, quiet, &told)).await
+    match or_told(move |told| watch(&arguments, &sink, quiet, &told)).await {
+        // Without --once it runs until it is told to stop, so that this is its proper end.
+        Err(error) if error.exit == Exit::Interrupted && !once => Ok(()),
+        outcome => outcome,
+    }
 }
 
 /// Opens the sink, and says how to pack for it.
@@ -170,8 +174,6 @@ fn watch(arguments: &Arguments, location: &Location, quiet: bool, told: &Arc<Ato
     loop {
         let started = Instant::now();
         let round = match aggregator.round() {
-            // Without --once it runs until it is told to stop, so that this is its proper end.
-            Err(AggregateError::Stopped) if !arguments.once => return Ok(()),
             Err(error) => {
                 let error = with_scratch(failed(error), is_far);
                 if arguments.once || error.exit != Exit::Unreachable {
@@ -183,16 +185,21 @@ fn watch(arguments: &Arguments, location: &Location, quiet: bool, told: &Arc<Ato
             Ok(round) => round,
         };
         let last = arguments.once && !round.unsettled;
-        if last || !round.aggregated.is_empty() || !round.damaged.is_empty() {
+        if last || is_news(&round) {
             report(arguments, &round, started.elapsed(), quiet)?;
         }
         if last {
             return end(&round);
         }
         if !pause(&wake, interval, told).about(arguments.source.display())? {
-            return if arguments.once { Err(stopped()) } else { Ok(()) };
+            return Err(stopped());
         }
     }
+}
+
+/// Whether a look led to something that was not said before.
+fn is_news(round: &Round) -> bool {
+    !round.aggregated.is_empty() || !round.damaged.is_empty() || !round.withheld.is_empty()
 }
 
 fn stopped() -> CommandError {
@@ -234,7 +241,15 @@ struct Report {
     waiting: Vec<Waiting>,
     /// Timesteps whose containers didn't give back what the raw files hold: packed again, if all of these were there.
     damaged: Vec<Waiting>,
+    /// Containers that the sink gives out no more for now; their sets are left alone.
+    withheld: Vec<Withheld>,
     seconds: f64,
+}
+
+#[derive(Serialize)]
+struct Withheld {
+    container: String,
+    reason: String,
 }
 
 #[derive(Serialize)]
@@ -280,7 +295,13 @@ fn report(arguments: &Arguments, round: &Round, elapsed: Duration, quiet: bool) 
             "stdchk: the containers of timestep {timestep} don't hold what the raw files hold: {reason}"
         ));
     }
+    for (_, reason) in round.withheld.iter().filter(|_| !arguments.json) {
+        let next = "it lies in the store's archive, and its set is left alone until it is restored there";
+        output::note(format_args!("stdchk: {}; {next}", shown(reason)));
+    }
     if arguments.json {
+        let withheld = round.withheld.iter().cloned();
+        let withheld = withheld.map(|(container, reason)| Withheld { container, reason }).collect();
         let listed = |timesteps: &[(u64, String)]| {
             let one =
                 |(timestep, reason): &(u64, String)| Waiting { timestep: *timestep, reason: reason.clone() };
@@ -291,6 +312,7 @@ fn report(arguments: &Arguments, round: &Round, elapsed: Duration, quiet: bool) 
             removed: round.removed,
             waiting: listed(&round.waiting),
             damaged: listed(&round.damaged),
+            withheld,
             seconds: elapsed.as_secs_f64(),
         });
     }

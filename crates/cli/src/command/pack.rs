@@ -261,7 +261,7 @@ fn report(
         let files = output::count(usize::try_from(packed.files).unwrap_or(usize::MAX), "file");
         let (raw, stored) = (size::human(packed.raw_bytes), size::human(packed.stored_bytes));
         let rate = size::human(rate(packed.raw_bytes, started.elapsed()));
-        let output = output.display();
+        let output = shown(&output.to_string_lossy());
         output::note(format_args!("pack: {output}, {files}, {raw} in {stored} ({ratio:.2}:1), {rate}/s"));
     }
     if inputs.left_out.is_empty() { Ok(()) } else { Err(CommandError::reported(Exit::Partial)) }
@@ -308,15 +308,15 @@ impl From<ListedFile> for Listed {
 
 fn list(container: &Path, arguments: &Arguments) -> Outcome {
     let container = open(container, arguments.base.as_deref())?;
-    let files: Vec<Listed> = container.list().into_iter().map(Listed::from).collect();
+    let files: Vec<Listed> = container.list().map_err(failed)?.into_iter().map(Listed::from).collect();
     let (damaged, intact): (Vec<&Listed>, Vec<&Listed>) = files.iter().partition(|file| file.damaged);
-    let names = damaged.iter().map(|file| shown(&file.name)).collect::<Vec<_>>();
+    let damaged = damaged.iter().map(|file| file.name.clone()).collect::<Vec<_>>();
     let bytes = intact.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
     let intact = intact.len() as u64;
     show(files, arguments.json)?;
-    match names.is_empty() {
+    match damaged.is_empty() {
         true => Ok(()),
-        false => Err(failed(AggregateError::SomeDamaged { files: names, intact, bytes })),
+        false => Err(failed(AggregateError::Incomplete { damaged, blocked: Vec::new(), intact, bytes })),
     }
 }
 
@@ -327,7 +327,7 @@ fn show(files: Vec<Listed>, as_json: bool) -> Outcome {
     let mut table = Table::new(&["file", "variable", "type", "shape", ">bytes", ">ratio", "coded by"]);
     for file in files {
         let name = shown(&file.name);
-        let what = file.reason.unwrap_or(file.format);
+        let what = shown(&file.reason.unwrap_or(file.format));
         let what = if file.damaged { format!("damaged: {what}") } else { what };
         table.row([name.clone(), format!("({what})"), "".into(), "".into(), file.bytes.to_string()]);
         for variable in file.variables {

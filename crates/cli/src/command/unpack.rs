@@ -27,7 +27,7 @@ const FAR_THREADS: usize = 8;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The container is a file, or s3://BUCKET/KEY in an object store, reached as `stdchk aggregate --help` says. Files that are
-there are replaced. Of a damaged container every intact file comes back, and the others are named
+there are replaced, folders are not. Of a damaged container every intact file comes back, and the others are named
 (exit code 3).
 
 Example:
@@ -69,6 +69,8 @@ struct Report {
     bytes: u64,
     /// Files that could not be given back.
     damaged: Vec<String>,
+    /// Files that something else was in the way of.
+    blocked: Vec<String>,
     seconds: f64,
 }
 
@@ -86,11 +88,11 @@ fn from_container(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) ->
         None => files(&container, arguments, quiet, told),
     };
     match outcome {
-        Ok(unpacked) => report(arguments, &unpacked, Vec::new(), started, quiet),
+        Ok(unpacked) => report(arguments, &unpacked, [&[], &[]], started, quiet),
         Err(error) => {
-            if let AggregateError::SomeDamaged { files, intact, bytes } = &error {
+            if let AggregateError::Incomplete { damaged, blocked, intact, bytes } = &error {
                 let given = Unpacked { files: *intact, bytes: *bytes };
-                report(arguments, &given, files.clone(), started, true)?;
+                report(arguments, &given, [damaged, blocked], started, true)?;
             }
             Err(failed(error))
         }
@@ -156,7 +158,7 @@ fn below(name: &str) -> Outcome<&Path> {
 fn report(
     arguments: &Arguments,
     unpacked: &Unpacked,
-    damaged: Vec<String>,
+    [damaged, blocked]: [&[String]; 2],
     started: Instant,
     quiet: bool,
 ) -> Outcome {
@@ -164,16 +166,15 @@ fn report(
     if arguments.json {
         let folder = (!arguments.check).then(|| arguments.output.to_string_lossy().into_owned());
         let seconds = started.elapsed().as_secs_f64();
-        return output::json(&Report { folder, files, bytes, damaged, seconds });
+        let (damaged, blocked) = (damaged.to_owned(), blocked.to_owned());
+        return output::json(&Report { folder, files, bytes, damaged, blocked, seconds });
     }
     if !quiet {
         let count = output::count(usize::try_from(files).unwrap_or(usize::MAX), "file");
         let rate = size::human(rate(bytes, started.elapsed()));
-        output::note(format_args!(
-            "unpack: {}, {count}, {}, verified, {rate}/s",
-            if arguments.check { &arguments.container } else { &arguments.output }.display(),
-            size::human(bytes)
-        ));
+        let place = if arguments.check { &arguments.container } else { &arguments.output };
+        let (place, size) = (shown(&place.to_string_lossy()), size::human(bytes));
+        output::note(format_args!("unpack: {place}, {count}, {size}, verified, {rate}/s"));
     }
     Ok(())
 }

@@ -134,7 +134,20 @@ fn killed_anywhere_it_leaves_the_raw_set_or_the_aggregate() {
 }
 
 /// A process that doesn't outlive its test.
-struct Running(std::process::Child);
+pub(crate) struct Running(pub(crate) std::process::Child);
+
+impl Running {
+    /// SIGTERM.
+    pub(crate) fn terminate(&mut self) {
+        self.signal("-TERM");
+    }
+
+    pub(crate) fn signal(&mut self, signal: &str) {
+        let told =
+            std::process::Command::new("kill").args([signal, &self.0.id().to_string()]).status().unwrap();
+        assert!(told.success());
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -157,8 +170,6 @@ fn it_waits_for_sets_and_ends_when_told() {
         wait_until("the set is aggregated", || container.exists());
     }
     place.fails(&once(&[]), 2, "another aggregator");
-    let pid = running.0.id().to_string();
-    let told = std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap();
-    assert!(told.success());
+    running.terminate();
     assert!(running.0.wait().unwrap().success(), "being told to stop is its proper end");
 }

@@ -3,12 +3,13 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use stdchk_tests::{Asked, Deed, Gate, ObjectStore, outcome, random_bytes};
+use stdchk_tests::{Asked, Deed, Gate, ObjectStore, outcome, random_bytes, wait_until};
 
-use crate::aggregate::{Files, raw_is_there, set, write};
+use crate::across_time;
+use crate::aggregate::{Files, Running, raw_is_there, set, write};
 use crate::objects::{AtStore, objects, once};
 
 /// A set that takes an upload in parts: 20 MiB that don't shrink.
@@ -143,7 +144,7 @@ fn a_store_that_gives_other_bytes_back_is_found_out_before_raw_files_go() {
         let place = AtStore::new(gate.endpoint());
         let files = set(10);
         write(&place, &files);
-        place.fails(&in_one(&["--remove-raw"]), 7, "other bytes came back than were uploaded");
+        place.fails(&in_one(&["--remove-raw"]), 7, "other bytes came back than were stored");
         assert!(raw_is_there(&place, &files));
         assert_eq!(objects(&store), [""; 0], "what is damaged has no name");
         place.ok(&in_one(&["--remove-raw"]));
@@ -184,7 +185,7 @@ fn a_busy_store_is_asked_again() {
     let store = Arc::new(ObjectStore::start());
     // Every request fails at first: refused, or cut off.
     let gate = Gate::open(&store, |asked| match asked.number % 4 {
-        0 => Deed::Refuse(503),
+        0 => Deed::Refuse(503, "SlowDown"),
         2 => Deed::HangUp,
         _ => Deed::Pass,
     });
@@ -220,6 +221,203 @@ fn a_store_that_goes_away_while_it_is_read_is_not_taken_for_damage() {
         assert!(ended.code == 5 || (ended.code == 0 && arguments[0] == "pack"), "{ended:?}");
         assert!(gate.asked().len() <= 12, "it gives up soon: {:?}", gate.asked());
     }
+}
+
+#[test]
+fn a_list_of_a_container_whose_store_went_away_says_so_and_nothing_of_damage() {
+    let store = Arc::new(ObjectStore::start());
+    // It is opened, and no block is read.
+    let gate = Gate::open(&store, |asked| if asked.number < 2 { Deed::Pass } else { Deed::HangUp });
+    let near = AtStore::new(store.endpoint());
+    write(&near, &large_set());
+    near.ok(&in_one(&[]));
+    let mut place = AtStore::new(gate.endpoint());
+    place.attempts = 2;
+    let ended = place.run(&["pack", "--list", "s3://ckpt/run 7/step-10.1of1.pack"]);
+    assert_eq!(ended.code, 5, "{ended:?}");
+    assert!(ended.stderr.contains("can't read s3://ckpt/run 7/step-10.1of1.pack"), "{ended:?}");
+    assert!(ended.stderr.contains("then try again") && !ended.stderr.contains("damaged"), "{ended:?}");
+    assert_eq!(ended.text(), "");
+}
+
+/// An aggregator that runs until it is told to stop.
+fn watching(place: &AtStore, more: &[&str]) -> Running {
+    let all = ["aggregate", "run", "-o", "s3://ckpt/run 7", "--ranks", "4", "--settle", "0"];
+    let mut command = place.command(&[&all, more].concat());
+    let says = fs::File::create(place.path("says")).unwrap();
+    Running(command.stdout(Stdio::null()).stderr(says).spawn().unwrap())
+}
+
+fn said(place: &AtStore) -> String {
+    fs::read_to_string(place.path("says")).unwrap()
+}
+
+fn lists(gate: &Gate) -> usize {
+    gate.asked().iter().filter(|asked| asked.target.contains("list-type")).count()
+}
+
+/// Has the aggregator look so many times more.
+fn look_again(place: &AtStore, gate: &Gate, times: usize) {
+    let before = lists(gate);
+    wait_until("it looks again", || {
+        place.file("run/wakes it", b"");
+        lists(gate) >= before + times
+    });
+}
+
+#[test]
+fn a_container_in_an_archive_is_told_once_and_the_others_are_looked_after() {
+    const ARCHIVED: &str = "step-10.1of2.pack";
+    let store = Arc::new(ObjectStore::start());
+    let is_archived = Arc::new(AtomicBool::new(false));
+    let asks = Arc::clone(&is_archived);
+    let gate = Gate::open(&store, move |asked| {
+        let refuses =
+            asks.load(Ordering::Relaxed) && asked.method == "GET" && asked.target.contains(ARCHIVED);
+        if refuses { Deed::Refuse(403, "InvalidObjectState") } else { Deed::Pass }
+    });
+    let place = AtStore::new(gate.endpoint());
+    write(&place, &set(10));
+    place.aggregate(&[]);
+    is_archived.store(true, Ordering::Relaxed);
+    write(&place, &set(20));
+    let ended = place.run(&[&once()[..], &["--remove-raw", "--json"]].concat());
+    assert_eq!(ended.code, 3, "{ended:?}");
+    let report = ended.json();
+    assert_eq!(report["sets"][0]["timestep"], 20, "{report}");
+    assert_eq!(report["withheld"][0]["container"], format!("s3://ckpt/run 7/{ARCHIVED}"), "{report}");
+    assert_eq!(report["waiting"][0]["timestep"], 10, "{report}");
+    assert!(raw_is_there(&place, &set(10)) && !raw_is_there(&place, &set(20)));
+    assert_eq!(objects(&store).len(), 4);
+    place.fails(&["unpack", &format!("s3://ckpt/run 7/{ARCHIVED}"), "-o", "back"], 5, "InvalidObjectState");
+
+    gate.reset();
+    let mut running = watching(&place, &["--containers", "2", "--remove-raw"]);
+    wait_until("it is told", || said(&place).contains(ARCHIVED));
+    write(&place, &set(30));
+    wait_until("the next set is aggregated", || said(&place).contains("timestep 30"));
+    look_again(&place, &gate, 3);
+    running.terminate();
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
+    assert_eq!(said(&place).matches("InvalidObjectState").count(), 1, "{}", said(&place));
+    let asked = gate.asked().iter().filter(|asked| asked.target.contains(ARCHIVED)).count();
+    assert_eq!(asked, 1, "to ask again soon costs money");
+
+    is_archived.store(false, Ordering::Relaxed);
+    place.aggregate(&["--remove-raw"]);
+    assert!(!raw_is_there(&place, &set(10)) && place.comes_back(10, &set(10)));
+}
+
+#[test]
+fn a_store_that_does_not_answer_keeps_nobody_from_ending() {
+    let store = Arc::new(ObjectStore::start());
+    let near = AtStore::new(store.endpoint());
+    write(&near, &large_set());
+    near.ok(&in_one(&[]));
+    let is_list = |asked: &Asked| asked.target.contains("list-type");
+    let is_upload = |asked: &Asked| asked.method != "GET" && asked.target.contains("step-11");
+    let is_download = |asked: &Asked| asked.method == "GET" && asked.target.contains("step-");
+    let aggregate =
+        ["aggregate", "run", "-o", "s3://ckpt/run 7", "--ranks", "4", "--settle", "0", "--remove-raw"];
+    let unpack = ["unpack", "s3://ckpt/run 7/step-10.1of1.pack", "-o", "back"];
+    let cases: [(fn(&Asked) -> bool, &[&str], i32); 4] = [
+        (is_list, &aggregate, 0),
+        (is_upload, &aggregate, 0),
+        (is_download, &aggregate, 0),
+        (is_download, &unpack, 130),
+    ];
+    for (number, (stalls, arguments, code)) in cases.into_iter().enumerate() {
+        let (is_stalled, is_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (stalled, over) = (Arc::clone(&is_stalled), Arc::clone(&is_over));
+        let gate = Gate::open(&store, move |asked| {
+            if !stalls(asked) {
+                return Deed::Pass;
+            }
+            stalled.store(true, Ordering::Relaxed);
+            wait_until("the test is over", || over.load(Ordering::Relaxed));
+            Deed::HangUp
+        });
+        let mut place = AtStore::new(gate.endpoint());
+        // Without being cut off this would take more than an hour.
+        place.attempts = 100;
+        let files: Files = set(11);
+        write(&place, &files);
+        let mut command = place.command(arguments);
+        let mut running = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        wait_until("the store is asked", || is_stalled.load(Ordering::Relaxed));
+        running.terminate();
+        wait_until("it ends", || running.0.try_wait().unwrap().is_some());
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(running.0.wait().unwrap().code(), Some(code), "case {number}");
+        assert!(raw_is_there(&place, &files), "case {number}");
+        assert_eq!(place.drafts(), 0, "case {number}");
+        if let Ok(back) = fs::read_dir(place.path("back")) {
+            assert_eq!(back.count(), 0, "case {number}");
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_as_a_base_is_read_back_before_its_original_goes() {
+    let store = Arc::new(ObjectStore::start());
+    let (lies, done) = (Arc::clone(&store), OnceLock::new());
+    let gate = Gate::open(&store, move |asked| {
+        if asked.method == "GET" && asked.target.contains("/base-") {
+            done.get_or_init(|| {
+                let entries = fs::read_dir(lies.object("t")).unwrap().map(|entry| entry.unwrap().path());
+                let base =
+                    entries.into_iter().find(|path| path.to_string_lossy().contains("/base-")).unwrap();
+                let mut bytes = fs::read(&base).unwrap();
+                bytes[5000] ^= 1;
+                fs::write(base, bytes).unwrap();
+            });
+        }
+        Deed::Pass
+    });
+    let place = AtStore::new(gate.endpoint());
+    let options = ["--ranks", "2", "--settle", "0", "--once", "--across-time", "4", "--remove-raw"];
+    let aggregate = [&["aggregate", "run", "-o", "s3://ckpt/t"], &options[..]].concat();
+    let (first, second, again) = (across_time::set(1, 1), across_time::set(2, 2), across_time::set(1, 7));
+    for files in [&first, &second] {
+        across_time::write(&place, files);
+        place.ok(&aggregate);
+    }
+    let comes_back = |step: u64, files: &Files| {
+        place.ok(&["unpack", &format!("s3://ckpt/t/step-{step}.1of1.pack"), "-o", "back"]);
+        files.iter().all(|(name, bytes)| fs::read(place.path(&format!("back/{name}"))).unwrap() == *bytes)
+    };
+    across_time::write(&place, &again);
+    place.fails(&aggregate, 7, "other bytes came back than were stored");
+    assert!(comes_back(1, &first) && comes_back(2, &second), "the original stays");
+    assert!(raw_is_there(&place, &again));
+    place.ok(&aggregate);
+    assert!(comes_back(1, &again) && comes_back(2, &second));
+}
+
+#[test]
+fn a_set_that_was_found_damaged_is_not_read_again_at_each_look() {
+    let store = Arc::new(ObjectStore::start());
+    let gate = Gate::open(&store, |_| Deed::Pass);
+    let place = AtStore::new(gate.endpoint());
+    let files = large_set();
+    write(&place, &files);
+    place.ok(&in_one(&[]));
+    let object = store.object("run 7/step-10.1of1.pack");
+    let mut bytes = fs::read(&object).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&object, bytes).unwrap();
+    fs::remove_file(place.path("run/wave.N0.T10")).unwrap();
+    let mut running = watching(&place, &["--remove-raw"]);
+    wait_until("it is found", || said(&place).contains("don't hold what the raw files hold"));
+    let reads = || gate.asked().iter().filter(|asked| reads_object(asked)).count();
+    let before = reads();
+    look_again(&place, &gate, 3);
+    assert_eq!(reads(), before);
+    running.terminate();
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
+    assert_eq!(said(&place).matches("don't hold what the raw files hold").count(), 1, "{}", said(&place));
+    assert_eq!(fs::read_dir(place.path("run")).unwrap().count(), 4, "three of the set, and what woke it");
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! Packing and unpacking as users meet them: what comes back, what is said, and what is left when it goes wrong.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use stdchk_tests::{Outcome, binary, command, outcome, random_bytes, wait_until};
 use tempfile::TempDir;
+
+use crate::aggregate::Running;
 
 /// A folder in which commands run.
 pub(crate) struct Place(TempDir);
@@ -179,6 +181,148 @@ fn of_a_damaged_container_every_intact_file_comes_back_and_the_others_are_named(
     assert_eq!([marked(0), marked(2)], [(Some("a"), Some(false)), (Some("c"), Some(true))]);
     place.file("x.pack", b"something else, and long enough to be looked at for a trailer");
     place.fails(&["unpack", "x.pack", "-o", "back"], 2, "no stdchk container");
+}
+
+#[test]
+fn a_folder_in_the_way_keeps_back_only_what_belongs_there() {
+    let place = Place::new();
+    for name in ["a", "b", "below/c", "empty"] {
+        let length = if name == "empty" { 0 } else { 5000 };
+        place.file(&format!("set/{name}"), &random_bytes(length, 1));
+    }
+    place.ok(&["pack", "set", "-o", "x.pack"]);
+    place.file("back/a/mine", b"stays");
+    place.file("back/empty/mine", b"stays");
+    place.file("back/below", b"stays");
+    let ended = place.fails(&["unpack", "x.pack", "-o", "back", "--json"], 3, "something else has its name");
+    assert!(ended.stderr.contains("a, below/c, empty; all others were written; move that away"), "{ended:?}");
+    let report = ended.json();
+    assert_eq!(report["blocked"], serde_json::json!(["a", "below/c", "empty"]));
+    assert_eq!((&report["files"], &report["damaged"]), (&1.into(), &serde_json::json!([])));
+    assert!(same(&place.path("set/b"), &place.path("back/b")));
+    for mine in ["back/a/mine", "back/empty/mine", "back/below"] {
+        assert_eq!(fs::read(place.path(mine)).unwrap(), b"stays");
+    }
+    place.fails(&["unpack", "x.pack", "-o", "back", "a"], 1, "move that away, then run it again");
+    place.fails(&["unpack", "x.pack", "-o", "back/below"], 1, "back/below");
+    fs::remove_dir_all(place.path("back")).unwrap();
+    place.ok(&["unpack", "x.pack", "-o", "back"]);
+}
+
+#[test]
+fn names_with_control_characters_take_one_line_each_and_come_back() {
+    let place = Place::new();
+    let (odd, shown) = ("a\nb\u{1b}[2Jc\td", "a\\nb\\u{1b}[2Jc\\td");
+    place.file(&format!("set/{odd}"), &random_bytes(300_000, 1));
+    place.file("set/z", &random_bytes(300_000, 2));
+    let packed = format!("{odd}.pack");
+    // Every line says who speaks.
+    let is_plain = |ended: &Outcome| {
+        let lines: Vec<&str> = ended.stderr.lines().collect();
+        let speaks = |line: &&str| ["stdchk: ", "pack: ", "unpack: "].iter().any(|who| line.starts_with(who));
+        assert!(lines.iter().all(speaks) && !ended.stderr.contains('\u{1b}'), "{ended:?}");
+    };
+    is_plain(&place.run(&["pack", "set", "-o", &packed]));
+    let list = place.run(&["pack", "--list", &packed]);
+    assert_eq!((list.code, list.text().lines().count()), (0, 3), "{list:?}");
+    assert!(list.text().contains(shown) && !list.text().contains('\u{1b}'), "{list:?}");
+    let report = place.json(&["pack", "set", "-o", &packed, "--json"]);
+    assert_eq!(report["container"], packed);
+    assert_eq!(place.json(&["pack", "--list", &packed, "--json"])[0]["name"], odd);
+    is_plain(&place.run(&["unpack", &packed, "-o", "back"]));
+    assert!(same(&place.path(&format!("set/{odd}")), &place.path(&format!("back/{odd}"))));
+
+    let mut bytes = fs::read(place.path(&packed)).unwrap();
+    bytes[100_000] ^= 1;
+    place.file(&packed, &bytes);
+    let checked = place.fails(&["unpack", &packed, "--check", "--json"], 3, &format!("damaged: {shown}; "));
+    is_plain(&checked);
+    assert_eq!(checked.json()["damaged"], serde_json::json!([odd]));
+    for (arguments, code) in [
+        (&["unpack", odd, "-o", "back"][..], 4),
+        (&["unpack", &packed, "-o", "back", "e\nf"], 4),
+        (&["unpack", &packed, "-o", &packed], 1),
+        (&["pack", "e\nf", "-o", "x.pack"], 4),
+        (&["pack", "set", "-o", "e\nf/x.pack"], 4),
+        (&["pack", "--list", &format!("set/{odd}")], 2),
+    ] {
+        let ended = place.run(arguments);
+        assert_eq!(ended.code, code, "{ended:?}");
+        is_plain(&ended);
+    }
+}
+
+#[test]
+fn what_a_killed_one_left_goes_with_the_next_and_what_another_is_writing_stays() {
+    let place = Place::new();
+    place.file("set/x", &random_bytes(24 << 20, 7));
+    place.file("small/x", b"1");
+    let parts =
+        || place.names().into_iter().filter(|name| name.ends_with(".stdchk-part")).collect::<Vec<_>>();
+    let pack_for_long = || {
+        let slow = ["pack", "set", "-o", "x.pack", "--level", "smallest", "--memory", "16MiB"];
+        let mut command = command(&slow);
+        Running(command.current_dir(place.path("")).stderr(Stdio::null()).spawn().unwrap())
+    };
+    let mut killed = pack_for_long();
+    wait_until("packing has begun", || parts().len() == 1);
+    killed.0.kill().unwrap();
+    killed.0.wait().unwrap();
+    let left = parts();
+    assert_eq!(left.len(), 1);
+    let mut other = pack_for_long();
+    wait_until("what was left is gone, and packing has begun", || parts().len() == 1 && parts() != left);
+    other.signal("-STOP");
+    let of_other = parts();
+    place.ok(&["pack", "small", "-o", "x.pack"]);
+    assert_eq!(parts(), of_other);
+    other.signal("-INT");
+    other.signal("-CONT");
+    assert_eq!(other.0.wait().unwrap().code(), Some(130));
+    assert_eq!(place.names(), ["set", "small", "x.pack"]);
+    place.ok(&["unpack", "x.pack", "--check"]);
+}
+
+#[test]
+fn a_second_signal_ends_what_the_first_one_could_not() {
+    let place = Place::new();
+    // Nobody will ever write to it.
+    assert!(Command::new("mkfifo").arg(place.path("x.pack")).status().unwrap().success());
+    let mut command = command(&["unpack", "x.pack", "-o", "back"]);
+    command.current_dir(place.path("")).stderr(Stdio::null());
+    let mut running = Running(command.spawn().unwrap());
+    let status = format!("/proc/{}/status", running.0.id());
+    let catches_sigterm = || {
+        let status = fs::read_to_string(&status).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << 14) != 0
+    };
+    wait_until("it listens to signals", catches_sigterm);
+    wait_until("it ends", || {
+        running.terminate();
+        running.0.try_wait().unwrap().is_some()
+    });
+    assert_eq!(running.0.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn holes_come_back_as_holes() {
+    const SIZE: u64 = 48 << 20;
+    let place = Place::new();
+    place.file("set/sparse", b"");
+    let sparse = fs::File::options().write(true).open(place.path("set/sparse")).unwrap();
+    sparse.set_len(SIZE).unwrap();
+    for (at, length) in [(0, 100), (20 << 20, 8192), ((30 << 20) + 100, 5000)] {
+        sparse.write_all_at(&random_bytes(length, at), at).unwrap();
+    }
+    place.file("set/none", &random_bytes(300_000, 1));
+    place.ok(&["pack", "set", "-o", "x.pack"]);
+    place.ok(&["unpack", "x.pack", "-o", "back"]);
+    assert!(same(&place.path("set/sparse"), &place.path("back/sparse")));
+    assert!(same(&place.path("set/none"), &place.path("back/none")));
+    let disk_bytes = |name: &str| fs::metadata(place.path(name)).unwrap().blocks() * 512;
+    let (before, after) = (disk_bytes("set/sparse"), disk_bytes("back/sparse"));
+    assert!(after <= before.max(1 << 20), "{after} bytes on disk, where there were {before}");
 }
 
 #[test]
