@@ -1,6 +1,7 @@
 //! Moving bytes between a local file or stream and the pool, with bounded memory on the way.
 //!
-//! Into the pool one thread reads ahead, straight into the session's window, of which the session takes it in order. Out of the pool several reads are under way at once, and are written in order.
+//! Into the pool one thread reads ahead, straight into the session's window; the session takes it from there in order. Out
+//! of the pool several reads are under way at once, and are written in order.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};

@@ -2,8 +2,8 @@
 //!
 //! Relies on [`Container`]. The idea: threads take blocks, not files, so every block is decoded once however many files
 //! it serves; sets in many small pieces are put together in memory where that fits, all others are written at offsets. A
-//! file with a damaged part, or with a folder in its place, is not written, and every other one is. Blocks that no wanted file needs are not read; blocks of
-//! zeros become holes.
+//! file with a damaged part, or with a folder in its place, is not written, and every other one is. Blocks that no wanted
+//! file needs are not read; blocks of zeros become holes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;

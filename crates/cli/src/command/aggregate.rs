@@ -1,8 +1,8 @@
 //! `stdchk aggregate`: complete checkpoint sets of a folder become few verified containers (mcrEngine).
 //!
 //! A folder of the pool keeps its files, which lie in containers of the pool from then on (`in_pool`). A plain folder is
-//! packed into another one, which is what the rest of this is for. That needs no pool; source and sink may be folders of a pool's mount. Killed at any point, it leaves the raw set or a
-//! complete aggregate; started again, it goes on.
+//! packed into another one, which is what the rest of this is for. That needs no pool; source and sink may be folders of a
+//! pool's mount. Killed at any point, it leaves the raw set or a complete aggregate; started again, it goes on.
 
 mod in_pool;
 
