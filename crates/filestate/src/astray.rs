@@ -6,23 +6,32 @@
 //! files; one that came into being after the checkpoint meets the statement that its name was absent before. What is left
 //! in the end was at the checkpoint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::paths::below;
 use crate::record::{Inode, Record, RelativePath};
+use crate::store;
 
 /// Behind the name of a file that had none, as the kernel writes it.
 const NAMELESS: &[u8] = b" (deleted)";
 
 /// The files not found so far, with the names that they had at the statement reached.
 #[derive(Debug, Default)]
-pub(crate) struct Astray(BTreeMap<Inode, RelativePath>);
+pub(crate) struct Astray {
+    names: BTreeMap<Inode, RelativePath>,
+    /// The same by name: what a directory holds lies together.
+    by_name: BTreeSet<(RelativePath, Inode)>,
+}
 
 impl Astray {
     /// Takes a statement into account that was made true, or, where `found` is false, whose file was nowhere.
     pub(crate) fn follow(&mut self, record: &Record, found: bool) {
         match record {
-            Record::Absent { path } => self.0.retain(|_, name| name != path && below(name, path).is_none()),
+            Record::Absent { path } => {
+                for (_, inode) in self.at_and_below(path) {
+                    self.remove(inode);
+                }
+            }
             Record::Moved { inode, from, to, directory } => {
                 if *directory {
                     self.follow_directory(from, to);
@@ -37,24 +46,38 @@ impl Astray {
     }
 
     fn set(&mut self, inode: Inode, path: &[u8], found: bool) {
-        if found || path.is_empty() || path.ends_with(NAMELESS) {
-            self.0.remove(&inode);
-        } else {
-            self.0.insert(inode, path.to_vec());
+        self.remove(inode);
+        // What came from outside the tree is said to come from the store.
+        if !found && !path.is_empty() && !path.ends_with(NAMELESS) && !store::is_own(path) {
+            self.names.insert(inode, path.to_vec());
+            self.by_name.insert((path.to_vec(), inode));
         }
     }
 
+    fn remove(&mut self, inode: Inode) {
+        if let Some(name) = self.names.remove(&inode) {
+            self.by_name.remove(&(name, inode));
+        }
+    }
+
+    fn at_and_below(&self, path: &[u8]) -> Vec<(RelativePath, Inode)> {
+        let (path, inside) = (path.to_vec(), [path, b"/"].concat());
+        let at = self.by_name.range((path.clone(), Inode(0))..=(path, Inode(u64::MAX)));
+        let below = self.by_name.range((inside.clone(), Inode(0))..);
+        at.chain(below.take_while(|(name, _)| name.starts_with(&inside))).cloned().collect()
+    }
+
     fn follow_directory(&mut self, from: &[u8], to: &[u8]) {
-        for name in self.0.values_mut() {
-            if let Some(before) = below(name, to).map(|rest| [from, rest].concat()) {
-                *name = before;
+        for (name, inode) in self.at_and_below(to) {
+            if let Some(rest) = below(&name, to) {
+                self.set(inode, &[from, rest].concat(), false);
             }
         }
     }
 
     /// What was not found in the end, by the names at the checkpoint.
-    pub(crate) fn into_names(self) -> impl Iterator<Item = (Inode, RelativePath)> {
-        self.0.into_iter()
+    pub(crate) fn names(&self) -> impl Iterator<Item = (Inode, &RelativePath)> {
+        self.names.iter().map(|(inode, name)| (*inode, name))
     }
 }
 
@@ -74,7 +97,7 @@ mod tests {
     fn astray(log: &[Record]) -> Vec<(u64, String)> {
         let mut astray = Astray::default();
         log.iter().rev().for_each(|record| astray.follow(record, false));
-        astray.into_names().map(|(inode, name)| (inode.0, String::from_utf8(name).unwrap())).collect()
+        astray.names().map(|(inode, name)| (inode.0, String::from_utf8(name.clone()).unwrap())).collect()
     }
 
     #[test]
@@ -101,6 +124,6 @@ mod tests {
         let mut astray = Astray::default();
         astray.follow(&size(1, "b"), false);
         astray.follow(&size(1, "a"), true);
-        assert_eq!(astray.into_names().count(), 0);
+        assert_eq!(astray.names().count(), 0);
     }
 }

@@ -17,7 +17,7 @@ use crate::log::Statement;
 use crate::mapped;
 use crate::paths::{Whereabouts, below};
 use crate::record::Record;
-use crate::store::Store;
+use crate::store::{self, Store};
 
 /// Takes a checkpoint of the tree, labelled `label`, and returns its index. The caller must not be inside a call.
 pub fn take(store: &Store, control: &Control, label: &str) -> Result<u64> {
@@ -98,6 +98,10 @@ fn changed_paths(store: &Store, from: u64, to: u64) -> Result<BTreeSet<Arc<[u8]>
             Record::Moved { from, to, .. } => {
                 follow_move(&mut changed, from, to);
                 changed.extend([durable::parent(from), durable::parent(to)]);
+                if from.starts_with(store::TRASH.as_bytes()) {
+                    // Of what comes from outside, nobody has made anything durable.
+                    changed.insert(to.as_slice().into());
+                }
             }
             Record::Size { inode, .. } | Record::Mode { inode, .. } => drop(inodes.insert(*inode)),
             // Old contents, too, must be there after a power loss.

@@ -1,7 +1,8 @@
 //! Making a set of files durable, at a cost that follows the set and not the file system.
 //!
 //! Each file by itself, as long as they are few: `syncfs` also waits for what everyone else has written. Where a set is
-//! so large that one journal commit per file costs more than that, it is the better way after all.
+//! so large that one journal commit per file costs more than that, it is the better way after all; so it is in a process
+//! that has record locks, which it would lose with the files that are opened and closed here.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -11,6 +12,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::locks;
 use crate::store::Store;
 
 /// Up to here each file is made durable by itself: about a millisecond each, against seconds for a busy file system.
@@ -24,7 +26,7 @@ pub fn parent(path: &[u8]) -> Arc<[u8]> {
 
 /// Makes the files and directories at `paths` durable. What does not exist is passed over.
 pub fn sync(store: &Store, paths: &BTreeSet<Arc<[u8]>>) -> Result<()> {
-    if paths.len() > EACH_ALONE_MAX {
+    if paths.len() > EACH_ALONE_MAX || locks::are_taken() {
         return rustix::fs::syncfs(store.root()).map_err(Error::system("make durable", store.root_path()));
     }
     for path in paths {

@@ -56,6 +56,10 @@ pub fn changes(store: &Store, from: u64, to: Option<u64>) -> Result<BTreeMap<Rel
 fn note(changes: &mut BTreeMap<RelativePath, Change>, record: &Record) {
     match record {
         Record::Absent { path } => changes.entry(path.clone()).or_default().created = true,
+        // From outside the tree.
+        Record::Moved { from, to, .. } if from.starts_with(store::TRASH.as_bytes()) => {
+            changes.entry(to.clone()).or_default().created = true;
+        }
         Record::Moved { from, to, .. } => {
             let change = changes.entry(from.clone()).or_default();
             if store::is_own(to) {

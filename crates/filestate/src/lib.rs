@@ -10,14 +10,16 @@
 //! | [`extents`] | the interval map of a file (the AML of Metamori, section 4.3.3) | nothing |
 //! | [`record`] | the statements and their bytes in the log | nothing |
 //! | [`paths`] | where a file was at each record, from the moves in the log | nothing |
+//! | [`locks`] | files opened without a loss to the program's record locks | files |
 //! | [`log`], [`index`], [`store`] | the log, the checkpoint index and the directory they live in | files |
 //! | `space` | what a store takes of the disk, and sets aside | files |
 //! | [`control`] | what the processes of a run share: generation, gate, freeze | shared memory |
 //! | `clones` | old contents that share their blocks, where the file system can | files |
 //! | [`watch`] | what must be stated before which call: the decisions of the preload library | files |
 //! | [`checkpoint`], [`restore`] | taking an index, going back to one | files |
-//! | `reach` | files without a name, directories closed to their owner | files |
-//! | `astray`, `summary` | files that a restore misses; what it did | nothing |
+//! | `reach` | files without a name, files and directories closed to their owner | files |
+//! | `progress` | how far a restore got | files |
+//! | `astray`, `outside`, `summary` | files that a restore misses, what it must leave; what it did | nothing |
 //! | [`snapshot`], `overlay` | the tree as it was at a checkpoint, read while the job goes on | files |
 //! | [`history`] | what changed between two indices | the log |
 //! | [`program`] | which programs a preload library cannot watch | executables |
@@ -36,11 +38,14 @@ pub mod error;
 pub mod extents;
 pub mod history;
 pub mod index;
+pub mod locks;
 pub mod log;
 pub mod mapped;
+mod outside;
 mod overlay;
 pub mod paths;
 pub mod program;
+mod progress;
 mod reach;
 pub mod record;
 pub mod restore;

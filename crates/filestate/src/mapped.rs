@@ -8,15 +8,16 @@
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::index::read_whole;
+use crate::locks;
 use crate::log::Log;
 use crate::record::{Inode, PAYLOAD_BYTES_MAX, Record, RelativePath};
 use crate::store::Store;
@@ -146,14 +147,15 @@ fn parse_noted(line: &str) -> Option<(u32, Mapping)> {
 fn save_mapping(store: &Store, mapping: &Mapping) -> std::result::Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let path = mapping.path_by_now(store)?;
-    let file: OwnedFd = match rustix::fs::openat(store.root(), path.as_slice(), flags, Mode::empty()) {
+    let stat = match rustix::fs::statat(store.root(), path.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    let stat = rustix::fs::fstat(&file)?;
     if stat.st_ino != mapping.inode.0 {
         return Ok(());
     }
+    let open = || rustix::fs::openat(store.root(), path.as_slice(), flags, Mode::empty());
+    let file = locks::opened(&stat, open)?;
     let size = stat.st_size.cast_unsigned();
     store.log.append(&size_record(&stat, path))?;
     let range = mapping.range.0..mapping.range.1.min(size);
@@ -192,7 +194,8 @@ pub fn save_range(
     }
     // Opened anew: the look moves the offset, which may be the program's.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let looking = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let open = || rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let looking = locks::opened(&rustix::fs::fstat(file)?, open);
     let mut at = range.start;
     while at < range.end {
         let data =

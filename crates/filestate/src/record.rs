@@ -49,7 +49,8 @@ pub enum Record {
         path: RelativePath,
     },
     /// The file `inode` stood under `from`; then it was moved to `to`. Files that a program deletes or replaces are
-    /// moved into the store, so that their contents and their inode stay.
+    /// moved into the store, so that their contents and their inode stay. Those that a program moves into the tree are said to
+    /// come from the store's trash, where a restore puts them.
     Moved {
         /// The file or directory moved.
         inode: Inode,

@@ -13,10 +13,9 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode as Permissions, OFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, FileType, Mode as Permissions, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use crate::astray::Astray;
 use crate::clones;
 use crate::control::Control;
 use crate::durable;
@@ -24,31 +23,30 @@ use crate::error::{Error, Result};
 use crate::index::{self, Entry};
 use crate::log::{Located, Statement};
 use crate::mapped::{self, write_all_at};
+use crate::outside::{self, Outside};
 use crate::paths::Whereabouts;
-use crate::reach::{link_to, nameless_files, rename};
+use crate::progress::Progress;
+use crate::reach::{Lifting, link_to, nameless_files, rename};
 use crate::record::{Inode, Record};
 use crate::space::GONE;
-use crate::store::{self, DIRECTORY, Store, TRASH};
+use crate::store::{self, Store, TRASH};
 pub use crate::summary::Summary;
 
-const PREFIX: &str = "restoring.";
 /// How many files are held open between two changes of names.
 const OPEN_MAX: usize = 64;
 
 /// Restores the tree to checkpoint `wanted` (the newest when `None`). Later checkpoints cease to exist. Nothing may
 /// change the tree meanwhile: the caller holds the world still, or no process of the run is left.
 pub fn to_index(store: &Store, wanted: Option<u64>) -> Result<Summary> {
-    let before = finish_interrupted(store)?;
+    // What the one before could not take back is not taken back by this one either.
+    let before =
+        Progress::read(store)?.map(|progress| run(store, progress, Outside::default())).transpose()?;
     let entry = store.entry(wanted)?;
     verify_after(store, &entry)?;
-    let end = store.log.len()?;
-    let progress = Progress { index: entry.index, target: entry.position, end, reached: end };
+    let progress = Progress::new(store, &entry)?;
     store.with_reserve(|| progress.begin(store))?;
-    let mut summary = run(store, progress)?;
-    summary.astray.extend(before.into_iter().flat_map(|before| before.astray));
-    summary.astray.sort();
-    summary.astray.dedup();
-    Ok(summary)
+    let before = before.map(|(_, outside)| outside).unwrap_or_default();
+    run(store, progress, before).map(|(summary, _)| summary)
 }
 
 /// Restores as [`to_index`] while processes of the run live: they are held still, and know nothing afterwards. Where it
@@ -72,7 +70,8 @@ pub fn in_run(store: &Store, control: &Control, wanted: Option<u64>) -> Result<S
 
 /// Completes a restore that was cut off; `None` when there was none.
 pub fn finish_interrupted(store: &Store) -> Result<Option<Summary>> {
-    Progress::read(store)?.map(|progress| run(store, progress)).transpose()
+    let run = |progress| run(store, progress, Outside::default()).map(|(summary, _)| summary);
+    Progress::read(store)?.map(run).transpose()
 }
 
 /// Whether a restore was cut off.
@@ -95,20 +94,24 @@ fn verify_after(store: &Store, target: &Entry) -> Result<()> {
 }
 
 /// Undoes, from where `progress` stands, and finishes.
-fn run(store: &Store, mut progress: Progress) -> Result<Summary> {
+fn run(store: &Store, mut progress: Progress, outside: Outside) -> Result<(Summary, Outside)> {
     let records = with_paths(store.log.scan(progress.target, progress.end)?);
-    let mut undo = Undo::new(store, progress.index);
+    let mut undo = Undo::new(store, &records, outside)?;
     let resume_at = progress.reached;
-    for (located, path) in records.iter().rev().filter(|(located, _)| located.at < resume_at) {
-        undo.make_true(&located.statement, path)?;
+    for (located, path) in records.iter().rev() {
+        if located.at >= resume_at {
+            undo.pass_over(&located.statement);
+            continue;
+        }
+        undo.make_true(located, path)?;
         if is_about_names(&located.statement) {
             progress.advance(store, located.at)?;
         }
     }
     durable::sync(store, &changed_paths(&records))?;
-    let summary = undo.into_summary()?;
+    let done = undo.into_summary(progress.index)?;
     finish(store, &progress)?;
-    Ok(summary)
+    Ok(done)
 }
 
 fn is_about_names(statement: &Statement) -> bool {
@@ -135,7 +138,7 @@ fn finish(store: &Store, progress: &Progress) -> Result<()> {
 }
 
 /// What a restore changed: every file that a record speaks of, and the directories in which names went back.
-fn changed_paths(records: &[(Located, Vec<Arc<[u8]>>)]) -> BTreeSet<Arc<[u8]>> {
+fn changed_paths(records: &[Placed]) -> BTreeSet<Arc<[u8]>> {
     let mut paths = BTreeSet::new();
     for (located, places) in records {
         match &located.statement {
@@ -154,8 +157,10 @@ fn changed_paths(records: &[(Located, Vec<Arc<[u8]>>)]) -> BTreeSet<Arc<[u8]>> {
     paths
 }
 
-/// Each record of contents with the places where its file may stand at that record.
-fn with_paths(records: Vec<Located>) -> Vec<(Located, Vec<Arc<[u8]>>)> {
+/// A record, and if it is one of contents, the places where its file may stand at that record.
+type Placed = (Located, Vec<Arc<[u8]>>);
+
+fn with_paths(records: Vec<Located>) -> Vec<Placed> {
     let mut whereabouts = Whereabouts::default();
     let mut found = Vec::with_capacity(records.len());
     for located in records {
@@ -177,70 +182,17 @@ fn with_paths(records: Vec<Located>) -> Vec<(Located, Vec<Arc<[u8]>>)> {
 /// position tells of the last record. For crash tests.
 pub fn cut_off(store: &Store, wanted: u64, budget: usize, lagging: bool) -> Result<()> {
     let entry = store.entry(Some(wanted))?;
-    let end = store.log.len()?;
-    let mut progress = Progress { index: entry.index, target: entry.position, end, reached: end };
+    let mut progress = Progress::new(store, &entry)?;
     progress.begin(store)?;
     let records = with_paths(store.log.scan(progress.target, progress.end)?);
-    let mut undo = Undo::new(store, progress.index);
+    let mut undo = Undo::new(store, &records, Outside::default())?;
     for (done, (located, path)) in records.iter().rev().take(budget).enumerate() {
-        undo.make_true(&located.statement, path)?;
+        undo.make_true(located, path)?;
         if is_about_names(&located.statement) && !(lagging && done + 1 == budget) {
             progress.advance(store, located.at)?;
         }
     }
     Ok(())
-}
-
-/// How far a restore got.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Progress {
-    index: u64,
-    /// The position to go back to.
-    target: u64,
-    /// Where the log ended when the restore began.
-    end: u64,
-    /// Everything from here on that is about names is undone, and all contents with it.
-    reached: u64,
-}
-
-impl Progress {
-    fn name(&self) -> String {
-        format!("{PREFIX}{}", self.reached)
-    }
-
-    fn begin(&self, store: &Store) -> Result<()> {
-        let text = format!("{} {} {}\n", self.index, self.target, self.end);
-        index::replace_file(store.directory(), &store.path(), "restoring-new", &self.name(), text.as_bytes())
-    }
-
-    fn advance(&mut self, store: &Store, position: u64) -> Result<()> {
-        let before = self.name();
-        self.reached = position;
-        let renamed = rustix::fs::renameat(store.directory(), &before, store.directory(), self.name());
-        renamed.map_err(Error::system("advance", store.path().join(before)))
-    }
-
-    fn read(store: &Store) -> Result<Option<Self>> {
-        let listed = crate::store::names_in(store.root(), DIRECTORY.as_bytes());
-        let names = listed.map_err(Error::system("list", store.path()))?;
-        let Some(name) = names.iter().find(|name| name.starts_with(PREFIX.as_bytes())) else {
-            return Ok(None);
-        };
-        let name = String::from_utf8_lossy(name).into_owned();
-        let shown = store.path().join(&name);
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(store.directory(), &name, flags, Permissions::empty());
-        let bytes = file.and_then(|file| index::read_whole(&file)).map_err(Error::system("read", &shown))?;
-        let parsed = Self::parse(&name, &String::from_utf8_lossy(&bytes));
-        parsed.map(Some).ok_or_else(|| Error::Damaged { object: shown, what: "unreadable position".into() })
-    }
-
-    fn parse(name: &str, text: &str) -> Option<Self> {
-        let mut fields = text.split_whitespace().map(str::parse);
-        let mut number = || fields.next()?.ok();
-        let (index, target, end) = (number()?, number()?, number()?);
-        Some(Self { index, target, end, reached: name.strip_prefix(PREFIX)?.parse().ok()? })
-    }
 }
 
 /// Makes statements true.
@@ -254,24 +206,47 @@ struct Undo<'store> {
     let_go: bool,
     /// The files without a name that this process has open, once one was looked for.
     nameless: OnceCell<HashMap<Inode, RawFd>>,
-    astray: Astray,
+    outside: Outside,
     summary: Summary,
+    /// The file system of the tree: inodes of others mean other files.
+    device: u64,
+    /// For each file that was moved, the position of the oldest statement about that.
+    moved_at: HashMap<Inode, u64>,
+    /// The position of the statement that is made true.
+    at: u64,
 }
 
 impl<'store> Undo<'store> {
-    fn new(store: &'store Store, index: u64) -> Self {
-        Self {
+    fn new(store: &'store Store, records: &[Placed], outside: Outside) -> Result<Self> {
+        let about = rustix::fs::fstat(store.root()).map_err(Error::system("inspect", store.root_path()))?;
+        let moves = records.iter().rev().filter_map(|(located, _)| match &located.statement {
+            Statement::Small(Record::Moved { inode, .. }) => Some((*inode, located.at)),
+            _ => None,
+        });
+        Ok(Self {
             store,
             gone: 0,
             opened: HashMap::new(),
             let_go: false,
             nameless: OnceCell::new(),
-            astray: Astray::default(),
-            summary: Summary { index, ..Summary::default() },
+            outside,
+            summary: Summary::default(),
+            device: about.st_dev,
+            moved_at: moves.collect(),
+            at: 0,
+        })
+    }
+
+    /// Takes a statement into account that a restore which was cut off has made true.
+    fn pass_over(&mut self, statement: &Statement) {
+        if let Statement::Small(record) = statement {
+            self.outside.follow_again(record);
         }
     }
 
-    fn make_true(&mut self, statement: &Statement, places: &[Arc<[u8]>]) -> Result<()> {
+    fn make_true(&mut self, located: &Located, places: &[Arc<[u8]>]) -> Result<()> {
+        let statement = &located.statement;
+        self.at = located.at;
         self.summary.records += 1;
         if is_about_names(statement) {
             // Once: an error of these files is told once, and must end the restore here.
@@ -300,7 +275,7 @@ impl<'store> Undo<'store> {
                 let path = path_of(record);
                 let found = self.make_small_true(record);
                 let found = found.map_err(Error::system("restore", self.store.shown(path)))?;
-                self.astray.follow(record, found);
+                self.outside.follow(record, found);
                 Ok(())
             }
             Statement::Contents { inode, offset, length, payload_at } => {
@@ -356,18 +331,42 @@ impl<'store> Undo<'store> {
 
     fn inode_at(&self, path: &[u8]) -> std::result::Result<Option<Inode>, Errno> {
         match rustix::fs::statat(self.store.root(), path, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(Inode(stat.st_ino))),
+            Ok(stat) => Ok(self.is_of_tree(&stat, path).then_some(Inode(stat.st_ino))),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
             Err(cause) => Err(cause),
         }
     }
 
-    /// What stands at `path` was created after this record: it goes.
+    /// Inodes of other file systems, mounted since, mean other files. An overlay gives its files other devices than its
+    /// directories.
+    fn is_of_tree(&self, stat: &Stat, path: &[u8]) -> bool {
+        let is_of_tree = |stat: &Stat| stat.st_dev == self.device;
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let directory = || rustix::fs::statat(self.store.root(), &*durable::parent(path), AtFlags::empty());
+        is_of_tree(stat) || !is_directory && directory().is_ok_and(|stat| is_of_tree(&stat))
+    }
+
+    /// Whether anything stands at `path`, of whatever file system.
+    fn stands(&self, path: &[u8]) -> bool {
+        rustix::fs::statat(self.store.root(), path, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// What stands at `path` was created after this record: it goes. All that the run made in a directory is gone by now:
+    /// one that is not empty holds what it did not make, and stays.
     fn take_away(&mut self, path: &[u8]) -> std::result::Result<(), Errno> {
         if store::is_own(path) {
             return Ok(());
         }
         let root = self.store.root();
+        match rustix::fs::unlinkat(root, path, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTDIR) => {}
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::BUSY) => {
+                self.outside.leave(path);
+                return Ok(());
+            }
+            Err(Errno::NOENT | Errno::LOOP) => return Ok(()),
+            other => return other,
+        }
         let mut gone = Vec::new();
         // A restore that was cut off may have left some.
         while gone.is_empty() || self.inode_at(&gone)?.is_some() {
@@ -376,15 +375,23 @@ impl<'store> Undo<'store> {
         }
         match rename(root, path, &gone) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+            // A part of the tree lies elsewhere by now.
+            Err(Errno::XDEV) => {
+                self.outside.leave(path);
+                Ok(())
+            }
             other => other,
         }
     }
 
-    /// Takes whatever stands at `path` away, to where it is found again by its inode.
-    fn discard(&self, path: &[u8]) -> std::result::Result<(), Errno> {
+    /// Takes whatever stands at `path` away. What the run moved there is found again by its inode; the rest is not the run's.
+    fn make_free(&mut self, path: &[u8]) -> std::result::Result<(), Errno> {
         match self.inode_at(path)? {
             Some(inode) if !store::is_own(path) => {
-                let trash = trash_path(inode);
+                if self.moved_at.get(&inode).is_none_or(|at| *at >= self.at) {
+                    return self.set_aside(path);
+                }
+                let trash = store::trash_path(inode);
                 self.clear_trash(&trash)?;
                 rename(self.store.root(), path, &trash)?;
                 // Two names of one file: renaming one onto the other does nothing, so the name is still there.
@@ -392,6 +399,14 @@ impl<'store> Undo<'store> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Gives what stands at `path` another name beside it, so that the file of the checkpoint has its own again.
+    fn set_aside(&mut self, path: &[u8]) -> std::result::Result<(), Errno> {
+        let Some(aside) = outside::asides(path).find(|name| !self.stands(name)) else { return Ok(()) };
+        rename(self.store.root(), path, &aside)?;
+        self.outside.leave(&aside);
+        Ok(())
     }
 
     fn clear_trash(&self, trash: &[u8]) -> std::result::Result<(), Errno> {
@@ -405,8 +420,8 @@ impl<'store> Undo<'store> {
         Ok(())
     }
 
-    fn move_back(&self, inode: Inode, from: &[u8], to: &[u8]) -> std::result::Result<bool, Errno> {
-        let trash = trash_path(inode);
+    fn move_back(&mut self, inode: Inode, from: &[u8], to: &[u8]) -> std::result::Result<bool, Errno> {
+        let trash = store::trash_path(inode);
         let stands_at = |path: &[u8]| Ok::<_, Errno>(self.inode_at(path)? == Some(inode));
         let source = if stands_at(to)? {
             to
@@ -416,7 +431,7 @@ impl<'store> Undo<'store> {
             return stands_at(from);
         };
         if !stands_at(from)? {
-            self.discard(from)?;
+            self.make_free(from)?;
         }
         rename(self.store.root(), source, from)?;
         self.remove_if_same(source, inode).map(|()| true)
@@ -443,14 +458,21 @@ impl<'store> Undo<'store> {
     }
 
     /// What was done, and what could not be.
-    fn into_summary(mut self) -> Result<Summary> {
-        for (inode, path) in std::mem::take(&mut self.astray).into_names() {
-            let found = self.inode_at(&path).map_err(Error::system("look at", self.store.shown(&path)))?;
-            if found != Some(inode) {
-                self.summary.astray.push(path);
+    fn into_summary(self, index: u64) -> Result<(Summary, Outside)> {
+        let look = |path: &[u8]| {
+            let found = self.inode_at(path);
+            found.map_err(Error::system("look at", self.store.shown(path)))
+        };
+        let mut summary = Summary { index, ..self.summary.clone() };
+        for (inode, path) in self.outside.missing() {
+            if look(path)? != Some(inode) {
+                summary.astray.push(path.clone());
             }
         }
-        Ok(self.summary)
+        summary.astray.sort();
+        summary.astray.dedup();
+        summary.left.extend(self.outside.left().filter(|path| self.stands(path)).cloned());
+        Ok((summary, self.outside))
     }
 
     fn make_contents_true(
@@ -519,14 +541,12 @@ impl<'store> Undo<'store> {
         }
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::openat(root, path, flags, Permissions::empty()) {
+            // Made read-only by its owner, who we are.
             Err(Errno::ACCESS) => {
-                // Made read-only by its owner, who we are: lift that for the moment of opening.
-                let bits = rustix::fs::statat(root, path, AtFlags::SYMLINK_NOFOLLOW)?.st_mode & 0o7777;
-                let lifted = Permissions::from_raw_mode(bits | 0o200);
-                rustix::fs::chmodat(root, path, lifted, AtFlags::empty())?;
-                let file = rustix::fs::openat(root, path, flags, Permissions::empty());
-                rustix::fs::chmodat(root, path, Permissions::from_raw_mode(bits), AtFlags::empty())?;
-                file.map(Some)
+                let probe = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let probe = rustix::fs::openat(root, path, probe, Permissions::empty())?;
+                let lifting = Lifting::begin(self.store)?;
+                lifting.open(probe.as_fd(), OFlags::WRONLY, Permissions::WUSR).map(Some)
             }
             other => other.map(Some),
         }
@@ -549,10 +569,6 @@ impl<'store> Undo<'store> {
         let is_it = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_ino == inode.0);
         Ok(opened.ok().filter(is_it))
     }
-}
-
-fn trash_path(inode: Inode) -> Vec<u8> {
-    format!("{TRASH}/{}", inode.0).into_bytes()
 }
 
 fn path_of(record: &Record) -> &[u8] {

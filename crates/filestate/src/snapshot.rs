@@ -23,7 +23,7 @@ use crate::log::{Located, Statement};
 use crate::mapped::modified_ns;
 use crate::overlay::Overlay;
 use crate::record::{Inode, Record, RelativePath};
-use crate::store::{self, KEPT, Store, TRASH};
+use crate::store::{self, KEPT, Store};
 
 /// How often a file is looked for where it was and where it was said to be moved to: a move follows its statement within
 /// microseconds, or by seconds on a busy disk.
@@ -306,18 +306,14 @@ impl Names {
 
     /// As a restore does: see `Undo::move_back` in `restore`.
     fn move_back(&mut self, inode: Inode, from: &[u8], to: &[u8]) {
-        let trash = in_trash(inode);
+        let trash = store::trash_path(inode);
         let Some(source) = [to, &trash].into_iter().find(|place| self.holds(place, inode)) else { return };
         match self.0.get(from).copied() {
-            Some(other) if other != inode => self.rename(from, &in_trash(other)),
+            Some(other) if other != inode => self.rename(from, &store::trash_path(other)),
             _ => {}
         }
         self.rename(source, from);
     }
-}
-
-fn in_trash(inode: Inode) -> RelativePath {
-    format!("{TRASH}/{}", inode.0).into_bytes()
 }
 
 /// Makes a statement true in the list.

@@ -30,7 +30,7 @@ use crate::clones;
 use crate::error::{Error, Result};
 use crate::index::{self, Entry};
 use crate::log::Log;
-use crate::record::Key;
+use crate::record::{Inode, Key};
 
 /// The store's directory in the protected root.
 pub const DIRECTORY: &str = ".stdchk-files";
@@ -477,6 +477,11 @@ fn parse_manifest(bytes: &[u8]) -> Option<(Key, Option<u64>, Options)> {
         None => None,
     };
     Some((*blake3::Hash::from_hex(field("key ")?).ok()?.as_bytes(), made_as, options))
+}
+
+/// Where a file lies that a restore has taken away and may put back: it is found there by its inode.
+pub(crate) fn trash_path(inode: Inode) -> Vec<u8> {
+    format!("{TRASH}/{}", inode.0).into_bytes()
 }
 
 /// Whether `path`, relative to the root, is the store's directory or lies in it.

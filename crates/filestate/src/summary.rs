@@ -4,6 +4,7 @@ use crate::record::RelativePath;
 
 /// Files named one by one; a tree that was moved by hand has many.
 const COMPLAINTS_MAX: usize = 20;
+const LEFT: &str = "and stays: it came from outside the run, or holds what did";
 const REPLACED: &str = "it was removed or replaced from outside the run, and can't be taken back";
 
 /// What a restore did.
@@ -17,18 +18,28 @@ pub struct Summary {
     pub bytes: u64,
     /// Files of the checkpoint that somebody outside the run removed or replaced since: they can't be taken back.
     pub astray: Vec<RelativePath>,
+    /// Names that were absent at the checkpoint and stay: somebody outside the run put there, or into that directory, what is
+    /// there.
+    pub left: Vec<RelativePath>,
 }
 
 impl Summary {
-    /// What the user must know of it: a line for each file that could not be taken back, up to [`COMPLAINTS_MAX`].
+    /// What the user must know of it: a line for each file that could not be taken back and for each name that stays, up to
+    /// [`COMPLAINTS_MAX`] of each.
     pub fn complaints(&self) -> Vec<String> {
-        let name = |path: &RelativePath| String::from_utf8_lossy(path).into_owned();
-        let line = |path| format!("{} is not as at checkpoint {}: {REPLACED}", name(path), self.index);
-        let mut lines: Vec<String> = self.astray.iter().take(COMPLAINTS_MAX).map(line).collect();
-        match self.astray.len().saturating_sub(COMPLAINTS_MAX) {
-            0 => {}
-            more => lines.push(format!("so are {more} more files")),
-        }
-        lines
+        let index = self.index;
+        let astray = |name: &str| format!("{name} is not as at checkpoint {index}: {REPLACED}");
+        let left = |name: &str| format!("{name} was not there at checkpoint {index} {LEFT}");
+        [lines(&self.astray, astray), lines(&self.left, left)].concat()
     }
+}
+
+fn lines(paths: &[RelativePath], line: impl Fn(&str) -> String) -> Vec<String> {
+    let line = |path: &RelativePath| line(&String::from_utf8_lossy(path));
+    let mut lines: Vec<String> = paths.iter().take(COMPLAINTS_MAX).map(line).collect();
+    match paths.len().saturating_sub(COMPLAINTS_MAX) {
+        0 => {}
+        more => lines.push(format!("the same is true of {more} more")),
+    }
+    lines
 }

@@ -124,6 +124,8 @@ real! {
     bind(socket: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
     daemon(keeps_directory: c_int, keeps_descriptors: c_int) -> c_int;
     login_tty(terminal: c_int) -> c_int;
+    lockf(fd: c_int, command: c_int, length: off_t) -> c_int;
+    lockf64(fd: c_int, command: c_int, length: off_t) -> c_int;
     futimes(fd: c_int, times: *const timeval) -> c_int;
     futimesat(directory: c_int, path: *const c_char, times: *const timeval) -> c_int;
     lutimes(path: *const c_char, times: *const timeval) -> c_int;

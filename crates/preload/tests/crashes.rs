@@ -136,3 +136,19 @@ fn killed_at_every_system_call_of_a_restore_it_is_completed_by_the_next() {
         }
     }
 }
+
+/// Files are made durable one by one, or all at once where they are many: here all at once.
+#[test]
+fn a_restore_ends_whose_contents_cannot_be_made_durable_and_is_completed_by_the_next() {
+    let root = tempfile::tempdir().unwrap();
+    for number in 0..80 {
+        std::fs::write(root.path().join(format!("file{number}")), "before").unwrap();
+    }
+    let before = tree(root.path());
+    let protected = Protected::new(root.path(), &Options::default());
+    let ended = protected.command(&program("failing_disk")).status().unwrap();
+    assert_eq!(ended.code(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+    assert!(restore::is_interrupted(&protected.store).unwrap());
+    protected.restore(1);
+    assert_eq!(tree(root.path()), before);
+}

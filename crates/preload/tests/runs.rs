@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use stdchk_filestate::driver::{self, Outcome, Run, Start};
 use stdchk_filestate::store::{Mode, Options, Store};
-use stdchk_filestate::{Error, history};
+use stdchk_filestate::{Error, history, restore};
 use support::{sh, tree};
 
 fn seeded() -> tempfile::TempDir {
@@ -251,6 +251,78 @@ fn files_that_were_replaced_or_removed_by_hand_are_told_of_and_the_others_go_bac
     assert_eq!(std::fs::read_to_string(at("file")).unwrap(), "before\n");
     assert_eq!(std::fs::read_to_string(at("log")).unwrap(), "by hand\n");
     assert!(done.complaints()[0].starts_with("log is not as at checkpoint 0"), "{:?}", done.complaints());
+}
+
+/// A job that makes directories, moves files into them and deletes some; and a user who then puts files of theirs among them.
+fn mixed() -> tempfile::TempDir {
+    let root = seeded();
+    let at = |name: &str| root.path().join(name);
+    for name in ["log", "state", "table"] {
+        std::fs::write(at(name), "before\n").unwrap();
+    }
+    let script = "mkdir new new/deep; mv log new/log; echo x > new/deep/x; rm state; mv table moved
+                  mkdir own; echo x > own/x; echo more >> file; kill -9 $$";
+    sh(root.path(), script).execute().unwrap();
+    for (name, contents) in
+        [("log.new", "log by hand"), ("state", "state by hand"), ("new/deep/notes", "notes")]
+    {
+        std::fs::write(at(name), contents).unwrap();
+    }
+    std::fs::rename(at("log.new"), at("new/log")).unwrap();
+    root
+}
+
+/// The files of [`mixed`] as they are after going back, and what is said of them.
+fn assert_mixed_is_taken_back(root: &Path, done: &stdchk_filestate::restore::Summary) {
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+    assert_eq!((read("new/log"), read("new/deep/notes")), ("log by hand".to_owned(), "notes".to_owned()));
+    assert_eq!((read("state"), read("state.by-hand")), ("before\n".to_owned(), "state by hand".to_owned()));
+    assert_eq!((read("file"), read("table")), ("before\n".to_owned(), "before\n".to_owned()));
+    let gone = ["own", "new/deep/x", "moved", "log"];
+    assert_eq!(gone.iter().find(|name| root.join(name).exists()), None);
+    assert_eq!(done.astray, [b"log".to_vec()]);
+    assert_eq!(done.left, [b"new".to_vec(), b"state.by-hand".to_vec()]);
+    let said = done.complaints().join("\n");
+    assert!(said.contains("new was not there at checkpoint 0 and stays"), "{said}");
+}
+
+#[test]
+fn what_somebody_put_among_the_files_of_a_run_is_not_deleted_with_them() {
+    let root = mixed();
+    assert_mixed_is_taken_back(root.path(), &driver::restore_files(root.path(), Some(0)).unwrap());
+}
+
+#[test]
+fn a_restore_that_was_cut_off_tells_all_that_it_met_when_it_is_completed() {
+    for budget in 0.. {
+        let root = mixed();
+        let store = Store::open(root.path()).unwrap();
+        let records = store.log.scan(0, store.log.len().unwrap()).unwrap().len();
+        restore::cut_off(&store, 0, budget, false).unwrap();
+        assert_mixed_is_taken_back(root.path(), &driver::restore_files(root.path(), None).unwrap());
+        if budget > records {
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_came_from_outside_the_tree_goes_with_what_it_replaced_put_back() {
+    let root = seeded();
+    let outside = tempfile::tempdir_in(root.path().parent().unwrap()).unwrap();
+    std::fs::create_dir_all(outside.path().join("d/below")).unwrap();
+    for name in ["new", "file", "d/below/x"] {
+        std::fs::write(outside.path().join(name), "from outside").unwrap();
+    }
+    let before = tree(root.path());
+    let script = format!("cd '{}'; mv new file d '{}'", outside.path().display(), root.path().display());
+    sh(root.path(), &script).execute().unwrap();
+    assert_eq!(std::fs::read_to_string(root.path().join("d/below/x")).unwrap(), "from outside");
+    assert_eq!(std::fs::read_to_string(root.path().join("file")).unwrap(), "from outside");
+    let changes = history::changes(&Store::open(root.path()).unwrap(), 0, Some(1)).unwrap();
+    assert!(changes[b"d".as_slice()].created && changes[b"new".as_slice()].created);
+    let done = driver::restore_files(root.path(), Some(0)).unwrap();
+    assert_eq!((tree(root.path()), done.complaints()), (before, Vec::new()));
 }
 
 #[test]

@@ -60,7 +60,7 @@ programs! {
     read_sequential read_intermediate read_holes created_disappear dup_across_checkpoints swapped_descriptors
     fdopen_closes stream_flags seeks stream_forms pushed_back processes threads many_files signal_handler
     cancelled busy_stream waiting_pipe large_sparse nameless listings roundabout
-    opened_to_write mapping_named_later
+    opened_to_write mapping_named_later removed_directory resolved record_locks
 }
 
 macro_rules! scenarios {

@@ -302,3 +302,91 @@ os.mkdir('closed', 0o500)\nfd = os.open('writable only', os.O_WRONLY)\nos.pwrite
     std::fs::set_permissions(&writable_only, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(std::fs::read_to_string(&writable_only).unwrap(), "before\n");
 }
+
+#[test]
+fn a_directory_closed_to_its_owner_that_the_job_removed_or_replaced_comes_back_closed() {
+    let root = tempfile::tempdir().unwrap();
+    let closed = ["removed", "replaced", "below/replaced"].map(|name| root.path().join(name));
+    for directory in &closed {
+        std::fs::create_dir_all(directory).unwrap();
+        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o555)).unwrap();
+    }
+    let bits = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    let of_root = bits(root.path());
+    let program = "import os\nos.rmdir('removed')\nfor name in ['replaced', 'below/replaced']: os.mkdir('new'); os.rename('new', name)
+assert not os.path.exists('new') and not os.path.exists('removed')\nos.chmod('.', 0o500)\nos._exit(7)";
+    let ended = run_without_privileges(root.path(), &["run", "--", "python3", "-c", program]);
+    assert_eq!(ended.code, 7, "{ended:?}");
+    let restored = run_without_privileges(root.path(), &["files", "restore"]);
+    assert_eq!(restored.code, 0, "{restored:?}");
+    assert_eq!(bits(root.path()), of_root);
+    for directory in &closed {
+        assert_eq!(bits(directory), 0o555, "{}", directory.display());
+    }
+}
+
+/// Eight processes wait for each other, then overwrite one file that they may not read; and the next one.
+const OVERWRITING_TOGETHER: &str = "
+import os, sys
+FILES, PROCESSES = 300, 8
+go = [os.pipe() for _ in range(PROCESSES)]
+done = os.pipe()
+for number in range(PROCESSES):
+    if os.fork() == 0:
+        for name in range(FILES):
+            fd = os.open(f'file{name}', os.O_WRONLY)
+            os.read(go[number][0], 1)
+            os.pwrite(fd, b'after', 0)
+            os.write(done[1], b'd')
+        os._exit(0)
+for name in range(FILES):
+    for number in range(PROCESSES): os.write(go[number][1], b'g')
+    for number in range(PROCESSES): os.read(done[0], 1)
+";
+
+#[test]
+fn processes_that_overwrite_a_file_together_which_they_may_not_read_leave_its_mode() {
+    let root = tempfile::tempdir().unwrap();
+    let names: Vec<PathBuf> = (0..300).map(|number| root.path().join(format!("file{number}"))).collect();
+    for name in &names {
+        std::fs::write(name, "before").unwrap();
+        std::fs::set_permissions(name, std::fs::Permissions::from_mode(0o200)).unwrap();
+    }
+    let ended = run_without_privileges(root.path(), &["run", "--", "python3", "-c", OVERWRITING_TOGETHER]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let lifted = |name: &&PathBuf| name.metadata().unwrap().permissions().mode() & 0o777 != 0o200;
+    assert_eq!(names.iter().find(lifted), None);
+}
+
+#[test]
+fn what_was_put_by_hand_into_a_directory_of_the_run_stays_and_is_told_of() {
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(run_script(root.path(), &[], "mkdir out; echo x > out/x; exit 7").code, 7);
+    std::fs::write(root.path().join("out/notes"), "by hand").unwrap();
+    let restored = run(root.path(), &["files", "restore", "--json"]);
+    assert_eq!((restored.code, &restored.json()["left"][0]), (3, &"out".into()), "{restored:?}");
+    assert!(restored.stderr.contains("out was not there at checkpoint 0 and stays"), "{restored:?}");
+    assert!(root.path().join("out/notes").exists() && !root.path().join("out/x").exists());
+}
+
+/// On a disk of its own: a directory of the tree is covered by another one, whose files have the same inodes.
+const COVERED: &str = r#"
+mount -t tmpfs stdchk "$1" && cd "$1" && mkdir out && echo before > out/data && echo before > kept || exit 10
+"$2" run -- sh -c 'echo more >> out/data; echo more >> kept; echo x > out/new; exit 7'
+test $? = 7 && mkdir other && mount -t tmpfs stdchk other || exit 11
+wanted=$(stat -c %i out/data)
+while :; do echo theirs, longer > other/new; test "$(stat -c %i other/new)" -lt "$wanted" || break; mv other/new other/$((n = n + 1)); done
+test "$(stat -c %i other/new)" = "$wanted" && mv other/new other/data && echo theirs > other/new || exit 12
+mount --move other out && "$2" files restore
+test $? = 3 && test "$(cat kept)" = before && test "$(cat out/data)" = "theirs, longer" && test "$(cat out/new)" = theirs
+"#;
+
+#[test]
+fn what_another_disk_holds_that_was_mounted_in_the_tree_since_is_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let mut shell = Command::new("unshare");
+    shell.args(["--map-root-user", "--mount", "sh", "-c", COVERED, "sh"]).arg(root.path()).arg(binary());
+    shell.env("STDCHK_PRELOAD", preload_library());
+    let ended = outcome(shell);
+    assert_eq!(ended.code, 0, "{ended:?}");
+}

@@ -9,6 +9,7 @@ use std::io::IoSliceMut;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{Advice, Mode, OFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -18,7 +19,9 @@ use super::table::Free;
 use super::{Decision, Next, PhysicalFile, State, Watch};
 use crate::clones;
 use crate::control::own_pid;
+use crate::locks;
 use crate::mapped::{self, save_range, size_record};
+use crate::reach::{Lifting, link_to};
 use crate::record::{Inode, Record, RelativePath};
 
 /// The most that is saved ahead, in blocks, at one change. A region's first saves are as large as what it has saved
@@ -153,7 +156,7 @@ impl Watch {
     ) -> Decision<()> {
         let needed = file.whole_blocks(&range);
         if !needed.is_empty() && !file.saved.covers(needed.clone()) {
-            let readable = readable.open()?;
+            let readable = readable.open(self)?;
             self.share_region(file, readable.as_fd(), saving.inode, &needed)?;
             let wanted = self.with_blocks_ahead(file, &saving, needed);
             fetch_around(readable.as_fd(), &wanted);
@@ -319,25 +322,29 @@ fn is_in_memory(file: BorrowedFd<'_>, offset: u64) -> bool {
 enum Readable<'fd> {
     Given(BorrowedFd<'fd>),
     ToBeOpened(BorrowedFd<'fd>),
-    Opened(OwnedFd),
+    Opened(Arc<OwnedFd>),
 }
 
 impl Readable<'_> {
-    fn open(self) -> Decision<Self> {
+    fn open(self, watch: &Watch) -> Decision<Self> {
         let Self::ToBeOpened(fd) = self else { return Ok(self) };
-        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let open = || rustix::fs::open(path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        match open() {
-            // Its owner may write to it, but not read: that is lifted for the moment of opening.
-            Err(Errno::ACCESS) => {
-                let bits = Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode & 0o7777);
-                rustix::fs::chmod(path.as_str(), bits | Mode::RUSR).map_err(|_| Errno::ACCESS)?;
-                let opened = open();
-                rustix::fs::chmod(path.as_str(), bits)?;
-                Ok(Self::Opened(opened?))
-            }
-            opened => Ok(Self::Opened(opened?)),
+        let stat = rustix::fs::fstat(fd)?;
+        locks::opened(&stat, || open_to_read(watch, fd)).map(Self::Opened)
+    }
+}
+
+/// Opens the file behind `fd` for reading.
+fn open_to_read(watch: &Watch, fd: BorrowedFd<'_>) -> Decision<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    match rustix::fs::open(link_to(fd.as_raw_fd()), flags, Mode::empty()) {
+        // Its owner may write to it, but not read.
+        Err(Errno::ACCESS) => {
+            let lifting = Lifting::begin(&watch.store)?;
+            // Stated, for this process may be killed before the mode is put back.
+            watch.state_mode(fd)?;
+            lifting.open(fd, flags, Mode::RUSR)
         }
+        opened => opened,
     }
 }
 

@@ -13,8 +13,9 @@ use super::data::Change;
 use super::place::{Place, trim_slashes};
 use super::{Decision, Next, Watch};
 use crate::control::Inside;
-use crate::record::{Inode, Record};
-use crate::store::Store;
+use crate::reach;
+use crate::record::{Inode, Record, RelativePath};
+use crate::store::{self, Store};
 
 /// An open call between its question and its answer.
 #[derive(Debug)]
@@ -70,7 +71,7 @@ impl Watch {
         path: &[u8],
         flags: OFlags,
     ) -> Decision<Opening<'_>> {
-        let Some(place) = self.place_to_create(directory, path) else {
+        let Some(place) = self.place_to_create(directory, path)? else {
             return Ok(Opening { _inside: None, creates: false });
         };
         let inside = self.control.enter()?;
@@ -93,7 +94,11 @@ impl Watch {
 
     /// Before a call that creates a name other than by opening: `mkdir`, `symlink`, `link`, `mknod`.
     pub fn before_create(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Next<'_> {
-        let Some(place) = self.place(directory, path) else { return Next::CallReal(None) };
+        let place = match self.place_of_new(directory, path) {
+            Ok(Some(place)) => place,
+            Ok(None) => return Next::CallReal(None),
+            Err(cause) => return Next::Fail(cause),
+        };
         self.stating(|| match self.stat_at(&place)? {
             Some(_) => Ok(()),
             None => self.store.log.append(&Record::Absent { path: place.path }),
@@ -139,23 +144,7 @@ impl Watch {
             return Ok(Next::CallReal(Some(inside)));
         }
         let kept = self.state_keeping(place, &stat)?;
-        self.keep(place, &stat, &kept).map(|()| Next::Done)
-    }
-
-    /// Moves what stands at `place` into the store.
-    fn keep(&self, place: &Place, stat: &Stat, kept: &[u8]) -> Decision<()> {
-        let (root, path) = (self.store.root(), place.path.as_slice());
-        match rustix::fs::renameat(root, path, root, kept) {
-            // Moving a directory changes its `..`, for which it must be writable; removing it asks for no such thing.
-            Err(Errno::ACCESS) if is_directory(stat) => {
-                let bits = stat.st_mode & 0o7777;
-                let inode = Inode(stat.st_ino);
-                self.store.log.append(&Record::Mode { inode, path: place.path.clone(), bits })?;
-                rustix::fs::chmodat(root, path, Mode::from_raw_mode(bits | 0o200), AtFlags::empty())?;
-                rustix::fs::renameat(root, path, root, kept)
-            }
-            other => other,
-        }
+        reach::rename(self.store.root(), &place.path, &kept).map(|()| Next::Done)
     }
 
     /// Whether the last name of a file born in this interval is going away: then there is nothing to keep. A directory
@@ -173,6 +162,10 @@ impl Watch {
     /// States that what stands at `place` moves into the store, and returns where to.
     fn state_keeping(&self, place: &Place, stat: &Stat) -> Decision<Vec<u8>> {
         let kept = self.new_kept_name();
+        if is_closed(stat) {
+            // Its mode is lifted to move it. Stated first: it is made true when the directory is back at its place.
+            self.state_bits(stat, place.path.clone())?;
+        }
         self.state_move(stat, &place.path, &kept)?;
         Ok(kept)
     }
@@ -194,7 +187,11 @@ impl Watch {
         new: (BorrowedFd<'_>, &[u8]),
         flags: RenameFlags,
     ) -> Next<'_> {
-        let (from, to) = (self.place(old.0, old.1), self.place(new.0, new.1));
+        let from = self.place(old.0, old.1);
+        let to = match self.place_of_new(new.0, new.1) {
+            Ok(to) => to,
+            Err(cause) => return Next::Fail(cause),
+        };
         if from.is_none() && to.is_none() {
             return Next::CallReal(None);
         }
@@ -230,7 +227,8 @@ impl Watch {
         flags: RenameFlags,
     ) -> Decision<bool> {
         let Ok(moved) = rustix::fs::statat(old.0, old.1, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(false) };
-        if from.is_some_and(|from| lies_below(to, from)) {
+        let is_elsewhere = || self.canonical_on(old.0, old.1, |device| device == self.device).is_none();
+        if from.map_or_else(is_elsewhere, |from| lies_below(to, from)) {
             return Ok(false);
         }
         let replaced = self.stat_at(to)?;
@@ -239,19 +237,18 @@ impl Watch {
         }
         let kept = match &replaced {
             Some(replaced) if !self.forget_if_born(replaced) => Some(self.state_keeping(to, replaced)?),
-            Some(_) => None,
-            None if from.is_none() => {
-                return self.store.log.append(&Record::Absent { path: to.path.clone() }).map(|()| false);
-            }
-            None => None,
+            _ => None,
         };
-        // By its resolved name: the given one may lead through a link that the exchange replaces.
-        let mut old = old;
-        if let Some(from) = from {
-            self.state_move(&moved, &from.path, &to.path)?;
-            old = (self.store.root(), &from.path);
+        // What comes from outside goes to the trash when this is undone. Otherwise by its resolved name: the given one may
+        // lead through a link that the exchange replaces.
+        let arriving = store::trash_path(Inode(moved.st_ino));
+        let source = from.map_or(&arriving, |from| &from.path);
+        self.state_move(&moved, source, &to.path)?;
+        let old = from.map_or(old, |from| (self.store.root(), from.path.as_slice()));
+        match (kept, replaced) {
+            (Some(kept), Some(replaced)) => self.replace_and_keep(old, to, &replaced, &kept).map(|()| true),
+            _ => Ok(false),
         }
-        kept.map_or(Ok(false), |kept| self.replace_and_keep(old, to, &kept).map(|()| true))
     }
 
     /// Whether a rename of `moved` onto `replaced` fails or does nothing.
@@ -265,16 +262,27 @@ impl Watch {
     /// Renames `old` to `to` so that what stood there ends at `kept`, and `to` always names one of the two. An exchange
     /// does that and moves the very name, so that descriptors open on the replaced file tell where it is; where the
     /// file system has none, the replaced file gets a second name first.
-    fn replace_and_keep(&self, old: (BorrowedFd<'_>, &[u8]), to: &Place, kept: &[u8]) -> Decision<()> {
+    fn replace_and_keep(
+        &self,
+        old: (BorrowedFd<'_>, &[u8]),
+        to: &Place,
+        replaced: &Stat,
+        kept: &[u8],
+    ) -> Decision<()> {
         let (root, to) = (self.store.root(), to.path.as_slice());
-        match rustix::fs::renameat_with(old.0, old.1, root, to, RenameFlags::EXCHANGE) {
-            Ok(()) => rustix::fs::renameat(old.0, old.1, root, kept),
+        let exchange = || rustix::fs::renameat_with(old.0, old.1, root, to, RenameFlags::EXCHANGE);
+        let replace = || match exchange() {
+            // Nothing has happened where it can't be kept: the disk may be full.
+            Ok(()) => {
+                rustix::fs::renameat(old.0, old.1, root, kept).or_else(|cause| exchange().and(Err(cause)))
+            }
             Err(Errno::INVAL | Errno::NOSYS) => {
                 rustix::fs::linkat(root, to, root, kept, AtFlags::empty())?;
                 rustix::fs::renameat(old.0, old.1, root, to)
             }
             Err(cause) => Err(cause),
-        }
+        };
+        if is_closed(replaced) { reach::with_directory_open(root, to, kept, replace) } else { replace() }
     }
 
     fn state_exchange(&self, from: &Place, to: &Place) -> Decision<()> {
@@ -310,24 +318,26 @@ impl Watch {
 
     /// Before `chmod` and its kin; `path` `None` means `directory` itself.
     pub fn before_mode(&self, directory: BorrowedFd<'_>, path: Option<&[u8]>) -> Next<'_> {
-        let existing = match path {
-            Some(path) => probe(directory, path, false),
-            None => rustix::io::fcntl_dupfd_cloexec(directory, 0),
-        };
-        let Ok(existing) = existing else { return Next::CallReal(None) };
+        let Some(path) = path else { return self.stating(|| self.state_mode(directory)) };
+        let Ok(existing) = probe(directory, path, false) else { return Next::CallReal(None) };
         self.stating(|| self.state_mode(existing.as_fd()))
     }
 
-    fn state_mode(&self, existing: BorrowedFd<'_>) -> Decision<()> {
+    pub(super) fn state_mode(&self, existing: BorrowedFd<'_>) -> Decision<()> {
         let stat = rustix::fs::fstat(existing)?;
-        match self.path_of_any(existing, &stat)? {
-            Some(path) => {
-                let bits = stat.st_mode & 0o7777;
-                self.store.log.append(&Record::Mode { inode: Inode(stat.st_ino), path, bits })
-            }
-            None => Ok(()),
-        }
+        self.path_of_any(existing, &stat)?.map_or(Ok(()), |path| self.state_bits(&stat, path))
     }
+
+    fn state_bits(&self, stat: &Stat, path: RelativePath) -> Decision<()> {
+        let bits = stat.st_mode & 0o7777;
+        self.store.log.append(&Record::Mode { inode: Inode(stat.st_ino), path, bits })
+    }
+}
+
+/// Whether it is a directory that its owner may not write to. The kernel removes such a one, when it is empty, but does not
+/// move it to another directory.
+fn is_closed(stat: &Stat) -> bool {
+    is_directory(stat) && stat.st_mode & 0o200 == 0
 }
 
 /// Whether a name ends with a slash, which only directories may have, and what is renamed is none: also a link to one.

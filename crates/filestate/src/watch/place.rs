@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use super::{Decision, Descriptor, Watch};
@@ -78,6 +78,9 @@ impl Watch {
         if stat.st_dev != self.device {
             return Ok(None);
         }
+        if self.has_inode_of_root(stat) {
+            return Ok(Some(b".".to_vec()));
+        }
         let path = self.relative_or_kept(&descriptor_path(fd)?);
         Ok(path.map(|path| match path.ends_with(DELETED) && stat.st_nlink > 0 {
             true => self.store.find((stat.st_ino, stat.st_dev)).unwrap_or(path),
@@ -107,23 +110,31 @@ impl Watch {
         self.relative(&canonical).map(|path| Place { path })
     }
 
+    /// As [`Watch::place`], for what comes into being there. Nothing does in a directory that was removed: that is kept, and
+    /// so would be what is made in it.
+    pub fn place_of_new(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Decision<Option<Place>> {
+        let canonical = self.canonical_on(directory, path, |device| device == self.device);
+        let Some(canonical) = canonical else { return Ok(None) };
+        let below = canonical.strip_prefix(self.prefix.as_slice());
+        if below.is_some_and(|below| below.starts_with(crate::store::KEPT.as_bytes())) {
+            return Err(Errno::NOENT);
+        }
+        Ok(self.relative(&canonical).map(|path| Place { path }))
+    }
+
     /// The canonical path of `path`, wherever that is, its directory resolved, the last part not followed.
     pub(super) fn canonical(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Option<Vec<u8>> {
         self.canonical_on(directory, path, |_| true)
     }
 
-    fn canonical_on(
+    /// As [`Watch::canonical`], if the directory's device is wanted.
+    pub(super) fn canonical_on(
         &self,
         directory: BorrowedFd<'_>,
         path: &[u8],
         is_wanted: impl FnOnce(u64) -> bool,
     ) -> Option<Vec<u8>> {
-        let trimmed = trim_slashes(path);
-        let (parent, name) = match trimmed.iter().rposition(|byte| *byte == b'/') {
-            Some(0) => (b"/".as_slice(), trimmed.get(1..)?),
-            Some(at) => (trimmed.get(..at)?, trimmed.get(at + 1..)?),
-            None => (b".".as_slice(), trimmed),
-        };
+        let (parent, name) = split(trim_slashes(path));
         if name.is_empty() || name == b"." || name == b".." {
             return None;
         }
@@ -142,15 +153,39 @@ impl Watch {
 
     /// Where creating `path` would put the new file: as [`Watch::place`], the last part followed while it is a
     /// symbolic link.
-    pub fn place_to_create(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Option<Place> {
+    pub fn place_to_create(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Decision<Option<Place>> {
         let mut path = path.to_vec();
         for _ in 0..LINKS_MAX {
             match rustix::fs::readlinkat(directory, path.as_slice(), Vec::new()) {
                 Ok(target) => path = beside(&path, target.as_bytes()),
-                Err(_) => return self.place(directory, &path),
+                Err(_) => return self.place_of_new(directory, &path),
             }
         }
-        None
+        Ok(None)
+    }
+
+    /// The canonical path under which `openat2` would find or create `path` when it is to resolve it in this way. The
+    /// directory is resolved by the kernel; the last part is followed while it is a symbolic link, if `follow` says so.
+    pub fn resolved(
+        &self,
+        directory: BorrowedFd<'_>,
+        path: &[u8],
+        how: ResolveFlags,
+        follow: bool,
+    ) -> Decision<Vec<u8>> {
+        // Whether the kernel has it in memory is no question here.
+        let how = how.difference(ResolveFlags::CACHED);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut path = path.to_vec();
+        for _ in 0..LINKS_MAX {
+            let (parent, name) = split(&path);
+            let parent = rustix::fs::openat2(directory, parent, flags, Mode::empty(), how)?;
+            match rustix::fs::readlinkat(&parent, trim_slashes(name), Vec::new()) {
+                Ok(target) if follow => path = beside(&path, target.as_bytes()),
+                _ => return Ok([&descriptor_path(parent.as_fd())?, b"/".as_slice(), name].concat()),
+            }
+        }
+        Err(Errno::LOOP)
     }
 
     /// What stands at `place`; `None` when nothing does.
@@ -166,6 +201,14 @@ impl Watch {
 pub(super) fn trim_slashes(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
     path.get(..end).unwrap_or_default()
+}
+
+/// The directory of `path`, and the last part with the slashes behind it.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = trim_slashes(path).iter().rposition(|byte| *byte == b'/');
+    let Some(end) = end else { return (b".", path) };
+    let (parent, name) = path.split_at(end);
+    (if parent.is_empty() { b"/" } else { parent }, name.get(1..).unwrap_or_default())
 }
 
 /// The target of a symbolic link that stands at `path`.
@@ -215,6 +258,6 @@ mod tests {
         symlink(root.path().join("new"), outside.path().join("link")).unwrap();
         let link = outside.path().join("link");
         let place = watch.place_to_create(CWD, link.as_os_str().as_bytes()).unwrap();
-        assert_eq!(place.path, b"new");
+        assert_eq!(place.map(|place| place.path), Some(b"new".to_vec()));
     }
 }

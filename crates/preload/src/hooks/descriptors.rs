@@ -151,6 +151,9 @@ pub unsafe extern "C-unwind" fn stdchk_preload_fcntl(
     command: c_int,
     argument: *mut c_void,
 ) -> c_int {
+    if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
+        stdchk_filestate::locks::take();
+    }
     // SAFETY: the arguments as they came.
     let result = unsafe { real::fcntl(fd, command, argument) };
     let Some(watch) = watch_following(fd).filter(|_| result >= 0) else { return result };

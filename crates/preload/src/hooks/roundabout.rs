@@ -5,6 +5,7 @@ use libc::{
     AT_FDCWD, FILE, aiocb, c_char, c_int, c_long, c_uint, c_void, mmsghdr, msghdr, sigevent, sockaddr,
     socklen_t, ssize_t, timespec, timeval,
 };
+use rustix::fs::ResolveFlags;
 use stdchk_filestate::watch::data::Change;
 
 use super::data::changing_path;
@@ -370,7 +371,13 @@ unsafe fn on_descriptors(number: c_long, [a, b, c, d, ..]: [usize; 6]) -> Option
     Some(c_long::from(result))
 }
 
-/// `openat2`, for which the C library has no function. The flags come first in the structure of `size` bytes.
+/// The same number everywhere; not every C library's headers have it.
+const SYS_FCHMODAT2: c_long = 452;
+/// What creates, and does not follow a link.
+const EXCLUSIVE: c_int = libc::O_CREAT | libc::O_EXCL;
+
+/// `openat2`, for which the C library has no function. The structure of `size` bytes holds the flags, the mode, and how names
+/// are to be resolved.
 ///
 /// # Safety
 /// As for the system call.
@@ -381,16 +388,48 @@ unsafe fn open_how(directory: c_int, path: *const c_char, how: *const u64, size:
         let opened = real::syscall(libc::SYS_openat2, directory, path.addr(), how.addr(), size, 0, 0);
         ssize_t::try_from(opened).unwrap_or(-1)
     };
-    let flags = match how.is_null() || size < size_of::<u64>() {
+    let word = |place: usize| match how.is_null() || size / size_of::<u64>() <= place {
         true => 0,
         // SAFETY: the caller's promise. Unknown flags are refused by the kernel.
-        false => c_int::try_from(unsafe { how.read_unaligned() }).unwrap_or(0),
+        false => unsafe { how.add(place).read_unaligned() },
     };
+    let (flags, resolve) = (c_int::try_from(word(0)).unwrap_or(0), word(2));
     let Some(watch) = watch().filter(|_| may_change(flags)) else { return call() as c_long };
+    let fd_of = |fd| c_int::try_from(fd).unwrap_or(-1);
     // SAFETY: the program's string and descriptor, borrowed for the decision.
     let (at, name) = unsafe { (borrow(directory), bytes(path)) };
-    opening(watch, at, name, flags, call, |fd| c_int::try_from(fd).unwrap_or(-1)) as c_long
+    if resolve == 0 || flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
+        return opening(watch, at, name, flags, call, fd_of) as c_long;
+    }
+    let resolve = ResolveFlags::from_bits_retain(resolve);
+    let follow = flags & libc::O_NOFOLLOW == 0 && flags & EXCLUSIVE != EXCLUSIVE;
+    match decide(|| watch.resolved(at, name, resolve, follow)) {
+        // SAFETY: the working directory stands for itself.
+        Ok(name) => opening(watch, unsafe { borrow(AT_FDCWD) }, &name, flags, call, fd_of) as c_long,
+        Err(cause) => {
+            set_errno(cause.raw_os_error());
+            -1
+        }
+    }
 }
+
+/// `lockf` and its other name take record locks inside the C library.
+macro_rules! locking {
+    ($($name:ident)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`, remembered.")]
+        ///
+        /// # Safety
+        /// As for the C function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, command: c_int, length: i64) -> c_int {
+            stdchk_filestate::locks::take();
+            // SAFETY: the arguments as they came.
+            unsafe { real::$name(fd, command, length) }
+        }
+    )*};
+}
+
+locking! { lockf lockf64 }
 
 /// # Safety
 /// As for the call of this number.
@@ -442,6 +481,15 @@ unsafe fn on_names(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Option<c_long
             libc::SYS_linkat => hooks::linkat(int(a), path(b), int(c), path(d), int(e)),
             libc::SYS_symlinkat => hooks::symlinkat(path(a), int(b), path(c)),
             libc::SYS_mkdirat => hooks::mkdirat(int(a), path(b), unsigned_int(c)),
+            libc::SYS_mknodat => hooks::mknodat(int(a), path(b), unsigned_int(c), d as libc::dev_t),
+            libc::SYS_fchmod => hooks::fchmod(int(a), unsigned_int(b)),
+            libc::SYS_fchmodat => hooks::fchmodat(int(a), path(b), unsigned_int(c), 0),
+            SYS_FCHMODAT2 => hooks::fchmodat(int(a), path(b), unsigned_int(c), int(d)),
+            libc::SYS_utimensat => hooks::utimensat(int(a), path(b), c as *const timespec, int(d)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_chmod => hooks::chmod(path(a), unsigned_int(b)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_mknod => hooks::mknod(path(a), unsigned_int(b), c as libc::dev_t),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_unlink => hooks::unlink(path(a)),
             #[cfg(target_arch = "x86_64")]

@@ -33,6 +33,9 @@ static void write_by_number(int fd) {
     unsigned long long how[3] = {O_WRONLY | O_TRUNC};
     int cut = syscall(SYS_openat2, AT_FDCWD, "a", how, sizeof how);
     CHECK(cut >= 0 && write(cut, "cut", 3) == 3 && close(cut) == 0);
+    struct timespec times[2] = {{1, 0}, {2, 0}};
+    CHECK(syscall(SYS_fchmodat, AT_FDCWD, "a", 0600) == 0 && syscall(SYS_utimensat, AT_FDCWD, "a", times, 0) == 0);
+    CHECK(syscall(SYS_mknodat, AT_FDCWD, "made", S_IFREG | 0600, 0) == 0);
     CHECK(syscall(SYS_write, -1, "", 0L) == -1 && errno == EBADF);
     CHECK(syscall(SYS_io_uring_setup, 0L, NULL) == -1 && (!stdchk_active() || errno == ENOSYS));
 }

@@ -127,6 +127,8 @@ struct Restored {
     bytes: u64,
     /// Files that were removed or replaced from outside the run, and can't be taken back.
     astray: Vec<String>,
+    /// Names that were not there and stay: they came from outside the run, or hold what did.
+    left: Vec<String>,
 }
 
 /// Runs the command.
@@ -276,13 +278,20 @@ fn restore(root: &Path, index: Option<u64>, set: Option<u64>, json: bool) -> Out
         None => index,
     };
     let done = driver::restore_files(root, index).map_err(failed)?;
-    let astray = done.astray.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
-    let restored = Restored { index: done.index, records: done.records, bytes: done.bytes, astray };
+    let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
+    let restored = Restored {
+        index: done.index,
+        records: done.records,
+        bytes: done.bytes,
+        astray: done.astray.iter().map(text).collect(),
+        left: done.left.iter().map(text).collect(),
+    };
     show(&restored, json)?;
-    if done.astray.is_empty() {
+    let complaints = done.complaints();
+    if complaints.is_empty() {
         return Ok(());
     }
-    for line in done.complaints() {
+    for line in complaints {
         output::note(format_args!("stdchk: {}", output::shown(&line)));
     }
     Err(CommandError::reported(Exit::Partial))
