@@ -59,9 +59,13 @@ fn take_instead_of(
     let remaining = entries.split_off(forgotten);
     let oldest = remaining.first().unwrap_or(&entry).clone();
     match gives_way || forgotten > 0 {
-        true => index::replace(store.directory(), &store.path(), &[remaining, vec![entry]].concat())?,
-        false => index::append(store.directory(), &store.path(), &remaining, entry)?,
+        true => {
+            let entries = [remaining, vec![entry.clone()]].concat();
+            index::replace(store.directory(), &store.path(), &entries)?;
+        }
+        false => index::append(store.directory(), &store.path(), &remaining, entry.clone())?,
     }
+    store.note_durable(&entry);
     control.begin_interval(&world, index);
     mapped::save_again(store)?;
     if forgotten > 0 {

@@ -423,7 +423,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let store = Store::create(root.path(), &Options::default()).unwrap();
         store.mark_ended().unwrap();
-        let position = store.path().join("restoring.0");
+        let position = store.path().join("restoring.0.0.0.0");
         std::fs::write(&position, "1 0 0").unwrap();
         let refused = discard(root.path()).unwrap_err().to_string();
         assert!(refused.contains("stdchk files restore"), "{refused}");

@@ -1,6 +1,6 @@
 //! Going back: making the statements of the log true again, newest first, down to a checkpoint's position.
 //!
-//! Crash cases. How far the restore got is the *name* of the file `restoring.POSITION`, changed by a rename after every
+//! Crash cases. How far the restore got is the *name* of the file `restoring.POSITION…`, changed by a rename after every
 //! record about names. A journaling file system keeps renames in order, so after a kill or a power loss the position is
 //! never ahead of the names in the tree, and at most one record behind; making that one true twice is the same as once.
 //! Records about contents lie between two positions; they are absolute, are gone through again from the last position,
@@ -124,10 +124,11 @@ fn finish(store: &Store, progress: &Progress) -> Result<()> {
     let mut entries = store.entries()?;
     let before = entries.len();
     entries.retain(|entry| entry.index <= progress.index);
-    match entries.len() < before {
-        true => store.with_reserve(|| index::replace(store.directory(), &store.path(), &entries))?,
+    if entries.len() < before {
+        store.with_reserve(|| index::replace(store.directory(), &store.path(), &entries))?;
+    } else if !entries.last().is_some_and(|newest| store.is_known_durable(newest)) {
         // Its last line may be that of a process that was killed before it was durable.
-        false => index::sync(store.directory(), &store.path())?,
+        index::sync(store.directory(), &store.path())?;
     }
     store.log.truncate(progress.target)?;
     store.log.sync()?;

@@ -8,7 +8,7 @@
 //! | `control` | the shared page of a running job ([`crate::control`]) |
 //! | `kept/` | files that the program deleted or replaced, under `interval.number` |
 //! | `trash/` | what a restore took away, emptied when it is complete |
-//! | `restoring.N` | how far a restore got ([`crate::restore`]) |
+//! | `restoring.N…` | how far a restore got ([`crate::restore`]) |
 //! | `reserve` | room for a restore on a full disk |
 //! | `notes` | what processes of the job have to tell its driver: a line each |
 //! | `ended` | the job ended by itself; the next one starts afresh |
@@ -22,6 +22,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Mode as Permissions, OFlags, RawDir, Stat};
 use rustix::io::Errno;
@@ -157,9 +158,21 @@ pub struct Store {
     pub options: Options,
     /// The undo log.
     pub log: Log,
+    /// The time of the newest line of the index that this process made durable.
+    newest_durable: AtomicU64,
 }
 
 impl Store {
+    /// Notes that this process made the index durable up to `entry`.
+    pub(crate) fn note_durable(&self, entry: &Entry) {
+        self.newest_durable.store(entry.time_ns, Ordering::Relaxed);
+    }
+
+    /// Whether this process made the index durable up to `entry`.
+    pub(crate) fn is_known_durable(&self, entry: &Entry) -> bool {
+        self.newest_durable.load(Ordering::Relaxed) == entry.time_ns
+    }
+
     /// Opens the store of the protected tree `root`.
     pub fn open(root: &Path) -> Result<Self> {
         let directory = open_directory(root.join(DIRECTORY))?;
@@ -179,6 +192,7 @@ impl Store {
             made_as,
             options,
             log,
+            newest_durable: AtomicU64::new(0),
         })
     }
 
