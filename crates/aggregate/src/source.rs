@@ -268,7 +268,7 @@ fn folder(path: &Path, prefix: &str, inputs: &mut Inputs) -> Result<()> {
             folder(&path, &format!("{name}/"), inputs)?;
         } else if kind.is_file() {
             // What is on its way to another name, or was left on it, is no content yet.
-            if !entry.file_name().to_str().is_some_and(|name| prefix_of_part(name).is_some()) {
+            if entry.file_name().to_str().is_none_or(|name| prefix_of_part(name).is_none()) {
                 inputs.files.push(Input { name, path });
             }
         } else {

@@ -308,6 +308,9 @@ fn a_container_in_an_archive_is_told_once_and_the_others_are_looked_after() {
     assert!(!raw_is_there(&place, &set(10)) && place.comes_back(10, &set(10)));
 }
 
+/// The requests that hang, the command, and the code with which it ends.
+type Case<'a> = (fn(&Asked) -> bool, &'a [&'a str], i32);
+
 #[test]
 fn a_store_that_does_not_answer_keeps_nobody_from_ending() {
     let store = Arc::new(ObjectStore::start());
@@ -320,7 +323,7 @@ fn a_store_that_does_not_answer_keeps_nobody_from_ending() {
     let aggregate =
         ["aggregate", "run", "-o", "s3://ckpt/run 7", "--ranks", "4", "--settle", "0", "--remove-raw"];
     let unpack = ["unpack", "s3://ckpt/run 7/step-10.1of1.pack", "-o", "back"];
-    let cases: [(fn(&Asked) -> bool, &[&str], i32); 4] = [
+    let cases: [Case; 4] = [
         (is_list, &aggregate, 0),
         (is_upload, &aggregate, 0),
         (is_download, &aggregate, 0),
