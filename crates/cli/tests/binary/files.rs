@@ -336,12 +336,13 @@ for number in range(PROCESSES):
         for name in range(FILES):
             fd = os.open(f'file{name}', os.O_WRONLY)
             os.read(go[number][0], 1)
-            os.pwrite(fd, b'after', 0)
+            try: os.pwrite(fd, b'after', 0)
+            except OSError: os.write(done[1], b'failed')
             os.write(done[1], b'd')
         os._exit(0)
 for name in range(FILES):
     for number in range(PROCESSES): os.write(go[number][1], b'g')
-    for number in range(PROCESSES): os.read(done[0], 1)
+    for number in range(PROCESSES): assert os.read(done[0], 1) == b'd', 'an overwrite failed'
 ";
 
 #[test]
