@@ -143,10 +143,12 @@ async fn read_exactly(reader: Arc<Reader>, offset: u64, length: u64) -> Result<V
     Ok(parts)
 }
 
-/// A chunk that is nowhere any more means that the content is damaged, not that the file isn't there.
+/// A chunk that is nowhere any more means that the content is damaged, not that the file isn't there; a version that was removed
+/// meanwhile means just that.
 fn content_gone(failure: Failure) -> Failure {
     match failure.code {
         ErrorCode::NotFound => Failure::new(ErrorCode::Damaged, failure.message),
+        ErrorCode::Stale => Failure::new(ErrorCode::NotFound, failure.message),
         _ => failure,
     }
 }

@@ -11,6 +11,7 @@ use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Incarnation};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection};
 
 use crate::manager::ManagerLink;
+use crate::shared::Shared;
 
 /// Time for a put to be answered; a benefactor that takes longer for a mebibyte is replaced by another.
 pub(crate) const PUT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,11 +24,9 @@ const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a benefactor is avoided after it failed this client.
 const SUSPICION: Duration = Duration::from_secs(5);
 
-type Slot = Arc<tokio::sync::Mutex<Option<Arc<Connection>>>>;
-
 struct Link {
     address: String,
-    slot: Slot,
+    connection: Arc<Shared>,
     failed_at: Option<Instant>,
 }
 
@@ -51,7 +50,8 @@ impl Benefactors {
             match links.get(&info.id) {
                 Some(link) if link.address == info.address => {}
                 _ => {
-                    let link = Link { address: info.address.clone(), slot: Slot::default(), failed_at: None };
+                    let (address, connection) = (info.address.clone(), Arc::default());
+                    let link = Link { address, connection, failed_at: None };
                     links.insert(info.id, link);
                 }
             }
@@ -72,9 +72,9 @@ impl Benefactors {
         }
     }
 
-    async fn slot(&self, id: BenefactorId) -> Result<(String, Slot), CallError> {
+    async fn link(&self, id: BenefactorId) -> Result<(String, Arc<Shared>), CallError> {
         let known = |links: &HashMap<_, Link>| {
-            links.get(&id).map(|link| (link.address.clone(), Arc::clone(&link.slot)))
+            links.get(&id).map(|link| (link.address.clone(), Arc::clone(&link.connection)))
         };
         if let Some(found) = known(&self.links.lock()) {
             return Ok(found);
@@ -89,15 +89,12 @@ impl Benefactors {
     }
 
     async fn connection(&self, id: BenefactorId) -> Result<Arc<Connection>, CallError> {
-        let (address, slot) = self.slot(id).await?;
-        let mut slot = slot.lock().await;
-        if let Some(connection) = slot.as_ref().filter(|connection| !connection.is_closed()) {
-            return Ok(Arc::clone(connection));
-        }
-        let identity = self.manager.identity().await;
-        let connection = Arc::new(Connection::open(&address, &identity, &self.buffers).await?);
-        *slot = Some(Arc::clone(&connection));
-        Ok(connection)
+        let (address, connection) = self.link(id).await?;
+        let open = || async {
+            let identity = self.manager.identity();
+            Connection::open(&address, &identity, &self.buffers).await
+        };
+        connection.get(open).await
     }
 
     async fn call(

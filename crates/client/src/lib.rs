@@ -18,14 +18,17 @@ mod holes;
 mod manager;
 mod map_view;
 mod opening;
+mod piece_names;
 mod pool;
 mod reader;
 mod session;
+mod shared;
 mod spool;
 mod writer;
 
 pub use aggregation::{AggregationError, PackedSet};
 pub use holes::Sought;
+pub use piece_names::PieceNames;
 pub use pool::{ChunkHealth, ClientConfig, Collected, Pool};
 pub use reader::Reader;
 pub use session::{Room, Session};

@@ -3,14 +3,15 @@
 //! Every request to the manager can be repeated: reads by nature, changes and sessions by the identities that they
 //! carry. So a manager that is restarted costs its clients a pause, not an error.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{Failure, PoolId};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity};
-use tokio::sync::Mutex;
+
+use crate::shared::Shared;
 
 /// Time for one answer. A manager under load answers within milliseconds; a collection takes longest.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,19 +26,16 @@ pub(crate) struct ManagerLink {
     token: Vec<u8>,
     patience: Duration,
     buffers: Arc<BufferPool>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    connection: Option<Arc<Connection>>,
-    pool: Option<PoolId>,
+    connection: Shared,
+    /// The pool that answered first: only the same will do, should another one ever answer at this address.
+    pool: OnceLock<PoolId>,
 }
 
 impl ManagerLink {
     pub(crate) fn new(address: String, token: Vec<u8>, patience: Duration) -> Self {
         let buffers = BufferPool::new(BUFFER_BYTES);
-        Self { address, token, patience, buffers, state: Mutex::default() }
+        let (connection, pool) = (Shared::default(), OnceLock::new());
+        Self { address, token, patience, buffers, connection, pool }
     }
 
     /// Asks, and keeps asking while the manager can't be reached, for as long as the client's patience lasts.
@@ -60,26 +58,18 @@ impl ManagerLink {
     }
 
     async fn ask_once(&self, request: &ManagerRequest) -> Result<ManagerReply, CallError> {
-        let connection = self.connection().await?;
+        let open = || async {
+            let opened = Connection::open(&self.address, &self.identity(), &self.buffers).await?;
+            self.pool.get_or_init(|| opened.pool());
+            Ok(opened)
+        };
+        let connection = self.connection.get(open).await?;
         let answer: Result<(_, Buffer), _> = connection.call(request, Bytes::new(), ANSWER_TIMEOUT).await;
         answer.map(|(reply, _)| reply)
     }
 
-    async fn connection(&self) -> Result<Arc<Connection>, CallError> {
-        let mut state = self.state.lock().await;
-        if let Some(connection) = state.connection.as_ref().filter(|connection| !connection.is_closed()) {
-            return Ok(Arc::clone(connection));
-        }
-        let identity = Identity { role: Role::Client, pool: state.pool, token: self.token.clone() };
-        let connection = Arc::new(Connection::open(&self.address, &identity, &self.buffers).await?);
-        // From now on only the same pool will do, should another one ever answer at this address.
-        state.pool = Some(connection.pool());
-        state.connection = Some(Arc::clone(&connection));
-        Ok(connection)
-    }
-
-    /// Who this client is to the pool's benefactors.
-    pub(crate) async fn identity(&self) -> Identity {
-        Identity { role: Role::Client, pool: self.state.lock().await.pool, token: self.token.clone() }
+    /// Who this client is to the manager and to the pool's benefactors.
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { role: Role::Client, pool: self.pool.get().copied(), token: self.token.clone() }
     }
 }

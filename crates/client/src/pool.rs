@@ -308,8 +308,8 @@ impl Pool {
     }
 
     /// The pool, once it has been asked something.
-    pub async fn id(&self) -> Option<PoolId> {
-        self.inner.manager.identity().await.pool
+    pub fn id(&self) -> Option<PoolId> {
+        self.inner.manager.identity().pool
     }
 
     /// Opens a version for reading, the newest if none is named.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use stdchk_model::message::manager::{Attr, VersionInfo};
-use stdchk_model::{ChunkRef, Failure, MapRoot};
+use stdchk_model::{ChunkRef, ErrorCode, Failure, MapRoot};
 
 use crate::holes::Sought;
 use crate::map_view::MapView;
@@ -114,7 +114,8 @@ impl Reader {
     /// Up to `length` bytes at `offset`, every one verified against the name of its chunk; short at the end of the file.
     ///
     /// # Errors
-    /// `Damaged` or `Unavailable` if no intact copy of a chunk could be had; other ranges of the file aren't affected.
+    /// `Damaged` or `Unavailable` if no intact copy of a chunk could be had; other ranges of the file aren't affected. `Stale` if
+    /// the version was removed, and its chunks collected, while it was being read.
     pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
         let view = self.view();
         let end = offset.saturating_add(length as u64).min(view.size());
@@ -123,8 +124,9 @@ impl Reader {
         }
         match self.read_in(&view, offset, end).await {
             Err(failure) => match self.moved().await {
-                Some(view) => self.read_in(&view, offset, end).await,
-                None => Err(failure),
+                Ok(Some(view)) => self.read_in(&view, offset, end).await,
+                Err(removed) if failure.code == ErrorCode::Damaged => Err(removed),
+                _ => Err(failure),
             },
             read => read,
         }
@@ -137,18 +139,30 @@ impl Reader {
     }
 
     /// Where the content is now, if it is elsewhere than when the version was opened: what it lay in may be collected.
-    async fn moved(&self) -> Option<Arc<MapView>> {
-        let (info, before) = (self.info.as_ref()?, self.content.lock().0.clone());
-        let (now, root, _) = self.pool.open_version(self.opened.ino, Some(info.version)).await.ok()?;
-        let is_same = now.is_some_and(|now| (now.size, now.session) == (info.size, info.session));
-        if root == before || !is_same {
-            return None;
+    ///
+    /// # Errors
+    /// `Stale` if the version is gone.
+    async fn moved(&self) -> Result<Option<Arc<MapView>>, Failure> {
+        let (Some(info), before) = (self.info.as_ref(), self.content.lock().0.clone()) else {
+            return Ok(None);
+        };
+        let now = match self.pool.open_version(self.opened.ino, Some(info.version)).await {
+            Err(failure) if failure.code == ErrorCode::NotFound => return Err(removed(info)),
+            now => now.ok(),
+        };
+        let is_same = |now: &VersionInfo| (now.size, now.session) == (info.size, info.session);
+        let Some((Some(now), root, _)) = now else { return Ok(None) };
+        if root == before || !is_same(&now) {
+            return Ok(None);
         }
         let loaded = self.pool.load_view(root.as_ref()).await;
-        let view = Arc::new(loaded.inspect_err(|failure| tracing::debug!(%failure, "a version moved")).ok()?);
+        let Ok(view) = loaded.inspect_err(|failure| tracing::debug!(%failure, "a version moved")) else {
+            return Ok(None);
+        };
+        let view = Arc::new(view);
         *self.content.lock() = (root, Arc::clone(&view));
         *self.ahead.lock() = Ahead::default();
-        Some(view)
+        Ok(Some(view))
     }
 
     /// The first place at or behind `offset` that is sought; `None` if `offset` or all data lie before it: see
@@ -208,4 +222,12 @@ impl Reader {
             false => ahead.turn.take().or_else(|| Some(Turn::take(&self.pool))),
         };
     }
+}
+
+fn removed(info: &VersionInfo) -> Failure {
+    let what = format!(
+        "version {} was removed while it was being read; `stdchk ls --versions` shows what there is",
+        info.version
+    );
+    Failure::new(ErrorCode::Stale, what)
 }

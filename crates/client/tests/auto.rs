@@ -8,6 +8,7 @@ use std::time::Duration;
 use common::{Random, TestPool, file_with};
 use stdchk_client::Pool;
 use stdchk_model::Ino;
+use stdchk_model::message::manager::Change;
 
 const MIB: usize = 1 << 20;
 const SIZE: usize = 6 * MIB;
@@ -37,6 +38,12 @@ impl Series {
         // What is learned from it is learned in the background.
         self.pool.close().await;
         usize::try_from(stored).unwrap()
+    }
+
+    async fn set(&self, pairs: &[(&str, &str)]) {
+        let folder = self.pool.resolve("app3").await.unwrap().ino;
+        let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        self.pool.change(Change::SetPolicy { ino: folder, pairs }).await.unwrap();
     }
 
     async fn learned(&self) -> String {
@@ -127,6 +134,107 @@ async fn bytes_that_move_are_found_by_their_content() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_grows_at_its_front_is_found_however_far_its_content_moves() {
+    let series = Series::start().await;
+    let mut random = Random::new(6);
+    let mut content = random.bytes(10 * MIB);
+    let mut stored = 0;
+    for _ in 0..4 {
+        content = [random.bytes(5 * MIB + 777), content].concat();
+        stored = series.write(&content).await;
+    }
+    // Five of thirty mebibytes are new; pieces are lost at the ends of cells.
+    assert!(stored < 8 * MIB, "{stored}, {}", series.learned().await);
+    series.check(&content).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_inserted_here_and_there_far_from_where_it_was_is_found_by_its_content() {
+    let series = Series::start().await;
+    let mut random = Random::new(7);
+    let mut content = random.bytes(12 * MIB);
+    let mut stored = 0;
+    for _ in 0..3 {
+        for quarter in 0..4 {
+            content.splice(quarter * 3 * MIB..quarter * 3 * MIB, random.bytes(300_001));
+        }
+        content = [random.bytes(5 * MIB + 1), content].concat();
+        stored = series.write(&content).await;
+    }
+    assert_eq!(series.learned().await, "cdc:16KiB");
+    // Six of twenty-nine mebibytes are new.
+    assert!(stored < 10 * MIB, "{stored}");
+    series.check(&content).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_that_are_written_in_another_order_are_found_by_their_content() {
+    let series = Series::start().await;
+    let mut random = Random::new(8);
+    let mut records: Vec<Vec<u8>> = (0..40).map(|record| random.bytes(300_000 + 101 * record)).collect();
+    let (mut size, mut stored) = (0, 0);
+    for _ in 0..3 {
+        for last in (1..records.len()).rev() {
+            records.swap(last, usize::try_from(random.below(last as u64 + 1)).unwrap());
+        }
+        records[0] = random.bytes(300_000);
+        let content = records.concat();
+        (size, stored) = (content.len(), series.write(&content).await);
+        series.check(&content).await;
+    }
+    assert_eq!(series.learned().await, "cdc:16KiB");
+    // A cell refers to eight earlier chunks at most, and to no more than it reads twice its bytes.
+    assert!(stored < size * 3 / 4, "{stored} of {size}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heap_that_moved_by_many_pages_is_found_page_by_page() {
+    let series = Series::start().await;
+    let mut random = Random::new(9);
+    let program = random.bytes(2 * MIB);
+    let mut heap = random.bytes(8 * MIB);
+    let (mut mapped, mut stored) = (Vec::new(), 0);
+    for _ in 0..4 {
+        for page in (0..heap.len()).step_by(16 << 10) {
+            let changed = random.bytes(4096);
+            heap[page..page + 4096].copy_from_slice(&changed);
+        }
+        mapped.extend(random.bytes(5 * MIB + 3 * 4096));
+        stored = series.write(&[&program[..], &mapped, &heap].concat()).await;
+    }
+    assert_eq!(series.learned().await, "fsch:4KiB");
+    // A quarter of the heap, and what was mapped anew.
+    assert!(stored < 5 * MIB + 4 * MIB, "{stored}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn content_that_begins_to_move_is_noticed_when_what_was_learned_is_looked_at_again() {
+    let series = Series::start().await;
+    series.set(&[("learned", "fsch:1MiB")]).await;
+    let mut random = Random::new(10);
+    let mut content = random.bytes(8 * MIB);
+    for version in 1..=14 {
+        series.write(&[version; 100]).await;
+    }
+    series.write(&content).await;
+    for _ in 0..4 {
+        let place = usize::try_from(random.below(content.len() as u64)).unwrap();
+        content.splice(place..place, random.bytes(MIB + 12_345));
+    }
+    series.write(&content).await;
+    assert_eq!(series.learned().await, "cdc:16KiB");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_files_teach_nothing() {
+    let series = Series::start().await;
+    for _ in 0..3 {
+        series.write(&[1; MIB - 1]).await;
+    }
+    assert_eq!(series.learned().await, "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_learned_is_forgotten_when_the_cutter_is_set_anew_and_other_folders_learn_nothing() {
     let series = Series::start().await;
     let mut random = Random::new(4);
@@ -134,11 +242,8 @@ async fn what_was_learned_is_forgotten_when_the_cutter_is_set_anew_and_other_fol
         series.write(&random.bytes(MIB)).await;
     }
     assert_eq!(series.learned().await, "fsch:1MiB");
-    let folder = series.pool.resolve("app3").await.unwrap().ino;
     for cutter in ["fsch:64KiB", "auto"] {
-        let pairs = vec![("cutter".to_owned(), cutter.to_owned())];
-        let change = stdchk_model::message::manager::Change::SetPolicy { ino: folder, pairs };
-        series.pool.change(change).await.unwrap();
+        series.set(&[("cutter", cutter)]).await;
         assert_eq!(series.learned().await, "");
         if cutter != "auto" {
             series.write(&random.bytes(MIB)).await;

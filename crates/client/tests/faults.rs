@@ -1,12 +1,14 @@
 //! What a session and a reader survive: benefactors and managers that go away, and what they say when it is too much.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod common;
 
 use std::time::Duration;
 
 use common::{Random, TestPool, file_with, make};
-use stdchk_model::message::manager::FileKind;
+use stdchk_client::Pool;
+use stdchk_manager::core::Timing;
+use stdchk_model::message::manager::{Change, FileKind};
 use stdchk_model::{ErrorCode, Ino};
 
 const WINDOW: u64 = 32 << 20;
@@ -125,4 +127,38 @@ async fn many_files_at_once_fit_into_a_small_window() {
         let reader = pool.read(ino, None).await.unwrap();
         assert!(reader.read_at(0, content.len()).await.unwrap() == content);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_that_is_removed_while_it_is_read_is_told_to_be_removed_and_not_to_be_damaged() {
+    let timing = Timing { garbage_age_ms: 0, collect_every_ms: 600_000, ..Timing::default() };
+    let pools = TestPool::start_with(1, timing).await;
+    let pool = pools.connect(WINDOW).await;
+    let ino = file_with(&pool, &[("replicas", "1")]).await;
+    let content = Random::new(11).bytes(32 << 20);
+    let session = pool.write(ino).await.unwrap();
+    session.write_at(0, &content).await.unwrap();
+    session.commit(0).await.unwrap();
+    session.close(false).await.unwrap();
+    let reading = pools.connect(WINDOW).await;
+    let reader = reading.read(ino, None).await.unwrap();
+    assert!(reader.read_at(0, 4096).await.unwrap() == content[..4096]);
+    let parent = pool.resolve("app1").await.unwrap().ino;
+    pool.change(Change::Unlink { parent, name: "a.N0.T1".to_owned() }).await.unwrap();
+    collected(&pool).await;
+    let failure = reader.read_at(31 << 20, 4096).await.unwrap_err();
+    assert_eq!(failure.code, ErrorCode::Stale, "{failure}");
+    assert!(failure.message.contains("version 1 was removed"), "{failure}");
+}
+
+/// Returns once nothing is left to collect, and no chunk is stored.
+async fn collected(pool: &Pool) {
+    for _ in 0..400 {
+        pool.collect(false).await.unwrap();
+        if pool.status().await.unwrap().chunks == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the chunks of a removed file stay");
 }

@@ -317,10 +317,6 @@ fn a_policy_is_inherited_from_the_nearest_directory_that_sets_a_key() {
     let (mut pool, folder, _) = pool_with_file();
     let run = pool.make(folder, "run", FileKind::Directory);
     let deep = pool.make(run, "x", FileKind::File);
-    let set = |pool: &mut Pool, ino, key: &str, value: &str| {
-        let pairs = vec![(key.to_owned(), value.to_owned())];
-        pool.change(Change::SetPolicy { ino, pairs })
-    };
     set(&mut pool, folder, "replicas", "3").unwrap();
     set(&mut pool, folder, "stripe", "4").unwrap();
     set(&mut pool, run, "replicas", "1").unwrap();
@@ -338,43 +334,90 @@ fn a_policy_is_inherited_from_the_nearest_directory_that_sets_a_key() {
 }
 
 #[test]
-fn a_new_file_resembles_the_one_whose_name_differs_in_the_fewest_numbers() {
-    let (mut pool, folder, _) = pool_with_file();
-    let mut session = 10;
-    let mut file = |pool: &mut Pool, folder, name: &str, content: Option<u32>| {
-        let ino = pool.make(folder, name, FileKind::File);
-        if let Some(content) = content {
-            session += 1;
-            pool.open(session, ino);
-            pool.stage(session, &[content], &[0]);
-            pool.commit(session, &[content]).unwrap();
-            pool.pass(1);
-        }
-        ino
+fn versions_follow_each_other_in_time_also_when_the_clock_is_set_back() {
+    let (mut pool, _, file) = pool_with_file();
+    let written = |pool: &mut Pool, number: u8| {
+        pool.open(number, file);
+        pool.stage(number, &[u32::from(number)], &[0]);
+        pool.commit(number, &[u32::from(number)]).unwrap();
+        pool.ask(ManagerRequest::CloseSession { session: session(number), interrupted: false }).unwrap();
     };
-    let similar = |pool: &mut Pool, ino| match pool.ask(ManagerRequest::Similar(ino)).unwrap() {
+    let hour = 3_600_000_000_000;
+    pool.now.wall += hour;
+    written(&mut pool, 1);
+    pool.now.wall -= hour;
+    written(&mut pool, 2);
+    pool.restart();
+    pool.register(Some(0));
+    written(&mut pool, 3);
+    let times: Vec<_> = pool.versions(file).iter().map(|info| info.committed_at).collect();
+    assert!(times.len() == 3 && times.is_sorted_by(|one, next| one < next), "{times:?}");
+}
+
+fn set(pool: &mut Pool, ino: Ino, key: &str, value: &str) -> Result<ManagerReply, stdchk_model::Failure> {
+    let pairs = vec![(key.to_owned(), value.to_owned())];
+    pool.change(Change::SetPolicy { ino, pairs })
+}
+
+/// A new file, with a version of one chunk if it has content.
+fn stored(pool: &mut Pool, folder: Ino, name: &str, content: Option<u8>) -> Ino {
+    let ino = pool.make(folder, name, FileKind::File);
+    if let Some(content) = content {
+        let (session, chunk) = (10 + content, u32::from(content));
+        pool.open(session, ino);
+        pool.stage(session, &[chunk], &[0]);
+        pool.commit(session, &[chunk]).unwrap();
+        pool.pass(1);
+    }
+    ino
+}
+
+fn similar(pool: &mut Pool, ino: Ino) -> Option<MapRoot> {
+    match pool.ask(ManagerRequest::Similar(ino)).unwrap() {
         ManagerReply::Version { root, .. } => root,
         other => panic!("{other:?}"),
-    };
+    }
+}
+
+#[test]
+fn a_new_file_resembles_the_one_whose_name_differs_in_the_fewest_numbers() {
+    let (mut pool, folder, _) = pool_with_file();
     let root = |pool: &mut Pool, ino| pool.root(ino, None);
-    let of_other_rank = file(&mut pool, folder, "run.N1.T1", Some(1));
-    let first = file(&mut pool, folder, "run.N0.T2", Some(2));
-    let newest_of_other_rank = file(&mut pool, folder, "run.N1.T3", Some(3));
-    file(&mut pool, folder, "other.N0.T9", Some(4));
-    let new = file(&mut pool, folder, "run.N0.T4", None);
+    let of_other_rank = stored(&mut pool, folder, "run.N1.T1", Some(1));
+    let first = stored(&mut pool, folder, "run.N0.T2", Some(2));
+    let newest_of_other_rank = stored(&mut pool, folder, "run.N1.T3", Some(3));
+    stored(&mut pool, folder, "other.N0.T9", Some(4));
+    let new = stored(&mut pool, folder, "run.N0.T4", None);
     assert_eq!(similar(&mut pool, new), root(&mut pool, first), "same rank");
-    let of_third = file(&mut pool, folder, "run.N7.T9", None);
+    let of_third = stored(&mut pool, folder, "run.N7.T9", None);
     assert_eq!(similar(&mut pool, of_third), root(&mut pool, newest_of_other_rank), "the newest");
     assert_eq!(similar(&mut pool, of_other_rank), root(&mut pool, newest_of_other_rank), "never itself");
-    let alone = file(&mut pool, folder, "notes", Some(5));
+    let alone = stored(&mut pool, folder, "notes", Some(5));
     assert_eq!(similar(&mut pool, alone), None);
     // Where every timestep has a folder.
     let (one, two) =
         (pool.make(folder, "DD0001", FileKind::Directory), pool.make(folder, "DD0002", FileKind::Directory));
-    let before = file(&mut pool, one, "data.cpu3", Some(6));
-    file(&mut pool, one, "data.cpu4", Some(7));
-    let after = file(&mut pool, two, "data.cpu3", None);
+    let before = stored(&mut pool, one, "data.cpu3", Some(6));
+    stored(&mut pool, one, "data.cpu4", Some(7));
+    let after = stored(&mut pool, two, "data.cpu3", None);
     assert_eq!(similar(&mut pool, after), root(&mut pool, before));
+}
+
+#[test]
+fn a_new_file_resembles_that_of_its_rank_and_not_that_of_another_rank_which_was_just_written() {
+    let (mut pool, folder, _) = pool_with_file();
+    stored(&mut pool, folder, "run.N0.T1", Some(5));
+    let of_rank = stored(&mut pool, folder, "run.N1.T1", Some(1));
+    stored(&mut pool, folder, "run.N0.T2", Some(2));
+    let new = stored(&mut pool, folder, "run.N1.T2", None);
+    assert_eq!(similar(&mut pool, new), pool.root(of_rank, None));
+    // The same where timestep and rank stand in another order, and in the names of folders.
+    set(&mut pool, folder, "naming", "DD{step}/data{step}.cpu{rank}").unwrap();
+    let [one, two] = ["DD0001", "DD0002"].map(|name| pool.make(folder, name, FileKind::Directory));
+    let before = stored(&mut pool, one, "data0001.cpu1", Some(3));
+    stored(&mut pool, two, "data0002.cpu0", Some(4));
+    let new = stored(&mut pool, two, "data0002.cpu1", None);
+    assert_eq!(similar(&mut pool, new), pool.root(before, None));
 }
 
 fn closing(pool: &mut Pool, number: u8, size: u64) {

@@ -2,11 +2,11 @@
 //!
 //! Samples of both are cut by each candidate, and the bytes counted that the older one has too. The simplest candidate wins
 //! that finds nearly as much as the best; where nothing repeats, that is the one that doesn't search. Zeros don't count:
-//! they are never stored.
+//! they are never stored. Of the older version only names are kept, so that it can be shown stretch by stretch.
 
 use std::collections::HashSet;
 
-use stdchk_model::ChunkId;
+use stdchk_model::chunk_map::PieceName;
 
 use crate::cut::{BadCutter, CutterSpec, pieces};
 use crate::is_zero;
@@ -42,14 +42,41 @@ pub fn cutter_of(policy: &str, learned: &str) -> Result<CutterSpec, BadCutter> {
     }
 }
 
-/// What each candidate finds of `new` in `old`: samples of two versions, in pieces of a file each, the old ones around the
-/// places of the new ones.
-///
-/// # Errors
-/// A candidate is no cutter, which a test excludes.
-pub fn compare(old: &[&[u8]], new: &[&[u8]]) -> Result<Vec<Found>, BadCutter> {
-    let found = |cutter: &'static str| Ok(Found { cutter, percent: share(&cutter.parse()?, old, new) });
-    CANDIDATES.into_iter().map(found).collect()
+/// What each candidate knows of an older version.
+#[derive(Debug)]
+pub struct Comparison {
+    candidates: Vec<Candidate>,
+}
+
+#[derive(Debug)]
+struct Candidate {
+    name: &'static str,
+    cutter: CutterSpec,
+    /// Where its grid lies in the older version, once a stretch was seen.
+    phase: Option<usize>,
+    known: HashSet<PieceName>,
+}
+
+impl Comparison {
+    /// One that knows nothing yet.
+    ///
+    /// # Errors
+    /// A candidate is no cutter, which a test excludes.
+    pub fn new() -> Result<Self, BadCutter> {
+        let candidates = CANDIDATES.into_iter().map(Candidate::new).collect::<Result<_, _>>()?;
+        Ok(Self { candidates })
+    }
+
+    /// Takes in a stretch of the older version, which begins at a multiple of a mebibyte.
+    pub fn add(&mut self, stretch: &[u8]) {
+        self.candidates.iter_mut().for_each(|candidate| candidate.add(stretch));
+    }
+
+    /// What each candidate finds of samples of the newer version, each of which begins at a multiple of a mebibyte.
+    pub fn found(&self, new: &[&[u8]]) -> Vec<Found> {
+        let found = |one: &Candidate| Found { cutter: one.name, percent: one.percent(new) };
+        self.candidates.iter().map(found).collect()
+    }
 }
 
 /// The simplest candidate that finds nearly as much as any.
@@ -64,27 +91,38 @@ pub fn choose(found: &[Found]) -> &'static str {
     best
 }
 
-fn share(cutter: &CutterSpec, old: &[&[u8]], new: &[&[u8]]) -> u64 {
-    let seeker = || cutter.seeker().zip(old.first());
-    let before = seeker().map_or(0, |(mut seeker, first)| seeker.expect(first));
-    let known: HashSet<[u8; 32]> =
-        old.iter().flat_map(|part| names(cutter, before, part)).map(|(name, _)| name).collect();
-    let now = seeker().and_then(|(mut seeker, _)| {
-        let is_known = |piece: &[u8]| known.contains(&ChunkId::of(piece).0);
-        new.iter().find_map(|part| seeker.look(part, is_known))
-    });
-    let (mut all, mut found) = (0u64, 0u64);
-    for (name, length) in new.iter().flat_map(|part| names(cutter, now.unwrap_or(before), part)) {
-        all += length;
-        found += if known.contains(&name) { length } else { 0 };
+impl Candidate {
+    fn new(name: &'static str) -> Result<Self, BadCutter> {
+        Ok(Self { name, cutter: name.parse()?, phase: None, known: HashSet::new() })
     }
-    (found * 100).checked_div(all).unwrap_or(0)
+
+    fn add(&mut self, stretch: &[u8]) {
+        let expected = || self.cutter.seeker().map_or(0, |mut seeker| seeker.expect(stretch));
+        let phase = *self.phase.get_or_insert_with(expected);
+        self.known.extend(names(&self.cutter, phase, stretch).into_iter().map(|(name, _)| name));
+    }
+
+    fn percent(&self, new: &[&[u8]]) -> u64 {
+        let phase = self.phase_in(new).or(self.phase).unwrap_or(0);
+        let (mut all, mut found) = (0u64, 0u64);
+        for (name, length) in new.iter().flat_map(|sample| names(&self.cutter, phase, sample)) {
+            all += length;
+            found += if self.known.contains(&name) { length } else { 0 };
+        }
+        (found * 100).checked_div(all).unwrap_or(0)
+    }
+
+    fn phase_in(&self, new: &[&[u8]]) -> Option<usize> {
+        let mut seeker = self.cutter.seeker().filter(|_| !self.known.is_empty())?;
+        new.iter().find_map(|sample| seeker.look(sample, |piece| self.known.contains(&PieceName::of(piece))))
+    }
 }
 
-fn names<'a>(cutter: &CutterSpec, phase: usize, part: &'a [u8]) -> Vec<([u8; 32], u64)> {
+/// The pieces of a stretch that aren't zeros: their names and lengths.
+fn names(cutter: &CutterSpec, phase: usize, stretch: &[u8]) -> Vec<(PieceName, u64)> {
     let mut cutter = cutter.cutter_at(phase);
-    let cut = pieces(&mut *cutter, part).filter(|piece: &&'a [u8]| !is_zero(piece));
-    cut.map(|piece| (ChunkId::of(piece).0, piece.len() as u64)).collect()
+    let cut = pieces(&mut *cutter, stretch).filter(|piece| !is_zero(piece));
+    cut.map(|piece| (PieceName::of(piece), piece.len() as u64)).collect()
 }
 
 #[cfg(test)]
@@ -105,7 +143,9 @@ mod tests {
     }
 
     fn learned(old: &[u8], new: &[u8]) -> &'static str {
-        choose(&compare(&[old], &[new]).unwrap())
+        let mut comparison = Comparison::new().unwrap();
+        comparison.add(old);
+        choose(&comparison.found(&[new]))
     }
 
     #[test]

@@ -86,7 +86,8 @@ async fn to_file(pool: &Pool, target: &Target, attr: &Attr, path: &Path, quiet: 
     drop(progress);
     if !quiet {
         let rate = size::human(rate(size, started.elapsed()));
-        output::note(format_args!("get: {}, {}, verified, {rate}/s", path.display(), size::human(size)));
+        let shown = output::shown(&path.display().to_string());
+        output::note(format_args!("get: {shown}, {}, verified, {rate}/s", size::human(size)));
     }
     Ok(())
 }

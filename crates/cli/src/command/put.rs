@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use stdchk_client::{Pool, Session};
 use stdchk_model::message::manager::{Attr, Change, FileKind, TimeNs};
-use stdchk_model::{ErrorCode, Ino, size};
+use stdchk_model::{ErrorCode, Failure, Ino, size};
 use tokio::task::JoinSet;
 
 use crate::context::Context;
@@ -104,8 +104,8 @@ struct Report {
 /// What has to be undone if the command is interrupted.
 #[derive(Default)]
 struct Underway {
-    /// New files that have no version yet: folder and name.
-    entries: Vec<(Ino, String)>,
+    /// New files that this command has made no version of yet: folder, name, file.
+    entries: Vec<(Ino, String, Ino)>,
     /// Sessions that hold reservations.
     sessions: Vec<Arc<Session>>,
 }
@@ -126,11 +126,28 @@ pub async fn run(arguments: Arguments, context: &Context) -> Outcome {
         // What it reserved comes back at once; else it would when the lease of this client ends.
         drop(session.close(false).await);
     }
-    for (parent, name) in left.entries {
-        // Nothing was committed under these names; if the manager is away they stay as empty entries.
-        drop(pool.change(Change::Unlink { parent, name }).await);
+    for (parent, name, ino) in left.entries {
+        // If the manager is away they stay as empty entries.
+        drop(take_back(&pool, parent, name, ino).await);
+    }
+    if outcome.is_ok() {
+        // `cutter=auto` learns once a version is committed; who can't wait for that loses nothing.
+        let learned = async {
+            pool.close().await;
+            Ok(())
+        };
+        drop(or_interrupted("put", learned).await);
     }
     outcome
+}
+
+/// Removes a file that was made for a version that never came, unless somebody else has stored one under the name.
+async fn take_back(pool: &Pool, parent: Ino, name: String, ino: Ino) -> Result<(), Failure> {
+    let there = pool.lookup(parent, &name).await?;
+    if (there.ino, there.version) == (ino, 0) {
+        pool.change(Change::Unlink { parent, name }).await?;
+    }
+    Ok(())
 }
 
 async fn store(arguments: &Arguments, context: &Context, pool: &Pool, unfinished: &Unfinished) -> Outcome {
@@ -227,7 +244,7 @@ async fn store_one(
     let ended = session.close(false).await.about(&shown);
     unfinished.lock().sessions.retain(|other| !Arc::ptr_eq(other, &session));
     let (bytes, version) = written?;
-    unfinished.lock().entries.retain(|(folder, new)| (*folder, new.as_str()) != (parent, name));
+    unfinished.lock().entries.retain(|(_, _, ino)| *ino != attr.ino);
     ended?;
     let stored_bytes = session.stored_bytes();
     Ok(Some(Stored { source: job.source.shown(), path: job.target.path(), version, bytes, stored_bytes }))
@@ -253,7 +270,7 @@ async fn entry(
     name: &str,
     mode: u32,
     unfinished: &Unfinished,
-) -> Result<Attr, stdchk_model::Failure> {
+) -> Result<Attr, Failure> {
     match pool.lookup(parent, name).await {
         Err(failure) if failure.code == ErrorCode::NotFound => {}
         found => return found,
@@ -261,7 +278,7 @@ async fn entry(
     match namespace::make(pool, parent, name, FileKind::File, mode).await {
         Err(failure) if failure.code == ErrorCode::Exists => pool.lookup(parent, name).await,
         Ok(attr) => {
-            unfinished.lock().entries.push((parent, name.to_owned()));
+            unfinished.lock().entries.push((parent, name.to_owned(), attr.ino));
             Ok(attr)
         }
         failed => failed,

@@ -1,8 +1,8 @@
 //! `stdchk restore`: all files of a checkpoint set come back below a local folder, in parallel and verified.
 //!
 //! Every file appears once it is whole and on disk, so a restore that was stopped can simply be run again: files that
-//! are there already are compared with the chunk names of their version, or with its bytes where it lies in a container, and
-//! only written if they differ.
+//! are there already are compared with the names of the chunks and pieces of their version, or with its bytes where it lies in
+//! a container, and only written if they differ.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use stdchk_client::{Pool, Reader};
+use stdchk_client::{PieceNames, Pool, Reader};
+use stdchk_model::limits::CHUNK_BYTES_MAX;
 use stdchk_model::message::manager::{CheckpointSet, SetMember, SetState};
 use stdchk_model::{ChunkId, ChunkMap, Extent, Failure, Source, size};
 use tokio::task::{JoinSet, block_in_place};
@@ -187,7 +188,8 @@ async fn is_there(pool: &Pool, member: &SetMember, path: &Path) -> Result<bool, 
     if !member.aggregated {
         let (info, map, _) = pool.chunk_map(member.ino, Some(member.version)).await?;
         if !info.is_some_and(|info| info.aggregated) {
-            return Ok(block_in_place(|| matches(path, &map)));
+            let names = pool.piece_names(&map).await;
+            return Ok(block_in_place(|| matches(path, &map, &names)));
         }
     }
     let reader = pool.read(member.ino, Some(member.version)).await?;
@@ -218,13 +220,13 @@ async fn reads_equal(file: &mut File, reader: &Reader) -> Result<bool, Failure> 
     Ok(true)
 }
 
-/// Whether the local file is what the map says. Only what can be told from the map counts: a file with parts of
-/// chunks in it is fetched again.
-fn matches(path: &Path, map: &ChunkMap) -> bool {
+/// Whether the local file is what the map says. Only what can be told from names counts: a file with a part of a chunk that is
+/// not made up of whole pieces is fetched again.
+fn matches(path: &Path, map: &ChunkMap, names: &PieceNames) -> bool {
     let compare = || -> std::io::Result<bool> {
         let Some(mut file) = open_of_size(path, map.size())? else { return Ok(false) };
         for extent in map.extents() {
-            if !extent_matches(&mut file, map, extent)? {
+            if !extent_matches(&mut file, map, names, extent)? {
                 return Ok(false);
             }
         }
@@ -233,16 +235,20 @@ fn matches(path: &Path, map: &ChunkMap) -> bool {
     compare().unwrap_or(false)
 }
 
-fn extent_matches(file: &mut File, map: &ChunkMap, extent: &Extent) -> std::io::Result<bool> {
+fn extent_matches(
+    file: &mut File,
+    map: &ChunkMap,
+    names: &PieceNames,
+    extent: &Extent,
+) -> std::io::Result<bool> {
     let (Source::Chunk { offset, .. }, Some(chunk)) = (extent.source, map.chunk_of(extent)) else {
         return is_zero(file, extent.length);
     };
-    if offset != 0 || extent.length != u64::from(chunk.length) {
-        return Ok(false);
-    }
-    let mut bytes = vec![0; chunk.length as usize];
+    // A chunk is a few mebibytes at most, and an extent lies within one.
+    let mut bytes = vec![0; usize::try_from(extent.length).unwrap_or(CHUNK_BYTES_MAX)];
     file.read_exact(&mut bytes)?;
-    Ok(ChunkId::of(&bytes) == chunk.id)
+    let is_whole = extent.length == u64::from(chunk.length);
+    Ok(if is_whole { ChunkId::of(&bytes) == chunk.id } else { names.are_at(chunk.id, offset, &bytes) })
 }
 
 fn is_zero(file: &mut File, length: u64) -> std::io::Result<bool> {
@@ -276,19 +282,19 @@ mod tests {
             Extent { length: 4, source: Source::Chunk { index: 0, offset: 0 } },
         ];
         let map = ChunkMap::new(vec![chunk], extents).unwrap();
-        assert!(!matches(&path, &map));
+        assert!(!matches(&path, &map, &PieceNames::default()));
         let mut content = vec![0; 100_000];
         content.extend(b"abcd");
         std::fs::write(&path, &content).unwrap();
-        assert!(matches(&path, &map));
+        assert!(matches(&path, &map, &PieceNames::default()));
         for position in [0, 99_999, 100_003] {
             let mut other = content.clone();
             other[position] ^= 1;
             std::fs::write(&path, other).unwrap();
-            assert!(!matches(&path, &map));
+            assert!(!matches(&path, &map, &PieceNames::default()));
         }
         content.push(0);
         std::fs::write(&path, &content).unwrap();
-        assert!(!matches(&path, &map));
+        assert!(!matches(&path, &map, &PieceNames::default()));
     }
 }

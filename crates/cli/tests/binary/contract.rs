@@ -202,3 +202,18 @@ fn an_interrupted_put_leaves_nothing_and_an_interrupted_version_keeps_the_old_on
     pool.fails(&["stat", "app/new"], 4, &[]);
     assert_eq!(pool.ok(&["get", "app/old", "-o", "-"]), "old");
 }
+
+#[test]
+fn an_interrupted_put_of_a_new_name_leaves_what_another_one_has_stored_there_meanwhile() {
+    let pool = Pool::up(1, &[]);
+    let mut put = pool.command(&["put", "-", "app/x"]);
+    let mut child = put.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let input = child.stdin.take().unwrap();
+    wait_until("the session is open", || pool.status()["sessions"] != 0);
+    pool.put(b"of another one", "app/x");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let ended = child.wait_with_output().unwrap();
+    drop(input);
+    assert_eq!(ended.status.code(), Some(130));
+    assert_eq!(pool.get("app/x"), b"of another one");
+}

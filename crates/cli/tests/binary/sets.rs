@@ -119,6 +119,29 @@ fn a_restore_brings_every_file_back_and_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn a_restore_of_files_of_small_pieces_is_not_repeated_either() {
+    let pool = Pool::up(2, &[]);
+    pool.policy("sim", &["ranks=1", "cutter=fsch:4KiB", "replicas=1"]);
+    let mut content = random_bytes(9 << 20, 1);
+    for step in 0..3 {
+        for page in (0..content.len()).step_by(32 << 10) {
+            content[page..page + 4096].copy_from_slice(&random_bytes(4096, page as u64 + step));
+        }
+        pool.put(&content, &format!("sim/sim.N0.T{step}"));
+    }
+    let restored = || pool.json(&["restore", "sim", "-o", "back", "--json"])["members"][0]["kept"] == true;
+    assert!(!restored());
+    assert!(restored(), "it is there");
+    let path = pool.path("back/sim.N0.T2");
+    assert!(fs::read(&path).unwrap() == content);
+    let mut other = content.clone();
+    other[5 << 20] ^= 1;
+    fs::write(&path, &other).unwrap();
+    assert!(!restored(), "it is another one");
+    assert!(fs::read(&path).unwrap() == content);
+}
+
+#[test]
 fn a_naming_pattern_finds_the_sets_of_other_names() {
     let pool = Pool::up(2, &[]);
     pool.ok(&["policy", "set", "gas", "naming=restart.{step}.{rank}", "ranks=2"]);

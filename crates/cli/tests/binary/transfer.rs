@@ -203,3 +203,14 @@ fn a_sparse_file_comes_back_sparse() {
     let blocks = back.metadata().unwrap().blocks();
     assert!(blocks * 512 <= 4 << 20, "{blocks} blocks");
 }
+
+#[test]
+fn the_cutter_is_learned_from_what_put_stores_too() {
+    let pool = Pool::up(1, &[]);
+    pool.policy("app", &["cutter=auto", "replicas=1"]);
+    let learned = || pool.json(&["policy", "get", "app", "--json"])["learned"].clone();
+    pool.put(&random_bytes(2 << 20, 1), "app/x");
+    assert_eq!(learned(), "", "one version says nothing");
+    pool.put(&random_bytes(2 << 20, 2), "app/x");
+    assert_eq!(learned(), "fsch:1MiB");
+}

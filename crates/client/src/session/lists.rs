@@ -110,7 +110,7 @@ impl Session {
             if self.pieces.with_lists(|lists| lists.iter().any(|list| list.chunk.id == chunk.id)) {
                 continue;
             }
-            match self.load_list(chunk).await {
+            match self.pool.load_list(chunk).await {
                 Ok(list) => {
                     self.pieces.add_pieces(&list, &of_map);
                     self.pieces.add_list(List::new(chunk, &list));
@@ -119,12 +119,6 @@ impl Session {
             }
         }
         self.pieces.add_pieces(map, &of_map);
-    }
-
-    async fn load_list(&self, chunk: ChunkRef) -> Result<ChunkMap, Failure> {
-        self.pool.fetcher.locate([chunk.id]).await?;
-        let bytes = self.pool.fetcher.fetch(chunk).await?;
-        ChunkMap::decode(&bytes).map_err(|error| Failure::new(ErrorCode::Damaged, error.to_string()))
     }
 }
 

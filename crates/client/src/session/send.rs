@@ -115,7 +115,8 @@ impl Session {
             let targets = match next {
                 Ok(targets) => targets,
                 Err(failure) => {
-                    self.endure(last.as_ref().unwrap_or(&failure), &failure, give_up).await?;
+                    let cause = last.clone().unwrap_or_else(|| too_few(at.len(), copies, &failure));
+                    self.endure(&cause, &failure, give_up).await?;
                     refused.clear();
                     continue;
                 }
@@ -168,9 +169,21 @@ impl Session {
                 Ok(())
             }
             ErrorCode::NoSpace => Err(failure.clone()),
-            _ => Err(crate::context(cause, "no benefactor took the data")),
+            _ => Err(crate::context(cause, "the data can't be stored")),
         }
     }
+}
+
+/// Why no benefactor could be had for a further copy, if none has failed: there are no more of them.
+fn too_few(taken: usize, copies: usize, failure: &Failure) -> Failure {
+    if taken == 0 {
+        return failure.clone();
+    }
+    let what = format!(
+        "the folder's policy wants {copies} copies before a version counts, and {taken} can be made now; start more \
+         benefactors, or set `replicas` lower"
+    );
+    Failure::new(failure.code, what)
 }
 
 /// The chunk that `piece` is; none for zeros, which are never stored.

@@ -100,7 +100,7 @@ impl Spool {
         }
         let unusable = |error: stdchk_net::DataDirError| Failure::new(ErrorCode::Invalid, error.to_string());
         let mut directory = DataDir::open(path, Role::Client).map_err(unusable)?;
-        if let Some(id) = pool.id().await {
+        if let Some(id) = pool.id() {
             directory.claim(id, None).map_err(unusable)?;
         }
         let budget = Arc::new(Budget { bytes_max, taken: AtomicU64::new(0) });

@@ -27,7 +27,7 @@ impl Core {
         let referred = self.referred(session, &root, size, &kept)?;
         let policy = self.namespace.policy(ino)?;
         self.check_durable(session, &referred, policy.replicas_at_commit())?;
-        let committed_at = now.wall;
+        let committed_at = self.namespace.clock;
         let hole_bytes = hole_bytes.min(size);
         let version = Version {
             size,

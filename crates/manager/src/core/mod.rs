@@ -229,7 +229,7 @@ impl Core {
             Q::Known { session, chunks } => self.known(session, &chunks, now),
             Q::Staged { session, chunks } => self.staged(session, &chunks, now),
             Q::Commit { .. } => self.commit(request, now),
-            Q::CloseSession { session, interrupted } => self.close_session(session, interrupted, now),
+            Q::CloseSession { session, interrupted } => self.close_session(session, interrupted),
             Q::Closing { session, size } => self.closing(session, size, now),
             Q::Aggregate { folder, timestep, containers } => {
                 self.aggregate(folder, timestep, &containers, now)
@@ -403,18 +403,18 @@ impl Core {
         Ok(ManagerReply::Done)
     }
 
-    fn close_session(&mut self, id: SessionId, interrupted: bool, now: Now) -> Answer {
+    fn close_session(&mut self, id: SessionId, interrupted: bool) -> Answer {
         let state = if interrupted { VersionState::Interrupted } else { VersionState::Closed };
-        self.end_session(id, state, now);
+        self.end_session(id, state);
         Ok(ManagerReply::Done)
     }
 
-    fn end_session(&mut self, id: SessionId, state: VersionState, now: Now) {
+    fn end_session(&mut self, id: SessionId, state: VersionState) {
         self.namespace.finish(id, state);
         self.namespace.removals += 1; // What it stored and didn't commit is garbage.
         if let Some(session) = self.sessions.close(id) {
             if let Some(size) = session.closing {
-                self.namespace.note_lost(session.ino, id, size, now.wall);
+                self.namespace.note_lost(session.ino, id, size);
             }
             self.namespace.release(session.ino);
         }
@@ -426,7 +426,7 @@ impl Core {
     pub fn tick(&mut self, now: Now) {
         self.namespace.advance(now.wall);
         for id in self.sessions.expired(now.ms, self.setting.timing.client_lease_ms) {
-            self.end_session(id, VersionState::Interrupted, now);
+            self.end_session(id, VersionState::Interrupted);
         }
         self.update_states(now);
         if !self.settled && now.ms >= self.setting.timing.client_lease_ms {

@@ -2,11 +2,13 @@
 //!
 //! Timesteps and ranks are numbers in names, of files (`run.N3.T40`) or of the folder of a timestep (`DD0040/data.3`);
 //! so candidates are files whose names are equal but for numbers, in the same folder and in the folders beside it that
-//! are equal but for numbers. Of candidates with equally many equal numbers the newest commit wins. What lies in a container
-//! has no chunks of its own that a new version could refer to.
+//! are equal but for numbers. Of candidates with equally many equal numbers one of the same rank wins, by the folder's naming:
+//! all ranks write a timestep at about the same time, and another rank's file is newer than the same rank's of the timestep
+//! before. Then the newest commit wins. What lies in a container has no chunks of its own that a new version could refer to.
 
-use stdchk_model::message::manager::VersionInfo;
-use stdchk_model::{Failure, Ino, MapRoot};
+use stdchk_model::message::manager::{TimeNs, VersionInfo};
+use stdchk_model::naming::Naming;
+use stdchk_model::{ErrorCode, Failure, Ino, MapRoot};
 
 use super::inode::{Body, Directory, Version};
 use super::namespace::Namespace;
@@ -39,29 +41,78 @@ impl<'name> Shape<'name> {
     }
 }
 
+/// The file that versions are compared with, as its names say.
+struct Sought<'name> {
+    ino: Ino,
+    shape: Shape<'name>,
+    naming: Naming,
+    rank: Option<u64>,
+}
+
+/// How much a version has in common with the file, the most first: equal numbers, rank, and when it was committed.
+type Likeness = (usize, bool, TimeNs, u64);
+
+impl Sought<'_> {
+    fn is_same_rank(&self, folder: Option<&str>, name: &str) -> bool {
+        self.rank.is_some() && rank_of(&self.naming, folder, name) == self.rank
+    }
+}
+
+/// The rank that a file's name says, or its name with that of its folder.
+fn rank_of(naming: &Naming, folder: Option<&str>, name: &str) -> Option<u64> {
+    let with_folder = || naming.read(&format!("{}/{name}", folder?));
+    naming.read(name).or_else(with_folder)?.rank
+}
+
 impl Namespace {
     /// The newest version of the file most like this one by name; `None` if there is none but the file itself.
     pub fn similar(&self, ino: Ino) -> Result<Option<(VersionInfo, MapRoot)>, Failure> {
         let parent = self.inode(ino)?.parent;
-        let Ok(folder) = self.directory(parent) else { return Ok(None) };
-        let Some(name) = name_of(folder, ino) else { return Ok(None) };
-        let shape = Shape::of(name);
+        let Some(name) = self.directory(parent).ok().and_then(|folder| name_of(folder, ino)) else {
+            return Ok(None);
+        };
+        let naming = self.policy(ino)?.naming.parse::<Naming>();
+        let naming = naming.map_err(|error| Failure::new(ErrorCode::Invalid, error.to_string()))?;
+        let rank = rank_of(&naming, self.folder_name(parent), name);
+        let sought = Sought { ino, shape: Shape::of(name), naming, rank };
         let mut best = None;
         for folder in self.folders_like(parent)? {
-            for (other, entry) in &self.directory(folder)?.entries {
-                let Some(equal) = Shape::of(other).equal_numbers(&shape).filter(|_| *entry != ino) else {
-                    continue;
-                };
-                let Body::File(file) = &self.inode(*entry)?.body else { continue };
-                let own = |(_, version): &(u64, &Version)| !version.root.is_in_container();
-                let Some((number, version)) = file.newest().filter(own) else { continue };
-                let rank = (equal, version.committed_at, number);
-                if best.as_ref().is_none_or(|(of_best, _, _)| rank > *of_best) {
-                    best = Some((rank, number, version));
-                }
+            best = self.best_in(folder, &sought, best)?;
+        }
+        Ok(best.map(|((_, _, _, number), version)| (version.info(number), version.root.clone())))
+    }
+
+    /// The best of the versions in a folder and the best so far.
+    fn best_in<'a>(
+        &'a self,
+        folder: Ino,
+        sought: &Sought<'_>,
+        mut best: Option<(Likeness, &'a Version)>,
+    ) -> Result<Option<(Likeness, &'a Version)>, Failure> {
+        let folder_name = self.folder_name(folder);
+        for (name, entry) in &self.directory(folder)?.entries {
+            let Some(equal) = Shape::of(name).equal_numbers(&sought.shape).filter(|_| *entry != sought.ino)
+            else {
+                continue;
+            };
+            if best.as_ref().is_some_and(|((most, ..), _)| equal < *most) {
+                continue;
+            }
+            let Body::File(file) = &self.inode(*entry)?.body else { continue };
+            let own = |(_, version): &(u64, &Version)| !version.root.is_in_container();
+            let Some((number, version)) = file.newest().filter(own) else { continue };
+            let same_rank = sought.is_same_rank(folder_name, name);
+            let likeness = (equal, same_rank, version.committed_at, number);
+            if best.as_ref().is_none_or(|(of_best, _)| likeness > *of_best) {
+                best = Some((likeness, version));
             }
         }
-        Ok(best.map(|(_, number, version)| (version.info(number), version.root.clone())))
+        Ok(best)
+    }
+
+    fn folder_name(&self, folder: Ino) -> Option<&str> {
+        let above = self.inode(folder).ok()?.parent;
+        name_of(self.directory(above).ok()?, folder)
     }
 
     /// A folder, and those beside it with the same name but for numbers.

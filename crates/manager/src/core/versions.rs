@@ -1,7 +1,7 @@
 //! Versions of files: added by commits, finished by the end of their session, dropped one by one or with the file.
 
 use stdchk_model::limits::LIST_ENTRIES_MAX;
-use stdchk_model::message::manager::{TimeNs, VersionInfo, VersionState};
+use stdchk_model::message::manager::{VersionInfo, VersionState};
 use stdchk_model::{ChunkMap, ErrorCode, Failure, Ino, MapRoot, SessionId};
 
 use super::aggregates::Replaced;
@@ -58,7 +58,8 @@ impl Namespace {
     }
 
     /// The writer of a file was told that it is closed, and no commit followed: that this is missing stays on record.
-    pub fn note_lost(&mut self, ino: Ino, session: SessionId, size: u64, now: TimeNs) {
+    pub fn note_lost(&mut self, ino: Ino, session: SessionId, size: u64) {
+        let now = self.clock;
         let Ok(file) = self.file_mut(ino) else { return };
         let number = file.next_version;
         file.next_version += 1;

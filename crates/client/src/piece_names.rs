@@ -1,0 +1,85 @@
+//! The names of a version's pieces, by where they lie: what tells whether bytes at hand are a part of a chunk, without the chunk.
+
+use std::collections::HashMap;
+
+use stdchk_model::chunk_map::PieceName;
+use stdchk_model::{ChunkId, ChunkMap, ChunkRef, ErrorCode, Failure};
+
+use crate::pool::{Inner, Pool};
+
+/// Names of pieces. About sixty bytes each.
+#[derive(Default)]
+pub struct PieceNames(HashMap<(ChunkId, u32), (u32, PieceName)>);
+
+impl PieceNames {
+    fn add(&mut self, map: &ChunkMap) {
+        for piece in map.pieces() {
+            if let Some(chunk) = map.chunks().get(piece.index as usize) {
+                self.0.insert((chunk.id, piece.offset), (piece.length, piece.name));
+            }
+        }
+    }
+
+    /// Whether `bytes` are those of a chunk from `offset` on. False also where no pieces are known that make them up.
+    pub fn are_at(&self, chunk: ChunkId, mut offset: u32, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            let Some((length, name)) = self.0.get(&(chunk, offset)) else { return false };
+            let Some((piece, rest)) = bytes.split_at_checked(*length as usize) else { return false };
+            if PieceName::of(piece) != *name {
+                return false;
+            }
+            (offset, bytes) = (offset.saturating_add(*length), rest);
+        }
+        true
+    }
+}
+
+impl Inner {
+    /// A list of pieces, which is an encoded map.
+    pub(crate) async fn load_list(&self, chunk: ChunkRef) -> Result<ChunkMap, Failure> {
+        self.fetcher.locate([chunk.id]).await?;
+        let bytes = self.fetcher.fetch(chunk).await?;
+        ChunkMap::decode(&bytes).map_err(|error| Failure::new(ErrorCode::Damaged, error.to_string()))
+    }
+}
+
+impl Pool {
+    /// The names of the pieces of a version, those in its lists included as far as these can be read.
+    pub async fn piece_names(&self, map: &ChunkMap) -> PieceNames {
+        let mut names = PieceNames::default();
+        names.add(map);
+        for list in map.lists() {
+            match self.inner.load_list(list).await {
+                Ok(list) => names.add(&list),
+                Err(failure) => tracing::debug!(%failure, "a list of pieces can't be read"),
+            }
+        }
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stdchk_model::chunk_map::Piece;
+
+    use super::*;
+
+    #[test]
+    fn bytes_are_a_part_of_a_chunk_where_whole_pieces_make_them_up() {
+        let chunk = ChunkRef { id: ChunkId([1; 32]), length: 30 };
+        let piece = |offset: u32, bytes: &[u8]| Piece {
+            name: PieceName::of(bytes),
+            index: 0,
+            offset,
+            length: u32::try_from(bytes.len()).unwrap(),
+        };
+        let pieces = vec![piece(0, b"first"), piece(5, b"second"), piece(20, b"far")];
+        let mut names = PieceNames::default();
+        names.add(&ChunkMap::new(vec![chunk], []).unwrap().with_pieces(pieces).unwrap());
+        assert!(names.are_at(chunk.id, 0, b"firstsecond") && names.are_at(chunk.id, 5, b"second"));
+        assert!(!names.are_at(chunk.id, 5, b"Second"), "other bytes");
+        assert!(!names.are_at(chunk.id, 5, b"sec"), "a part of a piece has no name");
+        assert!(!names.are_at(chunk.id, 5, b"second and more"), "nothing is known of what follows");
+        assert!(!names.are_at(ChunkId([2; 32]), 0, b"first"));
+    }
+}
