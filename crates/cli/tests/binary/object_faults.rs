@@ -323,7 +323,7 @@ fn a_store_that_does_not_answer_keeps_nobody_from_ending() {
     let aggregate =
         ["aggregate", "run", "-o", "s3://ckpt/run 7", "--ranks", "4", "--settle", "0", "--remove-raw"];
     let unpack = ["unpack", "s3://ckpt/run 7/step-10.1of1.pack", "-o", "back"];
-    let cases: [Case; 4] = [
+    let cases: [Case<'_>; 4] = [
         (is_list, &aggregate, 0),
         (is_upload, &aggregate, 0),
         (is_download, &aggregate, 0),

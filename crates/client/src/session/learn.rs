@@ -282,7 +282,7 @@ mod tests {
         // Page after page from another chunk, each with holes between, so that no two are one run.
         let extents: Vec<_> = (0..pages).map(|page| (page % 3, page << 13, 4096)).collect();
         let newer = view(&extents);
-        let found = found_in(&older, &newer, &[0..SAMPLE_BYTES]);
+        let found = found_in(&older, &newer, &places(SAMPLE_BYTES));
         assert_eq!(found.len(), FOUND_BLOCKS_MAX);
     }
 }
