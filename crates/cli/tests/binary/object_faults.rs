@@ -409,14 +409,19 @@ fn a_set_that_was_found_damaged_is_not_read_again_at_each_look() {
     fs::write(&object, bytes).unwrap();
     fs::remove_file(place.path("run/wave.N0.T10")).unwrap();
     let mut running = watching(&place, &["--remove-raw"]);
-    wait_until("it is found", || said(&place).contains("don't hold what the raw files hold"));
+    wait_until("it is found", || said(&place).contains("the containers of timestep 10 don't hold"));
     let reads = || gate.asked().iter().filter(|asked| reads_object(asked)).count();
     let before = reads();
     look_again(&place, &gate, 3);
     assert_eq!(reads(), before);
     running.terminate();
     assert_eq!(running.0.wait().unwrap().code(), Some(0));
-    assert_eq!(said(&place).matches("don't hold what the raw files hold").count(), 1, "{}", said(&place));
+    assert_eq!(
+        said(&place).matches("the containers of timestep 10 don't hold").count(),
+        1,
+        "{}",
+        said(&place)
+    );
     assert_eq!(fs::read_dir(place.path("run")).unwrap().count(), 4, "three of the set, and what woke it");
 }
 
