@@ -364,9 +364,8 @@ fn what_is_kept_as_a_base_is_read_back_before_its_original_goes() {
     let gate = Gate::open(&store, move |asked| {
         if asked.method == "GET" && asked.target.contains("/base-") {
             done.get_or_init(|| {
-                let entries = fs::read_dir(lies.object("t")).unwrap().map(|entry| entry.unwrap().path());
-                let base =
-                    entries.into_iter().find(|path| path.to_string_lossy().contains("/base-")).unwrap();
+                let mut entries = fs::read_dir(lies.object("t")).unwrap().map(|entry| entry.unwrap().path());
+                let base = entries.find(|path| path.to_string_lossy().contains("/base-")).unwrap();
                 let mut bytes = fs::read(&base).unwrap();
                 bytes[5000] ^= 1;
                 fs::write(base, bytes).unwrap();
