@@ -198,7 +198,7 @@ impl World {
             Event::Damaged(which) => self.chosen(*which).into_iter().for_each(|name| {
                 // By a new file, as nobody writes into a container: the aggregator goes by its stamp.
                 let (path, other) = (self.sink().join(name), self.sink().join("other"));
-                fs::write(&other, vec![7; 3000]).unwrap();
+                fs::write(&other, [7; 3000]).unwrap();
                 fs::rename(other, path).unwrap();
             }),
             Event::Removed(which) => {

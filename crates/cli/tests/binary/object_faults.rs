@@ -367,9 +367,8 @@ fn what_is_kept_as_a_base_is_read_back_before_its_original_goes() {
     let gate = Gate::open(&store, move |asked| {
         if asked.method == "GET" && asked.target.contains("/base-") {
             done.get_or_init(|| {
-                let entries = fs::read_dir(lies.object("t")).unwrap().map(|entry| entry.unwrap().path());
-                let base =
-                    entries.into_iter().find(|path| path.to_string_lossy().contains("/base-")).unwrap();
+                let mut entries = fs::read_dir(lies.object("t")).unwrap().map(|entry| entry.unwrap().path());
+                let base = entries.find(|path| path.to_string_lossy().contains("/base-")).unwrap();
                 let mut bytes = fs::read(&base).unwrap();
                 bytes[5000] ^= 1;
                 fs::write(base, bytes).unwrap();
@@ -412,14 +411,19 @@ fn a_set_that_was_found_damaged_is_not_read_again_at_each_look() {
     fs::write(&object, bytes).unwrap();
     fs::remove_file(place.path("run/wave.N0.T10")).unwrap();
     let mut running = watching(&place, &["--remove-raw"]);
-    wait_until("it is found", || said(&place).contains("don't hold what the raw files hold"));
+    wait_until("it is found", || said(&place).contains("the containers of timestep 10 don't hold"));
     let reads = || gate.asked().iter().filter(|asked| reads_object(asked)).count();
     let before = reads();
     look_again(&place, &gate, 3);
     assert_eq!(reads(), before);
     running.terminate();
     assert_eq!(running.0.wait().unwrap().code(), Some(0));
-    assert_eq!(said(&place).matches("don't hold what the raw files hold").count(), 1, "{}", said(&place));
+    assert_eq!(
+        said(&place).matches("the containers of timestep 10 don't hold").count(),
+        1,
+        "{}",
+        said(&place)
+    );
     assert_eq!(fs::read_dir(place.path("run")).unwrap().count(), 4, "three of the set, and what woke it");
 }
 
