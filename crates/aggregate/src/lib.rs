@@ -28,7 +28,7 @@ pub use choose::Mode;
 pub use container::FileEntry;
 pub use error::AggregateError;
 pub use key::KeyRule;
-pub use pack::{Chains, Output, Packed, Packing, Watch, pack, pack_into};
+pub use pack::{Chains, Output, Packed, Packing, Spent, Watch, pack, pack_into};
 pub use parallel::in_parallel;
 pub use plan::{MergeScheme, PlanOptions};
 pub use source::{Input, Inputs, SetFile, inputs_of};

@@ -12,7 +12,6 @@ use std::time::{Duration, SystemTime};
 use stdchk_reduce::ranges_to_write;
 use tempfile::TempPath;
 
-use crate::codec::scratch;
 use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
 use crate::pack::Output;
@@ -109,28 +108,9 @@ impl NewFile {
     }
 }
 
-/// Bytes that are read back at once: they are still in the processor's cache.
-const READ_BACK: usize = 256 << 10;
-
-/// What is written is read back and compared.
 impl Output for NewFile {
     fn write(&mut self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.write_at(bytes, offset)?;
-        let compare = |file: &File| {
-            scratch::with(READ_BACK.min(bytes.len()), |buffer| {
-                let mut at = offset;
-                for piece in bytes.chunks(READ_BACK) {
-                    let back = buffer.get_mut(..piece.len()).unwrap_or_default();
-                    file.read_exact_at(back, at)?;
-                    if back != piece {
-                        return Err(io::Error::other("other bytes came back than were written"));
-                    }
-                    at += piece.len() as u64;
-                }
-                Ok(())
-            })
-        };
-        self.with(compare).map_err(AggregateError::io("read back", &self.path))
+        self.write_at(bytes, offset)
     }
 }
 

@@ -7,10 +7,12 @@
 mod assemble;
 mod chains;
 mod line;
+mod spent;
 mod write;
 
 use std::num::NonZero;
 use std::path::Path;
+use std::time::Duration;
 
 use stdchk_formats::{Parsed, Source, parse};
 
@@ -27,6 +29,8 @@ use crate::unpack::{BaseSet, Container};
 use assemble::{Assembler, GroupPart, RawBlock};
 pub use chains::Chains;
 use chains::{Chosen, LEAD_MIN};
+use spent::Lap;
+pub use spent::Spent;
 pub use write::Output;
 use write::Writer;
 
@@ -116,6 +120,8 @@ pub struct Packed {
     pub blocks: u64,
     /// Chains that were tried on samples of them.
     pub tried: u64,
+    /// Where the time went.
+    pub spent: Spent,
 }
 
 /// Memory and threads, settled.
@@ -149,9 +155,10 @@ struct CodedBlock {
     payload: Vec<u8>,
     /// Chains that were tried on a sample of it.
     tried: u64,
+    spent: Spent,
 }
 
-/// Packs a set into `output`, which appears only when it is complete and was read back.
+/// Packs a set into `output`, which appears only when it is complete, on disk, and opens as a reader opens it.
 ///
 /// # Errors
 /// When a file can't be read or changes meanwhile, the container can't be written, or the watch ends it; nothing is left
@@ -161,10 +168,12 @@ pub fn pack(inputs: &[Input], output: &Path, options: &Packing<'_>) -> Result<Pa
     let files = inputs.iter().map(Member::look_at).collect::<Result<Vec<_>>>()?;
     let _at_work = AtWork::begin(folder_of(output), std::iter::once(output));
     let mut file = NewFile::start(output, 0o666)?;
-    let packed = pack_members(files, &mut file, options)?;
+    let mut packed = pack_members(files, &mut file, options)?;
+    let mut lap = Lap::start();
     Container::verify_written(file.temporary())?;
     file.finish()?;
     sync_folder(folder_of(output))?;
+    lap.end(&mut packed.spent.finishing);
     Ok(packed)
 }
 
@@ -186,6 +195,7 @@ fn check_count(files: usize) -> Result<()> {
 }
 
 fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packing<'_>) -> Result<Packed> {
+    let (mut lap, mut planning) = (Lap::start(), Duration::ZERO);
     let set_bytes = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.size()));
     let block_bytes = match options.block_max {
         0 => options.mode.block_bytes(),
@@ -207,13 +217,18 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
     };
     let assembler = Assembler::new(&files, plan, resources.block_bytes, options);
     let writer = Writer::start(output, table, options.index, options.mode.record_level())?;
-    let (writer, repeated_bytes, tried) = line::run(assembler, writer, options, &resources)?;
+    lap.end(&mut planning);
+    let line::Done { writer, repeated_bytes, tried, mut spent } =
+        line::run(assembler, writer, options, &resources)?;
+    let mut lap = Lap::start();
     files.iter().try_for_each(Member::check_unchanged)?;
     let blocks = writer.blocks();
     let stored_bytes = writer.finish()?;
     let count = files.len() as u64;
     files.into_iter().for_each(Member::unload);
-    Ok(Packed { files: count, raw_bytes: set_bytes, stored_bytes, repeated_bytes, blocks, tried })
+    lap.end(&mut spent.finishing);
+    spent.planning += planning;
+    Ok(Packed { files: count, raw_bytes: set_bytes, stored_bytes, repeated_bytes, blocks, tried, spent })
 }
 
 /// What is in each file. Those that are read in many small pieces are read once, as a whole, where memory allows it: before
@@ -247,10 +262,13 @@ fn code(block: RawBlock, options: &Packing<'_>) -> Result<CodedBlock> {
         base.clear();
     }
     let sample = Sample { raw: &raw, data_type, shapes: &record.shapes, base: &base };
+    let (mut lap, mut spent) = (Lap::start(), Spent::default());
     let Choice { steps, coded, tried, .. } = settled(&part, &options.mode, &sample);
+    lap.end(&mut spent.coding);
     (record.steps, record.raw_hash) = (steps, hash(&raw));
-    let payload = payload(&mut record, raw, coded, &base)?;
-    Ok(CodedBlock { record, payload, tried })
+    lap.end(&mut spent.hashing);
+    let payload = payload(&mut record, raw, coded, &base, &mut spent)?;
+    Ok(CodedBlock { record, payload, tried, spent })
 }
 
 /// A later block shrinks this much less than the sample of the first before it gets a choice of its own.
@@ -299,7 +317,14 @@ fn again(chosen: &Chosen, sample: &Sample<'_>, serves: impl Fn(f64) -> bool) -> 
 
 /// The block's bytes coded by its chain (`coded`, if that was done before), which is undone to see that it can be; what
 /// doesn't shrink is stored.
-fn payload(record: &mut BlockRecord, raw: Vec<u8>, coded: Option<Vec<u8>>, base: &[u8]) -> Result<Vec<u8>> {
+fn payload(
+    record: &mut BlockRecord,
+    raw: Vec<u8>,
+    coded: Option<Vec<u8>>,
+    base: &[u8],
+    spent: &mut Spent,
+) -> Result<Vec<u8>> {
+    let mut lap = Lap::start();
     if !record.steps.iter().any(Step::needs_shapes) {
         record.shapes.clear();
     }
@@ -309,10 +334,12 @@ fn payload(record: &mut BlockRecord, raw: Vec<u8>, coded: Option<Vec<u8>>, base:
         Some(coded) => coded,
         None => encode(&record.steps, &raw, side).map_err(failed)?,
     };
+    lap.end(&mut spent.coding);
     if payload.len() < raw.len() {
         if !gives_back(&record.steps, &payload, &raw, side).map_err(failed)? {
             return Err(failed(CodecError::damaged("chain", "it does not give back what it was given")));
         }
+        lap.end(&mut spent.checking);
         scratch::give_back(raw);
     } else {
         payload = raw;

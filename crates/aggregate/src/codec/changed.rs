@@ -29,8 +29,7 @@ pub(crate) fn forward(bytes: &[u8], base: &[u8], size: usize, out: &mut Vec<u8>)
             unchanged = 0;
         }
     }
-    let mut packed = Vec::new();
-    planes::compress(&changed, size, false, LEVEL, &mut packed)?;
+    let packed = planes::compress(&changed, size, false, LEVEL, &[])?;
     planes::put_counted(out, changed.len(), &packed);
     general::with_zstd(&gaps, general::ENTROPY_ONLY, |packed| planes::put_counted(out, gaps.len(), packed))?;
     out.extend_from_slice(tail);

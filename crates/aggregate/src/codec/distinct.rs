@@ -93,8 +93,7 @@ fn sized<const N: usize>(bytes: &[u8], likeness: impl Fn(&[u8; N]) -> u64, out: 
     }
     put_number(&mut finder.runs, plain);
     put_number(&mut finder.runs, 0);
-    let mut packed = scratch::empty(new.len());
-    planes::compress(&new, N, false, LEVEL, &mut packed)?;
+    let packed = planes::compress(&new, N, false, LEVEL, &[])?;
     planes::put_counted(out, new.len(), &packed);
     [new, packed].into_iter().for_each(scratch::give_back);
     for part in [&finder.runs, &residues] {

@@ -32,8 +32,14 @@ pub(crate) fn empty(length: usize) -> Vec<u8> {
 
 /// A buffer of `length` bytes of any content.
 pub(crate) fn filled(length: usize) -> Vec<u8> {
+    begun(length, length)
+}
+
+/// A buffer of `length` bytes of any content, with room for `room` bytes.
+pub(crate) fn begun(length: usize, room: usize) -> Vec<u8> {
     // What is not filled yet has to be.
-    let mut buffer = kept(length, |buffer| length.saturating_sub(buffer.len())).unwrap_or_default();
+    let mut buffer = kept(room, |buffer| length.saturating_sub(buffer.len())).unwrap_or_default();
+    buffer.reserve(room.saturating_sub(buffer.len()));
     buffer.resize(length, 0);
     buffer
 }

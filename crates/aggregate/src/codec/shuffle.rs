@@ -22,23 +22,30 @@ pub(crate) fn shuffle_into(bytes: &[u8], size: usize, out: &mut [u8]) {
     let (body, tail) = bytes.split_at(count * size);
     let (planes, out_tail) = out.split_at_mut(count * size);
     out_tail.copy_from_slice(tail);
-    match size {
-        _ if count == 0 => {}
-        1 => planes.copy_from_slice(body),
-        2 => split_2(body, planes, count),
-        4 => split_4(body, planes, count),
-        8 => split_8(body, planes, count),
-        _ => split(body, planes, count, size),
+    if count > 0 {
+        split(body, &mut planes.chunks_exact_mut(count).collect::<Vec<_>>());
+    }
+}
+
+/// Planes of elements, wherever each is wanted: as many as an element has bytes, all as long as there are elements.
+pub(crate) fn split(body: &[u8], planes: &mut [&mut [u8]]) {
+    match planes {
+        [] => {}
+        [only] => only.copy_from_slice(body),
+        [low, high] => split_2(body, [low, high]),
+        [a, b, c, d] => split_4(body, [a, b, c, d]),
+        [a, b, c, d, e, f, g, h] => split_8(body, [a, b, c, d, e, f, g, h]),
+        _ => split_any(body, planes),
     }
 }
 
 widely! {
     /// Planes of elements of 2 bytes.
-    split_2 = split_2_portable(body: &[u8], planes: &mut [u8], count: usize);
+    split_2 = split_2_portable(body: &[u8], planes: [&mut [u8]; 2]);
     /// Planes of elements of 4 bytes.
-    split_4 = split_4_portable(body: &[u8], planes: &mut [u8], count: usize);
+    split_4 = split_4_portable(body: &[u8], planes: [&mut [u8]; 4]);
     /// Planes of elements of 8 bytes.
-    split_8 = split_8_portable(body: &[u8], planes: &mut [u8], count: usize);
+    split_8 = split_8_portable(body: &[u8], planes: [&mut [u8]; 8]);
     /// Elements of 2 bytes from their planes.
     join_2 = join_2_portable(low: &[u8], high: &[u8], body: &mut [u8]);
     /// Elements of 4 bytes from their planes.
@@ -52,10 +59,10 @@ widely! {
 macro_rules! split {
     ($name:ident, $word:ty) => {
         #[inline(always)]
-        fn $name(body: &[u8], planes: &mut [u8], count: usize) {
+        fn $name(body: &[u8], mut planes: [&mut [u8]; size_of::<$word>()]) {
             const SIZE: usize = size_of::<$word>();
             for (tile, words) in body.as_chunks::<SIZE>().0.chunks(TILE).enumerate() {
-                for (plane, shift) in planes.chunks_exact_mut(count).zip((0..).step_by(8)) {
+                for (plane, shift) in planes.iter_mut().zip((0..).step_by(8)) {
                     let targets = plane.get_mut(tile * TILE..).unwrap_or_default();
                     for (target, word) in targets.iter_mut().zip(words) {
                         *target = (<$word>::from_le_bytes(*word) >> shift & 0xff) as u8;
@@ -70,9 +77,10 @@ split!(split_2_portable, u16);
 split!(split_4_portable, u32);
 split!(split_8_portable, u64);
 
-fn split(body: &[u8], planes: &mut [u8], count: usize, size: usize) {
+fn split_any(body: &[u8], planes: &mut [&mut [u8]]) {
+    let size = planes.len();
     for (tile, elements) in body.chunks(TILE * size).enumerate() {
-        for (position, plane) in planes.chunks_exact_mut(count).enumerate() {
+        for (position, plane) in planes.iter_mut().enumerate() {
             let targets = plane.iter_mut().skip(tile * TILE);
             for (target, byte) in targets.zip(elements.iter().skip(position).step_by(size)) {
                 *target = *byte;

@@ -199,9 +199,9 @@ fn swapped_planes(steps: &[Step]) -> Option<(u32, i32, &[Step])> {
 }
 
 fn planes_forward(bytes: &[u8], size: u32, swapped: bool, level: i32) -> Result<Vec<u8>> {
-    let mut out = headed(bytes);
-    planes::compress(bytes, size_of(size), swapped, level, &mut out)?;
-    Ok(out)
+    let mut head = Vec::new();
+    put_number(&mut head, bytes.len() as u64);
+    planes::compress(bytes, size_of(size), swapped, level, &head)
 }
 
 /// The planes that a chain begins with: their size, whether they are of swapped elements, and the steps behind them.

@@ -7,11 +7,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::codec::scratch;
 use crate::error::{AggregateError, Result};
 
 use super::assemble::Assembler;
+use super::spent::{Lap, Spent};
 use super::write::Writer;
 use super::{CodedBlock, Packing, Resources, code};
 
@@ -31,20 +33,30 @@ struct Outgoing<'out> {
     tickets: usize,
     /// Chains that were tried on samples.
     tried: u64,
+    spent: Spent,
     /// The first error; nothing is begun after it.
     failure: Option<AggregateError>,
 }
 
-/// Reads, codes and writes all blocks; gives the writer back, and says how many bytes were repeats and how many chains were
-/// tried on samples.
+/// What is left when all blocks are written.
+pub(super) struct Done<'out> {
+    pub(super) writer: Writer<'out>,
+    /// Bytes that were repeats.
+    pub(super) repeated_bytes: u64,
+    /// Chains that were tried on samples.
+    pub(super) tried: u64,
+    pub(super) spent: Spent,
+}
+
+/// Reads, codes and writes all blocks.
 pub(super) fn run<'out>(
     assembler: Assembler<'_>,
     writer: Writer<'out>,
     options: &Packing<'_>,
     resources: &Resources,
-) -> Result<(Writer<'out>, u64, u64)> {
-    let outgoing =
-        Outgoing { writer, early: HashMap::new(), tickets: resources.tickets(), tried: 0, failure: None };
+) -> Result<Done<'out>> {
+    let (early, tickets, spent) = (HashMap::new(), resources.tickets(), Spent::default());
+    let outgoing = Outgoing { writer, early, tickets, tried: 0, spent, failure: None };
     let line = Line {
         options,
         incoming: Mutex::new(assembler),
@@ -56,14 +68,14 @@ pub(super) fn run<'out>(
         line.work();
         threads.into_iter().any(|thread| thread.join().is_err())
     });
-    let Outgoing { writer, early, tried, failure, .. } =
+    let Outgoing { writer, early, tried, spent, failure, .. } =
         line.outgoing.into_inner().unwrap_or_else(PoisonError::into_inner);
     match failure {
         Some(failure) => Err(failure),
         None if lost || !early.is_empty() => Err(AggregateError::Invalid("a thread was lost".to_owned())),
         None => {
             let assembler = line.incoming.into_inner().unwrap_or_else(PoisonError::into_inner);
-            Ok((writer, assembler.repeated_bytes, tried))
+            Ok(Done { writer, repeated_bytes: assembler.repeated_bytes, tried, spent })
         }
     }
 }
@@ -122,21 +134,31 @@ impl<'out> Line<'_, '_, 'out> {
     }
 
     fn read_and_code(&self) -> Result<Option<CodedBlock>> {
-        let read = self.incoming.lock().unwrap_or_else(PoisonError::into_inner).next(self.options.watch);
-        read?.map(|block| code(block, self.options)).transpose()
+        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut lap, mut reading) = (Lap::start(), Duration::ZERO);
+        let read = incoming.next(self.options.watch)?;
+        drop(incoming);
+        lap.end(&mut reading);
+        let Some(block) = read else { return Ok(None) };
+        let mut coded = code(block, self.options)?;
+        coded.spent.reading += reading;
+        Ok(Some(coded))
     }
 
     /// Writes the block and those that waited for it, in the order of their numbers; each gives its ticket back.
     fn put(&self, coded: CodedBlock) -> Result<()> {
         let mut outgoing = self.outgoing();
-        let Outgoing { writer, early, tickets, tried, .. } = &mut *outgoing;
+        let Outgoing { writer, early, tickets, tried, spent, .. } = &mut *outgoing;
+        let mut lap = Lap::start();
         *tried += coded.tried;
+        spent.add(&coded.spent);
         early.insert(coded.record.number, coded);
         while let Some(next) = early.remove(&writer.blocks()) {
             writer.block(&next.record, &next.payload)?;
             scratch::give_back(next.payload);
             *tickets += 1;
         }
+        lap.end(&mut spent.writing);
         drop(outgoing);
         self.free.notify_all();
         Ok(())

@@ -1,6 +1,6 @@
 //! `stdchk pack`: checkpoint files become one container, like variables of all files coded together (mcrEngine).
 //!
-//! Needs no pool. The container appears under its name once it is whole, on disk and read back.
+//! Needs no pool. The container appears under its name once it is whole, on disk, and opens as a reader opens it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -178,7 +178,7 @@ fn to_container(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) -> O
 fn refuse_no_file(output: &Path) -> Outcome {
     refuse_special(output)?;
     let cause = match output {
-        path if path == Path::new("-") => "a container is read back, which standard output can't be",
+        path if path == Path::new("-") => "a container is opened again, which standard output can't be",
         path if path.is_dir() => "it is a folder",
         _ => return Ok(()),
     };
