@@ -122,7 +122,8 @@ async fn repair(pool: &Pool, quiet: bool) -> Outcome {
     let mut progressed = Instant::now();
     loop {
         let status = pool.status().await.about("repair")?;
-        if status.chunks_at_risk == 0 && status.repairs_pending == 0 {
+        // A manager that has just started finds nothing at risk before the benefactors have told what they have.
+        if !status.counting && status.chunks_at_risk == 0 && status.repairs_pending == 0 {
             return Ok(());
         }
         let now = (status.chunks_at_risk, status.repairs_done);
