@@ -2,7 +2,8 @@
 //!
 //! Relies on the locks of the file system, where it has any. The idea: who makes files in a folder holds a shared lock on the
 //! folder itself. Who finds that nobody does may remove what killed processes left of the files that it is about to make;
-//! where there are no locks nobody can know, and nothing is removed.
+//! where there are no locks nobody can know, and nothing is removed. Locks that do not reach other machines say
+//! nothing of these.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
@@ -23,12 +24,13 @@ pub(crate) struct AtWork {
 }
 
 impl AtWork {
-    /// Begins to make files at these paths, in `folder` or below; what killed processes left of them goes, unless somebody else
-    /// is at work there.
+    /// Begins to make files at these paths, in `folder` or below; what killed processes left of those in `folder` itself goes,
+    /// unless somebody else is at work there.
     pub(crate) fn begin<'a>(folder: &Path, paths: impl Iterator<Item = &'a Path>) -> Self {
         let Ok(lock) = File::open(folder) else { return Self { _lock: None } };
         if lock.try_lock().is_ok() {
-            clear(paths);
+            // What lies in folders below may be made by somebody who holds the lock of those.
+            clear(paths.filter(|path| folder_of(path) == folder));
         }
         let deadline = Instant::now() + CLEARING_MAX;
         while let Err(TryLockError::WouldBlock) = lock.try_lock_shared() {

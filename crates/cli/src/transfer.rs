@@ -173,8 +173,10 @@ impl NewFile {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         // A long name leaves no room for more around it.
         let prefix: String = std::iter::once('.').chain(name.chars().take(40)).collect();
-        let temporary =
-            tempfile::Builder::new().prefix(&prefix).suffix(".stdchk-part").tempfile_in(directory);
+        let mut builder = tempfile::Builder::new();
+        // More drawn letters than those of `pack` and `unpack` have, which take away what the killed left of theirs.
+        builder.prefix(&prefix).rand_bytes(10).suffix(".stdchk-part");
+        let temporary = builder.tempfile_in(directory);
         Ok(Self { temporary: temporary.about(path.display())?, path: path.to_owned(), length: 0 })
     }
 

@@ -49,10 +49,13 @@ fn take_instead_of(
     }
     let before = entries.last().map_or(0, |last| last.position);
     let position = store.log.len()?;
-    let changed = changed_paths(store, before, position)?;
+    let (changed, came_in) = changed_paths(store, before, position)?;
     let digest = store.log.digest(before, position)?;
     store.log.begin_sync(before, position);
-    durable::sync(store, &changed)?;
+    match came_in {
+        true => durable::sync_all(store)?,
+        false => durable::sync(store, &changed)?,
+    }
     store.log.sync()?;
     let entry = Entry { index, position, time_ns: now_ns(), digest, label: label.to_owned() };
     let forgotten = forgettable(store, &entries);
@@ -87,11 +90,13 @@ fn now_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The changed files and the directories whose names changed, as they stand at `to`, among names that they had before.
-fn changed_paths(store: &Store, from: u64, to: u64) -> Result<BTreeSet<Arc<[u8]>>> {
+/// The changed files and the directories whose names changed, as they stand at `to`, among names that they had before; and
+/// whether a directory came in from outside, with files of which nothing is known.
+fn changed_paths(store: &Store, from: u64, to: u64) -> Result<(BTreeSet<Arc<[u8]>>, bool)> {
     let mut whereabouts = Whereabouts::default();
     let mut changed = BTreeSet::new();
     let mut inodes = BTreeSet::new();
+    let mut came_in = false;
     for located in store.log.scan(from, to)? {
         let Statement::Small(record) = located.statement else { continue };
         whereabouts.follow(&record);
@@ -99,12 +104,13 @@ fn changed_paths(store: &Store, from: u64, to: u64) -> Result<BTreeSet<Arc<[u8]>
             Record::Absent { path } => {
                 changed.extend([durable::parent(path), path.as_slice().into()]);
             }
-            Record::Moved { from, to, .. } => {
+            Record::Moved { from, to, directory, .. } => {
                 follow_move(&mut changed, from, to);
                 changed.extend([durable::parent(from), durable::parent(to)]);
                 if from.starts_with(store::TRASH.as_bytes()) {
                     // Of what comes from outside, nobody has made anything durable.
                     changed.insert(to.as_slice().into());
+                    came_in |= *directory;
                 }
             }
             Record::Size { inode, .. } | Record::Mode { inode, .. } => drop(inodes.insert(*inode)),
@@ -116,7 +122,7 @@ fn changed_paths(store: &Store, from: u64, to: u64) -> Result<BTreeSet<Arc<[u8]>
         }
     }
     changed.extend(inodes.into_iter().filter_map(|inode| whereabouts.path(inode)));
-    Ok(changed)
+    Ok((changed, came_in))
 }
 
 /// What was created is made durable under the name that it has in the end. It keeps the one before as well: a move that is
@@ -156,7 +162,7 @@ mod tests {
         }
         let changed = changed_paths(&store, 0, store.log.len().unwrap()).unwrap();
         for path in [".", "run", "run/state"] {
-            assert!(changed.contains(path.as_bytes()), "{path}");
+            assert!(changed.0.contains(path.as_bytes()), "{path}");
         }
     }
 

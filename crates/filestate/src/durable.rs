@@ -24,10 +24,15 @@ pub fn parent(path: &[u8]) -> Arc<[u8]> {
     slash.and_then(|at| path.get(..at)).unwrap_or(b".").into()
 }
 
+/// Makes all durable that was written to the file system.
+pub fn sync_all(store: &Store) -> Result<()> {
+    rustix::fs::syncfs(store.root()).map_err(Error::system("make durable", store.root_path()))
+}
+
 /// Makes the files and directories at `paths` durable. What does not exist is passed over.
 pub fn sync(store: &Store, paths: &BTreeSet<Arc<[u8]>>) -> Result<()> {
     if paths.len() > EACH_ALONE_MAX || locks::are_taken() {
-        return rustix::fs::syncfs(store.root()).map_err(Error::system("make durable", store.root_path()));
+        return sync_all(store);
     }
     for path in paths {
         let synced = open(store, path).and_then(|file| file.map_or(Ok(()), rustix::fs::fsync));

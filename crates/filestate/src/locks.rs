@@ -4,7 +4,8 @@
 //! process that has ever taken one, a file that was opened here stays open, and is found again by its inode.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -20,6 +21,17 @@ static HELD: Mutex<BTreeMap<(u64, u64), Arc<OwnedFd>>> = Mutex::new(BTreeMap::ne
 /// The program takes a record lock.
 pub fn take() {
     TAKEN.store(true, Ordering::Relaxed);
+}
+
+/// The program is about to close these numbers, or to use them anew: what was held there is lost, and isn't found any more.
+pub fn lose(numbers: RangeInclusive<RawFd>) {
+    let Some(mut held) = are_taken().then(|| HELD.try_lock().ok()).flatten() else { return };
+    let is_lost = |file: &Arc<OwnedFd>| numbers.contains(&file.as_raw_fd());
+    let lost: Vec<_> = held.iter().filter(|(_, file)| is_lost(file)).map(|(key, _)| *key).collect();
+    for key in lost {
+        // The number is closed by the program.
+        std::mem::forget(held.remove(&key));
+    }
 }
 
 /// Whether this process may hold record locks.

@@ -4,7 +4,7 @@
 use rustix::fs::{Mode as Permissions, OFlags};
 
 use crate::error::{Error, Result};
-use crate::index::Entry;
+use crate::index::{self, Entry};
 use crate::store::{self, DIRECTORY, Store};
 
 const PREFIX: &str = "restoring.";
@@ -40,7 +40,13 @@ impl Progress {
         let created =
             rustix::fs::openat(store.directory(), self.name(), flags, Permissions::from_raw_mode(0o600));
         created.map_err(Error::system("create", store.path().join(self.name())))?;
-        rustix::fs::fsync(store.directory()).map_err(Error::system("make durable", store.path()))
+        let durable =
+            rustix::fs::fsync(store.directory()).map_err(Error::system("make durable", store.path()));
+        if durable.is_err() {
+            // Nothing is undone yet, and nothing will be.
+            index::remove_file(store.directory(), &store.path(), &self.name())?;
+        }
+        durable
     }
 
     /// Writes down that all from `position` on is undone.

@@ -359,6 +359,14 @@ impl<'store> Undo<'store> {
             return Ok(());
         }
         let root = self.store.root();
+        let directory = rustix::fs::statat(root, &*durable::parent(path), AtFlags::empty());
+        if directory.is_ok_and(|stat| stat.st_dev != self.device) {
+            // Another disk hides the place.
+            if self.stands(path) {
+                self.outside.leave(path);
+            }
+            return Ok(());
+        }
         match rustix::fs::unlinkat(root, path, AtFlags::REMOVEDIR) {
             Err(Errno::NOTDIR) => {}
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::BUSY) => {
@@ -377,7 +385,7 @@ impl<'store> Undo<'store> {
         match rename(root, path, &gone) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             // A part of the tree lies elsewhere by now.
-            Err(Errno::XDEV) => {
+            Err(Errno::XDEV | Errno::BUSY) => {
                 self.outside.leave(path);
                 Ok(())
             }

@@ -24,7 +24,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, FileType, Mode as Permissions, OFlags, RawDir, Stat};
+use rustix::fs::{AtFlags, FileType, Mode as Permissions, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::clones;
@@ -526,6 +526,13 @@ pub(crate) fn remove_tree(root: BorrowedFd<'_>, path: &[u8]) -> std::result::Res
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::ISDIR) => {}
         Err(cause) => return Err(cause),
+    }
+    // What is mounted there is another disk's.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat2(root, path, flags, Permissions::empty(), ResolveFlags::NO_XDEV);
+    // Kernels before 5.6 can't tell.
+    if let Err(Errno::XDEV) = opened {
+        return Err(Errno::XDEV);
     }
     // A directory that its owner may not change, or not even list: what is in it goes all the same.
     let _ = rustix::fs::chmodat(root, path, Permissions::from_raw_mode(0o700), AtFlags::empty());

@@ -411,6 +411,7 @@ fn reopen(file: &OpenFile) {
     for (fd, closes) in &file.numbers {
         if *fd != opened.as_raw_fd() {
             let flags = if *closes { libc::O_CLOEXEC } else { 0 };
+            stdchk_filestate::locks::lose(*fd..=*fd);
             // SAFETY: two numbers; what the second one was has been given up by going back.
             unsafe { real::dup3(opened.as_raw_fd(), *fd, flags) };
         }

@@ -109,11 +109,12 @@ pub async fn run(arguments: Arguments, context: &Context) -> Outcome {
     let Some(sink) = arguments.output.clone() else { return in_pool::run(arguments, context).await };
     let (quiet, once) = (context.settings.quiet, arguments.once);
     let sink = Location::of(&sink)?;
-    match or_told(move |told| watch(&arguments, &sink, quiet, &told)).await {
+    or_told(move |told| match watch(&arguments, &sink, quiet, &told) {
         // Without --once it runs until it is told to stop, so that this is its proper end.
         Err(error) if error.exit == Exit::Interrupted && !once => Ok(()),
         outcome => outcome,
-    }
+    })
+    .await
 }
 
 /// Opens the sink, and says how to pack for it.

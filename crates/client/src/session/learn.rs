@@ -16,6 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use stdchk_model::message::manager::{Change, ManagerRequest, VersionInfo};
 use stdchk_model::{ChunkId, Failure, OpId, SessionId};
+use stdchk_reduce::is_zero;
 use stdchk_reduce::learn::{self, AUTO, Comparison};
 
 use super::Session;
@@ -60,8 +61,11 @@ impl Session {
             0 => self.similar().await?.map(MapView::new).map(Arc::new),
             _ => Some(Arc::clone(&self.first)),
         };
-        let Some(older) = older.filter(|older| older.size() > 0 && newer.size() > 0) else { return Ok(()) };
+        let Some(older) = older.filter(|older| older.size() >= SAMPLE_BYTES) else { return Ok(()) };
         let found = self.compare(&older, newer).await?;
+        if found.is_empty() {
+            return Ok(());
+        }
         let cutter = learn::choose(&found);
         tracing::info!(ino = %self.ino(), ?found, cutter, "compared two versions");
         if cutter == self.policy.learned {
@@ -72,6 +76,7 @@ impl Session {
         self.pool.manager.ask(&ManagerRequest::Change { id, change }).await.map(drop)
     }
 
+    /// What each candidate finds; nothing where the samples are zeros, which say nothing.
     async fn compare(
         &self,
         older: &Arc<MapView>,
@@ -94,6 +99,9 @@ impl Session {
         let mut new: Vec<Bytes> = Vec::new();
         for sample in samples {
             new.push(self.pool.read_runs(newer, sample).await?);
+        }
+        if new.iter().all(|sample| is_zero(sample)) {
+            return Ok(Vec::new());
         }
         aside(move || comparison.found(&new.iter().map(AsRef::as_ref).collect::<Vec<_>>())).await
     }

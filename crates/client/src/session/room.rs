@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use stdchk_model::Failure;
+use stdchk_model::{ErrorCode, Failure};
 
 use super::Session;
 use super::cell::{Cell, Dirty, Held};
@@ -50,6 +50,9 @@ impl Session {
         length: usize,
     ) -> Result<(), Failure> {
         super::check_end(offset, length)?;
+        if length > room.bytes().len() {
+            return Err(Failure::new(ErrorCode::Invalid, "more bytes than the room has"));
+        }
         if length == 0 {
             return Ok(());
         }

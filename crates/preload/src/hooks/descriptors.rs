@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use libc::{c_char, c_int, c_uint, c_void, mode_t};
 use rustix::fs::{Mode, OFlags};
+use stdchk_filestate::locks;
 use stdchk_filestate::watch::Watch;
 use stdchk_filestate::watch::names::Open;
 
@@ -152,7 +153,7 @@ pub unsafe extern "C-unwind" fn stdchk_preload_fcntl(
     argument: *mut c_void,
 ) -> c_int {
     if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
-        stdchk_filestate::locks::take();
+        locks::take();
     }
     // SAFETY: the arguments as they came.
     let result = unsafe { real::fcntl(fd, command, argument) };
@@ -183,6 +184,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         return -1;
     }
     note_closed(fd);
+    locks::lose(fd..=fd);
     // SAFETY: the argument as it came.
     unsafe { real::close(fd) }
 }
@@ -199,6 +201,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
     };
     if first <= last && flags.cast_unsigned() & libc::CLOSE_RANGE_CLOEXEC == 0 {
         decide(|| watch.closed_range(signed(first), signed(last)));
+        locks::lose(signed(first)..=signed(last));
     }
     for (from, to) in pieces(first, last, watch.own_descriptors()).into_iter().flatten() {
         // SAFETY: numbers within those that the program named.
@@ -280,6 +283,7 @@ fn onto(old: c_int, new: c_int, real: impl FnOnce() -> c_int) -> c_int {
     }
     if old != new {
         crate::api::closing(new);
+        locks::lose(new..=new);
     }
     let copy = real();
     if let Some(watch) = watch().filter(|_| copy >= 0 && old != new) {
