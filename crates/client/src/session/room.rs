@@ -35,7 +35,10 @@ impl Session {
 
     /// Memory for a cell, if the window has some now.
     pub fn try_room(&self) -> Option<Room> {
-        self.try_take_window(self.cell_bytes).map(|held| Room { held })
+        let take = || self.try_take_window(self.cell_bytes);
+        // What is stored already makes room, as for who waits.
+        let held = take().or_else(|| self.pool.release_stored().then(take).flatten());
+        held.map(|held| Room { held })
     }
 
     /// Writes the first `length` bytes of `room` at `offset`: without a copy where a cell begins of which nothing is
