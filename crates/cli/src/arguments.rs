@@ -73,7 +73,7 @@ pub enum Command {
     Pack(command::pack::Arguments),
     /// Unpack a container, or some of its files; needs no pool
     Unpack(command::unpack::Arguments),
-    /// Turn complete checkpoint sets of a folder into few containers, as they come; needs no pool
+    /// Pack complete checkpoint sets as they come: in the pool or, with -o and without a pool, from a folder
     Aggregate(command::aggregate::Arguments),
     /// Serve the pool as a file system, in the foreground
     Mount(command::mount::Arguments),

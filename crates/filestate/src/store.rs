@@ -6,6 +6,7 @@
 //! | `log` | the statements ([`crate::record`]) |
 //! | `index` | the checkpoints ([`crate::index`]) |
 //! | `control` | the shared page of a running job ([`crate::control`]) |
+//! | `mapped` | which ranges of files its processes have mapped to write ([`crate::mapped`]) |
 //! | `kept/` | files that the program deleted or replaced, under `interval.number` |
 //! | `trash/` | what a restore took away, emptied when it is complete |
 //! | `restoring.N…` | how far a restore got ([`crate::restore`]) |

@@ -1,7 +1,7 @@
 //! The stored records: what of the manager's state survives a restart, and how it becomes bytes.
 //!
-//! Each record is a CBOR array or map with integer keys whose field 0 is the version of the record's layout. Fields are
-//! added, never changed in meaning; a record of a later layout is refused by name. `docs/FORMAT.md` is the
+//! Each record is a CBOR array whose element 0 is the version of the record's layout. Elements are added at the end, never
+//! changed in meaning; a record of another layout is refused by name. `docs/FORMAT.md` is the
 //! description for strangers.
 
 use minicbor::{Decode, Encode};

@@ -5,6 +5,7 @@
 //! DATA/token               the pool's token, readable by its owner only
 //! DATA/manager/            the manager's own data directory
 //! DATA/benefactors/0…N-1/  one data directory per benefactor
+//! DATA/spool/…             what each mount has not pushed yet, by its mount point
 //! DATA/run/*.pid           the processes, one file each; lock
 //! DATA/log/*.log           what they say
 //! ```

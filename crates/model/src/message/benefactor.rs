@@ -72,7 +72,7 @@ pub enum BenefactorRequest {
         #[n(0)]
         block: BlockId,
     },
-    /// Which of these blocks are here? Answered by `Present`. Durable ones only, if `durable` is set.
+    /// Which of these blocks are here, durable or not? Answered by `Present`.
     #[n(3)]
     Has {
         /// The blocks, at most [`crate::limits::LIST_ENTRIES_MAX`].

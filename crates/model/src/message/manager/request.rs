@@ -112,7 +112,7 @@ pub enum ManagerRequest {
         /// The session.
         #[n(0)]
         session: SessionId,
-        /// Space wanted beyond what is reserved and unused, bytes (times replicas).
+        /// Space wanted, bytes, every replica counted; what is granted takes the place of what is reserved and unused.
         #[n(1)]
         bytes: u64,
         /// Benefactors that just failed this client; the stripe leaves them out.
