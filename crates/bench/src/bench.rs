@@ -121,7 +121,7 @@ pub struct Bench {
     pub size: Size,
     /// Sizes and numbers of rounds.
     pub sizes: Sizes,
-    /// Where pools and files are made: the disk that is measured.
+    /// Where pools and files are made, on the disk that is measured; it goes with the run.
     pub dir: PathBuf,
     /// The binary that is measured.
     pub stdchk: PathBuf,

@@ -1,18 +1,22 @@
 //! A FUSE file system that passes everything on to local files: bindfs. As fast as it can, it is the paper's "FUSE to local
 //! I/O" (stdchk, Table 1); held to a rate, it stands for a parallel file system that many share (mcrEngine, figures 12 and 13).
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use crate::Error;
+use crate::ends::AtEnd;
 
 /// Longest wait for it to appear.
 const APPEARS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A bindfs that runs; it is taken off when dropped.
 pub struct LocalFuse {
-    process: Child,
+    // Before the mount point, which it needs.
+    _unmount: AtEnd,
+    pid: u32,
     mount_point: tempfile::TempDir,
 }
 
@@ -35,18 +39,20 @@ impl LocalFuse {
         let mount_point = tempfile::Builder::new().prefix("bindfs-").tempdir_in(below)?;
         let mut command = Command::new("bindfs");
         command.args(["-f", "--no-allow-other"]).args(options).args([files, mount_point.path()]);
-        let process = match command.spawn() {
+        // A Ctrl-C is for the benchmark, which takes it off.
+        let process = match command.process_group(0).spawn() {
             Ok(process) => process,
             Err(error) => {
                 eprintln!("stdchk-bench: rows are missing, as bindfs can't be started: {error}");
                 return Ok(None);
             }
         };
-        let mut local = Self { process, mount_point };
+        let (pid, place) = (process.id(), mount_point.path().to_owned());
+        let local = Self { _unmount: AtEnd::new(move || end(process, &place)), pid, mount_point };
         let give_up = Instant::now() + APPEARS_WITHIN;
         let outside = rustix::fs::stat(below)?.st_dev;
         while rustix::fs::stat(local.path())?.st_dev == outside {
-            if Instant::now() > give_up || local.process.try_wait()?.is_some() {
+            if Instant::now() > give_up {
                 eprintln!("stdchk-bench: rows are missing, as bindfs did not mount");
                 return Ok(None);
             }
@@ -62,18 +68,16 @@ impl LocalFuse {
 
     /// Its process.
     pub fn pid(&self) -> u32 {
-        self.process.id()
+        self.pid
     }
 }
 
-impl Drop for LocalFuse {
-    fn drop(&mut self) {
-        // Without its mount, bindfs ends by itself.
-        let unmounted = Command::new("fusermount3").args(["-u", "-z"]).arg(self.mount_point.path()).status();
-        if !unmounted.is_ok_and(|status| status.success()) {
-            eprintln!("stdchk-bench: bindfs could not be taken off {}", self.mount_point.path().display());
-            let _ = self.process.kill();
-        }
-        let _ = self.process.wait();
+/// Takes bindfs off, upon which it ends.
+fn end(mut process: Child, mount_point: &Path) {
+    let unmounted = Command::new("fusermount3").args(["-u", "-z"]).arg(mount_point).status();
+    if !unmounted.is_ok_and(|status| status.success()) {
+        eprintln!("stdchk-bench: bindfs could not be taken off {}", mount_point.display());
+        let _ = process.kill();
     }
+    let _ = process.wait();
 }

@@ -6,6 +6,7 @@
 
 mod bench;
 mod cpu;
+mod ends;
 mod local_fuse;
 mod machine;
 mod measures;
@@ -18,12 +19,13 @@ mod stock;
 mod transfer;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::bench::{Bench, Size};
+use crate::ends::AtEnd;
 
 /// Something that kept a measurement from being made.
 #[derive(Debug)]
@@ -119,8 +121,12 @@ fn run(line: Line) -> Result<(), Error> {
 
 fn measure(line: Line) -> Result<(), Error> {
     let measures = measures::named(&line.only)?;
+    ends::at_signals()?;
     std::fs::create_dir_all(&line.dir)?;
-    let dir = line.dir.canonicalize()?;
+    let results = line.dir.canonicalize()?;
+    let dir = tempfile::Builder::new().prefix("scratch-").tempdir_in(&results)?.keep();
+    let scratch = dir.clone();
+    let _removed = AtEnd::new(move || remove(&scratch));
     let own = std::env::current_exe()?;
     // Measures start it from other folders.
     let stdchk = std::path::absolute(line.stdchk.unwrap_or_else(|| own.with_file_name("stdchk")))?;
@@ -138,7 +144,13 @@ fn measure(line: Line) -> Result<(), Error> {
     for measure in measures {
         eprintln!("stdchk-bench: {}", measure.name);
         let section = (measure.run)(&bench)?;
-        section::write(&bench.dir, &machine, line.size, measure, &section)?;
+        section::write(&results, &machine, line.size, measure, &section)?;
     }
     Ok(())
+}
+
+fn remove(scratch: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(scratch) {
+        eprintln!("stdchk-bench: {} could not be removed: {error}", scratch.display());
+    }
 }

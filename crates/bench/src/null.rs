@@ -1,5 +1,6 @@
 //! The do-nothing mount (the paper's /stdchk/null) as a process of its own, like the real one.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 use stdchk_mount::{NullConfig, NullMode};
 
 use crate::Error;
+use crate::ends::AtEnd;
 
 /// Threads of the do-nothing mount, as many as the real one has.
 const THREADS: usize = 4;
@@ -23,7 +25,9 @@ pub fn serve(mount_point: &Path, mode: NullMode) -> Result<(), Error> {
 
 /// A do-nothing mount that runs; it ends when dropped, with its standard input.
 pub struct NullMount {
-    process: Child,
+    // Before the mount point, which it needs.
+    _unmount: AtEnd,
+    pid: u32,
     mount_point: tempfile::TempDir,
 }
 
@@ -32,9 +36,12 @@ impl NullMount {
     pub fn start(own: &Path, below: &Path, mode: &str) -> Result<Self, Error> {
         let mount_point = tempfile::Builder::new().prefix("null-").tempdir_in(below)?;
         let arguments = ["null", "--mode", mode];
-        let process =
-            Command::new(own).args(arguments).arg(mount_point.path()).stdin(Stdio::piped()).spawn()?;
-        let null = Self { process, mount_point };
+        let mut command = Command::new(own);
+        // A Ctrl-C is for the benchmark, which takes it off.
+        command.args(arguments).arg(mount_point.path()).stdin(Stdio::piped()).process_group(0);
+        let process = command.spawn()?;
+        let pid = process.id();
+        let null = Self { _unmount: AtEnd::new(move || end(process)), pid, mount_point };
         let give_up = Instant::now() + APPEARS_WITHIN;
         let outside = rustix::fs::stat(below)?.st_dev;
         while rustix::fs::stat(null.mount_point.path())?.st_dev == outside {
@@ -53,16 +60,14 @@ impl NullMount {
 
     /// Its process.
     pub fn pid(&self) -> u32 {
-        self.process.id()
+        self.pid
     }
 }
 
-impl Drop for NullMount {
-    fn drop(&mut self) {
-        drop(self.process.stdin.take());
-        let ended = self.process.wait();
-        if !ended.is_ok_and(|status| status.success()) {
-            eprintln!("stdchk-bench: the do-nothing mount did not end well");
-        }
+fn end(mut process: Child) {
+    drop(process.stdin.take());
+    let ended = process.wait();
+    if !ended.is_ok_and(|status| status.success()) {
+        eprintln!("stdchk-bench: the do-nothing mount did not end well");
     }
 }

@@ -8,6 +8,7 @@ use stdchk_model::limits::HEARTBEAT_MS;
 
 use crate::Error;
 use crate::cpu;
+use crate::ends::AtEnd;
 
 /// Time after which heartbeats have told the manager what benefactors store: three intervals.
 const REPORTED_AFTER: Duration = Duration::from_millis(3 * HEARTBEAT_MS);
@@ -21,6 +22,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// A running pool with a mount. Stops, and removes its data, when dropped.
 pub struct LocalPool {
     binary: PathBuf,
+    // Before `home`, which it needs.
+    _down: AtEnd,
     home: tempfile::TempDir,
 }
 
@@ -28,7 +31,9 @@ impl LocalPool {
     /// Starts a pool of `benefactors` with a window of `window_bytes`, its data below `below`.
     pub fn up(binary: &Path, below: &Path, benefactors: usize, window_bytes: u64) -> Result<Self, Error> {
         let home = tempfile::Builder::new().prefix("stdchk-bench-").tempdir_in(below)?;
-        let pool = Self { binary: binary.to_owned(), home };
+        let (stopped, its_home) = (binary.to_owned(), home.path().to_owned());
+        let down = AtEnd::new(move || stop(&stopped, &its_home));
+        let pool = Self { binary: binary.to_owned(), _down: down, home };
         std::fs::create_dir(pool.mount_point())?;
         let mount = pool.mount_point().to_string_lossy().into_owned();
         let count = benefactors.to_string();
@@ -46,7 +51,7 @@ impl LocalPool {
 
     /// Its data directory.
     pub fn data(&self) -> PathBuf {
-        self.home.path().join("data")
+        data(self.home.path())
     }
 
     /// Process ids of the pool's roles whose name starts with `role`; all of them for the empty text.
@@ -72,12 +77,7 @@ impl LocalPool {
 
     /// Runs a command of the binary on this pool and returns what it printed.
     pub fn run(&self, arguments: &[&str]) -> Result<String, Error> {
-        let output = Command::new(&self.binary).args(arguments).env("STDCHK_DATA", self.data()).output()?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        Err(Error(format!("`stdchk {}` failed: {}", arguments.join(" "), said.trim())))
+        run(&self.binary, self.home.path(), arguments)
     }
 
     /// Waits until a file of so many bytes is committed, which may be after its `close` returned. The CPU seconds that the
@@ -119,10 +119,24 @@ fn donation(below: &Path, benefactors: usize) -> Result<u64, Error> {
     Ok(disk.f_bavail * disk.f_frsize / 10 * 9 / benefactors.max(1) as u64)
 }
 
-impl Drop for LocalPool {
-    fn drop(&mut self) {
-        if let Err(error) = self.run(&["down"]) {
-            eprintln!("stdchk-bench: the pool did not stop: {error}");
-        }
+/// Data directory of the pool that lives in `home`.
+fn data(home: &Path) -> PathBuf {
+    home.join("data")
+}
+
+fn run(binary: &Path, home: &Path, arguments: &[&str]) -> Result<String, Error> {
+    let output = Command::new(binary).args(arguments).env("STDCHK_DATA", data(home)).output()?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Error(format!("`stdchk {}` failed: {}", arguments.join(" "), said.trim())))
+}
+
+/// Stops the pool, and removes its data, which nobody else does at a signal.
+fn stop(binary: &Path, home: &Path) {
+    let removed = run(binary, home, &["down"]).and_then(|_| Ok(std::fs::remove_dir_all(home)?));
+    if let Err(error) = removed {
+        eprintln!("stdchk-bench: the pool in {} did not stop: {error}", home.display());
     }
 }
