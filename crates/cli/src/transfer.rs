@@ -52,7 +52,10 @@ pub async fn copy_in(
             drop(to_fill.send(room));
             under_way += 1;
         }
-        let Some(piece) = to_write.recv().await else { return Ok(offset) };
+        let Some(piece) = to_write.recv().await else {
+            let cause = "the thread that reads it ended before it";
+            return Err(CommandError::new(Exit::Other, from, cause, "report this as a defect"));
+        };
         under_way -= 1;
         let Filled { room, length, last } = piece.about(from)?;
         session.write_room(offset, room, length).await.about(to)?;

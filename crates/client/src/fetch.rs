@@ -65,6 +65,19 @@ impl Fetcher {
         Ok(())
     }
 
+    /// Where each of `chunks` is, all holders included that have not reported since the manager started: they are waited
+    /// for, for a while.
+    pub(crate) async fn holders_of(&self, chunks: &[ChunkId]) -> Result<Vec<ChunkLocations>, Failure> {
+        for _ in 1..PENDING_ROUNDS_MAX {
+            let found = self.ask_locations(chunks).await?;
+            if !found.iter().any(|found| found.pending) {
+                return Ok(found);
+            }
+            tokio::time::sleep(ROUND_PAUSE).await;
+        }
+        self.ask_locations(chunks).await
+    }
+
     async fn ask_locations(&self, chunks: &[ChunkId]) -> Result<Vec<ChunkLocations>, Failure> {
         match self.manager.ask(&ManagerRequest::Locate { chunks: chunks.to_vec() }).await? {
             ManagerReply::Locations(found) if found.len() == chunks.len() => Ok(found),

@@ -11,14 +11,15 @@ use parking_lot::Mutex;
 use stdchk_model::limits::{CHUNK_BYTES_MAX, CLIENT_KEEPALIVE_MS, LIST_ENTRIES_MAX, WINDOW_BYTES_DEFAULT};
 use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::manager::{
-    Attr, Change, CheckpointSet, DirEntry, ManagerReply, ManagerRequest, PoolStatus, Space, VersionInfo,
+    Attr, Change, CheckpointSet, ChunkLocations, DirEntry, ManagerReply, ManagerRequest, PoolStatus, Space,
+    VersionInfo,
 };
 use stdchk_model::policy::Protocol;
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, ErrorCode, Failure, Ino, MapRoot, OpId,
     Policy, PoolId, SessionId,
 };
-use stdchk_net::BufferPool;
+use stdchk_net::{BufferPool, CallError};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
@@ -284,6 +285,11 @@ impl Pool {
         Session::open(&self.inner, ino).await
     }
 
+    /// The same for a file of which all is replaced, so that nothing has to be read of it: a session on an empty file.
+    pub async fn replace(&self, ino: Ino) -> Result<Arc<Session>, Failure> {
+        Session::replace(&self.inner, ino).await
+    }
+
     /// Opens a file for writing by this client's protocol or that of its folder; without a spool, through memory.
     pub async fn writer(&self, ino: Ino, spool: Option<&Arc<Spool>>) -> Result<Arc<Writer>, Failure> {
         Writer::open(&self.inner, ino, spool).await
@@ -456,11 +462,7 @@ impl Inner {
 
     async fn verify_part(self: &Arc<Self>, chunks: &[ChunkRef]) -> Result<Vec<ChunkHealth>, Failure> {
         let ids: Vec<ChunkId> = chunks.iter().map(|chunk| chunk.id).collect();
-        let ManagerReply::Locations(found) =
-            self.manager.ask(&ManagerRequest::Locate { chunks: ids }).await?
-        else {
-            return Err(crate::unexpected("Locate"));
-        };
+        let found = self.fetcher.holders_of(&ids).await?;
         let mut by_holder: HashMap<BenefactorId, Vec<(usize, BlockId)>> = HashMap::new();
         for (place, (chunk, locations)) in chunks.iter().zip(&found).enumerate() {
             for location in &locations.at {
@@ -473,14 +475,14 @@ impl Inner {
             let pool = Arc::clone(self);
             asked.spawn(async move { pool.verify_at(holder, blocks).await });
         }
-        let none = |chunk: &ChunkRef| ChunkHealth {
+        let unseen = |(chunk, locations): (&ChunkRef, &ChunkLocations)| ChunkHealth {
             chunk: *chunk,
             intact: 0,
             damaged: 0,
             missing: 0,
-            unreachable: 0,
+            unreachable: u32::from(locations.at.is_empty() && locations.pending),
         };
-        let mut healths: Vec<ChunkHealth> = chunks.iter().map(none).collect();
+        let mut healths: Vec<ChunkHealth> = chunks.iter().zip(&found).map(unseen).collect();
         for (place, state) in asked.join_all().await.into_iter().flatten() {
             let Some(health) = healths.get_mut(place) else { continue };
             match state {
@@ -498,10 +500,18 @@ impl Inner {
         holder: BenefactorId,
         blocks: Vec<(usize, BlockId)>,
     ) -> Vec<(usize, Option<BlockState>)> {
-        let mut states = Vec::with_capacity(blocks.len());
+        let (mut states, mut is_gone) = (Vec::with_capacity(blocks.len()), false);
         for part in blocks.chunks(VERIFY_MAX) {
             let asked = part.iter().map(|(_, block)| *block).collect();
-            let answer = self.benefactors.verify(holder, asked).await.ok();
+            // One that doesn't answer is not waited for with each further part.
+            let answer = match is_gone {
+                true => None,
+                false => {
+                    let answer = self.benefactors.verify(holder, asked).await;
+                    is_gone = answer.as_ref().is_err_and(CallError::is_transport);
+                    answer.ok()
+                }
+            };
             let answered = part.iter().enumerate().map(|(place, (index, _))| {
                 (*index, answer.as_ref().and_then(|states| states.get(place).copied()))
             });

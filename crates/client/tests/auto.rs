@@ -73,6 +73,25 @@ async fn where_nothing_ever_repeats_the_search_is_given_up_after_two_versions() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_synced_again_and_again_is_compared_once_and_again_when_it_has_doubled() {
+    let series = Series::start().await;
+    let mut random = Random::new(9);
+    series.write(&random.bytes(SIZE)).await;
+    let session = series.pool.write(series.ino).await.unwrap();
+    let mut sync = async |offset: usize, length: usize| {
+        session.write_at(offset as u64, &random.bytes(length)).await.unwrap();
+        session.commit(0).await.unwrap();
+        series.pool.close().await;
+        series.learned().await
+    };
+    assert_eq!(sync(0, SIZE).await, "fsch:1MiB");
+    series.set(&[("learned", "")]).await;
+    assert_eq!(sync(0, 5000).await, "");
+    assert_eq!(sync(SIZE, SIZE).await, "fsch:1MiB");
+    session.close(false).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scattered_changes_of_pages_are_found_page_by_page() {
     let series = Series::start().await;
     let mut random = Random::new(2);

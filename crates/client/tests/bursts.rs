@@ -4,28 +4,17 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use common::{Random, TestPool, file_with, make};
+use common::{PATIENCE, Random, TestPool, file_with, make, wait_until};
 use stdchk_client::{Pool, Session};
 use stdchk_model::Ino;
 use stdchk_model::message::manager::FileKind;
 
 const MIB: usize = 1 << 20;
 const WINDOW: u64 = 16 << 20;
-/// Time in which whatever is waited for must have happened.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn early_file(pool: &Pool) -> Ino {
     file_with(pool, &[("replicas", "1"), ("close", "early"), ("codec", "store")]).await
-}
-
-async fn wait_until(what: &str, mut done: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done().await {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }
 
 async fn reads_back(pool: &Pool, ino: Ino, content: &[u8]) {

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Random, TestPool, file_with, make};
+use common::{Random, TestPool, file_with, make, wait_until};
 use stdchk_client::{Pool, Reader};
 use stdchk_manager::core::Timing;
 use stdchk_model::message::manager::{Change, FileKind};
@@ -172,4 +172,61 @@ async fn collected(pool: &Pool) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("the chunks of a removed file stay");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_of_benefactors_that_a_new_manager_has_not_heard_of_are_waited_for_and_not_called_lost() {
+    let mut pools = TestPool::start(1).await;
+    let pool = pools.connect(WINDOW).await;
+    let ino = file_with(&pool, &[("replicas", "1")]).await;
+    let session = pool.write(ino).await.unwrap();
+    session.write_at(0, &Random::new(12).bytes(1 << 20)).await.unwrap();
+    session.commit(0).await.unwrap();
+    session.close(false).await.unwrap();
+    let (_, map, _) = pool.chunk_map(ino, None).await.unwrap();
+    pools.stop_benefactor(0).await;
+    pools.restart_manager().await;
+    let pool = pools.connect(WINDOW).await;
+    let back = async {
+        // Whenever it comes it is found; so late that somebody who doesn't wait has given up.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        pools.start_benefactor(0);
+    };
+    let (health, ()) = tokio::join!(pool.verify_chunks(map.chunks()), back);
+    let health = health.unwrap()[0];
+    assert_eq!((health.intact, health.unreachable), (1, 0), "{health:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_whose_chunk_map_is_lost_can_be_replaced_and_nothing_is_left_of_who_could_not_open_it() {
+    let mut pools = TestPool::start(1).await;
+    let pool = pools.connect(WINDOW).await;
+    let one = file_with(&pool, &[("replicas", "1")]).await;
+    let folder = pool.resolve("app1").await.unwrap().ino;
+    let other = make(&pool, folder, "a.N1.T1", FileKind::File).await.ino;
+    for ino in [one, other] {
+        let session = pool.write(ino).await.unwrap();
+        session.write_at(0, &Random::new(ino.0).bytes(16 << 20)).await.unwrap();
+        session.commit(0).await.unwrap();
+        session.close(false).await.unwrap();
+        assert!(!pool.chunk_map(ino, None).await.unwrap().2.is_empty(), "its map lies in the pool");
+    }
+    pools.stop_benefactor(0).await;
+    std::fs::remove_dir_all(pools.dir.path().join("benefactor0")).unwrap();
+    let gone = pool.status().await.unwrap().benefactors[0].id;
+    wait_until("it is forgotten", async || pool.forget(gone, true).await.is_ok()).await;
+    pools.start_benefactor(0);
+    pools.wait_online(1).await;
+
+    let pool = pools.connect(WINDOW).await;
+    let failure = pool.write(one).await.err().unwrap();
+    assert!(failure.message.contains("can't be read"), "{failure}");
+    wait_until("the session is ended", async || pool.status().await.unwrap().sessions == 0).await;
+    for (ino, content) in [(one, &b"new"[..]), (other, b"")] {
+        let session = pool.replace(ino).await.unwrap();
+        session.write_at(0, content).await.unwrap();
+        assert_eq!(session.commit(0).await.unwrap().unwrap().version, 2);
+        session.close(false).await.unwrap();
+        assert_eq!(&pool.read(ino, None).await.unwrap().read_at(0, 100).await.unwrap()[..], content);
+    }
 }

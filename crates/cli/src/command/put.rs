@@ -238,7 +238,7 @@ async fn store_one(
     if attr.kind != FileKind::File {
         return Err(CommandError::usage(shown, "it is not a file", "choose another name, or `APP/FOLDER/`"));
     }
-    let session = pool.write(attr.ino).await.about(&shown)?;
+    let session = pool.replace(attr.ino).await.about(&shown)?;
     unfinished.lock().sessions.push(Arc::clone(&session));
     let written = write(&session, opened, job, progress).await;
     let ended = session.close(false).await.about(&shown);
@@ -257,7 +257,6 @@ async fn write(
     progress: &Progress,
 ) -> Outcome<(u64, u64)> {
     let shown = job.target.shown();
-    session.truncate(0).await.about(&shown)?;
     let bytes = copy_in(opened.reader, &job.source.shown(), &shown, session, progress).await?;
     let info = session.commit(opened.mtime).await.about(&shown)?;
     Ok((bytes, info.map_or(0, |info| info.version)))

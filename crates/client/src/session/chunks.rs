@@ -43,9 +43,13 @@ struct Entry {
     origin: Origin,
     /// The pool had it; the manager keeps it for this session.
     pinned: bool,
+    /// Whoever claimed it is not done with it.
+    storing: bool,
     placed: Vec<Placed>,
     /// Durable places that the manager has been told; `None`: it doesn't know of the chunk.
     reported: Option<usize>,
+    /// How many commits had begun when a cell used it last.
+    used: u64,
 }
 
 impl Entry {
@@ -57,6 +61,22 @@ impl Entry {
 #[derive(Default)]
 struct Table {
     entries: HashMap<ChunkId, Entry>,
+    /// Commits that have begun.
+    commits: u64,
+}
+
+impl Table {
+    fn entry(&self, chunk: ChunkRef, origin: Origin) -> Entry {
+        let (pinned, storing, placed, reported) = (false, false, Vec::new(), None);
+        Entry { chunk, origin, pinned, storing, placed, reported, used: self.commits }
+    }
+
+    /// The entry of a chunk that a cell uses now.
+    fn used(&mut self, chunk: ChunkId) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(&chunk)?;
+        entry.used = self.commits;
+        Some(entry)
+    }
 }
 
 /// A chunk that is in too few places, with its bytes if they are still at hand.
@@ -79,24 +99,36 @@ impl Chunks {
     /// Whether the caller is the first to come with `chunk` and must see to it that the pool has it.
     pub(super) fn claim(&self, chunk: ChunkRef, origin: Origin) -> bool {
         let mut table = self.table.lock();
-        if table.entries.contains_key(&chunk.id) {
+        if table.used(chunk.id).is_some() {
             return false;
         }
-        let entry = Entry { chunk, origin, pinned: false, placed: Vec::new(), reported: None };
+        let entry = Entry { storing: true, ..table.entry(chunk, origin) };
         table.entries.insert(chunk.id, entry);
         true
     }
 
-    /// A chunk of an earlier version is referred to; the manager keeps it for this session.
-    pub(super) fn adopt(&self, chunk: ChunkRef) {
-        let entry =
-            || Entry { chunk, origin: Origin::Elsewhere, pinned: true, placed: Vec::new(), reported: None };
-        self.table.lock().entries.entry(chunk.id).or_insert_with(entry);
+    /// Who claimed the chunk is done with it.
+    pub(super) fn unclaim(&self, chunk: ChunkId) {
+        self.with(chunk, |entry| entry.storing = false);
     }
 
-    /// Whether the session stored, or stores, this chunk itself since the last commit.
+    /// Whether somebody who claimed the chunk is not done with it.
+    pub(super) fn is_storing(&self, chunk: ChunkId) -> bool {
+        self.table.lock().entries.get(&chunk).is_some_and(|entry| entry.storing)
+    }
+
+    /// A chunk of an earlier version is referred to; the manager keeps it for this session.
+    pub(super) fn adopt(&self, chunk: ChunkRef) {
+        let mut table = self.table.lock();
+        if table.used(chunk.id).is_none() {
+            let entry = Entry { pinned: true, ..table.entry(chunk, Origin::Elsewhere) };
+            table.entries.insert(chunk.id, entry);
+        }
+    }
+
+    /// Whether a cell can use this chunk because the session stored, or stores, it itself since the last commit.
     pub(super) fn is_own(&self, chunk: ChunkId) -> bool {
-        self.table.lock().entries.get(&chunk).is_some_and(|entry| !entry.pinned)
+        self.table.lock().used(chunk).is_some_and(|entry| !entry.pinned)
     }
 
     fn with<R>(&self, chunk: ChunkId, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
@@ -113,10 +145,13 @@ impl Chunks {
         self.with(chunk, |entry| entry.placed.push(Placed { benefactor, incarnation, durable: false }));
     }
 
-    /// What must be synced: benefactors in the incarnation that stored, with the chunks that wait for it.
-    pub(super) fn unsynced(&self) -> HashMap<(BenefactorId, Incarnation), Vec<ChunkId>> {
+    /// What must be synced of `needed`: benefactors in the incarnation that stored, with the chunks that wait for it.
+    pub(super) fn unsynced(
+        &self,
+        needed: &HashSet<ChunkId>,
+    ) -> HashMap<(BenefactorId, Incarnation), Vec<ChunkId>> {
         let mut unsynced: HashMap<_, Vec<ChunkId>> = HashMap::new();
-        for (id, entry) in &self.table.lock().entries {
+        for (id, entry) in self.table.lock().entries.iter().filter(|(id, _)| needed.contains(*id)) {
             for place in entry.placed.iter().filter(|place| !place.durable) {
                 unsynced.entry((place.benefactor, place.incarnation)).or_default().push(*id);
             }
@@ -152,6 +187,17 @@ impl Chunks {
         }
     }
 
+    /// Of these chunks the pool has none any more, whatever was known of them.
+    pub(super) fn collected(&self, chunks: &[ChunkId]) {
+        let mut table = self.table.lock();
+        for chunk in chunks {
+            if let Some(entry) = table.entries.get_mut(chunk) {
+                (entry.pinned, entry.reported) = (false, None);
+                entry.placed.clear();
+            }
+        }
+    }
+
     /// Whether losing this benefactor would lose one of these chunks: no other place and no bytes at hand.
     pub(super) fn would_lose(&self, chunks: &[ChunkId], benefactor: BenefactorId) -> bool {
         let table = self.table.lock();
@@ -161,10 +207,11 @@ impl Chunks {
         chunks.iter().filter_map(|chunk| table.entries.get(chunk)).any(only_there)
     }
 
-    /// Chunks with fewer than `copies` places.
-    pub(super) fn lacking(&self, copies: usize) -> Vec<Lacking> {
+    /// Those of `needed` with fewer than `copies` places that nobody is storing.
+    pub(super) fn lacking(&self, needed: &HashSet<ChunkId>, copies: usize) -> Vec<Lacking> {
         let table = self.table.lock();
-        let few = table.entries.values().filter(|entry| !entry.pinned && entry.placed.len() < copies);
+        let entries = table.entries.iter().filter(|(id, _)| needed.contains(*id)).map(|(_, entry)| entry);
+        let few = entries.filter(|entry| !entry.pinned && !entry.storing && entry.placed.len() < copies);
         let lacking = |entry: &Entry| Lacking {
             chunk: entry.chunk,
             bytes: entry.origin.bytes(),
@@ -173,10 +220,17 @@ impl Chunks {
         few.map(lacking).collect()
     }
 
-    /// What the manager has not been told yet, at most `limit` chunks of it; counts as told from now on.
-    pub(super) fn take_unreported(&self, limit: usize) -> Vec<StagedChunk> {
+    /// What the manager has not been told yet, at most `limit` chunks of it, and only those of `needed` if it is given;
+    /// counts as told from now on.
+    pub(super) fn take_unreported(
+        &self,
+        limit: usize,
+        needed: Option<&HashSet<ChunkId>>,
+    ) -> Vec<StagedChunk> {
         let mut table = self.table.lock();
-        let news = table.entries.values_mut().filter_map(|entry| {
+        let entries = table.entries.iter_mut();
+        let entries = entries.filter(|(id, _)| needed.is_none_or(|needed| needed.contains(*id)));
+        let news = entries.filter_map(|(_, entry)| {
             let at: Vec<BenefactorId> = entry.durable().collect();
             let news = !entry.pinned && !entry.placed.is_empty() && entry.reported != Some(at.len());
             news.then(|| {
@@ -187,18 +241,21 @@ impl Chunks {
         news.take(limit).collect()
     }
 
-    /// The manager has forgotten everything, or a report did not arrive: all is to be told again. Returns what was pinned.
+    /// The manager has forgotten everything, or a report did not arrive: all is to be told again. Returns what the pool has.
     pub(super) fn forget_reports(&self) -> Vec<ChunkId> {
         let mut table = self.table.lock();
         table.entries.values_mut().for_each(|entry| entry.reported = None);
-        table.entries.iter().filter(|(_, entry)| entry.pinned).map(|(id, _)| *id).collect()
+        let there = table.entries.iter().filter(|(_, entry)| entry.pinned || !entry.placed.is_empty());
+        there.map(|(id, _)| *id).collect()
     }
 
-    /// Those of `chunks` that the manager has not been told of in this session, each once.
-    pub(super) fn kept(&self, chunks: impl Iterator<Item = ChunkId>) -> Vec<ChunkId> {
+    /// Those of `needed` of which the manager has not heard in this session since the last commit.
+    pub(super) fn kept(&self, needed: &HashSet<ChunkId>) -> Vec<ChunkId> {
         let table = self.table.lock();
-        let kept: HashSet<ChunkId> = chunks.filter(|chunk| !table.entries.contains_key(chunk)).collect();
-        kept.into_iter().collect()
+        let is_told = |chunk: &ChunkId| {
+            table.entries.get(chunk).is_some_and(|entry| entry.pinned || entry.reported.is_some())
+        };
+        needed.iter().filter(|chunk| !is_told(chunk)).copied().collect()
     }
 
     /// Where a chunk that the session stored is.
@@ -208,10 +265,17 @@ impl Chunks {
         placed.iter().map(|place| place.benefactor).collect()
     }
 
-    /// A commit settled everything that was stored; the manager still holds it for the session. A file that stays open for
-    /// days doesn't gather a table of all that it ever wrote.
+    /// A commit begins: what cells use from now on is none of its affair.
+    pub(super) fn begin_commit(&self) {
+        self.table.lock().commits += 1;
+    }
+
+    /// The commit settled what was used before it began; the manager still holds that for the session. A file that stays
+    /// open for days doesn't gather a table of all that it ever wrote.
     pub(super) fn settled(&self) {
-        self.table.lock().entries.retain(|_, entry| entry.placed.is_empty() && !entry.pinned);
+        let mut table = self.table.lock();
+        let commits = table.commits;
+        table.entries.retain(|_, entry| entry.storing || entry.used == commits);
     }
 }
 
@@ -229,36 +293,75 @@ mod tests {
         Origin::Own(Bytes::from_static(b"x"))
     }
 
+    /// The session has stored the chunk at benefactor 7.
+    fn store(chunks: &Chunks, chunk: ChunkRef) {
+        assert!(chunks.claim(chunk, own()));
+        chunks.placed(chunk.id, BenefactorId(7), LIFE);
+        chunks.unclaim(chunk.id);
+    }
+
+    fn unsynced(chunks: &Chunks, needed: &HashSet<ChunkId>) -> HashSet<ChunkId> {
+        chunks.unsynced(needed).into_values().flatten().collect()
+    }
+
     #[test]
-    fn a_chunk_is_claimed_once_and_what_nobody_claimed_is_kept() {
+    fn a_chunk_is_claimed_once_and_what_the_manager_was_not_told_of_is_kept() {
         let chunks = Chunks::default();
+        let needed = HashSet::from([chunk(1).id, chunk(2).id]);
         assert!(chunks.claim(chunk(2), own()));
         assert!(!chunks.claim(chunk(2), own()));
-        assert_eq!(chunks.kept([chunk(1).id, chunk(2).id, chunk(1).id].into_iter()), [chunk(1).id]);
+        assert_eq!(chunks.kept(&needed).len(), 2);
+        chunks.placed(chunk(2).id, BenefactorId(7), LIFE);
+        assert_eq!(chunks.take_unreported(9, None).len(), 1);
+        assert_eq!(chunks.kept(&needed), [chunk(1).id]);
     }
 
     #[test]
     fn only_durable_places_are_reported_and_each_once() {
         let chunks = Chunks::default();
         chunks.claim(chunk(1), own());
-        assert!(chunks.take_unreported(9).is_empty(), "nothing is stored yet");
+        assert!(chunks.take_unreported(9, None).is_empty(), "nothing is stored yet");
         chunks.placed(chunk(1).id, BenefactorId(7), LIFE);
-        assert_eq!(chunks.take_unreported(9)[0].at, []);
-        assert!(chunks.take_unreported(9).is_empty());
+        assert!(chunks.take_unreported(9, Some(&HashSet::new())).is_empty(), "nothing of it is asked for");
+        assert_eq!(chunks.take_unreported(9, None)[0].at, []);
+        assert!(chunks.take_unreported(9, None).is_empty());
         chunks.synced(&[chunk(1).id], BenefactorId(7));
-        assert_eq!(chunks.take_unreported(9)[0].at, [BenefactorId(7)]);
-        assert!(chunks.take_unreported(9).is_empty());
-        assert!(chunks.unsynced().is_empty());
+        assert_eq!(chunks.take_unreported(9, None)[0].at, [BenefactorId(7)]);
+        assert!(chunks.take_unreported(9, None).is_empty());
+        assert!(unsynced(&chunks, &HashSet::from([chunk(1).id])).is_empty());
     }
 
     #[test]
     fn a_chunk_lacks_places_again_when_its_benefactor_goes() {
-        let chunks = Chunks::default();
-        chunks.claim(chunk(1), own());
-        chunks.placed(chunk(1).id, BenefactorId(7), LIFE);
-        assert!(chunks.lacking(1).is_empty());
+        let (chunks, needed) = (Chunks::default(), HashSet::from([chunk(1).id]));
+        store(&chunks, chunk(1));
+        assert!(chunks.lacking(&needed, 1).is_empty());
         assert!(!chunks.would_lose(&[chunk(1).id], BenefactorId(7)), "its bytes are at hand");
         chunks.gone(&[chunk(1).id], BenefactorId(7));
-        assert_eq!(chunks.lacking(1).len(), 1);
+        assert_eq!(chunks.lacking(&needed, 1).len(), 1);
+        assert!(chunks.lacking(&HashSet::new(), 1).is_empty(), "no version needs it");
+    }
+
+    #[test]
+    fn a_chunk_that_is_being_stored_is_not_stored_a_second_time() {
+        let (chunks, needed) = (Chunks::default(), HashSet::from([chunk(1).id]));
+        chunks.claim(chunk(1), own());
+        assert!(chunks.is_storing(chunk(1).id) && chunks.lacking(&needed, 1).is_empty());
+        chunks.unclaim(chunk(1).id);
+        assert!(!chunks.is_storing(chunk(1).id));
+    }
+
+    #[test]
+    fn a_commit_settles_what_was_stored_before_it_and_leaves_what_came_meanwhile_to_the_next_one() {
+        let chunks = Chunks::default();
+        [1, 2].into_iter().for_each(|number| store(&chunks, chunk(number)));
+        chunks.begin_commit();
+        store(&chunks, chunk(3));
+        chunks.claim(chunk(4), own());
+        assert!(chunks.is_own(chunk(2).id), "a cell of after the commit uses it, too");
+        chunks.settled();
+        let all: HashSet<ChunkId> = (1..5).map(|number| chunk(number).id).collect();
+        assert_eq!(unsynced(&chunks, &all), HashSet::from([chunk(2).id, chunk(3).id]));
+        assert!(chunks.is_storing(chunk(4).id));
     }
 }

@@ -1,13 +1,12 @@
 //! Making a version: seal, wait until all is durable, store the map, commit.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX, MAP_INLINE_BYTES_MAX};
+use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, HEARTBEAT_MS, LIST_ENTRIES_MAX, MAP_INLINE_BYTES_MAX};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs, VersionInfo, VersionState};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Extent, Failure, Incarnation, MapRoot,
@@ -16,10 +15,10 @@ use stdchk_model::{
 use stdchk_net::CallError;
 use tokio::task::JoinSet;
 
-use super::Session;
 use super::cell::Cell;
 use super::chunks::{Lacking, Origin};
 use super::sealed::Sealed;
+use super::{Session, State};
 use crate::map_view::MapView;
 
 /// Chunks in one report to the manager: about 700 kB.
@@ -28,6 +27,8 @@ const REPORT_MAX: usize = 16_384;
 const RETURN_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between attempts to reach it.
 const RETURN_PAUSE: Duration = Duration::from_millis(250);
+/// How long it may take until the manager hears from a benefactor of what that has stored: several heartbeats.
+const ANNOUNCED_WITHIN: Duration = Duration::from_millis(6 * HEARTBEAT_MS);
 
 /// The file at one moment: what a commit makes a version of.
 struct Snapshot {
@@ -58,10 +59,9 @@ impl Session {
             self.store_packed_base().await?;
         }
         let Some(snapshot) = self.snapshot()? else { return Ok(turn.clone()) };
-        self.wait_sent().await?;
+        self.wait_stored(snapshot.cells.values()).await?;
         let map = self.name_pieces(self.build_map(&snapshot)?).await?;
         let root = self.store_map(&map).await?;
-        self.settle().await.inspect_err(|failure| self.fail(failure))?;
         let info = self.commit_map(&map, root, mtime, state).await?;
         self.rebase(&snapshot, map);
         if self.is_closing() {
@@ -72,51 +72,43 @@ impl Session {
         Ok(Some(info))
     }
 
-    /// Seals all dirty cells.
-    pub(super) fn seal_all(self: &Arc<Self>) {
-        let mut state = self.state.lock();
+    /// Seals all dirty cells; all cells.
+    pub(super) fn seal_all(self: &Arc<Self>, state: &mut State) -> BTreeMap<u64, Arc<Sealed>> {
         let dirty = |(index, cell): (&u64, &Cell)| matches!(cell, Cell::Dirty(_)).then_some(*index);
         let dirty: Vec<u64> = state.cells.iter().filter_map(dirty).collect();
-        dirty.into_iter().for_each(|index| self.seal(&mut state, index));
-    }
-
-    /// `None` if nothing changed since the last commit.
-    fn snapshot(self: &Arc<Self>) -> Result<Option<Snapshot>, Failure> {
-        if !self.is_dirty() {
-            return self.state.lock().failure.clone().map_or(Ok(None), Err);
-        }
-        self.seal_all();
-        let mut state = self.state.lock();
-        state.lowest_size = state.size;
-        // A writer may have begun a cell between the two locks; it belongs to the next commit, its sealed past to this.
+        dirty.into_iter().for_each(|index| self.seal(state, index));
         let sealed = |(index, cell): (&u64, &Cell)| match cell {
             Cell::Sealed(sealed) => Some((*index, Arc::clone(sealed))),
             Cell::Dirty(_) => None,
         };
-        let cells = state.cells.iter().filter_map(sealed).collect();
-        let all_sealed = state.cells.values().all(|cell| matches!(cell, Cell::Sealed(_)));
-        let snapshot = Snapshot {
+        state.cells.iter().filter_map(sealed).collect()
+    }
+
+    /// `None` if nothing changed since the last commit.
+    fn snapshot(self: &Arc<Self>) -> Result<Option<Snapshot>, Failure> {
+        let mut state = self.state.lock();
+        if state.generation == state.committed {
+            return state.failure.clone().map_or(Ok(None), Err);
+        }
+        // Cells that are sealed from now on use chunks of which this commit doesn't know.
+        let cells = self.seal_all(&mut state);
+        self.chunks.begin_commit();
+        state.lowest_size = state.size;
+        Ok(Some(Snapshot {
             generation: state.generation,
             size: state.size,
             base: Arc::clone(&state.base),
             base_limit: state.base_limit,
             cells,
-        };
-        drop(state);
-        if all_sealed { Ok(Some(snapshot)) } else { self.snapshot() }
+        }))
     }
 
-    /// Waits until no cell is on its way any more.
-    pub(super) async fn wait_sent(&self) -> Result<(), Failure> {
-        loop {
-            let idle = self.idle.notified();
-            tokio::pin!(idle);
-            idle.as_mut().enable();
-            if self.sending.load(Ordering::Acquire) == 0 {
-                return self.state.lock().failure.clone().map_or(Ok(()), Err);
-            }
-            idle.await;
+    /// Waits until these cells are stored, whatever becomes of others that are written meanwhile.
+    pub(super) async fn wait_stored(&self, cells: impl Iterator<Item = &Arc<Sealed>>) -> Result<(), Failure> {
+        for cell in cells {
+            cell.wait().await;
         }
+        self.state.lock().failure.clone().map_or(Ok(()), Err)
     }
 
     fn build_map(&self, snapshot: &Snapshot) -> Result<ChunkMap, Failure> {
@@ -149,18 +141,19 @@ impl Session {
             let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
             let piece = ChunkRef { id: ChunkId::of(&bytes), length };
             pieces.push(piece);
-            if self.chunks.claim(piece, Origin::Own(bytes.clone())) {
-                self.store(piece, bytes).await?;
-            }
+            self.see_to(piece, Origin::Own(bytes.clone()), bytes).await?;
         }
         Ok(MapRoot::Pieces { pieces, length: encoded.len() as u64 })
     }
 
-    /// Makes all stored chunks durable; what a benefactor lost meanwhile is stored again elsewhere.
-    async fn settle(&self) -> Result<(), Failure> {
+    /// Makes the chunks of a version durable; what a benefactor lost meanwhile is stored again elsewhere.
+    async fn settle(&self, needed: &HashSet<ChunkId>) -> Result<(), Failure> {
         let give_up = Instant::now() + RETURN_PATIENCE;
         loop {
-            let unsynced = self.chunks.unsynced();
+            for lacking in self.chunks.lacking(needed, usize::from(self.policy.replicas_at_commit())) {
+                self.put_again(lacking).await?;
+            }
+            let unsynced = self.chunks.unsynced(needed);
             if unsynced.is_empty() {
                 return Ok(());
             }
@@ -170,10 +163,12 @@ impl Session {
                     Err(error) => self.unsettled(benefactor, incarnation, &chunks, &error, give_up).await?,
                 }
             }
-            for lacking in self.chunks.lacking(usize::from(self.policy.replicas_at_commit())) {
-                self.put_again(lacking).await?;
-            }
         }
+    }
+
+    fn is_settled(&self, needed: &HashSet<ChunkId>) -> bool {
+        let copies = usize::from(self.policy.replicas_at_commit());
+        self.chunks.lacking(needed, copies).is_empty() && self.chunks.unsynced(needed).is_empty()
     }
 
     async fn sync_all(
@@ -201,7 +196,7 @@ impl Session {
         give_up: Instant,
     ) -> Result<(), Failure> {
         tracing::debug!(%benefactor, %incarnation, %error, chunks = chunks.len(), "chunks aren't durable yet");
-        let mut survivors = Vec::new();
+        let mut survivors = HashSet::new();
         for part in chunks.chunks(LIST_ENTRIES_MAX) {
             let blocks = part.iter().map(|chunk| BlockId::whole(*chunk)).collect();
             match self.pool.benefactors.has(benefactor, blocks).await {
@@ -233,8 +228,8 @@ impl Session {
             None => Err(Failure::new(
                 ErrorCode::Unavailable,
                 format!(
-                    "a benefactor went away before chunk {} was durable, and its bytes have left the window: write the file \
-                     again, or use replicas with `semantics=pessimistic`",
+                    "chunk {} was lost before it was part of a version, and its bytes have left the window: write the file \
+                     again; where benefactors go away, use replicas with `semantics=pessimistic`",
                     lacking.chunk.id
                 ),
             )),
@@ -246,6 +241,7 @@ impl Session {
         self.put(lacking.chunk, bytes, copies, lacking.at).await.map(drop)
     }
 
+    /// Makes the map the newest version once all that it names is durable.
     async fn commit_map(
         &self,
         map: &ChunkMap,
@@ -253,13 +249,39 @@ impl Session {
         mtime: TimeNs,
         state: VersionState,
     ) -> Result<VersionInfo, Failure> {
-        self.report().await?;
-        let all = map.chunks().iter().chain(root.pieces()).map(|chunk| chunk.id);
-        let mut kept = self.chunks.kept(all);
+        let named = map.chunks().iter().chain(root.pieces());
+        let needed: HashSet<ChunkId> = named.map(|chunk| chunk.id).collect();
+        loop {
+            self.settle(&needed).await.inspect_err(|failure| self.fail(failure))?;
+            let turn = self.telling.lock().await;
+            if !self.is_settled(&needed) {
+                continue; // The session was opened again meanwhile, and something is gone.
+            }
+            let asked = self.ask_to_commit(map, root.clone(), &needed, mtime, state).await;
+            drop(turn);
+            match asked {
+                // Where the manager has forgotten the session, what it stored may be gone.
+                Err(failure) if failure.code == ErrorCode::Stale => self.reattach().await?,
+                committed => return committed,
+            }
+        }
+    }
+
+    /// The caller has the turn to tell.
+    async fn ask_to_commit(
+        &self,
+        map: &ChunkMap,
+        root: MapRoot,
+        needed: &HashSet<ChunkId>,
+        mtime: TimeNs,
+        state: VersionState,
+    ) -> Result<VersionInfo, Failure> {
+        self.stage(Some(needed)).await?;
+        let mut kept = self.chunks.kept(needed);
         // What doesn't fit into the commit is announced before, by pinning it.
         while kept.len() > LIST_ENTRIES_MAX {
             let chunks = kept.split_off(kept.len() - LIST_ENTRIES_MAX);
-            self.ask(&ManagerRequest::Known { session: self.id, chunks }).await?;
+            self.pool.manager.ask(&ManagerRequest::Known { session: self.id, chunks }).await?;
         }
         let (size, stored_bytes) = (map.size(), self.stored_bytes());
         let (session, hole_bytes) = (self.id, map.hole_bytes());
@@ -276,7 +298,7 @@ impl Session {
     async fn ask_patiently(&self, request: &ManagerRequest) -> Result<ManagerReply, Failure> {
         let give_up = Instant::now() + RETURN_PATIENCE;
         loop {
-            match self.ask(request).await {
+            match self.pool.manager.ask(request).await {
                 Err(failure) if failure.code == ErrorCode::Unavailable && Instant::now() < give_up => {
                     tracing::debug!(%failure, "asking for the commit again");
                     tokio::time::sleep(RETURN_PAUSE).await;
@@ -288,13 +310,25 @@ impl Session {
 
     /// Tells the manager which chunks this session has stored, and where they are durable.
     pub(crate) async fn report(&self) -> Result<(), Failure> {
+        let told = {
+            let _turn = self.telling.lock().await;
+            self.stage(None).await
+        };
+        match told {
+            Err(failure) if failure.code == ErrorCode::Stale => self.reattach().await,
+            told => told,
+        }
+    }
+
+    /// The same for those of `needed`, or all; the caller has the turn to tell.
+    async fn stage(&self, needed: Option<&HashSet<ChunkId>>) -> Result<(), Failure> {
         loop {
-            let chunks = self.chunks.take_unreported(REPORT_MAX);
+            let chunks = self.chunks.take_unreported(REPORT_MAX, needed);
             if chunks.is_empty() {
                 return Ok(());
             }
             let staged = ManagerRequest::Staged { session: self.id, chunks };
-            if let Err(failure) = self.ask(&staged).await {
+            if let Err(failure) = self.pool.manager.ask(&staged).await {
                 self.chunks.forget_reports();
                 return Err(failure);
             }
@@ -312,26 +346,52 @@ impl Session {
         }
     }
 
-    /// Opens the session again at a manager that was restarted: same session, same chunks.
+    /// Opens the session again at a manager that was restarted, or took this client for gone: same session, and those of
+    /// its chunks that are left.
     pub(crate) async fn reattach(&self) -> Result<(), Failure> {
+        let _turn = self.telling.lock().await;
         let (session, client, ino) = (self.id, self.pool.client, self.ino());
         self.pool.manager.ask(&ManagerRequest::OpenSession { session, client, ino }).await?;
-        let pinned = self.chunks.forget_reports();
-        for part in pinned.chunks(LIST_ENTRIES_MAX) {
-            self.pool.manager.ask(&ManagerRequest::Known { session, chunks: part.to_vec() }).await?;
-        }
-        loop {
-            let chunks = self.chunks.take_unreported(REPORT_MAX);
-            if chunks.is_empty() {
-                break;
-            }
-            self.pool.manager.ask(&ManagerRequest::Staged { session, chunks }).await?;
-        }
+        self.pieces.settled();
+        self.keep_again(self.chunks.forget_reports()).await?;
+        self.stage(None).await?;
         if self.is_closing() {
             let size = self.size();
             self.pool.manager.ask(&ManagerRequest::Closing { session, size }).await?;
         }
         Ok(())
+    }
+
+    /// Has the manager keep these chunks for the session. Those that it finds nowhere, and expects nowhere, were collected
+    /// while it took this client for gone: benefactors that have stored one know nothing of that.
+    async fn keep_again(&self, chunks: Vec<ChunkId>) -> Result<(), Failure> {
+        let give_up = Instant::now() + ANNOUNCED_WITHIN;
+        let mut missing = chunks;
+        loop {
+            missing = self.missing_of(&missing).await?;
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= give_up {
+                tracing::warn!(ino = %self.ino(), chunks = missing.len(), "chunks of a session were collected");
+                self.chunks.collected(&missing);
+                return Ok(());
+            }
+            tokio::time::sleep(RETURN_PAUSE).await;
+        }
+    }
+
+    async fn missing_of(&self, chunks: &[ChunkId]) -> Result<Vec<ChunkId>, Failure> {
+        let mut missing = Vec::new();
+        for part in chunks.chunks(LIST_ENTRIES_MAX) {
+            let known = ManagerRequest::Known { session: self.id, chunks: part.to_vec() };
+            let ManagerReply::Locations(found) = self.pool.manager.ask(&known).await? else {
+                return Err(crate::unexpected("Known"));
+            };
+            let nowhere = part.iter().zip(&found).filter(|(_, found)| found.at.is_empty() && !found.pending);
+            missing.extend(nowhere.map(|(chunk, _)| *chunk));
+        }
+        Ok(missing)
     }
 
     /// Lets the manager leave these chunks to this session until it ends.

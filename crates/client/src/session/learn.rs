@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use stdchk_model::message::manager::{Change, ManagerRequest, VersionInfo};
@@ -40,16 +41,20 @@ const VERSIONS_BETWEEN: u64 = 16;
 
 impl Session {
     /// Learns from a version that was just committed, where that is asked for and of use. A file of less than one sample says
-    /// nothing of those that matter.
+    /// nothing of those that matter, and one that is committed again and again no more each time, unless it has become
+    /// twice as large.
     pub(super) fn learn_from(self: &Arc<Self>, info: &VersionInfo) {
         let due = self.policy.learned.is_empty() || is_looked_at_again(self.id, info.version);
-        if self.policy.cutter != AUTO || info.size < SAMPLE_BYTES || !due {
+        let size = info.size;
+        let is_more = size / 2 >= self.learned_at.load(Ordering::Relaxed);
+        if self.policy.cutter != AUTO || size < SAMPLE_BYTES || !due || !is_more {
             return;
         }
         let newer = Arc::clone(&self.state.lock().base);
         let session = Arc::clone(self);
         self.pool.background(async move {
             let Ok(_turn) = session.pool.learning.try_acquire() else { return };
+            session.learned_at.store(size, Ordering::Relaxed);
             if let Err(failure) = session.learn(&newer).await {
                 tracing::warn!(ino = %session.ino(), %failure, "nothing could be learned from a version");
             }

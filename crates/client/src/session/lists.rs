@@ -96,9 +96,7 @@ impl Session {
         let bytes = Bytes::from(list.encode());
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let chunk = ChunkRef { id: ChunkId::of(&bytes), length };
-        if self.chunks.claim(chunk, Origin::Own(bytes.clone())) {
-            self.store(chunk, bytes).await?;
-        }
+        self.see_to(chunk, Origin::Own(bytes.clone()), bytes).await?;
         self.pieces.add_list(List::new(chunk, list));
         Ok(chunk)
     }

@@ -9,6 +9,7 @@
 //! Sent bytes stay in the window until their room is needed or they are committed, so that a benefactor that dies
 //! meanwhile costs a second transfer and not the checkpoint.
 
+mod begin;
 mod burst;
 mod cell;
 mod chunks;
@@ -32,7 +33,7 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
-use stdchk_model::message::manager::{Attr, ManagerReply, ManagerRequest, TimeNs, VersionInfo};
+use stdchk_model::message::manager::{Attr, ManagerRequest, TimeNs, VersionInfo};
 use stdchk_model::policy::CloseWaits;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
 use stdchk_reduce::learn::cutter_of;
@@ -79,11 +80,16 @@ pub struct Session {
     stripe: Stripe,
     share: Arc<Semaphore>,
     sending: AtomicUsize,
-    idle: Notify,
+    /// Told when somebody is done with a chunk that they claimed.
+    claims: Notify,
+    /// Held while the manager is told of chunks, and for the commit that rests on what it was told.
+    telling: tokio::sync::Mutex<()>,
     commit_turn: tokio::sync::Mutex<Option<VersionInfo>>,
     /// The last change of which the application was told that it is closed, ahead of its commit.
     closing: AtomicU64,
     stored_bytes: AtomicU64,
+    /// Size of the version from which something was to be learned last, bytes.
+    learned_at: AtomicU64,
 }
 
 struct State {
@@ -103,33 +109,6 @@ struct State {
 }
 
 impl Session {
-    pub(crate) async fn open(pool: &Arc<Inner>, ino: Ino) -> Result<Arc<Self>, Failure> {
-        let (session, client) = (SessionId(crate::random()?), pool.client);
-        Self::open_as(pool, session, ManagerRequest::OpenSession { session, client, ino }).await
-    }
-
-    /// A session on a new file without a name, under the policy of a folder.
-    pub(crate) async fn open_container(pool: &Arc<Inner>, folder: Ino) -> Result<Arc<Self>, Failure> {
-        let (session, client) = (SessionId(crate::random()?), pool.client);
-        Self::open_as(pool, session, ManagerRequest::OpenContainer { session, client, folder }).await
-    }
-
-    async fn open_as(
-        pool: &Arc<Inner>,
-        id: SessionId,
-        request: ManagerRequest,
-    ) -> Result<Arc<Self>, Failure> {
-        let opened = pool.manager.ask(&request).await?;
-        let ManagerReply::Session { policy, base, base_root, attr } = opened else {
-            return Err(crate::unexpected("OpenSession"));
-        };
-        let view = pool.load_view(base_root.as_ref()).await?;
-        let base = base.filter(|base| base.size == view.size());
-        let session = Arc::new(Self::new(pool, id, attr, policy, view, base)?);
-        pool.sessions.lock().insert(id, Arc::downgrade(&session));
-        Ok(session)
-    }
-
     fn new(
         pool: &Arc<Inner>,
         id: SessionId,
@@ -164,11 +143,13 @@ impl Session {
             }),
             first: base,
             sending: AtomicUsize::new(0),
-            idle: Notify::new(),
+            claims: Notify::new(),
+            telling: tokio::sync::Mutex::default(),
             base: version.as_ref().map(|version| version.session),
             commit_turn: tokio::sync::Mutex::new(version),
             closing: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
+            learned_at: AtomicU64::new(0),
             pool: Arc::clone(pool),
             id,
             opened,
@@ -389,8 +370,8 @@ impl Session {
         let sealed = Arc::new(Sealed::new(dirty.length()));
         state.cells.insert(index, Cell::Sealed(Arc::clone(&sealed)));
         self.sending.fetch_add(1, Ordering::AcqRel);
-        let session = Arc::clone(self);
-        self.pool.runtime.spawn(async move { session.send(sealed, dirty).await });
+        let (session, turn) = (Arc::clone(self), self.grid.turn());
+        self.pool.runtime.spawn(async move { session.send(sealed, dirty, turn).await });
     }
 
     /// Reads up to `length` bytes at `offset`, as this session has written them; short at the end of the file.
@@ -432,8 +413,9 @@ impl Session {
         view.read(&self.pool).await
     }
 
-    /// Sets the size of the file. Bytes cut off are gone, bytes added read as zeros. A file without a version changes also
-    /// if it is empty and stays so: that it is to be empty has been said now, and the next commit makes that a version.
+    /// Sets the size of the file. Bytes cut off are gone, bytes added read as zeros. A file without a version, or without one
+    /// that can be read, changes also if it is empty and stays so: that it is to be empty has been said now, and the next
+    /// commit makes that a version.
     pub async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Failure> {
         if size > FILE_BYTES_MAX {
             return Err(Failure::new(ErrorCode::TooLong, "a file can't be larger than 2^63 - 1 bytes"));
@@ -443,7 +425,8 @@ impl Session {
         if size < state.size {
             self.cut_off(&mut state, size);
         }
-        if size != state.size || self.opened.version == 0 && state.generation == 0 {
+        let is_new = self.opened.version == 0 || self.opened.size != size;
+        if size != state.size || is_new && state.generation == 0 {
             state.size = size;
             state.generation += 1;
         }
@@ -477,15 +460,15 @@ impl Session {
             return self.commit(mtime).await.map(|_| ());
         }
         if self.policy.close == CloseWaits::Stored {
-            self.seal_all();
-            self.wait_sent().await?;
+            let cells = self.seal_all(&mut self.state.lock());
+            self.wait_stored(cells.values()).await?;
         }
         self.state.lock().failure.clone().map_or(Ok(()), Err)?;
         self.announce_closing().await?;
         let session = Arc::clone(self);
         self.pool.background(async move {
             // At once, also if an earlier commit is still under way.
-            session.seal_all();
+            session.seal_all(&mut session.state.lock());
             if let Err(failure) = session.commit(mtime).await {
                 tracing::error!(ino = %session.ino(), %failure, "a file that was closed early could not be committed");
                 session.fail(&failure);

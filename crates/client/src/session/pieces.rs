@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 
 use super::Session;
 use super::chunks::Origin;
+use super::grid::Turn;
 use super::lists::List;
 use super::sealed::{Part, Sealed};
 
@@ -142,7 +143,8 @@ impl Pieces {
         look(&self.index.lock().lists)
     }
 
-    /// A commit has ended: what the session stored belongs to a version now, and is asked for like any other.
+    /// A commit has ended: what the session stored belongs to a version now, and is asked for like any other. Or the manager
+    /// knows nothing any more of what was asked for.
     pub(super) fn settled(&self) {
         self.index.lock().usable.clear();
     }
@@ -154,9 +156,10 @@ impl Session {
         self: &Arc<Self>,
         sealed: &Arc<Sealed>,
         bytes: Bytes,
+        turn: Turn,
     ) -> Result<Vec<Part>, Failure> {
         let any_earlier = *self.pieces.loaded.get_or_init(|| self.load_pieces()).await;
-        let mut cuts = self.cut(&bytes, self.phase(&bytes, any_earlier).await);
+        let mut cuts = self.cut(&bytes, self.phase(&bytes, any_earlier, turn).await);
         self.refer(&mut cuts).await?;
         let packs = pack(&mut cuts);
         let mut stores = JoinSet::new();
@@ -172,7 +175,7 @@ impl Session {
             if claimed {
                 let session = Arc::clone(self);
                 stores.spawn(async move {
-                    let stored = session.store(chunk, content).await;
+                    let stored = session.store_claimed(chunk, content).await;
                     drop(room);
                     stored
                 });
@@ -180,6 +183,11 @@ impl Session {
         }
         while let Some(stored) = stores.join_next().await {
             stored.map_err(|error| crate::internal(&error))??;
+        }
+        // What other cells store at this moment, and this one refers to, must be there when a commit comes to it.
+        let used: HashSet<ChunkId> = cuts.iter().filter_map(|cut| Some(cut.source?.0.id)).collect();
+        for chunk in used {
+            self.wait_for_other(chunk).await;
         }
         copy_repeats(&mut cuts);
         Ok(parts(&cuts))

@@ -86,6 +86,12 @@ impl Sealed {
         }
     }
 
+    /// Waits until nothing more happens to the cell.
+    pub(super) async fn wait(&self) {
+        // The sender is part of the cell, and outlives this.
+        let _ = self.phase.subscribe().wait_for(|phase| matches!(phase, Phase::Done(_))).await;
+    }
+
     /// The bytes of `range`, which lies within [`Sealed::length`]; from memory, or from the pool.
     pub(super) async fn read(&self, pool: &Inner, range: Range<usize>) -> Result<Bytes, Failure> {
         let mut phase = self.phase.subscribe();

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use super::Session;
 use super::cell::Dirty;
 use super::chunks::Origin;
+use super::grid::Turn;
 use super::pieces;
 use super::sealed::{Part, Sealed};
 use crate::encode::Encoded;
@@ -23,10 +24,23 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Time after which a chunk that no benefactor takes makes the session fail.
 const PUT_PATIENCE: Duration = Duration::from_secs(30);
 
+/// The claim of a chunk; it ends however storing the chunk went.
+struct Claim<'session> {
+    session: &'session Session,
+    chunk: ChunkId,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.session.chunks.unclaim(self.chunk);
+        self.session.claims.notify_waiters();
+    }
+}
+
 impl Session {
     /// Sends a sealed cell; whatever comes of it is told to the cell, and a failure to the session.
-    pub(super) async fn send(self: Arc<Self>, sealed: Arc<Sealed>, dirty: Dirty) {
-        let outcome = self.send_cell(&sealed, dirty).await;
+    pub(super) async fn send(self: Arc<Self>, sealed: Arc<Sealed>, dirty: Dirty, turn: Turn) {
+        let outcome = self.send_cell(&sealed, dirty, turn).await;
         if let Err(failure) = &outcome {
             self.fail(failure);
         }
@@ -34,15 +48,19 @@ impl Session {
         self.pool.retain(&sealed);
         drop(sealed);
         self.sending.fetch_sub(1, Ordering::AcqRel);
-        self.idle.notify_waiters();
         self.pool.room.notify_one();
     }
 
-    async fn send_cell(self: &Arc<Self>, sealed: &Arc<Sealed>, dirty: Dirty) -> Result<Vec<Part>, Failure> {
+    async fn send_cell(
+        self: &Arc<Self>,
+        sealed: &Arc<Sealed>,
+        dirty: Dirty,
+        turn: Turn,
+    ) -> Result<Vec<Part>, Failure> {
         let bytes = dirty.complete(&self.pool).await?.unwrap_or_default();
         sealed.completed(bytes.clone());
         if pieces::are_packed(&self.cutter) {
-            return self.send_pieces(sealed, bytes).await;
+            return self.send_pieces(sealed, bytes, turn).await;
         }
         let mut parts = Vec::new();
         let mut stores = JoinSet::new();
@@ -53,10 +71,9 @@ impl Session {
             let chunk = name(piece);
             parts.push(Part { length: piece.len(), source: chunk.map(|chunk| (chunk, 0)) });
             let Some(chunk) = chunk else { continue };
-            if self.chunks.claim(chunk, Origin::Cell(Arc::downgrade(sealed), vec![range.clone()])) {
-                let (session, bytes) = (Arc::clone(self), bytes.slice(range));
-                stores.spawn(async move { session.store(chunk, bytes).await });
-            }
+            let origin = Origin::Cell(Arc::downgrade(sealed), vec![range.clone()]);
+            let (session, bytes) = (Arc::clone(self), bytes.slice(range));
+            stores.spawn(async move { session.see_to(chunk, origin, bytes).await });
         }
         while let Some(stored) = stores.join_next().await {
             stored.map_err(|error| crate::internal(&error))??;
@@ -64,8 +81,35 @@ impl Session {
         Ok(parts)
     }
 
-    /// Sees to it that the pool has a chunk that this session claimed.
-    pub(super) async fn store(&self, chunk: ChunkRef, bytes: Bytes) -> Result<(), Failure> {
+    /// Sees to it that the pool has a chunk.
+    pub(super) async fn see_to(&self, chunk: ChunkRef, origin: Origin, bytes: Bytes) -> Result<(), Failure> {
+        if self.chunks.claim(chunk, origin) {
+            return self.store_claimed(chunk, bytes).await;
+        }
+        self.wait_for_other(chunk.id).await;
+        Ok(())
+    }
+
+    /// The same for a chunk that the caller claimed.
+    pub(super) async fn store_claimed(&self, chunk: ChunkRef, bytes: Bytes) -> Result<(), Failure> {
+        let _claim = Claim { session: self, chunk: chunk.id };
+        self.store(chunk, bytes).await
+    }
+
+    /// Waits until whoever claimed the chunk before is done with it.
+    pub(super) async fn wait_for_other(&self, chunk: ChunkId) {
+        loop {
+            let ended = self.claims.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if !self.chunks.is_storing(chunk) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    async fn store(&self, chunk: ChunkRef, bytes: Bytes) -> Result<(), Failure> {
         let known = self.ask_known(vec![chunk.id]).await?;
         let holders: Vec<BenefactorId> =
             known.iter().flat_map(|known| &known.at).map(|location| location.benefactor).collect();

@@ -83,7 +83,11 @@ impl Writer {
     /// A session that failed can't be saved by; another one takes its place, over the same version.
     async fn begin_again(&self, image: &Image) -> Result<(), Failure> {
         let session = Session::open(&self.pool, self.ino()).await?;
-        self.prepare(&session, image).await?;
+        if let Err(failure) = self.prepare(&session, image).await {
+            // Why it is of no use counts, not how it ends.
+            let _ = session.close(false).await;
+            return Err(failure);
+        }
         let failed = std::mem::replace(&mut *self.session.write(), session);
         self.note_session(image)?;
         // It is over; that it could not be saved is known.
@@ -274,6 +278,8 @@ impl Writer {
         if let Err(failure) = writer.prepare(&writer.session(), image).await {
             if failure.code == ErrorCode::NotFound {
                 writer.session().give_up(left.record.size).await?;
+            } else {
+                let _ = writer.session().close(false).await;
             }
             return Err(failure);
         }

@@ -2,7 +2,7 @@
 #![allow(dead_code, clippy::panic, reason = "each test file uses its part; a test fails by panicking")]
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stdchk_client::{ClientConfig, Pool};
 use stdchk_manager::Manager;
@@ -10,10 +10,16 @@ use stdchk_manager::core::Timing;
 use stdchk_model::Ino;
 use stdchk_model::message::manager::{Attr, BenefactorState, Change, FileKind};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 const TOKEN: &[u8] = b"a token for tests";
 const DONATED: u64 = 4 << 30;
+/// Time in which whatever is waited for must have happened.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct TestPool {
     pub dir: TempDir,
@@ -66,15 +72,7 @@ impl TestPool {
     }
 
     pub async fn connect_with_cache(&self, window_bytes: u64, read_cache_bytes: u64) -> Pool {
-        let config = ClientConfig {
-            manager: self.manager.to_string(),
-            token: TOKEN.to_vec(),
-            window_bytes,
-            read_cache_bytes,
-            patience: Duration::from_secs(20),
-            ..ClientConfig::default()
-        };
-        Pool::connect(config).await.unwrap()
+        connect(self.manager, window_bytes, read_cache_bytes).await
     }
 
     pub async fn wait_online(&self, count: usize) {
@@ -88,6 +86,68 @@ impl TestPool {
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
         panic!("{count} benefactors did not come on-line");
+    }
+}
+
+async fn connect(manager: SocketAddr, window_bytes: u64, read_cache_bytes: u64) -> Pool {
+    let config = ClientConfig {
+        manager: manager.to_string(),
+        token: TOKEN.to_vec(),
+        window_bytes,
+        read_cache_bytes,
+        patience: Duration::from_secs(20),
+        ..ClientConfig::default()
+    };
+    Pool::connect(config).await.unwrap()
+}
+
+/// A way to the manager that can be shut for a while: then it takes its client for gone.
+pub struct Gate {
+    address: SocketAddr,
+    is_open: watch::Sender<bool>,
+}
+
+impl Gate {
+    pub async fn to(manager: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, is_open) = (listener.local_addr().unwrap(), watch::Sender::new(true));
+        let opened = is_open.subscribe();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (requests, answers) = client.into_split();
+                let (from, to) = TcpStream::connect(manager).await.unwrap().into_split();
+                tokio::spawn(pass(requests, to, opened.clone()));
+                tokio::spawn(pass(from, answers, opened.clone()));
+            }
+        });
+        Self { address, is_open }
+    }
+
+    pub fn set_open(&self, is_open: bool) {
+        self.is_open.send_replace(is_open);
+    }
+
+    pub async fn connect(&self, window_bytes: u64) -> Pool {
+        connect(self.address, window_bytes, 8 << 20).await
+    }
+}
+
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut is_open: watch::Receiver<bool>) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(length @ 1..) = from.read(&mut bytes).await {
+        let opened = is_open.wait_for(|is_open| *is_open).await.is_ok();
+        if !opened || to.write_all(&bytes[..length]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits for something that has to come.
+pub async fn wait_until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done().await {
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

@@ -1,0 +1,69 @@
+//! A client that was out of the manager's sight for longer than its lease: what it had stored was collected meanwhile, and no
+//! version names it.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{Gate, Random, TestPool, file_with, wait_until};
+use stdchk_client::{Pool, Session};
+use stdchk_manager::core::Timing;
+use stdchk_model::{ErrorCode, Ino};
+
+const MIB: usize = 1 << 20;
+const STORED: usize = 8 * MIB;
+/// The lease is longer than the period of signs of life, and what is collected is collected when a test asks for it.
+const TIMING: fn() -> Timing =
+    || Timing { client_lease_ms: 6000, garbage_age_ms: 0, collect_every_ms: 600_000, ..Timing::default() };
+
+struct Away {
+    pools: TestPool,
+    /// Sees the manager all the time.
+    near: Pool,
+    ino: Ino,
+    session: Arc<Session>,
+    content: Vec<u8>,
+}
+
+/// A session that has stored a part of its file, is taken for gone, and comes back once that part was collected.
+async fn come_back(window: u64) -> Away {
+    let pools = TestPool::start_with(1, TIMING()).await;
+    let (gate, near) = (Gate::to(pools.manager).await, pools.connect(4 << 20).await);
+    let far = gate.connect(window).await;
+    let ino = file_with(&far, &[("replicas", "1"), ("codec", "store")]).await;
+    let content = Random::new(3).bytes(STORED + 3 * MIB);
+    let session = far.write(ino).await.unwrap();
+    session.write_at(0, &content[..STORED]).await.unwrap();
+    wait_until("all is stored", async || session.stored_bytes() == STORED as u64).await;
+    gate.set_open(false);
+    wait_until("the lease is over", async || near.status().await.unwrap().sessions == 0).await;
+    wait_until("what was stored is collected", async || {
+        near.collect(false).await.unwrap();
+        let status = near.status().await.unwrap();
+        status.chunks == 0 && status.benefactors.iter().all(|one| one.load.blocks == 0)
+    })
+    .await;
+    gate.set_open(true);
+    session.write_at(STORED as u64, &content[STORED..]).await.unwrap();
+    Away { pools, near, ino, session, content }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_still_in_the_window_is_stored_again() {
+    let away = come_back(32 << 20).await;
+    away.session.commit(0).await.unwrap();
+    away.session.close(false).await.unwrap();
+    let reader = away.pools.connect(4 << 20).await.read(away.ino, None).await.unwrap();
+    assert!(reader.read_at(0, away.content.len() + 1).await.unwrap() == away.content);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_left_the_window_fails_the_commit_and_no_version_is_there() {
+    let away = come_back(4 << 20).await;
+    let failure = away.session.commit(0).await.unwrap_err();
+    assert_eq!(failure.code, ErrorCode::Unavailable, "{failure}");
+    assert!(failure.message.contains("write the file again"), "{failure}");
+    assert!(away.session.close(false).await.is_err());
+    assert!(away.near.versions(away.ino).await.unwrap().is_empty());
+}
