@@ -91,6 +91,14 @@ pub struct Round {
     pub unsettled: bool,
 }
 
+impl Round {
+    /// Whether it led to something that was not said before.
+    #[must_use]
+    pub fn is_news(&self) -> bool {
+        !self.aggregated.is_empty() || !self.damaged.is_empty() || !self.withheld.is_empty()
+    }
+}
+
 /// Looks at a source again and again; one at a time for a sink.
 pub struct Aggregator<'a> {
     options: Aggregation<'a>,
@@ -99,6 +107,8 @@ pub struct Aggregator<'a> {
     untried: usize,
     /// Timesteps whose containers don't hold their raw files, with the stamps of both.
     differing: HashMap<u64, Vec<String>>,
+    /// What ended a look that had led to something by then.
+    failed: Option<AggregateError>,
 }
 
 impl<'a> Aggregator<'a> {
@@ -107,18 +117,21 @@ impl<'a> Aggregator<'a> {
     /// # Errors
     /// When the sink can't be read.
     pub fn start(options: Aggregation<'a>, sink: Box<dyn Sink>) -> Result<Self> {
-        Ok(Self { options, sets: Sets::of(sink)?, untried: 0, differing: HashMap::new() })
+        Ok(Self { options, sets: Sets::of(sink)?, untried: 0, differing: HashMap::new(), failed: None })
     }
 
     /// Aggregates all sets that are complete and not aggregated yet.
     ///
     /// # Errors
-    /// When the folders can't be read or written, or the watch ends it. A file that changes meanwhile is no error: its
-    /// set waits.
+    /// When the folders can't be read or written, or the watch ends it; after what came before that was told, so that it may
+    /// be at the next look. A file that changes meanwhile is no error: its set waits.
     pub fn round(&mut self) -> Result<Round> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         let raw = scan::files(&self.options.source, &self.options.naming, self.options.settle)?;
         let kept = self.sets.aggregates()?;
-        let versions = scan::versions(&raw, kept.values().flat_map(Aggregate::files));
+        let versions = scan::versions(&raw, self.sets.files());
         let source = self.options.source.to_string_lossy();
         let sets = checkpoint_sets(&source, &versions, &self.options.naming, self.options.ranks);
         let raw: HashMap<&str, &RawFile> = raw.iter().map(|file| (file.name.as_str(), file)).collect();
@@ -130,11 +143,20 @@ impl<'a> Aggregator<'a> {
                 round.waiting.push((set.timestep, format!("{container} can't be read for now")));
                 continue;
             }
-            let outcome = match kept.get(&set.timestep).filter(|aggregate| aggregate.holds(&files)) {
+            let holds_all = |aggregate: &&Aggregate| files.iter().copied().all(aggregate.holder());
+            let outcome = match kept.get(&set.timestep).filter(holds_all) {
                 Some(aggregate) => self.finish(set, aggregate, &files, &mut round),
                 None => self.aggregate(set, &files, &mut round),
             };
-            outcome.or_else(|error| self.wait_after(error, set.timestep, &files, &mut round))?;
+            if let Err(error) =
+                outcome.or_else(|error| self.wait_after(error, set.timestep, &files, &mut round))
+            {
+                if !round.is_news() {
+                    return Err(error);
+                }
+                (self.failed, round.unsettled) = (Some(error), true);
+                break;
+            }
         }
         round.withheld = self.sets.newly_withheld();
         Ok(round)
@@ -155,8 +177,7 @@ impl<'a> Aggregator<'a> {
         if matches!(error, AggregateError::Changed { .. }) || is_gone(&error, files) {
             round.unsettled = true;
         } else if is_withheld(&error) {
-            // Then it is left alone from the next look on.
-            self.sets.doubt(&error);
+            self.sets.note_withheld(&error);
         } else {
             return Err(error);
         }
@@ -208,6 +229,10 @@ impl<'a> Aggregator<'a> {
     }
 
     fn aggregate(&mut self, set: &CheckpointSet, files: &[&RawFile], round: &mut Round) -> Result<()> {
+        if files.is_empty() {
+            // There are only containers, and not all of them.
+            return Ok(());
+        }
         if set.state != SetState::Complete {
             round.waiting.push((set.timestep, set.reason.clone()));
             return Ok(());
@@ -215,7 +240,9 @@ impl<'a> Aggregator<'a> {
         if files.len() < set.members.len() {
             let reason = match self.differing.contains_key(&set.timestep) {
                 true => "its containers don't hold what the raw files hold, and not all of these are there",
-                false => "some files were written again after it was aggregated, and not all are there",
+                false => {
+                    "some files are in containers only: others were written again, or a container is damaged"
+                }
             };
             round.waiting.push((set.timestep, reason.to_owned()));
             return Ok(());
@@ -235,11 +262,9 @@ impl<'a> Aggregator<'a> {
     fn pack_all(&mut self, timestep: u64, files: &[&RawFile]) -> Result<AggregatedSet> {
         self.sets.forget(timestep, || check_unchanged(files))?;
         let groups = files.len().clamp(1, self.options.containers.max(1));
-        let inputs: Vec<Input> =
-            files.iter().map(|file| Input { name: file.name.clone(), path: file.path.clone() }).collect();
-        let parts: Vec<&[Input]> = (0..groups)
-            .map(|number| inputs.len() * number / groups..inputs.len() * (number + 1) / groups)
-            .map(|range| inputs.get(range).unwrap_or_default())
+        let parts: Vec<&[&RawFile]> = (0..groups)
+            .map(|number| files.len() * number / groups..files.len() * (number + 1) / groups)
+            .map(|range| files.get(range).unwrap_or_default())
             .collect();
         let bases = self.bases(timestep, groups)?;
         let earlier = self.sets.earlier(timestep, groups)?;
@@ -249,9 +274,11 @@ impl<'a> Aggregator<'a> {
             let draft = self.sets.draft(timestep, number + 1, groups);
             let chains = earlier.get(number).and_then(Option::as_ref).map(|earlier| &earlier.chains);
             let share = Packing { chains, ..share.clone() };
-            let part = pack_part(part, &draft, bases.get(number).and_then(Option::as_ref), &share)?;
+            let packed = pack_part(part, &draft, bases.get(number).and_then(Option::as_ref), &share)?;
+            // A file that was begun anew after it was found to be settled may have been packed half written.
+            check_unchanged(part)?;
             let name = self.sets.publish(&draft, timestep, (number + 1, groups), share.watch)?;
-            Ok::<_, AggregateError>((name, part))
+            Ok::<_, AggregateError>((name, packed))
         })?;
         let mut set = AggregatedSet {
             timestep,
@@ -292,10 +319,10 @@ impl<'a> Aggregator<'a> {
         if !self.options.remove_raw {
             return Ok(0);
         }
-        let mut removed = 0;
+        let (holds, mut removed) = (aggregate.holder(), 0);
         for file in files {
             let now = scan::look_at(&file.path, &file.name)?;
-            if now.is_some_and(|now| aggregate.holds(&[&now])) {
+            if now.is_some_and(|now| holds(&now)) {
                 fs::remove_file(&file.path).map_err(AggregateError::io("remove", &file.path))?;
                 removed += 1;
             }
@@ -330,19 +357,26 @@ struct PackedPart {
 }
 
 fn pack_part(
-    part: &[Input],
+    part: &[&RawFile],
     draft: &Path,
     base: Option<&Earlier>,
     packing: &Packing<'_>,
 ) -> Result<PackedPart> {
-    if let Some(base) = base
-        && let Some(packed) = pack_against(part, draft, &base.set, packing)?
-    {
-        return Ok(PackedPart { packed, with_base: true, missed: false });
+    let inputs = part.iter().map(|file| Input { name: file.name.clone(), path: file.path.clone() });
+    let inputs: Vec<Input> = inputs.collect();
+    let mut missed = false;
+    if let Some(base) = base {
+        missed = match pack_against(&inputs, draft, &base.set, packing) {
+            Ok(Some(packed)) => return Ok(PackedPart { packed, with_base: true, missed: false }),
+            Ok(None) => !base.is_used,
+            Err(error @ (AggregateError::Changed { .. } | AggregateError::Stopped)) => return Err(error),
+            // If it is the fault of the base, the set does without.
+            Err(_) => true,
+        };
     }
-    let packed = pack(part, draft, packing)?;
-    Container::open(draft)?.compare(part, packing)?;
-    Ok(PackedPart { packed, with_base: false, missed: base.is_some_and(|base| !base.is_used) })
+    let packed = pack(&inputs, draft, packing)?;
+    Container::open(draft)?.compare(&inputs, packing)?;
+    Ok(PackedPart { packed, with_base: false, missed })
 }
 
 /// None: it isn't worth needing the other set.

@@ -4,96 +4,16 @@
 //! class, sizes come from the sample; the objective is the time until the bytes are safe behind a sink of some speed, and
 //! a mode is nothing but the speed that it assumes.
 
+mod dense;
+mod mode;
 mod repeats;
 
-use stdchk_formats::{ByteOrder, DataType};
+use stdchk_formats::{ByteOrder, DataType, Kind};
 
 use crate::codec::{Lane, Repeats, Shape, Side, Step, encode, records_apply};
-use crate::key::KeyRule;
+use dense::{choose_densely, dense_chains};
+pub use mode::Mode;
 use repeats::repeats;
-
-/// What to win: time or space.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Mode {
-    /// Hundreds of megabytes a second and core.
-    Fastest,
-    /// About half as fast, and denser.
-    #[default]
-    Default,
-    /// As small as possible, at any time: a tenth of a megabyte a second and core.
-    Smallest,
-    /// The least time until the set is safe behind a sink of this many bytes per second and core.
-    Auto(f64),
-    /// The paper's choices: FPC for doubles, fpzip's predictor for floats, LZ for the rest, gzip as second pass.
-    Paper,
-    /// The same without the second pass (figure 6 compares the two).
-    PaperOnce,
-}
-
-impl Mode {
-    /// Bytes per second and core of the sink that the mode assumes.
-    fn sink_speed(&self) -> f64 {
-        match self {
-            Self::Fastest => 60e6,
-            Self::Auto(speed) => speed.max(1.0),
-            Self::Default | Self::Paper | Self::PaperOnce => 60e6,
-            Self::Smallest => 0.0,
-        }
-    }
-
-    /// Most nanoseconds per byte that a chain may take, forwards and backwards.
-    fn time_max(&self) -> f64 {
-        match self {
-            Self::Fastest => 3.5,
-            Self::Default => 4.0,
-            _ => f64::INFINITY,
-        }
-    }
-
-    /// Seconds, or bytes where time is no object, that a chain costs which makes `coded` bytes of `raw` ones.
-    fn cost(&self, steps: &[Step], coded: usize, raw: usize) -> f64 {
-        match self.sink_speed() {
-            0.0 => coded as f64,
-            speed => coded as f64 / speed + raw as f64 * chain_time(steps) * 1e-9,
-        }
-    }
-
-    /// Bytes of a block that are tried; all of it where time is no object. Several chains are tried, so that a
-    /// sixteenth of a small block already costs a quarter of coding it.
-    fn sample_bytes(&self, block: usize) -> usize {
-        let share = (block / 16).max(4 << 10);
-        match self {
-            Self::Smallest => block,
-            Self::Fastest => share.min(12 << 10),
-            _ => share.min(32 << 10),
-        }
-    }
-
-    /// Level at which the records of sections are compressed: they are short, and every byte of them counts against the
-    /// ratio where that counts.
-    pub(crate) fn record_level(&self) -> i32 {
-        match self {
-            Self::Fastest => 1,
-            Self::Smallest => 19,
-            _ => 6,
-        }
-    }
-
-    /// The keys that suit the mode: the smallest one codes all variables of a type together, since its coder sees one in
-    /// the other.
-    #[must_use]
-    pub fn keys(&self) -> KeyRule {
-        if *self == Self::Smallest { KeyRule::Type } else { KeyRule::default() }
-    }
-
-    /// Largest block, in bytes: wider ones show more of the set to the coder, narrower ones are read sooner.
-    pub(crate) fn block_bytes(&self) -> u64 {
-        match self {
-            Self::Smallest => 32 << 20,
-            _ => 4 << 20,
-        }
-    }
-}
 
 /// Nanoseconds per input byte of a step and of its undoing, since every block is decoded again; on one core of the
 /// measuring machine (`--example steps`), rounded.
@@ -123,21 +43,34 @@ fn time_of(step: &Step) -> f64 {
 fn zstd_time(level: i32) -> f64 {
     match level {
         ..=1 => 2.5,
-        2..=3 => 3.5,
-        4..=9 => 13.0,
+        2..=4 => 3.5,
+        5..=9 => 13.0,
         10..=15 => 60.0,
         _ => 300.0,
     }
 }
 
-fn chain_time(steps: &[Step]) -> f64 {
-    steps.iter().map(time_of).sum()
+/// Part of a block that a search leaves over, from which on it takes all of its time: it goes fast over what repeats.
+const SEARCHED_SHARE: f64 = 0.25;
+
+/// The time of a chain that leaves this share of a block.
+fn chain_time(steps: &[Step], share: f64) -> f64 {
+    let searched = (share / SEARCHED_SHARE).min(1.0);
+    let time = |step: &Step| match step {
+        Step::Zstd(_) => time_of(step) * searched,
+        _ => time_of(step),
+    };
+    steps.iter().map(time).sum()
 }
 
 /// A block that wants a chain.
 pub(crate) struct Sample<'block> {
     pub(crate) raw: &'block [u8],
     pub(crate) data_type: Option<DataType>,
+    /// Bytes of files that no parser understands.
+    pub(crate) opaque: bool,
+    /// As much may be spent on it as a dense compressor takes.
+    pub(crate) dense: bool,
     pub(crate) shapes: &'block [Shape],
     pub(crate) base: &'block [u8],
 }
@@ -161,10 +94,21 @@ struct Trial {
 
 /// The chain for a block; the empty chain stores it.
 pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
+    if *mode == Mode::Default && block.dense {
+        return choose_densely(block);
+    }
     let candidates = candidates(mode, block);
     if let [only] = candidates.as_slice() {
         let untried = matches!(only.last(), Some(Step::Planes(_, 0)));
-        let repeating = if untried { repeating(mode, block, f64::INFINITY) } else { None };
+        let by_planes = || {
+            let coded = encode(only, block.raw, Side::default()).map_or(block.raw.len(), |coded| coded.len());
+            mode.cost(only, coded, block.raw.len()) / block.raw.len().max(1) as f64
+        };
+        let repeating = if untried {
+            repeating(mode, block, by_planes).or_else(|| sparse(mode, only, block))
+        } else {
+            None
+        };
         return repeating.unwrap_or_else(|| Choice {
             steps: only.clone(),
             coded: None,
@@ -172,14 +116,15 @@ pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
             tried: 0,
         });
     }
-    let part = reduced(block, mode.sample_bytes(block.raw.len()));
-    let candidates = promising(mode, candidates, &part);
+    let part = reduced(block, sample_bytes(mode, block));
+    let candidates =
+        if lane_of(block.data_type).is_some() { promising(mode, candidates, &part) } else { candidates };
     let tried = candidates.len() as u64;
     let Some(best) = best_of(mode, candidates, &part) else {
         return Choice { steps: Vec::new(), coded: None, ratio: 1.0, tried };
     };
     if *mode != Mode::Smallest
-        && let Some(choice) = repeating(mode, block, best.cost / part.raw.len().max(1) as f64)
+        && let Some(choice) = repeating(mode, block, || best.cost / part.raw.len().max(1) as f64)
     {
         return Choice { tried, ..choice };
     }
@@ -188,17 +133,56 @@ pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
     Choice { steps: best.steps, coded: whole.then_some(best.coded), ratio, tried }
 }
 
+/// Bytes of integers that are tried, as their values repeat far apart.
+const INTEGERS_SAMPLE: usize = 96 << 10;
+
+fn sample_bytes(mode: &Mode, block: &Sample<'_>) -> usize {
+    let usual = mode.sample_bytes(block.raw.len());
+    let integers = block.data_type.is_some_and(are_integers);
+    if integers { usual.max((block.raw.len() / 16).min(INTEGERS_SAMPLE)) } else { usual }
+}
+
+/// The width of elements that are single bytes by their type.
+fn single_bytes(block: &Sample<'_>) -> Option<u32> {
+    block.data_type.filter(|data_type| data_type.size == 1).map(|data_type| data_type.size)
+}
+
+/// Elements whose values repeat, other than those of floats.
+pub(crate) fn are_integers(data_type: DataType) -> bool {
+    matches!(data_type.kind, Kind::Signed | Kind::Unsigned)
+}
+
 /// Whether the mode could choose this chain for a block, after trying several.
 pub(crate) fn may_choose(mode: &Mode, block: &Sample<'_>, steps: &[Step]) -> bool {
     let tries = matches!(mode, Mode::Default | Mode::Auto(_));
     let distinct = matches!(steps, [Step::Distinct(_)] | [Step::Swap(_), Step::Distinct(_)]);
+    if *mode == Mode::Default && block.dense {
+        return dense_chains(block).iter().any(|chain| chain == steps);
+    }
     tries && (distinct || candidates(mode, block).iter().any(|candidate| candidate == steps))
 }
 
 /// Share of a sample that must occur before for a search over all bytes to be tried beside that over byte planes.
 const SEARCHED_MIN: f64 = 0.125;
 
-/// The candidates without those that a look at the sample shows to be vain.
+/// Share of a sample that must occur before for a block to be taken for an array with few elements that aren't zero.
+const SPARSE_MIN: f64 = 0.75;
+
+/// The block by a search over whole elements, where these repeat so often that to tell where the others are, once for each
+/// plane, may cost most. All of it is coded both ways, which goes fast where much repeats.
+fn sparse(mode: &Mode, planes: &[Step], block: &Sample<'_>) -> Option<Choice> {
+    let part = reduced(block, mode.sample_bytes(block.raw.len()));
+    if (Repeats::of(&part.raw).bytes as f64) < SPARSE_MIN * part.raw.len() as f64 {
+        return None;
+    }
+    let steps = vec![Step::Zstd(3)];
+    let by_planes = encode(planes, block.raw, Side::default()).ok()?;
+    let coded = encode(&steps, block.raw, Side::default()).ok()?;
+    let ratio = block.raw.len() as f64 / coded.len().max(1) as f64;
+    (coded.len() < by_planes.len()).then_some(Choice { steps, coded: Some(coded), ratio, tried: 1 })
+}
+
+/// The candidates for numbers without those that a look at the sample shows to be vain.
 fn promising(mode: &Mode, mut candidates: Vec<Vec<Step>>, part: &Reduced) -> Vec<Vec<Step>> {
     let has_planes = candidates.iter().any(|steps| matches!(steps.last(), Some(Step::Planes(..))));
     if *mode == Mode::Default && has_planes {
@@ -210,9 +194,9 @@ fn promising(mode: &Mode, mut candidates: Vec<Vec<Step>>, part: &Reduced) -> Vec
     candidates
 }
 
-/// The chain for blocks that repeat themselves, if it costs less than `cost` a byte. All of the block is coded, since no
-/// sample shows repeats.
-fn repeating(mode: &Mode, block: &Sample<'_>, cost: f64) -> Option<Choice> {
+/// The chain for blocks that repeat themselves, if it costs less than `cost` a byte, which is asked for only then. All of the
+/// block is coded, since no sample shows repeats.
+fn repeating(mode: &Mode, block: &Sample<'_>, cost: impl FnOnce() -> f64) -> Option<Choice> {
     let (data_type, lane) = lane_of(block.data_type)?;
     if !repeats(block.raw, lane) {
         return None;
@@ -222,7 +206,7 @@ fn repeating(mode: &Mode, block: &Sample<'_>, cost: f64) -> Option<Choice> {
     let coded = encode(&steps, block.raw, Side::default()).ok()?;
     let own = mode.cost(&steps, coded.len(), block.raw.len()) / block.raw.len().max(1) as f64;
     let ratio = block.raw.len() as f64 / coded.len().max(1) as f64;
-    (own < cost).then_some(Choice { steps, coded: Some(coded), ratio, tried: 0 })
+    (own < cost()).then_some(Choice { steps, coded: Some(coded), ratio, tried: 0 })
 }
 
 fn lane_of(data_type: Option<DataType>) -> Option<(DataType, Lane)> {
@@ -234,7 +218,7 @@ fn lane_of(data_type: Option<DataType>) -> Option<(DataType, Lane)> {
 fn best_of(mode: &Mode, candidates: Vec<Vec<Step>>, part: &Reduced) -> Option<Trial> {
     let (based, alone): (Vec<_>, Vec<_>) = candidates
         .into_iter()
-        .filter(|steps| chain_time(steps) <= mode.time_max())
+        .filter(|steps| chain_time(steps, 1.0) <= mode.time_max())
         .partition(|steps| steps.iter().any(Step::needs_base));
     let alone = cheapest(mode, alone, part);
     let based = cheapest(mode, based, part);
@@ -391,7 +375,12 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
     let has_base = !block.base.is_empty();
     let size = u32::try_from(lane.size()).unwrap_or(1);
     let plain = match mode {
-        // What could be tried beside it is undone too slowly, so that nothing needs a sample.
+        // Floats don't shrink by what else could be tried, as far as there is time for it.
+        Mode::Fastest if are_integers(data_type) && block.raw.len() >= RECORD_BLOCK_MIN => vec![
+            vec![Step::Planes(size, 0)],
+            vec![Step::Lorenzo(lane), Step::Planes(size, 0)],
+            vec![Step::Zstd(3)],
+        ],
         Mode::Fastest => vec![vec![Step::Planes(size, 0)]],
         Mode::Default => vec![
             vec![Step::Planes(size, 1)],
@@ -444,13 +433,15 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
 
 /// Bytes without a type: as they are, or as records of the length that the bytes themselves suggest.
 fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
-    if *mode == Mode::Fastest && block.base.is_empty() {
+    if *mode == Mode::Fastest && !block.opaque && block.base.is_empty() {
         return vec![vec![Step::Zstd(1)]];
     }
     let record = record_length(block.raw);
     let mixed = vec![Step::MixBytes(record.unwrap_or(1))];
     let mixing = *mode == Mode::Smallest && shrinks(&mixed, block.raw);
     let levels: &[i32] = match mode {
+        // Nothing typed stands beside it that would win what the lowest level misses.
+        Mode::Fastest if block.opaque => &[4],
         Mode::Fastest => &[1],
         Mode::Default => &[3],
         Mode::Smallest if mixing => &[19, 22],
@@ -461,6 +452,10 @@ fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
         chains.push(vec![Step::Zstd(*level)]);
         if let Some(record) = record {
             chains.push(vec![Step::Shuffle(record), Step::Zstd(*level)]);
+            chains.push(vec![Step::Planes(record, *level)]);
+        }
+        if let Some(width) = single_bytes(block) {
+            chains.push(vec![Step::Planes(width, *level)]);
         }
     }
     if mixing {
@@ -497,9 +492,11 @@ pub(crate) fn record_length(bytes: &[u8]) -> Option<u32> {
     let middle = bytes.len() / 2;
     let sample = bytes.get(middle..).unwrap_or_default();
     let sample = sample.get(..RECORD_SAMPLE.min(sample.len()))?;
-    if bytes.len() < RECORD_BLOCK_MIN {
-        return None;
-    }
+    if bytes.len() < RECORD_BLOCK_MIN { None } else { record_in(sample) }
+}
+
+/// The same in a sample.
+pub(crate) fn record_in(sample: &[u8]) -> Option<u32> {
     let repeats = |distance: usize| equal_bytes(sample, sample.get(distance..).unwrap_or_default());
     let counts: Vec<usize> = (2..=RECORD_MAX).map(repeats).collect();
     let most = counts.iter().max().copied()?;

@@ -17,6 +17,7 @@ mod error;
 mod key;
 mod new_file;
 mod npy;
+mod numbers_in;
 mod pack;
 mod parallel;
 mod plan;

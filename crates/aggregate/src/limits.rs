@@ -10,6 +10,9 @@ pub const BUDGET_DEFAULT: u64 = 256 << 20;
 /// Buffers of a block's size that one block may need at once while it is coded or decoded: raw bytes, the bytes of its
 /// base, two steps of its chain, what a compressor keeps, and the coded bytes that wait to be written.
 pub const BUFFERS_PER_BLOCK: u64 = 7;
+/// The same for zstd at level 19, besides: it keeps trees of all places of a block, ten times its size of a large block and more of
+/// a small one.
+pub const BUFFERS_DENSE: u64 = 12;
 /// Smallest block, in bytes: below it headers and lost context cost more than 1 %.
 pub const BLOCK_MIN: u64 = 128 << 10;
 /// Largest block, in bytes: twice what the smallest mode makes.

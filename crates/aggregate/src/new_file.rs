@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use stdchk_reduce::ranges_to_write;
+use stdchk_reduce::{is_zero, ranges_to_write};
 use tempfile::TempPath;
 
 use crate::container::FileEntry;
@@ -71,8 +71,12 @@ impl NewFile {
     }
 
     /// As [`Self::write_at`] to a place where nothing was written; blocks of zeros become holes, as those that the file may
-    /// have had: [`Self::dress`] gives it its length.
+    /// have had: [`Self::finish_as`] gives it its length.
     pub(crate) fn write_around_zeros(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        // Nothing of them, be it part of a block that others write.
+        if is_zero(bytes) {
+            return Ok(());
+        }
         let write = |file: &File| {
             ranges_to_write(bytes, offset).try_for_each(|range| {
                 let at = offset + range.start as u64;
@@ -82,20 +86,27 @@ impl NewFile {
         self.with(write).map_err(AggregateError::io("write", &self.path))
     }
 
-    /// Gives the file the length, the permissions and the time of what it was made from.
-    pub(crate) fn dress(&self, entry: &FileEntry) -> Result<()> {
+    /// As [`Self::finish`], with the length, the permissions and the time of what the file was made from.
+    pub(crate) fn finish_as(self, entry: &FileEntry) -> Result<()> {
         let FileEntry { size, mode, modified_ns, .. } = *entry;
-        let dressed = self.with(|file| {
+        let finished = self.with(|file| {
             file.set_len(size)?;
+            // Who made it may not be allowed to open it any more.
             file.set_permissions(Permissions::from_mode(mode & 0o777))?;
-            file.set_modified(time_of(modified_ns))
+            file.set_modified(time_of(modified_ns))?;
+            file.sync_all()
         });
-        dressed.map_err(AggregateError::io("change", &self.path))
+        finished.map_err(AggregateError::io("write", &self.path))?;
+        self.appear()
     }
 
     /// Makes the bytes durable and lets the file appear; its folder is made durable by [`sync_folder`].
     pub(crate) fn finish(self) -> Result<()> {
         self.with(File::sync_all).map_err(AggregateError::io("write", &self.path))?;
+        self.appear()
+    }
+
+    fn appear(self) -> Result<()> {
         let Self { temporary, path, .. } = self;
         temporary.persist(&path).map_err(|error| AggregateError::io("rename to", &path)(error.error))
     }

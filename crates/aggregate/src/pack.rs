@@ -21,8 +21,11 @@ use crate::choose::{Choice, Mode, Sample, choose, may_choose};
 use crate::codec::{CodecError, Side, Step, encode, gives_back, scratch};
 use crate::container::{BlockRecord, Files, hash};
 use crate::error::{AggregateError, Result};
-use crate::limits::{BLOCK_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, FILES_MAX, OPEN_MAX};
+use crate::limits::{
+    BLOCK_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_DENSE, BUFFERS_PER_BLOCK, FILES_MAX, OPEN_MAX,
+};
 use crate::new_file::{NewFile, folder_of, sync_folder};
+use crate::numbers_in::{Numbers, numbers_in};
 use crate::plan::{PlanOptions, PlannedFile, plan};
 use crate::source::{Input, Member, SetFile};
 use crate::unpack::{BaseSet, Container};
@@ -127,20 +130,28 @@ pub struct Packed {
 /// Memory and threads, settled.
 struct Resources {
     threads: usize,
-    block_bytes: u64,
+    /// Bytes for all blocks in flight and their coders.
+    for_blocks: u64,
     /// The whole set may be held in memory besides the blocks in flight.
     load: bool,
 }
 
 impl Resources {
-    /// Divides a budget between the blocks in flight; every thread has one, and one is read ahead.
-    fn settle(options: &Packing<'_>, set_bytes: u64, block_bytes: u64) -> Self {
+    fn settle(options: &Packing<'_>, set_bytes: u64) -> Self {
         let (budget, threads) = (options.settled_budget(), options.settled_threads());
         let load = set_bytes <= budget / 4;
         let for_blocks = if load { budget - set_bytes } else { budget };
-        let in_flight = threads as u64 + 1;
-        let share = for_blocks / (in_flight * BUFFERS_PER_BLOCK);
-        Self { threads, block_bytes: block_bytes.min(share).max(BLOCK_MIN), load }
+        Self { threads, for_blocks, load }
+    }
+
+    /// The largest block where the mode likes so many bytes. What is there is divided between the blocks in flight: every
+    /// thread has one, and one is read ahead; with a dense compressor in every thread if there is one.
+    fn block_bytes(&self, likes: u64, dense: bool, options: &Packing<'_>) -> u64 {
+        let threads = self.threads as u64;
+        let for_dense = if dense { threads * BUFFERS_DENSE } else { 0 };
+        let share = self.for_blocks / ((threads + 1) * BUFFERS_PER_BLOCK + for_dense);
+        let most = if options.block_max == 0 { likes } else { options.block_max };
+        likes.min(most).min(share).max(BLOCK_MIN)
     }
 
     /// Blocks that may be between being read and being written: those in flight, and as many coded ones that wait.
@@ -197,25 +208,25 @@ fn check_count(files: usize) -> Result<()> {
 fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packing<'_>) -> Result<Packed> {
     let (mut lap, mut planning) = (Lap::start(), Duration::ZERO);
     let set_bytes = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.size()));
-    let block_bytes = match options.block_max {
-        0 => options.mode.block_bytes(),
-        most => options.mode.block_bytes().min(most),
-    };
-    let resources = Resources::settle(options, set_bytes, block_bytes);
+    let resources = Resources::settle(options, set_bytes);
     let files_are_many = files.len() > OPEN_MAX;
     if !files_are_many {
         files.iter_mut().try_for_each(Member::keep_open)?;
     }
     let parsed = parse_all(&mut files, resources.load, files_are_many)?;
-    let named = files.iter().zip(&parsed);
-    let named: Vec<_> = named.map(|(file, parsed)| PlannedFile { name: &file.entry.name, parsed }).collect();
+    let numbers: Vec<_> =
+        files.iter().zip(&parsed).map(|(file, parsed)| numbers_of(file, parsed, &options.mode)).collect();
+    let named = files.iter().zip(parsed.iter().zip(&numbers));
+    let named: Vec<_> = named
+        .map(|(file, (parsed, numbers))| PlannedFile { name: &file.entry.name, parsed, numbers })
+        .collect();
     let plan = plan(&named, &options.plan);
     drop(parsed);
     let table = Files {
         files: files.iter().map(|file| file.entry.clone()).collect(),
         base: options.base.map(BaseSet::identity),
     };
-    let assembler = Assembler::new(&files, plan, resources.block_bytes, options);
+    let assembler = Assembler::new(&files, plan, &resources, options);
     let writer = Writer::start(output, table, options.index, options.mode.record_level())?;
     lap.end(&mut planning);
     let line::Done { writer, repeated_bytes, tried, mut spent } =
@@ -250,6 +261,12 @@ fn parse_all(files: &mut [Member], load: bool, all_at_once: bool) -> Result<Vec<
     Ok(all)
 }
 
+/// Arrays in a file that no parser understands; the paper's modes take such a file as it is.
+fn numbers_of(file: &Member, parsed: &Parsed, mode: &Mode) -> Vec<Numbers> {
+    let unknown = parsed.variables.is_empty() && !mode.is_published();
+    if unknown { numbers_in(file) } else { Vec::new() }
+}
+
 /// The file's variables are in so many short pieces that it is better read once, as a whole.
 fn is_scattered(parsed: &Parsed) -> bool {
     let pieces: usize = parsed.variables.iter().map(|variable| variable.extents.len()).sum();
@@ -257,11 +274,18 @@ fn is_scattered(parsed: &Parsed) -> bool {
 }
 
 fn code(block: RawBlock, options: &Packing<'_>) -> Result<CodedBlock> {
-    let RawBlock { mut record, raw, mut base, data_type, part, .. } = block;
+    let RawBlock { mut record, raw, mut base, data_type, opaque, dense, part, .. } = block;
     if base.len() != raw.len() {
         base.clear();
     }
-    let sample = Sample { raw: &raw, data_type, shapes: &record.shapes, base: &base };
+    let sample = Sample {
+        raw: &raw,
+        data_type,
+        opaque,
+        dense: dense && base.is_empty(),
+        shapes: &record.shapes,
+        base: &base,
+    };
     let (mut lap, mut spent) = (Lap::start(), Spent::default());
     let Choice { steps, coded, tried, .. } = settled(&part, &options.mode, &sample);
     lap.end(&mut spent.coding);

@@ -11,6 +11,7 @@ use crate::codec::Shape;
 use crate::container::{Member, Place};
 use crate::key::KeyRule;
 use crate::limits::VARIABLE_MIN;
+use crate::numbers_in::Numbers;
 
 /// The four merge schemes of the paper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,13 +60,24 @@ pub(crate) struct Group {
     pub(crate) key: String,
     /// Type of the elements; `None` for residue and whole files.
     pub(crate) data_type: Option<DataType>,
+    /// Bytes that no parser understands: of unknown files, or compressed by the application.
+    pub(crate) opaque: bool,
     pub(crate) members: Vec<Planned>,
+}
+
+impl Group {
+    /// Bytes of all members.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.member.place.length()))
+    }
 }
 
 /// What a file contributes to the plan.
 pub(crate) struct PlannedFile<'parsed> {
     pub(crate) name: &'parsed str,
     pub(crate) parsed: &'parsed Parsed,
+    /// Arrays in what no parser understands.
+    pub(crate) numbers: &'parsed [Numbers],
 }
 
 /// All groups of a set, and for every file the ranges that make up its rest.
@@ -78,6 +90,12 @@ pub(crate) struct Plan {
 const SMALL_MAX: u64 = 1 << 10;
 /// Longest member that is made of small variables, in bytes: what repeats is found by the member.
 const JOINED_MAX: u64 = 64 << 10;
+
+/// A group of fewer bytes is joined with others of its type.
+const SMALL_GROUP_MAX: u64 = 64 << 10;
+/// The same for bytes that no parser understands, which learn from each other over longer distances; who loses a block loses
+/// all files in it.
+const SMALL_FILES_MAX: u64 = 256 << 10;
 
 /// A group that members are added to.
 struct Growing {
@@ -112,7 +130,7 @@ impl Groups {
         let position = self.by_key.get(key).copied().unwrap_or(self.groups.len());
         if position == self.groups.len() {
             self.by_key.insert(key.to_owned(), position);
-            let group = Group { key: key.to_owned(), data_type, members: Vec::new() };
+            let group = Group { key: key.to_owned(), data_type, opaque: false, members: Vec::new() };
             self.groups.push(Growing { group, small_bytes: None });
         }
         self.groups.get_mut(position)
@@ -140,8 +158,17 @@ pub(crate) fn plan(files: &[PlannedFile<'_>], options: &PlanOptions) -> Plan {
                 options.keys.write(variable, &mut key);
                 key.push_str(&party);
                 if let Some(group) = groups.of(&key, element_type(variable)) {
+                    group.group.opaque = variable.storage == Storage::Encoded;
                     let bytes = if joins { variable.stored_bytes() } else { u64::MAX };
                     group.add(planned(index, variable), bytes);
+                }
+            }
+            for numbers in file.numbers {
+                held.push(numbers.extent);
+                let key = format!("numbers_{}{party}", numbers.data_type);
+                if let Some(group) = groups.of(&key, Some(numbers.data_type)) {
+                    group.group.opaque = true;
+                    group.group.members.push(planned_numbers(index, numbers));
                 }
             }
         }
@@ -151,14 +178,51 @@ pub(crate) fn plan(files: &[PlannedFile<'_>], options: &PlanOptions) -> Plan {
         if length > 0
             && let Some(group) = groups.of(&(rest_key(file, aware) + &party), None)
         {
+            group.group.opaque = aware && file.parsed.variables.is_empty();
             group.group.members.push(rest_member(index, length));
         }
     }
     let mut groups: Vec<Group> = groups.groups.into_iter().map(|growing| growing.group).collect();
+    if joins {
+        groups = with_small_ones_joined(groups);
+    }
     if let MergeScheme::AwareBlock(piece) | MergeScheme::AgnosticBlock(piece) = options.scheme {
         groups.iter_mut().for_each(|group| interleave(group, piece.max(1)));
     }
     Plan { groups, rests }
+}
+
+/// Groups of like bytes that are small for a block are one group, where the first of them stood: each block costs a header
+/// and a record, and learns anew what its bytes are like.
+fn with_small_ones_joined(groups: Vec<Group>) -> Vec<Group> {
+    let mut joined: Vec<Group> = Vec::with_capacity(groups.len());
+    let mut places: HashMap<(Option<DataType>, bool), usize> = HashMap::new();
+    for group in groups {
+        let small = group.bytes() < if group.opaque { SMALL_FILES_MAX } else { SMALL_GROUP_MAX };
+        let kind = (group.data_type, group.opaque);
+        let place = small.then(|| places.get(&kind).copied()).flatten();
+        match place.and_then(|place| joined.get_mut(place)) {
+            Some(first) => {
+                first.key = key_of_small(kind);
+                first.members.extend(group.members);
+            }
+            None => {
+                if small {
+                    places.insert(kind, joined.len());
+                }
+                joined.push(group);
+            }
+        }
+    }
+    joined
+}
+
+fn key_of_small((data_type, opaque): (Option<DataType>, bool)) -> String {
+    match data_type {
+        Some(data_type) => format!("small_{data_type}"),
+        None if opaque => "small opaque".to_owned(),
+        None => "small residues".to_owned(),
+    }
 }
 
 /// Adds a variable's ranges to the member before, where both lie in one file and their elements add up along the slowest
@@ -205,6 +269,12 @@ fn planned(file: u32, variable: &Variable) -> Planned {
         Storage::Encoded => vec![variable.stored_bytes()],
     };
     Planned { member: Member { file, place, same_as: None, base_file: None }, shape: Shape(shape) }
+}
+
+fn planned_numbers(file: u32, numbers: &Numbers) -> Planned {
+    let place = Place::Extents(vec![numbers.extent]);
+    let elements = numbers.extent.length / u64::from(numbers.data_type.size);
+    Planned { member: Member { file, place, same_as: None, base_file: None }, shape: Shape(vec![elements]) }
 }
 
 fn rest_member(file: u32, length: u64) -> Planned {
@@ -276,7 +346,7 @@ fn slab(shape: &Shape, length: u64, piece: u64) -> Shape {
 }
 
 /// The part of a place that a range of its bytes covers.
-fn part(place: &Place, range: Extent) -> Place {
+pub(crate) fn part(place: &Place, range: Extent) -> Place {
     match place {
         Place::Rest(whole) => {
             Place::Rest(Extent { offset: whole.offset + range.offset, length: range.length })

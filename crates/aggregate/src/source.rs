@@ -3,7 +3,7 @@
 //! Relies on the standard library. The idea: small sets are read once, front to back; large ones are pulled piece by
 //! piece, so that memory does not grow with the set. A file that changes meanwhile is noticed at the end.
 
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, ReadDir};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -232,7 +232,8 @@ pub fn inputs_of(paths: &[PathBuf]) -> Result<Inputs> {
     for path in paths {
         let metadata = std::fs::metadata(path).map_err(AggregateError::io("look at", path))?;
         if metadata.is_dir() {
-            folder(path, "", &mut inputs)?;
+            let entries = std::fs::read_dir(path).map_err(AggregateError::io("list", path))?;
+            folder(path, entries, "", &mut inputs)?;
         } else {
             inputs.files.push(Input { name: name_of(path)?, path: path.clone() });
         }
@@ -257,15 +258,23 @@ fn name_of(path: &Path) -> Result<String> {
         .ok_or_else(|| AggregateError::Invalid(format!("{} has no UTF-8 name", path.display())))
 }
 
-fn folder(path: &Path, prefix: &str, inputs: &mut Inputs) -> Result<()> {
-    let entries = std::fs::read_dir(path).map_err(AggregateError::io("list", path))?;
+/// None of what has gone since its folder was listed: programs remove what they wrote before.
+fn unless_gone<T>(found: io::Result<T>, action: &'static str, path: &Path) -> Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some).map_err(AggregateError::io(action, path)),
+    }
+}
+
+fn folder(path: &Path, entries: ReadDir, prefix: &str, inputs: &mut Inputs) -> Result<()> {
     for entry in entries {
-        let entry = entry.map_err(AggregateError::io("list", path))?;
+        let Some(entry) = unless_gone(entry, "list", path)? else { continue };
         let path = entry.path();
-        let kind = entry.file_type().map_err(AggregateError::io("look at", &path))?;
+        let Some(kind) = unless_gone(entry.file_type(), "look at", &path)? else { continue };
         let name = format!("{prefix}{}", name_of(&path)?);
         if kind.is_dir() {
-            folder(&path, &format!("{name}/"), inputs)?;
+            let Some(entries) = unless_gone(std::fs::read_dir(&path), "list", &path)? else { continue };
+            folder(&path, entries, &format!("{name}/"), inputs)?;
         } else if kind.is_file() {
             // What is on its way to another name, or was left on it, is no content yet.
             if entry.file_name().to_str().is_none_or(|name| prefix_of_part(name).is_none()) {

@@ -199,10 +199,14 @@ fn push_children(tree: &Tree, node: NodeId, here: usize, pending: &mut Vec<Step>
 fn tensor(tree: &Tree, node: NodeId, order: ByteOrder) -> Option<(String, View)> {
     let Node::Call { function, arguments, .. } = tree.node(node) else { return None };
     let Node::Global(function) = tree.node(*function) else { return None };
-    if !matches!(function.as_str(), "torch._utils _rebuild_tensor_v2" | "torch._utils _rebuild_tensor") {
-        return None;
-    }
-    let [storage, first, size, stride, ..] = tree.sequence(*arguments)? else { return None };
+    let arguments = tree.sequence(*arguments)?;
+    // Types that came later have storages without a type, and say theirs themselves.
+    let own_type = match function.as_str() {
+        "torch._utils _rebuild_tensor_v2" | "torch._utils _rebuild_tensor" => None,
+        "torch._utils _rebuild_tensor_v3" => Some(tensor_type(tree, *arguments.get(6)?, order)?),
+        _ => return None,
+    };
+    let [storage, first, size, stride, ..] = arguments else { return None };
     let Node::Persistent(identifier) = tree.node(*storage) else { return None };
     let [_, class, key, ..] = tree.sequence(*identifier)? else { return None };
     let Node::Global(class) = tree.node(*class) else { return None };
@@ -212,7 +216,7 @@ fn tensor(tree: &Tree, node: NodeId, order: ByteOrder) -> Option<(String, View)>
     let (shape, strides) = (lengths(*size)?, lengths(*stride)?);
     let view = View {
         path: String::new(),
-        data_type: storage_type(class, order),
+        data_type: own_type.unwrap_or_else(|| storage_type(class, order)),
         first: tree.unsigned(*first)?,
         contiguous: is_contiguous(&shape, &strides),
         shape,
@@ -235,6 +239,18 @@ fn is_contiguous(shape: &[u64], strides: &[u64]) -> bool {
     in_order && shape.len() == strides.len()
 }
 
+/// The type that a tensor names, `torch.float8_e4m3fn` for one.
+fn tensor_type(tree: &Tree, node: NodeId, order: ByteOrder) -> Option<DataType> {
+    let Node::Global(name) = tree.node(node) else { return None };
+    let (kind, size) = match name.rsplit(' ').next().unwrap_or(name) {
+        "uint16" => (Kind::Unsigned, 2),
+        "uint32" => (Kind::Unsigned, 4),
+        "uint64" => (Kind::Unsigned, 8),
+        _ => (Kind::Unsigned, 1),
+    };
+    Some(DataType::new(kind, size, order))
+}
+
 fn storage_type(class: &str, order: ByteOrder) -> DataType {
     let (kind, size) = match class.rsplit(' ').next().unwrap_or(class) {
         "DoubleStorage" => (Kind::Float, 8),
@@ -250,4 +266,33 @@ fn storage_type(class: &str, order: ByteOrder) -> DataType {
         _ => (Kind::Unsigned, 1),
     };
     DataType::new(kind, size, order)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `_rebuild_tensor_v3(storage, 0, (2, 3), (3, 1), False, (), torch.NAME)`, as `torch.save` pickles it.
+    fn pickled(name: &str) -> Vec<u8> {
+        let length = |text: &str| u32::try_from(text.len()).unwrap().to_le_bytes();
+        let text = |text: &str| [b"X", &length(text)[..], text.as_bytes()].concat();
+        let global = |name: &str| format!("c{name}\n").into_bytes();
+        let storage =
+            [text("storage"), global("torch\nUntypedStorage"), text("7"), text("cpu"), b"K\x06".to_vec()];
+        let arguments =
+            [b"(".to_vec(), storage.concat(), b"tQK\x00K\x02K\x03\x86K\x03K\x01\x86\x89)".to_vec()];
+        let type_ = global(&format!("torch\n{name}"));
+        let head = [b"\x80\x02".to_vec(), global("torch._utils\n_rebuild_tensor_v3"), b"(".to_vec()];
+        [head.concat(), arguments.concat(), type_, b"tR.".to_vec()].concat()
+    }
+
+    #[test]
+    fn tensors_that_name_their_own_type_are_seen() {
+        for (name, expected) in [("float8_e4m3fn", "U8"), ("uint16", "U16LE"), ("uint64", "U64LE")] {
+            let tree = pickle::read(pickled(name), 0).unwrap();
+            let (key, view) = tensor(&tree, tree.root, ByteOrder::Little).unwrap();
+            assert_eq!((key.as_str(), view.shape), ("7", vec![2, 3]));
+            assert_eq!((view.data_type.to_string().as_str(), view.contiguous), (expected, true));
+        }
+    }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use stdchk_formats::Source;
 
-use super::names::is_draft;
+use super::names::{is_container, is_draft};
 use super::sink::{Named, Sink};
 use crate::error::{AggregateError, Result};
 use crate::new_file::sync_folder;
@@ -58,13 +58,18 @@ impl FolderSink {
 impl Sink for FolderSink {
     fn names(&self) -> Result<Vec<Named>> {
         let named = |name: String| {
-            // One that has just gone is not there.
-            let metadata = fs::metadata(self.folder.join(&name)).ok()?;
+            let path = self.folder.join(&name);
+            let metadata = match fs::metadata(&path) {
+                // One that has just gone is not there.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                other => other.map_err(AggregateError::io("look at", &path))?,
+            };
             let (length, inode) = (metadata.len(), metadata.ino());
             let stamp = format!("{length} {}.{:09} {inode}", metadata.mtime(), metadata.mtime_nsec());
-            Some(Named { name, stamp })
+            Ok(Some(Named { name, stamp }))
         };
-        Ok(self.entries()?.into_iter().filter_map(named).collect())
+        let containers = self.entries()?.into_iter().filter(|name| is_container(name));
+        containers.filter_map(|name| named(name).transpose()).collect()
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn Source + Send + Sync>> {

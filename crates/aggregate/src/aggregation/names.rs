@@ -28,6 +28,11 @@ pub(super) fn is_kept_base(name: &str) -> bool {
         .is_some_and(|identity| identity.len() == 32 && identity.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
+/// Whether a container is kept under such a name.
+pub(super) fn is_container(name: &str) -> bool {
+    parts_of(name).is_some() || is_kept_base(name)
+}
+
 /// What a killed aggregator leaves: a container that was not verified, or one that was not written to its end.
 pub(super) fn is_draft(name: &str) -> bool {
     let hidden = name.strip_prefix('.').unwrap_or_default();

@@ -15,6 +15,7 @@ use stdchk_model::naming::Naming;
 use stdchk_model::sets::FileVersions;
 use stdchk_model::{Ino, SessionId};
 
+use super::names::{is_container, is_draft};
 use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
 use crate::source::inputs_of;
@@ -28,6 +29,8 @@ pub(super) struct RawFile {
     pub(super) size: u64,
     /// Nanoseconds since 1970.
     pub(super) modified_ns: i64,
+    /// The same of its last change: programs may set the time of modification to one that is yet to come.
+    pub(super) changed_ns: i64,
     pub(super) settled: bool,
 }
 
@@ -35,16 +38,23 @@ pub(super) struct RawFile {
 pub(super) fn files(source: &Path, naming: &Naming, settle: Duration) -> Result<Vec<RawFile>> {
     let mut found = Vec::new();
     for input in inputs_of(&[source.to_owned()])?.files {
-        if naming.read(&input.name).is_none_or(|reading| reading.step.is_none()) {
+        let belongs = naming.read(&input.name).is_some_and(|reading| reading.step.is_some());
+        if !belongs || is_of_sink(&input.name) {
             continue;
         }
         let Some(mut file) = look_at(&input.path, &input.name)? else { continue };
-        let modified = u64::try_from(file.modified_ns).map(Duration::from_nanos).unwrap_or_default();
-        let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + modified);
+        let changed = u64::try_from(file.changed_ns).map(Duration::from_nanos).unwrap_or_default();
+        let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + changed);
         file.settled = age.is_ok_and(|age| age >= settle);
         found.push(file);
     }
     Ok(found)
+}
+
+/// Whether the sink keeps something under such a name: it may be the source, too, or lie in it.
+fn is_of_sink(name: &str) -> bool {
+    let name = name.rsplit('/').next().unwrap_or(name);
+    is_container(name) || is_draft(name)
 }
 
 /// A file as it is now; none if it is gone.
@@ -53,15 +63,18 @@ pub(super) fn look_at(path: &Path, name: &str) -> Result<Option<RawFile>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(AggregateError::io("look at", path))?,
     };
-    let modified_ns = metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
+    let in_ns = |seconds: i64, ns| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
+    let modified_ns = in_ns(metadata.mtime(), metadata.mtime_nsec());
+    let changed_ns = in_ns(metadata.ctime(), metadata.ctime_nsec()).min(modified_ns);
     let (name, path) = (name.to_owned(), path.to_owned());
-    Ok(Some(RawFile { name, path, size: metadata.len(), modified_ns, settled: true }))
+    Ok(Some(RawFile { name, path, size: metadata.len(), modified_ns, changed_ns, settled: true }))
 }
 
-/// Raw files, and those that only containers hold: how many ranks there are is learned from both.
+/// Raw files, and those that only containers hold: how many ranks there are is learned from both, and no raw file stands for
+/// one that isn't there.
 pub(super) fn versions<'a>(raw: &[RawFile], kept: impl Iterator<Item = &'a FileEntry>) -> Vec<FileVersions> {
-    let there: HashSet<&str> = raw.iter().map(|file| file.name.as_str()).collect();
-    let kept = kept.filter(|entry| !there.contains(entry.name.as_str()));
+    let mut seen: HashSet<&str> = raw.iter().map(|file| file.name.as_str()).collect();
+    let kept = kept.filter(move |entry| seen.insert(entry.name.as_str()));
     let state = |settled| if settled { VersionState::Closed } else { VersionState::Open };
     let of_raw = raw.iter().map(|file| (&file.name, file.size, file.modified_ns, state(file.settled)));
     let of_kept = kept.map(|entry| (&entry.name, entry.size, entry.modified_ns, VersionState::Closed));

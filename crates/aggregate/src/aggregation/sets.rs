@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::names::{is_kept_base, kept_base_name, name_of, parts_of};
+use super::names::{is_container, is_kept_base, kept_base_name, name_of, parts_of};
 use super::scan::RawFile;
 use super::sink::{Named, Sink};
 use crate::container::FileEntry;
@@ -64,14 +64,14 @@ impl Aggregate {
         self.containers.iter().flat_map(|(_, one)| &one.files)
     }
 
-    /// Whether these files, as they are now, are what was packed.
-    pub(super) fn holds(&self, files: &[&RawFile]) -> bool {
+    /// Tells of files, as they are now, whether they are what was packed.
+    pub(super) fn holder(&self) -> impl Fn(&RawFile) -> bool {
         let held: HashMap<&str, &FileEntry> =
             self.files().map(|entry| (entry.name.as_str(), entry)).collect();
-        files.iter().all(|file| {
+        move |file| {
             held.get(file.name.as_str())
                 .is_some_and(|entry| entry.size == file.size && entry.modified_ns == file.modified_ns)
-        })
+        }
     }
 }
 
@@ -106,7 +106,7 @@ impl Sets {
 
     fn names(&self) -> Result<Vec<Named>> {
         let mut names = self.sink.names()?;
-        names.retain(|one| parts_of(&one.name).is_some() || is_kept_base(&one.name));
+        names.retain(|one| is_container(&one.name));
         Ok(names)
     }
 
@@ -172,12 +172,12 @@ impl Sets {
         new.map(|(name, reason)| (self.sink.shown(&name), reason)).collect()
     }
 
-    /// Has the container that an error is about looked into anew.
-    pub(super) fn doubt(&mut self, error: &AggregateError) {
+    /// Notes that the sink withholds the container that an error is about, though it was looked into before.
+    pub(super) fn note_withheld(&mut self, error: &AggregateError) {
         let AggregateError::Io { path: about, .. } = error else { return };
-        let doubted = self.known.keys().find(|name| self.path(name) == *about).cloned();
-        if let Some(name) = doubted {
-            self.known.remove(&name);
+        let name = self.known.keys().find(|name| self.path(name) == *about).cloned();
+        if let Some((_, look)) = name.and_then(|name| self.known.get_mut(&name)) {
+            *look = Look::Withheld(error.to_string(), Instant::now());
         }
     }
 
@@ -212,6 +212,12 @@ impl Sets {
             .into_iter()
             .map(|((timestep, _), containers)| (timestep, Aggregate { containers }))
             .collect())
+    }
+
+    /// What the containers of all sets hold, whole sets or not, as far as they can be opened.
+    pub(super) fn files(&self) -> impl Iterator<Item = &FileEntry> {
+        let of_sets = self.known.iter().filter(|(name, _)| !is_kept_base(name));
+        of_sets.filter_map(|(_, (_, look))| look.opened()).flat_map(|one| &one.files)
     }
 
     /// For every container of a set the one that it may be coded against: the same part of the newest earlier set that
@@ -294,9 +300,10 @@ impl Sets {
             if self.compared.contains(name) {
                 continue;
             }
+            let held: HashSet<&str> = described.files.iter().map(|entry| entry.name.as_str()).collect();
             let inputs: Vec<Input> = files
                 .iter()
-                .filter(|file| described.files.iter().any(|entry| entry.name == file.name))
+                .filter(|file| held.contains(file.name.as_str()))
                 .map(|file| Input { name: file.name.clone(), path: file.path.clone() })
                 .collect();
             let find_base = |identity| self.find_base(identity);
@@ -370,7 +377,12 @@ impl Sets {
         }
         // By their names: what can't be read of a base any more has no part in what it is needed for.
         let kept = self.known.keys().filter(|name| is_kept_base(name));
-        kept.filter(|name| !needed.contains(*name)).try_for_each(|name| self.sink.remove(name))
+        let unused: Vec<&String> = kept.filter(|name| !needed.contains(*name)).collect();
+        if !unused.is_empty() {
+            // The name that takes the place of one must outlast a power cut, too.
+            self.sink.settle()?;
+        }
+        unused.into_iter().try_for_each(|name| self.sink.remove(name))
     }
 }
 

@@ -21,7 +21,7 @@ pub struct Named {
 
 /// Keeps containers.
 pub trait Sink: Send + Sync {
-    /// All names, of containers and others.
+    /// The names of all containers; there may be others among them.
     ///
     /// # Errors
     /// The sink can't be read.

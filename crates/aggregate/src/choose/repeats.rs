@@ -64,7 +64,8 @@ fn repeated_share<const N: usize>(raw: &[u8], word: impl Fn(&[u8; N]) -> u64) ->
                 continue;
             }
             for (_, element) in choices.iter().zip(eight).filter(|(choice, _)| **choice == 0) {
-                let mixed = (!word(element)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                // Another factor than that which chose the element, or else all would have the same few places.
+                let mixed = (!word(element)).wrapping_mul(0xd6e8_feb8_6659_fd93);
                 let place = usize::try_from(mixed >> (64 - bits)).unwrap_or(0);
                 if let Some(seen) = seen.get_mut(place) {
                     looked_at += 1;

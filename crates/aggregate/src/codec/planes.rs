@@ -17,6 +17,8 @@ const PACKED: u8 = 2;
 const SEARCH_MAX: i32 = 1;
 /// Bytes in a row, at each of two places, that are coded both with and without a search, to see whether that pays.
 const SEARCH_SAMPLE: usize = 4 << 10;
+/// Bits that a Huffman code takes for a byte at least.
+const HUFFMAN_MIN: f64 = 1.0;
 /// Share of its samples that a hasty search must win.
 const HASTY_GAIN: f64 = 0.35;
 /// Bytes of a plane that are looked at, spread over it; so many tell the entropy of noise to a fiftieth of a bit.
@@ -98,7 +100,9 @@ fn one_plane(plane: &[u8], entropy: f64, level: i32, out: &mut Vec<u8>) -> Resul
 
 /// The level for a plane: most have nothing to find, and are as short without a search, at half the time.
 fn kind_of(plane: &[u8], entropy: f64, level: i32) -> Result<i32> {
-    if level > SEARCH_MAX || plane.len() < SEARCH_SAMPLE * 8 {
+    // Samples of bytes that are nearly always the same show nothing of the others, each of which a search finds.
+    let sparse = entropy < HUFFMAN_MIN && level != general::HASTY;
+    if level > SEARCH_MAX || plane.len() < SEARCH_SAMPLE * 8 || sparse {
         return Ok(level);
     }
     let samples = [1, 3].map(|place| {
@@ -117,6 +121,7 @@ fn kind_of(plane: &[u8], entropy: f64, level: i32) -> Result<i32> {
 
 /// In haste, samples are only looked at, and only what wins a third is searched for: such planes are slow to decode.
 fn pays_in_haste(samples: &[&[u8]], entropy: f64) -> bool {
+    let entropy = entropy.max(HUFFMAN_MIN);
     let counted = samples.iter().map(|sample| sample.len()).sum::<usize>() as f64 * entropy / 8.0;
     let won = samples.iter().map(|sample| {
         let repeats = Repeats::of(sample);

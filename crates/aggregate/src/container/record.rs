@@ -203,7 +203,7 @@ struct Reader<'bytes> {
     bytes: &'bytes [u8],
     file: u32,
     position: u64,
-    /// Ranges that may still come.
+    /// Ranges that may still come; a member without any takes room as well.
     room: usize,
 }
 
@@ -236,6 +236,9 @@ impl Reader<'_> {
             Place::Rest(self.range()?)
         } else {
             let count = self.number()?;
+            if count == 0 {
+                self.room = self.room.checked_sub(1)?;
+            }
             Place::Extents((0..count).map(|_| self.range()).collect::<Option<Vec<_>>>()?)
         };
         let same_as = if flags & SAME != 0 {
@@ -285,6 +288,14 @@ mod tests {
         let mut room = 4;
         assert_eq!(BlockRecord::from_bytes(&record().to_bytes(), &mut room), Some(record()));
         assert_eq!((room, BlockRecord::from_bytes(&record().to_bytes(), &mut 3)), (0, None));
+    }
+
+    #[test]
+    fn members_without_ranges_take_room_as_well() {
+        let nothing = Member { file: 0, place: Place::Extents(Vec::new()), same_as: None, base_file: None };
+        let empty = BlockRecord { members: vec![nothing; 10], shapes: Vec::new(), ..record() };
+        let read = |mut room| BlockRecord::from_bytes(&empty.to_bytes(), &mut room).is_some();
+        assert_eq!((read(10), read(9)), (true, false));
     }
 
     #[test]

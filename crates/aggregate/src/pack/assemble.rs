@@ -8,22 +8,31 @@ use std::iter::Peekable;
 use std::sync::{Arc, OnceLock};
 
 use stdchk_formats::{DataType, Extent};
+use stdchk_reduce::CutterSpec;
+use stdchk_reduce::cut::pieces;
 
-use crate::codec::scratch;
+use crate::choose::{Mode, are_integers};
+use crate::codec::{Shape, scratch};
 use crate::container::{BlockRecord, Member, Place};
 use crate::error::{AggregateError, Result};
 use crate::limits::{RANGES_MAX, RANGES_PER_BLOCK};
-use crate::plan::{Group, Plan, Planned, cut, part_of_extents};
+use crate::plan::{Group, Plan, Planned, cut, part, part_of_extents};
 use crate::source::Member as SetFile;
 use crate::unpack::BaseSet;
 
 use super::chains::{Chains, Chosen};
-use super::{Packing, Watch};
+use super::{Packing, Resources, Watch};
 
 /// Smallest member that is looked for elsewhere, in bytes: shorter ones cost more to refer to than to repeat.
 const SHARED_MIN: u64 = 256;
 /// Most members that are remembered: 100 MiB of their places.
 const SEEN_MAX: usize = 1 << 20;
+/// Bytes of a set that are coded densely at most: half a minute of a core.
+const DENSE_MAX: u64 = 64 << 20;
+/// Of so many bytes one must be in files that no parser understands for these to be coded densely.
+const DENSE_SHARE_MIN: u64 = 8;
+/// Mean length of the pieces that repeats are looked for in where no variables are known, in bytes.
+const PIECE: usize = 8 << 10;
 /// Words of a member that are looked at to find out whether it may have been seen.
 const SIGNS: usize = 32;
 
@@ -34,6 +43,12 @@ pub(super) struct RawBlock {
     /// The same bytes in the base set; empty unless every member has them.
     pub(super) base: Vec<u8>,
     pub(super) data_type: Option<DataType>,
+    /// Bytes of files that no parser understands.
+    pub(super) opaque: bool,
+    /// As much may be spent on it as a dense compressor takes.
+    pub(super) dense: bool,
+    /// What repeats may lie in another block.
+    in_pieces: bool,
     /// What its group knows of chains.
     pub(super) part: GroupPart,
     /// Ranges of files in its record.
@@ -76,6 +91,7 @@ type Pieces = Box<dyn Iterator<Item = Planned> + Send>;
 struct Current {
     key: String,
     data_type: Option<DataType>,
+    opaque: bool,
     /// What is left of it, each no longer than a block.
     members: Peekable<Pieces>,
     /// The duty of its first block, until that is begun.
@@ -92,6 +108,12 @@ pub(super) struct Assembler<'a> {
     rests: Vec<Vec<Extent>>,
     current: Option<Current>,
     block_bytes: u64,
+    /// The longest block of what no parser understands, where repeats are sought that lie far apart.
+    opaque_bytes: u64,
+    /// Bytes that may yet be coded densely.
+    dense_bytes: u64,
+    /// The paper's modes take a file that no parser understands as a whole.
+    as_published: bool,
     base: Option<&'a BaseSet>,
     chains: Option<&'a Chains>,
     /// By signs: the one member that has them, or none once members with these signs are told apart by hashes.
@@ -106,13 +128,24 @@ pub(super) struct Assembler<'a> {
 }
 
 impl<'a> Assembler<'a> {
-    pub(super) fn new(files: &'a [SetFile], plan: Plan, block_bytes: u64, options: &Packing<'a>) -> Self {
+    pub(super) fn new(
+        files: &'a [SetFile],
+        plan: Plan,
+        resources: &Resources,
+        options: &Packing<'a>,
+    ) -> Self {
+        let mode = &options.mode;
+        let dense_bytes = if *mode == Mode::Default { dense_bytes(&plan) } else { 0 };
+        let limit = |likes| resources.block_bytes(likes, dense_bytes > 0, options);
         Self {
             files,
+            dense_bytes,
+            as_published: mode.is_published(),
             groups: plan.groups.into(),
             rests: plan.rests,
             current: None,
-            block_bytes,
+            block_bytes: limit(mode.block_bytes()),
+            opaque_bytes: limit(mode.opaque_block_bytes()),
             base: options.base,
             chains: options.chains,
             signs: HashMap::new(),
@@ -137,24 +170,31 @@ impl<'a> Assembler<'a> {
         if group.members.peek().is_some() {
             self.current = Some(group);
         }
+        block.dense = gains(block.opaque, block.data_type) && self.dense_bytes >= block.record.raw_length;
+        self.dense_bytes -= if block.dense { block.record.raw_length } else { 0 };
         Ok(Some(block))
     }
 
+    /// Longest block, in bytes.
+    fn limit(&self, opaque: bool) -> u64 {
+        if opaque { self.opaque_bytes } else { self.block_bytes }
+    }
+
     fn has_room(&self, block: &RawBlock, member: &Planned) -> bool {
-        let fits = block.raw.len() as u64 + member.member.place.length() <= self.block_bytes;
+        let fits = block.raw.len() as u64 + member.member.place.length() <= self.limit(block.opaque);
         (fits || block.raw.is_empty()) && block.ranges <= RANGES_PER_BLOCK
     }
 
     fn next_group(&mut self) -> Option<Current> {
         let group = self.groups.pop_front()?;
         let chosen = Arc::new(OnceLock::new());
-        let (unit, limit) = (row_bytes(&group), self.block_bytes);
-        let bytes =
-            group.members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.member.place.length()));
-        let Group { key, data_type, members } = group;
+        let (unit, limit) = (row_bytes(&group), self.limit(group.opaque));
+        let bytes = group.bytes();
+        let Group { key, data_type, opaque, members } = group;
         let pieces: Pieces = Box::new(members.into_iter().flat_map(move |member| cut(member, limit, unit)));
         let (lead, members) = (Some(Lead(Arc::clone(&chosen))), pieces.peekable());
-        Some(Current { key, data_type, members, lead, chosen, bytes })
+        let opaque = opaque && !self.as_published;
+        Some(Current { key, data_type, opaque, members, lead, chosen, bytes })
     }
 
     fn start(&mut self, group: &mut Current) -> RawBlock {
@@ -174,14 +214,52 @@ impl<'a> Assembler<'a> {
             shapes: Vec::new(),
         };
         self.next_number += 1;
-        let raw = scratch::empty(usize::try_from(group.bytes.min(self.block_bytes)).unwrap_or(0));
-        RawBlock { record, raw, base: Vec::new(), data_type: group.data_type, part, ranges: 0 }
+        let raw = scratch::empty(usize::try_from(group.bytes.min(self.limit(group.opaque))).unwrap_or(0));
+        let (data_type, opaque) = (group.data_type, group.opaque);
+        let in_pieces = opaque && data_type.is_none() && group.bytes > self.limit(opaque);
+        RawBlock {
+            record,
+            raw,
+            base: Vec::new(),
+            data_type,
+            opaque,
+            dense: false,
+            in_pieces,
+            part,
+            ranges: 0,
+        }
     }
 
     fn add(&mut self, block: &mut RawBlock, planned: Planned) -> Result<()> {
-        let Planned { mut member, shape } = planned;
+        if block.in_pieces && planned.member.place.length() > 4 * PIECE as u64 {
+            return self.add_in_pieces(block, &planned.member);
+        }
         let start = block.raw.len();
-        self.read(member.file, &member.place, &mut block.raw)?;
+        self.read(planned.member.file, &planned.member.place, &mut block.raw)?;
+        self.add_read(block, planned, start)
+    }
+
+    /// Adds a range in pieces that its bytes determine, so that what repeats is found wherever it lies.
+    fn add_in_pieces(&mut self, block: &mut RawBlock, whole: &Member) -> Result<()> {
+        let mut bytes = scratch::empty(usize::try_from(whole.place.length()).unwrap_or(0));
+        self.read(whole.file, &whole.place, &mut bytes)?;
+        let spec = CutterSpec::cdc(PIECE).map_err(|error| AggregateError::Invalid(error.to_string()))?;
+        let mut offset = 0;
+        for piece in pieces(spec.cutter().as_mut(), &bytes) {
+            let length = piece.len() as u64;
+            let member = Member { place: part(&whole.place, Extent { offset, length }), ..whole.clone() };
+            let start = block.raw.len();
+            block.raw.extend_from_slice(piece);
+            self.add_read(block, Planned { member, shape: Shape(vec![length]) }, start)?;
+            offset += length;
+        }
+        scratch::give_back(bytes);
+        Ok(())
+    }
+
+    /// Adds a member whose bytes stand in the block from `start` on.
+    fn add_read(&mut self, block: &mut RawBlock, planned: Planned, start: usize) -> Result<()> {
+        let Planned { mut member, shape } = planned;
         let bytes = block.raw.get(start..).unwrap_or_default();
         let position = u32::try_from(block.record.members.len()).unwrap_or(u32::MAX);
         member.same_as = self.seen_before(bytes, (block.record.number, position), &member)?;
@@ -268,6 +346,19 @@ impl<'a> Assembler<'a> {
         base.append(base_file, extents, buffer)?;
         Ok(Some(base_file))
     }
+}
+
+/// A dense compressor may find what is quickly tried misses.
+fn gains(opaque: bool, data_type: Option<DataType>) -> bool {
+    opaque || data_type.is_some_and(are_integers)
+}
+
+/// Bytes that may be coded densely. Where others are most of the set, what those win is enough.
+fn dense_bytes(plan: &Plan) -> u64 {
+    let gaining = plan.groups.iter().filter(|group| gains(group.opaque, group.data_type));
+    let (gaining, all) =
+        (gaining.map(Group::bytes).sum::<u64>(), plan.groups.iter().map(Group::bytes).sum::<u64>());
+    if gaining.saturating_mul(DENSE_SHARE_MIN) >= all { DENSE_MAX } else { 0 }
 }
 
 /// The length and some words of a member, mixed.

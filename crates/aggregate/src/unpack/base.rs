@@ -85,7 +85,8 @@ impl BaseSet {
 
     /// Its bytes, as a share of those before packing.
     pub(crate) fn stored_share(&self) -> f64 {
-        let raw: u64 = self.container.files.files.iter().map(|file| file.size).sum();
+        let files = &self.container.files.files;
+        let raw = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.size));
         self.container.source.size() as f64 / raw.max(1) as f64
     }
 

@@ -25,7 +25,7 @@ impl Container {
         let threads = self.threads(options.budget(), options.threads);
         let unreadable = in_parallel(&work, threads, |_, (block, pieces)| {
             let lost = self.lost_files(*block, pieces)?;
-            let bytes = pieces.iter().map(|(_, piece)| piece.file.length).sum();
+            let bytes = pieces.iter().fold(0_u64, |sum, (_, piece)| sum.saturating_add(piece.file.length));
             if (options.watch)(bytes) { Ok(lost) } else { Err(AggregateError::Stopped) }
         })?;
         let mut damaged: HashSet<usize> = unreadable.into_iter().flatten().collect();

@@ -37,7 +37,10 @@ impl Container {
     /// # Errors
     /// [`AggregateError::Changed`] names an input that is not what the container holds.
     pub(crate) fn compare_some(&self, inputs: &[Input], options: &Packing<'_>) -> Result<()> {
-        let inputs = inputs.iter().map(|input| Ok((self.position(&input.name)?, input.path.as_path())));
+        let names = self.files.files.iter().enumerate().map(|(file, entry)| (entry.name.as_str(), file));
+        let positions: HashMap<&str, usize> = names.collect();
+        let position = |name: &str| positions.get(name).copied().map_or_else(|| self.position(name), Ok);
+        let inputs = inputs.iter().map(|input| Ok((position(&input.name)?, input.path.as_path())));
         let inputs: HashMap<usize, &Path> = inputs.collect::<Result<_>>()?;
         let open = |file: usize| -> Result<Box<dyn Source>> {
             let path = inputs.get(&file).copied().unwrap_or(Path::new(""));

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -140,7 +141,13 @@ impl Container {
     pub fn variable_npy(&self, file: &str, path: &str) -> Result<Vec<u8>> {
         let number = self.position(file)?;
         let parsed = self.parsed(number)?;
-        let missing = || AggregateError::NotFound { what: "variable", name: format!("{file}: {path}") };
+        let missing = || match &parsed.reason {
+            Some(Reason::Unreadable { .. }) => {
+                let damaged = vec![file.to_owned()];
+                AggregateError::Incomplete { damaged, blocked: Vec::new(), intact: 0, bytes: 0 }
+            }
+            _ => AggregateError::NotFound { what: "variable", name: format!("{file}: {path}") },
+        };
         let variable =
             parsed.variables.iter().find(|variable| variable.path() == path).ok_or_else(missing)?;
         let length = variable.element_bytes().unwrap_or(u64::MAX);
@@ -153,17 +160,19 @@ impl Container {
         Ok(npy(variable, &stored))
     }
 
-    /// Writes one variable to `output` as `.npy`; the number of bytes.
+    /// Writes one variable to `output` as `.npy`, in a folder that is made if it is missing; the number of bytes.
     ///
     /// # Errors
     /// As [`Container::variable_npy`], and when `output` can't be written.
     pub fn extract_variable(&self, file: &str, path: &str, output: &Path) -> Result<u64> {
         let npy = self.variable_npy(file, path)?;
-        let _at_work = AtWork::begin(folder_of(output), std::iter::once(output));
+        let folder = folder_of(output);
+        fs::create_dir_all(folder).map_err(AggregateError::io("create", folder))?;
+        let _at_work = AtWork::begin(folder, std::iter::once(output));
         let new = NewFile::start(output, 0o666)?;
         new.write_at(&npy, 0)?;
         new.finish()?;
-        sync_folder(folder_of(output))?;
+        sync_folder(folder)?;
         Ok(npy.len() as u64)
     }
 }

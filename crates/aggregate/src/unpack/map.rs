@@ -1,8 +1,8 @@
 //! From blocks back to files: for every file, which range of which block holds each of its bytes.
 //!
 //! Relies on [`crate::container`]. The idea: places with extents come first; what they leave of a file is its rest, and
-//! only then can places in the rest be resolved. A place that makes no sense is dropped, which leaves a gap, and a file
-//! with a gap is damaged.
+//! only then can places in the rest be resolved: all of them or none, since where a lost block had its extents nobody
+//! knows. A place that makes no sense is dropped, which leaves a gap, and a file with a gap is damaged.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +10,7 @@ use stdchk_formats::Extent;
 
 use super::Block;
 use crate::container::{Files, Place};
-use crate::plan::{complement, part_of_extents};
+use crate::plan::complement;
 
 /// A run of bytes of a file, and where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,17 +46,46 @@ pub(super) fn maps(files: &Files, blocks: &BTreeMap<u64, Block>) -> Vec<Vec<Piec
     }
     let sizes = files.files.iter().map(|file| file.size);
     let rests: Vec<Vec<Extent>> = sizes.zip(held).map(|(size, held)| complement(size, held)).collect();
+    let mut in_rests: Vec<Vec<Piece>> = vec![Vec::new(); files.files.len()];
     for member in &located {
-        if let (Place::Rest(range), Some(map), Some(rest)) =
-            (member.place, maps.get_mut(member.file), rests.get(member.file))
-        {
-            put(map, &part_of_extents(rest, *range), member.block, member.start);
+        if let (Place::Rest(range), Some(in_rest)) = (member.place, in_rests.get_mut(member.file)) {
+            in_rest.push(Piece { file: *range, block: member.block, start: member.start });
+        }
+    }
+    for (map, (rest, mut in_rest)) in maps.iter_mut().zip(rests.iter().zip(in_rests)) {
+        let length = rest.iter().map(|extent| extent.length).sum();
+        tidy(&mut in_rest, length);
+        // A rest that is longer than what stands in it holds bytes of lost extents, no one knows where.
+        if covers(&in_rest, length) {
+            map.extend(laid_over(rest, &in_rest));
         }
     }
     for (map, file) in maps.iter_mut().zip(&files.files) {
         tidy(map, file.size);
     }
     maps
+}
+
+/// Pieces of a rest as pieces of the file; they are in order.
+fn laid_over(rest: &[Extent], in_rest: &[Piece]) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut extents = rest.iter();
+    // The extent that is being filled, and the bytes of the rest before it.
+    let (mut extent, mut before) = (extents.next(), 0);
+    for Piece { file: range, block, start } in in_rest {
+        let mut position = range.offset;
+        while let Some(here) = extent.filter(|_| position < range.end()) {
+            let skip = position - before;
+            let length = (here.length - skip).min(range.end() - position);
+            let file = Extent { offset: here.offset + skip, length };
+            pieces.push(Piece { file, block: *block, start: start.saturating_add(position - range.offset) });
+            position += length;
+            if skip + length == here.length {
+                (extent, before) = (extents.next(), before + here.length);
+            }
+        }
+    }
+    pieces
 }
 
 fn put(map: &mut Vec<Piece>, extents: &[Extent], block: u64, mut start: u64) {
@@ -114,4 +143,64 @@ fn locate(blocks: &BTreeMap<u64, Block>) -> Vec<Located<'_>> {
 /// Whether the pieces cover the whole file.
 pub(super) fn covers(map: &[Piece], size: u64) -> bool {
     map.iter().map(|piece| piece.file.length).sum::<u64>() == size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::container::{BlockRecord, FileEntry, Member};
+
+    fn extent(offset: u64, length: u64) -> Extent {
+        Extent { offset, length }
+    }
+
+    fn member(place: Place, same_as: Option<(u64, u32)>) -> Member {
+        Member { file: 0, place, same_as, base_file: None }
+    }
+
+    /// The map of one file of so many bytes, whose members are all in one block.
+    fn map_of(size: u64, members: Vec<Member>) -> Vec<Piece> {
+        let entry = FileEntry { name: "x".to_owned(), size, mode: 0, modified_ns: 0 };
+        let record = BlockRecord {
+            number: 0,
+            key: String::new(),
+            steps: Vec::new(),
+            raw_length: size,
+            raw_hash: [0; 16],
+            members,
+            shapes: Vec::new(),
+        };
+        let block = Block { record, payload: extent(0, size) };
+        maps(&Files { files: vec![entry], base: None }, &BTreeMap::from([(0, block)])).remove(0)
+    }
+
+    #[test]
+    fn what_extents_leave_is_filled_in_order_of_the_file() {
+        let members = vec![
+            member(Place::Rest(extent(5, 3)), None),
+            member(Place::Extents(vec![extent(6, 2), extent(2, 1)]), None),
+            member(Place::Rest(extent(0, 5)), None),
+        ];
+        let pieces = map_of(11, members).into_iter().map(|piece| (piece.file.offset, piece.start));
+        assert_eq!(pieces.collect::<Vec<_>>(), [(0, 6), (2, 5), (3, 8), (6, 3), (8, 0)]);
+    }
+
+    #[test]
+    fn a_rest_of_which_something_is_missing_is_nowhere() {
+        let held = member(Place::Extents(vec![extent(2, 1)]), None);
+        let map = map_of(11, vec![held, member(Place::Rest(extent(0, 9)), None)]);
+        assert_eq!(map.len(), 1, "{map:?}");
+    }
+
+    #[test]
+    fn members_that_all_claim_a_rest_in_pieces_take_no_more_room_than_one() {
+        const COUNT: u64 = 1000;
+        let held = (0..COUNT).map(|n| extent(2 * n, 1)).collect();
+        let whole = || Place::Rest(extent(0, COUNT));
+        let twins = (0..COUNT).map(|_| member(whole(), Some((0, 1))));
+        let members = [member(Place::Extents(held), None), member(whole(), None)].into_iter().chain(twins);
+        let map = map_of(2 * COUNT, members.collect());
+        assert_eq!(map.len() as u64, 2 * COUNT);
+        assert!((map.capacity() as u64) < 10 * COUNT, "there was room for {}", map.capacity());
+    }
 }

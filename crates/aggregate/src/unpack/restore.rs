@@ -288,7 +288,7 @@ impl Target<'_> {
                 scratch::give_back(bytes);
                 Ok(())
             }
-            State::Disk(file, _) => self.complete(file),
+            State::Disk(file, _) => file.finish_as(self.entry),
             _ => Ok(()),
         }
     }
@@ -309,12 +309,7 @@ impl Target<'_> {
     fn write(&self, bytes: &[u8]) -> Result<()> {
         let file = NewFile::start(&self.path, PRIVATE)?;
         file.write_around_zeros(bytes, 0)?;
-        self.complete(file)
-    }
-
-    fn complete(&self, file: NewFile) -> Result<()> {
-        file.dress(self.entry)?;
-        file.finish()
+        file.finish_as(self.entry)
     }
 }
 

@@ -186,7 +186,7 @@ fn watch(arguments: &Arguments, location: &Location, quiet: bool, told: &Arc<Ato
             Ok(round) => round,
         };
         let last = arguments.once && !round.unsettled;
-        if last || is_news(&round) {
+        if last || round.is_news() {
             report(arguments, &round, started.elapsed(), quiet)?;
         }
         if last {
@@ -196,11 +196,6 @@ fn watch(arguments: &Arguments, location: &Location, quiet: bool, told: &Arc<Ato
             return Err(stopped());
         }
     }
-}
-
-/// Whether a look led to something that was not said before.
-fn is_news(round: &Round) -> bool {
-    !round.aggregated.is_empty() || !round.damaged.is_empty() || !round.withheld.is_empty()
 }
 
 fn stopped() -> CommandError {

@@ -15,7 +15,7 @@ use stdchk_model::size;
 use super::pack::Resources;
 use crate::container::{Location, failed, open};
 use crate::context::Context;
-use crate::exit::{About, CommandError, Outcome};
+use crate::exit::{CommandError, Outcome};
 use crate::output::{self, shown};
 use crate::progress::{Progress, rate};
 use crate::signals::or_told;
@@ -130,8 +130,6 @@ fn variables(container: &Container, arguments: &Arguments, variable: &str) -> Ou
     let mut unpacked = Unpacked { files: 0, bytes: 0 };
     for name in &arguments.names {
         let path = arguments.output.join(below(name)?).join(below(&format!("{variable}.npy"))?);
-        let folder = path.parent().unwrap_or(&arguments.output);
-        std::fs::create_dir_all(folder).about(folder.display())?;
         match container.extract_variable(name, variable, &path) {
             Ok(bytes) => unpacked.bytes += bytes,
             Err(error) => return Ok(Err(error)),

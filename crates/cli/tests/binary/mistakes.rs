@@ -7,6 +7,7 @@ use std::process::Command;
 
 use rustix::process::geteuid;
 use stdchk_tests::{Outcome, Pool, binary, command, outcome, random_bytes};
+use tempfile::TempDir;
 
 /// Fails unless the command ended like this, and its last complaint has all these words and a next step.
 fn told(outcome: &Outcome, code: i32, words: &[&str]) {
@@ -159,7 +160,7 @@ fn an_address_that_is_taken_or_is_none() {
 }
 
 /// The command as a user without rights, in a folder of their own: nobody if this is root, else this user.
-fn as_nobody(home: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn as_nobody(home: &Path, arguments: &[&str]) -> Command {
     let mut nobody = match geteuid().is_root() {
         true => Command::new("setpriv"),
         false => Command::new("env"),
@@ -177,8 +178,8 @@ fn as_nobody(home: &Path, arguments: &[&str]) -> Command {
     nobody
 }
 
-#[test]
-fn a_user_without_rights_is_told_what_is_closed_and_what_to_choose() {
+/// A folder that all may look into, with the command in it and a folder `home` that belongs to the user of [`as_nobody`].
+pub(crate) fn home_of_nobody() -> TempDir {
     let home = tempfile::tempdir().unwrap();
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::copy(binary(), home.path().join("stdchk")).unwrap();
@@ -187,6 +188,12 @@ fn a_user_without_rights_is_told_what_is_closed_and_what_to_choose() {
     if geteuid().is_root() {
         std::os::unix::fs::chown(&theirs, Some(65534), Some(65534)).unwrap();
     }
+    home
+}
+
+#[test]
+fn a_user_without_rights_is_told_what_is_closed_and_what_to_choose() {
+    let home = home_of_nobody();
     let closed = home.path().join("closed");
     fs::create_dir(&closed).unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).unwrap();

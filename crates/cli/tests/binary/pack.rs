@@ -1,7 +1,7 @@
 //! Packing and unpacking as users meet them: what comes back, what is said, and what is left when it goes wrong.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -10,6 +10,7 @@ use stdchk_tests::{Outcome, binary, command, outcome, random_bytes, wait_until};
 use tempfile::TempDir;
 
 use crate::aggregate::Running;
+use crate::mistakes::{as_nobody, home_of_nobody};
 
 /// A folder in which commands run.
 pub(crate) struct Place(TempDir);
@@ -121,6 +122,7 @@ fn single_files_and_variables_come_out_and_a_list_shows_them() {
     place.fails(&["unpack", "x.pack", "-o", "no", "field.9.npy"], 4, "field.9.npy");
     place.fails(&["unpack", "x.pack", "-o", "no", "field.2.npy", "--variable", "b"], 4, "b");
     place.fails(&["unpack", "x.pack", "-o", "no", "field.2.npy", "--variable", "../b"], 2, "../b");
+    assert!(!place.path("no").exists());
 }
 
 #[test]
@@ -323,6 +325,30 @@ fn holes_come_back_as_holes() {
     let disk_bytes = |name: &str| fs::metadata(place.path(name)).unwrap().blocks() * 512;
     let (before, after) = (disk_bytes("set/sparse"), disk_bytes("back/sparse"));
     assert!(after <= before.max(1 << 20), "{after} bytes on disk, where there were {before}");
+}
+
+#[test]
+fn files_that_nobody_may_write_come_back_to_an_ordinary_user_however_many() {
+    let home = home_of_nobody();
+    let (set, container) = (home.path().join("set"), home.path().join("x.pack"));
+    fs::create_dir(&set).unwrap();
+    // More than are kept open.
+    for number in 0..300 {
+        let path = set.join(format!("rank{number}"));
+        fs::write(&path, random_bytes(20_000, number)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    }
+    let packed = outcome(command(&["pack", set.to_str().unwrap(), "-o", container.to_str().unwrap()]));
+    assert_eq!(packed.code, 0, "{packed:?}");
+    fs::set_permissions(&container, fs::Permissions::from_mode(0o644)).unwrap();
+    let back = home.path().join("home/back");
+    let unpack = ["unpack", container.to_str().unwrap(), "-o", back.to_str().unwrap()];
+    let ended = outcome(as_nobody(home.path(), &unpack));
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(fs::read_dir(&back).unwrap().count(), 300);
+    let last = back.join("rank299");
+    assert!(same(&set.join("rank299"), &last));
+    assert_eq!(fs::metadata(&last).unwrap().mode() & 0o777, 0o444);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use stdchk_tests::{Pool, random_bytes};
+use stdchk_tests::{Pool, random_bytes, wait_until};
+
+use crate::aggregate::Running;
 
 const RANKS: usize = 4;
 
@@ -77,6 +79,20 @@ fn a_damaged_set_is_passed_over_for_the_one_before() {
     pool.fails(&["restore", "sim", "--set", "2", "-o", "back3"], 3, &["sim.N1.T2"]);
     assert!(fs::read(pool.path("back3/run/sim.N0.T2")).unwrap() == content(2, 0));
     assert!(!pool.path("back3/run/sim.N1.T2").exists());
+}
+
+#[test]
+fn a_set_that_can_not_be_aggregated_is_told_while_the_aggregator_goes_on() {
+    let pool = pool_with_steps(&[(1, RANKS)], 1);
+    assert_eq!(pool.damage(&content(1, 2)), 1);
+    let said = pool.path("said");
+    let mut command = pool.command(&["aggregate", "sim"]);
+    let mut running = Running(command.stderr(fs::File::create(&said).unwrap()).spawn().unwrap());
+    wait_until("the set is told", || fs::read_to_string(&said).unwrap().contains("timestep 1 waits: "));
+    put_step(&pool, 2, RANKS);
+    wait_until("another set is told", || fs::read_to_string(&said).unwrap().contains("timestep 2, "));
+    running.terminate();
+    assert!(running.0.wait().unwrap().success());
 }
 
 #[test]

@@ -69,6 +69,8 @@ struct Round {
     sets: Vec<ReportedSet>,
     waiting: Vec<Waiting>,
     failed: bool,
+    /// A set failed, and for another reason than the last time.
+    fails_anew: bool,
 }
 
 #[derive(Serialize)]
@@ -117,7 +119,7 @@ impl Watcher<'_> {
             let started = Instant::now();
             match self.round() {
                 Ok(round) => {
-                    if once || !round.sets.is_empty() {
+                    if once || !round.sets.is_empty() || round.fails_anew {
                         self.report(&round, started.elapsed())?;
                     }
                     if once {
@@ -169,7 +171,8 @@ impl Watcher<'_> {
             Err(error) => {
                 // Others may do better: a set may be damaged, or a member of it open for long.
                 let reason = error.to_string();
-                self.later.failed.insert(timestep, (Instant::now(), reason.clone()));
+                let before = self.later.failed.insert(timestep, (Instant::now(), reason.clone()));
+                round.fails_anew |= before.is_none_or(|(_, before)| before != reason);
                 round.failed = true;
                 round.waiting.push(Waiting { timestep, reason });
             }
