@@ -215,6 +215,9 @@ impl Session {
             }
         }
         let gone: Vec<ChunkId> = chunks.iter().filter(|chunk| !survivors.contains(chunk)).copied().collect();
+        if !gone.is_empty() {
+            tracing::warn!(%benefactor, chunks = gone.len(), "a benefactor went away with chunks that weren't durable yet");
+        }
         self.chunks.gone(&gone, benefactor);
         Ok(())
     }
@@ -228,8 +231,9 @@ impl Session {
             None => Err(Failure::new(
                 ErrorCode::Unavailable,
                 format!(
-                    "chunk {} was lost before it was part of a version, and its bytes have left the window: write the file \
-                     again; where benefactors go away, use replicas with `semantics=pessimistic`",
+                    "chunk {} was lost before it was part of a version (its benefactor went away, or the pool hadn't heard \
+                     of this writer for long), and its bytes have left the window: write the file again; where \
+                     benefactors go away, use replicas with `semantics=pessimistic`",
                     lacking.chunk.id
                 ),
             )),
