@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use stdchk_client::{ChunkHealth, Pool};
 use stdchk_model::message::manager::VersionInfo;
-use stdchk_model::{ChunkId, ChunkRef, ErrorCode, Failure, Ino};
+use stdchk_model::{ChunkId, ChunkRef, ErrorCode, Failure, Ino, MapRoot};
 
 use crate::progress::Progress;
 
@@ -73,18 +73,25 @@ impl<'a> Checker<'a> {
         Self { pool, progress, known: HashMap::new() }
     }
 
-    /// Verifies one version, the newest if none is named. `copies`: how many every chunk should have.
+    /// Verifies one version, the newest if none is named. `copies`: how many every chunk should have. Where the chunk map
+    /// can't be had, what is said is about the chunks that it lies in.
     ///
     /// # Errors
-    /// The chunk map can't be read, or the manager can't be asked.
+    /// The chunk map is none, or the manager can't be asked.
     pub async fn version(
         &mut self,
         ino: Ino,
         version: Option<u64>,
         copies: u8,
     ) -> Result<(Option<VersionInfo>, Health), Failure> {
-        let (info, map, pieces) = self.pool.chunk_map(ino, version).await?;
-        let chunks: Vec<ChunkRef> = map.chunks().iter().chain(&pieces).copied().collect();
+        let (info, root) = self.pool.map_root(ino, version).await?;
+        let pieces = root.as_ref().map_or(&[][..], MapRoot::pieces);
+        let of_map = self.chunks(pieces, copies).await?;
+        if !of_map.is_readable() {
+            return Ok((info, of_map));
+        }
+        let map = self.pool.map_at(root.as_ref()).await?;
+        let chunks: Vec<ChunkRef> = map.chunks().iter().chain(pieces).copied().collect();
         Ok((info, self.chunks(&chunks, copies).await?))
     }
 

@@ -168,7 +168,9 @@ impl NewFile {
     /// Starts a file that will be at `path`; until then it has a hidden name beside it, removed if anything fails.
     pub fn start(path: &Path) -> Outcome<Self> {
         refuse_special(path)?;
-        let directory = directory_of(path);
+        // `name/` is meant to be a folder.
+        let is_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let directory = if is_folder { path } else { directory_of(path) };
         if !directory.is_dir() {
             let next = format!("make it first: `mkdir -p {}`", directory.display());
             return Err(CommandError::new(Exit::NotFound, path.display(), "its folder does not exist", next));

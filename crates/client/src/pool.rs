@@ -329,10 +329,25 @@ impl Pool {
         ino: Ino,
         version: Option<u64>,
     ) -> Result<(Option<VersionInfo>, ChunkMap, Vec<ChunkRef>), Failure> {
+        let (info, root) = self.map_root(ino, version).await?;
+        let map = self.map_at(root.as_ref()).await?;
+        Ok((info, map, root.map(|root| root.pieces().to_vec()).unwrap_or_default()))
+    }
+
+    /// A version with where its chunk map lies, or that of the container that it lies in; `None` without a version.
+    pub async fn map_root(
+        &self,
+        ino: Ino,
+        version: Option<u64>,
+    ) -> Result<(Option<VersionInfo>, Option<MapRoot>), Failure> {
         let (info, root, _) = self.inner.open_version(ino, version).await?;
         let root = root.map(MapRoot::of_chunks).transpose().map_err(|error| bad_map(&error))?;
-        let map = self.inner.load_map(root.as_ref()).await?;
-        Ok((info, map, root.map(|root| root.pieces().to_vec()).unwrap_or_default()))
+        Ok((info, root))
+    }
+
+    /// The chunk map that lies there; the empty one if there is none.
+    pub async fn map_at(&self, root: Option<&MapRoot>) -> Result<ChunkMap, Failure> {
+        self.inner.load_map(root).await
     }
 
     /// Lets every holder of these chunks compare them with their names.

@@ -19,7 +19,8 @@ const FREE_PERCENT_MIN: u64 = 5;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Health is one of: healthy; degraded (all content can be read, redundancy or a benefactor is missing); full (hardly
-any space is left); damaged (content has no copy that is on-line); down (the manager doesn't answer, exit code 5).
+any space is left); starting (benefactors have yet to tell a manager that was just started what they have); damaged
+(content has no copy that is on-line); down (the manager doesn't answer, exit code 5).
 
 Example:
   stdchk status
@@ -183,9 +184,16 @@ fn health(status: &PoolStatus, mount: Option<&Mount>) -> (&'static str, Vec<Stri
     let mounted = mount.is_none_or(|mount| mount.state == "online");
     let space = &status.space;
     let tight = online > 0 && space.free_bytes < space.donated_bytes / 100 * FREE_PERCENT_MIN;
+    // While benefactors have yet to report, what is missing may be with them.
+    let missing = if status.counting { "starting" } else { "damaged" };
     let findings = [
-        (status.chunks_lost > 0, "damaged", format!("{} chunks have no copy on-line", status.chunks_lost)),
-        (online == 0, "damaged", "no benefactor is on-line: nothing can be read or written".to_owned()),
+        (
+            status.counting && (status.chunks_lost > 0 || online == 0),
+            missing,
+            "benefactors have yet to tell the manager what they have: look again in half a minute".to_owned(),
+        ),
+        (status.chunks_lost > 0, missing, format!("{} chunks have no copy on-line", status.chunks_lost)),
+        (online == 0, missing, "no benefactor is on-line: nothing can be read or written".to_owned()),
         (
             tight,
             "full",
@@ -317,6 +325,9 @@ mod tests {
         status.chunks_lost = 1;
         let (word, reasons) = health(&status, None);
         assert_eq!((word, reasons.len()), ("damaged", 3));
+        status.counting = true;
+        let (word, reasons) = health(&status, None);
+        assert_eq!((word, reasons.len()), ("starting", 4));
         assert_eq!(health(&pool(&[BenefactorState::Expected]), None).0, "damaged");
     }
 

@@ -52,6 +52,9 @@ struct Bad {
     path: String,
     version: u64,
     reason: String,
+    /// What `verify` ends with if nothing else is worse.
+    #[serde(skip)]
+    exit: Exit,
 }
 
 #[derive(Default, Serialize)]
@@ -107,6 +110,7 @@ async fn verify_file(pool: &Pool, checker: &mut Checker<'_>, file: &Found, repor
                     path: file.target.path(),
                     version: info.version,
                     reason: failure.message,
+                    exit: Exit::Integrity,
                 });
             }
             Err(failure) => return Err(failure).about(shown),
@@ -151,7 +155,13 @@ impl Report {
         self.unreachable_chunks += health.unreachable;
         self.at_risk_chunks += health.at_risk;
         if !health.is_readable() || health.damaged > 0 {
-            self.bad.push(Bad { path: file.target.path(), version, reason: summary(health, replicas) });
+            let exit = match (health.lost, health.unreachable) {
+                (0, 0) => Exit::Partial,
+                (0, _) => Exit::Unreachable,
+                _ => Exit::Integrity,
+            };
+            let reason = summary(health, replicas);
+            self.bad.push(Bad { path: file.target.path(), version, reason, exit });
         }
     }
 
@@ -176,27 +186,27 @@ impl Report {
     fn verdict(&self, target: &Target) -> Outcome {
         let findings = [
             (
-                self.lost_chunks,
                 Exit::Integrity,
                 "have content without an intact copy",
                 "`stdchk latest` names a set that is intact",
             ),
             (
-                self.unreachable_chunks,
                 Exit::Unreachable,
                 "have content that can't be reached now",
                 "`stdchk status` shows who is missing",
             ),
             (
-                self.damaged_copies,
                 Exit::Partial,
                 "had damaged copies, each with an intact one beside it",
                 "they are made anew; `--repair` waits for it",
             ),
         ];
-        let worst = findings.into_iter().find(|(count, ..)| *count > 0);
-        worst.map_or(Ok(()), |(_, exit, what, next)| {
-            let cause = format!("{} versions {what}", self.bad.len());
+        let counted = findings.map(|(exit, what, next)| {
+            (self.bad.iter().filter(|bad| bad.exit == exit).count(), exit, what, next)
+        });
+        let worst = counted.into_iter().find(|(count, ..)| *count > 0);
+        worst.map_or(Ok(()), |(count, exit, what, next)| {
+            let cause = format!("{count} of {} versions {what}", self.versions);
             Err(CommandError::new(exit, target.shown(), cause, next))
         })
     }

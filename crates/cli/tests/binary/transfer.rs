@@ -147,6 +147,7 @@ fn damaged_content_is_never_served_and_is_told_with_its_own_code() {
     pool.ok(&["put", &file, "app/x"]);
     assert_eq!(pool.damage(&content), 1);
     pool.fails(&["get", "app/x", "-o", "back"], 7, &["app/x"]);
+    pool.fails(&["get", "app/x", "-o", "back/"], 4, &["back/", "mkdir -p"]);
     assert!(!pool.path("back").exists());
     pool.fails(&["stat", "app/x"], 7, &["app/x"]);
     pool.fails(&["verify"], 7, &["intact copy"]);

@@ -155,6 +155,33 @@ fn with_all_replicas_of_a_chunk_gone_that_file_alone_fails_until_one_is_back() {
     );
 }
 
+#[test]
+fn a_set_whose_chunk_maps_are_out_of_reach_is_passed_over_and_counted_as_such() {
+    let pool = Setup::of(2).up();
+    fs::create_dir(pool.at("app")).unwrap();
+    pool.policy("app", &["replicas=1", "stripe=1", "ranks=1"]);
+    // Their maps are too large to lie with the manager.
+    let contents: Vec<Vec<u8>> = (0..4).map(|seed| random_bytes(20 * MIB, 20 + seed)).collect();
+    for (step, content) in contents.iter().enumerate() {
+        pool.put(content, &format!("app/a.N0.T{step}"));
+    }
+    let holders: Vec<u16> = contents.iter().map(|content| pool.holder_of(content).unwrap()).collect();
+    let lost = holders[3];
+    let left = holders.iter().rposition(|holder| *holder != lost).expect("files take turns");
+    pool.kill(&format!("benefactor-{lost}"));
+    let latest = pool.json(&["latest", "app", "--json"]);
+    assert_eq!(latest["timestep"], left, "{latest}");
+    assert_eq!(latest["passed_over"].as_array().unwrap().len(), 3 - left, "{latest}");
+    assert!(
+        latest["passed_over"][0]["reason"].as_str().unwrap().contains("can't be reached now"),
+        "{latest}"
+    );
+    let away = holders.iter().filter(|holder| **holder == lost).count();
+    pool.fails(&["verify", "app"], 5, &["app", &format!("{away} of 4 versions")]);
+    pool.ok(&["restore", "app", "-o", "restart"]);
+    assert!(fs::read(pool.path("restart").join(format!("a.N0.T{left}"))).unwrap() == contents[left]);
+}
+
 fn libc_eio() -> i32 {
     rustix::io::Errno::IO.raw_os_error()
 }
