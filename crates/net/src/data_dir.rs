@@ -75,6 +75,13 @@ pub enum DataDirError {
     },
 }
 
+/// The pool that the directory at `path` is marked for as one of `role`. Takes and changes nothing.
+pub fn pool_of(path: &Path, role: Role) -> Option<PoolId> {
+    let mut text = String::new();
+    File::open(path.join(MARK)).ok()?.take(MARK_BYTES_MAX).read_to_string(&mut text).ok()?;
+    parse(&text, role).ok()?.pool
+}
+
 /// A data directory, held by this process until dropped.
 #[derive(Debug)]
 pub struct DataDir {
@@ -294,6 +301,8 @@ mod tests {
         drop(directory);
         let mut directory = DataDir::open(&path, Role::Benefactor).unwrap();
         assert_eq!((directory.pool(), directory.benefactor()), (Some(POOL), Some(BenefactorId(3))));
+        assert_eq!(pool_of(directory.path(), Role::Benefactor), Some(POOL));
+        assert_eq!(pool_of(directory.path(), Role::Manager), None);
         let refused = directory.claim(PoolId([8; 16]), None).unwrap_err();
         assert!(refused.to_string().contains("belongs to pool 0707"), "{refused}");
         assert_eq!(directory.pool(), Some(POOL));

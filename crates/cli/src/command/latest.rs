@@ -122,7 +122,7 @@ fn exit_of(health: &Health) -> Exit {
 }
 
 fn damage(member: &SetMember, reason: &str) -> String {
-    format!("{}@{} is damaged: {reason}", member.name, member.version)
+    format!("{}@{}: {reason}", member.name, member.version)
 }
 
 impl Found {

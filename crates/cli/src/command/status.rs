@@ -199,7 +199,15 @@ fn health(status: &PoolStatus, mount: Option<&Mount>) -> (&'static str, Vec<Stri
             "full",
             format!("{} of {} are free", size::human(space.free_bytes), size::human(space.donated_bytes)),
         ),
-        (away > 0, "degraded", format!("{away} of {} benefactors are not on-line", status.benefactors.len())),
+        (
+            away > 0,
+            "degraded",
+            format!(
+                "{away} of {} benefactors are not on-line: `stdchk up` starts those of a local pool, `stdchk forget` gives \
+                 up those whose disk is gone",
+                status.benefactors.len()
+            ),
+        ),
         (status.chunks_at_risk > 0, "degraded", format!("{} chunks lack a copy", status.chunks_at_risk)),
         (status.repairs_pending > 0, "degraded", format!("{} copies are pending", status.repairs_pending)),
         (

@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use clap::Args;
 use stdchk_client::Pool;
+use stdchk_model::message::handshake;
 use stdchk_model::message::manager::BenefactorState;
-use stdchk_model::size;
+use stdchk_model::{PoolId, size};
+use stdchk_net::data_dir::pool_of;
 use tokio::runtime::Runtime;
 
 use super::down::stop_all;
 use crate::context::Context;
-use crate::exit::{CommandError, Outcome};
+use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::disk::{self, Disk};
 use crate::local::start::{self, Started, running};
 use crate::local::{Home, PoolRecord, Role, mountpoint, token};
@@ -60,7 +62,10 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let _lock = home.lock()?;
     token::make(&home.token())?;
     let mut record = match home.record()? {
-        Some(record) => changed(&home, record, arguments)?,
+        Some(record) => {
+            refuse_lost_manager(&home, &record)?;
+            changed(&home, record, arguments)?
+        }
         None => new(&home, arguments)?,
     };
     set_mount(&home, &mut record, mount)?;
@@ -84,6 +89,24 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
         None => disk.share(home.path(), floor, benefactors)?,
     };
     Ok(PoolRecord::new(start::free_address()?, benefactors, donate, floor))
+}
+
+/// A manager that has lost its data would begin a new pool, which the benefactors of the old one can't join.
+fn refuse_lost_manager(home: &Home, record: &PoolRecord) -> Outcome {
+    let manager = home.directory(Role::Manager);
+    let of_manager = pool_of(&manager, handshake::Role::Manager);
+    let of_benefactors: Vec<PoolId> = (0..record.benefactors)
+        .filter_map(|index| pool_of(&home.directory(Role::Benefactor(index)), handshake::Role::Benefactor))
+        .collect();
+    let Some(pool) =
+        of_benefactors.first().filter(|_| !of_benefactors.iter().any(|pool| of_manager == Some(*pool)))
+    else {
+        return Ok(());
+    };
+    let cause = format!("the manager's data of pool {pool} is gone, while its benefactors are there");
+    let next = "put the folder back from a backup; without one the files can't be found any more, and a new pool needs \
+                another `--data DIR`";
+    Err(CommandError::new(Exit::Integrity, manager.display(), cause, next))
 }
 
 /// A pool that was there, with what is asked for now.

@@ -178,7 +178,7 @@ impl Report {
             (0, at_risk) => {
                 format!("all intact, {at_risk} chunks with fewer copies than their folder asks for")
             }
-            (bad, _) => format!("{bad} versions with damage"),
+            (bad, _) => format!("{bad} versions damaged or out of reach"),
         };
         output::line(format_args!("{} files, {} versions: {verdict}", self.files, self.versions))
     }

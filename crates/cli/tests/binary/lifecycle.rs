@@ -93,6 +93,23 @@ fn a_second_manager_and_a_second_benefactor_on_the_same_store_are_refused() {
 }
 
 #[test]
+fn a_manager_that_lost_its_data_begins_no_new_pool_beside_the_old_benefactors() {
+    let pool = Pool::up(2, &[]);
+    let file = pool.file("x", b"content");
+    pool.ok(&["put", &file, "app/x"]);
+    pool.ok(&["down"]);
+    let (manager, backup) = (pool.data().join("manager"), pool.path("backup"));
+    fs::rename(&manager, &backup).unwrap();
+    pool.fails(&["up"], 7, &["manager", "backup"]);
+    assert!(!manager.exists());
+    fs::rename(&backup, &manager).unwrap();
+    // A benefactor whose disk was replaced is none that it could miss.
+    fs::remove_dir_all(pool.data().join("benefactors/0")).unwrap();
+    pool.ok(&["up"]);
+    assert!(pool.ok(&["ls", "app"]).contains('x'));
+}
+
+#[test]
 fn foreign_folders_are_refused_and_left_as_they_are() {
     let pool = Pool::up(1, &[]);
     let file = pool.file("home/thesis.tex", b"text");
