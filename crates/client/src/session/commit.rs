@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -354,6 +355,12 @@ impl Session {
     /// its chunks that are left.
     pub(crate) async fn reattach(&self) -> Result<(), Failure> {
         let _turn = self.telling.lock().await;
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(Failure::new(
+                ErrorCode::Stale,
+                "the file is closed: what was not committed is given up",
+            ));
+        }
         let (session, client, ino) = (self.id, self.pool.client, self.ino());
         self.pool.manager.ask(&ManagerRequest::OpenSession { session, client, ino }).await?;
         self.pieces.settled();
