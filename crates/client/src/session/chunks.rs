@@ -30,6 +30,14 @@ impl Origin {
             Self::Elsewhere => None,
         }
     }
+
+    fn is_at_hand(&self) -> bool {
+        match self {
+            Self::Cell(cell, _) => cell.upgrade().is_some_and(|cell| cell.bytes().is_some()),
+            Self::Own(_) => true,
+            Self::Elsewhere => false,
+        }
+    }
 }
 
 struct Placed {
@@ -99,7 +107,11 @@ impl Chunks {
     /// Whether the caller is the first to come with `chunk` and must see to it that the pool has it.
     pub(super) fn claim(&self, chunk: ChunkRef, origin: Origin) -> bool {
         let mut table = self.table.lock();
-        if table.used(chunk.id).is_some() {
+        if let Some(entry) = table.used(chunk.id) {
+            // Its bytes may have left the window with the cell that had them first.
+            if !entry.origin.is_at_hand() {
+                entry.origin = origin;
+            }
             return false;
         }
         let entry = Entry { storing: true, ..table.entry(chunk, origin) };
@@ -202,7 +214,7 @@ impl Chunks {
     pub(super) fn would_lose(&self, chunks: &[ChunkId], benefactor: BenefactorId) -> bool {
         let table = self.table.lock();
         let only_there = |entry: &Entry| {
-            entry.placed.iter().all(|place| place.benefactor == benefactor) && entry.origin.bytes().is_none()
+            entry.placed.iter().all(|place| place.benefactor == benefactor) && !entry.origin.is_at_hand()
         };
         chunks.iter().filter_map(|chunk| table.entries.get(chunk)).any(only_there)
     }
@@ -340,6 +352,19 @@ mod tests {
         chunks.gone(&[chunk(1).id], BenefactorId(7));
         assert_eq!(chunks.lacking(&needed, 1).len(), 1);
         assert!(chunks.lacking(&HashSet::new(), 1).is_empty(), "no version needs it");
+    }
+
+    #[test]
+    fn bytes_that_left_the_window_are_at_hand_again_once_they_are_written_again() {
+        let (chunks, needed) = (Chunks::default(), HashSet::from([chunk(1).id]));
+        chunks.claim(chunk(1), Origin::Cell(Weak::new(), Vec::new()));
+        chunks.placed(chunk(1).id, BenefactorId(7), LIFE);
+        chunks.unclaim(chunk(1).id);
+        assert!(chunks.would_lose(&[chunk(1).id], BenefactorId(7)));
+        assert!(!chunks.claim(chunk(1), own()));
+        assert!(!chunks.would_lose(&[chunk(1).id], BenefactorId(7)));
+        chunks.gone(&[chunk(1).id], BenefactorId(7));
+        assert!(chunks.lacking(&needed, 1)[0].bytes.is_some());
     }
 
     #[test]
