@@ -261,13 +261,13 @@ impl Chunks {
         there.map(|(id, _)| *id).collect()
     }
 
-    /// Those of `needed` of which the manager has not heard in this session since the last commit.
-    pub(super) fn kept(&self, needed: &HashSet<ChunkId>) -> Vec<ChunkId> {
+    /// Those of `chunks` of which the manager has not heard in this session since the last commit.
+    pub(super) fn untold(&self, chunks: &[ChunkId]) -> Vec<ChunkId> {
         let table = self.table.lock();
         let is_told = |chunk: &ChunkId| {
             table.entries.get(chunk).is_some_and(|entry| entry.pinned || entry.reported.is_some())
         };
-        needed.iter().filter(|chunk| !is_told(chunk)).copied().collect()
+        chunks.iter().filter(|chunk| !is_told(chunk)).copied().collect()
     }
 
     /// Where a chunk that the session stored is.
@@ -317,15 +317,15 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_claimed_once_and_what_the_manager_was_not_told_of_is_kept() {
+    fn a_chunk_is_claimed_once_and_told_of_once() {
         let chunks = Chunks::default();
-        let needed = HashSet::from([chunk(1).id, chunk(2).id]);
+        let both = [chunk(1).id, chunk(2).id];
         assert!(chunks.claim(chunk(2), own()));
         assert!(!chunks.claim(chunk(2), own()));
-        assert_eq!(chunks.kept(&needed).len(), 2);
+        assert_eq!(chunks.untold(&both).len(), 2);
         chunks.placed(chunk(2).id, BenefactorId(7), LIFE);
         assert_eq!(chunks.take_unreported(9, None).len(), 1);
-        assert_eq!(chunks.kept(&needed), [chunk(1).id]);
+        assert_eq!(chunks.untold(&both), [chunk(1).id]);
     }
 
     #[test]

@@ -282,16 +282,21 @@ impl Session {
         state: VersionState,
     ) -> Result<VersionInfo, Failure> {
         self.stage(Some(needed)).await?;
-        let mut kept = self.chunks.kept(needed);
-        // What doesn't fit into the commit is announced before, by pinning it.
-        while kept.len() > LIST_ENTRIES_MAX {
-            let chunks = kept.split_off(kept.len() - LIST_ENTRIES_MAX);
-            self.pool.manager.ask(&ManagerRequest::Known { session: self.id, chunks }).await?;
+        // A small map says itself what it names.
+        let mut named = match &root {
+            MapRoot::Inline { .. } => Vec::new(),
+            MapRoot::Pieces { .. } => needed.iter().copied().collect(),
+        };
+        // What doesn't fit into the commit is announced before: staged by now, or else pinned.
+        let beyond = named.split_off(named.len().min(LIST_ENTRIES_MAX));
+        for part in self.chunks.untold(&beyond).chunks(LIST_ENTRIES_MAX) {
+            let known = ManagerRequest::Known { session: self.id, chunks: part.to_vec() };
+            self.pool.manager.ask(&known).await?;
         }
         let (size, stored_bytes) = (map.size(), self.stored_bytes());
         let (session, hole_bytes) = (self.id, map.hole_bytes());
         let commit =
-            ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept, state, hole_bytes };
+            ManagerRequest::Commit { session, root, size, mtime, stored_bytes, named, state, hole_bytes };
         match self.ask_patiently(&commit).await? {
             ManagerReply::Version { info: Some(info), .. } => Ok(info),
             _ => Err(crate::unexpected("Commit")),
