@@ -5,10 +5,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Random, TestPool, file_with, make, wait_until};
+use common::{PATIENCE, Random, TestPool, file_with, make, wait_until};
 use stdchk_client::{Pool, Reader};
 use stdchk_manager::core::Timing;
-use stdchk_model::message::manager::{Change, FileKind};
+use stdchk_model::message::manager::{BenefactorState, Change, FileKind};
 use stdchk_model::{ErrorCode, Failure, Ino};
 
 const WINDOW: u64 = 32 << 20;
@@ -229,4 +229,55 @@ async fn a_file_whose_chunk_map_is_lost_can_be_replaced_and_nothing_is_left_of_w
         session.close(false).await.unwrap();
         assert_eq!(&pool.read(ino, None).await.unwrap().read_at(0, 100).await.unwrap()[..], content);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_benefactor_that_can_make_nothing_durable_any_more_is_replaced() {
+    // Between signs of life nothing is made durable but what is asked for.
+    let mut pools = TestPool::start(0).await;
+    (0..2).for_each(|number| pools.start_benefactor_beating(number, Duration::from_secs(4)));
+    pools.wait_online(2).await;
+    let pool = pools.connect(WINDOW).await;
+    let ino = file_with(&pool, &[("replicas", "1"), ("codec", "store")]).await;
+    let content = Random::new(13).bytes(8 << 20);
+    let session = pool.write(ino).await.unwrap();
+    session.write_at(0, &content).await.unwrap();
+    wait_until("all is stored", async || session.stored_bytes() == content.len() as u64).await;
+    let segments = pools.dir.path().join("benefactor0/segments");
+    std::fs::rename(&segments, segments.with_extension("gone")).unwrap();
+    let committed = tokio::time::timeout(PATIENCE, session.commit(0)).await;
+    committed.expect("the same sync is asked for without end").unwrap();
+    session.close(false).await.unwrap();
+    let reader = pool.read(ino, None).await.unwrap();
+    assert!(reader.read_at(0, content.len()).await.unwrap() == content);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_over_is_not_missed_when_its_benefactor_dies() {
+    const CHUNK: usize = 512 << 10;
+    let (benefactor_lease_ms, benefactor_lost_ms) = (1000, 2000);
+    let timing = Timing { garbage_age_ms: 0, collect_every_ms: 600_000, ..Timing::default() };
+    let timing = Timing { benefactor_lease_ms, benefactor_lost_ms, ..timing };
+    let mut pools = TestPool::start_with(3, timing).await;
+    let (pool, other) = (pools.connect(WINDOW).await, pools.connect(WINDOW).await);
+    let ino = file_with(&pool, &[("replicas", "1"), ("cutter", "fsch:512KiB"), ("codec", "store")]).await;
+    let session = pool.write(ino).await.unwrap();
+    let mut random = Random::new(14);
+    session.write_at(0, &random.bytes(24 * CHUNK)).await.unwrap();
+    wait_until("all is stored", async || session.stored_bytes() == 24 * CHUNK as u64).await;
+    wait_until("all is announced", async || other.status().await.unwrap().chunks == 24).await;
+    // With its next sign of life the client tells what it has stored.
+    wait_until("the manager keeps it", async || other.collect(true).await.unwrap().chunks == 0).await;
+    let content = random.bytes(24 * CHUNK);
+    session.write_at(0, &content).await.unwrap();
+    pools.stop_benefactor(0).await;
+    wait_until("a benefactor is lost", async || {
+        let benefactors = other.status().await.unwrap().benefactors;
+        benefactors.iter().any(|one| one.state == BenefactorState::Lost)
+    })
+    .await;
+    session.commit(0).await.unwrap();
+    session.close(false).await.unwrap();
+    let reader = pool.read(ino, None).await.unwrap();
+    assert!(reader.read_at(0, content.len()).await.unwrap() == content);
 }

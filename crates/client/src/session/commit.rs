@@ -201,13 +201,17 @@ impl Session {
         for part in chunks.chunks(LIST_ENTRIES_MAX) {
             let blocks = part.iter().map(|chunk| BlockId::whole(*chunk)).collect();
             match self.pool.benefactors.has(benefactor, blocks).await {
-                Ok((life, present)) => {
+                // One that lives on and refuses has a disk that failed; one that doesn't answer may have one that hangs.
+                Ok((life, present))
+                    if life != incarnation || error.is_transport() && Instant::now() < give_up =>
+                {
                     let there =
                         part.iter().zip(&present).filter(|(_, there)| **there).map(|(chunk, _)| *chunk);
                     let there: Vec<ChunkId> = there.collect();
                     self.chunks.restarted(&there, benefactor, life);
                     survivors.extend(there);
                 }
+                Ok(_) => {}
                 Err(_) if self.chunks.would_lose(part, benefactor) && Instant::now() < give_up => {
                     tokio::time::sleep(RETURN_PAUSE).await;
                     return Ok(());
