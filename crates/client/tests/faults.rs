@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{PATIENCE, Random, TestPool, file_with, make, wait_until};
@@ -20,7 +21,8 @@ async fn a_write_goes_on_when_a_benefactor_dies_and_every_byte_comes_back() {
     for (semantics, replicas) in [("optimistic", "1"), ("pessimistic", "2")] {
         let policy = [("replicas", replicas), ("semantics", semantics)];
         let ino = file_with(&pool, if replicas == "1" { &policy[..1] } else { &policy[..] }).await;
-        let content = Random::new(5).bytes(12 << 20);
+        // Each has its own: what is at both victims is lost.
+        let content = Random::new(if replicas == "1" { 5 } else { 15 }).bytes(12 << 20);
         let session = pool.write(ino).await.unwrap();
         session.write_at(0, &content[..6 << 20]).await.unwrap();
         let victim = usize::from(replicas == "2");
@@ -279,5 +281,32 @@ async fn what_was_written_over_is_not_missed_when_its_benefactor_dies() {
     session.commit(0).await.unwrap();
     session.close(false).await.unwrap();
     let reader = pool.read(ino, None).await.unwrap();
+    assert!(reader.read_at(0, content.len()).await.unwrap() == content);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_further_copy_that_is_lost_before_it_is_durable_is_made_again() {
+    let mut pools = TestPool::start(1).await;
+    let pool = pools.connect(WINDOW).await;
+    let content = Random::new(16).bytes(8 << 20);
+    let lax = file_with(&pool, &[("replicas", "1")]).await;
+    let strict = file_with(&pool, &[("replicas", "2"), ("semantics", "pessimistic")]).await;
+    let session = pool.write(lax).await.unwrap();
+    session.write_at(0, &content).await.unwrap();
+    session.commit(0).await.unwrap();
+    session.close(false).await.unwrap();
+    // Between signs of life nothing is made durable but what is asked for.
+    pools.start_benefactor_beating(1, Duration::from_secs(4));
+    pools.wait_online(2).await;
+    let session = pool.write(strict).await.unwrap();
+    session.write_at(0, &content).await.unwrap();
+    wait_until("the further copies are stored", async || Arc::strong_count(&session) == 1).await;
+    assert_eq!(session.stored_bytes(), 0, "the pool had it");
+    pools.start_benefactor(2);
+    pools.wait_online(3).await;
+    pools.stop_benefactor(1).await;
+    session.commit(0).await.unwrap();
+    session.close(false).await.unwrap();
+    let reader = pools.connect(WINDOW).await.read(strict, None).await.unwrap();
     assert!(reader.read_at(0, content.len()).await.unwrap() == content);
 }

@@ -49,8 +49,8 @@ struct Placed {
 struct Entry {
     chunk: ChunkRef,
     origin: Origin,
-    /// The pool had it; the manager keeps it for this session.
-    pinned: bool,
+    /// Where the pool had it, if it did; the manager keeps it for this session.
+    pinned: Vec<BenefactorId>,
     /// Whoever claimed it is not done with it.
     storing: bool,
     placed: Vec<Placed>,
@@ -64,6 +64,10 @@ impl Entry {
     fn durable(&self) -> impl Iterator<Item = BenefactorId> + '_ {
         self.placed.iter().filter(|place| place.durable).map(|place| place.benefactor)
     }
+
+    fn places(&self) -> impl Iterator<Item = BenefactorId> + '_ {
+        self.pinned.iter().copied().chain(self.placed.iter().map(|place| place.benefactor))
+    }
 }
 
 #[derive(Default)]
@@ -75,7 +79,7 @@ struct Table {
 
 impl Table {
     fn entry(&self, chunk: ChunkRef, origin: Origin) -> Entry {
-        let (pinned, storing, placed, reported) = (false, false, Vec::new(), None);
+        let (pinned, storing, placed, reported) = (Vec::new(), false, Vec::new(), None);
         Entry { chunk, origin, pinned, storing, placed, reported, used: self.commits }
     }
 
@@ -129,27 +133,27 @@ impl Chunks {
         self.table.lock().entries.get(&chunk).is_some_and(|entry| entry.storing)
     }
 
-    /// A chunk of an earlier version is referred to; the manager keeps it for this session.
-    pub(super) fn adopt(&self, chunk: ChunkRef) {
+    /// A chunk of an earlier version, which is there, is referred to; the manager keeps it for this session.
+    pub(super) fn adopt(&self, chunk: ChunkRef, there: Vec<BenefactorId>) {
         let mut table = self.table.lock();
         if table.used(chunk.id).is_none() {
-            let entry = Entry { pinned: true, ..table.entry(chunk, Origin::Elsewhere) };
+            let entry = Entry { pinned: there, ..table.entry(chunk, Origin::Elsewhere) };
             table.entries.insert(chunk.id, entry);
         }
     }
 
     /// Whether a cell can use this chunk because the session stored, or stores, it itself since the last commit.
     pub(super) fn is_own(&self, chunk: ChunkId) -> bool {
-        self.table.lock().used(chunk).is_some_and(|entry| !entry.pinned)
+        self.table.lock().used(chunk).is_some_and(|entry| entry.pinned.is_empty())
     }
 
     fn with<R>(&self, chunk: ChunkId, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
         self.table.lock().entries.get_mut(&chunk).map(change)
     }
 
-    /// The pool has the chunk, and keeps it for this session.
-    pub(super) fn pinned(&self, chunk: ChunkId) {
-        self.with(chunk, |entry| entry.pinned = true);
+    /// The pool has the chunk there, and keeps it for this session.
+    pub(super) fn pinned(&self, chunk: ChunkId, there: &[BenefactorId]) {
+        self.with(chunk, |entry| entry.pinned = there.to_vec());
     }
 
     /// A benefactor stored the chunk; whether it is durable there, a sync will tell.
@@ -204,7 +208,8 @@ impl Chunks {
         let mut table = self.table.lock();
         for chunk in chunks {
             if let Some(entry) = table.entries.get_mut(chunk) {
-                (entry.pinned, entry.reported) = (false, None);
+                entry.reported = None;
+                entry.pinned.clear();
                 entry.placed.clear();
             }
         }
@@ -213,9 +218,8 @@ impl Chunks {
     /// Whether losing this benefactor would lose one of these chunks: no other place and no bytes at hand.
     pub(super) fn would_lose(&self, chunks: &[ChunkId], benefactor: BenefactorId) -> bool {
         let table = self.table.lock();
-        let only_there = |entry: &Entry| {
-            entry.placed.iter().all(|place| place.benefactor == benefactor) && !entry.origin.is_at_hand()
-        };
+        let only_there =
+            |entry: &Entry| entry.places().all(|place| place == benefactor) && !entry.origin.is_at_hand();
         chunks.iter().filter_map(|chunk| table.entries.get(chunk)).any(only_there)
     }
 
@@ -223,11 +227,11 @@ impl Chunks {
     pub(super) fn lacking(&self, needed: &HashSet<ChunkId>, copies: usize) -> Vec<Lacking> {
         let table = self.table.lock();
         let entries = table.entries.iter().filter(|(id, _)| needed.contains(*id)).map(|(_, entry)| entry);
-        let few = entries.filter(|entry| !entry.pinned && !entry.storing && entry.placed.len() < copies);
+        let few = entries.filter(|entry| !entry.storing && entry.places().count() < copies);
         let lacking = |entry: &Entry| Lacking {
             chunk: entry.chunk,
             bytes: entry.origin.bytes(),
-            at: entry.placed.iter().map(|place| place.benefactor).collect(),
+            at: entry.places().collect(),
         };
         few.map(lacking).collect()
     }
@@ -244,7 +248,8 @@ impl Chunks {
         let entries = entries.filter(|(id, _)| needed.is_none_or(|needed| needed.contains(*id)));
         let news = entries.filter_map(|(_, entry)| {
             let at: Vec<BenefactorId> = entry.durable().collect();
-            let news = !entry.pinned && !entry.placed.is_empty() && entry.reported != Some(at.len());
+            let news =
+                entry.pinned.is_empty() && !entry.placed.is_empty() && entry.reported != Some(at.len());
             news.then(|| {
                 entry.reported = Some(at.len());
                 StagedChunk { chunk: entry.chunk, at }
@@ -257,7 +262,7 @@ impl Chunks {
     pub(super) fn forget_reports(&self) -> Vec<ChunkId> {
         let mut table = self.table.lock();
         table.entries.values_mut().for_each(|entry| entry.reported = None);
-        let there = table.entries.iter().filter(|(_, entry)| entry.pinned || !entry.placed.is_empty());
+        let there = table.entries.iter().filter(|(_, entry)| entry.places().next().is_some());
         there.map(|(id, _)| *id).collect()
     }
 
@@ -265,7 +270,7 @@ impl Chunks {
     pub(super) fn untold(&self, chunks: &[ChunkId]) -> Vec<ChunkId> {
         let table = self.table.lock();
         let is_told = |chunk: &ChunkId| {
-            table.entries.get(chunk).is_some_and(|entry| entry.pinned || entry.reported.is_some())
+            table.entries.get(chunk).is_some_and(|entry| !entry.pinned.is_empty() || entry.reported.is_some())
         };
         chunks.iter().filter(|chunk| !is_told(chunk)).copied().collect()
     }
