@@ -291,10 +291,7 @@ async fn a_further_copy_that_is_lost_before_it_is_durable_is_made_again() {
     let content = Random::new(16).bytes(8 << 20);
     let lax = file_with(&pool, &[("replicas", "1")]).await;
     let strict = file_with(&pool, &[("replicas", "2"), ("semantics", "pessimistic")]).await;
-    let session = pool.write(lax).await.unwrap();
-    session.write_at(0, &content).await.unwrap();
-    session.commit(0).await.unwrap();
-    session.close(false).await.unwrap();
+    write_whole(&pool, lax, &content).await;
     // Between signs of life nothing is made durable but what is asked for.
     pools.start_benefactor_beating(1, Duration::from_secs(4));
     pools.wait_online(2).await;
@@ -309,4 +306,25 @@ async fn a_further_copy_that_is_lost_before_it_is_durable_is_made_again() {
     session.close(false).await.unwrap();
     let reader = pools.connect(WINDOW).await.read(strict, None).await.unwrap();
     assert!(reader.read_at(0, content.len()).await.unwrap() == content);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn further_copies_count_without_a_word_from_their_benefactor() {
+    let timing = Timing { benefactor_lease_ms: 60_000, benefactor_lost_ms: 120_000, ..Timing::default() };
+    let mut pools = TestPool::start_with(1, timing).await;
+    let pool = pools.connect(WINDOW).await;
+    let content = Random::new(17).bytes(8 << 20);
+    let lax = file_with(&pool, &[("replicas", "1")]).await;
+    let strict = file_with(&pool, &[("replicas", "2"), ("semantics", "pessimistic")]).await;
+    write_whole(&pool, lax, &content).await;
+    pools.start_benefactor_beating(1, Duration::from_secs(60));
+    pools.wait_online(2).await;
+    write_whole(&pool, strict, &content).await;
+}
+
+async fn write_whole(pool: &Pool, ino: Ino, content: &[u8]) {
+    let session = pool.write(ino).await.unwrap();
+    session.write_at(0, content).await.unwrap();
+    session.commit(0).await.unwrap();
+    session.close(false).await.unwrap();
 }

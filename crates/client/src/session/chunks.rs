@@ -248,8 +248,7 @@ impl Chunks {
         let entries = entries.filter(|(id, _)| needed.is_none_or(|needed| needed.contains(*id)));
         let news = entries.filter_map(|(_, entry)| {
             let at: Vec<BenefactorId> = entry.durable().collect();
-            let news =
-                entry.pinned.is_empty() && !entry.placed.is_empty() && entry.reported != Some(at.len());
+            let news = !entry.placed.is_empty() && entry.reported != Some(at.len());
             news.then(|| {
                 entry.reported = Some(at.len());
                 StagedChunk { chunk: entry.chunk, at }
