@@ -24,6 +24,7 @@ mod reader;
 mod session;
 mod shared;
 mod spool;
+mod stored;
 mod writer;
 
 pub use aggregation::{AggregationError, PackedSet};

@@ -1,6 +1,6 @@
 //! A pool as its client sees it: the shared connections, the two memory budgets, and the tasks that keep them alive.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -34,8 +34,9 @@ use crate::manager::ManagerLink;
 use crate::map_view::{MapView, Run};
 use crate::opening::bad_map;
 use crate::reader::{AHEAD_BYTES, Reader};
-use crate::session::{SHARE_UNIT, Session};
+use crate::session::{SHARE_UNIT, Sealed, Session};
 use crate::spool::Spool;
+use crate::stored::Stored;
 use crate::writer::{Unpushed, Writer};
 
 /// How long a write waits for room in the window before it looks again.
@@ -132,8 +133,7 @@ pub(crate) struct Inner {
     pub(crate) sessions: Mutex<HashMap<SessionId, Weak<Session>>>,
     pub(crate) client: ClientId,
     pub(crate) runtime: Handle,
-    /// Cells that are stored and still in the window, oldest first.
-    stored: Mutex<VecDeque<Weak<crate::session::Sealed>>>,
+    stored: Stored<Sealed>,
     background: Mutex<JoinSet<()>>,
 }
 
@@ -165,7 +165,7 @@ impl Pool {
             sessions: Mutex::default(),
             client: ClientId(crate::random()?),
             runtime: Handle::current(),
-            stored: Mutex::default(),
+            stored: Stored::default(),
             background: Mutex::default(),
             manager,
             benefactors,
@@ -438,19 +438,13 @@ impl Inner {
     }
 
     /// Notes that a cell is stored: its bytes are kept as long as the window has room.
-    pub(crate) fn retain(&self, sealed: &Arc<crate::session::Sealed>) {
-        self.stored.lock().push_back(Arc::downgrade(sealed));
+    pub(crate) fn retain(&self, sealed: &Arc<Sealed>) {
+        self.stored.add(sealed);
     }
 
     /// Gives back the memory of the cell that was stored longest ago. False if there is none.
     pub(crate) fn release_stored(&self) -> bool {
-        let mut stored = self.stored.lock();
-        while let Some(oldest) = stored.pop_front() {
-            if oldest.upgrade().is_some_and(|sealed| sealed.release()) {
-                return true;
-            }
-        }
-        false
+        self.stored.take_first(Sealed::release)
     }
 
     /// Waits a moment for a cell to be stored; if none is on its way, starts one.

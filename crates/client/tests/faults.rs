@@ -3,12 +3,13 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Random, TestPool, file_with, make, wait_until};
+use common::{PATIENCE, Random, TestPool, file_with, make, wait_until};
 use stdchk_client::{Pool, Reader};
 use stdchk_manager::core::Timing;
-use stdchk_model::message::manager::{Change, FileKind};
+use stdchk_model::message::manager::{BenefactorState, Change, FileKind};
 use stdchk_model::{ErrorCode, Failure, Ino};
 
 const WINDOW: u64 = 32 << 20;
@@ -20,7 +21,8 @@ async fn a_write_goes_on_when_a_benefactor_dies_and_every_byte_comes_back() {
     for (semantics, replicas) in [("optimistic", "1"), ("pessimistic", "2")] {
         let policy = [("replicas", replicas), ("semantics", semantics)];
         let ino = file_with(&pool, if replicas == "1" { &policy[..1] } else { &policy[..] }).await;
-        let content = Random::new(5).bytes(12 << 20);
+        // Each has its own: what is at both victims is lost.
+        let content = Random::new(if replicas == "1" { 5 } else { 15 }).bytes(12 << 20);
         let session = pool.write(ino).await.unwrap();
         session.write_at(0, &content[..6 << 20]).await.unwrap();
         let victim = usize::from(replicas == "2");
@@ -229,4 +231,100 @@ async fn a_file_whose_chunk_map_is_lost_can_be_replaced_and_nothing_is_left_of_w
         session.close(false).await.unwrap();
         assert_eq!(&pool.read(ino, None).await.unwrap().read_at(0, 100).await.unwrap()[..], content);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_benefactor_that_can_make_nothing_durable_any_more_is_replaced() {
+    // Between signs of life nothing is made durable but what is asked for.
+    let mut pools = TestPool::start(0).await;
+    (0..2).for_each(|number| pools.start_benefactor_beating(number, Duration::from_secs(4)));
+    pools.wait_online(2).await;
+    let pool = pools.connect(WINDOW).await;
+    let ino = file_with(&pool, &[("replicas", "1"), ("codec", "store")]).await;
+    let content = Random::new(13).bytes(8 << 20);
+    let session = pool.write(ino).await.unwrap();
+    session.write_at(0, &content).await.unwrap();
+    wait_until("all is stored", async || session.stored_bytes() == content.len() as u64).await;
+    let segments = pools.dir.path().join("benefactor0/segments");
+    std::fs::rename(&segments, segments.with_extension("gone")).unwrap();
+    let committed = tokio::time::timeout(PATIENCE, session.commit(0)).await;
+    committed.expect("the same sync is asked for without end").unwrap();
+    session.close(false).await.unwrap();
+    let reader = pool.read(ino, None).await.unwrap();
+    assert!(reader.read_at(0, content.len()).await.unwrap() == content);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_over_is_not_missed_when_its_benefactor_dies() {
+    const CHUNK: usize = 512 << 10;
+    let (benefactor_lease_ms, benefactor_lost_ms) = (1000, 2000);
+    let timing = Timing { garbage_age_ms: 0, collect_every_ms: 600_000, ..Timing::default() };
+    let timing = Timing { benefactor_lease_ms, benefactor_lost_ms, ..timing };
+    let mut pools = TestPool::start_with(3, timing).await;
+    let (pool, other) = (pools.connect(WINDOW).await, pools.connect(WINDOW).await);
+    let ino = file_with(&pool, &[("replicas", "1"), ("cutter", "fsch:512KiB"), ("codec", "store")]).await;
+    let session = pool.write(ino).await.unwrap();
+    let mut random = Random::new(14);
+    session.write_at(0, &random.bytes(24 * CHUNK)).await.unwrap();
+    wait_until("all is stored", async || session.stored_bytes() == 24 * CHUNK as u64).await;
+    wait_until("all is announced", async || other.status().await.unwrap().chunks == 24).await;
+    // With its next sign of life the client tells what it has stored.
+    wait_until("the manager keeps it", async || other.collect(true).await.unwrap().chunks == 0).await;
+    let content = random.bytes(24 * CHUNK);
+    session.write_at(0, &content).await.unwrap();
+    pools.stop_benefactor(0).await;
+    wait_until("a benefactor is lost", async || {
+        let benefactors = other.status().await.unwrap().benefactors;
+        benefactors.iter().any(|one| one.state == BenefactorState::Lost)
+    })
+    .await;
+    session.commit(0).await.unwrap();
+    session.close(false).await.unwrap();
+    let reader = pool.read(ino, None).await.unwrap();
+    assert!(reader.read_at(0, content.len()).await.unwrap() == content);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_further_copy_that_is_lost_before_it_is_durable_is_made_again() {
+    let mut pools = TestPool::start(1).await;
+    let pool = pools.connect(WINDOW).await;
+    let content = Random::new(16).bytes(8 << 20);
+    let lax = file_with(&pool, &[("replicas", "1")]).await;
+    let strict = file_with(&pool, &[("replicas", "2"), ("semantics", "pessimistic")]).await;
+    write_whole(&pool, lax, &content).await;
+    // Between signs of life nothing is made durable but what is asked for.
+    pools.start_benefactor_beating(1, Duration::from_secs(4));
+    pools.wait_online(2).await;
+    let session = pool.write(strict).await.unwrap();
+    session.write_at(0, &content).await.unwrap();
+    wait_until("the further copies are stored", async || Arc::strong_count(&session) == 1).await;
+    assert_eq!(session.stored_bytes(), 0, "the pool had it");
+    pools.start_benefactor(2);
+    pools.wait_online(3).await;
+    pools.stop_benefactor(1).await;
+    session.commit(0).await.unwrap();
+    session.close(false).await.unwrap();
+    let reader = pools.connect(WINDOW).await.read(strict, None).await.unwrap();
+    assert!(reader.read_at(0, content.len()).await.unwrap() == content);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn further_copies_count_without_a_word_from_their_benefactor() {
+    let timing = Timing { benefactor_lease_ms: 60_000, benefactor_lost_ms: 120_000, ..Timing::default() };
+    let mut pools = TestPool::start_with(1, timing).await;
+    let pool = pools.connect(WINDOW).await;
+    let content = Random::new(17).bytes(8 << 20);
+    let lax = file_with(&pool, &[("replicas", "1")]).await;
+    let strict = file_with(&pool, &[("replicas", "2"), ("semantics", "pessimistic")]).await;
+    write_whole(&pool, lax, &content).await;
+    pools.start_benefactor_beating(1, Duration::from_secs(60));
+    pools.wait_online(2).await;
+    write_whole(&pool, strict, &content).await;
+}
+
+async fn write_whole(pool: &Pool, ino: Ino, content: &[u8]) {
+    let session = pool.write(ino).await.unwrap();
+    session.write_at(0, content).await.unwrap();
+    session.commit(0).await.unwrap();
+    session.close(false).await.unwrap();
 }

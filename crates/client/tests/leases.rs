@@ -5,6 +5,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{Gate, Random, TestPool, file_with, wait_until};
 use stdchk_client::{Pool, Session};
@@ -66,4 +67,28 @@ async fn what_has_left_the_window_fails_the_commit_and_no_version_is_there() {
     assert!(failure.message.contains("write the file again"), "{failure}");
     assert!(away.session.close(false).await.is_err());
     assert!(away.near.versions(away.ino).await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_was_closed_is_not_opened_again_by_what_is_still_on_its_way() {
+    let pools = TestPool::start(1).await;
+    let (gate, near) = (Gate::to(pools.manager).await, pools.connect(4 << 20).await);
+    let far = gate.connect(32 << 20).await;
+    let ino = file_with(&far, &[("replicas", "1"), ("codec", "store")]).await;
+    let session = far.write(ino).await.unwrap();
+    gate.set_open(false);
+    session.write_at(0, &Random::new(4).bytes(STORED)).await.unwrap();
+    // The manager is asked what it knows, and the session is closed before it has answered.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let closing = tokio::spawn({
+        let session = Arc::clone(&session);
+        async move { session.close(true).await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    gate.set_open(true);
+    // How it ends is not the point: nothing of it was committed.
+    let _ = closing.await.unwrap();
+    wait_until("nothing is on its way", async || Arc::strong_count(&session) == 1).await;
+    assert_eq!(near.status().await.unwrap().sessions, 0);
+    assert_eq!(near.status().await.unwrap().space.reserved_bytes, 0);
 }

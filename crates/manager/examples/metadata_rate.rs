@@ -83,7 +83,7 @@ fn commit(session: SessionId, chunk: ChunkRef) -> ManagerRequest {
         size,
         mtime: 0,
         stored_bytes: size,
-        kept: Vec::new(),
+        named: Vec::new(),
         state: VersionState::Open,
         hole_bytes: 0,
     }

@@ -48,7 +48,7 @@ fn write_large(pool: &mut Pool, number: u8, ino: Ino, chunks: &[u32], at: u32) -
     let staged = StagedChunk { chunk: piece, at: vec![BenefactorId(at)] };
     pool.ask(ManagerRequest::Staged { session: session(number), chunks: vec![staged] }).unwrap();
     let root = MapRoot::Pieces { pieces: vec![piece], length: u64::from(length) };
-    pool.commit_root(number, root, map.size()).unwrap();
+    pool.commit_naming(number, root, map.size(), chunks).unwrap();
     pool.close(number);
     map
 }

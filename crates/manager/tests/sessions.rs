@@ -56,6 +56,19 @@ fn no_session_builds_on_chunks_that_another_has_not_made_durable() {
 }
 
 #[test]
+fn what_a_session_stored_and_its_version_does_not_name_may_be_gone() {
+    let (mut pool, _, file) = pool_with_file();
+    pool.open(1, file);
+    pool.stage(1, &[1, 3], &[0]);
+    // Its place was written over before it was durable anywhere.
+    pool.stage(1, &[2], &[]);
+    let pieces = vec![ChunkRef { id: chunk(3), length: 1000 }];
+    let root = MapRoot::Pieces { pieces, length: 1000 };
+    assert_eq!(pool.commit_naming(1, root.clone(), 1000, &[1, 2]).unwrap_err().code, ErrorCode::Unavailable);
+    assert_eq!(pool.commit_naming(1, root, 1000, &[1]), Ok(1));
+}
+
+#[test]
 fn a_restarted_benefactor_takes_back_the_claims_of_its_last_life() {
     let (mut pool, _, file) = pool_with_file();
     pool.open(1, file);
@@ -503,7 +516,7 @@ fn a_commit_that_is_the_last_one_finishes_its_version_in_the_same_step() {
         size: map.size(),
         mtime: 5,
         stored_bytes: 0,
-        kept: Vec::new(),
+        named: Vec::new(),
         state: VersionState::Closed,
         hole_bytes: 0,
     };

@@ -30,6 +30,14 @@ impl Origin {
             Self::Elsewhere => None,
         }
     }
+
+    fn is_at_hand(&self) -> bool {
+        match self {
+            Self::Cell(cell, _) => cell.upgrade().is_some_and(|cell| cell.bytes().is_some()),
+            Self::Own(_) => true,
+            Self::Elsewhere => false,
+        }
+    }
 }
 
 struct Placed {
@@ -41,8 +49,8 @@ struct Placed {
 struct Entry {
     chunk: ChunkRef,
     origin: Origin,
-    /// The pool had it; the manager keeps it for this session.
-    pinned: bool,
+    /// Where the pool had it, if it did; the manager keeps it for this session.
+    pinned: Vec<BenefactorId>,
     /// Whoever claimed it is not done with it.
     storing: bool,
     placed: Vec<Placed>,
@@ -56,6 +64,10 @@ impl Entry {
     fn durable(&self) -> impl Iterator<Item = BenefactorId> + '_ {
         self.placed.iter().filter(|place| place.durable).map(|place| place.benefactor)
     }
+
+    fn places(&self) -> impl Iterator<Item = BenefactorId> + '_ {
+        self.pinned.iter().copied().chain(self.placed.iter().map(|place| place.benefactor))
+    }
 }
 
 #[derive(Default)]
@@ -67,7 +79,7 @@ struct Table {
 
 impl Table {
     fn entry(&self, chunk: ChunkRef, origin: Origin) -> Entry {
-        let (pinned, storing, placed, reported) = (false, false, Vec::new(), None);
+        let (pinned, storing, placed, reported) = (Vec::new(), false, Vec::new(), None);
         Entry { chunk, origin, pinned, storing, placed, reported, used: self.commits }
     }
 
@@ -99,7 +111,11 @@ impl Chunks {
     /// Whether the caller is the first to come with `chunk` and must see to it that the pool has it.
     pub(super) fn claim(&self, chunk: ChunkRef, origin: Origin) -> bool {
         let mut table = self.table.lock();
-        if table.used(chunk.id).is_some() {
+        if let Some(entry) = table.used(chunk.id) {
+            // Its bytes may have left the window with the cell that had them first.
+            if !entry.origin.is_at_hand() {
+                entry.origin = origin;
+            }
             return false;
         }
         let entry = Entry { storing: true, ..table.entry(chunk, origin) };
@@ -117,27 +133,27 @@ impl Chunks {
         self.table.lock().entries.get(&chunk).is_some_and(|entry| entry.storing)
     }
 
-    /// A chunk of an earlier version is referred to; the manager keeps it for this session.
-    pub(super) fn adopt(&self, chunk: ChunkRef) {
+    /// A chunk of an earlier version, which is there, is referred to; the manager keeps it for this session.
+    pub(super) fn adopt(&self, chunk: ChunkRef, there: Vec<BenefactorId>) {
         let mut table = self.table.lock();
         if table.used(chunk.id).is_none() {
-            let entry = Entry { pinned: true, ..table.entry(chunk, Origin::Elsewhere) };
+            let entry = Entry { pinned: there, ..table.entry(chunk, Origin::Elsewhere) };
             table.entries.insert(chunk.id, entry);
         }
     }
 
     /// Whether a cell can use this chunk because the session stored, or stores, it itself since the last commit.
     pub(super) fn is_own(&self, chunk: ChunkId) -> bool {
-        self.table.lock().used(chunk).is_some_and(|entry| !entry.pinned)
+        self.table.lock().used(chunk).is_some_and(|entry| entry.pinned.is_empty())
     }
 
     fn with<R>(&self, chunk: ChunkId, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
         self.table.lock().entries.get_mut(&chunk).map(change)
     }
 
-    /// The pool has the chunk, and keeps it for this session.
-    pub(super) fn pinned(&self, chunk: ChunkId) {
-        self.with(chunk, |entry| entry.pinned = true);
+    /// The pool has the chunk there, and keeps it for this session.
+    pub(super) fn pinned(&self, chunk: ChunkId, there: &[BenefactorId]) {
+        self.with(chunk, |entry| entry.pinned = there.to_vec());
     }
 
     /// A benefactor stored the chunk; whether it is durable there, a sync will tell.
@@ -192,7 +208,8 @@ impl Chunks {
         let mut table = self.table.lock();
         for chunk in chunks {
             if let Some(entry) = table.entries.get_mut(chunk) {
-                (entry.pinned, entry.reported) = (false, None);
+                entry.reported = None;
+                entry.pinned.clear();
                 entry.placed.clear();
             }
         }
@@ -201,9 +218,8 @@ impl Chunks {
     /// Whether losing this benefactor would lose one of these chunks: no other place and no bytes at hand.
     pub(super) fn would_lose(&self, chunks: &[ChunkId], benefactor: BenefactorId) -> bool {
         let table = self.table.lock();
-        let only_there = |entry: &Entry| {
-            entry.placed.iter().all(|place| place.benefactor == benefactor) && entry.origin.bytes().is_none()
-        };
+        let only_there =
+            |entry: &Entry| entry.places().all(|place| place == benefactor) && !entry.origin.is_at_hand();
         chunks.iter().filter_map(|chunk| table.entries.get(chunk)).any(only_there)
     }
 
@@ -211,11 +227,11 @@ impl Chunks {
     pub(super) fn lacking(&self, needed: &HashSet<ChunkId>, copies: usize) -> Vec<Lacking> {
         let table = self.table.lock();
         let entries = table.entries.iter().filter(|(id, _)| needed.contains(*id)).map(|(_, entry)| entry);
-        let few = entries.filter(|entry| !entry.pinned && !entry.storing && entry.placed.len() < copies);
+        let few = entries.filter(|entry| !entry.storing && entry.places().count() < copies);
         let lacking = |entry: &Entry| Lacking {
             chunk: entry.chunk,
             bytes: entry.origin.bytes(),
-            at: entry.placed.iter().map(|place| place.benefactor).collect(),
+            at: entry.places().collect(),
         };
         few.map(lacking).collect()
     }
@@ -232,7 +248,7 @@ impl Chunks {
         let entries = entries.filter(|(id, _)| needed.is_none_or(|needed| needed.contains(*id)));
         let news = entries.filter_map(|(_, entry)| {
             let at: Vec<BenefactorId> = entry.durable().collect();
-            let news = !entry.pinned && !entry.placed.is_empty() && entry.reported != Some(at.len());
+            let news = !entry.placed.is_empty() && entry.reported != Some(at.len());
             news.then(|| {
                 entry.reported = Some(at.len());
                 StagedChunk { chunk: entry.chunk, at }
@@ -245,17 +261,17 @@ impl Chunks {
     pub(super) fn forget_reports(&self) -> Vec<ChunkId> {
         let mut table = self.table.lock();
         table.entries.values_mut().for_each(|entry| entry.reported = None);
-        let there = table.entries.iter().filter(|(_, entry)| entry.pinned || !entry.placed.is_empty());
+        let there = table.entries.iter().filter(|(_, entry)| entry.places().next().is_some());
         there.map(|(id, _)| *id).collect()
     }
 
-    /// Those of `needed` of which the manager has not heard in this session since the last commit.
-    pub(super) fn kept(&self, needed: &HashSet<ChunkId>) -> Vec<ChunkId> {
+    /// Those of `chunks` of which the manager has not heard in this session since the last commit.
+    pub(super) fn untold(&self, chunks: &[ChunkId]) -> Vec<ChunkId> {
         let table = self.table.lock();
         let is_told = |chunk: &ChunkId| {
-            table.entries.get(chunk).is_some_and(|entry| entry.pinned || entry.reported.is_some())
+            table.entries.get(chunk).is_some_and(|entry| !entry.pinned.is_empty() || entry.reported.is_some())
         };
-        needed.iter().filter(|chunk| !is_told(chunk)).copied().collect()
+        chunks.iter().filter(|chunk| !is_told(chunk)).copied().collect()
     }
 
     /// Where a chunk that the session stored is.
@@ -305,15 +321,15 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_claimed_once_and_what_the_manager_was_not_told_of_is_kept() {
+    fn a_chunk_is_claimed_once_and_told_of_once() {
         let chunks = Chunks::default();
-        let needed = HashSet::from([chunk(1).id, chunk(2).id]);
+        let both = [chunk(1).id, chunk(2).id];
         assert!(chunks.claim(chunk(2), own()));
         assert!(!chunks.claim(chunk(2), own()));
-        assert_eq!(chunks.kept(&needed).len(), 2);
+        assert_eq!(chunks.untold(&both).len(), 2);
         chunks.placed(chunk(2).id, BenefactorId(7), LIFE);
         assert_eq!(chunks.take_unreported(9, None).len(), 1);
-        assert_eq!(chunks.kept(&needed), [chunk(1).id]);
+        assert_eq!(chunks.untold(&both), [chunk(1).id]);
     }
 
     #[test]
@@ -340,6 +356,19 @@ mod tests {
         chunks.gone(&[chunk(1).id], BenefactorId(7));
         assert_eq!(chunks.lacking(&needed, 1).len(), 1);
         assert!(chunks.lacking(&HashSet::new(), 1).is_empty(), "no version needs it");
+    }
+
+    #[test]
+    fn bytes_that_left_the_window_are_at_hand_again_once_they_are_written_again() {
+        let (chunks, needed) = (Chunks::default(), HashSet::from([chunk(1).id]));
+        chunks.claim(chunk(1), Origin::Cell(Weak::new(), Vec::new()));
+        chunks.placed(chunk(1).id, BenefactorId(7), LIFE);
+        chunks.unclaim(chunk(1).id);
+        assert!(chunks.would_lose(&[chunk(1).id], BenefactorId(7)));
+        assert!(!chunks.claim(chunk(1), own()));
+        assert!(!chunks.would_lose(&[chunk(1).id], BenefactorId(7)));
+        chunks.gone(&[chunk(1).id], BenefactorId(7));
+        assert!(chunks.lacking(&needed, 1)[0].bytes.is_some());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -200,13 +201,17 @@ impl Session {
         for part in chunks.chunks(LIST_ENTRIES_MAX) {
             let blocks = part.iter().map(|chunk| BlockId::whole(*chunk)).collect();
             match self.pool.benefactors.has(benefactor, blocks).await {
-                Ok((life, present)) => {
+                // One that lives on and refuses has a disk that failed; one that doesn't answer may have one that hangs.
+                Ok((life, present))
+                    if life != incarnation || error.is_transport() && Instant::now() < give_up =>
+                {
                     let there =
                         part.iter().zip(&present).filter(|(_, there)| **there).map(|(chunk, _)| *chunk);
                     let there: Vec<ChunkId> = there.collect();
                     self.chunks.restarted(&there, benefactor, life);
                     survivors.extend(there);
                 }
+                Ok(_) => {}
                 Err(_) if self.chunks.would_lose(part, benefactor) && Instant::now() < give_up => {
                     tokio::time::sleep(RETURN_PAUSE).await;
                     return Ok(());
@@ -281,16 +286,21 @@ impl Session {
         state: VersionState,
     ) -> Result<VersionInfo, Failure> {
         self.stage(Some(needed)).await?;
-        let mut kept = self.chunks.kept(needed);
-        // What doesn't fit into the commit is announced before, by pinning it.
-        while kept.len() > LIST_ENTRIES_MAX {
-            let chunks = kept.split_off(kept.len() - LIST_ENTRIES_MAX);
-            self.pool.manager.ask(&ManagerRequest::Known { session: self.id, chunks }).await?;
+        // A small map says itself what it names.
+        let mut named = match &root {
+            MapRoot::Inline { .. } => Vec::new(),
+            MapRoot::Pieces { .. } => needed.iter().copied().collect(),
+        };
+        // What doesn't fit into the commit is announced before: staged by now, or else pinned.
+        let beyond = named.split_off(named.len().min(LIST_ENTRIES_MAX));
+        for part in self.chunks.untold(&beyond).chunks(LIST_ENTRIES_MAX) {
+            let known = ManagerRequest::Known { session: self.id, chunks: part.to_vec() };
+            self.pool.manager.ask(&known).await?;
         }
         let (size, stored_bytes) = (map.size(), self.stored_bytes());
         let (session, hole_bytes) = (self.id, map.hole_bytes());
         let commit =
-            ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept, state, hole_bytes };
+            ManagerRequest::Commit { session, root, size, mtime, stored_bytes, named, state, hole_bytes };
         match self.ask_patiently(&commit).await? {
             ManagerReply::Version { info: Some(info), .. } => Ok(info),
             _ => Err(crate::unexpected("Commit")),
@@ -354,6 +364,12 @@ impl Session {
     /// its chunks that are left.
     pub(crate) async fn reattach(&self) -> Result<(), Failure> {
         let _turn = self.telling.lock().await;
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(Failure::new(
+                ErrorCode::Stale,
+                "the file is closed: what was not committed is given up",
+            ));
+        }
         let (session, client, ino) = (self.id, self.pool.client, self.ino());
         self.pool.manager.ask(&ManagerRequest::OpenSession { session, client, ino }).await?;
         self.pieces.settled();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use stdchk_model::message::manager::{ChunkLocations, ManagerReply, ManagerRequest};
 use stdchk_model::{ChunkId, Failure, SessionId};
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::manager::ManagerLink;
 
@@ -13,6 +13,7 @@ use crate::manager::ManagerLink;
 const NAMES_MAX: usize = 1024;
 
 type Waiting = (ChunkId, oneshot::Sender<Result<ChunkLocations, Failure>>);
+type Answer = oneshot::Receiver<Result<ChunkLocations, Failure>>;
 
 /// The questions of one session.
 pub(super) struct Known {
@@ -29,36 +30,33 @@ impl Known {
 
     /// Where each of `chunks` is, if the pool has it; from then on it stays for as long as the session.
     pub(super) async fn ask(&self, chunks: Vec<ChunkId>) -> Result<Vec<ChunkLocations>, Failure> {
-        let mut answers = Vec::with_capacity(chunks.len());
-        {
-            let mut waiting = self.waiting.lock();
-            for chunk in chunks {
-                let (sender, answer) = oneshot::channel();
-                waiting.push((chunk, sender));
-                answers.push(answer);
-            }
-        }
+        let answers: Vec<_> = chunks.into_iter().map(|chunk| (chunk, self.line_up(chunk))).collect();
         let mut found = Vec::with_capacity(answers.len());
-        for answer in answers {
-            found.push(self.wait_for(answer).await?);
+        for (chunk, answer) in answers {
+            found.push(self.wait_for(chunk, answer).await?);
         }
         Ok(found)
     }
 
-    async fn wait_for(
-        &self,
-        mut answer: oneshot::Receiver<Result<ChunkLocations, Failure>>,
-    ) -> Result<ChunkLocations, Failure> {
+    fn line_up(&self, chunk: ChunkId) -> Answer {
+        let (sender, answer) = oneshot::channel();
+        self.waiting.lock().push((chunk, sender));
+        answer
+    }
+
+    async fn wait_for(&self, chunk: ChunkId, mut answer: Answer) -> Result<ChunkLocations, Failure> {
         if let Ok(answer) = answer.try_recv() {
             return answer;
         }
         // Whoever gets the turn asks for all who wait; the others find their answer when the turn comes to them.
         let _turn = self.turn.lock().await;
         loop {
-            if let Ok(answer) = answer.try_recv() {
-                return answer;
+            match answer.try_recv() {
+                Ok(answer) => return answer,
+                // Who asked for it was dropped before there was an answer.
+                Err(TryRecvError::Closed) => answer = self.line_up(chunk),
+                Err(TryRecvError::Empty) => self.ask_for_all().await,
             }
-            self.ask_for_all().await;
         }
     }
 
@@ -85,5 +83,38 @@ impl Known {
             ManagerReply::Locations(found) => Ok(found),
             _ => Err(crate::unexpected("Known")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn has_ended(asked: std::pin::Pin<&mut impl Future>) -> bool {
+        matches!(asked.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
+    }
+
+    #[tokio::test]
+    async fn who_was_asked_for_by_one_that_gave_up_asks_again() {
+        // It takes connections and says nothing.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap().to_string();
+        let manager = ManagerLink::new(address, Vec::new(), Duration::ZERO);
+        let known = Known::new(Arc::new(manager), SessionId([1; 16]));
+        let ask = |number| known.ask(vec![ChunkId([number; 32])]);
+        let (mut first, mut last) = (pin!(ask(1)), pin!(ask(3)));
+        {
+            let mut second = pin!(ask(2));
+            assert!(!has_ended(first.as_mut()) && !has_ended(second.as_mut()) && !has_ended(last.as_mut()));
+            assert!(first.await.is_err());
+            assert!(!has_ended(second), "it asks for itself and the last");
+        }
+        let answer = tokio::time::timeout(Duration::from_secs(60), last).await;
+        assert!(answer.is_ok_and(|answer| answer.is_err()));
     }
 }

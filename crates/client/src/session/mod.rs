@@ -27,7 +27,7 @@ mod stripe;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
@@ -84,6 +84,8 @@ pub struct Session {
     claims: Notify,
     /// Held while the manager is told of chunks, and for the commit that rests on what it was told.
     telling: tokio::sync::Mutex<()>,
+    /// It is over, at the manager as well; changes with the turn to tell.
+    is_closed: AtomicBool,
     commit_turn: tokio::sync::Mutex<Option<VersionInfo>>,
     /// The last change of which the application was told that it is closed, ahead of its commit.
     closing: AtomicU64,
@@ -145,6 +147,7 @@ impl Session {
             sending: AtomicUsize::new(0),
             claims: Notify::new(),
             telling: tokio::sync::Mutex::default(),
+            is_closed: AtomicBool::new(false),
             base: version.as_ref().map(|version| version.session),
             commit_turn: tokio::sync::Mutex::new(version),
             closing: AtomicU64::new(0),
@@ -497,6 +500,9 @@ impl Session {
     pub async fn close(self: &Arc<Self>, interrupted: bool) -> Result<(), Failure> {
         let _turn = self.commit_turn.lock().await;
         self.pool.sessions.lock().remove(&self.id);
+        // What is still on its way finds the session ended, and must not open it again.
+        let _telling = self.telling.lock().await;
+        self.is_closed.store(true, Ordering::Release);
         // What an earlier commit of this session made is torn, too, if what followed could not be saved.
         let interrupted = interrupted || self.is_dirty() || self.state.lock().failure.is_some();
         let ended = self

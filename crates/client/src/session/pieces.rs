@@ -280,7 +280,8 @@ impl Session {
         for (chunk, found) in unknown.into_iter().zip(found) {
             let usable = found.at.len() >= usize::from(self.policy.replicas_at_commit());
             if usable {
-                self.chunks.adopt(chunk);
+                let there = found.at.iter().map(|location| location.benefactor).collect();
+                self.chunks.adopt(chunk, there);
             }
             index.usable.insert(chunk.id, usable);
         }

@@ -115,7 +115,7 @@ impl Session {
             known.iter().flat_map(|known| &known.at).map(|location| location.benefactor).collect();
         let new = holders.is_empty();
         if !new {
-            self.chunks.pinned(chunk.id);
+            self.chunks.pinned(chunk.id, &holders);
         }
         // A folder with laxer semantics may have left the chunk with fewer copies than this one's commit needs.
         let copies = usize::from(self.policy.replicas_at_commit());

@@ -44,11 +44,15 @@ impl TestPool {
     }
 
     pub fn start_benefactor(&mut self, number: usize) {
+        self.start_benefactor_beating(number, Duration::from_millis(50));
+    }
+
+    pub fn start_benefactor_beating(&mut self, number: usize, heartbeat: Duration) {
         let data = self.dir.path().join(format!("benefactor{number}"));
         let mut config =
             stdchk_benefactor::Config::new(data, self.manager.to_string(), TOKEN.to_vec(), DONATED);
         config.floor_bytes = 0;
-        config.heartbeat = Duration::from_millis(50);
+        config.heartbeat = heartbeat;
         let run = stdchk_benefactor::run(config, std::future::pending());
         self.benefactor_tasks.push(tokio::spawn(async move { run.await.unwrap() }));
     }

@@ -1,11 +1,14 @@
 //! The commit of a session: a version becomes visible only after every chunk it may name has enough copies (I1).
 //!
-//! The manager doesn't carry maps, so it checks what it can know: the chunks that the session stored, found or kept,
-//! which include all of the map's. A small map comes along in the commit and is looked into.
+//! The manager doesn't carry maps, so it checks what it is told: the chunks that the client lists, which are all of the map's.
+//! What the session stored or found beside them was written over meanwhile, and may be gone. A small map comes along in the
+//! commit and is looked into.
 
 use std::collections::HashSet;
 
-use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, MAP_BYTES_MAX, MAP_INLINE_BYTES_MAX};
+use stdchk_model::limits::{
+    CHUNK_BYTES_MAX, FILE_BYTES_MAX, LIST_ENTRIES_MAX, MAP_BYTES_MAX, MAP_INLINE_BYTES_MAX,
+};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionState};
 use stdchk_model::{ChunkId, ChunkMap, ChunkRef, ErrorCode, Failure, MapRoot, SessionId};
 
@@ -14,17 +17,17 @@ use super::{Answer, Core, Now, check_length, unavailable};
 
 impl Core {
     pub(super) fn commit(&mut self, request: ManagerRequest, now: Now) -> Answer {
-        let ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept, state, hole_bytes } =
+        let ManagerRequest::Commit { session, root, size, mtime, stored_bytes, named, state, hole_bytes } =
             request
         else {
             return Err(invalid("not a commit"));
         };
-        check_length("kept chunks", kept.len())?;
+        check_length("named chunks", named.len())?;
         if state == VersionState::Lost {
             return Err(invalid("what is committed isn't lost"));
         }
         let ino = self.sessions.get_mut(session, now.ms)?.ino;
-        let referred = self.referred(session, &root, size, &kept)?;
+        let referred = self.referred(session, &root, size, &named)?;
         let policy = self.namespace.policy(ino)?;
         self.check_durable(session, &referred, policy.replicas_at_commit())?;
         let committed_at = self.namespace.clock;
@@ -53,13 +56,13 @@ impl Core {
         Ok(ManagerReply::Version { info: Some(info), root: Some(root), attr })
     }
 
-    /// The chunks that the new version may name: for a map at hand, those that it names.
+    /// The chunks that the new version names.
     fn referred(
         &self,
         session: SessionId,
         root: &MapRoot,
         size: u64,
-        kept: &[ChunkId],
+        named: &[ChunkId],
     ) -> Result<HashSet<ChunkId>, Failure> {
         if size > FILE_BYTES_MAX {
             return Err(Failure::new(ErrorCode::TooLong, "a file has at most 2^63-1 bytes"));
@@ -74,9 +77,12 @@ impl Core {
             }
             MapRoot::Pieces { pieces, length } => {
                 check_pieces(pieces, *length)?;
-                let held = self.sessions.get(session)?.held().copied();
-                let mut referred: HashSet<ChunkId> = held.chain(kept.iter().copied()).collect();
+                let mut referred: HashSet<ChunkId> = named.iter().copied().collect();
                 referred.extend(pieces.iter().map(|piece| piece.id));
+                // What didn't fit into the list is held by the session.
+                if named.len() == LIST_ENTRIES_MAX {
+                    referred.extend(self.sessions.get(session)?.held());
+                }
                 Ok(referred)
             }
         }

@@ -180,10 +180,22 @@ impl Pool {
     }
 
     pub fn commit_root(&mut self, number: u8, root: MapRoot, size: u64) -> Result<u64, Failure> {
-        let (session, mtime, kept) = (session(number), 5, Vec::new());
+        self.commit_naming(number, root, size, &[])
+    }
+
+    /// The same for a map that lies in the pool and names these chunks.
+    pub fn commit_naming(
+        &mut self,
+        number: u8,
+        root: MapRoot,
+        size: u64,
+        chunks: &[u32],
+    ) -> Result<u64, Failure> {
+        let (session, mtime, named) =
+            (session(number), 5, chunks.iter().map(|number| chunk(*number)).collect());
         let (stored_bytes, state, hole_bytes) = (size, VersionState::Open, 0);
         let request =
-            ManagerRequest::Commit { session, root, size, mtime, stored_bytes, kept, state, hole_bytes };
+            ManagerRequest::Commit { session, root, size, mtime, stored_bytes, named, state, hole_bytes };
         match self.ask(request)? {
             ManagerReply::Version { info: Some(info), .. } => Ok(info.version),
             other => panic!("{other:?}"),

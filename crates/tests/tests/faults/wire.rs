@@ -256,7 +256,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
             size: 1000,
             mtime: 1,
             stored_bytes: 1000,
-            kept: vec![some_chunk(1).id],
+            named: vec![some_chunk(1).id],
             state: VersionState::Open,
             hole_bytes: 0,
         },

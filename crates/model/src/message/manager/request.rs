@@ -161,10 +161,10 @@ pub enum ManagerRequest {
         /// Bytes that the session sent to benefactors, not counting replicas.
         #[n(4)]
         stored_bytes: u64,
-        /// The names of all distinct chunks that the map refers to, its own pieces included, that were neither staged
-        /// nor pinned in this session: chunks kept from the base version.
+        /// All distinct chunks that the map names, its own pieces counted, unless the map is in `root`. If they don't fit into
+        /// a list, it is full, and all others were staged or pinned in this session.
         #[n(5)]
-        kept: Vec<ChunkId>,
+        named: Vec<ChunkId>,
         /// `Open`: the session goes on. `Closed` or `Interrupted`: this was its last commit.
         #[n(6)]
         #[cbor(default)]
