@@ -78,7 +78,8 @@ impl Stripe {
         };
         pool.benefactors.learn(&benefactors);
         turn.benefactors = benefactors.iter().map(|benefactor| benefactor.id).collect();
-        turn.granted += bytes;
+        // What was left of the grant before is given back with this one.
+        turn.granted = bytes;
         Ok(())
     }
 }
