@@ -288,6 +288,24 @@ fn containers_beside_raw_files_are_none() {
 }
 
 #[test]
+fn a_set_of_which_a_raw_file_can_not_be_read_keeps_no_other_waiting() {
+    let world = World::new();
+    (1..=2).for_each(|timestep| world.write(timestep));
+    let (raw, refused) = (world.run("net.N0.T1"), AtomicBool::new(false));
+    // After the look at raw files: nobody may follow a link to itself.
+    let hook = move |operation: &str, _: &str| {
+        if operation == "settle" && !refused.swap(true, Ordering::Relaxed) {
+            fs::remove_file(&raw).unwrap();
+            std::os::unix::fs::symlink(&raw, &raw).unwrap();
+        }
+        None
+    };
+    let round = world.start_with(world.aggregation(), Arc::new(hook)).unwrap().round().unwrap();
+    let waiting: Vec<u64> = round.waiting.iter().map(|(timestep, _)| *timestep).collect();
+    assert_eq!((round.removed, waiting, round.refused_anew), (2, vec![1], true), "{round:?}");
+}
+
+#[test]
 fn a_base_that_is_withheld_meanwhile_damages_nothing() {
     let world = World::new();
     let options = || Aggregation { across_time: 1, ..world.aggregation() };
