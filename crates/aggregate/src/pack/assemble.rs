@@ -151,7 +151,8 @@ impl<'a> Assembler<'a> {
         options: &Packing<'a>,
     ) -> Self {
         let mode = &options.mode;
-        let dense_bytes = if *mode == Mode::Default { dense_bytes(&plan) } else { 0 };
+        let affordable = *mode == Mode::Default && resources.affords_dense();
+        let dense_bytes = if affordable { dense_bytes(&plan) } else { 0 };
         let limit = |likes| resources.block_bytes(likes, dense_bytes > 0, options);
         Self {
             files,
