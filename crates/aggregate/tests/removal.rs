@@ -187,6 +187,24 @@ fn a_file_that_is_begun_anew_before_it_is_packed_stays() {
 }
 
 #[test]
+fn a_file_that_is_cut_while_it_is_packed_ends_no_look() {
+    let world = World::new();
+    world.write(1);
+    let raw = world.run("net.N1.T1");
+    let path = raw.clone();
+    // The file before it is read then.
+    let watch: Watch<'static> = Box::leak(Box::new(move |_| {
+        File::options().write(true).open(&path).unwrap().set_len(200).unwrap();
+        true
+    }));
+    let options =
+        Aggregation { packing: Packing { watch, ..world.aggregation().packing }, ..world.aggregation() };
+    let round = world.start(options).unwrap().round().unwrap();
+    assert_eq!((round.aggregated.len(), round.removed, round.unsettled), (0, 0, true), "{round:?}");
+    assert_eq!(fs::metadata(&raw).unwrap().len(), 200);
+}
+
+#[test]
 fn a_container_that_can_not_be_looked_at_is_not_taken_for_none() {
     let world = World::new();
     world.write(1);
