@@ -212,11 +212,6 @@ pub(crate) struct FileSource {
 
 impl FileSource {
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        // To open a pipe waits for whoever writes to it.
-        let metadata = std::fs::metadata(path).map_err(AggregateError::io("open", path))?;
-        if !metadata.is_file() {
-            return Err(AggregateError::Invalid(format!("{} is no regular file", path.display())));
-        }
         let file = File::open(path).map_err(AggregateError::io("open", path))?;
         let size = file.metadata().map_err(AggregateError::io("look at", path))?.len();
         Ok(Self { file, size })

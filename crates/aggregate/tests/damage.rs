@@ -5,10 +5,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that meets the unexpected fails here")]
 
 use std::fs;
-use std::process::Command;
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
 use stdchk_aggregate::container::{HEADER_LENGTH, Header, MAGIC, SectionKind};
 use stdchk_aggregate::{AggregateError, Container, Packing, inputs_of, pack};
@@ -107,15 +103,4 @@ fn what_a_lost_block_held_is_not_read_from_elsewhere() {
     // Damage is no reason to say that there is no such variable.
     let missing = errors.iter().find(|error| matches!(error, AggregateError::NotFound { .. }));
     assert!(missing.is_none(), "{missing:?}");
-}
-
-#[test]
-fn a_pipe_is_no_container_and_nobody_waits_for_it() {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("x.pack");
-    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
-    let (told, answer) = mpsc::channel();
-    thread::spawn(move || told.send(Container::open(&path).err()));
-    let error = answer.recv_timeout(Duration::from_secs(30)).unwrap();
-    assert!(matches!(&error, Some(AggregateError::Invalid(_))), "{error:?}");
 }
