@@ -7,8 +7,9 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
 use stdchk_aggregate::{
@@ -237,6 +238,24 @@ fn sets_are_aggregated_by_themselves_where_the_base_is_damaged() {
     let container = Container::open(&world.sink("step-3.1of1.pack")).unwrap();
     container.unpack(back.path(), &Unpacking::default()).unwrap();
     assert_eq!(fs::read(back.path().join("net.N1.T3")).unwrap(), content(1, 3));
+}
+
+#[test]
+fn a_pipe_beside_a_container_is_nobodys_base() {
+    let world = World::new();
+    let options = Aggregation { across_time: 1, remove_raw: false, ..world.aggregation() };
+    let mut aggregator = world.start(options).unwrap();
+    for timestep in 1..=2 {
+        world.write(timestep);
+        aggregator.round().unwrap();
+    }
+    fs::remove_file(world.sink("step-1.1of1.pack")).unwrap();
+    assert!(Command::new("mkfifo").arg(world.sink("x.pack")).status().unwrap().success());
+    let (told, answer) = mpsc::channel();
+    let container = world.sink("step-2.1of1.pack");
+    std::thread::spawn(move || told.send(Container::open_beside_base(&container).err()));
+    let error = answer.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert!(matches!(error, Some(AggregateError::BaseMissing { .. })), "{error:?}");
 }
 
 #[test]
