@@ -14,6 +14,7 @@ mod sink;
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,6 +88,8 @@ pub struct Round {
     pub withheld: Vec<(String, String)>,
     /// Timesteps that are not aggregated yet, and why.
     pub waiting: Vec<(u64, String)>,
+    /// One of them has a raw file that can't be used, and for another reason than the last time.
+    pub refused_anew: bool,
     /// Files were written so recently that another look is worth it.
     pub unsettled: bool,
 }
@@ -95,7 +98,8 @@ impl Round {
     /// Whether it led to something that was not said before.
     #[must_use]
     pub fn is_news(&self) -> bool {
-        !self.aggregated.is_empty() || !self.damaged.is_empty() || !self.withheld.is_empty()
+        let led = !self.aggregated.is_empty() || !self.damaged.is_empty() || !self.withheld.is_empty();
+        led || self.refused_anew
     }
 }
 
@@ -107,6 +111,8 @@ pub struct Aggregator<'a> {
     untried: usize,
     /// Timesteps whose containers don't hold their raw files, with the stamps of both.
     differing: HashMap<u64, Vec<String>>,
+    /// Timesteps of which a raw file can't be used, and why.
+    refused: HashMap<u64, String>,
     /// What ended a look that had led to something by then.
     failed: Option<AggregateError>,
 }
@@ -117,14 +123,15 @@ impl<'a> Aggregator<'a> {
     /// # Errors
     /// When the sink can't be read.
     pub fn start(options: Aggregation<'a>, sink: Box<dyn Sink>) -> Result<Self> {
-        Ok(Self { options, sets: Sets::of(sink)?, untried: 0, differing: HashMap::new(), failed: None })
+        let (differing, refused) = (HashMap::new(), HashMap::new());
+        Ok(Self { options, sets: Sets::of(sink)?, untried: 0, differing, refused, failed: None })
     }
 
     /// Aggregates all sets that are complete and not aggregated yet.
     ///
     /// # Errors
     /// When the folders can't be read or written, or the watch ends it; after what came before that was told, so that it may
-    /// be at the next look. A file that changes meanwhile is no error: its set waits.
+    /// be at the next look. A file that changes meanwhile, or can't be read or removed, is no error: its set waits.
     pub fn round(&mut self) -> Result<Round> {
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -174,8 +181,13 @@ impl<'a> Aggregator<'a> {
             AggregateError::Changed { path } => format!("{} is still being written", path.display()),
             other => other.to_string(),
         };
-        if matches!(error, AggregateError::Changed { .. }) || is_gone(&error, files) {
+        let refusal = refusal(&error, files);
+        if matches!(error, AggregateError::Changed { .. }) || refusal == Some(ErrorKind::NotFound) {
             round.unsettled = true;
+        } else if refusal.is_some() {
+            // Others may do better, and may be all that is written from now on.
+            let before = self.refused.insert(timestep, reason.clone());
+            round.refused_anew |= before.is_none_or(|before| before != reason);
         } else if is_withheld(&error) {
             self.sets.note_withheld(&error);
         } else {
@@ -331,10 +343,11 @@ impl<'a> Aggregator<'a> {
     }
 }
 
-/// Whether an error says that one of these files isn't there any more: programs remove their checkpoints, too.
-fn is_gone(error: &AggregateError, files: &[&RawFile]) -> bool {
-    let AggregateError::Io { path, source, .. } = error else { return false };
-    source.kind() == std::io::ErrorKind::NotFound && files.iter().any(|file| file.path == *path)
+/// What the system said of one of these files, if an error is about that: it may be gone, since programs remove their
+/// checkpoints, too.
+fn refusal(error: &AggregateError, files: &[&RawFile]) -> Option<ErrorKind> {
+    let AggregateError::Io { path, source, .. } = error else { return None };
+    files.iter().any(|file| file.path == *path).then(|| source.kind())
 }
 
 /// Fails when a file is gone or other than when it was looked at.

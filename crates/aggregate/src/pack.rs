@@ -22,7 +22,8 @@ use crate::codec::{CodecError, Side, Step, encode, gives_back, scratch};
 use crate::container::{BlockRecord, Files, hash};
 use crate::error::{AggregateError, Result};
 use crate::limits::{
-    BLOCK_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_DENSE, BUFFERS_PER_BLOCK, FILES_MAX, OPEN_MAX,
+    BLOCK_MAX, BLOCK_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, BUFFERS_SPARED, FILES_MAX, OPEN_MAX,
+    dense_bytes,
 };
 use crate::new_file::{NewFile, folder_of, sync_folder};
 use crate::numbers_in::{Numbers, numbers_in};
@@ -147,11 +148,28 @@ impl Resources {
     /// The largest block where the mode likes so many bytes. What is there is divided between the blocks in flight: every
     /// thread has one, and one is read ahead; with a dense compressor in every thread if there is one.
     fn block_bytes(&self, likes: u64, dense: bool, options: &Packing<'_>) -> u64 {
-        let threads = self.threads as u64;
-        let for_dense = if dense { threads * BUFFERS_DENSE } else { 0 };
-        let share = self.for_blocks / ((threads + 1) * BUFFERS_PER_BLOCK + for_dense);
+        let share = if dense { self.dense_share() } else { self.for_blocks / self.buffers() };
         let most = if options.block_max == 0 { likes } else { options.block_max };
         likes.min(most).min(share).max(BLOCK_MIN)
+    }
+
+    /// Buffers of a block's size that all blocks in flight need.
+    fn buffers(&self) -> u64 {
+        (self.threads as u64 + 1) * BUFFERS_PER_BLOCK
+    }
+
+    /// The largest block for which there is memory with a dense compressor in every thread.
+    fn dense_share(&self) -> u64 {
+        let threads = self.threads as u64;
+        let buffers = self.buffers() - threads * BUFFERS_SPARED;
+        let share =
+            |most: u64| most.min(self.for_blocks.saturating_sub(threads * dense_bytes(most)) / buffers);
+        (BLOCK_MIN.ilog2()..=BLOCK_MAX.ilog2()).map(|bits| share(1 << bits)).max().unwrap_or(0)
+    }
+
+    /// There is memory for a dense compressor in every thread.
+    fn affords_dense(&self) -> bool {
+        self.dense_share() >= BLOCK_MIN
     }
 
     /// Blocks that may be between being read and being written: those in flight, and as many coded ones that wait.

@@ -98,7 +98,7 @@ impl Member {
     pub(crate) fn load(&mut self) -> Result<()> {
         let mut bytes = scratch::empty(usize::try_from(self.entry.size).unwrap_or(0));
         let whole = Extent { offset: 0, length: self.entry.size };
-        self.append_one(whole, &mut bytes).map_err(AggregateError::io("read", &self.path))?;
+        self.append_one(whole, &mut bytes).map_err(|error| self.unread(error))?;
         self.bytes = Bytes::Memory(bytes);
         Ok(())
     }
@@ -128,10 +128,16 @@ impl Member {
 
     /// Appends the bytes of the ranges to `buffer`.
     pub(crate) fn append(&self, extents: &[Extent], buffer: &mut Vec<u8>) -> Result<()> {
-        extents
-            .iter()
-            .try_for_each(|extent| self.append_one(*extent, buffer))
-            .map_err(AggregateError::io("read", &self.path))
+        let mut each = extents.iter();
+        each.try_for_each(|extent| self.append_one(*extent, buffer)).map_err(|error| self.unread(error))
+    }
+
+    /// Why it can't be read; one that ends too soon was cut after it was looked at.
+    fn unread(&self, error: io::Error) -> AggregateError {
+        if error.kind() == io::ErrorKind::UnexpectedEof && self.stamp.is_some() {
+            return AggregateError::Changed { path: self.path.clone() };
+        }
+        AggregateError::io("read", &self.path)(error)
     }
 
     fn append_one(&self, extent: Extent, buffer: &mut Vec<u8>) -> io::Result<()> {

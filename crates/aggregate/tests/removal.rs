@@ -7,8 +7,9 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
 use stdchk_aggregate::{
@@ -187,6 +188,24 @@ fn a_file_that_is_begun_anew_before_it_is_packed_stays() {
 }
 
 #[test]
+fn a_file_that_is_cut_while_it_is_packed_ends_no_look() {
+    let world = World::new();
+    world.write(1);
+    let raw = world.run("net.N1.T1");
+    let path = raw.clone();
+    // The file before it is read then.
+    let watch: Watch<'static> = Box::leak(Box::new(move |_| {
+        File::options().write(true).open(&path).unwrap().set_len(200).unwrap();
+        true
+    }));
+    let options =
+        Aggregation { packing: Packing { watch, ..world.aggregation().packing }, ..world.aggregation() };
+    let round = world.start(options).unwrap().round().unwrap();
+    assert_eq!((round.aggregated.len(), round.removed, round.unsettled), (0, 0, true), "{round:?}");
+    assert_eq!(fs::metadata(&raw).unwrap().len(), 200);
+}
+
+#[test]
 fn a_container_that_can_not_be_looked_at_is_not_taken_for_none() {
     let world = World::new();
     world.write(1);
@@ -219,6 +238,24 @@ fn sets_are_aggregated_by_themselves_where_the_base_is_damaged() {
     let container = Container::open(&world.sink("step-3.1of1.pack")).unwrap();
     container.unpack(back.path(), &Unpacking::default()).unwrap();
     assert_eq!(fs::read(back.path().join("net.N1.T3")).unwrap(), content(1, 3));
+}
+
+#[test]
+fn a_pipe_beside_a_container_is_nobodys_base() {
+    let world = World::new();
+    let options = Aggregation { across_time: 1, remove_raw: false, ..world.aggregation() };
+    let mut aggregator = world.start(options).unwrap();
+    for timestep in 1..=2 {
+        world.write(timestep);
+        aggregator.round().unwrap();
+    }
+    fs::remove_file(world.sink("step-1.1of1.pack")).unwrap();
+    assert!(Command::new("mkfifo").arg(world.sink("x.pack")).status().unwrap().success());
+    let (told, answer) = mpsc::channel();
+    let container = world.sink("step-2.1of1.pack");
+    std::thread::spawn(move || told.send(Container::open_beside_base(&container).err()));
+    let error = answer.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert!(matches!(error, Some(AggregateError::BaseMissing { .. })), "{error:?}");
 }
 
 #[test]
@@ -285,6 +322,24 @@ fn containers_beside_raw_files_are_none() {
     assert!(world.run("step-1.1of1.pack").exists());
     let round = aggregator.round().unwrap();
     assert_eq!((round.aggregated.len(), round.waiting.len()), (0, 0), "{round:?}");
+}
+
+#[test]
+fn a_set_of_which_a_raw_file_can_not_be_read_keeps_no_other_waiting() {
+    let world = World::new();
+    (1..=2).for_each(|timestep| world.write(timestep));
+    let (raw, refused) = (world.run("net.N0.T1"), AtomicBool::new(false));
+    // After the look at raw files: nobody may follow a link to itself.
+    let hook = move |operation: &str, _: &str| {
+        if operation == "settle" && !refused.swap(true, Ordering::Relaxed) {
+            fs::remove_file(&raw).unwrap();
+            std::os::unix::fs::symlink(&raw, &raw).unwrap();
+        }
+        None
+    };
+    let round = world.start_with(world.aggregation(), Arc::new(hook)).unwrap().round().unwrap();
+    let waiting: Vec<u64> = round.waiting.iter().map(|(timestep, _)| *timestep).collect();
+    assert_eq!((round.removed, waiting, round.refused_anew), (2, vec![1], true), "{round:?}");
 }
 
 #[test]

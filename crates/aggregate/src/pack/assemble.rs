@@ -33,6 +33,9 @@ const DENSE_MAX: u64 = 64 << 20;
 const DENSE_SHARE_MIN: u64 = 8;
 /// Mean length of the pieces that repeats are looked for in where no variables are known, in bytes.
 const PIECE: usize = 8 << 10;
+/// Ranges of a set from which on it is not cut into more such pieces: the others are for variables, and no set is too large
+/// to be packed as long as it has few of these.
+const PIECES_MAX: usize = RANGES_MAX / 4;
 /// Words of a member that are looked at to find out whether it may have been seen.
 const SIGNS: usize = 32;
 
@@ -94,11 +97,24 @@ struct Current {
     opaque: bool,
     /// What is left of it, each no longer than a block.
     members: Peekable<Pieces>,
-    /// The duty of its first block, until that is begun.
-    lead: Option<Lead>,
+    /// Whether the last block is coded densely; none: there is none yet.
+    dense: Option<bool>,
+    /// The chain of the blocks that are coded as the last one is.
     chosen: Arc<OnceLock<Chosen>>,
     /// Bytes of all of it.
     bytes: u64,
+}
+
+impl Current {
+    /// The part of the next block. What is coded densely says nothing of what is not: a dense chain takes too long for that.
+    fn part(&mut self, dense: bool, chains: Option<&Chains>) -> GroupPart {
+        if self.dense == Some(dense) {
+            return GroupPart::Later(Arc::clone(&self.chosen));
+        }
+        (self.dense, self.chosen) = (Some(dense), Arc::default());
+        let before = chains.and_then(|chains| chains.get(&self.key)).cloned();
+        GroupPart::First(Lead(Arc::clone(&self.chosen)), before)
+    }
 }
 
 /// Reads a plan block by block.
@@ -135,7 +151,8 @@ impl<'a> Assembler<'a> {
         options: &Packing<'a>,
     ) -> Self {
         let mode = &options.mode;
-        let dense_bytes = if *mode == Mode::Default { dense_bytes(&plan) } else { 0 };
+        let affordable = *mode == Mode::Default && resources.affords_dense();
+        let dense_bytes = if affordable { dense_bytes(&plan) } else { 0 };
         let limit = |likes| resources.block_bytes(likes, dense_bytes > 0, options);
         Self {
             files,
@@ -159,7 +176,7 @@ impl<'a> Assembler<'a> {
     /// The next block; none when all were read.
     pub(super) fn next(&mut self, watch: Watch<'_>) -> Result<Option<RawBlock>> {
         let Some(mut group) = self.current.take().or_else(|| self.next_group()) else { return Ok(None) };
-        let mut block = self.start(&mut group);
+        let mut block = self.start(&group);
         while let Some(member) = group.members.next_if(|member| self.has_room(&block, member)) {
             let length = member.member.place.length();
             self.add(&mut block, member)?;
@@ -167,11 +184,12 @@ impl<'a> Assembler<'a> {
                 return Err(AggregateError::Stopped);
             }
         }
+        block.dense = gains(block.opaque, block.data_type) && self.dense_bytes >= block.record.raw_length;
+        self.dense_bytes -= if block.dense { block.record.raw_length } else { 0 };
+        block.part = group.part(block.dense, self.chains);
         if group.members.peek().is_some() {
             self.current = Some(group);
         }
-        block.dense = gains(block.opaque, block.data_type) && self.dense_bytes >= block.record.raw_length;
-        self.dense_bytes -= if block.dense { block.record.raw_length } else { 0 };
         Ok(Some(block))
     }
 
@@ -187,23 +205,16 @@ impl<'a> Assembler<'a> {
 
     fn next_group(&mut self) -> Option<Current> {
         let group = self.groups.pop_front()?;
-        let chosen = Arc::new(OnceLock::new());
         let (unit, limit) = (row_bytes(&group), self.limit(group.opaque));
         let bytes = group.bytes();
         let Group { key, data_type, opaque, members } = group;
         let pieces: Pieces = Box::new(members.into_iter().flat_map(move |member| cut(member, limit, unit)));
-        let (lead, members) = (Some(Lead(Arc::clone(&chosen))), pieces.peekable());
+        let (members, chosen) = (pieces.peekable(), Arc::default());
         let opaque = opaque && !self.as_published;
-        Some(Current { key, data_type, opaque, members, lead, chosen, bytes })
+        Some(Current { key, data_type, opaque, members, dense: None, chosen, bytes })
     }
 
-    fn start(&mut self, group: &mut Current) -> RawBlock {
-        let part = match group.lead.take() {
-            Some(lead) => {
-                GroupPart::First(lead, self.chains.and_then(|chains| chains.get(&group.key)).cloned())
-            }
-            None => GroupPart::Later(Arc::clone(&group.chosen)),
-        };
+    fn start(&mut self, group: &Current) -> RawBlock {
         let record = BlockRecord {
             number: self.next_number,
             key: group.key.clone(),
@@ -225,13 +236,14 @@ impl<'a> Assembler<'a> {
             opaque,
             dense: false,
             in_pieces,
-            part,
+            part: GroupPart::Later(Arc::clone(&group.chosen)),
             ranges: 0,
         }
     }
 
     fn add(&mut self, block: &mut RawBlock, planned: Planned) -> Result<()> {
-        if block.in_pieces && planned.member.place.length() > 4 * PIECE as u64 {
+        let few = self.ranges < PIECES_MAX;
+        if block.in_pieces && few && planned.member.place.length() > 4 * PIECE as u64 {
             return self.add_in_pieces(block, &planned.member);
         }
         let start = block.raw.len();
@@ -377,4 +389,52 @@ fn row_bytes(group: &Group) -> u64 {
         planned.member.place.length() / slowest
     };
     group.members.first().map_or(1, row).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{PlannedFile, plan};
+    use crate::source::Input;
+
+    /// Blocks of a file of an unknown format that doesn't repeat itself: bytes, whether they are coded densely, whether they
+    /// choose a chain, and members.
+    fn blocks(
+        bytes: usize,
+        change: impl FnOnce(&mut Assembler<'_>),
+    ) -> Result<Vec<(u64, bool, bool, usize)>> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let content: Vec<u8> =
+            (0..bytes as u64 / 8).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
+        std::fs::write(&path, content).unwrap();
+        let files = [SetFile::look_at(&Input { name: "state".to_owned(), path }).unwrap()];
+        let (parsed, options) = (stdchk_formats::parse(&files[0]), Packing::default());
+        let plan = plan(&[PlannedFile { name: "state", parsed: &parsed, numbers: &[] }], &options.plan);
+        let resources = Resources { threads: 1, for_blocks: 1 << 30, load: false };
+        let mut assembler = Assembler::new(&files, plan, &resources, &options);
+        change(&mut assembler);
+        let next = || assembler.next(&|_| true).transpose();
+        let told = |block: RawBlock| {
+            let chooses = matches!(block.part, GroupPart::First(..));
+            (block.record.raw_length, block.dense, chooses, block.record.members.len())
+        };
+        std::iter::from_fn(next).map(|block| block.map(told)).collect()
+    }
+
+    #[test]
+    fn blocks_that_are_not_coded_densely_have_a_chain_of_their_own() {
+        let blocks = blocks(40 << 20, |assembler| assembler.dense_bytes = 17 << 20).unwrap();
+        let parts: Vec<_> = blocks.iter().map(|(_, dense, chooses, _)| (*dense, *chooses)).collect();
+        let expected = [(true, true), (true, false), (false, true), (false, false), (false, false)];
+        assert_eq!(parts, expected);
+    }
+
+    #[test]
+    fn a_set_of_many_ranges_is_packed_although_it_can_not_be_cut_into_more() {
+        let cut = blocks(20 << 20, |_| ()).unwrap();
+        assert!(cut.iter().all(|(.., members)| *members > 100), "{cut:?}");
+        let blocks = blocks(20 << 20, |assembler| assembler.ranges = RANGES_MAX - 10).unwrap();
+        assert!(blocks.iter().all(|(.., members)| *members == 1), "{blocks:?}");
+    }
 }

@@ -50,7 +50,8 @@ impl BaseSet {
     fn beside(folder: &Path, identity: [u8; 16]) -> Result<Option<Self>> {
         for entry in fs::read_dir(folder).map_err(AggregateError::io("list", folder))? {
             let path = entry.map_err(AggregateError::io("list", folder))?.path();
-            if path.extension() != Some(OsStr::new("pack")) {
+            // To open a pipe would wait for whoever writes to it.
+            if path.extension() != Some(OsStr::new("pack")) || !path.is_file() {
                 continue;
             }
             // What can't be opened, or needs a base itself, is none.

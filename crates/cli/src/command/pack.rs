@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use stdchk_aggregate::limits::BUDGET_MIN;
 use stdchk_aggregate::{
     AggregateError, Inputs, KeyRule, ListedFile, MergeScheme, Mode, Packed, Packing, PlanOptions, inputs_of,
     pack,
@@ -78,8 +79,8 @@ pub struct Resources {
     /// Threads; one per core unless given
     #[arg(long, value_name = "NUMBER", default_value = "0", hide_default_value = true)]
     pub threads: usize,
-    /// Memory for the bytes on their way
-    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size::parse)]
+    /// Memory for the bytes on their way, 16MiB at least
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
     pub memory: u64,
 }
 
@@ -99,6 +100,14 @@ pub enum Level {
     Paper,
     /// The same without their second pass
     PaperOnce,
+}
+
+/// A budget that is kept to.
+fn memory(text: &str) -> Result<u64, String> {
+    match size::parse(text) {
+        Ok(bytes) if bytes < BUDGET_MIN => Err(format!("it takes {} at least", size::human(BUDGET_MIN))),
+        other => other.map_err(|error| error.to_string()),
+    }
 }
 
 fn merge_scheme(text: &str) -> Result<MergeScheme, String> {
@@ -349,6 +358,14 @@ fn show(files: Vec<Listed>, as_json: bool) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_that_can_not_be_kept_to_is_refused() {
+        assert_eq!(memory("16MiB"), Ok(16 << 20));
+        assert_eq!(memory("0"), memory("16777215"));
+        assert!(memory("1MiB").is_err_and(|error| error.contains("16")));
+        assert!(memory("x").is_err());
+    }
 
     #[test]
     fn merge_schemes_are_those_of_the_paper() {
