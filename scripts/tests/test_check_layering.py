@@ -29,7 +29,7 @@ class Edges(unittest.TestCase):
             package("stdchk-client", "stdchk-net", "stdchk-reduce"),
             package("stdchk-manager", "stdchk-client", "stdchk-placement", "redb"),
             package("stdchk", "stdchk-mount", "stdchk-manager", "stdchk-benefactor"),
-            package("stdchk-sim", "stdchk", "stdchk-manager", "stdchk-benefactor"),
+            package("stdchk-tests", "stdchk", "stdchk-manager", "stdchk-benefactor"),
         ]
         self.assertEqual(complaints(*allowed), [])
 

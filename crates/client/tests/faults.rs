@@ -148,14 +148,18 @@ async fn a_version_that_is_removed_while_it_is_read_is_told_to_be_removed_and_no
     let parent = pool.resolve("app1").await.unwrap().ino;
     pool.change(Change::Unlink { parent, name: "a.N0.T1".to_owned() }).await.unwrap();
     collected(&pool).await;
-    let failure = first_failure(&reader, content.len() as u64).await;
+    let failure = first_failure(&pool, &reader, content.len() as u64).await;
     assert_eq!(failure.code, ErrorCode::Stale, "{failure}");
     assert!(failure.message.contains("version 1 was removed"), "{failure}");
 }
 
-/// Reads chunk after chunk, none of which stays in a small cache, until the benefactor has deleted one.
-async fn first_failure(reader: &Reader, bytes: u64) -> Failure {
+/// Reads chunk after chunk, none of which stays in a small cache, until the benefactor has deleted one. What it has told of
+/// since the last collection goes with the next one.
+async fn first_failure(pool: &Pool, reader: &Reader, bytes: u64) -> Failure {
     for number in 0..4000 {
+        if number % 16 == 0 {
+            pool.collect(false).await.unwrap();
+        }
         if let Err(failure) = reader.read_at((number << 20) % bytes, 4096).await {
             return failure;
         }
