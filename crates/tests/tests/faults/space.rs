@@ -79,7 +79,8 @@ fn when_one_disk_fills_up_the_others_take_over() {
         within("closing a file with a full disk in its stripe", || writer.finish())
     });
     assert!(written.accepted, "{written:?}");
-    assert_eq!(disks[0].free(), 0);
+    // What a chunk had taken that didn't fit is given back.
+    assert!(disks[0].free() < 2 << 20, "{}", disks[0].free());
     assert!(pool.get("app/x") == content, "what the full disk holds is served");
     let outcome = pool.run_with(&["put", "-", "app/y"], &random_bytes(20 * MIB, 2));
     assert_eq!(outcome.code, 0, "{outcome:?}");
