@@ -6,8 +6,10 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use rustix::io::Errno;
+use serde_json::Value;
 use stdchk_tests::{Disk, Pool, Setup, random_bytes, wait_until, within};
 
 use crate::program::{Writer, run};
@@ -42,6 +44,19 @@ fn free_bytes(pool: &Pool) -> u64 {
     pool.status()["space"]["free_bytes"].as_u64().unwrap()
 }
 
+/// Until the manager's figures of the space are those of now: a heartbeat has gone out since.
+fn figures_of_now(pool: &Pool) {
+    // One may be on its way already, with figures from before.
+    for _ in 0..2 {
+        let since = Instant::now();
+        wait_until("every benefactor is heard again", || {
+            let (elapsed, status) = (since.elapsed().as_millis(), pool.status());
+            let heard = |benefactor: &Value| u128::from(benefactor["silent_ms"].as_u64().unwrap()) < elapsed;
+            status["benefactors"].as_array().unwrap().iter().all(heard)
+        });
+    }
+}
+
 /// Copies a file of this content into the pool through the mount, and expects to be told that there is no space.
 fn refused_by_the_mount(pool: &Pool, content: &[u8], name: &str) {
     let (source, target) = (PathBuf::from(pool.file("source", content)), pool.at(name));
@@ -57,6 +72,7 @@ fn refused_by_put(pool: &Pool, content: &[u8], name: &str) {
 
 /// Collects until there is so much room.
 fn collect(pool: &Pool, bytes: u64) {
+    figures_of_now(pool);
     wait_until("removed content makes room", || {
         // A manager that has just started refuses.
         pool.run(&["gc"]);
@@ -111,6 +127,7 @@ fn when_all_disks_are_full_the_writer_is_told_and_the_version_before_stays() {
     assert!(disks.iter_mut().all(Disk::is_served));
 
     disks.iter().for_each(Disk::clear);
+    figures_of_now(&pool);
     wait_until("the benefactors see that there is room", || free_bytes(&pool) >= 2 * new.len() as u64);
     let (source, target) = (PathBuf::from(pool.file("source", &new)), pool.at("app/x"));
     let copied = within("copying again", move || run("cp", &[&source, &target]));
