@@ -76,6 +76,8 @@ enum Mode {
     WriteBack,
     /// Every write goes to the file system at once, the kernel's default
     WriteThrough,
+    /// Past the page cache, as on the pool's mount what is known to be written in large pieces
+    Direct,
 }
 
 /// What is done instead of measuring.
@@ -110,6 +112,9 @@ fn run(line: Line) -> Result<(), Error> {
         }
         Some(Helper::Null { mount_point, mode: Mode::WriteThrough }) => {
             null::serve(&mount_point, stdchk_mount::NullMode::WriteThrough)
+        }
+        Some(Helper::Null { mount_point, mode: Mode::Direct }) => {
+            null::serve(&mount_point, stdchk_mount::NullMode::Direct)
         }
         Some(Helper::List) => {
             measures::ALL.iter().for_each(|measure| println!("{:12} {}", measure.name, measure.what));

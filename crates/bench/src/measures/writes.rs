@@ -41,6 +41,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
     let mut stock = Stock::new();
     let null = NullMount::start(&bench.own, &bench.dir, "write-back")?;
     let through = NullMount::start(&bench.own, &bench.dir, "write-through")?;
+    let direct = NullMount::start(&bench.own, &bench.dir, "direct")?;
     let files = tempfile::Builder::new().prefix("local-").tempdir_in(&bench.dir)?;
     let local = LocalFuse::start(files.path(), &bench.dir)?;
     let pool = bench.up(BENEFACTORS, WINDOW)?;
@@ -50,7 +51,8 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
     let spooled = pool.folder("clw", &["replicas=1", "protocol=clw"])?;
     let durable = pool.folder("asb", &["replicas=1", "close=durable"])?;
     let plain = tempfile::Builder::new().prefix("plain-").tempdir_in(&bench.dir)?;
-    let (null_pids, through_pids, pool_pids) = ([null.pid()], [through.pid()], pool.pids(""));
+    let (null_pids, pool_pids) = ([null.pid()], pool.pids(""));
+    let (through_pids, direct_pids) = ([through.pid()], [direct.pid()]);
     let case = |name, folder: &Path, pids, block: usize, sync| Case {
         name,
         folder: folder.to_owned(),
@@ -65,6 +67,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
         case("plain file, fsync", plain.path(), &[][..], BLOCK, true),
         case("do-nothing mount", null.path(), &null_pids, BLOCK, false),
         case("do-nothing mount, write-through", through.path(), &through_pids, BLOCK, false),
+        case("do-nothing mount, past the page cache", direct.path(), &direct_pids, BLOCK, false),
         Case { pool: Some(&pool), ..case("mount, OAB-early", &early, &pool_pids, BLOCK, false) },
         case("mount, OAB", &stored, &pool_pids, BLOCK, false),
         case("mount, ASB", &durable, &pool_pids, BLOCK, false),
@@ -128,7 +131,9 @@ fn rounds(bench: &Bench, cases: &[Case<'_>], stock: &mut Stock) -> Result<Vec<Ro
 }
 
 fn once(case: &Case<'_>, round: usize, stock: &mut Stock) -> Result<(f64, f64), Error> {
-    let name = format!("run.N{round}.T{}", case.content.salt);
+    // A mount learns from the files of a name how the next ones are written.
+    let run = if case.content.block < BLOCK { "small" } else { "run" };
+    let name = format!("{run}.N{round}.T{}", case.content.salt);
     let path = case.folder.join(&name);
     rustix::fs::sync();
     let before = cpu::seconds_with(case.pids);

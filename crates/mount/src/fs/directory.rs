@@ -45,6 +45,8 @@ pub(crate) struct Listed<'a> {
     pub next: u64,
     /// Its attributes, if they were asked for: then the kernel holds the inode from now on.
     pub attr: Option<&'a Attr>,
+    /// Whether the kernel may believe it for a while.
+    pub lasts: bool,
 }
 
 /// How handing out entries ended.
@@ -103,6 +105,7 @@ impl FileSystem {
                 name,
                 next: place + 1,
                 attr: None,
+                lasts: true,
             };
             if offset <= place && add(dot) {
                 return Ok(());
@@ -146,7 +149,7 @@ impl FileSystem {
             let shown = attributes.then(|| self.show(entry.attr.clone(), asked_at));
             let (id, attr) = match &shown {
                 None => (self.nodes.lock().id_of(entry.attr.ino), None),
-                Some(Some(Shown { id, attr })) => (*id, Some(attr)),
+                Some(Some(Shown { id, attr, .. })) => (*id, Some(attr)),
                 Some(None) => {
                     state.ahead.clear();
                     state.complete = false;
@@ -154,7 +157,8 @@ impl FileSystem {
                 }
             };
             let next = DOTS + state.names.len() as u64 + 1;
-            let full = add(Listed { id, kind: entry.attr.kind, name: &entry.name, next, attr });
+            let lasts = shown.as_ref().and_then(Option::as_ref).is_none_or(|shown| shown.lasts);
+            let full = add(Listed { id, kind: entry.attr.kind, name: &entry.name, next, attr, lasts });
             if full {
                 attr.inspect(|_| self.forget(id, 1));
                 state.ahead.push_front(entry);

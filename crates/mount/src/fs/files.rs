@@ -103,20 +103,29 @@ impl FileSystem {
         parent: NodeId,
         name: &str,
         new: New,
+        caller: u32,
         exclusive: bool,
         truncate: bool,
     ) -> Result<Handled, Failure> {
         let new = New { kind: FileKind::File, ..new };
         for _ in 0..OVERTAKEN_MAX {
-            let shown = match self.make(parent, name, new.clone()).await {
+            let (shown, is_new) = match self.make(parent, name, new.clone()).await {
                 Err(failure) if failure.code == ErrorCode::Exists && !exclusive => {
-                    self.look_up(parent, name).await?
+                    (self.look_up(parent, name).await?, false)
                 }
-                made => made?,
+                made => (made?, true),
             };
             match self.open_prepared(shown.id, true, None).await.inspect_err(|_| self.forget(shown.id, 1)) {
                 Err(failure) if failure.code == ErrorCode::Stale && !exclusive => {}
-                opened => return self.created(shown, opened?, truncate).await,
+                opened => {
+                    let number = opened?;
+                    let file = Arc::clone(&self.handle(number)?.file);
+                    if is_new {
+                        file.made(self, name, caller);
+                    }
+                    let shown = Shown { lasts: !file.goes_past_cache(), ..shown };
+                    return self.created(shown, number, truncate).await;
+                }
             }
         }
         Err(Failure::new(ErrorCode::Stale, format!("`{name}` changes faster than it can be opened")))

@@ -5,6 +5,7 @@
 
 mod directory;
 mod files;
+mod habits;
 mod names;
 mod nodes;
 mod open_file;
@@ -13,7 +14,8 @@ mod retry;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_client::{Pool, Spool, Writer};
@@ -27,6 +29,7 @@ pub(crate) use names::New;
 pub(crate) use nodes::NodeId;
 pub(crate) use open_file::{Handle, OpenFile};
 
+use habits::Habits;
 use nodes::Nodes;
 use retry::Retries;
 
@@ -40,6 +43,9 @@ pub(crate) struct FileSystem {
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
     streams: Mutex<HashMap<u64, Arc<Stream>>>,
     retries: Arc<Retries>,
+    habits: Habits,
+    /// Whether the kernel can map files that go past its page cache.
+    goes_past_cache: AtomicBool,
     next_number: AtomicU64,
     /// Files that were closed early and could not be committed, until a program is told.
     lost: Mutex<HashMap<Ino, Failure>>,
@@ -51,6 +57,8 @@ pub(crate) struct FileSystem {
 pub(crate) struct Shown {
     pub id: NodeId,
     pub attr: Attr,
+    /// Whether the kernel may believe it for a while.
+    pub lasts: bool,
 }
 
 /// An inode that the kernel remembers and that is gone was removed or replaced elsewhere; the name by which the kernel
@@ -59,6 +67,13 @@ fn look_again(failure: Failure) -> Failure {
     match failure.code {
         ErrorCode::NotFound => Failure { code: ErrorCode::Stale, ..failure },
         _ => failure,
+    }
+}
+
+impl Shown {
+    /// How long the kernel may believe it, where `ttl` is how long it may believe others.
+    pub fn lasts_for(&self, ttl: Duration) -> Duration {
+        if self.lasts { ttl } else { Duration::ZERO }
     }
 }
 
@@ -78,6 +93,8 @@ impl FileSystem {
             handles: Mutex::default(),
             streams: Mutex::default(),
             retries: Arc::default(),
+            habits: Habits::default(),
+            goes_past_cache: AtomicBool::new(false),
             next_number: AtomicU64::new(1),
             lost: Mutex::default(),
             ending: watch::Sender::new(false),
@@ -95,8 +112,14 @@ impl FileSystem {
         let id = nodes.present(&attr, asked_at)?;
         let open = nodes.open_file(id);
         drop(nodes);
+        let lasts = open.as_ref().is_none_or(|open| !open.goes_past_cache());
         open.inspect(|open| open.overlay(&mut attr));
-        Some(Shown { id, attr })
+        Some(Shown { id, attr, lasts })
+    }
+
+    /// The kernel can map files that go past its page cache.
+    pub fn allow_past_cache(&self) {
+        self.goes_past_cache.store(true, Ordering::Relaxed);
     }
 
     /// The kernel drops references to an inode.

@@ -1,7 +1,7 @@
 //! Operations on names: looking up, making, removing, linking and renaming.
 
 use stdchk_model::message::manager::{Attr, Change, Existing, FileKind};
-use stdchk_model::{ErrorCode, Failure};
+use stdchk_model::{ErrorCode, Failure, Ino};
 
 use super::nodes::NodeId;
 use super::retry::Content;
@@ -34,11 +34,22 @@ impl FileSystem {
         for _ in 0..OVERTAKEN_MAX {
             let asked_at = self.nodes.lock().changes();
             let attr = self.pool.lookup(parent.ino(), name).await?;
+            self.until_left(attr.ino).await;
             if let Some(shown) = self.show(attr, asked_at) {
                 return Ok(shown);
             }
         }
         Err(too_fast(name))
+    }
+
+    async fn until_left(&self, ino: Ino) {
+        let open = {
+            let nodes = self.nodes.lock();
+            nodes.open_file(nodes.id_of(ino))
+        };
+        if let Some(open) = open {
+            open.until_left().await;
+        }
     }
 
     /// The last look at a name before the kernel opens what it leads to, come what may: the content is opened with it,

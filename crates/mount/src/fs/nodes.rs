@@ -6,6 +6,9 @@
 //! bits, as if the file had been replaced by a rename. Handles on the old inode go on reading the version that they
 //! opened; paths lead to the new one.
 //!
+//! The kernel also doesn't note the time of what goes past its page cache. A file that was written so has the time of its
+//! last write in the pool and that of its creation in the kernel: it becomes another inode in the same way once it is closed.
+//!
 //! The same goes for a file that was given a name or lost one elsewhere. The kernel believes names for a second; an open
 //! through one of them must not reach a file that no longer has it, and which one the kernel used it doesn't say. So all
 //! names of that inode count as outdated.
@@ -55,6 +58,10 @@ impl Seen {
     pub fn fits(&self, attr: &Attr) -> bool {
         *self == Self::of(attr)
     }
+
+    fn is_content_of(&self, attr: &Attr) -> bool {
+        (self.version, self.size) == (attr.version, attr.size)
+    }
 }
 
 struct Node {
@@ -95,7 +102,7 @@ impl Nodes {
     /// the attribute was asked for. `None`: it may be older than a change of ours, ask again.
     pub fn present(&mut self, attr: &Attr, asked_at: u64) -> Option<NodeId> {
         let id = self.current(attr, asked_at)?;
-        let written = self.is_written(id);
+        let (written, past_cache) = (self.is_written(id), self.goes_past_cache(id));
         let node = self.nodes.entry(id).or_insert_with(|| {
             self.lines.entry(attr.ino).or_default().nodes += 1;
             Node { lookups: 0, seen: Seen::of(attr), named: attr.named, listed: None, attr: attr.clone() }
@@ -103,7 +110,7 @@ impl Nodes {
         node.lookups += 1;
         node.named = attr.named;
         node.attr = attr.clone();
-        if !written {
+        if !written && !past_cache {
             node.seen = Seen::of(attr);
         }
         Some(id)
@@ -114,6 +121,11 @@ impl Nodes {
         let known = self.nodes.get(&now);
         let differs = known.is_some_and(|node| !node.seen.fits(attr) || node.named != attr.named);
         if !differs || attr.kind != FileKind::File || self.is_written(now) {
+            return Some(now);
+        }
+        // What was written past the kernel's cache shall have its true time, but not before all have closed it.
+        let same = known.is_some_and(|node| node.seen.is_content_of(attr) && node.named == attr.named);
+        if same && self.goes_past_cache(now) {
             return Some(now);
         }
         if asked_at != self.changes {
@@ -127,6 +139,11 @@ impl Nodes {
     /// Whether anyone has the inode open for writing here.
     pub fn is_written(&self, id: NodeId) -> bool {
         self.open.get(&id).is_some_and(|open| open.writer().is_some())
+    }
+
+    /// Whether the inode is open in the way that goes past the kernel's page cache.
+    fn goes_past_cache(&self, id: NodeId) -> bool {
+        self.open.get(&id).is_some_and(|open| open.goes_past_cache())
     }
 
     /// The inode number that entries of this file carry now.

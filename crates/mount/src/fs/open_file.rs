@@ -4,8 +4,9 @@
 //! seen at once by every process of the mount. Without a writer, a handle reads the version that was newest when it was
 //! opened. Opening, closing, flushing and truncating take turns; reading and writing don't wait for them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -16,6 +17,7 @@ use stdchk_model::{ErrorCode, Failure, Ino};
 use tokio::sync::{MutexGuard, Notify};
 
 use super::files::Chosen;
+use super::habits::{Series, teaches, write_calls};
 use super::nodes::{NodeId, Seen};
 use super::retry::Content;
 use super::{FileSystem, look_again};
@@ -25,6 +27,12 @@ use crate::attr;
 const NO_VERSION: u64 = u64::MAX;
 /// Zeros are written in pieces of this size, bytes: what the kernel sends in one write at most.
 const ZERO_BYTES: usize = 1 << 20;
+/// How long a count of calls is waited for: it comes at once, or not before the program's close is answered, as in the middle
+/// of an `execve()`.
+const COUNT_PATIENCE: Duration = Duration::from_millis(50);
+/// How long who looks a file up waits for the last close of it to arrive here: it is on its way, unless the program holds
+/// another descriptor.
+const LEAVING_PATIENCE: Duration = Duration::from_millis(50);
 
 pub(crate) struct OpenFile {
     id: NodeId,
@@ -33,8 +41,11 @@ pub(crate) struct OpenFile {
     /// What is read once a session has ended that some handles have outlived.
     latest: RwLock<Option<Arc<Reader>>>,
     pub(super) mtime: Mutex<Mtime>,
+    made: OnceLock<Made>,
     /// Counts writes, so that a handle knows whether anything came after its last close.
     writes: AtomicU64,
+    /// Value of `writes` at the last `close()` of any handle.
+    flushed_at: AtomicU64,
     /// Handles that wrote and whose last descriptor is gone, on their way to [`Handle::release`].
     leaving: AtomicUsize,
     pub(super) left: Notify,
@@ -58,10 +69,20 @@ pub(super) struct Turn {
     pin: Option<Arc<Session>>,
 }
 
+/// How a file was created that is open since.
+struct Made {
+    series: Series,
+    /// What its program had called `write()` until then; `None`: unknown, or of no interest.
+    calls: Option<u64>,
+    past_cache: bool,
+}
+
 /// The kernel owns the modification time of files that it caches writes of, and says it before every flush.
 #[derive(Clone, Copy)]
 pub(super) struct Mtime {
     pub(super) at: TimeNs,
+    /// What the kernel takes it for: of writes past its cache it notes none.
+    pub(super) told: TimeNs,
     pub(super) saved: bool,
 }
 
@@ -91,8 +112,10 @@ impl OpenFile {
             }),
             writer: RwLock::default(),
             latest: RwLock::default(),
-            mtime: Mutex::new(Mtime { at: seen.mtime, saved: true }),
+            mtime: Mutex::new(Mtime { at: seen.mtime, told: seen.mtime, saved: true }),
+            made: OnceLock::new(),
             writes: AtomicU64::new(0),
+            flushed_at: AtomicU64::new(u64::MAX),
             leaving: AtomicUsize::new(0),
             left: Notify::new(),
             renumbered: Mutex::new(None),
@@ -105,6 +128,63 @@ impl OpenFile {
 
     pub(super) fn ino(&self) -> Ino {
         self.id.ino()
+    }
+
+    /// The file was created by the open that is under way, for a task of the kernel: decides how its bytes go.
+    pub(super) fn made(&self, fs: &FileSystem, name: &str, caller: u32) {
+        if !fs.goes_past_cache.load(Ordering::Relaxed) {
+            return;
+        }
+        let series = Series::of(name);
+        let past_cache = fs.habits.are_large(series);
+        let calls = if past_cache { None } else { write_calls(caller) };
+        // A file is made once.
+        let _ = self.made.set(Made { series, calls, past_cache });
+    }
+
+    /// Whether all handles of it go past the kernel's page cache. They are of one kind: the kernel doesn't see to it that
+    /// pages which one handle reads are those that another one is writing at that moment.
+    pub fn goes_past_cache(&self) -> bool {
+        self.made.get().is_some_and(|made| made.past_cache)
+    }
+
+    /// A task has closed a descriptor: learns how it wrote what went through the page cache.
+    pub async fn learn(&self, fs: &FileSystem, caller: u32) {
+        let bytes = self.writer().map_or(0, |session| session.size());
+        let Some((series, before)) = self.made.get().and_then(|made| Some((made.series, made.calls?))) else {
+            return;
+        };
+        if !teaches(bytes) || fs.habits.are_large(series) {
+            return;
+        }
+        let counted = tokio::task::spawn_blocking(move || write_calls(caller));
+        if let Ok(Ok(Some(now))) = tokio::time::timeout(COUNT_PATIENCE, counted).await {
+            fs.habits.saw_total(series, bytes, now.saturating_sub(before));
+        }
+    }
+
+    /// What went past the page cache has shown how it was written.
+    fn teach(&self, fs: &FileSystem, bytes: u64) {
+        if let Some(made) = self.made.get().filter(|made| made.past_cache) {
+            fs.habits.saw_calls(made.series, bytes, self.writes.load(Ordering::Acquire));
+        }
+    }
+
+    /// Of a file that goes past the page cache, waits for the last close to arrive if it seems to be on its way: then the kernel
+    /// can be shown the time of the last write.
+    pub async fn until_left(&self) {
+        if !self.goes_past_cache() {
+            return;
+        }
+        let left = self.left.notified();
+        tokio::pin!(left);
+        left.as_mut().enable();
+        let flushed = self.flushed_at.load(Ordering::Acquire) == self.writes.load(Ordering::Acquire);
+        let pushing = self.turn.try_lock().is_ok_and(|turn| turn.pushing);
+        if flushed && !pushing && self.writer().is_some() {
+            // Else another descriptor is open.
+            let _ = tokio::time::timeout(LEAVING_PATIENCE, left).await;
+        }
     }
 
     /// The writer, while anyone may write, and until what was written is pushed.
@@ -278,7 +358,8 @@ impl OpenFile {
         if timed {
             return;
         }
-        *self.mtime.lock() = Mtime { at: attr::now(), saved: false };
+        let mut mtime = self.mtime.lock();
+        *mtime = Mtime { at: attr::now(), saved: false, ..*mtime };
     }
 
     /// Writes zeros over a part of the file, not beyond its end.
@@ -298,7 +379,7 @@ impl OpenFile {
 
     /// The modification time that the kernel or a user gave; `saved`: the manager has it.
     pub fn set_mtime(&self, at: TimeNs, saved: bool) {
-        *self.mtime.lock() = Mtime { at, saved };
+        *self.mtime.lock() = Mtime { at, told: at, saved };
     }
 
     /// What `stat` says of the file while it is being written.
@@ -383,6 +464,7 @@ impl OpenFile {
         session: &Arc<Writer>,
         committed: Result<Option<VersionInfo>, Failure>,
     ) {
+        self.teach(fs, session.size());
         turn.seen = self.seen_after(&committed, session);
         fs.nodes.lock().saw(self.id, |seen| *seen = turn.seen);
         match &committed {
@@ -409,7 +491,9 @@ impl OpenFile {
             Some((from, to)) if from == version => to,
             _ => version,
         };
-        Seen { size: session.size(), mtime: self.mtime.lock().at, version }
+        let mtime = *self.mtime.lock();
+        let mtime = if self.goes_past_cache() { mtime.told } else { mtime.at };
+        Seen { size: session.size(), mtime, version }
     }
 
     /// Handles that only read go on with the version that the session leaves; a removed file has none and keeps the session.
@@ -503,6 +587,7 @@ impl Handle {
         {
             self.file.save(pool, &session, killed).await?;
         }
+        self.file.flushed_at.store(writes, Ordering::Release);
         if !killed {
             self.closed_at.store(writes, Ordering::Release);
             self.torn.store(false, Ordering::Release);

@@ -124,7 +124,7 @@ impl FileSystem {
             let attr = writer.opened().clone();
             let id = self.nodes.lock().id_of(attr.ino);
             let file = Arc::new(OpenFile::new(id, Seen::of(&attr)));
-            *file.mtime.lock() = Mtime { at: mtime, saved: true };
+            *file.mtime.lock() = Mtime { at: mtime, told: mtime, saved: true };
             {
                 let mut turn = file.turn.lock().await;
                 (turn.pushing, turn.torn) = (true, state == VersionState::Interrupted);

@@ -25,7 +25,10 @@ impl Adapter {
     pub(super) fn open_file(&self, caller: u32, ino: INodeNo, writable: bool, reply: ReplyOpen) {
         self.task(|fs| async move {
             match fs.open(NodeId(ino.0), writable, caller).await {
-                Ok(number) => reply.opened(FileHandle(number), FopenFlags::FOPEN_KEEP_CACHE),
+                Ok(number) => {
+                    let past_cache = fs.handle(number).is_ok_and(|handle| handle.file.goes_past_cache());
+                    reply.opened(FileHandle(number), open_flags(past_cache));
+                }
                 Err(failure) => reply.error(refused("open", ino.0, &failure)),
             }
         });
@@ -83,7 +86,11 @@ impl Adapter {
         self.task(|fs| async move {
             let killed = is_killed(caller).await;
             let goes_on = !killed && handle.file.is_emptied() && holds_another(caller, ino.0).await;
-            answer_empty(reply, "close", ino, fs.flush(&handle, killed, goes_on).await);
+            let flushed = fs.flush(&handle, killed, goes_on).await;
+            if !killed {
+                handle.file.learn(&fs, caller).await;
+            }
+            answer_empty(reply, "close", ino, flushed);
         });
     }
 
@@ -163,6 +170,18 @@ impl Adapter {
         let handle = or_refuse!(self.fs.handle(fh.0).map_err(|failure| errno(&failure)), reply);
         let work = work(Arc::clone(&self.fs), handle);
         self.task(|_| async move { answer_empty(reply, what, ino, work.await) });
+    }
+}
+
+/// How the kernel is to treat a handle. What it has cached of the file stays: it is of what is opened.
+pub(super) fn open_flags(past_cache: bool) -> FopenFlags {
+    match past_cache {
+        true => {
+            FopenFlags::FOPEN_KEEP_CACHE
+                | FopenFlags::FOPEN_DIRECT_IO
+                | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        }
+        false => FopenFlags::FOPEN_KEEP_CACHE,
     }
 }
 

@@ -96,6 +96,9 @@ impl Filesystem for Adapter {
             io::Error::other(format!("this kernel's FUSE lacks {lacking:?}: Linux 4.7 or newer is needed"))
         })?;
         let _ = config.add_capabilities(InitFlags::FUSE_CACHE_SYMLINKS);
+        if config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok() {
+            self.fs.allow_past_cache();
+        }
         let _ = config.set_max_write(REQUEST_BYTES_MAX);
         let _ = config.set_max_background(BACKGROUND_REQUESTS_MAX);
         Ok(())
@@ -238,7 +241,7 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let new = new(request, FileKind::File, mode, String::new());
-        self.make_open(parent, name, new, flags, reply);
+        self.make_open(parent, name, new, (request.pid(), flags), reply);
     }
 
     fn read(

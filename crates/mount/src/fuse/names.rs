@@ -1,14 +1,16 @@
 //! Requests about names: looking up, making, removing, linking, renaming and listing.
 
 use std::ffi::OsStr;
+use std::time::Duration;
 
 use fuser::{
-    Errno, FileHandle, FopenFlags, Generation, INodeNo, RenameFlags, ReplyCreate, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, Request,
+    Errno, FileHandle, Generation, INodeNo, RenameFlags, ReplyCreate, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, Request,
 };
 use stdchk_model::message::manager::{Existing, FileKind};
 
 use super::Adapter;
+use super::files::open_flags;
 use super::reply::{answer_change, answer_entry, or_refuse, refused, text};
 use crate::attr::{dot_attr, file_attr, file_type};
 use crate::fs::{Listed, New, NodeId};
@@ -46,17 +48,25 @@ impl Adapter {
         });
     }
 
-    /// Makes a file, or takes the one that is there, and opens it; `flags`: of the `open()`.
-    pub(super) fn make_open(&self, parent: INodeNo, name: &OsStr, new: New, flags: i32, reply: ReplyCreate) {
+    /// Makes a file, or takes the one that is there, and opens it for the task `caller`; `flags`: of the `open()`.
+    pub(super) fn make_open(
+        &self,
+        parent: INodeNo,
+        name: &OsStr,
+        new: New,
+        (caller, flags): (u32, i32),
+        reply: ReplyCreate,
+    ) {
         let name = or_refuse!(text(name), reply);
         let (exclusive, truncate) = (flags & libc::O_EXCL != 0, flags & libc::O_TRUNC != 0);
         let ttl = self.ttl;
         self.task(|fs| async move {
-            match fs.create(NodeId(parent.0), &name, new, exclusive, truncate).await {
+            match fs.create(NodeId(parent.0), &name, new, caller, exclusive, truncate).await {
                 Ok(made) => {
                     let attr = file_attr(made.shown.id.0, &made.shown.attr);
-                    let (handle, keep) = (FileHandle(made.handle), FopenFlags::FOPEN_KEEP_CACHE);
-                    reply.created(&ttl, &attr, Generation(0), handle, keep);
+                    let (handle, ttl) = (FileHandle(made.handle), made.shown.lasts_for(ttl));
+                    let flags = open_flags(!made.shown.lasts);
+                    reply.created(&ttl, &attr, Generation(0), handle, flags);
                 }
                 Err(failure) => reply.error(refused("creating a file", parent.0, &failure)),
             }
@@ -115,6 +125,7 @@ impl Adapter {
         let ttl = self.ttl;
         self.task(|fs| async move {
             let add = |entry: Listed<'_>| {
+                let ttl = if entry.lasts { ttl } else { Duration::ZERO };
                 let attr = match entry.attr {
                     Some(attr) => file_attr(entry.id.0, attr),
                     // Of `.` and `..` the kernel takes number and kind only.

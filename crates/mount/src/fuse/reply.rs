@@ -69,7 +69,7 @@ pub(super) fn answer_entry(
     outcome: Result<Shown, Failure>,
 ) {
     match outcome {
-        Ok(shown) => reply.entry(&ttl, &file_attr(shown.id.0, &shown.attr), Generation(0)),
+        Ok(shown) => reply.entry(&shown.lasts_for(ttl), &file_attr(shown.id.0, &shown.attr), Generation(0)),
         Err(failure) => reply.error(refused(what, parent.0, &failure)),
     }
 }

@@ -18,6 +18,7 @@ mod early;
 mod manager;
 mod mounts;
 mod names;
+mod page_cache;
 mod posix;
 mod program;
 mod promises;

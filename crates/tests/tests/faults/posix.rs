@@ -1,5 +1,5 @@
 //! Random operations on files of a mount, compared with a model byte by byte (`scripts/posix/fsx`): by each write protocol,
-//! also while a benefactor dies.
+//! past the page cache, also while a benefactor dies.
 //!
 //! `STDCHK_FSX_OPERATIONS` makes it longer, as `make soak` does.
 
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use stdchk_tests::{Pool, Setup, wait_until};
+
+use crate::page_cache::learn;
 
 /// Operations of each program in the short form: some seconds.
 const OPERATIONS_DEFAULT: u64 = 400;
@@ -30,6 +32,10 @@ struct Fsx {
 
 impl Fsx {
     fn start(pool: &Pool, name: &str, seed: u64) -> Self {
+        Self::start_with(pool, name, seed, &[])
+    }
+
+    fn start_with(pool: &Pool, name: &str, seed: u64, options: &[&str]) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/posix/fsx");
         let plain = name.replace('/', "-");
         let (output, expected) = (pool.path(&format!("{plain}.log")), pool.path(&plain));
@@ -37,6 +43,7 @@ impl Fsx {
         let mut command = Command::new("python3");
         command.arg(script).arg(pool.at(name)).arg("--keep").arg(&expected);
         command.args(["--seed", &seed.to_string(), "--operations", &operations().to_string()]);
+        command.args(options);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         Self { child: command.spawn().unwrap(), output, expected, name: name.to_owned() }
     }
@@ -81,6 +88,26 @@ fn random_operations_give_what_a_local_file_gives_by_every_protocol() {
         .zip(1..)
         .map(|(protocol, seed)| Fsx::start(&pool, &format!("{protocol}/x"), seed))
         .collect();
+    started.into_iter().for_each(|fsx| fsx.finish(&pool));
+    assert_eq!(pool.json(&["verify", "--json"])["bad"], json!([]));
+}
+
+#[test]
+fn random_operations_past_the_page_cache_give_what_a_local_file_gives_by_every_protocol() {
+    let pool = Setup { donate: "16GiB".to_owned(), ..Setup::of(2) }.up();
+    let protocols = ["sw", "clw", "iw"];
+    for protocol in protocols {
+        std::fs::create_dir(pool.at(protocol)).unwrap();
+        // The name is what is learned, wherever it is.
+        learn(&pool, &format!("{protocol}-1"));
+        let policy = ["replicas=1", "cutter=fsch:64KiB", "segment=4MiB", &format!("protocol={protocol}")];
+        pool.policy(protocol, &policy);
+    }
+    // What is closed by all is opened again through the page cache.
+    let start = |(protocol, seed): (&&str, u64)| {
+        Fsx::start_with(&pool, &format!("{protocol}/{protocol}-2"), seed, &["--stay-open"])
+    };
+    let started: Vec<Fsx> = protocols.iter().zip(5..).map(start).collect();
     started.into_iter().for_each(|fsx| fsx.finish(&pool));
     assert_eq!(pool.json(&["verify", "--json"])["bad"], json!([]));
 }

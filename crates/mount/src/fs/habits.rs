@@ -1,0 +1,148 @@
+//! How files of a name are written: in large pieces, which are best handed on as they come, or in small ones, which the kernel's
+//! page cache has to gather first.
+//!
+//! Whether a file goes past the page cache must be said when it is created, and nobody knows then how it will be written. But a job
+//! writes its checkpoints again and again, under names that differ in numbers. So a file that goes through the page cache
+//! shows how the next one of its name shall go: by its size and by how many times its program called `write()` between open
+//! and close, which `/proc` counts (proc_pid_io(5)); behind the page cache single calls can't be told apart. A file that went
+//! past it shows every call.
+
+use std::collections::HashMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use parking_lot::Mutex;
+
+/// Names that are remembered at most; with more, all are learned anew.
+const NAMES_MAX: usize = 4096;
+/// A smaller file teaches nothing, bytes: its cost is that of opening it.
+const FILE_BYTES_MIN: u64 = 4 << 20;
+/// Mean size of a write from which the way past the page cache is the cheaper one, bytes (docs/design/0002).
+const LARGE_BYTES_MIN: u64 = 96 << 10;
+/// Calls within which nothing counts as small: a header is written before the bulk of a file.
+const CALLS_MIN: u64 = 64;
+
+/// How files of one name are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Habit {
+    Large,
+    /// Seen past the page cache, call by call: this is not forgotten for what a count of calls suggests.
+    Small,
+}
+
+/// A name with its numbers taken out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Series(u64);
+
+impl Series {
+    /// The series that a file belongs to: `ckpt.N0.T7` and `ckpt.N12.T8` are of one.
+    pub fn of(name: &str) -> Self {
+        let mut hasher = DefaultHasher::new();
+        let mut in_number = false;
+        for byte in name.bytes() {
+            if !(byte.is_ascii_digit() && in_number) {
+                (if byte.is_ascii_digit() { b'0' } else { byte }).hash(&mut hasher);
+            }
+            in_number = byte.is_ascii_digit();
+        }
+        Self(hasher.finish())
+    }
+}
+
+/// What is known of the names that were written here.
+#[derive(Default)]
+pub(crate) struct Habits {
+    known: Mutex<HashMap<Series, Habit>>,
+}
+
+impl Habits {
+    /// Whether files of this series are written in large pieces, as far as is known.
+    pub fn are_large(&self, series: Series) -> bool {
+        self.known.lock().get(&series) == Some(&Habit::Large)
+    }
+
+    /// A file of `bytes` went through the page cache while its program called `write()` so many times.
+    pub fn saw_total(&self, series: Series, bytes: u64, calls: u64) {
+        if teaches(bytes) && calls > 0 && bytes / calls >= LARGE_BYTES_MIN {
+            self.note(series, |before| before.unwrap_or(Habit::Large));
+        }
+    }
+
+    /// A file of `bytes` went past the page cache in so many calls.
+    pub fn saw_calls(&self, series: Series, bytes: u64, calls: u64) {
+        if calls > CALLS_MIN && bytes / calls < LARGE_BYTES_MIN {
+            self.note(series, |_| Habit::Small);
+        }
+    }
+
+    fn note(&self, series: Series, habit: impl FnOnce(Option<Habit>) -> Habit) {
+        let mut known = self.known.lock();
+        if known.len() >= NAMES_MAX && !known.contains_key(&series) {
+            known.clear();
+        }
+        let habit = habit(known.get(&series).copied());
+        known.insert(series, habit);
+    }
+}
+
+/// Whether a file of this size says anything of how its series is written.
+pub(crate) fn teaches(bytes: u64) -> bool {
+    bytes >= FILE_BYTES_MIN
+}
+
+/// How many times the process of a task has called `write()` and its like; nothing if that can't be seen.
+pub(crate) fn write_calls(task: u32) -> Option<u64> {
+    let counts = fs::read_to_string(format!("/proc/{task}/io")).ok()?;
+    counts.lines().find_map(|line| line.strip_prefix("syscw: "))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn names_that_differ_in_numbers_alone_are_of_one_series() {
+        assert_eq!(Series::of("ckpt.N0.T7"), Series::of("ckpt.N12.T1000"));
+        assert_ne!(Series::of("ckpt.N0.T7"), Series::of("ckpt.N0.M7"));
+        assert_ne!(Series::of("a1b"), Series::of("ab"));
+    }
+
+    #[test]
+    fn a_series_is_large_once_a_file_of_it_was_and_small_for_good_once_that_was_seen() {
+        let (habits, series) = (Habits::default(), Series::of("x1"));
+        assert!(!habits.are_large(series));
+        for (bytes, calls) in [(MIB, 1), (64 * MIB, 16384), (64 * MIB, 0)] {
+            habits.saw_total(series, bytes, calls);
+            assert!(!habits.are_large(series), "{bytes} in {calls}");
+        }
+        habits.saw_total(series, 64 * MIB, 64);
+        assert!(habits.are_large(series) && !habits.are_large(Series::of("y1")));
+        habits.saw_calls(series, 4096, 1);
+        assert!(habits.are_large(series), "a header alone");
+        habits.saw_calls(series, MIB, 256);
+        habits.saw_total(series, 64 * MIB, 64);
+        assert!(!habits.are_large(series));
+    }
+
+    #[test]
+    fn however_many_names_there_are_memory_is_bounded() {
+        let habits = Habits::default();
+        for number in 0..2 * NAMES_MAX as u64 {
+            habits.saw_total(Series(number), 64 * MIB, 64);
+        }
+        assert!(habits.known.lock().len() <= NAMES_MAX);
+    }
+
+    #[test]
+    fn calls_of_a_process_are_counted() {
+        let before = write_calls(std::process::id()).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        (0..10).for_each(|_| file.write_all(b"x").unwrap());
+        assert!(write_calls(std::process::id()).unwrap() >= before + 10);
+        assert_eq!(write_calls(u32::MAX), None);
+    }
+}
