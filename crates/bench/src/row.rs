@@ -122,7 +122,8 @@ const HEADING: &str = "                                       b   window   block
 const EXPLANATION: &str = "
 OAB-early: close returns while bytes are on their way. OAB: once all is stored at benefactors. ASB: once all is durable and
 committed. SW: sliding window, CLW: complete local write, IW: incremental write; without a word, SW. b: benefactors.
-MB = 10^6 bytes; medians; CPU of the writer and of all processes of the pool, without kernel threads.
+Files of a name that was written in large pieces before go past the page cache, on the pool's mount; the do-nothing mount
+goes through it where nothing else is said. MB = 10^6 bytes; medians; CPU of the writer and of all processes of the pool, without kernel threads.
 ";
 
 /// The section of these rows.

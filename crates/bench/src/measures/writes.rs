@@ -32,6 +32,8 @@ struct Case<'a> {
     pids: &'a [u32],
     content: Content,
     sync: bool,
+    /// Whether each file has a name of its own kind, of which the mount knows nothing.
+    unknown: bool,
     /// The pool that must have committed the file before the next one is written.
     pool: Option<&'a LocalPool>,
 }
@@ -59,6 +61,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
         pids,
         content: Content { block, ..bench.content() },
         sync,
+        unknown: false,
         pool: None,
     };
     let local_pids: Vec<u32> = local.iter().map(LocalFuse::pid).collect();
@@ -70,6 +73,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
         case("do-nothing mount, past the page cache", direct.path(), &direct_pids, BLOCK, false),
         Case { pool: Some(&pool), ..case("mount, OAB-early", &early, &pool_pids, BLOCK, false) },
         case("mount, OAB", &stored, &pool_pids, BLOCK, false),
+        Case { unknown: true, ..case("mount, OAB, first of its name", &stored, &pool_pids, BLOCK, false) },
         case("mount, ASB", &durable, &pool_pids, BLOCK, false),
         Case { pool: Some(&pool), ..case("mount, CLW", &spooled, &pool_pids, BLOCK, false) },
         case("mount, OAB, cdc:64KiB", &found, &pool_pids, BLOCK, false),
@@ -132,7 +136,11 @@ fn rounds(bench: &Bench, cases: &[Case<'_>], stock: &mut Stock) -> Result<Vec<Ro
 
 fn once(case: &Case<'_>, round: usize, stock: &mut Stock) -> Result<(f64, f64), Error> {
     // A mount learns from the files of a name how the next ones are written.
-    let run = if case.content.block < BLOCK { "small" } else { "run" };
+    let run = match case.content.block < BLOCK {
+        true => "small".to_owned(),
+        false if case.unknown => "new".repeat(round + 1),
+        false => "run".to_owned(),
+    };
     let name = format!("{run}.N{round}.T{}", case.content.salt);
     let path = case.folder.join(&name);
     rustix::fs::sync();

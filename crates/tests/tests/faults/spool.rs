@@ -231,6 +231,12 @@ folder, first = sys.argv[1], int(sys.argv[2])
 def content(number):
     source = random.Random(number)
     return source.randbytes(source.randrange(1, 3000000))
+# What is made anew goes past the page cache from here on.
+teacher = f'{folder}/f7.tmp'
+file = os.open(teacher, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+for piece in range(5): os.write(file, os.urandom(1 << 20))
+os.close(file)
+os.unlink(teacher)
 for number in range(first, first + 1000000):
     body, cut = content(number), random.Random(-number).randrange(3)
     try:
