@@ -36,6 +36,7 @@ const TCP: &str = "TCP on loopback";
 const DISK_WRITE: &str = "disk, direct writes and sync";
 const DISK_READ: &str = "disk, direct reads";
 const NULL_WRITE: &str = "do-nothing mount, write";
+const NULL_PAST_CACHE: &str = "the same, past the page cache";
 const NULL_READ: &str = "do-nothing mount, read, cold";
 const OAB: &str = "mount, OAB";
 const ASB: &str = "mount, ASB";
@@ -43,7 +44,7 @@ const COLD: &str = "mount, read, cold";
 
 /// What must be done for a write and for a cold read, each with how often.
 const OF_WRITE: &[(&str, f64)] =
-    &[(NULL_WRITE, 1.0), (COPY, 1.0), (HASH, 2.0), (TCP, 1.0), (DISK_WRITE, 1.0)];
+    &[(NULL_PAST_CACHE, 1.0), (COPY, 1.0), (HASH, 2.0), (TCP, 1.0), (DISK_WRITE, 1.0)];
 const OF_READ: &[(&str, f64)] = &[(NULL_READ, 1.0), (HASH, 1.0), (TCP, 1.0), (DISK_READ, 1.0)];
 /// What the mount does, and what must be done for it.
 const SUMS: [(&str, &[(&str, f64)]); 3] = [(OAB, OF_WRITE), (ASB, OF_WRITE), (COLD, OF_READ)];
@@ -59,11 +60,13 @@ struct Part<'a> {
 pub fn run(bench: &Bench) -> Result<Section, Error> {
     let bytes = bench.sizes.file_bytes;
     let null = NullMount::start(&bench.own, &bench.dir, "write-back")?;
+    let direct = NullMount::start(&bench.own, &bench.dir, "direct")?;
     let pool = bench.up(BENEFACTORS, WINDOW)?;
     let stored = pool.folder("oab", &["replicas=1", "close=stored"])?.join("run.N0.T0");
     let durable = pool.folder("asb", &["replicas=1", "close=durable"])?.join("run.N0.T0");
     let files = tempfile::Builder::new().prefix("bounds-").tempdir_in(&bench.dir)?;
     let (disk, nothing) = (files.path().join("disk"), null.path().join("run.N0.T0"));
+    let past_cache = direct.path().join("run.N0.T0");
     let here = |name, run| Part { name, pids: Vec::new(), run };
     let writes = |name, pids, path, salt| Part { name, pids, run: written(bench, path, salt) };
     let reads = |name, pids, path| Part { name, pids, run: Box::new(move || read_cold(path)) };
@@ -74,6 +77,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
         here(DISK_WRITE, Box::new(|| write_direct(&disk, bytes))),
         here(DISK_READ, Box::new(|| read_direct(&disk, bytes))),
         writes(NULL_WRITE, vec![null.pid()], &nothing, 0),
+        writes(NULL_PAST_CACHE, vec![direct.pid()], &past_cache, 0),
         reads(NULL_READ, vec![null.pid()], &nothing),
         writes(OAB, pool.pids(""), &stored, 1),
         writes(ASB, pool.pids(""), &durable, 2),
@@ -132,8 +136,8 @@ fn table(sums: &[Sum]) -> String {
         let _ = writeln!(text, "{name:36} {parts_cpu:>10.2} {cpu:>10.2} {bound_rate:>10.0} {reached:>8.2}");
     }
     text.push_str(
-        "\nParts: what must be done with each byte, added up: the do-nothing mount, a copy into the window, two hashes, TCP and the
-disk; on the way back the do-nothing mount, one hash, TCP and the disk. Bound: all processors do that and nothing else, or
+        "\nParts: what must be done with each byte, added up: the do-nothing mount past the page cache, a copy into the window, two hashes,
+TCP and the disk; on the way back the do-nothing mount, one hash, TCP and the disk. Bound: all processors do that and nothing else, or
 the slowest part alone.\n",
     );
     text
