@@ -169,7 +169,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// A file that is being read keeps its chunks when its name goes.
+    /// A file that is being read keeps its chunks when its name goes, or is given to another one.
     async fn pin_open(&self, parent: NodeId, name: &str) -> Result<(), Failure> {
         for file in self.open_under(parent, name).await? {
             file.pin(&self.pool).await?;
@@ -216,6 +216,9 @@ impl FileSystem {
             }
             existing => existing,
         };
+        if !matches!(existing, Existing::Exchange) {
+            self.pin_open(new_parent, new_name).await.or_else(or_none)?;
+        }
         let (parent, new_parent) = (parent.ino(), new_parent.ino());
         let before = self.pool.lookup(parent, name).await?;
         self.report_lost(before.ino)?;
@@ -226,7 +229,9 @@ impl FileSystem {
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
         let after = self.changed(Change::Rename { parent, name, new_parent, new_name, existing }).await?;
         self.renamed(&before, &after, other);
-        open.iter().for_each(|file| file.renumbered(before.version, after.version));
+        for file in &open {
+            file.renumbered(before.version, after.version).await;
+        }
         Ok(())
     }
 
@@ -264,6 +269,10 @@ impl FileSystem {
     pub async fn read_link(&self, id: NodeId) -> Result<String, Failure> {
         self.pool.read_link(id.ino()).await
     }
+}
+
+fn or_none(failure: Failure) -> Result<(), Failure> {
+    if failure.code == ErrorCode::NotFound { Ok(()) } else { Err(failure) }
 }
 
 fn too_fast(name: &str) -> Failure {

@@ -179,11 +179,17 @@ impl OpenFile {
         let left = self.left.notified();
         tokio::pin!(left);
         left.as_mut().enable();
-        let flushed = self.flushed_at.load(Ordering::Acquire) == self.writes.load(Ordering::Acquire);
+        let flushed_at = self.flushed_at.load(Ordering::Acquire);
+        let flushed = flushed_at == self.writes.load(Ordering::Acquire);
         let pushing = self.turn.try_lock().is_ok_and(|turn| turn.pushing);
-        if flushed && !pushing && self.writer().is_some() {
-            // Else another descriptor is open.
-            let _ = tokio::time::timeout(LEAVING_PATIENCE, left).await;
+        if flushed
+            && !pushing
+            && self.writer().is_some()
+            && tokio::time::timeout(LEAVING_PATIENCE, left).await.is_err()
+        {
+            // Another descriptor is open: nobody waits for this close again.
+            let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.flushed_at.compare_exchange(flushed_at, u64::MAX, order, failed);
         }
     }
 
@@ -325,7 +331,11 @@ impl OpenFile {
     }
 
     /// A rename changed the number of a version.
-    pub fn renumbered(&self, from: u64, to: u64) {
+    pub async fn renumbered(&self, from: u64, to: u64) {
+        let mut turn = self.turn.lock().await;
+        if turn.seen.version == from {
+            turn.seen.version = to;
+        }
         *self.renumbered.lock() = Some((from, to));
     }
 

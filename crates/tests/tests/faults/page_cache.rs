@@ -62,6 +62,51 @@ with open(path, "r+b") as again:
     assert again.read(4) == os.pread(reader, 4, 0) == b"axy\x01"
 "#;
 
+/// A file is read while it takes the place of another one, and while another one takes its place.
+const RENAMED_BESIDE: &str = r#"
+import os, sys
+folder = sys.argv[1]
+temporary, final = f"{folder}/x2", f"{folder}/x3"
+def put(path, content):
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+    os.write(file, content)
+    return file
+for flags in (os.O_RDONLY, os.O_RDWR):
+    for late in (False, True):
+        os.close(put(final, b"old"))
+        writer = put(temporary, b"newer")
+        if not late:
+            os.close(writer)
+        reader = os.open(temporary, os.O_RDONLY)
+        os.rename(temporary, final)
+        if late:
+            os.close(writer)
+        other = os.open(final, flags)
+        assert os.read(other, 9) == b"newer"
+        os.close(put(temporary, b"newest"))
+        os.rename(temporary, final)
+        with open(final, "rb") as newest:
+            assert newest.read() == b"newest"
+        assert os.read(reader, 9) == b"newer"
+        os.fchmod(reader, 0o600)
+        os.close(other)
+        os.close(reader)
+"#;
+
+/// A descriptor stays open that was duplicated before the first was closed: prints how long others take to look at the file, s.
+const STAYS_OPEN: &str = r#"
+import os, sys, time
+path = sys.argv[1]
+file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+os.write(file, b"x" * (1 << 20))
+other = os.dup(file)
+os.close(file)
+start = time.monotonic()
+for _ in range(100):
+    os.stat(path)
+print(time.monotonic() - start)
+"#;
+
 fn python(script: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new("python3");
     command.arg("-c").arg(script).args(arguments);
@@ -139,4 +184,25 @@ fn a_complete_local_write_past_the_page_cache_is_read_at_once_and_has_its_time_w
         since.as_nanos() >= u128::from(last)
     });
     assert!(pool.get("app/x2") == content);
+}
+
+#[test]
+fn a_file_that_is_open_is_renamed_over_another_and_replaced_without_errors_for_any_reader() {
+    let pool = Setup::of(1).up();
+    let run = |folder| {
+        std::fs::create_dir(pool.at(folder)).unwrap();
+        python(RENAMED_BESIDE, &[pool.at(folder).to_str().unwrap()]);
+    };
+    run("through");
+    learn(&pool, "x1");
+    run("past");
+}
+
+#[test]
+fn a_close_that_leaves_a_descriptor_open_holds_up_one_look_at_the_file_and_no_more() {
+    let pool = Setup::of(1).up();
+    learn(&pool, "x1");
+    let said = python(STAYS_OPEN, &[pool.at("x2").to_str().unwrap()]);
+    let seconds: f64 = String::from_utf8(said.stdout).unwrap().trim().parse().unwrap();
+    assert!(seconds < 2.0, "{seconds} s");
 }
