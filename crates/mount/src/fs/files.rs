@@ -184,7 +184,13 @@ impl FileSystem {
         if wanted.size.is_some() && (wanted.is_report() || wanted.is_empty()) {
             return self.attr(id).await;
         }
-        self.set_attr_at_manager(id, wanted).await
+        match self.set_attr_at_manager(id, wanted).await {
+            // The file was replaced or removed meanwhile, and somebody still has it open.
+            Err(failure) if wanted.is_report() && failure.code == ErrorCode::Stale => {
+                self.attr_of_open(id).await
+            }
+            changed => changed,
+        }
     }
 
     /// The kernel only wants to know that its report arrived.

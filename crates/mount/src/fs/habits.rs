@@ -10,8 +10,12 @@
 use std::collections::HashMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+
+use super::{FileSystem, OpenFile};
 
 /// Names that are remembered at most; with more, all are learned anew.
 const NAMES_MAX: usize = 4096;
@@ -22,12 +26,26 @@ const LARGE_BYTES_MIN: u64 = 96 << 10;
 /// Calls within which nothing counts as small: a header is written before the bulk of a file.
 const CALLS_MIN: u64 = 64;
 
+/// How long a count of calls is waited for: it comes at once, or not before the program's close is answered, as in the middle
+/// of an `execve()`.
+const COUNT_PATIENCE: Duration = Duration::from_millis(50);
+
 /// How files of one name are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Habit {
     Large,
     /// Seen past the page cache, call by call: this is not forgotten for what a count of calls suggests.
     Small,
+}
+
+/// How a file was created that is open since.
+pub(super) struct Made {
+    series: Series,
+    /// What its program had called `write()` until then; `None`: unknown, or of no interest.
+    calls: Option<u64>,
+    pub(super) past_cache: bool,
+    /// Of what went past the page cache: calls, and their bytes.
+    writes: Mutex<(u64, u64)>,
 }
 
 /// A name with its numbers taken out.
@@ -94,6 +112,51 @@ pub(crate) fn teaches(bytes: u64) -> bool {
 pub(crate) fn write_calls(task: u32) -> Option<u64> {
     let counts = fs::read_to_string(format!("/proc/{task}/io")).ok()?;
     counts.lines().find_map(|line| line.strip_prefix("syscw: "))?.trim().parse().ok()
+}
+
+impl OpenFile {
+    /// The file was created by the open that is under way, for a task of the kernel: decides how its bytes go.
+    pub(super) fn made(&self, fs: &FileSystem, name: &str, caller: u32) {
+        if !fs.goes_past_cache.load(Ordering::Relaxed) {
+            return;
+        }
+        let series = Series::of(name);
+        let past_cache = fs.habits.are_large(series);
+        let calls = if past_cache { None } else { write_calls(caller) };
+        // A file is made once.
+        let _ = self.made.set(Made { series, calls, past_cache, writes: Mutex::default() });
+    }
+
+    /// A program's write of so many bytes is done.
+    pub fn took(&self, bytes: usize) {
+        if let Some(made) = self.made.get().filter(|made| made.past_cache) {
+            let mut writes = made.writes.lock();
+            *writes = (writes.0 + 1, writes.1.saturating_add(bytes as u64));
+        }
+    }
+
+    /// A task has closed a descriptor: learns how it wrote what went through the page cache.
+    pub async fn learn(&self, fs: &FileSystem, caller: u32) {
+        let bytes = self.writer().map_or(0, |session| session.size());
+        let Some((series, before)) = self.made.get().and_then(|made| Some((made.series, made.calls?))) else {
+            return;
+        };
+        if !teaches(bytes) || fs.habits.are_large(series) {
+            return;
+        }
+        let counted = tokio::task::spawn_blocking(move || write_calls(caller));
+        if let Ok(Ok(Some(now))) = tokio::time::timeout(COUNT_PATIENCE, counted).await {
+            fs.habits.saw_total(series, bytes, now.saturating_sub(before));
+        }
+    }
+
+    /// What went past the page cache has shown how it was written.
+    pub(super) fn teach(&self, fs: &FileSystem) {
+        if let Some(made) = self.made.get().filter(|made| made.past_cache) {
+            let (calls, bytes) = *made.writes.lock();
+            fs.habits.saw_calls(made.series, bytes, calls);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -204,7 +204,8 @@ impl FileSystem {
         (new_parent, new_name): (NodeId, &str),
         existing: Existing,
     ) -> Result<(), Failure> {
-        let open = self.open_under(parent, name).await?;
+        let mut open = self.open_under(parent, name).await?;
+        open.sort_by_key(|file| file.id());
         let mut spooled = false;
         for file in &open {
             spooled |= file.settle(&self.pool).await?;
@@ -216,8 +217,13 @@ impl FileSystem {
             }
             existing => existing,
         };
-        if !matches!(existing, Existing::Exchange) {
+        if matches!(existing, Existing::Replace | Existing::ReplaceOnCommit) {
             self.pin_open(new_parent, new_name).await.or_else(or_none)?;
+        }
+        // From here on nobody opens or leaves the file by the number that its version had.
+        let mut turns = Vec::with_capacity(open.len());
+        for file in &open {
+            turns.push((file, file.turn.lock().await));
         }
         let (parent, new_parent) = (parent.ino(), new_parent.ino());
         let before = self.pool.lookup(parent, name).await?;
@@ -229,8 +235,8 @@ impl FileSystem {
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
         let after = self.changed(Change::Rename { parent, name, new_parent, new_name, existing }).await?;
         self.renamed(&before, &after, other);
-        for file in &open {
-            file.renumbered(before.version, after.version).await;
+        for (file, turn) in &mut turns {
+            file.renumbered(turn, before.version, after.version);
         }
         Ok(())
     }

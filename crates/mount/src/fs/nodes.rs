@@ -27,7 +27,7 @@ use super::open_file::OpenFile;
 const INO_BITS: u32 = 48;
 
 /// An inode number as the kernel sees it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct NodeId(pub u64);
 
 impl NodeId {

@@ -17,7 +17,7 @@ use stdchk_model::{ErrorCode, Failure, Ino};
 use tokio::sync::{MutexGuard, Notify};
 
 use super::files::Chosen;
-use super::habits::{Series, teaches, write_calls};
+use super::habits::Made;
 use super::nodes::{NodeId, Seen};
 use super::retry::Content;
 use super::{FileSystem, look_again};
@@ -27,12 +27,9 @@ use crate::attr;
 const NO_VERSION: u64 = u64::MAX;
 /// Zeros are written in pieces of this size, bytes: what the kernel sends in one write at most.
 const ZERO_BYTES: usize = 1 << 20;
-/// How long a count of calls is waited for: it comes at once, or not before the program's close is answered, as in the middle
-/// of an `execve()`.
-const COUNT_PATIENCE: Duration = Duration::from_millis(50);
 /// How long who looks a file up waits for the last close of it to arrive here: it is on its way, unless the program holds
 /// another descriptor.
-const LEAVING_PATIENCE: Duration = Duration::from_millis(50);
+const LEAVING_PATIENCE: Duration = Duration::from_millis(250);
 
 pub(crate) struct OpenFile {
     id: NodeId,
@@ -41,7 +38,7 @@ pub(crate) struct OpenFile {
     /// What is read once a session has ended that some handles have outlived.
     latest: RwLock<Option<Arc<Reader>>>,
     pub(super) mtime: Mutex<Mtime>,
-    made: OnceLock<Made>,
+    pub(super) made: OnceLock<Made>,
     /// Counts writes, so that a handle knows whether anything came after its last close.
     writes: AtomicU64,
     /// Value of `writes` at the last `close()` of any handle.
@@ -67,14 +64,6 @@ pub(super) struct Turn {
     pub(super) push_failure: Option<Failure>,
     /// Keeps the chunks of a file that was removed while it is still being read.
     pin: Option<Arc<Session>>,
-}
-
-/// How a file was created that is open since.
-struct Made {
-    series: Series,
-    /// What its program had called `write()` until then; `None`: unknown, or of no interest.
-    calls: Option<u64>,
-    past_cache: bool,
 }
 
 /// The kernel owns the modification time of files that it caches writes of, and says it before every flush.
@@ -130,44 +119,10 @@ impl OpenFile {
         self.id.ino()
     }
 
-    /// The file was created by the open that is under way, for a task of the kernel: decides how its bytes go.
-    pub(super) fn made(&self, fs: &FileSystem, name: &str, caller: u32) {
-        if !fs.goes_past_cache.load(Ordering::Relaxed) {
-            return;
-        }
-        let series = Series::of(name);
-        let past_cache = fs.habits.are_large(series);
-        let calls = if past_cache { None } else { write_calls(caller) };
-        // A file is made once.
-        let _ = self.made.set(Made { series, calls, past_cache });
-    }
-
     /// Whether all handles of it go past the kernel's page cache. They are of one kind: the kernel doesn't see to it that
     /// pages which one handle reads are those that another one is writing at that moment.
     pub fn goes_past_cache(&self) -> bool {
         self.made.get().is_some_and(|made| made.past_cache)
-    }
-
-    /// A task has closed a descriptor: learns how it wrote what went through the page cache.
-    pub async fn learn(&self, fs: &FileSystem, caller: u32) {
-        let bytes = self.writer().map_or(0, |session| session.size());
-        let Some((series, before)) = self.made.get().and_then(|made| Some((made.series, made.calls?))) else {
-            return;
-        };
-        if !teaches(bytes) || fs.habits.are_large(series) {
-            return;
-        }
-        let counted = tokio::task::spawn_blocking(move || write_calls(caller));
-        if let Ok(Ok(Some(now))) = tokio::time::timeout(COUNT_PATIENCE, counted).await {
-            fs.habits.saw_total(series, bytes, now.saturating_sub(before));
-        }
-    }
-
-    /// What went past the page cache has shown how it was written.
-    fn teach(&self, fs: &FileSystem, bytes: u64) {
-        if let Some(made) = self.made.get().filter(|made| made.past_cache) {
-            fs.habits.saw_calls(made.series, bytes, self.writes.load(Ordering::Acquire));
-        }
     }
 
     /// Of a file that goes past the page cache, waits for the last close to arrive if it seems to be on its way: then the kernel
@@ -331,8 +286,7 @@ impl OpenFile {
     }
 
     /// A rename changed the number of a version.
-    pub async fn renumbered(&self, from: u64, to: u64) {
-        let mut turn = self.turn.lock().await;
+    pub(super) fn renumbered(&self, turn: &mut Turn, from: u64, to: u64) {
         if turn.seen.version == from {
             turn.seen.version = to;
         }
@@ -474,7 +428,7 @@ impl OpenFile {
         session: &Arc<Writer>,
         committed: Result<Option<VersionInfo>, Failure>,
     ) {
-        self.teach(fs, session.size());
+        self.teach(fs);
         turn.seen = self.seen_after(&committed, session);
         fs.nodes.lock().saw(self.id, |seen| *seen = turn.seen);
         match &committed {

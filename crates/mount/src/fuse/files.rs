@@ -195,7 +195,9 @@ async fn write(
     let handle = fs.handle(handle)?;
     let session = handle.file.written()?;
     handle.file.wrote(timed);
-    session.write_at(offset, data).await.map(|()| data.len())
+    session.write_at(offset, data).await?;
+    handle.file.took(data.len());
+    Ok(data.len())
 }
 
 /// Makes the kernel hand over all that it has of a file.

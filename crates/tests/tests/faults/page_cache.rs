@@ -23,7 +23,9 @@ last = time.time_ns()
 os.write(file, data[len(data) - piece :])
 size = os.fstat(file).st_size
 os.close(file)
-mtime = os.stat(path).st_mtime_ns
+# A machine under load may take its time to tell that it was the last close.
+while (mtime := os.stat(path).st_mtime_ns) < last - 50_000_000 and time.time_ns() < last + 5_000_000_000:
+    time.sleep(0.1)
 with open(path, "rb") as read:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -204,5 +206,6 @@ fn a_close_that_leaves_a_descriptor_open_holds_up_one_look_at_the_file_and_no_mo
     learn(&pool, "x1");
     let said = python(STAYS_OPEN, &[pool.at("x2").to_str().unwrap()]);
     let seconds: f64 = String::from_utf8(said.stdout).unwrap().trim().parse().unwrap();
-    assert!(seconds < 2.0, "{seconds} s");
+    // A hundred waits would take longer.
+    assert!(seconds < 10.0, "{seconds} s");
 }
