@@ -10,6 +10,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::slab::{Carver, Piece};
+
 /// Alignment of a buffer's first byte, bytes: the page size, which direct I/O wants at most.
 pub const ALIGNMENT: usize = 4096;
 /// Unit in which the pool counts, bytes. Small answers don't take a megabyte of budget each.
@@ -20,14 +22,16 @@ const UNIT: usize = 64 << 10;
 pub struct BufferPool {
     budget: Arc<Semaphore>,
     units: usize,
-    free: Mutex<Vec<Vec<u8>>>,
+    free: Mutex<Vec<Piece>>,
+    carver: Mutex<Carver>,
 }
 
 impl BufferPool {
     /// A pool that hands out at most `bytes` at a time, rounded up to 64 KiB.
     pub fn new(bytes: usize) -> Arc<Self> {
         let units = bytes.div_ceil(UNIT).clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
-        Arc::new(Self { budget: Arc::new(Semaphore::new(units)), units, free: Mutex::new(Vec::new()) })
+        let (free, carver) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { budget: Arc::new(Semaphore::new(units)), units, free, carver })
     }
 
     /// A buffer of `length` bytes with unspecified content; waits until the budget has room for it. A buffer larger than
@@ -48,7 +52,7 @@ impl BufferPool {
 
     /// Like [`BufferPool::take`], or memory beside the budget if that has no room now; such memory isn't used again.
     pub fn take_now(self: &Arc<Self>, length: usize) -> Buffer {
-        let beside = || Buffer { memory: vec![0; length], start: 0, length, home: None };
+        let beside = || Buffer { memory: Piece::Plain(vec![0; length]), length, home: None };
         self.try_take(length).unwrap_or_else(beside)
     }
 
@@ -62,12 +66,11 @@ impl BufferPool {
     }
 
     fn buffer(self: &Arc<Self>, length: usize, permit: Option<OwnedSemaphorePermit>) -> Buffer {
-        let memory = self.memory(length.div_ceil(UNIT) * UNIT + ALIGNMENT);
-        let start = memory.as_ptr().align_offset(ALIGNMENT);
-        Buffer { memory, start, length, home: Some((Arc::clone(self), permit)) }
+        let memory = self.memory(length.div_ceil(UNIT) * UNIT);
+        Buffer { memory, length, home: Some((Arc::clone(self), permit)) }
     }
 
-    fn memory(&self, capacity: usize) -> Vec<u8> {
+    fn memory(&self, capacity: usize) -> Piece {
         let mut free = self.free.lock();
         let fit = free.iter().rposition(|memory| memory.len() == capacity);
         match fit {
@@ -75,20 +78,20 @@ impl BufferPool {
             None => {
                 // Free memory of other sizes goes, or the pool would keep a budget's worth of every size.
                 let too_much = beyond(&free, self.available());
-                let gone: Vec<Vec<u8>> = free.drain(..too_much).collect();
+                let gone: Vec<Piece> = free.drain(..too_much).collect();
                 drop(free);
                 drop(gone);
-                vec![0; capacity]
+                self.carver.lock().piece(capacity)
             }
         }
     }
 }
 
 /// How many of these pieces, the oldest first, have to go so that the others take no more than `bytes`.
-fn beyond(free: &[Vec<u8>], bytes: usize) -> usize {
+fn beyond(free: &[Piece], bytes: usize) -> usize {
     let mut kept = 0;
-    let fits = |memory: &&Vec<u8>| {
-        kept += memory.len() - ALIGNMENT;
+    let fits = |memory: &&Piece| {
+        kept += memory.len();
         kept <= bytes
     };
     free.len() - free.iter().rev().take_while(fits).count()
@@ -97,8 +100,7 @@ fn beyond(free: &[Vec<u8>], bytes: usize) -> usize {
 /// A piece of memory from a [`BufferPool`], page-aligned, returned to it when dropped.
 #[derive(Debug)]
 pub struct Buffer {
-    memory: Vec<u8>,
-    start: usize,
+    memory: Piece,
     length: usize,
     home: Option<(Arc<BufferPool>, Option<OwnedSemaphorePermit>)>,
 }
@@ -106,7 +108,7 @@ pub struct Buffer {
 impl Buffer {
     /// A buffer of no bytes.
     pub fn empty() -> Self {
-        Self { memory: Vec::new(), start: 0, length: 0, home: None }
+        Self { memory: Piece::default(), length: 0, home: None }
     }
 
     /// Changes the number of bytes in use; the bytes beyond the old length are unspecified.
@@ -122,7 +124,7 @@ impl Buffer {
 
     /// Bytes that the buffer can hold.
     pub fn capacity(&self) -> usize {
-        self.memory.len() - self.start
+        self.memory.len()
     }
 
     /// The buffer as shareable bytes, without a copy.
@@ -135,13 +137,13 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.memory.get(self.start..self.start + self.length).unwrap_or(&[])
+        self.memory.get(..self.length).unwrap_or(&[])
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.memory.get_mut(self.start..self.start + self.length).unwrap_or(&mut [])
+        self.memory.get_mut(..self.length).unwrap_or(&mut [])
     }
 }
 

@@ -1,7 +1,8 @@
 //! The protocol on a socket: frames, recycled buffers, calls on a shared connection, and a server loop.
 //!
 //! A connection carries many requests at once; answers come back in any order. Bytes of blocks travel as the payload
-//! of a frame straight from and into page-aligned buffers that are used again, because fresh memory is slow.
+//! of a frame straight from and into page-aligned buffers that are used again, because fresh memory is slow, and that
+//! lie in huge pages where the kernel has them.
 
 pub mod buffer;
 pub mod connection;
@@ -9,6 +10,7 @@ pub mod data_dir;
 pub mod frame;
 pub mod patience;
 pub mod server;
+mod slab;
 
 pub use buffer::{Buffer, BufferPool};
 pub use bytes::Bytes;
