@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode as Permissions, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -32,6 +32,11 @@ pub const LIBRARY_VARIABLE: &str = "STDCHK_PRELOAD";
 const LIBRARY_NAME: &str = "libstdchk_preload.so";
 /// What the checkpoint is taken for that a job leaves when it has ended by itself.
 pub const END: &str = "end";
+/// How long processes that a failed program left behind have after each of two signals: a process that must write what it
+/// holds has time to, and the job's own end is not held up for long.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+/// Pause between looks whether they have ended.
+const END_POLL: Duration = Duration::from_millis(10);
 /// Waits without a timer end this often; only to bound them.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -213,9 +218,54 @@ fn conclude(
     if store.options.mode == Mode::WriteThrough {
         return Ok(None);
     }
+    notes.extend(end_processes_left(store)?);
     let summary = restore::in_run(store, control, None)?;
     notes.extend(summary.complaints());
     Ok(Some(summary))
+}
+
+/// Ends the processes that a failed program left behind: what they write would spoil files that go back. Each gets
+/// [`Signal::TERM`] and [`END_PATIENCE`] to end by itself, and is killed then. What to tell the user, if there were any.
+///
+/// # Errors
+/// One can't be ended, as one of another user. Nothing went back then.
+fn end_processes_left(store: &Store) -> Result<Option<String>> {
+    let count = Control::participants(store)?.len();
+    for signal in [Signal::TERM, Signal::KILL] {
+        let deadline = Instant::now() + END_PATIENCE;
+        send_to_participants(store, signal)?;
+        while !Control::participants(store)?.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(END_POLL);
+            if signal == Signal::KILL {
+                // One that was just being forked when the others were killed.
+                send_to_participants(store, signal)?;
+            }
+        }
+    }
+    if let Some(pid) = Control::participants(store)?.first() {
+        return Err(Error::Refused(format!(
+            "process {pid} of the failed program can't be ended, so the files were left as they are; end it, then \
+             `stdchk files restore` takes them back"
+        )));
+    }
+    let told = || format!("{count} processes that the failed program left behind were ended before its files went back");
+    Ok((count > 0).then(told))
+}
+
+/// Sends a signal to each process of the run. A process is held by a descriptor before it is looked at, so that the signal
+/// can't reach another one that has got its number.
+fn send_to_participants(store: &Store, signal: Signal) -> Result<()> {
+    let open = |pid: u32| {
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+        Some((pid, rustix::process::pidfd_open(number, PidfdFlags::empty()).ok()?))
+    };
+    let held: Vec<(u32, OwnedFd)> = Control::participants(store)?.into_iter().filter_map(open).collect();
+    let participants = Control::participants(store)?;
+    for (_, process) in held.iter().filter(|(pid, _)| participants.contains(pid)) {
+        // Refused by one of another user, or gone by now: the caller looks again.
+        let _ = rustix::process::pidfd_send_signal(process, signal);
+    }
+    Ok(())
 }
 
 /// How a checkpoint that could not be taken is told.

@@ -18,6 +18,10 @@ const SCRIPTS_MAX: usize = 5;
 const HEAD_BYTES: usize = 4096;
 const STATIC: &str = "it is statically linked, and static programs load no preload library";
 const NOT_64_BIT: &str = "it is not a 64-bit program";
+const ON_MUSL: &str = "it uses musl; only programs on glibc can be watched";
+const IN_GO: &str = "it is a Go program, and those call the kernel without the C library";
+/// How much of a note or of a loader's name is looked at, bytes: both are far shorter, and a file may claim anything.
+const SEGMENT_BYTES_MAX: usize = 64 << 10;
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 const ELF_CLASS_64: u8 = 2;
 const PT_LOAD: u32 = 1;
@@ -42,8 +46,9 @@ pub fn check(command: &OsStr) -> Result<PathBuf> {
     Err(refused(&path, "its interpreters are scripts without end"))
 }
 
-/// Why the program that `command` names will not be followed, told from its first bytes alone: asked at every start of
-/// a child. Says nothing of scripts and of what cannot be looked at.
+/// Why the program that `command` names will not be followed, told from its headers alone: asked at every start of a
+/// child. Says nothing of scripts, of what cannot be looked at, and of C programs that carry their own system calls, which
+/// only reading all of their code would tell.
 pub fn cannot_follow(command: &OsStr) -> Option<&'static str> {
     let path = find(command).ok()?;
     let file =
@@ -59,8 +64,28 @@ pub fn cannot_follow(command: &OsStr) -> Option<&'static str> {
         return Some(NOT_64_BIT);
     }
     let found = segments(head)?;
-    let is_static = !found.iter().any(|segment| segment.kind == PT_INTERP);
-    is_static.then_some(STATIC).or_else(|| privilege(stat.st_mode, stat.st_uid, stat.st_gid))
+    let read = |segment: &Segment| {
+        let mut bytes = vec![0; segment.size.min(SEGMENT_BYTES_MAX)];
+        let length = rustix::io::pread(&file, &mut bytes, u64::try_from(segment.offset).ok()?).ok()?;
+        bytes.truncate(length);
+        Some(bytes)
+    };
+    linkage(&found, read).or_else(|| privilege(stat.st_mode, stat.st_uid, stat.st_gid))
+}
+
+/// Why a program with these program headers calls the kernel without a C library that can be watched.
+fn linkage<B: AsRef<[u8]>>(
+    segments: &[Segment],
+    read: impl Fn(&Segment) -> Option<B>,
+) -> Option<&'static str> {
+    let Some(loader) = segments.iter().find(|segment| segment.kind == PT_INTERP) else {
+        return Some(STATIC);
+    };
+    if read(loader).is_some_and(|name| name.as_ref().windows(7).any(|part| part == b"ld-musl")) {
+        return Some(ON_MUSL);
+    }
+    let mut notes = segments.iter().filter(|segment| segment.kind == PT_NOTE).filter_map(read);
+    notes.any(|note| is_go_note(note.as_ref())).then_some(IN_GO)
 }
 
 fn unreadable(path: &Path, cause: &std::io::Error) -> Error {
@@ -120,15 +145,8 @@ fn reason_against(bytes: &[u8]) -> Option<&'static str> {
         return Some(NOT_64_BIT);
     }
     let Some(segments) = segments(bytes) else { return Some("its program headers are damaged") };
-    let Some(loader) = segments.iter().find(|segment| segment.kind == PT_INTERP) else {
-        return Some(STATIC);
-    };
-    if loader.bytes(bytes).windows(7).any(|part| part == b"ld-musl") {
-        return Some("it uses musl; only programs on glibc can be watched");
-    }
-    let notes = segments.iter().filter(|segment| segment.kind == PT_NOTE);
-    if notes.into_iter().any(|note| is_go_note(note.bytes(bytes))) {
-        return Some("it is a Go program, and those call the kernel without the C library");
+    if let Some(why) = linkage(&segments, |segment| Some(segment.bytes(bytes))) {
+        return Some(why);
     }
     let code = segments.iter().filter(|segment| segment.kind == PT_LOAD && segment.flags & EXECUTABLE != 0);
     code.into_iter()

@@ -83,6 +83,10 @@ real! {
     chmod(path: *const c_char, mode: mode_t) -> c_int;
     fchmod(fd: c_int, mode: mode_t) -> c_int;
     fchmodat(directory: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int;
+    lchmod(path: *const c_char, mode: mode_t) -> c_int;
+    setxattr(path: *const c_char, name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int;
+    lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int;
+    fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int;
     utimensat(directory: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int;
     futimens(fd: c_int, times: *const timespec) -> c_int;
     utimes(path: *const c_char, times: *const timeval) -> c_int;

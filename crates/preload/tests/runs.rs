@@ -86,6 +86,42 @@ fn a_child_that_cannot_be_watched_is_told_of() {
     assert!(outcome.notes.iter().any(|note| note.contains("setuid")), "{:?}", outcome.notes);
 }
 
+/// A C program with the note that Go's linker leaves: what a Go program with C parts looks like from outside.
+#[test]
+fn a_child_in_go_is_told_of_though_it_is_linked_dynamically() {
+    let root = seeded();
+    let source = root.path().join("cgo.c");
+    let note = ".pushsection .note.go.buildid,\\"a\\",@note; .long 4,4,4; .ascii \\"Go\\\\0\\\\0\\"; .long 1; .popsection";
+    std::fs::write(&source, format!("__asm__(\"{note}\"); int main(void) {{ return 0; }}\n")).unwrap();
+    let binary = root.path().join("cgo");
+    assert!(Command::new("cc").arg("-o").arg(&binary).arg(&source).status().unwrap().success());
+    let outcome = sh(root.path(), "./cgo; true").execute().unwrap();
+    assert!(outcome.notes.iter().any(|note| note.contains("Go program")), "{:?}", outcome.notes);
+}
+
+#[test]
+fn what_a_failed_program_left_running_is_ended_before_its_files_go_back() {
+    // One ends when it is asked to, one has to be killed, one is stopped.
+    for left in ["exec 9<go", "trap '' TERM; exec 9<go", "kill -STOP $$; exec 9<go"] {
+        for mode in [Mode::Single, Mode::Incremental] {
+            let root = seeded();
+            let before = tree(root.path());
+            // The child says that it is there, then appends for as long as it lives.
+            let child = format!("({left}) & while :; do echo late >> file; echo late > new; done");
+            let script = format!("mkfifo go; ({child}) > /dev/null 2>&1 & while ! [ -e new ]; do :; done; kill -KILL $$");
+            let mut run = sh(root.path(), &script);
+            run.options = Options { mode, ..Options::default() };
+            let outcome = run.execute().unwrap();
+            assert!(outcome.rolled_back.is_some());
+            assert!(outcome.notes.iter().any(|note| note.contains("left behind")), "{:?}", outcome.notes);
+            let after = tree(root.path());
+            assert_eq!(after, before, "{left}");
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(tree(root.path()), after, "nobody writes any more");
+        }
+    }
+}
+
 #[test]
 fn processes_that_outlive_their_driver_are_not_rolled_back_under_their_feet() {
     let root = seeded();

@@ -1,6 +1,10 @@
 //! Hooks on calls that create, delete, rename or link names, and on those of stdio that open by name.
 
-use libc::{AT_FDCWD, FILE, c_char, c_int, c_uint, dev_t, mode_t, timespec, timeval, utimbuf};
+use std::ffi::CStr;
+
+use libc::{
+    AT_FDCWD, FILE, c_char, c_int, c_uint, c_void, dev_t, mode_t, size_t, timespec, timeval, utimbuf,
+};
 use rustix::fs::RenameFlags;
 use stdchk_filestate::watch::data::Change;
 use stdchk_filestate::watch::{Next, Watch};
@@ -56,6 +60,8 @@ on_names! {
         => AT_FDCWD, path, |watch, at, path| watch.before_mode(at, Some(path));
     fchmodat(directory: c_int, path: *const c_char, mode: mode_t, flags: c_int)
         => directory, path, |watch, at, path| watch.before_mode(at, Some(path));
+    lchmod(path: *const c_char, mode: mode_t)
+        => AT_FDCWD, path, |watch, at, path| watch.before_mode(at, Some(path));
 }
 
 /// `symlink`, as `symlinkat`.
@@ -147,6 +153,69 @@ pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
     // SAFETY: the arguments as they came.
     unsafe {
         on_name(fd, std::ptr::null(), |watch, at, _| watch.before_mode(at, None), || real::fchmod(fd, mode))
+    }
+}
+
+/// The extended attribute whose value the kernel turns into permission bits: `cp -p` and `install -p` set modes this way.
+const ACCESS_LIST: &CStr = c"system.posix_acl_access";
+
+/// Whether setting the attribute `name` changes permission bits.
+///
+/// # Safety
+/// `name` is null or a terminated string.
+unsafe fn sets_mode(name: *const c_char) -> bool {
+    // SAFETY: the caller's promise, and not null.
+    !name.is_null() && unsafe { CStr::from_ptr(name) } == ACCESS_LIST
+}
+
+/// Defines the hooks on calls that set an attribute of the file at a path.
+macro_rules! set_attribute_of_path {
+    ($($name:ident)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`, asking first where it sets permissions.")]
+        ///
+        /// # Safety
+        /// As for the C function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            path: *const c_char,
+            name: *const c_char,
+            value: *const c_void,
+            size: size_t,
+            flags: c_int,
+        ) -> c_int {
+            // SAFETY: the arguments as they came.
+            unsafe {
+                let call = || real::$name(path, name, value, size, flags);
+                if !sets_mode(name) {
+                    return call();
+                }
+                on_name(AT_FDCWD, path, |watch, at, path| watch.before_mode(at, Some(path)), call)
+            }
+        }
+    )*};
+}
+
+set_attribute_of_path! { setxattr lsetxattr }
+
+/// `fsetxattr`, asking first where it sets permissions.
+///
+/// # Safety
+/// As for the C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fsetxattr(
+    fd: c_int,
+    name: *const c_char,
+    value: *const c_void,
+    size: size_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the arguments as they came.
+    unsafe {
+        let call = || real::fsetxattr(fd, name, value, size, flags);
+        if !sets_mode(name) {
+            return call();
+        }
+        on_name(fd, std::ptr::null(), |watch, at, _| watch.before_mode(at, None), call)
     }
 }
 

@@ -485,6 +485,9 @@ unsafe fn on_names(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Option<c_long
             libc::SYS_fchmod => hooks::fchmod(int(a), unsigned_int(b)),
             libc::SYS_fchmodat => hooks::fchmodat(int(a), path(b), unsigned_int(c), 0),
             SYS_FCHMODAT2 => hooks::fchmodat(int(a), path(b), unsigned_int(c), int(d)),
+            libc::SYS_setxattr => hooks::setxattr(path(a), path(b), c as *const c_void, d, int(e)),
+            libc::SYS_lsetxattr => hooks::lsetxattr(path(a), path(b), c as *const c_void, d, int(e)),
+            libc::SYS_fsetxattr => hooks::fsetxattr(int(a), path(b), c as *const c_void, d, int(e)),
             libc::SYS_utimensat => hooks::utimensat(int(a), path(b), c as *const timespec, int(d)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_chmod => hooks::chmod(path(a), unsigned_int(b)),

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <sys/xattr.h>
 
 /* As in programs with gnulib. */
 int renameat2(int from, const char *old, int to, const char *new, unsigned flags) {
@@ -53,6 +54,24 @@ static void write_through_received(int fd) {
     CHECK(received != fd && pwrite(received, "received", 8, 30) == 8 && close(received) == 0);
 }
 
+/* An access control list that says no more than permissions do: version 2, then entries of tag, bits and id, for the owner, the
+ * group and all others. The kernel keeps it as the permissions 0751. */
+static const unsigned short list[] = {2, 0, 1, 7, 0xffff, 0xffff, 4, 5, 0xffff, 0xffff, 32, 1, 0xffff, 0xffff};
+
+static void set_mode_by_attribute(int fd) {
+    const char *name = "system.posix_acl_access";
+    struct stat about;
+    CHECK(fsetxattr(fd, name, list, sizeof list, 0) == 0);
+    CHECK(fstat(fd, &about) == 0 && (about.st_mode & 07777) == 0751);
+}
+
+static void set_modes_of_paths(int fd) {
+    const char *name = "system.posix_acl_access";
+    (void)fd;
+    CHECK(setxattr("a", name, list, sizeof list, 0) == 0);
+    CHECK(syscall(SYS_lsetxattr, "file", name, list, sizeof list, 0L) == 0);
+}
+
 static void set_times(int fd) {
     struct timeval times[2] = {{1, 0}, {2, 0}};
     CHECK(futimes(fd, times) == 0);
@@ -66,18 +85,20 @@ static void make_socket(int fd) {
 }
 
 int main(void) {
-    static void (*const ways[])(int) = {write_later, write_by_number, write_through_received, set_times, make_socket};
+    static void (*const ways[])(int) = {write_later, write_by_number, write_through_received, set_times, make_socket,
+                                         set_mode_by_attribute, set_modes_of_paths};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         int fd = open("a", O_RDWR);
         close(open("file", O_WRONLY | O_CREAT | O_TRUNC, 0644));
-        struct stat before, after;
-        CHECK(fstat(fd, &before) == 0);
+        struct stat before, after, other_before, other;
+        CHECK(fstat(fd, &before) == 0 && stat("file", &other_before) == 0);
         long long here = stdchk_checkpoint();
         ways[i](fd);
         CHECK(stdchk_restore(here) == 0);
         if (!stdchk_active()) continue;
         CHECK(access("socket", F_OK) != 0 && access("by-number", F_OK) != 0 && access("file", F_OK) == 0);
         CHECK(fstat(fd, &after) == 0 && after.st_size == before.st_size && after.st_mtim.tv_sec == before.st_mtim.tv_sec);
+        CHECK(stat("file", &other) == 0 && after.st_mode == before.st_mode && other.st_mode == other_before.st_mode);
         char found[5000];
         CHECK(pread(fd, found, sizeof found, 0) == 5000);
         for (int at = 0; at < 5000; at++) CHECK(found[at] == 'q');
