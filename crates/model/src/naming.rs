@@ -129,6 +129,11 @@ impl Pattern {
         &self.text
     }
 
+    /// Whether it fits one name only: it has neither a placeholder nor a `*`.
+    pub fn is_fixed(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part, Part::Text(_)))
+    }
+
     /// Whether it tells ranks apart.
     pub fn has_rank(&self) -> bool {
         self.parts.contains(&Part::Number(Meaning::Rank))

@@ -197,7 +197,7 @@ impl Policy {
 
 fn invalid(key: &str, value: &str, why: &str) -> Failure {
     let shown: String = value.chars().take(80).collect();
-    Failure::new(ErrorCode::Invalid, format!("`{key}={shown}` can't be used: {why}"))
+    Failure::new(ErrorCode::Invalid, format!("`{key}={shown}` can't be used; {why}"))
 }
 
 fn number<T: FromStr + PartialOrd + fmt::Display>(
@@ -208,7 +208,7 @@ fn number<T: FromStr + PartialOrd + fmt::Display>(
 ) -> Result<T, Failure> {
     match value.parse::<T>() {
         Ok(number) if number >= min && number <= max => Ok(number),
-        _ => Err(invalid(key, value, &format!("a number from {min} to {max} is expected"))),
+        _ => Err(invalid(key, value, &format!("give {key} a number from {min} to {max}"))),
     }
 }
 
@@ -244,7 +244,7 @@ macro_rules! words {
             fn from_str(value: &str) -> Result<Self, Failure> {
                 match value {
                     $($word => Ok(Self::$variant),)+
-                    _ => Err(invalid($key, value, concat!("one of", $(" `", $word, "`",)+ " is expected"))),
+                    _ => Err(invalid($key, value, concat!("give ", $key, " one of", $(" `", $word, "`",)+))),
                 }
             }
         }

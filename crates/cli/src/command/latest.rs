@@ -145,6 +145,10 @@ impl Found {
                     next,
                 );
             }
+            if self.passed_over.is_empty() {
+                let next = format!("`stdchk ls {shown} --sets` says what is missing");
+                return CommandError::new(Exit::NotFound, shown, "it holds no checkpoint sets", next);
+            }
             let next = format!(
                 "`stdchk ls {shown} --sets` shows what is missing, `stdchk policy get {shown}` which names and how many \
                  ranks are expected"

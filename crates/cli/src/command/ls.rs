@@ -6,10 +6,11 @@ use stdchk_client::Pool;
 use stdchk_model::message::manager::{
     Attr, CheckpointSet, FileKind, SetMember, SetState, VersionInfo, VersionState,
 };
+use stdchk_model::naming::{Naming, Pattern};
 use stdchk_model::size;
 
 use crate::context::Context;
-use crate::exit::{About, Outcome};
+use crate::exit::{About, CommandError, Outcome};
 use crate::namespace;
 use crate::output::{self, Table};
 use crate::paths::Target;
@@ -244,6 +245,9 @@ async fn sets(pool: &Pool, target: &Target, json: bool) -> Outcome {
         let sets = sets.iter().map(set).collect();
         return output::json(&Sets { app: target.path(), sets });
     }
+    if sets.is_empty() {
+        return no_sets(pool, target, &attr).await;
+    }
     let mut table = Table::new(&[">timestep", "state", ">files", ">size", "committed", "remark"]);
     for set in &sets {
         table.row([
@@ -256,6 +260,30 @@ async fn sets(pool: &Pool, target: &Target, json: bool) -> Outcome {
         ]);
     }
     table.print()
+}
+
+/// Says on standard error why a folder has no checkpoint sets: it has no files, or none whose name fits its `naming`.
+async fn no_sets(pool: &Pool, target: &Target, folder: &Attr) -> Outcome {
+    let shown = target.shown();
+    let files = namespace::files(pool, target).await?;
+    let Some(example) = files.first() else {
+        output::note(format_args!("{shown}: it has no files, so no checkpoint sets"));
+        return Ok(());
+    };
+    let policy = pool.policy(folder.ino).await.about(&shown)?;
+    let naming: Naming = policy.naming.parse().map_err(|error| {
+        CommandError::usage(&shown, error, "set `naming` anew with `stdchk policy set`")
+    })?;
+    let patterns: Vec<&str> = naming.patterns().iter().map(Pattern::text).collect();
+    let name = example.target.path();
+    let name = name.strip_prefix(&target.path()).unwrap_or(&name).trim_start_matches('/');
+    output::note(format_args!(
+        "{shown}: no file has a name like `{}`, so there are no checkpoint sets; there is for instance `{}`: tell with \
+         `stdchk policy set {shown} 'naming=PATTERN'` where {{step}} and {{rank}} stand in the names",
+        output::shown(&patterns.join(" ")),
+        output::shown(name),
+    ));
+    Ok(())
 }
 
 /// What else is to be said of a set.

@@ -92,8 +92,27 @@ async fn set(app: &str, texts: &[String], context: &Context) -> Outcome {
     let target = Target::parse_entry(app)?;
     let pairs = texts.iter().map(|text| pair(text)).collect::<Outcome<Vec<_>>>()?;
     let pool = context.pool().await?;
+    let is_new = namespace::resolve_if_there(&pool, &target).await?.is_none();
     let ino = namespace::make_folders(&pool, &target.names).await?;
-    pool.change(Change::SetPolicy { ino, pairs }).await.map(drop).about(target.shown())
+    let fixed = pairs.iter().filter(|(key, _)| key == "naming").find_map(|(_, value)| fixed_pattern(value));
+    pool.change(Change::SetPolicy { ino, pairs }).await.map(drop).about(target.shown())?;
+    if is_new {
+        output::note(format_args!("created folder {}", target.shown()));
+    }
+    if let Some(pattern) = fixed {
+        output::note(format_args!(
+            "naming: `{0}` fits only the file of exactly that name, each version of which is a timestep; where the name tells \
+             them, write {{step}} and {{rank}} in their places, such as `{0}.{{step}}.{{rank}}`",
+            output::shown(&pattern)
+        ));
+    }
+    Ok(())
+}
+
+/// The first pattern of a `naming` in which nothing varies.
+fn fixed_pattern(naming: &str) -> Option<String> {
+    let naming: Naming = naming.parse().ok()?;
+    naming.patterns().iter().find(|pattern| pattern.is_fixed()).map(|pattern| pattern.text().to_owned())
 }
 
 /// Reads `key=value` and refuses what can't work before anything is asked of the manager.
@@ -140,6 +159,8 @@ mod tests {
             assert_eq!(pair(bad).unwrap_err().exit, Exit::Usage, "{bad}");
         }
         assert_eq!(pair("naming={step}=b").unwrap(), ("naming".into(), "{step}=b".into()));
+        assert_eq!(fixed_pattern("restart").as_deref(), Some("restart"));
+        assert_eq!(fixed_pattern("restart.{step} *.out"), None);
         assert_eq!(pair("replicas=").unwrap(), ("replicas".into(), String::new()));
         assert_eq!(pair("cutter=fsch:64KiB").unwrap().1, "fsch:64KiB");
     }

@@ -49,7 +49,7 @@ pub struct Arguments {
     /// The application's folder
     app: String,
     /// The set's timestep
-    #[arg(long, value_name = "TIMESTEP")]
+    #[arg(long, value_name = "TIMESTEP", value_parser = timestep)]
     set: Option<u64>,
     /// Folder to restore to; made if it is missing
     #[arg(short, long, value_name = "DIR")]
@@ -75,6 +75,11 @@ struct Report {
     members: Vec<Restored>,
     bytes: u64,
     seconds: f64,
+}
+
+/// Reads the timestep of a set.
+pub fn timestep(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "a timestep is a number; `stdchk ls APP --sets` lists the timesteps".to_owned())
 }
 
 /// Runs the command.

@@ -41,7 +41,7 @@ Example:
   stdchk up --benefactors 5 --data /scratch/pool --mount /scratch/mnt --donate 20GiB")]
 pub struct Arguments {
     /// Number of benefactors [default: 4, or as many as the pool has]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(BENEFACTORS_MAX)))]
+    #[arg(long, value_name = "N", value_parser = benefactor_count)]
     benefactors: Option<u16>,
     /// Where to mount the pool; made if it is missing
     #[arg(long, value_name = "DIR")]
@@ -52,6 +52,11 @@ pub struct Arguments {
     /// Space on the disk that always stays free, such as 5GiB
     #[arg(long, value_name = "SIZE")]
     floor: Option<String>,
+}
+
+fn benefactor_count(text: &str) -> Result<u16, String> {
+    let count = text.parse().ok().filter(|count| (1..=BENEFACTORS_MAX).contains(count));
+    count.ok_or_else(|| format!("give a number of benefactors from 1 to {BENEFACTORS_MAX}"))
 }
 
 /// Runs the command.

@@ -174,6 +174,7 @@ impl Report {
             output::line(format_args!("{}@{}: {}", output::shown(&bad.path), bad.version, bad.reason))?;
         }
         let verdict = match (self.bad.len(), self.at_risk_chunks) {
+            _ if self.versions == 0 => "nothing to verify".to_owned(),
             (0, 0) => "all intact".to_owned(),
             (0, at_risk) => {
                 format!("all intact, {at_risk} chunks with fewer copies than their folder asks for")

@@ -132,6 +132,7 @@ impl Home {
     /// # Errors
     /// The directory holds files that are not a pool's.
     pub fn prepare(&self, mount: Option<&Path>) -> Outcome {
+        self.refuse_no_folder()?;
         fs::create_dir_all(&self.data).about(self.data.display())?;
         if !self.data.join("pool.json").exists() {
             self.refuse_foreign(mount)?;
@@ -141,6 +142,16 @@ impl Home {
             fs::create_dir_all(&path).about(path.display())?;
         }
         Ok(())
+    }
+
+    /// Refuses a `--data` that names something else than a folder.
+    fn refuse_no_folder(&self) -> Outcome {
+        match fs::metadata(&self.data) {
+            Ok(about) if !about.is_dir() => {
+                Err(CommandError::usage(self.data.display(), "it is not a folder", "give a folder with `--data DIR`"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn refuse_foreign(&self, mount: Option<&Path>) -> Outcome {
@@ -171,11 +182,10 @@ impl Home {
 
     /// The record of the pool; `None`: there is no pool here.
     pub fn record(&self) -> Outcome<Option<PoolRecord>> {
+        self.refuse_no_folder()?;
         let path = self.data.join("pool.json");
         let text = match fs::read_to_string(&path) {
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                return Ok(None);
-            }
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             text => text.about(path.display())?,
         };
         let unusable = |cause: String| {
@@ -197,7 +207,7 @@ impl Home {
     pub fn record_required(&self) -> Outcome<PoolRecord> {
         self.record()?.ok_or_else(|| {
             CommandError::new(
-                Exit::Unreachable,
+                Exit::NotFound,
                 self.data.display(),
                 "there is no local pool here",
                 "start one with `stdchk up`, or name one with `--data DIR` or `--manager HOST:PORT`",
@@ -232,7 +242,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let home = Home::new(directory.path());
         assert_eq!(home.record().unwrap(), None);
-        assert_eq!(home.record_required().unwrap_err().exit, Exit::Unreachable);
+        assert_eq!(home.record_required().unwrap_err().exit, Exit::NotFound);
+        let file = directory.path().join("file");
+        fs::write(&file, "").unwrap();
+        for refused in [Home::new(&file).record().unwrap_err(), Home::new(&file).prepare(None).unwrap_err()] {
+            assert!(refused.message.contains("not a folder") && refused.exit == Exit::Usage, "{refused:?}");
+        }
         let mut record = PoolRecord::new("127.0.0.1:9".into(), 4, 1 << 30, 1 << 20);
         home.write_record(&record).unwrap();
         assert_eq!(home.record().unwrap().as_ref(), Some(&record));

@@ -28,7 +28,7 @@ fn in_pool(pool: &Pool, arguments: &[&str], code: i32, words: &[&str]) {
 #[test]
 fn a_pool_that_is_not_there_not_running_or_elsewhere() {
     let pool = Pool::up(1, &[]);
-    in_pool(&pool, &["ls", "--data", "/no/pool"], 5, &["/no/pool", "no local pool", "stdchk up"]);
+    in_pool(&pool, &["ls", "--data", "/no/pool"], 4, &["/no/pool", "no local pool", "stdchk up"]);
     in_pool(&pool, &["ls", "--manager", "127.0.0.1:1"], 5, &["127.0.0.1:1", "refused", "check the address"]);
     for bad in ["somewhere", "127.0.0.1", "host:http"] {
         in_pool(&pool, &["ls", "--manager", bad], 2, &[bad, "HOST:PORT", "127.0.0.1:7400"]);
@@ -275,4 +275,46 @@ fn devices_are_written_to_and_never_replaced() {
     in_pool(&pool, &["pack", file, "-o", "-"], 2, &["standard output"]);
     in_pool(&pool, &["pack", file, "-o", "/"], 2, &["it is a folder"]);
     assert!(std::os::unix::fs::FileTypeExt::is_fifo(&fs::metadata(pipe).unwrap().file_type()));
+}
+
+#[test]
+fn a_path_through_a_file_names_the_file() {
+    let pool = Pool::up(1, &[]);
+    let file = pool.file("x", b"content");
+    pool.ok(&["put", &file, "app/x"]);
+    let said = pool.run(&["ls", "app/x/y"]).stderr;
+    assert!(said.contains("`app/x` is not a folder") && !said.contains("inode"), "{said}");
+}
+
+#[test]
+fn what_is_silent_or_empty_says_why() {
+    let pool = Pool::up(1, &[]);
+    assert!(pool.ok(&["policy", "set", "new", "ranks=4"]).stderr.contains("created folder new"));
+    assert!(pool.ok(&["verify", "new"]).stdout.contains("nothing to verify"));
+    assert!(pool.ok(&["ls", "new", "--sets"]).stderr.contains("no files"));
+    in_pool(&pool, &["latest", "new"], 4, &["new", "no checkpoint sets", "--sets"]);
+    let file = pool.file("restart.9.0", b"content");
+    pool.ok(&["put", &file, "new/"]);
+    let said = pool.ok(&["ls", "new", "--sets"]).stderr;
+    assert!(said.contains("restart.9.0") && said.contains("naming="), "{said}");
+    let said = pool.ok(&["policy", "set", "new", "naming=restart"]).stderr;
+    assert!(said.contains("exactly that name") && !said.contains("created"), "{said}");
+}
+
+#[test]
+fn numbers_and_benefactors_that_cannot_be_meant() {
+    let pool = Pool::up(1, &[]);
+    for (arguments, words) in [
+        (&["up", "--benefactors", "0"][..], "from 1 to 64"),
+        (&["restore", "app", "--set", "abc", "-o", "r"], "a timestep is a number"),
+        (&["policy", "set", "app", "replicas=0"], "give replicas a number from 1 to 16"),
+        (&["policy", "set", "app", "close=never"], "give close one of `durable`"),
+    ] {
+        let refused = pool.run(arguments);
+        assert!(refused.code == 2 && refused.stderr.contains(words), "{refused:?}");
+    }
+    in_pool(&pool, &["forget", "b0"], 1, &["b0 is on-line", "stop its process"]);
+    in_pool(&pool, &["forget", "b9"], 4, &["no benefactor b9", "stdchk status"]);
+    let file = pool.file("file", b"");
+    in_pool(&pool, &["ls", "--data", &file], 2, &["not a folder", "--data DIR"]);
 }

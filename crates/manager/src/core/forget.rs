@@ -10,10 +10,11 @@ impl Core {
     pub(super) fn forget(&mut self, id: BenefactorId, force: bool, now: Now) -> Answer {
         self.update_states(now);
         if id.0 >= self.registry.next {
-            return Err(Failure::new(ErrorCode::NotFound, format!("the pool has no benefactor {id}")));
+            let message = format!("the pool has no benefactor {id}; `stdchk status` lists those that it has");
+            return Err(Failure::new(ErrorCode::NotFound, message));
         }
         if self.registry.is_online(id) {
-            let message = format!("{id} is on-line: end its process first, if its disk shall leave the pool");
+            let message = format!("{id} is on-line; stop its process, then repeat this");
             return Err(Failure::new(ErrorCode::Denied, message));
         }
         if self.registry.get(id).is_some() && !force {

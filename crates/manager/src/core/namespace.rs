@@ -157,9 +157,20 @@ impl Namespace {
     pub fn resolve(&self, path: &str) -> Result<Attr, Failure> {
         let mut ino = Ino::ROOT;
         for name in name::split(path)? {
-            ino = self.entry(ino, name).map_err(|failure| at_path(failure, path))?;
+            ino = self.entry(ino, name).map_err(|failure| self.below(ino, failure))?;
         }
         self.attr(ino)
+    }
+
+    /// The failure to find a name below `ino`, in words that name `ino` by its path if that is no directory.
+    fn below(&self, ino: Ino, failure: Failure) -> Failure {
+        match failure.code {
+            ErrorCode::NotADirectory => {
+                let path = self.path(ino);
+                Failure::new(failure.code, format!("`{}` is not a folder", path.escape_debug()))
+            }
+            _ => failure,
+        }
     }
 
     /// The path of an inode from the root, for messages.
@@ -402,11 +413,6 @@ impl Namespace {
 
 pub(super) fn exists(name: &str) -> Failure {
     Failure::new(ErrorCode::Exists, format!("there is a `{}` already", name.escape_debug()))
-}
-
-fn at_path(failure: Failure, path: &str) -> Failure {
-    let message = format!("{} (on the way along `{}`)", failure.message, path.escape_debug());
-    Failure::new(failure.code, message)
 }
 
 fn checked_target(target: &str) -> Result<String, Failure> {

@@ -35,7 +35,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N")]
     index: Option<u64>,
     /// The timestep of a checkpoint set, whose file state is meant
-    #[arg(long, value_name = "T", conflicts_with = "index")]
+    #[arg(long, value_name = "T", conflicts_with = "index", value_parser = crate::command::restore::timestep)]
     set: Option<u64>,
     /// Where to: a directory that is empty or does not exist
     #[arg(short, long, value_name = "DIR", required_unless_present = "list")]

@@ -64,7 +64,7 @@ Example:
         /// The checkpoint [default: the last]
         index: Option<u64>,
         /// The timestep of a checkpoint set, whose file state is meant
-        #[arg(long, value_name = "T", conflicts_with = "index")]
+        #[arg(long, value_name = "T", conflicts_with = "index", value_parser = crate::command::restore::timestep)]
         set: Option<u64>,
     },
     /// Make a directory anew from its copy in the pool (`run --push`), to go on from there

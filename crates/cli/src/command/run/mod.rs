@@ -167,14 +167,18 @@ impl Arguments {
     }
 
     fn refuse_what_a_resumed_run_keeps(&self) -> Outcome {
-        let is_given = self.mode.is_some()
-            || self.when_renamed.is_some()
-            || self.with_sets.is_some()
-            || self.keep.is_some()
-            || self.synced;
-        if is_given && matches!(self.resume, Some(Resume::Last | Resume::Index(_))) {
+        let options = [
+            ("--mode", self.mode.is_some()),
+            ("--when-renamed", self.when_renamed.is_some()),
+            ("--with-sets", self.with_sets.is_some()),
+            ("--keep", self.keep.is_some()),
+            ("--synced", self.synced),
+        ];
+        let given: Vec<&str> = options.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
+        if !given.is_empty() && matches!(self.resume, Some(Resume::Last | Resume::Index(_))) {
             let cause = "a resumed run keeps the mode and the options that it was begun with";
-            return Err(CommandError::usage("--resume", cause, "leave the others out"));
+            let next = format!("leave {} out, or use `--resume=auto`", given.join(", "));
+            return Err(CommandError::usage("--resume", cause, next));
         }
         Ok(())
     }
