@@ -25,12 +25,12 @@ use crate::program::Writer;
 
 const MIB: usize = 1 << 20;
 /// Size of the file with holes: of several chunks and cells, and odd.
-const SPARSE_BYTES: u64 = 9 * MIB as u64 + 4321;
+const SPARSE_BYTES: u64 = 5 * MIB as u64 + 4321;
 /// Where it has data: offset and length.
 const SPARSE_DATA: [(u64, usize); 3] =
-    [(0, 70_001), (4 * MIB as u64 + 777, MIB + 300_003), (SPARSE_BYTES - 9_999, 9_999)];
+    [(0, 70_001), (2 * MIB as u64 + 777, MIB + 300_003), (SPARSE_BYTES - 9_999, 9_999)];
 /// Size of the file that is one hole.
-const HOLE_BYTES: u64 = 2 * MIB as u64 + 99;
+const HOLE_BYTES: u64 = MIB as u64 + 99;
 /// The files of a state: ranks of one checkpoint set.
 const NAMES: [&str; 4] = ["sim.N0.T1", "sim.N1.T1", "sim.N2.T1", "sim.N3.T1"];
 

@@ -1,12 +1,15 @@
-# Holds files open and changes them step by step, on the mount and in a plain copy alike.
-#
-#   hold.py FOLDER PLAIN NAME...     one step a line on standard input; `done` is the answer to each
+"""Holds files open and changes them step by step, on the mount and in a plain copy alike.
+
+hold.py FOLDER PLAIN NAME...: one step a line on standard input; `done` is the answer to each.
+"""
+
 import mmap
 import os
 import random
 import sys
 
 MIB = 1 << 20
+HALF = bytes(byte & 0x0F for byte in range(256))
 
 folders, names = sys.argv[1:3], sys.argv[3:]
 files = {}
@@ -14,7 +17,7 @@ files = {}
 
 def content(length, *seed):
     """Bytes that a compressor makes half as long."""
-    return bytes(byte & 0x0F for byte in random.Random(repr(seed)).randbytes(length))
+    return random.Random(repr(seed)).randbytes(length).translate(HALF)
 
 
 def change(step, number, folder, name):
@@ -26,12 +29,12 @@ def change(step, number, folder, name):
     size = os.fstat(file).st_size
     if step == "write":  # in the middle, and far behind the end
         os.pwrite(file, content(5003, name, number), size // 2)
-        os.pwrite(file, content(777, name, number, "far"), size + 3 * MIB + 5)
+        os.pwrite(file, content(777, name, number, "far"), size + MIB + 5)
     elif step == "large":  # as a job writes checkpoints: in large pieces, here with holes between them
-        for place in range(3):
+        for place in range(2):
             os.pwrite(file, content(MIB + 3, name, number, place), place * 2 * MIB)
     elif step == "extend":
-        os.ftruncate(file, size + 2 * MIB + 11)
+        os.ftruncate(file, size + MIB + 11)
     elif step == "cut":
         os.ftruncate(file, size * 3 // 4)
     elif step == "map":

@@ -1,6 +1,8 @@
-# Reads files in the ways of one process, and says where one of them differs from a plain copy on the local disk.
-#
-#   look.py FOLDER PLAIN     every file of PLAIN has a file of its name in FOLDER
+"""Reads files in the ways of one process, and says where one of them differs from a plain copy on the local disk.
+
+look.py FOLDER PLAIN: every file of PLAIN has a file of its name in FOLDER.
+"""
+
 import errno
 import mmap
 import os
@@ -18,6 +20,10 @@ def compare(way, name, got, expected):
     shorter = min(len(got), len(expected))
     first = next((at for at in range(shorter) if got[at] != expected[at]), shorter)
     wrong.append(f"{way}: {name}: {len(got)} bytes of {len(expected)}, other ones from {first} on")
+
+
+def has_data(content):
+    return content != bytes(len(content))
 
 
 def seek(file, at, whence):
@@ -59,9 +65,9 @@ def data_alone(name, file, size):
 def check_holes(name, file, expected):
     """From anywhere, what is passed over to the next data is zeros, and so is the byte where a hole begins."""
     size = len(expected)
-    for at in {0, 1, size // 3, size // 2, size - 1} & set(range(size)):
+    for at in filter(range(size).__contains__, {0, 1, size // 3, size // 2, size - 1}):
         data = seek(file, at, os.SEEK_DATA)
-        if any(expected[at : size if data is None else data]):
+        if has_data(expected[at : size if data is None else data]):
             wrong.append(f"SEEK_DATA: {name}: {data} from {at} on, which passes over data")
         hole = seek(file, at, os.SEEK_HOLE)
         if hole is None or not at <= hole <= size or hole < size and expected[hole]:
@@ -76,12 +82,13 @@ for name in sorted(os.listdir(plain)):
     about = os.stat(f"{folder}/{name}")
     if about.st_size != len(expected):
         wrong.append(f"stat: {name}: {about.st_size} bytes of {len(expected)}")
-    if about.st_blocks == 0 and any(expected):
+    if about.st_blocks == 0 and has_data(expected):
         wrong.append(f"stat: {name}: no blocks, and there are data")
     with open(f"{folder}/{name}", "rb", buffering=0) as file:
         compare("SEEK_DATA", name, data_alone(name, file.fileno(), len(expected)), expected)
         check_holes(name, file.fileno(), expected)
         compare("pread", name, backwards(file.fileno(), len(expected)), expected)
+        file.seek(0)
         compare("read", name, file.readall(), expected)
         # Nothing can't be mapped, on any file system.
         if expected:
