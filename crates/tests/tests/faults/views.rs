@@ -315,7 +315,7 @@ fn files_that_are_closed_read_the_same_in_every_way_also_with_a_copy_lost() {
     let past_cache = table.pool.path("plain.past-cache");
     fs::create_dir(&past_cache).unwrap();
     let mut holder = Holder::start(&table.pool, &folder, &past_cache);
-    ["open", "large"].map(|step| holder.step(step));
+    ["open", "large"].iter().for_each(|step| holder.step(step));
     table.copy("past the page cache, being written", &folder, &past_cache);
     table.look("past the page cache, being written", &folder, &past_cache);
     table.ask("past the page cache, being written", "past-cache", Committed::Nothing);
@@ -326,7 +326,7 @@ fn files_that_are_closed_read_the_same_in_every_way_also_with_a_copy_lost() {
     let interrupted = table.pool.path("plain.interrupted");
     fs::create_dir(&interrupted).unwrap();
     let mut holder = Holder::start(&table.pool, &folder, &interrupted);
-    ["open", "write", "extend"].map(|step| holder.step(step));
+    ["open", "write", "extend"].iter().for_each(|step| holder.step(step));
     holder.kill();
     wait_for_versions(&table.pool, "interrupted", "interrupted");
     states.push(("interrupted", interrupted, false));
@@ -342,7 +342,8 @@ fn files_that_are_closed_read_the_same_in_every_way_also_with_a_copy_lost() {
             table.copy(&here, &mount.join(folder), plain);
             table.look(&here, &mount.join(folder), plain);
             let own = format!("control.{folder}");
-            let control = if ["chunks", "pieces", "container"].contains(folder) { "control" } else { &own };
+            let control =
+                if ["chunks", "pieces", "container"].contains(folder) { "control" } else { own.as_str() };
             table.ask(&here, folder, Committed::Files { plain, control, complete: *complete });
         }
     };
