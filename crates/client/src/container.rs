@@ -16,7 +16,7 @@ use stdchk_formats::{Extent, Source};
 use stdchk_model::{ChunkId, ErrorCode, Failure, InContainer, cbor};
 use tokio::sync::{OnceCell, Semaphore};
 
-use crate::map_view::MapView;
+use crate::map_view::ChunkView;
 use crate::pool::Inner;
 
 /// Largest block of a container in a pool, bytes: that of a chunk. Who reads a few bytes of one file decodes one block, of
@@ -116,7 +116,7 @@ impl PackedFile {
 }
 
 async fn open_container(pool: &Arc<Inner>, place: &InContainer) -> Result<Opened, Failure> {
-    let view = Arc::new(MapView::new(pool.load_map(Some(&place.container)).await?));
+    let view = Arc::new(ChunkView::new(pool.load_map(Some(&place.container)).await?));
     let opening = Arc::new(Mutex::new(Opening::default()));
     let source = PoolSource { pool: Arc::clone(pool), view, opening: Arc::clone(&opening) };
     let identity = ChunkId::of(&cbor::encode(&place.container));
@@ -178,7 +178,7 @@ impl Opening {
 /// A container as its own code reads it, on a thread that may wait.
 struct PoolSource {
     pool: Arc<Inner>,
-    view: Arc<MapView>,
+    view: Arc<ChunkView>,
     opening: Arc<Mutex<Opening>>,
 }
 

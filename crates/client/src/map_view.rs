@@ -1,4 +1,4 @@
-//! A chunk map that can be asked for any range of its file, or a file in a container that has none.
+//! The content of a version: a chunk map that can be asked for any range of its file, or a place in a container.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,15 +15,58 @@ pub(crate) struct Run {
     pub(crate) source: Option<(ChunkRef, u32)>,
 }
 
-/// A map with the file offset of each extent.
-#[derive(Default)]
-pub(crate) struct MapView {
-    map: ChunkMap,
-    starts: Vec<u64>,
-    packed: Option<Arc<PackedFile>>,
+/// The content of a version: chunks, or a file in a container. The one can't be asked for what only the other has, so
+/// whoever uses a version says what becomes of it in both cases.
+pub(crate) enum MapView {
+    /// A chunk map of its own.
+    Chunks(ChunkView),
+    /// A place in a container: it has a size and bytes, and no runs.
+    Packed(Arc<PackedFile>),
 }
 
 impl MapView {
+    pub(crate) fn new(map: ChunkMap) -> Self {
+        Self::Chunks(ChunkView::new(map))
+    }
+
+    /// The content of a file that was never committed.
+    pub(crate) fn empty() -> Self {
+        Self::Chunks(ChunkView::default())
+    }
+
+    /// `None`: it lies in a container.
+    pub(crate) fn chunks(&self) -> Option<&ChunkView> {
+        match self {
+            Self::Chunks(chunks) => Some(chunks),
+            Self::Packed(_) => None,
+        }
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        match self {
+            Self::Chunks(chunks) => chunks.size(),
+            Self::Packed(file) => file.size(),
+        }
+    }
+
+    /// The first run of data that ends behind `offset`, its neighbours joined to it; it may begin before `offset`. A container
+    /// doesn't say where its files are zeros without being decoded, so all of such a file counts as data.
+    pub(crate) fn data_at(&self, offset: u64) -> Option<Range<u64>> {
+        match self {
+            Self::Chunks(chunks) => chunks.data_at(offset),
+            Self::Packed(file) => (offset < file.size()).then(|| 0..file.size()),
+        }
+    }
+}
+
+/// A chunk map with the file offset of each extent.
+#[derive(Default)]
+pub(crate) struct ChunkView {
+    map: ChunkMap,
+    starts: Vec<u64>,
+}
+
+impl ChunkView {
     pub(crate) fn new(map: ChunkMap) -> Self {
         let starts = map.extents().iter().scan(0u64, |end, extent| {
             let start = *end;
@@ -31,16 +74,7 @@ impl MapView {
             Some(start)
         });
         let starts = starts.collect();
-        Self { map, starts, packed: None }
-    }
-
-    /// A file in a container: it has a size and no runs.
-    pub(crate) fn of_packed(file: Arc<PackedFile>) -> Self {
-        Self { packed: Some(file), ..Self::default() }
-    }
-
-    pub(crate) fn packed(&self) -> Option<&Arc<PackedFile>> {
-        self.packed.as_ref()
+        Self { map, starts }
     }
 
     pub(crate) fn map(&self) -> &ChunkMap {
@@ -48,7 +82,7 @@ impl MapView {
     }
 
     pub(crate) fn size(&self) -> u64 {
-        self.packed.as_ref().map_or_else(|| self.map.size(), |file| file.size())
+        self.map.size()
     }
 
     /// The runs that cover `range`, clipped to it and to the file.
@@ -69,11 +103,9 @@ impl MapView {
             Some(Run { offset: begin, length, source })
         })
     }
-}
 
-impl MapView {
-    /// The first run of data that ends behind `offset`, its neighbours joined to it; it may begin before `offset`.
-    pub(crate) fn data_at(&self, offset: u64) -> Option<Range<u64>> {
+    /// The first run of data that ends behind `offset`: see [`MapView::data_at`].
+    fn data_at(&self, offset: u64) -> Option<Range<u64>> {
         let mut data = self.runs(offset..self.size()).skip_while(|run| run.source.is_none());
         let first = data.next()?;
         let rest = data.take_while(|run| run.source.is_some());
@@ -87,14 +119,14 @@ mod tests {
     use super::*;
     use stdchk_model::{ChunkId, Extent};
 
-    fn view() -> MapView {
+    fn view() -> ChunkView {
         let chunks = vec![
             ChunkRef { id: ChunkId([1; 32]), length: 10 },
             ChunkRef { id: ChunkId([2; 32]), length: 20 },
         ];
         let of = |index, offset, length| Extent { length, source: Source::Chunk { index, offset } };
         let hole = Extent { length: 5, source: Source::Hole };
-        MapView::new(ChunkMap::new(chunks, [of(0, 0, 10), hole, of(1, 4, 16)]).unwrap())
+        ChunkView::new(ChunkMap::new(chunks, [of(0, 0, 10), hole, of(1, 4, 16)]).unwrap())
     }
 
     #[test]

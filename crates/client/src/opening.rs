@@ -47,7 +47,7 @@ impl Inner {
     pub(crate) async fn load_view(self: &Arc<Self>, root: Option<&MapRoot>) -> Result<MapView, Failure> {
         let place = root.map(MapRoot::in_container).transpose().map_err(|error| bad_map(&error))?;
         match place.flatten() {
-            Some(place) => PackedFile::open(self, &place).await.map(MapView::of_packed),
+            Some(place) => PackedFile::open(self, &place).await.map(MapView::Packed),
             None => self.load_map(root).await.map(MapView::new),
         }
     }

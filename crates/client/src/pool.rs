@@ -31,7 +31,7 @@ use crate::encode::Encoder;
 use crate::fetch::Fetcher;
 use crate::gather::Piece;
 use crate::manager::ManagerLink;
-use crate::map_view::{MapView, Run};
+use crate::map_view::{ChunkView, MapView, Run};
 use crate::opening::bad_map;
 use crate::reader::{AHEAD_BYTES, Reader};
 use crate::session::{SHARE_UNIT, Sealed, Session};
@@ -393,9 +393,14 @@ impl Inner {
         view: &MapView,
         range: std::ops::Range<u64>,
     ) -> Result<Bytes, Failure> {
-        if let Some(file) = view.packed() {
-            return file.read(self, range).await;
+        match view {
+            MapView::Chunks(chunks) => self.read_chunks(chunks, range).await,
+            MapView::Packed(file) => file.read(self, range).await,
         }
+    }
+
+    /// The same of a version that has a chunk map.
+    async fn read_chunks(&self, view: &ChunkView, range: std::ops::Range<u64>) -> Result<Bytes, Failure> {
         let length = |run: &Run| usize::try_from(run.length).unwrap_or(usize::MAX);
         let pieces: Vec<Piece> = view.runs(range).map(|run| (length(&run), run.source)).collect();
         self.gather(&pieces).await
@@ -422,13 +427,13 @@ impl Inner {
     /// The same, and asks for the holders of all chunks before.
     pub(crate) async fn read_located(
         &self,
-        view: &MapView,
+        view: &ChunkView,
         range: std::ops::Range<u64>,
     ) -> Result<Bytes, Failure> {
         let chunks: Vec<ChunkId> =
             view.runs(range.clone()).filter_map(|run| run.source.map(|(chunk, _)| chunk.id)).collect();
         self.fetcher.locate(chunks).await?;
-        self.read_runs(view, range).await
+        self.read_chunks(view, range).await
     }
 
     /// Zeros; the same memory for everyone who asks for no more than a chunk.

@@ -11,7 +11,7 @@ use stdchk_model::{ChunkRef, ErrorCode, Failure, MapRoot};
 
 use crate::cache::cost;
 use crate::holes::Sought;
-use crate::map_view::MapView;
+use crate::map_view::{ChunkView, MapView};
 use crate::pool::Inner;
 
 /// Read-ahead of a reader that has just turned out to be sequential, and its most, bytes. The most keeps a stripe of eight
@@ -136,8 +136,11 @@ impl Reader {
     }
 
     async fn read_in(&self, view: &MapView, offset: u64, end: u64) -> Result<Bytes, Failure> {
-        self.locate(view, end).await?;
-        self.read_ahead(view, offset, end);
+        // A container asks for its own chunks as it reads them.
+        if let MapView::Chunks(chunks) = view {
+            self.locate(chunks, end).await?;
+            self.read_ahead(chunks, offset, end);
+        }
         self.pool.read_runs(view, offset..end).await
     }
 
@@ -176,7 +179,7 @@ impl Reader {
     }
 
     /// Asks for the holders of the chunks up to `end` and of many behind, unless that was done before.
-    async fn locate(&self, view: &MapView, end: u64) -> Result<(), Failure> {
+    async fn locate(&self, view: &ChunkView, end: u64) -> Result<(), Failure> {
         let from = self.ahead.lock().located;
         if from >= end {
             return Ok(());
@@ -198,7 +201,7 @@ impl Reader {
     /// Asks for the chunks of a read, all at once, and if it goes on where another one ended, for those behind it. What is asked
     /// for and not reached yet has a limit in what the chunks take of the cache, not in bytes of the file: a file of small
     /// pieces reads more than it has, and what is fetched beyond the cache is fetched in vain.
-    fn read_ahead(&self, view: &MapView, offset: u64, end: u64) {
+    fn read_ahead(&self, view: &ChunkView, offset: u64, end: u64) {
         let mut ahead = self.ahead.lock();
         let goes_on = offset.abs_diff(ahead.end) <= SEQUENTIAL_SLACK;
         if goes_on {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Random, TestPool, make};
 use stdchk_aggregate::{AggregateError, Packing, Watch};
-use stdchk_client::{AggregationError, PackedSet, Pool, Reader};
+use stdchk_client::{AggregationError, PackedSet, Pool, Reader, Sought};
 use stdchk_manager::core::Timing;
 use stdchk_model::message::manager::{Change, CheckpointSet, FileKind, SetState};
 use stdchk_model::{ErrorCode, Ino};
@@ -186,6 +186,36 @@ async fn a_file_in_a_container_is_written_over_in_part_like_any_other() {
     set.aggregate().await.unwrap();
     set.collected().await;
     set.check_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_of_a_file_in_a_container_counts_as_a_hole_for_readers_nor_for_writers_before_they_commit() {
+    let set = Set::written(true).await;
+    set.aggregate().await.unwrap();
+    let (file, length) = (set.files[0], LENGTH as u64);
+    let reader = set.pool.read(file, None).await.unwrap();
+    for at in [0, 1_000_000, length - 1] {
+        assert_eq!(reader.seek(at, Sought::Data), Some(at));
+        assert_eq!(reader.seek(at, Sought::Hole), Some(length));
+    }
+    assert_eq!(reader.seek(length, Sought::Data), None);
+    let writer = set.pool.writer(file, None).await.unwrap();
+    let ends_of_data = |at| (writer.seek(at, Sought::Data), writer.seek(at, Sought::Hole));
+    assert_eq!(ends_of_data(0), (Some(0), Some(length)));
+    writer.truncate(length + 5_000_000).await.unwrap();
+    assert_eq!(ends_of_data(7), (Some(7), Some(length)));
+    assert_eq!(ends_of_data(length), (None, Some(length)));
+    writer.truncate(1_000_000).await.unwrap();
+    writer.truncate(length).await.unwrap();
+    assert_eq!(ends_of_data(999_999), (Some(999_999), Some(1_000_000)));
+    writer.write_at(2_000_000, b"in the middle").await.unwrap();
+    assert_eq!(ends_of_data(5).0, Some(5));
+    assert!(ends_of_data(1_900_000).0.is_some_and(|data| data <= 2_000_000));
+    let mut content = set.contents[0].clone();
+    content[1_000_000..].fill(0);
+    content[2_000_000..2_000_013].copy_from_slice(b"in the middle");
+    assert!(writer.read_at(0, LENGTH).await.unwrap() == content);
+    writer.close(false).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,7 +17,7 @@ pub(crate) fn file_attr(id: u64, attr: &Attr) -> FileAttr {
     FileAttr {
         ino: INodeNo(id),
         size: attr.size,
-        blocks: attr.size.saturating_sub(attr.hole_bytes).div_ceil(STAT_BLOCK_BYTES),
+        blocks: blocks(attr),
         atime: system_time(attr.atime),
         mtime: system_time(attr.mtime),
         ctime: system_time(attr.ctime),
@@ -30,6 +30,17 @@ pub(crate) fn file_attr(id: u64, attr: &Attr) -> FileAttr {
         rdev: 0,
         blksize: BLOCK_BYTES,
         flags: 0,
+    }
+}
+
+/// Blocks that a file takes, its holes not counted; never none. Programs such as `tar` take a file without blocks for one
+/// without data and never look into it; but what was written just now may still be with the kernel alone, which adds it to
+/// the size that it shows and not to the blocks.
+fn blocks(attr: &Attr) -> u64 {
+    let blocks = attr.size.saturating_sub(attr.hole_bytes).div_ceil(STAT_BLOCK_BYTES);
+    match attr.kind {
+        FileKind::File => blocks.max(1),
+        FileKind::Directory | FileKind::Symlink | FileKind::Pipe | FileKind::Socket => blocks,
     }
 }
 

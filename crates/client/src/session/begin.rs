@@ -43,7 +43,7 @@ impl Session {
         let view = match pool.load_view(base_root.as_ref()).await {
             Err(failure) if is_replaced => {
                 tracing::warn!(ino = %attr.ino, %failure, "the version that is replaced can't be read");
-                Ok(MapView::default())
+                Ok(MapView::empty())
             }
             view => view,
         };

@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn written_ranges_merge() {
-        let view = Arc::new(MapView::default());
+        let view = Arc::new(MapView::empty());
         let mut dirty = Dirty::new(None, Under::base(view, 0, 0));
         for range in [10..20, 30..40, 20..25, 0..5, 24..31, 100..100] {
             if !range.is_empty() {

@@ -477,9 +477,8 @@ impl MapBuilder {
     /// The part of the base version in `range`, as far as it still counts.
     fn base(&mut self, base: &MapView, range: Range<u64>, limit: u64) -> Result<(), Failure> {
         if range.start < range.end.min(limit) {
-            if base.packed().is_some() {
-                return Err(crate::unexpected("a part of a container that was not stored anew"));
-            }
+            let stored_anew = || crate::unexpected("a part of a container that was not stored anew");
+            let base = base.chunks().ok_or_else(stored_anew)?;
             base.runs(range.start..range.end.min(limit)).for_each(|run| self.push(run.length, run.source));
         }
         self.zeros_to(range.end);

@@ -21,7 +21,7 @@ use stdchk_reduce::is_zero;
 use stdchk_reduce::learn::{self, AUTO, Comparison};
 
 use super::Session;
-use crate::map_view::MapView;
+use crate::map_view::{ChunkView, MapView};
 
 /// Samples of a version, and bytes of each: enough to tell five points of a hundred, little enough to read in passing.
 /// Of the older version whole blocks of as many bytes are looked at.
@@ -90,7 +90,12 @@ impl Session {
         let samples = places(newer.size());
         let mut blocks = around(&samples, older.size(), self.margin(older));
         let (maps, sought) = ((Arc::clone(older), Arc::clone(newer)), samples.clone());
-        blocks.extend(aside(move || found_in(&maps.0, &maps.1, &sought)).await?);
+        let moved = aside(move || match (maps.0.chunks(), maps.1.chunks()) {
+            (Some(older), Some(newer)) => found_in(older, newer, &sought),
+            // Of a file in a container no chunk can be found again.
+            _ => BTreeSet::new(),
+        });
+        blocks.extend(moved.await?);
         let mut comparison = Comparison::new().map_err(|error| crate::internal(&error))?;
         for stretch in stretches(&blocks) {
             let end = (stretch.end * SAMPLE_BYTES).min(older.size());
@@ -114,7 +119,9 @@ impl Session {
     /// How far the older version is looked at around the samples, blocks.
     fn margin(&self, older: &MapView) -> u64 {
         let limits = self.cutter.limits();
-        let has_names = !older.map().pieces().is_empty() || older.map().lists().next().is_some();
+        let has_names = older
+            .chunks()
+            .is_some_and(|older| !older.map().pieces().is_empty() || older.map().lists().next().is_some());
         match limits.min != limits.max && has_names {
             true => MARGIN_BLOCKS.0,
             false => MARGIN_BLOCKS.1,
@@ -149,7 +156,7 @@ fn around(samples: &[Range<u64>], size: u64, margin: u64) -> BTreeSet<u64> {
 }
 
 /// The blocks of the older version in which the session found most of what the samples hold.
-fn found_in(older: &MapView, newer: &MapView, samples: &[Range<u64>]) -> BTreeSet<u64> {
+fn found_in(older: &ChunkView, newer: &ChunkView, samples: &[Range<u64>]) -> BTreeSet<u64> {
     let sought: Vec<Sought> = samples.iter().map(|sample| Sought::new(newer, sample)).collect();
     let mut weights: Vec<BTreeMap<u64, u64>> = vec![BTreeMap::new(); samples.len()];
     for run in older.runs(0..older.size()) {
@@ -169,7 +176,7 @@ fn found_in(older: &MapView, newer: &MapView, samples: &[Range<u64>]) -> BTreeSe
 struct Sought(HashMap<ChunkId, Vec<Range<u64>>>);
 
 impl Sought {
-    fn new(newer: &MapView, sample: &Range<u64>) -> Self {
+    fn new(newer: &ChunkView, sample: &Range<u64>) -> Self {
         let runs: Vec<_> = newer.runs(sample.clone()).collect();
         let mut parts: HashMap<ChunkId, Vec<Range<u64>>> = HashMap::new();
         for run in runs.iter().step_by(runs.len().div_ceil(RUNS_SOUGHT_MAX).max(1)) {
@@ -264,12 +271,12 @@ mod tests {
         ChunkRef { id: ChunkId([number; 32]), length: 4 << 20 }
     }
 
-    fn view(extents: &[(u32, u32, u64)]) -> MapView {
+    fn view(extents: &[(u32, u32, u64)]) -> ChunkView {
         let extent = |(index, offset, length): &(u32, u32, u64)| Extent {
             length: *length,
             source: Source::Chunk { index: *index, offset: *offset },
         };
-        MapView::new(ChunkMap::new((0..8).map(chunk).collect(), extents.iter().map(extent)).unwrap())
+        ChunkView::new(ChunkMap::new((0..8).map(chunk).collect(), extents.iter().map(extent)).unwrap())
     }
 
     #[test]

@@ -332,7 +332,10 @@ impl Session {
     async fn store_packed_base(self: &Arc<Self>) -> Result<(), Failure> {
         let cells = {
             let state = self.state.lock();
-            let kept = state.base.packed().map_or(0, |_| state.base_limit);
+            let kept = match *state.base {
+                MapView::Chunks(_) => 0,
+                MapView::Packed(_) => state.base_limit,
+            };
             kept.div_ceil(self.cell_bytes as u64)
         };
         for index in 0..cells {

@@ -213,7 +213,10 @@ impl Session {
         if let Ok(Some(map)) = similar {
             self.take_up_pieces(&map).await;
         }
-        self.take_up_pieces(base.map()).await;
+        // What lies in a container has no chunks of its own, and no pieces.
+        if let Some(base) = base.chunks() {
+            self.take_up_pieces(base.map()).await;
+        }
         !self.pieces.index.lock().places.is_empty()
     }
 

@@ -29,4 +29,5 @@ mod space;
 mod spool;
 mod two_mounts;
 mod users;
+mod views;
 mod wire;
