@@ -4,14 +4,12 @@
 //! class, sizes come from the sample; the objective is the time until the bytes are safe behind a sink of some speed, and
 //! a mode is nothing but the speed that it assumes.
 
-mod dense;
 mod mode;
 mod repeats;
 
-use stdchk_formats::{ByteOrder, DataType, Kind};
+use stdchk_formats::{ByteOrder, DataType, Kind, Source};
 
 use crate::codec::{Lane, Repeats, Shape, Side, Step, encode, records_apply};
-use dense::{choose_densely, dense_chains};
 pub use mode::Mode;
 use repeats::repeats;
 
@@ -69,8 +67,6 @@ pub(crate) struct Sample<'block> {
     pub(crate) data_type: Option<DataType>,
     /// Bytes of files that no parser understands.
     pub(crate) opaque: bool,
-    /// As much may be spent on it as a dense compressor takes.
-    pub(crate) dense: bool,
     pub(crate) shapes: &'block [Shape],
     pub(crate) base: &'block [u8],
 }
@@ -94,9 +90,6 @@ struct Trial {
 
 /// The chain for a block; the empty chain stores it.
 pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
-    if *mode == Mode::Default && block.dense {
-        return choose_densely(block);
-    }
     let candidates = candidates(mode, block);
     if let [only] = candidates.as_slice() {
         let untried = matches!(only.last(), Some(Step::Planes(_, 0)));
@@ -156,9 +149,6 @@ pub(crate) fn are_integers(data_type: DataType) -> bool {
 pub(crate) fn may_choose(mode: &Mode, block: &Sample<'_>, steps: &[Step]) -> bool {
     let tries = matches!(mode, Mode::Default | Mode::Auto(_));
     let distinct = matches!(steps, [Step::Distinct(_)] | [Step::Swap(_), Step::Distinct(_)]);
-    if *mode == Mode::Default && block.dense {
-        return dense_chains(block).iter().any(|chain| chain == steps);
-    }
     tries && (distinct || candidates(mode, block).iter().any(|candidate| candidate == steps))
 }
 
@@ -495,6 +485,17 @@ pub(crate) fn record_length(bytes: &[u8]) -> Option<u32> {
     if bytes.len() < RECORD_BLOCK_MIN { None } else { record_in(sample) }
 }
 
+/// The same of a file, from its middle.
+pub(crate) fn record_in_middle(source: &dyn Source) -> Option<u32> {
+    let size = source.size();
+    if size < RECORD_BLOCK_MIN as u64 {
+        return None;
+    }
+    let mut sample = [0; RECORD_SAMPLE];
+    source.read_at(size / 2, &mut sample).ok()?;
+    record_in(&sample)
+}
+
 /// The same in a sample.
 pub(crate) fn record_in(sample: &[u8]) -> Option<u32> {
     let repeats = |distance: usize| equal_bytes(sample, sample.get(distance..).unwrap_or_default());
@@ -520,6 +521,34 @@ fn equal_bytes(one: &[u8], other: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Time that coding a block of some kind takes in the default mode at most, in nanoseconds for each byte: the dearest of the
+    /// chains that it may choose, and all of them on the sample.
+    fn dearest(data_type: Option<DataType>, opaque: bool, raw: &[u8]) -> f64 {
+        let shapes = [Shape(vec![raw.len() as u64 / data_type.map_or(1, |kind| u64::from(kind.size))])];
+        let block = Sample { raw, data_type, opaque, shapes: &shapes, base: &[] };
+        let times = candidates(&Mode::Default, &block).into_iter().map(|steps| chain_time(&steps, 1.0));
+        let allowed: Vec<f64> = times.filter(|time| *time <= Mode::Default.time_max()).collect();
+        let tried = sample_bytes(&Mode::Default, &block) as f64 / raw.len() as f64;
+        let dearest = allowed.iter().copied().fold(0.0, f64::max);
+        if allowed.len() > 1 { dearest + tried * allowed.iter().sum::<f64>() } else { dearest }
+    }
+
+    #[test]
+    fn the_default_mode_never_takes_four_times_as_long_as_zstd_at_level_3() {
+        let bytes: Vec<u8> = (0..1 << 20_u32).flat_map(|n| n.wrapping_mul(0x9e37_79b1).to_be_bytes()).collect();
+        let records: Vec<u8> = (0..1 << 15_u32).flat_map(|n| [&[7; 44][..], &n.to_le_bytes()].concat()).collect();
+        let integers = DataType::new(Kind::Signed, 4, ByteOrder::Little);
+        let doubles = DataType::new(Kind::Float, 8, ByteOrder::Big);
+        for raw in [&bytes, &records] {
+            for data_type in [None, Some(integers), Some(doubles)] {
+                for opaque in [false, true] {
+                    let time = dearest(data_type, opaque, raw);
+                    assert!(time < 4.0 * zstd_time(3), "{data_type:?}: {time} ns for each byte");
+                }
+            }
+        }
+    }
 
     #[test]
     fn records_are_found_by_looking_at_the_bytes() {
