@@ -284,13 +284,7 @@ fn code(block: RawBlock, options: &Packing<'_>) -> Result<CodedBlock> {
     if base.len() != raw.len() {
         base.clear();
     }
-    let sample = Sample {
-        raw: &raw,
-        data_type,
-        opaque,
-        shapes: &record.shapes,
-        base: &base,
-    };
+    let sample = Sample { raw: &raw, data_type, opaque, shapes: &record.shapes, base: &base };
     let (mut lap, mut spent) = (Lap::start(), Spent::default());
     let Choice { steps, coded, tried, .. } = settled(&part, &options.mode, &sample);
     lap.end(&mut spent.coding);

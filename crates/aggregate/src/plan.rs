@@ -134,7 +134,8 @@ impl Groups {
         let position = self.by_key.get(key).copied().unwrap_or(self.groups.len());
         if position == self.groups.len() {
             self.by_key.insert(key.to_owned(), position);
-            let group = Group { key: key.to_owned(), data_type, opaque: false, record: None, members: Vec::new() };
+            let group =
+                Group { key: key.to_owned(), data_type, opaque: false, record: None, members: Vec::new() };
             self.groups.push(Growing { group, small_bytes: None });
         }
         self.groups.get_mut(position)

@@ -215,7 +215,10 @@ impl FileSource {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         // To open a pipe waits for a writer, who may never come.
         if !std::fs::metadata(path).map_err(AggregateError::io("open", path))?.is_file() {
-            return Err(AggregateError::NoContainer { path: path.to_owned(), detail: "it is no regular file" });
+            return Err(AggregateError::NoContainer {
+                path: path.to_owned(),
+                detail: "it is no regular file",
+            });
         }
         let file = File::open(path).map_err(AggregateError::io("open", path))?;
         let size = file.metadata().map_err(AggregateError::io("look at", path))?.len();

@@ -16,8 +16,13 @@ use stdchk_aggregate::{
 use tempfile::TempDir;
 
 /// Two names of the same characters as most programs show them, one of a folder and a file in it, and one of UTF-8.
-const NAMES: [&[u8]; 5] =
-    [b"state\xff.1", b"state\xfe.1", b"ran\xc3k/state\xff.2", "zust\u{e4}nde".as_bytes(), "\u{10ffff}".as_bytes()];
+const NAMES: [&[u8]; 5] = [
+    b"state\xff.1",
+    b"state\xfe.1",
+    b"ran\xc3k/state\xff.2",
+    "zust\u{e4}nde".as_bytes(),
+    "\u{10ffff}".as_bytes(),
+];
 
 fn path_of(folder: &Path, name: &[u8]) -> PathBuf {
     folder.join(OsStr::from_bytes(name))
@@ -92,8 +97,7 @@ fn a_set_is_aggregated_beside_and_of_files_whose_names_are_no_utf_8() {
         across_time: 0,
         packing: Packing::default(),
     };
-    let mut aggregator =
-        Aggregator::start(aggregation, Box::new(FolderSink::open(&sink).unwrap())).unwrap();
+    let mut aggregator = Aggregator::start(aggregation, Box::new(FolderSink::open(&sink).unwrap())).unwrap();
     let round = aggregator.round().unwrap();
     assert_eq!((round.aggregated.len(), round.removed), (1, 2), "{round:?}");
     write(&path_of(&source, b"state\xff.6.0"), &[8; 5000]);

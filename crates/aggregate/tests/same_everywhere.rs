@@ -58,7 +58,8 @@ fn write_set(folder: &Path, scale: usize) {
         fs::write(folder.join(format!("state.{rank}")), words).unwrap();
     }
     for number in 0..50 {
-        fs::write(folder.join(format!("note{number}.txt")), format!("rank {number} of 50\n").repeat(9)).unwrap();
+        fs::write(folder.join(format!("note{number}.txt")), format!("rank {number} of 50\n").repeat(9))
+            .unwrap();
     }
 }
 
@@ -74,8 +75,12 @@ fn a_container_is_the_same_whatever_the_number_of_threads() {
         let container = |threads| {
             let path = out.path().join(format!("by{threads}"));
             let plan = stdchk_aggregate::PlanOptions { keys: mode.keys(), ..Default::default() };
-            pack(&inputs, &path, &Packing { mode: mode.clone(), plan, budget, threads, ..Packing::default() })
-                .unwrap();
+            pack(
+                &inputs,
+                &path,
+                &Packing { mode: mode.clone(), plan, budget, threads, ..Packing::default() },
+            )
+            .unwrap();
             fs::read(path).unwrap()
         };
         let by_one = container(1);

@@ -84,7 +84,8 @@ impl Files {
         let mut room = RECORD_MAX;
         let mut files = Vec::new();
         for _ in 0..count {
-            let shared = usize::try_from(take_number(&mut names)?).ok().filter(|shared| *shared <= name.len())?;
+            let shared =
+                usize::try_from(take_number(&mut names)?).ok().filter(|shared| *shared <= name.len())?;
             let length = usize::try_from(take_number(&mut names)?).ok()?;
             let (own, rest) = names.split_at_checked(length)?;
             names = rest;
@@ -190,8 +191,7 @@ mod tests {
             put_number(&mut names, 0);
         }
         let zeros = || vec![0; usize::try_from(count).unwrap_or_default()];
-        let stored =
-            StoredFiles { count, names, sizes: zeros(), modes: zeros(), times: zeros(), base: None };
+        let stored = StoredFiles { count, names, sizes: zeros(), modes: zeros(), times: zeros(), base: None };
         assert_eq!(Files::from_bytes(&minicbor::to_vec(&stored).unwrap_or_default()), None);
     }
 }

@@ -171,7 +171,8 @@ impl<'a> Assembler<'a> {
     /// Bytes that the next block may have at most; none when all were read.
     pub(super) fn next_bytes(&self) -> Option<u64> {
         let next = self.current.as_ref().map(|current| (current.bytes, current.opaque));
-        let (bytes, opaque) = next.or_else(|| self.groups.front().map(|group| (group.bytes(), group.opaque)))?;
+        let (bytes, opaque) =
+            next.or_else(|| self.groups.front().map(|group| (group.bytes(), group.opaque)))?;
         Some(bytes.min(self.limit(opaque)))
     }
 
@@ -439,12 +440,16 @@ mod tests {
     fn blocks(bytes: usize, change: impl FnOnce(&mut Assembler<'_>)) -> Result<Vec<(u64, bool, usize)>> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
-        let content: Vec<u8> =
-            (0..bytes as u64 / 16).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
+        let content: Vec<u8> = (0..bytes as u64 / 16)
+            .flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
+            .collect();
         std::fs::write(&path, content.repeat(2)).unwrap();
         let files = [SetFile::look_at(&Input { name: "state".to_owned(), path }).unwrap()];
         let (parsed, options) = (stdchk_formats::parse(&files[0]), Packing::default());
-        let plan = plan(&[PlannedFile { name: "state", parsed: &parsed, numbers: &[], record: None }], &options.plan);
+        let plan = plan(
+            &[PlannedFile { name: "state", parsed: &parsed, numbers: &[], record: None }],
+            &options.plan,
+        );
         let resources = Resources { threads: 1, for_blocks: 1 << 30, load: false };
         let mut assembler = Assembler::new(&files, plan, &resources, &options);
         change(&mut assembler);

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use stdchk_formats::Extent;
 
-use crate::error::Result;
+use crate::error::{AggregateError, Result};
 
 /// Shortest run that is left out, in bytes: to tell where it lies takes about ten.
 pub(super) const RUN_MIN: usize = 256;
@@ -21,8 +21,13 @@ const RATE_BITS_MIN: u32 = 7;
 const TAG_BITS: u32 = 24;
 /// Bytes that are compared backwards at most.
 const BACKWARDS_MAX: usize = 64 << 10;
-/// Bytes that are read at once to be compared.
-const CHUNK: usize = 64 << 10;
+/// Bytes that are read to be compared at first, and at once at most; each time four times as many.
+const CHUNK_MIN: u64 = 256;
+const CHUNK_MAX: u64 = 64 << 10;
+/// Places in a row that were compared in vain after which one more of them is passed over each time, and most that are counted:
+/// what repeats in short runs is nothing for this, and to read it again and again costs more than coding it.
+const VAIN: u32 = 8;
+const VAIN_MAX: u32 = 512;
 
 /// Reads a range of a file of the set.
 pub(super) type Read<'a> = &'a mut dyn FnMut(u32, Extent, &mut Vec<u8>) -> Result<()>;
@@ -67,6 +72,9 @@ pub(super) struct Runs {
     origins: Vec<Origin>,
     /// Bytes that are held.
     held: u64,
+    /// Places that were compared in vain, in a row, and places since the last one that was compared.
+    vain: u32,
+    passed: u32,
     gear: [u64; 256],
 }
 
@@ -82,7 +90,16 @@ impl Runs {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             mixed(state)
         });
-        Self { table: Vec::new(), slot_bits, rate_bits, origins: Vec::new(), held: 0, gear }
+        Self {
+            table: Vec::new(),
+            slot_bits,
+            rate_bits,
+            origins: Vec::new(),
+            held: 0,
+            vain: 0,
+            passed: 0,
+            gear,
+        }
     }
 
     /// These bytes of a file stand in a block, from `start` on.
@@ -106,11 +123,17 @@ impl Runs {
             }
             let here = begin + number + 1;
             let place = self.held + (here - look.pending) as u64;
-            if let Some(before) = self.mark(hash, place)
-                && let Some(run) = self.run_at(look, here, before, &mut *read)?
-            {
+            let Some(before) = self.mark(hash, place) else { continue };
+            self.passed += 1;
+            if self.passed <= self.vain / VAIN {
+                continue;
+            }
+            self.passed = 0;
+            if let Some(run) = self.run_at(look, here, before, &mut *read)? {
+                self.vain = 0;
                 return Ok(Some(run));
             }
+            self.vain = (self.vain + 1).min(VAIN_MAX);
         }
         Ok(None)
     }
@@ -134,9 +157,11 @@ impl Runs {
             // Both lie in what no block holds yet, and the run must not begin before the other one ends.
             let there = look.pending + usize::try_from(pending).unwrap_or(usize::MAX);
             let other = look.bytes.get(look.pending..there).unwrap_or_default();
-            let back = same_at_end(other, behind).min(here.saturating_sub(there));
+            let apart = here.saturating_sub(there);
+            let behind = behind.get(behind.len().saturating_sub(apart.min(BACKWARDS_MAX))..);
+            let back = same_at_end(other, behind.unwrap_or_default());
+            let ahead = ahead.get(..ahead.len().min(apart.saturating_sub(back))).unwrap_or_default();
             let forth = same_at_start(look.bytes.get(there..).unwrap_or_default(), ahead);
-            let forth = forth.min((here - back).saturating_sub(there));
             let start = look.start + pending - back as u64;
             return Ok(whole(look, here - back..here + forth, look.block, start));
         }
@@ -146,28 +171,37 @@ impl Runs {
         if skip > origin.extent.length {
             return Ok(None);
         }
-        let mut other = Vec::new();
-        let length = skip.min(behind.len().min(BACKWARDS_MAX) as u64);
-        read(origin.file, Extent { offset: origin.extent.offset + skip - length, length }, &mut other)?;
-        let back = same_at_end(&other, behind);
-        // A mark may be of other bytes, and then nothing is the same.
-        if back < WINDOW.min(other.len()) {
-            return Ok(None);
-        }
-        let mut forth = 0;
+        let (first, mut other) = (origin.extent.offset, Vec::new());
+        let mut compare = |from: u64, length: u64, count: &dyn Fn(&[u8]) -> usize| {
+            other.clear();
+            read(origin.file, Extent { offset: first + from, length }, &mut other)?;
+            Ok::<_, AggregateError>(count(&other))
+        };
+        let (mut back, mut chunk) = (0, CHUNK_MIN);
         loop {
-            let ahead = ahead.get(forth..).unwrap_or_default();
-            let left = origin.extent.length - skip - forth as u64;
-            let length = left.min(ahead.len().min(CHUNK) as u64);
-            if length == 0 {
+            let behind = behind.get(..behind.len() - back).unwrap_or_default();
+            let length = chunk.min(skip - back as u64).min(behind.len().min(BACKWARDS_MAX) as u64);
+            let from = skip - back as u64 - length;
+            let same =
+                if length == 0 { 0 } else { compare(from, length, &|other| same_at_end(other, behind))? };
+            // A mark may be of other bytes, and then nothing is the same.
+            if back == 0 && (same as u64) < length.min(WINDOW as u64) {
+                return Ok(None);
+            }
+            (back, chunk) = (back + same, (4 * chunk).min(CHUNK_MAX));
+            if (same as u64) < length || length == 0 || back >= BACKWARDS_MAX {
                 break;
             }
-            other.clear();
-            let offset = origin.extent.offset + skip + forth as u64;
-            read(origin.file, Extent { offset, length }, &mut other)?;
-            let same = same_at_start(&other, ahead);
-            forth += same;
-            if same < other.len() {
+        }
+        let (mut forth, mut chunk) = (0, CHUNK_MIN);
+        loop {
+            let ahead = ahead.get(forth..).unwrap_or_default();
+            let length = chunk.min(origin.extent.length - skip - forth as u64).min(ahead.len() as u64);
+            let from = skip + forth as u64;
+            let same =
+                if length == 0 { 0 } else { compare(from, length, &|other| same_at_start(other, ahead))? };
+            (forth, chunk) = (forth + same, (4 * chunk).min(CHUNK_MAX));
+            if (same as u64) < length || length == 0 {
                 break;
             }
         }

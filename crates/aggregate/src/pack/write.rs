@@ -57,8 +57,17 @@ impl<'a> Writer<'a> {
         let (buffer, end) = (scratch::empty(2 * BUFFER), End::default());
         let compressor = Compressor::new(level).map_err(cant_compress)?;
         let index = with_index.then(Index::default);
-        let mut writer =
-            Self { output, buffer, position: 0, end, index, indexed_bytes: 0, files, files_bytes: 0, compressor };
+        let mut writer = Self {
+            output,
+            buffer,
+            position: 0,
+            end,
+            index,
+            indexed_bytes: 0,
+            files,
+            files_bytes: 0,
+            compressor,
+        };
         writer.put(&MAGIC)?;
         writer.files_section()?;
         writer.files_bytes = writer.length();
