@@ -259,29 +259,30 @@ impl<'a> Aggregator<'a> {
             round.waiting.push((set.timestep, reason.to_owned()));
             return Ok(());
         }
-        round.aggregated.push(self.pack_all(set.timestep, files)?);
+        let (packed, names) = self.pack_all(set.timestep, files)?;
+        round.aggregated.push(packed);
         self.differing.remove(&set.timestep);
-        if let Some(aggregate) = self.sets.aggregates()?.get(&set.timestep) {
-            round.removed += self.remove_raw(files, aggregate)?;
+        if let Some(aggregate) = self.sets.published(set.timestep, names)? {
+            round.removed += self.remove_raw(files, &aggregate)?;
             if self.options.remove_raw {
-                self.sets.forget_compared(aggregate);
+                self.sets.forget_compared(&aggregate);
             }
         }
         Ok(())
     }
 
-    /// The containers of a set, several at a time; the name that comes last makes the set aggregated.
-    fn pack_all(&mut self, timestep: u64, files: &[&RawFile]) -> Result<AggregatedSet> {
+    /// The containers of a set, several at a time; the name that comes last makes the set aggregated. With their names.
+    fn pack_all(&mut self, timestep: u64, files: &[&RawFile]) -> Result<(AggregatedSet, Vec<String>)> {
         self.sets.forget(timestep, || check_unchanged(files))?;
         let groups = files.len().clamp(1, self.options.containers.max(1));
         let parts: Vec<&[&RawFile]> = (0..groups)
             .map(|number| files.len() * number / groups..files.len() * (number + 1) / groups)
             .map(|range| files.get(range).unwrap_or_default())
             .collect();
-        let bases = self.bases(timestep, groups)?;
-        let earlier = self.sets.earlier(timestep, groups)?;
+        let bases = self.bases(timestep, groups);
+        let earlier = self.sets.earlier(timestep, groups);
         let at_once = self.options.packing.at_once(groups);
-        let share = self.options.packing.share(at_once);
+        let share = self.options.packing.share(groups);
         let containers = in_parallel(&parts, at_once, |number, part| {
             let draft = self.sets.draft(timestep, number + 1, groups);
             let chains = earlier.get(number).and_then(Option::as_ref).map(|earlier| &earlier.chains);
@@ -301,9 +302,11 @@ impl<'a> Aggregator<'a> {
             with_base: 0,
             tried: 0,
         };
+        let mut names = Vec::new();
         for (name, PackedPart { packed, with_base, missed }) in containers {
             set.containers.push(self.sets.sink().shown(&name));
-            self.sets.note_compared([name]);
+            self.sets.note_compared([name.clone()]);
+            names.push(name);
             set.files += packed.files;
             set.raw_bytes += packed.raw_bytes;
             set.stored_bytes += packed.stored_bytes;
@@ -315,13 +318,13 @@ impl<'a> Aggregator<'a> {
         }
         self.sets.remove_unused_bases()?;
         self.sets.sink().settle()?;
-        Ok(set)
+        Ok((set, names))
     }
 
-    fn bases(&mut self, timestep: u64, groups: usize) -> Result<Vec<Option<Earlier>>> {
+    fn bases(&mut self, timestep: u64, groups: usize) -> Vec<Option<Earlier>> {
         if self.untried > 0 {
             self.untried -= 1;
-            return Ok(Vec::new());
+            return Vec::new();
         }
         self.sets.bases(timestep, groups, self.options.across_time)
     }

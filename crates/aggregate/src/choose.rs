@@ -4,14 +4,12 @@
 //! class, sizes come from the sample; the objective is the time until the bytes are safe behind a sink of some speed, and
 //! a mode is nothing but the speed that it assumes.
 
-mod dense;
 mod mode;
 mod repeats;
 
-use stdchk_formats::{ByteOrder, DataType, Kind};
+use stdchk_formats::{ByteOrder, DataType, Kind, Source};
 
 use crate::codec::{Lane, Repeats, Shape, Side, Step, encode, records_apply};
-use dense::{choose_densely, dense_chains};
 pub use mode::Mode;
 use repeats::repeats;
 
@@ -69,8 +67,6 @@ pub(crate) struct Sample<'block> {
     pub(crate) data_type: Option<DataType>,
     /// Bytes of files that no parser understands.
     pub(crate) opaque: bool,
-    /// As much may be spent on it as a dense compressor takes.
-    pub(crate) dense: bool,
     pub(crate) shapes: &'block [Shape],
     pub(crate) base: &'block [u8],
 }
@@ -94,9 +90,6 @@ struct Trial {
 
 /// The chain for a block; the empty chain stores it.
 pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
-    if *mode == Mode::Default && block.dense {
-        return choose_densely(block);
-    }
     let candidates = candidates(mode, block);
     if let [only] = candidates.as_slice() {
         let untried = matches!(only.last(), Some(Step::Planes(_, 0)));
@@ -117,14 +110,21 @@ pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
         });
     }
     let part = reduced(block, sample_bytes(mode, block));
-    let candidates =
-        if lane_of(block.data_type).is_some() { promising(mode, candidates, &part) } else { candidates };
+    let candidates = if lane_of(block.data_type).is_some() {
+        promising(mode, block.opaque, candidates, &part)
+    } else {
+        candidates
+    };
     let tried = candidates.len() as u64;
-    let Some(best) = best_of(mode, candidates, &part) else {
+    // Of guessed types and of bytes the default mode promises no more than what zstd at level 3 takes, in bytes and in time, so all that
+    // it has time for is judged by the bytes.
+    let by_bytes = *mode == Mode::Default && block.opaque;
+    let judge = if by_bytes { &Mode::Smallest } else { mode };
+    let Some(best) = best_of(mode, judge, candidates, &part) else {
         return Choice { steps: Vec::new(), coded: None, ratio: 1.0, tried };
     };
     if *mode != Mode::Smallest
-        && let Some(choice) = repeating(mode, block, || best.cost / part.raw.len().max(1) as f64)
+        && let Some(choice) = repeating(judge, block, || best.cost / part.raw.len().max(1) as f64)
     {
         return Choice { tried, ..choice };
     }
@@ -135,10 +135,15 @@ pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
 
 /// Bytes of integers that are tried, as their values repeat far apart.
 const INTEGERS_SAMPLE: usize = 96 << 10;
+/// Bytes of guessed types that are tried in the default mode: they may be of any kind.
+const GUESSED_SAMPLE: usize = 192 << 10;
 
 fn sample_bytes(mode: &Mode, block: &Sample<'_>) -> usize {
     let usual = mode.sample_bytes(block.raw.len());
     let integers = block.data_type.is_some_and(are_integers);
+    if *mode == Mode::Default && block.opaque && block.data_type.is_some() {
+        return usual.max((block.raw.len() / 16).min(GUESSED_SAMPLE));
+    }
     if integers { usual.max((block.raw.len() / 16).min(INTEGERS_SAMPLE)) } else { usual }
 }
 
@@ -156,9 +161,6 @@ pub(crate) fn are_integers(data_type: DataType) -> bool {
 pub(crate) fn may_choose(mode: &Mode, block: &Sample<'_>, steps: &[Step]) -> bool {
     let tries = matches!(mode, Mode::Default | Mode::Auto(_));
     let distinct = matches!(steps, [Step::Distinct(_)] | [Step::Swap(_), Step::Distinct(_)]);
-    if *mode == Mode::Default && block.dense {
-        return dense_chains(block).iter().any(|chain| chain == steps);
-    }
     tries && (distinct || candidates(mode, block).iter().any(|candidate| candidate == steps))
 }
 
@@ -183,11 +185,11 @@ fn sparse(mode: &Mode, planes: &[Step], block: &Sample<'_>) -> Option<Choice> {
 }
 
 /// The candidates for numbers without those that a look at the sample shows to be vain.
-fn promising(mode: &Mode, mut candidates: Vec<Vec<Step>>, part: &Reduced) -> Vec<Vec<Step>> {
+fn promising(mode: &Mode, opaque: bool, mut candidates: Vec<Vec<Step>>, part: &Reduced) -> Vec<Vec<Step>> {
     let has_planes = candidates.iter().any(|steps| matches!(steps.last(), Some(Step::Planes(..))));
     if *mode == Mode::Default && has_planes {
         let found = Repeats::of(&part.raw).bytes as f64;
-        if found < SEARCHED_MIN * part.raw.len() as f64 {
+        if !opaque && found < SEARCHED_MIN * part.raw.len() as f64 {
             candidates.retain(|steps| !matches!(steps.last(), Some(Step::Zstd(_))));
         }
     }
@@ -215,13 +217,13 @@ fn lane_of(data_type: Option<DataType>) -> Option<(DataType, Lane)> {
 
 /// The candidate that costs least on a part of the block, among those that the mode has time for. One that needs the base
 /// has to be clearly smaller than what does without: a container that leans on another one is the weaker of the two.
-fn best_of(mode: &Mode, candidates: Vec<Vec<Step>>, part: &Reduced) -> Option<Trial> {
+fn best_of(mode: &Mode, judge: &Mode, candidates: Vec<Vec<Step>>, part: &Reduced) -> Option<Trial> {
     let (based, alone): (Vec<_>, Vec<_>) = candidates
         .into_iter()
         .filter(|steps| chain_time(steps, 1.0) <= mode.time_max())
         .partition(|steps| steps.iter().any(Step::needs_base));
-    let alone = cheapest(mode, alone, part);
-    let based = cheapest(mode, based, part);
+    let alone = cheapest(judge, alone, part);
+    let based = cheapest(judge, based, part);
     match (alone, based) {
         (Some(alone), Some(based)) if !clearly_smaller(&based, &alone) => Some(alone),
         (alone, based) => based.or(alone),
@@ -386,7 +388,7 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
             vec![Step::Planes(size, 1)],
             vec![Step::Lorenzo(lane), Step::Planes(size, 1)],
             vec![Step::Shuffle(size), Step::Zstd(1)],
-            vec![Step::Zstd(1)],
+            vec![Step::Zstd(if block.opaque { 3 } else { 1 })],
         ],
         Mode::Smallest => vec![
             vec![Step::Blend(lane)],
@@ -495,6 +497,17 @@ pub(crate) fn record_length(bytes: &[u8]) -> Option<u32> {
     if bytes.len() < RECORD_BLOCK_MIN { None } else { record_in(sample) }
 }
 
+/// The same of a file, from its middle.
+pub(crate) fn record_in_middle(source: &dyn Source) -> Option<u32> {
+    let size = source.size();
+    if size < RECORD_BLOCK_MIN as u64 {
+        return None;
+    }
+    let mut sample = [0; RECORD_SAMPLE];
+    source.read_at(size / 2, &mut sample).ok()?;
+    record_in(&sample)
+}
+
 /// The same in a sample.
 pub(crate) fn record_in(sample: &[u8]) -> Option<u32> {
     let repeats = |distance: usize| equal_bytes(sample, sample.get(distance..).unwrap_or_default());
@@ -520,6 +533,36 @@ fn equal_bytes(one: &[u8], other: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Time that coding a block of some kind takes in the default mode at most, in nanoseconds for each byte: the dearest of the
+    /// chains that it may choose, and all of them on the sample.
+    fn dearest(data_type: Option<DataType>, opaque: bool, raw: &[u8]) -> f64 {
+        let shapes = [Shape(vec![raw.len() as u64 / data_type.map_or(1, |kind| u64::from(kind.size))])];
+        let block = Sample { raw, data_type, opaque, shapes: &shapes, base: &[] };
+        let times = candidates(&Mode::Default, &block).into_iter().map(|steps| chain_time(&steps, 1.0));
+        let allowed: Vec<f64> = times.filter(|time| *time <= Mode::Default.time_max()).collect();
+        let tried = sample_bytes(&Mode::Default, &block) as f64 / raw.len() as f64;
+        let dearest = allowed.iter().copied().fold(0.0, f64::max);
+        if allowed.len() > 1 { dearest + tried * allowed.iter().sum::<f64>() } else { dearest }
+    }
+
+    #[test]
+    fn the_default_mode_never_takes_four_times_as_long_as_zstd_at_level_3() {
+        let bytes: Vec<u8> =
+            (0..1 << 20_u32).flat_map(|n| n.wrapping_mul(0x9e37_79b1).to_be_bytes()).collect();
+        let records: Vec<u8> =
+            (0..1 << 15_u32).flat_map(|n| [&[7; 44][..], &n.to_le_bytes()].concat()).collect();
+        let integers = DataType::new(Kind::Signed, 4, ByteOrder::Little);
+        let doubles = DataType::new(Kind::Float, 8, ByteOrder::Big);
+        for raw in [&bytes, &records] {
+            for data_type in [None, Some(integers), Some(doubles)] {
+                for opaque in [false, true] {
+                    let time = dearest(data_type, opaque, raw);
+                    assert!(time < 4.0 * zstd_time(3), "{data_type:?}: {time} ns for each byte");
+                }
+            }
+        }
+    }
 
     #[test]
     fn records_are_found_by_looking_at_the_bytes() {

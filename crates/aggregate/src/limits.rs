@@ -10,9 +10,10 @@ pub const BUDGET_DEFAULT: u64 = 256 << 20;
 /// Buffers of a block's size that one block may need at once while it is coded or decoded: raw bytes, the bytes of its
 /// base, two steps of its chain, what a compressor keeps, and the coded bytes that wait to be written.
 pub const BUFFERS_PER_BLOCK: u64 = 7;
-/// Those of them that a block has no use for while zstd codes it at level 19: the bytes of its base, a step of its chain, and what
-/// another compressor keeps.
-pub const BUFFERS_SPARED: u64 = 4;
+/// Blocks for which there is memory at least: one is coded while the next is read.
+pub const BLOCKS_MIN: u64 = 2;
+/// Least budget of each of several containers that are packed at one time, in bytes: enough for blocks of 4 MiB.
+pub const BUDGET_SHARE: u64 = 64 << 20;
 /// Smallest block, in bytes: below it headers and lost context cost more than 1 %.
 pub const BLOCK_MIN: u64 = 128 << 10;
 /// Largest block, in bytes: twice what the smallest mode makes.
@@ -37,17 +38,3 @@ pub const OPEN_MAX: usize = 256;
 /// Elements of an extracted variable, in bytes, for every byte of it that is stored: chunks that were never written read
 /// as zeros, and a hostile shape may claim any number of them.
 pub const EXTRACT_RATIO_MAX: u64 = 1 << 10;
-
-/// Bytes that zstd takes at level 19 for blocks of at most so many bytes, a power of two: two tables of places, which have bounds
-/// of their own, those of distant matches, and what doesn't depend on the block.
-#[must_use]
-pub const fn dense_bytes(block: u64) -> u64 {
-    const PLACE: u64 = 4;
-    const HASHES_MAX: u64 = 4 << 20;
-    const TREE_MAX: u64 = 16 << 20;
-    const FIXED: u64 = 3 << 19;
-    let places = 2 * block;
-    let hashes = if places < HASHES_MAX { places } else { HASHES_MAX };
-    let tree = if places < TREE_MAX { places } else { TREE_MAX };
-    PLACE * (hashes + tree) + block / 2 + FIXED
-}

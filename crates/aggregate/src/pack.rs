@@ -7,6 +7,7 @@
 mod assemble;
 mod chains;
 mod line;
+mod runs;
 mod spent;
 mod write;
 
@@ -17,13 +18,12 @@ use std::time::Duration;
 use stdchk_formats::{Parsed, Source, parse};
 
 use crate::at_work::AtWork;
-use crate::choose::{Choice, Mode, Sample, choose, may_choose};
+use crate::choose::{Choice, Mode, Sample, choose, may_choose, record_in_middle};
 use crate::codec::{CodecError, Side, Step, encode, gives_back, scratch};
 use crate::container::{BlockRecord, Files, hash};
 use crate::error::{AggregateError, Result};
 use crate::limits::{
-    BLOCK_MAX, BLOCK_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, BUFFERS_SPARED, FILES_MAX, OPEN_MAX,
-    dense_bytes,
+    BLOCK_MIN, BLOCKS_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUDGET_SHARE, BUFFERS_PER_BLOCK, FILES_MAX, OPEN_MAX,
 };
 use crate::new_file::{NewFile, folder_of, sync_folder};
 use crate::numbers_in::{Numbers, numbers_in};
@@ -85,18 +85,24 @@ impl Default for Packing<'_> {
 }
 
 impl Packing<'_> {
-    /// How many of so many containers are packed at one time: no more than there are threads, each with memory enough.
+    /// How many of so many containers are packed at one time: no more than there are threads.
     #[must_use]
     pub fn at_once(&self, containers: usize) -> usize {
-        let affordable = usize::try_from(self.settled_budget() / BUDGET_MIN).unwrap_or(usize::MAX);
-        containers.min(self.settled_threads()).min(affordable).max(1)
+        self.shares(containers).min(self.settled_threads())
     }
 
-    /// What each of so many may take of the threads and of the memory.
+    /// What each of so many may take of the threads and of the memory. Blocks follow from the memory, so the threads have no part in
+    /// how it is shared.
     #[must_use]
-    pub fn share(&self, at_once: usize) -> Self {
-        let threads = self.settled_threads().div_ceil(at_once.max(1));
-        Self { budget: self.settled_budget() / at_once.max(1) as u64, threads, ..self.clone() }
+    pub fn share(&self, containers: usize) -> Self {
+        let threads = self.settled_threads().div_ceil(self.at_once(containers));
+        Self { budget: self.settled_budget() / self.shares(containers) as u64, threads, ..self.clone() }
+    }
+
+    /// Parts of the memory where so many containers are to be packed.
+    fn shares(&self, containers: usize) -> usize {
+        let affordable = usize::try_from(self.settled_budget() / BUDGET_SHARE).unwrap_or(usize::MAX);
+        containers.min(affordable).max(1)
     }
 
     fn settled_budget(&self) -> u64 {
@@ -128,7 +134,8 @@ pub struct Packed {
     pub spent: Spent,
 }
 
-/// Memory and threads, settled.
+/// Memory and threads, settled. What becomes a block follows from the set and the memory alone: the threads only decide how many
+/// blocks are coded at one time, as far as there is memory for these, so that a container is the same on every machine.
 struct Resources {
     threads: usize,
     /// Bytes for all blocks in flight and their coders.
@@ -145,36 +152,10 @@ impl Resources {
         Self { threads, for_blocks, load }
     }
 
-    /// The largest block where the mode likes so many bytes. What is there is divided between the blocks in flight: every
-    /// thread has one, and one is read ahead; with a dense compressor in every thread if there is one.
-    fn block_bytes(&self, likes: u64, dense: bool, options: &Packing<'_>) -> u64 {
-        let share = if dense { self.dense_share() } else { self.for_blocks / self.buffers() };
+    /// The largest block where the mode likes so many bytes: two of them fit into the memory.
+    fn block_bytes(&self, likes: u64, options: &Packing<'_>) -> u64 {
         let most = if options.block_max == 0 { likes } else { options.block_max };
-        likes.min(most).min(share).max(BLOCK_MIN)
-    }
-
-    /// Buffers of a block's size that all blocks in flight need.
-    fn buffers(&self) -> u64 {
-        (self.threads as u64 + 1) * BUFFERS_PER_BLOCK
-    }
-
-    /// The largest block for which there is memory with a dense compressor in every thread.
-    fn dense_share(&self) -> u64 {
-        let threads = self.threads as u64;
-        let buffers = self.buffers() - threads * BUFFERS_SPARED;
-        let share =
-            |most: u64| most.min(self.for_blocks.saturating_sub(threads * dense_bytes(most)) / buffers);
-        (BLOCK_MIN.ilog2()..=BLOCK_MAX.ilog2()).map(|bits| share(1 << bits)).max().unwrap_or(0)
-    }
-
-    /// There is memory for a dense compressor in every thread.
-    fn affords_dense(&self) -> bool {
-        self.dense_share() >= BLOCK_MIN
-    }
-
-    /// Blocks that may be between being read and being written: those in flight, and as many coded ones that wait.
-    fn tickets(&self) -> usize {
-        2 * (self.threads + 1)
+        likes.min(most).min(self.for_blocks / (BLOCKS_MIN * BUFFERS_PER_BLOCK)).max(BLOCK_MIN)
     }
 }
 
@@ -234,10 +215,11 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
     let parsed = parse_all(&mut files, resources.load, files_are_many)?;
     let numbers: Vec<_> =
         files.iter().zip(&parsed).map(|(file, parsed)| numbers_of(file, parsed, &options.mode)).collect();
-    let named = files.iter().zip(parsed.iter().zip(&numbers));
-    let named: Vec<_> = named
-        .map(|(file, (parsed, numbers))| PlannedFile { name: &file.entry.name, parsed, numbers })
-        .collect();
+    let named = files.iter().zip(parsed.iter().zip(&numbers)).map(|(file, (parsed, numbers))| {
+        let record = record_of(file, parsed, &options.mode);
+        PlannedFile { name: &file.entry.name, parsed, numbers, record }
+    });
+    let named: Vec<_> = named.collect();
     let plan = plan(&named, &options.plan);
     drop(parsed);
     let table = Files {
@@ -285,6 +267,12 @@ fn numbers_of(file: &Member, parsed: &Parsed, mode: &Mode) -> Vec<Numbers> {
     if unknown { numbers_in(file) } else { Vec::new() }
 }
 
+/// Length of the records that a file looks like which no parser understands.
+fn record_of(file: &Member, parsed: &Parsed, mode: &Mode) -> Option<u32> {
+    let unknown = parsed.variables.is_empty() && !mode.is_published();
+    if unknown { record_in_middle(file) } else { None }
+}
+
 /// The file's variables are in so many short pieces that it is better read once, as a whole.
 fn is_scattered(parsed: &Parsed) -> bool {
     let pieces: usize = parsed.variables.iter().map(|variable| variable.extents.len()).sum();
@@ -292,18 +280,11 @@ fn is_scattered(parsed: &Parsed) -> bool {
 }
 
 fn code(block: RawBlock, options: &Packing<'_>) -> Result<CodedBlock> {
-    let RawBlock { mut record, raw, mut base, data_type, opaque, dense, part, .. } = block;
+    let RawBlock { mut record, raw, mut base, data_type, opaque, part, .. } = block;
     if base.len() != raw.len() {
         base.clear();
     }
-    let sample = Sample {
-        raw: &raw,
-        data_type,
-        opaque,
-        dense: dense && base.is_empty(),
-        shapes: &record.shapes,
-        base: &base,
-    };
+    let sample = Sample { raw: &raw, data_type, opaque, shapes: &record.shapes, base: &base };
     let (mut lap, mut spent) = (Lap::start(), Spent::default());
     let Choice { steps, coded, tried, .. } = settled(&part, &options.mode, &sample);
     lap.end(&mut spent.coding);
@@ -402,14 +383,14 @@ mod tests {
     fn containers_that_are_packed_at_one_time_share_threads_and_memory() {
         let packing = |budget, threads| Packing { budget, threads, ..Packing::default() };
         let shares = |packing: Packing<'_>, containers| {
-            let at_once = packing.at_once(containers);
-            let share = packing.share(at_once);
-            (at_once, share.threads, share.budget)
+            let share = packing.share(containers);
+            (packing.at_once(containers), share.threads, share.budget)
         };
-        assert_eq!(shares(packing(4 * BUDGET_MIN, 4), 8), (4, 1, BUDGET_MIN));
-        assert_eq!(shares(packing(4 * BUDGET_MIN, 4), 3), (3, 2, 4 * BUDGET_MIN / 3));
-        assert_eq!(shares(packing(4 * BUDGET_MIN, 4), 1), (1, 4, 4 * BUDGET_MIN));
-        assert_eq!(shares(packing(2 * BUDGET_MIN, 4), 8), (2, 2, BUDGET_MIN));
+        assert_eq!(shares(packing(4 * BUDGET_SHARE, 4), 8), (4, 1, BUDGET_SHARE));
+        assert_eq!(shares(packing(4 * BUDGET_SHARE, 1), 8), (1, 1, BUDGET_SHARE), "as with more threads");
+        assert_eq!(shares(packing(4 * BUDGET_SHARE, 4), 3), (3, 2, 4 * BUDGET_SHARE / 3));
+        assert_eq!(shares(packing(4 * BUDGET_SHARE, 4), 1), (1, 4, 4 * BUDGET_SHARE));
+        assert_eq!(shares(packing(2 * BUDGET_SHARE, 4), 8), (2, 2, BUDGET_SHARE));
         assert_eq!(shares(packing(1, 4), 8), (1, 4, BUDGET_MIN), "too little for two");
     }
 }

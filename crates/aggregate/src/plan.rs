@@ -62,6 +62,8 @@ pub(crate) struct Group {
     pub(crate) data_type: Option<DataType>,
     /// Bytes that no parser understands: of unknown files, or compressed by the application.
     pub(crate) opaque: bool,
+    /// Length of the records that opaque bytes look like.
+    pub(crate) record: Option<u32>,
     pub(crate) members: Vec<Planned>,
 }
 
@@ -78,6 +80,8 @@ pub(crate) struct PlannedFile<'parsed> {
     pub(crate) parsed: &'parsed Parsed,
     /// Arrays in what no parser understands.
     pub(crate) numbers: &'parsed [Numbers],
+    /// Length of the records that such a file looks like.
+    pub(crate) record: Option<u32>,
 }
 
 /// All groups of a set, and for every file the ranges that make up its rest.
@@ -95,7 +99,7 @@ const JOINED_MAX: u64 = 64 << 10;
 const SMALL_GROUP_MAX: u64 = 64 << 10;
 /// The same for bytes that no parser understands, which learn from each other over longer distances; who loses a block loses
 /// all files in it.
-const SMALL_FILES_MAX: u64 = 256 << 10;
+const SMALL_FILES_MAX: u64 = 2 << 20;
 
 /// A group that members are added to.
 struct Growing {
@@ -130,7 +134,8 @@ impl Groups {
         let position = self.by_key.get(key).copied().unwrap_or(self.groups.len());
         if position == self.groups.len() {
             self.by_key.insert(key.to_owned(), position);
-            let group = Group { key: key.to_owned(), data_type, opaque: false, members: Vec::new() };
+            let group =
+                Group { key: key.to_owned(), data_type, opaque: false, record: None, members: Vec::new() };
             self.groups.push(Growing { group, small_bytes: None });
         }
         self.groups.get_mut(position)
@@ -179,6 +184,7 @@ pub(crate) fn plan(files: &[PlannedFile<'_>], options: &PlanOptions) -> Plan {
             && let Some(group) = groups.of(&(rest_key(file, aware) + &party), None)
         {
             group.group.opaque = aware && file.parsed.variables.is_empty();
+            group.group.record = file.record;
             group.group.members.push(rest_member(index, length));
         }
     }
@@ -196,10 +202,10 @@ pub(crate) fn plan(files: &[PlannedFile<'_>], options: &PlanOptions) -> Plan {
 /// and a record, and learns anew what its bytes are like.
 fn with_small_ones_joined(groups: Vec<Group>) -> Vec<Group> {
     let mut joined: Vec<Group> = Vec::with_capacity(groups.len());
-    let mut places: HashMap<(Option<DataType>, bool), usize> = HashMap::new();
+    let mut places: HashMap<(Option<DataType>, bool, Option<u32>), usize> = HashMap::new();
     for group in groups {
         let small = group.bytes() < if group.opaque { SMALL_FILES_MAX } else { SMALL_GROUP_MAX };
-        let kind = (group.data_type, group.opaque);
+        let kind = (group.data_type, group.opaque, group.record);
         let place = small.then(|| places.get(&kind).copied()).flatten();
         match place.and_then(|place| joined.get_mut(place)) {
             Some(first) => {
@@ -217,11 +223,12 @@ fn with_small_ones_joined(groups: Vec<Group>) -> Vec<Group> {
     joined
 }
 
-fn key_of_small((data_type, opaque): (Option<DataType>, bool)) -> String {
-    match data_type {
-        Some(data_type) => format!("small_{data_type}"),
-        None if opaque => "small opaque".to_owned(),
-        None => "small residues".to_owned(),
+fn key_of_small((data_type, opaque, record): (Option<DataType>, bool, Option<u32>)) -> String {
+    match (data_type, record) {
+        (Some(data_type), _) => format!("small_{data_type}"),
+        (None, Some(record)) => format!("small records of {record}"),
+        (None, None) if opaque => "small opaque".to_owned(),
+        (None, None) => "small residues".to_owned(),
     }
 }
 

@@ -14,6 +14,7 @@ use stdchk_formats::{Extent, Source};
 use crate::codec::scratch;
 use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
+use crate::name::text_of_name;
 use crate::new_file::prefix_of_part;
 
 /// A file to be packed.
@@ -212,6 +213,13 @@ pub(crate) struct FileSource {
 
 impl FileSource {
     pub(crate) fn open(path: &Path) -> Result<Self> {
+        // To open a pipe waits for a writer, who may never come.
+        if !std::fs::metadata(path).map_err(AggregateError::io("open", path))?.is_file() {
+            return Err(AggregateError::NoContainer {
+                path: path.to_owned(),
+                detail: "it is no regular file",
+            });
+        }
         let file = File::open(path).map_err(AggregateError::io("open", path))?;
         let size = file.metadata().map_err(AggregateError::io("look at", path))?.len();
         Ok(Self { file, size })
@@ -241,7 +249,9 @@ pub fn inputs_of(paths: &[PathBuf]) -> Result<Inputs> {
             let entries = std::fs::read_dir(path).map_err(AggregateError::io("list", path))?;
             folder(path, entries, "", &mut inputs)?;
         } else {
-            inputs.files.push(Input { name: name_of(path)?, path: path.clone() });
+            let unnamed = || AggregateError::Invalid(format!("{} has no name of its own", path.display()));
+            let name = path.file_name().map(text_of_name).ok_or_else(unnamed)?;
+            inputs.files.push(Input { name, path: path.clone() });
         }
     }
     inputs.files.sort_by(|one, other| one.name.cmp(&other.name));
@@ -258,12 +268,6 @@ pub fn inputs_of(paths: &[PathBuf]) -> Result<Inputs> {
     }
 }
 
-fn name_of(path: &Path) -> Result<String> {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.map(str::to_owned)
-        .ok_or_else(|| AggregateError::Invalid(format!("{} has no UTF-8 name", path.display())))
-}
-
 /// None of what has gone since its folder was listed: programs remove what they wrote before.
 fn unless_gone<T>(found: io::Result<T>, action: &'static str, path: &Path) -> Result<Option<T>> {
     match found {
@@ -277,7 +281,7 @@ fn folder(path: &Path, entries: ReadDir, prefix: &str, inputs: &mut Inputs) -> R
         let Some(entry) = unless_gone(entry, "list", path)? else { continue };
         let path = entry.path();
         let Some(kind) = unless_gone(entry.file_type(), "look at", &path)? else { continue };
-        let name = format!("{prefix}{}", name_of(&path)?);
+        let name = format!("{prefix}{}", text_of_name(&entry.file_name()));
         if kind.is_dir() {
             let Some(entries) = unless_gone(std::fs::read_dir(&path), "list", &path)? else { continue };
             folder(&path, entries, &format!("{name}/"), inputs)?;

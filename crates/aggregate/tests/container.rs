@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
-use stdchk_aggregate::codec::Step;
 use stdchk_aggregate::container::{HEADER_LENGTH, Header, MAGIC, SectionKind};
 use stdchk_aggregate::{
     AggregateError, BaseSet, Container, Input, KeyRule, MergeScheme, Mode, Packed, Packing, PlanOptions,
@@ -452,51 +451,11 @@ fn more_files_than_may_be_open_come_back() {
     assert!(read_all(back.path()) == files);
 }
 
-/// `fixtures/hashed-payloads.container` was packed when headers of blocks still had the hash of their payload.
-#[test]
-fn a_container_of_an_earlier_version_gives_its_files_back() {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hashed-payloads.container");
-    let back = TempDir::new().unwrap();
-    Container::open(&fixture).unwrap().unpack(back.path(), &Unpacking::default()).unwrap();
-    let field =
-        |rank: u32| npy_f64(16, (0..16 * 64_u32).map(|n| f64::from((n % 64).pow(2) * (n / 64 + rank)) / 8.0));
-    let expected = (0..3).map(|rank| (format!("field.{rank}.npy"), field(rank))).collect::<Files>();
-    assert!(read_all(back.path()) == expected);
-}
-
 /// An `.npy` of two dimensions.
 fn npy(descr: &str, shape: [usize; 2], elements: Vec<u8>) -> Vec<u8> {
     let [rows, columns] = shape;
     let literal = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
     [b"\x93NUMPY\x01\x00\x76\x00".as_slice(), format!("{literal:<117}\n").as_bytes(), &elements].concat()
-}
-
-/// `fixtures/mixed.container` was packed at the smallest level when numbers were coded by the first form of mixing.
-#[test]
-fn numbers_of_an_earlier_coder_come_back() {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/mixed.container");
-    let back = TempDir::new().unwrap();
-    let container = Container::open(&fixture).unwrap();
-    container.unpack(back.path(), &Unpacking::default()).unwrap();
-    let field = |rank: u32| {
-        let at = |n: u32| (n % 64, n / 64 + 16 * rank);
-        let value = |(x, y)| f64::from(x * x + 3 * x * y + y * y + 1).sqrt();
-        npy("<f8", [16, 64], (0..16 * 64).flat_map(|n| value(at(n)).to_le_bytes()).collect())
-    };
-    let roots = (0..2000_u16).flat_map(|n| f32::from(n).sqrt().to_le_bytes()).collect();
-    let counts = (0..2000_u32).flat_map(|n| (n * n / 7).to_le_bytes()).collect();
-    let notes: String = (0..300).map(|n| format!("step {n} of 1000\n")).collect();
-    let expected = [
-        ("field.0.npy", field(0)),
-        ("field.1.npy", field(1)),
-        ("roots.npy", npy("<f4", [2000, 1], roots)),
-        ("counts.npy", npy("<u4", [2000, 1], counts)),
-        ("notes", notes.into_bytes()),
-    ];
-    assert!(read_all(back.path()) == expected.map(|(name, bytes)| (name.to_owned(), bytes)).into());
-    let variables = container.list().unwrap().into_iter().flat_map(|file| file.variables);
-    let mixed = variables.filter(|variable| matches!(variable.chain.as_slice(), [Step::MixNumbers(_)]));
-    assert_eq!(mixed.count(), 3);
 }
 
 /// Many variables of a few hundred bytes, next to each other and behind ones of another kind.

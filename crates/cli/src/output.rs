@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use serde::Serialize;
+use stdchk_aggregate::shown_byte;
 use stdchk_model::message::manager::TimeNs;
 
 use crate::exit::{CommandError, Exit, Outcome};
@@ -94,14 +95,16 @@ pub fn count(number: usize, thing: &str) -> String {
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
-/// `name` with control characters escaped.
+/// `name` with control characters escaped, and bytes that are no UTF-8 as [`in_json`] has them.
 pub fn shown(name: &str) -> String {
-    if !name.chars().any(char::is_control) {
-        return name.to_owned();
-    }
-    name.chars()
-        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
-        .collect()
+    let one = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    in_json(name).chars().map(one).collect()
+}
+
+/// `name` with bytes that are no UTF-8 as `\xff`.
+pub fn in_json(name: &str) -> String {
+    let one = |c: char| shown_byte(c).map_or_else(|| c.to_string(), |byte| format!("\\x{byte:02x}"));
+    name.chars().map(one).collect()
 }
 
 /// A time as RFC 3339 in UTC with nanoseconds, for JSON.

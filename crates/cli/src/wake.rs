@@ -3,6 +3,7 @@
 //! Relies on inotify where it tells: on a local file system. Others (the pool's mount on another host, NFS) change without
 //! a word, so that every wait ends after a while all the same, and whoever waits looks for itself.
 
+use std::cell::Cell;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,13 +21,15 @@ pub struct Wake {
     folder: PathBuf,
     /// None: the system has no inotify to give.
     descriptor: Option<OwnedFd>,
+    /// There may be folders that aren't watched.
+    stale: Cell<bool>,
 }
 
 impl Wake {
     /// Watches `folder` and the folders below it.
     pub fn on(folder: &Path) -> Self {
         let descriptor = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok();
-        Self { folder: folder.to_owned(), descriptor }
+        Self { folder: folder.to_owned(), descriptor, stale: Cell::new(true) }
     }
 
     /// Waits until something changes, at most for `longest`; says whether something did.
@@ -38,8 +41,10 @@ impl Wake {
             std::thread::sleep(longest);
             return Ok(false);
         };
-        // Folders come and go, and a folder that is watched already costs nothing.
-        self.watch(descriptor, &self.folder, &mut 0);
+        // To look for folders takes longer the more files there are, and a new one tells of itself.
+        if self.stale.get() {
+            self.stale.set(!self.watch(descriptor, &self.folder, &mut 0));
+        }
         let timeout = Timespec {
             tv_sec: i64::try_from(longest.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: longest.subsec_nanos().into(),
@@ -50,24 +55,27 @@ impl Wake {
             Err(rustix::io::Errno::INTR) => false,
             Err(error) => return Err(error.into()),
         };
+        self.stale.set(self.stale.get() || changed);
         // What it says doesn't matter, only that it says something.
         let mut said = [0_u8; 4096];
         while rustix::io::read(descriptor, &mut said).is_ok_and(|length| length > 0) {}
         Ok(changed)
     }
 
-    fn watch(&self, descriptor: &OwnedFd, folder: &Path, watched: &mut usize) {
+    /// Watches a folder and those below it; says whether there is such a folder.
+    fn watch(&self, descriptor: &OwnedFd, folder: &Path, watched: &mut usize) -> bool {
         *watched += 1;
         if *watched > FOLDERS_MAX {
-            return;
+            return true;
         }
         let changes =
             WatchFlags::CLOSE_WRITE | WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
-        let _ = inotify::add_watch(descriptor, folder, changes);
+        let is_watched = inotify::add_watch(descriptor, folder, changes).is_ok();
         let below = fs::read_dir(folder).into_iter().flatten().flatten();
         for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
             self.watch(descriptor, &entry.path(), watched);
         }
+        is_watched
     }
 }
 
@@ -76,6 +84,19 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn a_folder_that_comes_later_is_watched_from_the_next_wait_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let wake = Wake::on(folder.path());
+        assert!(!wake.wait(Duration::from_millis(1)).unwrap());
+        fs::create_dir(folder.path().join("below")).unwrap();
+        assert!(wake.wait(Duration::from_secs(60)).unwrap());
+        // Some of what the folder's own creation told may still come.
+        while wake.wait(Duration::from_millis(1)).unwrap() {}
+        fs::write(folder.path().join("below/file"), b"content").unwrap();
+        assert!(wake.wait(Duration::from_secs(60)).unwrap());
+    }
 
     #[test]
     fn a_file_in_a_folder_below_ends_the_wait() {

@@ -123,7 +123,7 @@ impl Pool {
         let parts: Vec<Range<usize>> =
             (0..groups).map(|n| files.len() * n / groups..files.len() * (n + 1) / groups).collect();
         let at_once = packing.at_once(groups);
-        let share = packing.share(at_once);
+        let share = packing.share(groups);
         let opened = Mutex::new(sessions);
         let written = in_parallel(&parts, at_once, |_, part| {
             let session = self.wait_for(Session::open_container(&self.inner, folder))?;

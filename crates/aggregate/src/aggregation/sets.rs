@@ -91,11 +91,14 @@ pub(super) struct Sets {
     compared: HashSet<String>,
     /// Those that the sink withholds, as far as that was told.
     told: HashSet<String>,
+    /// There may be bases that were kept for others.
+    may_keep_bases: bool,
 }
 
 impl Sets {
     pub(super) fn of(sink: Box<dyn Sink>) -> Result<Self> {
-        let mut sets = Self { sink, known: HashMap::new(), compared: HashSet::new(), told: HashSet::new() };
+        let (known, compared, told) = (HashMap::new(), HashSet::new(), HashSet::new());
+        let mut sets = Self { sink, known, compared, told, may_keep_bases: true };
         sets.remove_unused_bases()?;
         Ok(sets)
     }
@@ -120,8 +123,33 @@ impl Sets {
             .zip(&found)
             .map(|(one, found)| (one.name.clone(), (one.stamp.clone(), found.clone())));
         self.known = known.collect();
+        self.may_keep_bases |= names.iter().any(|one| is_kept_base(&one.name));
         let opened = names.into_iter().zip(found);
         Ok(opened.filter_map(|(one, found)| Some((one.name, Arc::clone(found.opened()?)))).collect())
+    }
+
+    /// Those that could be opened at the last look, and those that were published since.
+    fn opened(&self) -> impl Iterator<Item = (&String, &Arc<Described>)> {
+        self.known.iter().filter_map(|(name, (_, look))| Some((name, look.opened()?)))
+    }
+
+    /// The set whose containers were just published. Unless one needs a base, the sink isn't listed for it, which takes longer the
+    /// more it holds: the next look finds its containers with their stamps.
+    ///
+    /// # Errors
+    /// When the sink is away.
+    pub(super) fn published(&mut self, timestep: u64, names: Vec<String>) -> Result<Option<Aggregate>> {
+        let (mut containers, of) = (Vec::new(), names.len());
+        for name in names {
+            // No stamp that a sink gives, so that the next look looks into it again.
+            let look = self.look_into(&Named { name: name.clone(), stamp: String::new() })?;
+            containers.extend(look.opened().map(|described| (name.clone(), Arc::clone(described))));
+            self.known.insert(name, (String::new(), look));
+        }
+        if containers.iter().any(|(_, one)| one.base.is_some()) {
+            return Ok(self.aggregates()?.remove(&timestep));
+        }
+        Ok((containers.len() == of).then_some(Aggregate { containers }))
     }
 
     fn look_into(&self, one: &Named) -> Result<Look> {
@@ -154,10 +182,9 @@ impl Sets {
     /// The container of this set that the sink withholds, or what may be the base of one, if it does.
     pub(super) fn withheld_of(&self, timestep: u64) -> Option<String> {
         let of_set = |name: &str| parts_of(name).is_some_and(|(step, ..)| step == timestep);
-        let opened = || self.known.iter().filter_map(|(name, (_, look))| Some((name, look.opened()?)));
-        let is_there = |base| opened().any(|(_, one)| identity_if_base(one) == Some(base));
+        let is_there = |base| self.opened().any(|(_, one)| identity_if_base(one) == Some(base));
         let lacks_base =
-            || opened().any(|(name, one)| of_set(name) && one.base.is_some_and(|base| !is_there(base)));
+            || self.opened().any(|(name, one)| of_set(name) && one.base.is_some_and(|base| !is_there(base)));
         let own = self.withheld().find(|(name, _)| of_set(name));
         let found = own.or_else(|| self.withheld().next().filter(|_| lacks_base()));
         found.map(|(name, _)| self.sink.shown(name))
@@ -222,22 +249,21 @@ impl Sets {
 
     /// For every container of a set the one that it may be coded against: the same part of the newest earlier set that
     /// has no base itself, unless `reach` others need it already.
-    pub(super) fn bases(&mut self, timestep: u64, of: usize, reach: usize) -> Result<Vec<Option<Earlier>>> {
+    pub(super) fn bases(&self, timestep: u64, of: usize, reach: usize) -> Vec<Option<Earlier>> {
         if reach == 0 {
-            return Ok(Vec::new());
+            return Vec::new();
         }
-        let containers = self.containers()?;
         let base_of = |number| {
-            let earlier = containers.iter().filter(|(_, one)| one.base.is_none());
+            let earlier = self.opened().filter(|(_, one)| one.base.is_none());
             let steps = earlier.filter_map(|(name, one)| Some((parts_of(name)?, name, one)));
             let fitting =
                 steps.filter(|(parts, ..)| parts.0 < timestep && (parts.1, parts.2) == (number, of));
             let (_, name, newest) = fitting.max_by_key(|(parts, ..)| parts.0)?;
-            let users = containers.iter().filter(|(_, one)| one.base == Some(newest.identity)).count();
+            let users = self.opened().filter(|(_, one)| one.base == Some(newest.identity)).count();
             let set = (users < reach).then(|| self.open_base(name).ok()).flatten()?;
             Some(Earlier { set: Arc::new(set), is_used: users > 0 })
         };
-        Ok((1..=of).map(base_of).collect())
+        (1..=of).map(base_of).collect()
     }
 
     fn open_base(&self, name: &str) -> Result<BaseSet> {
@@ -245,14 +271,13 @@ impl Sets {
     }
 
     /// The part of the newest earlier set that corresponds to each container of a set.
-    pub(super) fn earlier(&mut self, timestep: u64, of: usize) -> Result<Vec<Option<Arc<Described>>>> {
-        let containers = self.containers()?;
+    pub(super) fn earlier(&self, timestep: u64, of: usize) -> Vec<Option<Arc<Described>>> {
         let newest = |number| {
-            let parts = containers.iter().filter_map(|(name, one)| Some((parts_of(name)?, one)));
+            let parts = self.opened().filter_map(|(name, one)| Some((parts_of(name)?, one)));
             let fitting = parts.filter(|(parts, _)| parts.0 < timestep && (parts.1, parts.2) == (number, of));
             fitting.max_by_key(|(parts, _)| parts.0).map(|(_, one)| Arc::clone(one))
         };
-        Ok((1..=of).map(newest).collect())
+        (1..=of).map(newest).collect()
     }
 
     /// Where a container is until it is verified.
@@ -318,8 +343,7 @@ impl Sets {
 
     /// The base of this identity; of two the one that belongs to a set, since one that was kept may have been found damaged.
     fn find_base(&self, identity: [u8; 16]) -> Result<Option<BaseSet>> {
-        let known = self.known.iter().filter_map(|(name, (_, look))| Some((name, look.opened()?)));
-        let found = known.filter(|(_, one)| identity_if_base(one) == Some(identity));
+        let found = self.opened().filter(|(_, one)| identity_if_base(one) == Some(identity));
         let Some((name, _)) = found.min_by_key(|(name, _)| is_kept_base(name)) else { return Ok(None) };
         match self.open_base(name) {
             Err(AggregateError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
@@ -335,6 +359,10 @@ impl Sets {
     /// Of `raw_is_there`, or of the sink.
     pub(super) fn forget(&mut self, timestep: u64, raw_is_there: impl Fn() -> Result<()>) -> Result<()> {
         let of_set = |name: &str| parts_of(name).is_some_and(|(step, ..)| step == timestep);
+        // What was not there at the last look is of another aggregator, and is found at the next.
+        if !self.known.keys().any(|name| of_set(name)) {
+            return Ok(());
+        }
         let (old, others): (Vec<_>, Vec<_>) =
             self.containers()?.into_iter().partition(|(name, _)| of_set(name));
         let needed = needed_bases(&others);
@@ -342,6 +370,7 @@ impl Sets {
         for (name, one) in &old {
             if needed.contains(&one.identity) || (one.base.is_none() && !all_known) {
                 raw_is_there()?;
+                self.may_keep_bases = true;
                 self.sink.keep_as(name, &kept_base_name(one.identity))?;
             }
         }
@@ -350,7 +379,9 @@ impl Sets {
             self.sink.remove(&one.name)?;
         }
         self.compared.retain(|name| !of_set(name));
-        self.sink.settle()
+        self.sink.settle()?;
+        // What was kept as a base has another name now.
+        self.containers().map(|_| ())
     }
 
     /// Whether all containers with such names could be looked into.
@@ -361,7 +392,11 @@ impl Sets {
     /// Removes bases that were kept for others which are gone, or that belong to a set again; none of them while there is a
     /// container that can't be looked into, since that may need it.
     pub(super) fn remove_unused_bases(&mut self) -> Result<()> {
-        if !self.names()?.iter().any(|one| is_kept_base(&one.name)) {
+        if !self.may_keep_bases {
+            return Ok(());
+        }
+        self.may_keep_bases = self.names()?.iter().any(|one| is_kept_base(&one.name));
+        if !self.may_keep_bases {
             return Ok(());
         }
         let containers = self.containers()?;

@@ -14,6 +14,10 @@ use super::step::{CodecError, Result};
 
 /// From this level on, time is no object and long-distance matching is switched on.
 const LEVEL_DENSE: i32 = 16;
+/// From this level on the window is as wide as blocks are, which costs nothing: all of a block is in memory.
+const LEVEL_WIDE: i32 = 3;
+/// The logarithm of that width.
+const WIDE_LOG: u32 = 23;
 /// In place of a level: the search is in haste and leaves more of what it doesn't find at once.
 pub(crate) const HASTY: i32 = 0;
 /// In place of a level: bytes are only counted and coded, nothing is looked for.
@@ -90,6 +94,9 @@ fn compressor(level: i32) -> std::io::Result<Compressor<'static>> {
     }
     compressor.set_parameter(CParameter::ContentSizeFlag(false))?;
     compressor.set_parameter(CParameter::ChecksumFlag(false))?;
+    if (LEVEL_WIDE..LEVEL_DENSE).contains(&level) {
+        compressor.set_parameter(CParameter::WindowLog(WIDE_LOG))?;
+    }
     if level >= LEVEL_DENSE {
         compressor.set_parameter(CParameter::WindowLog(27))?;
         compressor.set_parameter(CParameter::EnableLongDistanceMatching(true))?;

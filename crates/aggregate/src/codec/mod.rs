@@ -25,4 +25,4 @@ pub use lane::Lane;
 pub(crate) use planes::Repeats;
 pub(crate) use ragged::applies as records_apply;
 pub use step::{CodecError, Shape, Side, Step, decode, encode};
-pub(crate) use step::{gives_back, put_number, take_number};
+pub(crate) use step::{gives_back, put_number, put_signed, take_number, take_signed};

@@ -360,6 +360,17 @@ pub(crate) fn put_number(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push((value & 0x7f) as u8);
 }
 
+/// A signed number in its zigzag form.
+pub(crate) fn put_signed(bytes: &mut Vec<u8>, value: i64) {
+    put_number(bytes, ((value << 1) ^ (value >> 63)).cast_unsigned());
+}
+
+/// Takes a signed number off the front.
+pub(crate) fn take_signed(bytes: &mut &[u8]) -> Option<i64> {
+    let folded = take_number(bytes)?;
+    Some((folded >> 1).cast_signed() ^ (folded & 1).cast_signed().wrapping_neg())
+}
+
 /// Takes a LEB128 number off the front.
 pub(crate) fn take_number<'bytes>(bytes: &mut &'bytes [u8]) -> Option<u64> {
     let mut value = 0_u64;

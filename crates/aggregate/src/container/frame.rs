@@ -15,10 +15,6 @@ pub const TRAILER_LENGTH: usize = 32;
 /// Bytes of a hash: half a BLAKE3, enough against every accident; containers are not signed.
 pub(crate) const HASH: usize = 16;
 
-/// In a header where earlier writers put the hash of the payload: a block's bytes are told by their hash once they are
-/// decoded, and hashing both takes a tenth of the time of packing and of unpacking.
-const NO_HASH: [u8; HASH] = [0; HASH];
-
 /// Truncated BLAKE3-256.
 pub(crate) fn hash(bytes: &[u8]) -> [u8; HASH] {
     let mut short = [0; HASH];
@@ -68,7 +64,7 @@ impl Header {
         bytes.extend(self.record_length.to_le_bytes());
         bytes.extend(self.payload_length.to_le_bytes());
         bytes.extend(self.record_hash);
-        bytes.extend(NO_HASH);
+        bytes.extend([0; HASH]);
         let own = hash(&bytes);
         bytes.extend(own.iter().take(8));
         bytes.first_chunk().copied().unwrap_or([0; HEADER_LENGTH])
@@ -83,8 +79,7 @@ impl Header {
         }
         let kind = match u32::from_le_bytes(*body.get(4..)?.first_chunk()?) {
             1 => SectionKind::Files,
-            // Earlier writers hashed the payload too.
-            2 | 5 => SectionKind::Block,
+            5 => SectionKind::Block,
             3 => SectionKind::End,
             4 => SectionKind::Index,
             _ => return None,

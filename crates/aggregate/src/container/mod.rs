@@ -14,4 +14,4 @@ pub use tables::{End, FileEntry, Files, Index, IndexEntry};
 pub(crate) use frame::{find_header, hash, section};
 
 /// First bytes of every container: a name, a byte that is no text, a version.
-pub const MAGIC: [u8; 8] = *b"\x8fstdchk\x01";
+pub const MAGIC: [u8; 8] = *b"\x8fstdchk\x02";

@@ -7,7 +7,7 @@ use minicbor::{Decode, Encode};
 use stdchk_formats::Extent;
 
 use super::frame::HASH;
-use crate::codec::{Shape, Step};
+use crate::codec::{Shape, Step, put_signed, take_signed};
 use crate::limits::{BLOCK_MAX, STEPS_MAX};
 
 /// Where a member's bytes belong.
@@ -37,8 +37,8 @@ pub struct Member {
     pub file: u32,
     /// Where the bytes belong.
     pub place: Place,
-    /// Not in this block, but equal to this member (block, position) of an earlier one or of this.
-    pub same_as: Option<(u64, u32)>,
+    /// Not in this block, or not here: the same bytes begin there (block, first byte) in an earlier one or in this.
+    pub same_as: Option<(u64, u64)>,
     /// File of the base set that holds, in the same ranges, the bytes that this member is coded against.
     pub base_file: Option<u32>,
 }
@@ -120,7 +120,7 @@ impl BlockRecord {
         if stored.steps.len() > STEPS_MAX || stored.raw_length > BLOCK_MAX {
             return None;
         }
-        let mut reader = Reader { bytes: &stored.members, file: 0, position: 0, room: *room };
+        let mut reader = Reader { bytes: &stored.members, file: 0, position: 0, twin_end: 0, room: *room };
         let mut members = Vec::new();
         for _ in 0..stored.member_count {
             members.push(reader.member(stored.number)?);
@@ -153,6 +153,8 @@ struct Writer {
     bytes: Vec<u8>,
     file: u32,
     position: u64,
+    /// Where the last run of bytes that lie elsewhere ended.
+    twin_end: u64,
 }
 
 impl Writer {
@@ -162,8 +164,7 @@ impl Writer {
 
     /// A position, as its signed distance from where the last range ended.
     fn position(&mut self, value: u64) {
-        let distance = value.wrapping_sub(self.position).cast_signed();
-        self.number(((distance << 1) ^ (distance >> 63)).cast_unsigned());
+        put_signed(&mut self.bytes, value.wrapping_sub(self.position).cast_signed());
     }
 
     fn range(&mut self, range: Extent) {
@@ -178,7 +179,7 @@ impl Writer {
         let base = if member.base_file.is_some() { BASE } else { 0 };
         self.number(rest | same | base);
         let step = i64::from(member.file) - i64::from(self.file);
-        self.number(((step << 1) ^ (step >> 63)).cast_unsigned());
+        put_signed(&mut self.bytes, step);
         if step != 0 {
             (self.file, self.position) = (member.file, 0);
         }
@@ -189,9 +190,11 @@ impl Writer {
                 extents.iter().for_each(|extent| self.range(*extent));
             }
         }
-        if let Some((number, position)) = member.same_as {
+        if let Some((number, start)) = member.same_as {
             self.number(block.wrapping_sub(number));
-            self.number(u64::from(position));
+            // Runs that follow each other there as here begin where the last one ended.
+            put_signed(&mut self.bytes, start.wrapping_sub(self.twin_end).cast_signed());
+            self.twin_end = start.wrapping_add(member.place.length());
         }
         if let Some(file) = member.base_file {
             self.number(u64::from(file));
@@ -203,6 +206,8 @@ struct Reader<'bytes> {
     bytes: &'bytes [u8],
     file: u32,
     position: u64,
+    /// Where the last run of bytes that lie elsewhere ended.
+    twin_end: u64,
     /// Ranges that may still come; a member without any takes room as well.
     room: usize,
 }
@@ -213,8 +218,7 @@ impl Reader<'_> {
     }
 
     fn signed(&mut self) -> Option<i64> {
-        let folded = self.number()?;
-        Some((folded >> 1).cast_signed() ^ (folded & 1).cast_signed().wrapping_neg())
+        take_signed(&mut self.bytes)
     }
 
     fn range(&mut self) -> Option<Extent> {
@@ -243,7 +247,9 @@ impl Reader<'_> {
         };
         let same_as = if flags & SAME != 0 {
             let number = block.checked_sub(self.number()?)?;
-            Some((number, u32::try_from(self.number()?).ok()?))
+            let start = self.twin_end.wrapping_add_signed(self.signed()?);
+            self.twin_end = start.checked_add(place.length())?;
+            Some((number, start))
         } else {
             None
         };

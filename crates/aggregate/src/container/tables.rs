@@ -1,38 +1,104 @@
 //! The tables of a container: its files, and where its sections stand.
 //!
 //! Relies on `minicbor`. The idea: records are CBOR with integer keys, so that fields can be added, and go through zstd,
-//! because names and numbers of a set repeat.
+//! because names and numbers of a set repeat. What is said of files stands in columns, each as its difference from the file
+//! before: a set may be ten thousand files of a few hundred bytes.
 
 use minicbor::{Decode, Encode};
 
 use super::frame::HASH;
+use crate::codec::{put_number, put_signed, take_number, take_signed};
+use crate::limits::{FILES_MAX, RECORD_MAX};
+use crate::name::{bytes_of_text, text_of_bytes};
 
 /// One file of the set.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileEntry {
-    /// Path relative to the set's folder, with `/` between its parts.
-    #[n(0)]
+    /// Path relative to the set's folder, with `/` between its parts; bytes that are no UTF-8 as [`crate::text_of_name`] has them.
     pub name: String,
     /// Length in bytes.
-    #[n(1)]
     pub size: u64,
     /// Permission bits.
-    #[n(2)]
     pub mode: u32,
     /// Time of the last modification, nanoseconds since 1970.
-    #[n(3)]
     pub modified_ns: i64,
 }
 
 /// Record of the files section, which comes first and again before the end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     /// The files; blocks refer to them by position.
-    #[n(0)]
     pub files: Vec<FileEntry>,
     /// Identity of the container that holds the base set, where variables are coded against one.
-    #[cbor(n(1), with = "minicbor::bytes")]
     pub base: Option<[u8; HASH]>,
+}
+
+/// The record as it is stored.
+#[derive(Encode, Decode)]
+struct StoredFiles {
+    #[n(0)]
+    count: u64,
+    #[cbor(n(1), with = "minicbor::bytes")]
+    names: Vec<u8>,
+    #[cbor(n(2), with = "minicbor::bytes")]
+    sizes: Vec<u8>,
+    #[cbor(n(3), with = "minicbor::bytes")]
+    modes: Vec<u8>,
+    #[cbor(n(4), with = "minicbor::bytes")]
+    times: Vec<u8>,
+    #[cbor(n(5), with = "minicbor::bytes")]
+    base: Option<[u8; HASH]>,
+}
+
+impl Files {
+    /// The stored form.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let (mut names, mut sizes, mut modes, mut times) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut name_before, mut mode_before, mut time_before) = (Vec::new(), 0_u32, 0_i64);
+        for file in &self.files {
+            let name = bytes_of_text(&file.name);
+            let shared = name.iter().zip(&name_before).take_while(|(one, other)| one == other).count();
+            let own = name.get(shared..).unwrap_or_default();
+            put_number(&mut names, shared as u64);
+            put_number(&mut names, own.len() as u64);
+            names.extend_from_slice(own);
+            put_number(&mut sizes, file.size);
+            put_signed(&mut modes, i64::from(file.mode) - i64::from(mode_before));
+            put_signed(&mut times, file.modified_ns.wrapping_sub(time_before));
+            (name_before, mode_before, time_before) = (name, file.mode, file.modified_ns);
+        }
+        let (count, base) = (self.files.len() as u64, self.base);
+        minicbor::to_vec(&StoredFiles { count, names, sizes, modes, times, base }).unwrap_or_default()
+    }
+
+    /// The record, if the bytes are one that is ever written.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let stored: StoredFiles = minicbor::decode(bytes).ok()?;
+        let count = usize::try_from(stored.count).ok().filter(|count| *count <= FILES_MAX)?;
+        let (mut names, mut sizes) = (stored.names.as_slice(), stored.sizes.as_slice());
+        let (mut modes, mut times) = (stored.modes.as_slice(), stored.times.as_slice());
+        let (mut name, mut mode, mut modified_ns) = (Vec::new(), 0_u32, 0_i64);
+        // Each name may repeat all of the one before, so that a short record may unfold far.
+        let mut room = RECORD_MAX;
+        let mut files = Vec::new();
+        for _ in 0..count {
+            let shared =
+                usize::try_from(take_number(&mut names)?).ok().filter(|shared| *shared <= name.len())?;
+            let length = usize::try_from(take_number(&mut names)?).ok()?;
+            let (own, rest) = names.split_at_checked(length)?;
+            names = rest;
+            name.truncate(shared);
+            name.extend_from_slice(own);
+            room = room.checked_sub(name.len() as u64)?;
+            mode = u32::try_from(i64::from(mode).checked_add(take_signed(&mut modes)?)?).ok()?;
+            modified_ns = modified_ns.wrapping_add(take_signed(&mut times)?);
+            let size = take_number(&mut sizes)?;
+            files.push(FileEntry { name: text_of_bytes(&name), size, mode, modified_ns });
+        }
+        Some(Self { files, base: stored.base })
+    }
 }
 
 /// Record of the end section.
@@ -68,26 +134,64 @@ pub struct IndexEntry {
     /// Length of the payload, bytes.
     #[n(1)]
     pub length: u64,
-    /// The block's record; earlier writers put the hash of the payload before it.
-    #[cbor(n(3), with = "minicbor::bytes")]
+    /// The block's record.
+    #[cbor(n(2), with = "minicbor::bytes")]
     pub record: Vec<u8>,
 }
 
 #[cfg(test)]
 mod tests {
-    use minicbor::bytes::ByteArray;
-
     use super::*;
 
+    fn files() -> Files {
+        let entry = |name: &[u8], size, mode, modified_ns| FileEntry {
+            name: text_of_bytes(name),
+            size,
+            mode,
+            modified_ns,
+        };
+        let files = vec![
+            entry(b"run/rank.0", 1 << 40, 0o644, 1_700_000_000_123_456_789),
+            entry(b"run/rank.10", 0, 0o600, i64::MIN),
+            entry(b"run/rank\xff.2", 17, 0, i64::MAX),
+            entry(b"a", u64::MAX, u32::MAX, -1),
+        ];
+        Files { files, base: Some([7; HASH]) }
+    }
+
     #[test]
-    fn entries_of_an_index_are_read_with_and_without_the_hash_of_earlier_writers() {
-        let entry = IndexEntry { offset: 72, length: 9000, record: vec![1, 2, 3] };
-        let now = minicbor::to_vec(&entry).unwrap_or_default();
-        let mut earlier = minicbor::Encoder::new(Vec::new());
-        let written = earlier.array(4).and_then(|e| e.u64(72)?.u64(9000)?.encode(ByteArray::from([7; HASH])));
-        assert!(written.and_then(|e| e.bytes(&[1, 2, 3]).map(|_| ())).is_ok());
-        for bytes in [now, earlier.into_writer()] {
-            assert_eq!(minicbor::decode::<IndexEntry>(&bytes).ok().as_ref(), Some(&entry));
+    fn every_entry_of_a_table_comes_back() {
+        assert_eq!(Files::from_bytes(&files().to_bytes()), Some(files()));
+        assert_eq!(Files::from_bytes(&Files::default().to_bytes()), Some(Files::default()));
+    }
+
+    #[test]
+    fn cut_and_changed_tables_are_refused_or_decoded_without_panic() {
+        let bytes = files().to_bytes();
+        (0..bytes.len()).for_each(|length| assert_eq!(Files::from_bytes(&bytes[..length]), None));
+        for position in 0..bytes.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[position] = value;
+                drop(Files::from_bytes(&changed));
+            }
         }
+    }
+
+    #[test]
+    fn names_that_unfold_without_end_are_refused() {
+        let long = vec![b'x'; 1 << 20];
+        let mut names = Vec::new();
+        put_number(&mut names, 0);
+        put_number(&mut names, long.len() as u64);
+        names.extend_from_slice(&long);
+        let count = 1 + 100_000_u64;
+        for _ in 1..count {
+            put_number(&mut names, long.len() as u64);
+            put_number(&mut names, 0);
+        }
+        let zeros = || vec![0; usize::try_from(count).unwrap_or_default()];
+        let stored = StoredFiles { count, names, sizes: zeros(), modes: zeros(), times: zeros(), base: None };
+        assert_eq!(Files::from_bytes(&minicbor::to_vec(&stored).unwrap_or_default()), None);
     }
 }

@@ -5,13 +5,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::iter::Peekable;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use stdchk_formats::{DataType, Extent};
-use stdchk_reduce::CutterSpec;
-use stdchk_reduce::cut::pieces;
 
-use crate::choose::{Mode, are_integers};
+use crate::choose::Mode;
 use crate::codec::{Shape, scratch};
 use crate::container::{BlockRecord, Member, Place};
 use crate::error::{AggregateError, Result};
@@ -21,19 +20,18 @@ use crate::source::Member as SetFile;
 use crate::unpack::BaseSet;
 
 use super::chains::{Chains, Chosen};
+use super::runs::{Look, Runs};
 use super::{Packing, Resources, Watch};
 
 /// Smallest member that is looked for elsewhere, in bytes: shorter ones cost more to refer to than to repeat.
 const SHARED_MIN: u64 = 256;
 /// Most members that are remembered: 100 MiB of their places.
 const SEEN_MAX: usize = 1 << 20;
-/// Bytes of a set that are coded densely at most: half a minute of a core.
-const DENSE_MAX: u64 = 64 << 20;
-/// Of so many bytes one must be in files that no parser understands for these to be coded densely.
-const DENSE_SHARE_MIN: u64 = 8;
-/// Mean length of the pieces that repeats are looked for in where no variables are known, in bytes.
-const PIECE: usize = 8 << 10;
-/// Ranges of a set from which on it is not cut into more such pieces: the others are for variables, and no set is too large
+/// Shortest range in which runs that stood elsewhere are looked for, in bytes: those of shorter ones the search in their block finds.
+const SEARCHED_MIN: u64 = 32 << 10;
+/// Of the memory the table of runs takes one in so many bytes.
+const RUNS_SHARE: u64 = 16;
+/// Ranges of a set from which on no more runs are looked for: the others are for variables, and no set is too large
 /// to be packed as long as it has few of these.
 const PIECES_MAX: usize = RANGES_MAX / 4;
 /// Words of a member that are looked at to find out whether it may have been seen.
@@ -48,10 +46,8 @@ pub(super) struct RawBlock {
     pub(super) data_type: Option<DataType>,
     /// Bytes of files that no parser understands.
     pub(super) opaque: bool,
-    /// As much may be spent on it as a dense compressor takes.
-    pub(super) dense: bool,
-    /// What repeats may lie in another block.
-    in_pieces: bool,
+    /// Runs of it may stand elsewhere.
+    searched: bool,
     /// What its group knows of chains.
     pub(super) part: GroupPart,
     /// Ranges of files in its record.
@@ -83,7 +79,7 @@ impl Drop for Lead {
 
 /// A member that was seen and may be met again.
 struct Seen {
-    at: (u64, u32),
+    at: (u64, u64),
     file: u32,
     place: Place,
 }
@@ -97,23 +93,21 @@ struct Current {
     opaque: bool,
     /// What is left of it, each no longer than a block.
     members: Peekable<Pieces>,
-    /// Whether the last block is coded densely; none: there is none yet.
-    dense: Option<bool>,
-    /// The chain of the blocks that are coded as the last one is.
-    chosen: Arc<OnceLock<Chosen>>,
+    /// The chain of its blocks, once there is one.
+    chosen: Option<Arc<OnceLock<Chosen>>>,
     /// Bytes of all of it.
     bytes: u64,
 }
 
 impl Current {
-    /// The part of the next block. What is coded densely says nothing of what is not: a dense chain takes too long for that.
-    fn part(&mut self, dense: bool, chains: Option<&Chains>) -> GroupPart {
-        if self.dense == Some(dense) {
-            return GroupPart::Later(Arc::clone(&self.chosen));
+    /// The part of the next block.
+    fn part(&mut self, chains: Option<&Chains>) -> GroupPart {
+        if let Some(chosen) = &self.chosen {
+            return GroupPart::Later(Arc::clone(chosen));
         }
-        (self.dense, self.chosen) = (Some(dense), Arc::default());
+        let chosen = self.chosen.insert(Arc::default());
         let before = chains.and_then(|chains| chains.get(&self.key)).cloned();
-        GroupPart::First(Lead(Arc::clone(&self.chosen)), before)
+        GroupPart::First(Lead(Arc::clone(chosen)), before)
     }
 }
 
@@ -126,8 +120,9 @@ pub(super) struct Assembler<'a> {
     block_bytes: u64,
     /// The longest block of what no parser understands, where repeats are sought that lie far apart.
     opaque_bytes: u64,
-    /// Bytes that may yet be coded densely.
-    dense_bytes: u64,
+    /// Runs are looked for in whatever is opaque, not only where that is longer than a block.
+    searches_all: bool,
+    runs: Runs,
     /// The paper's modes take a file that no parser understands as a whole.
     as_published: bool,
     base: Option<&'a BaseSet>,
@@ -135,7 +130,7 @@ pub(super) struct Assembler<'a> {
     /// By signs: the one member that has them, or none once members with these signs are told apart by hashes.
     signs: HashMap<u64, Option<Seen>>,
     /// By hash, those of which several have the same signs.
-    hashes: HashMap<[u8; 32], (u64, u32)>,
+    hashes: HashMap<[u8; 32], (u64, u64)>,
     next_number: u64,
     /// Ranges of files in all blocks so far.
     ranges: usize,
@@ -151,12 +146,12 @@ impl<'a> Assembler<'a> {
         options: &Packing<'a>,
     ) -> Self {
         let mode = &options.mode;
-        let affordable = *mode == Mode::Default && resources.affords_dense();
-        let dense_bytes = if affordable { dense_bytes(&plan) } else { 0 };
-        let limit = |likes| resources.block_bytes(likes, dense_bytes > 0, options);
+        let limit = |likes| resources.block_bytes(likes, options);
+        let opaque = plan.groups.iter().filter(|group| group.opaque).map(Group::bytes).sum();
         Self {
             files,
-            dense_bytes,
+            searches_all: *mode != Mode::Smallest,
+            runs: Runs::new(opaque, options.settled_budget() / RUNS_SHARE),
             as_published: mode.is_published(),
             groups: plan.groups.into(),
             rests: plan.rests,
@@ -173,6 +168,14 @@ impl<'a> Assembler<'a> {
         }
     }
 
+    /// Bytes that the next block may have at most; none when all were read.
+    pub(super) fn next_bytes(&self) -> Option<u64> {
+        let next = self.current.as_ref().map(|current| (current.bytes, current.opaque));
+        let (bytes, opaque) =
+            next.or_else(|| self.groups.front().map(|group| (group.bytes(), group.opaque)))?;
+        Some(bytes.min(self.limit(opaque)))
+    }
+
     /// The next block; none when all were read.
     pub(super) fn next(&mut self, watch: Watch<'_>) -> Result<Option<RawBlock>> {
         let Some(mut group) = self.current.take().or_else(|| self.next_group()) else { return Ok(None) };
@@ -184,9 +187,7 @@ impl<'a> Assembler<'a> {
                 return Err(AggregateError::Stopped);
             }
         }
-        block.dense = gains(block.opaque, block.data_type) && self.dense_bytes >= block.record.raw_length;
-        self.dense_bytes -= if block.dense { block.record.raw_length } else { 0 };
-        block.part = group.part(block.dense, self.chains);
+        block.part = group.part(self.chains);
         if group.members.peek().is_some() {
             self.current = Some(group);
         }
@@ -207,11 +208,11 @@ impl<'a> Assembler<'a> {
         let group = self.groups.pop_front()?;
         let (unit, limit) = (row_bytes(&group), self.limit(group.opaque));
         let bytes = group.bytes();
-        let Group { key, data_type, opaque, members } = group;
+        let Group { key, data_type, opaque, members, .. } = group;
         let pieces: Pieces = Box::new(members.into_iter().flat_map(move |member| cut(member, limit, unit)));
-        let (members, chosen) = (pieces.peekable(), Arc::default());
+        let members = pieces.peekable();
         let opaque = opaque && !self.as_published;
-        Some(Current { key, data_type, opaque, members, dense: None, chosen, bytes })
+        Some(Current { key, data_type, opaque, members, chosen: None, bytes })
     }
 
     fn start(&mut self, group: &Current) -> RawBlock {
@@ -227,54 +228,92 @@ impl<'a> Assembler<'a> {
         self.next_number += 1;
         let raw = scratch::empty(usize::try_from(group.bytes.min(self.limit(group.opaque))).unwrap_or(0));
         let (data_type, opaque) = (group.data_type, group.opaque);
-        let in_pieces = opaque && data_type.is_none() && group.bytes > self.limit(opaque);
+        let searched = opaque && (self.searches_all || group.bytes > self.limit(opaque));
         RawBlock {
             record,
             raw,
             base: Vec::new(),
             data_type,
             opaque,
-            dense: false,
-            in_pieces,
-            part: GroupPart::Later(Arc::clone(&group.chosen)),
+            searched,
+            part: GroupPart::Later(Arc::default()),
             ranges: 0,
         }
     }
 
     fn add(&mut self, block: &mut RawBlock, planned: Planned) -> Result<()> {
         let few = self.ranges < PIECES_MAX;
-        if block.in_pieces && few && planned.member.place.length() > 4 * PIECE as u64 {
-            return self.add_in_pieces(block, &planned.member);
+        if block.searched && few && planned.member.place.length() >= SEARCHED_MIN {
+            return self.add_without_runs(block, &planned.member);
         }
         let start = block.raw.len();
         self.read(planned.member.file, &planned.member.place, &mut block.raw)?;
         self.add_read(block, planned, start)
     }
 
-    /// Adds a range in pieces that its bytes determine, so that what repeats is found wherever it lies.
-    fn add_in_pieces(&mut self, block: &mut RawBlock, whole: &Member) -> Result<()> {
+    /// Adds a range; of runs that stand in some block it tells only where that is.
+    fn add_without_runs(&mut self, block: &mut RawBlock, whole: &Member) -> Result<()> {
         let mut bytes = scratch::empty(usize::try_from(whole.place.length()).unwrap_or(0));
         self.read(whole.file, &whole.place, &mut bytes)?;
-        let spec = CutterSpec::cdc(PIECE).map_err(|error| AggregateError::Invalid(error.to_string()))?;
-        let mut offset = 0;
-        for piece in pieces(spec.cutter().as_mut(), &bytes) {
-            let length = piece.len() as u64;
-            let member = Member { place: part(&whole.place, Extent { offset, length }), ..whole.clone() };
-            let start = block.raw.len();
-            block.raw.extend_from_slice(piece);
-            self.add_read(block, Planned { member, shape: Shape(vec![length]) }, start)?;
-            offset += length;
+        let unit = block.data_type.map_or(1, |data_type| data_type.size.max(1) as usize);
+        let extents = self.extents(usize::try_from(whole.file).unwrap_or(usize::MAX), &whole.place);
+        let files = self.files;
+        let mut read = |file: u32, extent: Extent, buffer: &mut Vec<u8>| read(files, file, &[extent], buffer);
+        // Bytes up to here were added; those up to the end of the last extent were looked at.
+        let (mut added, mut looked_at) = (0, 0);
+        for extent in &extents {
+            let within = looked_at..looked_at + usize::try_from(extent.length).unwrap_or(0);
+            let mut from = within.start;
+            loop {
+                let (number, start) = (block.record.number, block.raw.len() as u64);
+                let within = within.clone();
+                let look = Look { bytes: &bytes, within, pending: added, block: number, start, unit };
+                let Some(run) = self.runs.next(&look, from, &mut read)? else { break };
+                self.add_new(block, whole, &extents, &bytes, added..run.range.start, unit)?;
+                let member = Member { place: part(&whole.place, extent_of(&run.range)), ..whole.clone() };
+                self.repeated_bytes += run.range.len() as u64;
+                self.add_member(block, Member { same_as: Some((run.block, run.start)), ..member })?;
+                (added, from) = (run.range.end, run.range.end);
+            }
+            looked_at = within.end;
         }
+        let end = bytes.len();
+        self.add_new(block, whole, &extents, &bytes, added..end, unit)?;
         scratch::give_back(bytes);
         Ok(())
+    }
+
+    /// Adds a part of a range that is nowhere else, and remembers where in its file that lies.
+    fn add_new(
+        &mut self,
+        block: &mut RawBlock,
+        whole: &Member,
+        extents: &[Extent],
+        bytes: &[u8],
+        range: Range<usize>,
+        unit: usize,
+    ) -> Result<()> {
+        let (start, covered) = (block.raw.len(), extent_of(&range));
+        if range.is_empty() {
+            return Ok(());
+        }
+        block.raw.extend_from_slice(bytes.get(range).unwrap_or_default());
+        let mut held = start as u64;
+        for extent in part_of_extents(extents, covered) {
+            self.runs.hold(block.record.number, held, whole.file, extent);
+            held += extent.length;
+        }
+        let mut member = Member { place: part(&whole.place, covered), ..whole.clone() };
+        member.base_file = self.append_base(member.file, &member.place, start, &mut block.base)?;
+        block.record.shapes.push(Shape(vec![covered.length / unit as u64]));
+        self.add_member(block, member)
     }
 
     /// Adds a member whose bytes stand in the block from `start` on.
     fn add_read(&mut self, block: &mut RawBlock, planned: Planned, start: usize) -> Result<()> {
         let Planned { mut member, shape } = planned;
         let bytes = block.raw.get(start..).unwrap_or_default();
-        let position = u32::try_from(block.record.members.len()).unwrap_or(u32::MAX);
-        member.same_as = self.seen_before(bytes, (block.record.number, position), &member)?;
+        member.same_as = self.seen_before(bytes, (block.record.number, start as u64), &member)?;
         if member.same_as.is_some() {
             self.repeated_bytes += bytes.len() as u64;
             block.raw.truncate(start);
@@ -282,6 +321,10 @@ impl<'a> Assembler<'a> {
             member.base_file = self.append_base(member.file, &member.place, start, &mut block.base)?;
             block.record.shapes.push(shape);
         }
+        self.add_member(block, member)
+    }
+
+    fn add_member(&mut self, block: &mut RawBlock, member: Member) -> Result<()> {
         let ranges = match &member.place {
             Place::Extents(extents) => extents.len(),
             Place::Rest(_) => 1,
@@ -298,7 +341,7 @@ impl<'a> Assembler<'a> {
 
     /// Where the same bytes stand already; remembers them otherwise. Most members differ in a few words that are looked
     /// at, so that only those which don't are hashed.
-    fn seen_before(&mut self, bytes: &[u8], at: (u64, u32), member: &Member) -> Result<Option<(u64, u32)>> {
+    fn seen_before(&mut self, bytes: &[u8], at: (u64, u64), member: &Member) -> Result<Option<(u64, u64)>> {
         if (bytes.len() as u64) < SHARED_MIN {
             return Ok(None);
         }
@@ -325,10 +368,8 @@ impl<'a> Assembler<'a> {
     }
 
     fn read(&self, file: u32, place: &Place, buffer: &mut Vec<u8>) -> Result<()> {
-        let missing = || AggregateError::Invalid("a plan refers to no file".to_owned());
         let index = usize::try_from(file).unwrap_or(usize::MAX);
-        let opened = self.files.get(index).ok_or_else(missing)?;
-        opened.append(&self.extents(index, place), buffer)
+        read(self.files, file, &self.extents(index, place), buffer)
     }
 
     fn extents(&self, file: usize, place: &Place) -> Vec<Extent> {
@@ -360,17 +401,15 @@ impl<'a> Assembler<'a> {
     }
 }
 
-/// A dense compressor may find what is quickly tried misses.
-fn gains(opaque: bool, data_type: Option<DataType>) -> bool {
-    opaque || data_type.is_some_and(are_integers)
+/// Appends ranges of a file of the set.
+fn read(files: &[SetFile], file: u32, extents: &[Extent], buffer: &mut Vec<u8>) -> Result<()> {
+    let missing = || AggregateError::Invalid("a plan refers to no file".to_owned());
+    let index = usize::try_from(file).unwrap_or(usize::MAX);
+    files.get(index).ok_or_else(missing)?.append(extents, buffer)
 }
 
-/// Bytes that may be coded densely. Where others are most of the set, what those win is enough.
-fn dense_bytes(plan: &Plan) -> u64 {
-    let gaining = plan.groups.iter().filter(|group| gains(group.opaque, group.data_type));
-    let (gaining, all) =
-        (gaining.map(Group::bytes).sum::<u64>(), plan.groups.iter().map(Group::bytes).sum::<u64>());
-    if gaining.saturating_mul(DENSE_SHARE_MIN) >= all { DENSE_MAX } else { 0 }
+fn extent_of(range: &Range<usize>) -> Extent {
+    Extent { offset: range.start as u64, length: range.len() as u64 }
 }
 
 /// The length and some words of a member, mixed.
@@ -397,44 +436,45 @@ mod tests {
     use crate::plan::{PlannedFile, plan};
     use crate::source::Input;
 
-    /// Blocks of a file of an unknown format that doesn't repeat itself: bytes, whether they are coded densely, whether they
-    /// choose a chain, and members.
-    fn blocks(
-        bytes: usize,
-        change: impl FnOnce(&mut Assembler<'_>),
-    ) -> Result<Vec<(u64, bool, bool, usize)>> {
+    /// Blocks of a file of an unknown format whose second half repeats the first: bytes, whether they choose a chain, and members.
+    fn blocks(bytes: usize, change: impl FnOnce(&mut Assembler<'_>)) -> Result<Vec<(u64, bool, usize)>> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
-        let content: Vec<u8> =
-            (0..bytes as u64 / 8).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
-        std::fs::write(&path, content).unwrap();
+        let content: Vec<u8> = (0..bytes as u64 / 16)
+            .flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
+            .collect();
+        std::fs::write(&path, content.repeat(2)).unwrap();
         let files = [SetFile::look_at(&Input { name: "state".to_owned(), path }).unwrap()];
         let (parsed, options) = (stdchk_formats::parse(&files[0]), Packing::default());
-        let plan = plan(&[PlannedFile { name: "state", parsed: &parsed, numbers: &[] }], &options.plan);
+        let plan = plan(
+            &[PlannedFile { name: "state", parsed: &parsed, numbers: &[], record: None }],
+            &options.plan,
+        );
         let resources = Resources { threads: 1, for_blocks: 1 << 30, load: false };
         let mut assembler = Assembler::new(&files, plan, &resources, &options);
         change(&mut assembler);
         let next = || assembler.next(&|_| true).transpose();
         let told = |block: RawBlock| {
             let chooses = matches!(block.part, GroupPart::First(..));
-            (block.record.raw_length, block.dense, chooses, block.record.members.len())
+            (block.record.raw_length, chooses, block.record.members.len())
         };
         std::iter::from_fn(next).map(|block| block.map(told)).collect()
     }
 
     #[test]
-    fn blocks_that_are_not_coded_densely_have_a_chain_of_their_own() {
-        let blocks = blocks(40 << 20, |assembler| assembler.dense_bytes = 17 << 20).unwrap();
-        let parts: Vec<_> = blocks.iter().map(|(_, dense, chooses, _)| (*dense, *chooses)).collect();
-        let expected = [(true, true), (true, false), (false, true), (false, false), (false, false)];
-        assert_eq!(parts, expected);
+    fn the_first_block_of_a_group_chooses_its_chain() {
+        let blocks = blocks(40 << 20, |_| ()).unwrap();
+        assert!(blocks.len() > 2 && blocks.iter().skip(1).all(|(_, chooses, _)| !chooses), "{blocks:?}");
+        assert!(blocks.first().is_some_and(|(_, chooses, _)| *chooses));
     }
 
     #[test]
-    fn a_set_of_many_ranges_is_packed_although_it_can_not_be_cut_into_more() {
-        let cut = blocks(20 << 20, |_| ()).unwrap();
-        assert!(cut.iter().all(|(.., members)| *members > 100), "{cut:?}");
+    fn a_set_of_many_ranges_is_packed_although_no_more_runs_are_looked_for() {
+        let left = |blocks: &[(u64, bool, usize)]| blocks.iter().map(|(bytes, ..)| bytes).sum::<u64>();
+        let searched = blocks(20 << 20, |_| ()).unwrap();
+        assert!(left(&searched) < 11 << 20, "{searched:?}");
         let blocks = blocks(20 << 20, |assembler| assembler.ranges = RANGES_MAX - 10).unwrap();
         assert!(blocks.iter().all(|(.., members)| *members == 1), "{blocks:?}");
+        assert_eq!(left(&blocks), 20 << 20);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Relies on [`super::assemble`] and [`super::write`]. The idea: a block stays with one thread, whose cache holds it, and
 //! no block is handed over, which costs as much as coding a small one. One thread at a time reads, one writes; blocks
-//! that are coded early wait. A block needs one of a fixed number of tickets from when it is read until it is written,
-//! which is what keeps the memory budget.
+//! that are coded early wait. A block takes the memory for coding it before it is read, and keeps what its coded bytes
+//! need until they are written, which is what keeps the memory budget. Blocks take it in their order, and one that is to be
+//! written next has it, so there is always a block that goes on.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use crate::codec::scratch;
 use crate::error::{AggregateError, Result};
+use crate::limits::BUFFERS_PER_BLOCK;
 
 use super::assemble::Assembler;
 use super::spent::{Lap, Spent};
@@ -22,15 +24,18 @@ struct Line<'line, 'files, 'out> {
     options: &'line Packing<'line>,
     incoming: Mutex<Assembler<'files>>,
     outgoing: Mutex<Outgoing<'out>>,
-    /// Told when a ticket is free, or all is over.
+    /// Told when memory is free, or all is over.
     free: Condvar,
+    /// Bytes of memory for all blocks.
+    memory: u64,
 }
 
 struct Outgoing<'out> {
     writer: Writer<'out>,
     /// Coded blocks whose turn has not come.
     early: HashMap<u64, CodedBlock>,
-    tickets: usize,
+    /// Bytes of memory that blocks have taken.
+    taken: u64,
     /// Chains that were tried on samples.
     tried: u64,
     spent: Spent,
@@ -55,13 +60,14 @@ pub(super) fn run<'out>(
     options: &Packing<'_>,
     resources: &Resources,
 ) -> Result<Done<'out>> {
-    let (early, tickets, spent) = (HashMap::new(), resources.tickets(), Spent::default());
-    let outgoing = Outgoing { writer, early, tickets, tried: 0, spent, failure: None };
+    let (early, spent) = (HashMap::new(), Spent::default());
+    let outgoing = Outgoing { writer, early, taken: 0, tried: 0, spent, failure: None };
     let line = Line {
         options,
         incoming: Mutex::new(assembler),
         outgoing: Mutex::new(outgoing),
         free: Condvar::new(),
+        memory: resources.for_blocks,
     };
     let lost = std::thread::scope(|scope| {
         let threads: Vec<_> = (1..resources.threads).map(|_| scope.spawn(|| line.work())).collect();
@@ -86,7 +92,7 @@ struct Watched<'a, 'line, 'files, 'out>(&'a Line<'line, 'files, 'out>);
 impl Drop for Watched<'_, '_, '_, '_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.give_ticket(Some(AggregateError::Invalid("a thread was lost".to_owned())));
+            self.0.fail(AggregateError::Invalid("a thread was lost".to_owned()));
         }
     }
 }
@@ -95,16 +101,14 @@ impl<'out> Line<'_, '_, 'out> {
     /// Blocks one after the other, until none is left or something fails.
     fn work(&self) {
         let _watched = Watched(self);
-        while self.take_ticket() {
+        loop {
             let done = match self.read_and_code() {
-                Ok(Some(coded)) => self.put(coded).map(|()| true),
-                Ok(None) => Ok(false),
+                Ok(Some((coded, taken))) => self.put(coded, taken),
+                Ok(None) => return,
                 Err(error) => Err(error),
             };
-            match done {
-                Ok(true) => {}
-                Ok(false) => return self.give_ticket(None),
-                Err(error) => return self.give_ticket(Some(error)),
+            if let Err(error) = done {
+                return self.fail(error);
             }
         }
     }
@@ -113,28 +117,31 @@ impl<'out> Line<'_, '_, 'out> {
         self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a ticket; says whether there is anything left to do. Whoever holds the ticket of the next block to be
-    /// written never waits here, so that one comes free.
-    fn take_ticket(&self) -> bool {
-        let waiting = |outgoing: &mut Outgoing<'_>| outgoing.tickets == 0 && outgoing.failure.is_none();
+    /// Takes memory for the next block, if nothing has failed. A block that needs more than there is has all of it for itself.
+    fn take(&self, bytes: u64) -> bool {
+        let waiting = |outgoing: &mut Outgoing<'_>| {
+            let full = outgoing.taken > 0 && outgoing.taken.saturating_add(bytes) > self.memory;
+            full && outgoing.failure.is_none()
+        };
         let outgoing = self.free.wait_while(self.outgoing(), waiting);
         let mut outgoing = outgoing.unwrap_or_else(PoisonError::into_inner);
-        outgoing.tickets = outgoing.tickets.saturating_sub(1);
+        outgoing.taken += bytes;
         outgoing.failure.is_none()
     }
 
-    fn give_ticket(&self, failure: Option<AggregateError>) {
-        let mut outgoing = self.outgoing();
-        outgoing.tickets += 1;
-        if outgoing.failure.is_none() {
-            outgoing.failure = failure;
-        }
-        drop(outgoing);
+    fn fail(&self, failure: AggregateError) {
+        self.outgoing().failure.get_or_insert(failure);
         self.free.notify_all();
     }
 
-    fn read_and_code(&self) -> Result<Option<CodedBlock>> {
+    /// The next block, coded, and the memory that it took.
+    fn read_and_code(&self) -> Result<Option<(CodedBlock, u64)>> {
         let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(bytes) = incoming.next_bytes() else { return Ok(None) };
+        let taken = bytes.saturating_mul(BUFFERS_PER_BLOCK);
+        if !self.take(taken) {
+            return Ok(None);
+        }
         let (mut lap, mut reading) = (Lap::start(), Duration::ZERO);
         let read = incoming.next(self.options.watch)?;
         drop(incoming);
@@ -142,21 +149,23 @@ impl<'out> Line<'_, '_, 'out> {
         let Some(block) = read else { return Ok(None) };
         let mut coded = code(block, self.options)?;
         coded.spent.reading += reading;
-        Ok(Some(coded))
+        Ok(Some((coded, taken)))
     }
 
-    /// Writes the block and those that waited for it, in the order of their numbers; each gives its ticket back.
-    fn put(&self, coded: CodedBlock) -> Result<()> {
+    /// Writes the block and those that waited for it, in the order of their numbers. Of the memory that it took it keeps what its
+    /// coded bytes need until then.
+    fn put(&self, coded: CodedBlock, taken: u64) -> Result<()> {
         let mut outgoing = self.outgoing();
-        let Outgoing { writer, early, tickets, tried, spent, .. } = &mut *outgoing;
+        let Outgoing { writer, early, taken: all_taken, tried, spent, .. } = &mut *outgoing;
         let mut lap = Lap::start();
         *tried += coded.tried;
         spent.add(&coded.spent);
+        *all_taken = *all_taken - taken + coded.payload.len() as u64;
         early.insert(coded.record.number, coded);
         while let Some(next) = early.remove(&writer.blocks()) {
+            *all_taken -= next.payload.len() as u64;
             writer.block(&next.record, &next.payload)?;
             scratch::give_back(next.payload);
-            *tickets += 1;
         }
         lap.end(&mut spent.writing);
         drop(outgoing);

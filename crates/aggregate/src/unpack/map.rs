@@ -4,7 +4,7 @@
 //! only then can places in the rest be resolved: all of them or none, since where a lost block had its extents nobody
 //! knows. A place that makes no sense is dropped, which leaves a gap, and a file with a gap is damaged.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use stdchk_formats::Extent;
 
@@ -108,32 +108,21 @@ fn tidy(map: &mut Vec<Piece>, size: u64) {
     });
 }
 
-/// Where each member of a block begins in it, and its length; none for those that lie elsewhere.
-fn starts(block: &Block) -> Vec<Option<(u64, u64)>> {
-    let mut start = 0_u64;
-    let own = block.record.members.iter().map(|member| {
-        member.same_as.is_none().then(|| {
-            let (here, length) = (start, member.place.length());
-            start = start.saturating_add(length);
-            (here, length)
-        })
-    });
-    own.collect()
-}
-
-/// Every member with the block and byte where it is, its own or that of its twin.
+/// Every member with the block and byte where its bytes are.
 fn locate(blocks: &BTreeMap<u64, Block>) -> Vec<Located<'_>> {
-    let starts: HashMap<u64, _> = blocks.values().map(|block| (block.record.number, starts(block))).collect();
-    let find = |number: u64, position: usize| starts.get(&number)?.get(position).copied()?;
     let mut located = Vec::new();
     for block in blocks.values() {
-        for (position, member) in block.record.members.iter().enumerate() {
-            let twin = |(number, position)| (number, usize::try_from(position).unwrap_or(usize::MAX));
-            let (block, position) = member.same_as.map_or((block.record.number, position), twin);
-            let Some((start, length)) = find(block, position) else { continue };
-            let file = usize::try_from(member.file).unwrap_or(usize::MAX);
-            if length == member.place.length() {
-                located.push(Located { file, place: &member.place, block, start });
+        let mut end = 0_u64;
+        for member in &block.record.members {
+            let length = member.place.length();
+            let (number, start) = member.same_as.unwrap_or((block.record.number, end));
+            if member.same_as.is_none() {
+                end = end.saturating_add(length);
+            }
+            let holder = blocks.get(&number);
+            if holder.is_some_and(|holder| start.saturating_add(length) <= holder.record.raw_length) {
+                let file = usize::try_from(member.file).unwrap_or(usize::MAX);
+                located.push(Located { file, place: &member.place, block: number, start });
             }
         }
     }
@@ -154,7 +143,7 @@ mod tests {
         Extent { offset, length }
     }
 
-    fn member(place: Place, same_as: Option<(u64, u32)>) -> Member {
+    fn member(place: Place, same_as: Option<(u64, u64)>) -> Member {
         Member { file: 0, place, same_as, base_file: None }
     }
 
@@ -197,7 +186,7 @@ mod tests {
         const COUNT: u64 = 1000;
         let held = (0..COUNT).map(|n| extent(2 * n, 1)).collect();
         let whole = || Place::Rest(extent(0, COUNT));
-        let twins = (0..COUNT).map(|_| member(whole(), Some((0, 1))));
+        let twins = (0..COUNT).map(|_| member(whole(), Some((0, COUNT))));
         let members = [member(Place::Extents(held), None), member(whole(), None)].into_iter().chain(twins);
         let map = map_of(2 * COUNT, members.collect());
         assert_eq!(map.len() as u64, 2 * COUNT);

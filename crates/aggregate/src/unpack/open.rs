@@ -18,7 +18,7 @@ use crate::container::{
     Trailer, find_header, hash,
 };
 use crate::error::{AggregateError, Result};
-use crate::limits::{FILES_MAX, RANGES_MAX, RECORD_MAX};
+use crate::limits::{RANGES_MAX, RECORD_MAX};
 use stdchk_formats::{Extent, Source};
 
 /// Bytes that may be read and unfolded besides four times the file: records of a small container may unfold far.
@@ -215,6 +215,5 @@ impl Disk<'_> {
 
 fn files_of(section: &Section) -> Option<Files> {
     let right = section.header.kind == SectionKind::Files;
-    let files: Files = right.then(|| minicbor::decode(&section.record).ok()).flatten()?;
-    (files.files.len() <= FILES_MAX).then_some(files)
+    right.then(|| Files::from_bytes(&section.record)).flatten()
 }

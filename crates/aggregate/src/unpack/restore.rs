@@ -18,6 +18,7 @@ use crate::codec::scratch;
 use crate::container::FileEntry;
 use crate::error::{AggregateError, Result};
 use crate::limits::{BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, OPEN_MAX};
+use crate::name::name_of_text;
 use crate::new_file::{NewFile, folder_of, sync_folder};
 use crate::pack::Watch;
 use crate::parallel::in_parallel;
@@ -244,8 +245,8 @@ fn is_folder(path: &Path) -> bool {
 }
 
 /// A name as a path below a folder, never above or beside it.
-pub(super) fn safe(name: &str) -> Result<&Path> {
-    let path = Path::new(name);
+pub(super) fn safe(name: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(name_of_text(name));
     let inside = !name.is_empty() && path.components().all(|part| matches!(part, Component::Normal(_)));
     if inside {
         Ok(path)

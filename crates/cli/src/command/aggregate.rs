@@ -35,6 +35,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const FAR_LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Largest block of a container in an object store, bytes: who reads one rank fetches the blocks that hold a part of it.
 const FAR_BLOCK_BYTES: u64 = 1 << 20;
+/// After a look that led to nothing there is a rest of so many times as long as it took: looking takes a twentieth of a core at most,
+/// however many files there are.
+const LOOK_REST: u32 = 19;
 /// Wait between two looks at the flag that tells it to stop.
 const TOLD_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -185,6 +188,7 @@ fn watch(arguments: &Arguments, location: &Location, quiet: bool, told: &Arc<Ato
             }
             Ok(round) => round,
         };
+        let rest = if round.is_news() || is_far { Duration::ZERO } else { started.elapsed() * LOOK_REST };
         let last = arguments.once && !round.unsettled;
         if last || round.is_news() {
             report(arguments, &round, started.elapsed(), quiet)?;
@@ -192,7 +196,7 @@ fn watch(arguments: &Arguments, location: &Location, quiet: bool, told: &Arc<Ato
         if last {
             return end(&round);
         }
-        if !pause(&wake, interval, told).about(arguments.source.display())? {
+        if !pause(&wake, interval, rest, told).about(arguments.source.display())? {
             return Err(stopped());
         }
     }
@@ -213,12 +217,15 @@ fn with_scratch(error: CommandError, is_far: bool) -> CommandError {
     }
 }
 
-/// Waits for a change; false when told to stop.
-fn pause(wake: &Wake, longest: Duration, told: &AtomicBool) -> std::io::Result<bool> {
-    let started = Instant::now();
-    while started.elapsed() < longest && !told.load(Ordering::Relaxed) {
-        if wake.wait(TOLD_INTERVAL)? {
-            break;
+/// Waits for a change, but for `rest` at least; false when told to stop.
+fn pause(wake: &Wake, longest: Duration, rest: Duration, told: &AtomicBool) -> std::io::Result<bool> {
+    let (started, mut changed) = (Instant::now(), false);
+    let over = |changed| started.elapsed() >= if changed { rest } else { longest.max(rest) };
+    while !over(changed) && !told.load(Ordering::Relaxed) {
+        if changed {
+            std::thread::sleep(TOLD_INTERVAL.min(rest.saturating_sub(started.elapsed())));
+        } else {
+            changed = wake.wait(TOLD_INTERVAL)?;
         }
     }
     Ok(!told.load(Ordering::Relaxed))

@@ -331,7 +331,8 @@ fn list(container: &Path, arguments: &Arguments) -> Outcome {
 
 fn show(files: Vec<Listed>, as_json: bool) -> Outcome {
     if as_json {
-        return output::json(&files);
+        let named = |file: Listed| Listed { name: output::in_json(&file.name), ..file };
+        return output::json(&files.into_iter().map(named).collect::<Vec<_>>());
     }
     let mut table = Table::new(&["file", "variable", "type", "shape", ">bytes", ">ratio", "coded by"]);
     for file in files {

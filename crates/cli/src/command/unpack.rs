@@ -2,14 +2,15 @@
 //!
 //! Needs no pool. Every file appears once it is whole, verified and on disk; blocks that no wanted file needs are not read.
 
-use std::path::{Component, Path, PathBuf};
+use std::ffi::OsString;
+use std::path::{Component, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use stdchk_aggregate::{AggregateError, Container, Unpacked, Unpacking};
+use stdchk_aggregate::{AggregateError, Container, Unpacked, Unpacking, name_of_text, text_of_name};
 use stdchk_model::size;
 
 use super::pack::Resources;
@@ -41,7 +42,7 @@ pub struct Arguments {
     container: PathBuf,
     /// Files to give back, by their names in the container; all of them unless given
     #[arg(value_name = "NAME")]
-    names: Vec<String>,
+    names: Vec<OsString>,
     /// Folder to write to; made if it is missing
     #[arg(short, long, value_name = "DIR", default_value = ".")]
     output: PathBuf,
@@ -102,8 +103,8 @@ fn from_container(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) ->
 type Result = std::result::Result<Unpacked, AggregateError>;
 
 fn files(container: &Container, arguments: &Arguments, quiet: bool, told: &AtomicBool) -> Result {
-    let wanted =
-        |name: &str| arguments.names.is_empty() || arguments.names.iter().any(|wanted| wanted == name);
+    let names = names_of(arguments);
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
     let total = container
         .files()
         .filter(|(name, _)| wanted(name))
@@ -118,17 +119,22 @@ fn files(container: &Container, arguments: &Arguments, quiet: bool, told: &Atomi
     if threads == 0 && matches!(Location::of(&arguments.container), Ok(Location::Object(..))) {
         threads = FAR_THREADS;
     }
-    let unpacking = Unpacking { names: &arguments.names, budget: memory, threads, watch: &watch };
+    let unpacking = Unpacking { names: &names, budget: memory, threads, watch: &watch };
     if arguments.check {
         return container.check(&unpacking);
     }
     container.unpack(&arguments.output, &unpacking)
 }
 
+/// The names that were given, as a container has them.
+fn names_of(arguments: &Arguments) -> Vec<String> {
+    arguments.names.iter().map(|name| text_of_name(name)).collect()
+}
+
 /// One variable of each of the named files.
 fn variables(container: &Container, arguments: &Arguments, variable: &str) -> Outcome<Result> {
     let mut unpacked = Unpacked { files: 0, bytes: 0 };
-    for name in &arguments.names {
+    for name in &names_of(arguments) {
         let path = arguments.output.join(below(name)?).join(below(&format!("{variable}.npy"))?);
         match container.extract_variable(name, variable, &path) {
             Ok(bytes) => unpacked.bytes += bytes,
@@ -140,8 +146,8 @@ fn variables(container: &Container, arguments: &Arguments, variable: &str) -> Ou
 }
 
 /// A name of the user's as a path that stays below the folder.
-fn below(name: &str) -> Outcome<&Path> {
-    let path = Path::new(name);
+fn below(name: &str) -> Outcome<PathBuf> {
+    let path = PathBuf::from(name_of_text(name));
     let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
     match inside {
         true => Ok(path),
@@ -164,7 +170,8 @@ fn report(
     if arguments.json {
         let folder = (!arguments.check).then(|| arguments.output.to_string_lossy().into_owned());
         let seconds = started.elapsed().as_secs_f64();
-        let (damaged, blocked) = (damaged.to_owned(), blocked.to_owned());
+        let names = |names: &[String]| names.iter().map(|name| output::in_json(name)).collect();
+        let (damaged, blocked) = (names(damaged), names(blocked));
         return output::json(&Report { folder, files, bytes, damaged, blocked, seconds });
     }
     if !quiet {

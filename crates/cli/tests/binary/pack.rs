@@ -1,6 +1,8 @@
 //! Packing and unpacking as users meet them: what comes back, what is said, and what is left when it goes wrong.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -253,6 +255,38 @@ fn names_with_control_characters_take_one_line_each_and_come_back() {
         let ended = place.run(arguments);
         assert_eq!(ended.code, code, "{ended:?}");
         is_plain(&ended);
+    }
+}
+
+#[test]
+fn names_that_are_no_utf_8_are_packed_shown_in_ascii_and_come_back() {
+    let place = Place::new();
+    let odd = OsStr::from_bytes(b"dump\xff.1");
+    place.file("set/z", &random_bytes(300_000, 2));
+    fs::write(place.path("set").join(odd), random_bytes(300_000, 1)).unwrap();
+    let report = place.json(&["pack", "set", "-o", "x.pack", "--json"]);
+    assert_eq!(report["files"], 2);
+    assert_eq!(place.json(&["pack", "--list", "x.pack", "--json"])[0]["name"], "dump\\xff.1");
+    let list = place.run(&["pack", "--list", "x.pack"]);
+    assert!(list.code == 0 && list.text().contains("dump\\xff.1"), "{list:?}");
+    for (folder, names) in [("all", &[][..]), ("one", &[odd][..])] {
+        let mut unpack = command(&["unpack", "x.pack", "-o", folder]);
+        unpack.args(names).current_dir(place.0.path());
+        let ended = outcome(unpack);
+        assert_eq!(ended.code, 0, "{ended:?}");
+        assert!(same(&place.path("set").join(odd), &place.path(folder).join(odd)));
+    }
+    assert!(place.path("all/z").exists() && !place.path("one/z").exists());
+}
+
+#[test]
+fn what_no_container_can_be_is_refused_at_once() {
+    let place = Place::new();
+    fs::create_dir(place.path("folder")).unwrap();
+    assert!(Command::new("mkfifo").arg(place.path("pipe")).status().unwrap().success());
+    for name in ["folder", "pipe"] {
+        place.fails(&["unpack", name, "-o", "back"], 2, "no regular file");
+        place.fails(&["pack", "--list", name], 2, "no regular file");
     }
 }
 
