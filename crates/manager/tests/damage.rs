@@ -162,8 +162,11 @@ fn try_damages(seed: u64, killed: bool, damage: fn(&mut [u8], &[usize], &mut Ran
             let what = damage(&mut bytes, &used, &mut random);
             let path = directory.path().join("store.redb");
             fs::write(&path, &bytes).unwrap();
-            let outcome = judge(&path, &sample, killed);
-            // A store that was found damaged is still held open by this process: the next one is another file.
+            let outcome = judge(&path, &sample, killed).and_then(|noticed| {
+                // It must be found damaged again, and not be taken for one that was used since.
+                let changed = noticed && !killed && fs::read(&path).unwrap() != bytes;
+                if changed { Err("the damaged store was changed".to_owned()) } else { Ok(noticed) }
+            });
             fs::remove_file(&path).unwrap();
             if send.send((what, outcome)).is_err() {
                 return;

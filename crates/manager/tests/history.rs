@@ -142,7 +142,7 @@ fn deletions_that_were_decided_before_it_was_noticed_are_not_carried_out() {
     assert_eq!(pool.collect(&[]).unwrap(), 1, "the newer chunk");
     let (late, _) = pool.register_remembering(None, Some(moment));
     assert_eq!(pool.status().set_back, [late]);
-    assert_eq!(pool.beat_as(0, life, &[], &[]).unwrap(), []);
+    assert!(pool.beat_as(0, life, &[], &[]).unwrap().is_empty());
 }
 
 #[test]

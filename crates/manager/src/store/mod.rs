@@ -5,6 +5,7 @@
 //! described in `docs/FORMAT.md`.
 
 mod engine_panic;
+mod file;
 mod memory;
 mod redb;
 mod seal;

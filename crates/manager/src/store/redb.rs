@@ -10,20 +10,20 @@
 //! |---|---|---|
 //! | missing | create | a new store, which has its name once it is whole |
 //! | missing, empty, cut short, of something else | open where a store should be | an error |
-//! | damaged | open, load, commit | an error; the file is left as it is |
+//! | damaged | open, load, commit | an error; the file is not written to any more |
 //! | damaged where nothing is kept | open | what was stored |
 //! | torn by a crash during a commit | open | the state before or after that commit |
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition};
+use redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition};
 
 use super::engine_panic::without_panic;
+use super::file::StoreFile;
 use super::seal::{Checker, Seal};
 use super::{Batch, Store, StoreError, Visitor};
 
@@ -35,8 +35,9 @@ const CACHE_BYTES: usize = 32 << 20;
 
 /// A store in one file.
 pub struct RedbStore {
-    /// `None` once it was found damaged: closing it properly would write to it.
+    /// `None` once it was found damaged.
     database: Option<Database>,
+    file: StoreFile,
     path: PathBuf,
     checker: Checker,
     seal: Seal,
@@ -79,27 +80,25 @@ impl RedbStore {
         if path.exists() {
             return Err(StoreError::new(doing(), "there is a file already"));
         }
-        // Under its name once it is whole: what a crash leaves before is no store.
+        Self::create_whole(path).map_err(|fault| fault.told(path, doing()))
+    }
+
+    /// Gives the store its name once it is whole: what a crash leaves before is no store.
+    fn create_whole(path: &Path) -> Result<Self, Fault> {
         let new = path.with_added_extension("new");
-        let begun = || -> Result<Self, Fault> {
-            let _ = fs::remove_file(&new);
-            let database = Database::builder().set_cache_size(CACHE_BYTES).create(&new)?;
-            let mut store = Self {
-                database: None,
-                path: path.to_owned(),
-                checker: Checker::new(),
-                seal: Seal::default(),
-            };
-            let seal = Seal::default();
-            let transaction = database.begin_write()?;
-            store.put_seal(&mut transaction.open_table(RECORDS)?, &seal)?;
-            transaction.commit()?;
-            fs::rename(&new, path)?;
-            path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())?;
-            store.database = Some(database);
-            Ok(store)
-        };
-        begun().map_err(|fault| fault.told(path, doing()))
+        if new.exists() {
+            fs::remove_file(&new)?;
+        }
+        let file = StoreFile::create(&new)?;
+        let database = builder().create_with_backend(file.clone())?;
+        let (checker, seal) = (Checker::new(), Seal::default());
+        let store = Self { database: Some(database), file, path: path.to_owned(), checker, seal };
+        let transaction = store.database()?.begin_write()?;
+        store.put_seal(&mut transaction.open_table(RECORDS)?, &seal)?;
+        transaction.commit()?;
+        fs::rename(&new, path)?;
+        path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())?;
+        Ok(store)
     }
 
     /// Opens the store at `path`, and looks at every page of it.
@@ -107,37 +106,51 @@ impl RedbStore {
     /// # Errors
     /// There is none, it is damaged, or it is in use by another process.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let opened =
-            without_panic(|| Self::open_whole(path)).unwrap_or_else(|panic| Err(Fault::Damaged(panic)));
-        opened.map_err(|fault| fault.told(path, format!("opening the store {}", path.display())))
+        let doing = || format!("opening the store {}", path.display());
+        let file = match StoreFile::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(StoreError::damaged(path, "it is missing"));
+            }
+            Err(error) => return Err(StoreError::new(doing(), error)),
+        };
+        match without_panic(|| Self::open_whole(path, &file)).unwrap_or_else(|panic| Err(Fault::Damaged(panic))) {
+            Ok(store) => Ok(store),
+            Err(fault) => {
+                // What the engine wrote when it opened the file, and when it gave up.
+                file.condemn();
+                Err(fault.told(path, doing()))
+            }
+        }
     }
 
-    fn open_whole(path: &Path) -> Result<Self, Fault> {
-        if !path.exists() {
-            return Err(Fault::Damaged("it is missing".to_owned()));
+    fn open_whole(path: &Path, file: &StoreFile) -> Result<Self, Fault> {
+        if file.len()? == 0 {
+            return Err(Fault::Damaged("it is empty".to_owned()));
         }
-        let mut builder = Database::builder();
+        let mut builder = builder();
         let repaired = Arc::new(AtomicBool::new(false));
         let repairing = Arc::clone(&repaired);
-        builder
-            .set_cache_size(CACHE_BYTES)
-            .set_repair_callback(move |_| repairing.store(true, Ordering::Relaxed));
-        // From here on the file may turn out to be damaged, or the engine panic: it is not closed then.
-        let mut database = ManuallyDrop::new(builder.open(path)?);
+        builder.set_repair_callback(move |_| repairing.store(true, Ordering::Relaxed));
+        let mut database = builder.create_with_backend(file.clone())?;
         // After a crash the engine has just compared all checksums and made the list of free pages anew.
-        if !repaired.load(Ordering::Relaxed) && !database.check_integrity()? {
-            tracing::warn!(path = %path.display(), "the store's list of free pages was damaged and is made anew");
+        if !repaired.load(Ordering::Relaxed) {
+            let checked = database.check_integrity();
+            if !checked.inspect_err(|_| file.condemn())? {
+                tracing::warn!(path = %path.display(), "the store's list of free pages was damaged and is made anew");
+            }
         }
-        let checker = Checker::new();
-        let seal = {
-            let records = database.begin_read()?.open_table(RECORDS)?;
-            let stored =
-                records.get(SEAL_KEY)?.ok_or_else(|| Fault::Damaged("its seal is missing".to_owned()))?;
-            let opened = checker.open(SEAL_KEY, stored.value()).and_then(|(seal, _)| Seal::decode(seal));
-            opened.ok_or_else(|| Fault::Damaged("its seal doesn't match its checksum".to_owned()))?
-        };
-        let database = Some(ManuallyDrop::into_inner(database));
-        Ok(Self { database, path: path.to_owned(), checker, seal })
+        let (checker, file) = (Checker::new(), file.clone());
+        let mut store = Self { database: Some(database), file, path: path.to_owned(), checker, seal: Seal::default() };
+        store.seal = store.stored_seal().inspect_err(|_| store.file.condemn())?;
+        Ok(store)
+    }
+
+    fn stored_seal(&self) -> Result<Seal, Fault> {
+        let records = self.database()?.begin_read()?.open_table(RECORDS)?;
+        let stored = records.get(SEAL_KEY)?.ok_or_else(|| Fault::Damaged("its seal is missing".to_owned()))?;
+        let seal = self.checker.open(SEAL_KEY, stored.value()).and_then(|(seal, _)| Seal::decode(seal));
+        seal.ok_or_else(|| Fault::Damaged("its seal doesn't match its checksum".to_owned()))
     }
 
     fn database(&self) -> Result<&Database, Fault> {
@@ -174,6 +187,17 @@ impl RedbStore {
         Ok(seal)
     }
 
+    /// Lets go of a damaged store without a write; the engine may panic at it once more.
+    fn give_up(&mut self, fault: &Fault) {
+        if matches!(fault, Fault::Damaged(_)) {
+            self.file.condemn();
+            let database = self.database.take();
+            if let Err(panic) = without_panic(|| drop(database)) {
+                tracing::debug!(%panic, "closing a damaged store");
+            }
+        }
+    }
+
     fn checked<'b>(&self, key: &[u8], stored: &'b [u8]) -> Result<(&'b [u8], super::seal::Check), Fault> {
         let opened = self.checker.open(key, stored);
         opened.ok_or_else(|| {
@@ -203,6 +227,12 @@ impl RedbStore {
     }
 }
 
+fn builder() -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES);
+    builder
+}
+
 impl Fault {
     fn told(self, path: &Path, doing: String) -> StoreError {
         match self {
@@ -217,6 +247,9 @@ impl Store for RedbStore {
     fn load(&self, visit: &mut Visitor<'_>) -> Result<(), StoreError> {
         let loaded =
             without_panic(|| self.load_all(visit)).unwrap_or_else(|panic| Err(Fault::Damaged(panic)));
+        if matches!(loaded, Err(Fault::Damaged(_))) {
+            self.file.condemn();
+        }
         loaded.map_err(|fault| fault.told(&self.path, format!("reading the store {}", self.path.display())))
     }
 
@@ -230,9 +263,7 @@ impl Store for RedbStore {
                 Ok(())
             }
             Err(fault) => {
-                if matches!(fault, Fault::Damaged(_)) {
-                    std::mem::forget(self.database.take());
-                }
+                self.give_up(&fault);
                 Err(fault.told(&self.path, format!("writing the store {}", self.path.display())))
             }
         }
