@@ -52,6 +52,7 @@ fn server(directory: &Path) {
         let buffers = BufferPool::new(64 << 20);
         let service = stdchk_benefactor::service::Benefactor::new(
             Arc::new(store),
+            Arc::new(stdchk_benefactor::memory::Memory::open(directory)),
             Arc::clone(&buffers),
             Incarnation(1),
         );

@@ -92,10 +92,12 @@ impl Link {
             address: self.address.clone(),
             pid: std::process::id(),
             load: self.benefactor.load(),
+            remembered: self.benefactor.memory().remembered(),
         };
-        let ManagerReply::Registered { id } = ask(connection, &request).await? else {
+        let ManagerReply::Registered { id, moment } = ask(connection, &request).await? else {
             return Err(unexpected("a registration"));
         };
+        self.benefactor.memory().registered(moment);
         if directory.benefactor() != Some(id) {
             let claimed = directory.claim(connection.pool(), Some(id));
             claimed.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
@@ -179,6 +181,15 @@ impl Link {
                 }
                 Command::Copy { block, to: _, address } => self.copies.order(block, address),
                 Command::SendInventory => inventory = true,
+                Command::Remember(moment) => {
+                    let memory = Arc::clone(self.benefactor.memory());
+                    tokio::task::spawn_blocking(move || {
+                        if let Err(error) = memory.remember(moment) {
+                            let path = memory.path().display();
+                            tracing::warn!(%path, %error, "the manager's history can't be written down yet");
+                        }
+                    });
+                }
             }
         }
         inventory

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use crate::care;
 use crate::copy::{Copier, Copies};
 use crate::link::{self, Link};
+use crate::memory::Memory;
 use crate::service::{Benefactor, blocking};
 use crate::store::{Donation, SEGMENT_BYTES, Store, StoreError};
 
@@ -129,7 +130,8 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
         () = &mut stop => return Ok(()),
         pool = own_pool(&config, &mut directory, &buffers) => pool?,
     };
-    let benefactor = Benefactor::new(store, Arc::clone(&buffers), Incarnation(random()?));
+    let memory = Arc::new(Memory::open(&config.data_dir));
+    let benefactor = Benefactor::new(store, memory, Arc::clone(&buffers), Incarnation(random()?));
     write_address(&address_file, address)?;
     let (leaving, left) = watch::channel(());
     let host = Host::new(Role::Benefactor, pool, config.token.clone());

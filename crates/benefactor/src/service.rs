@@ -16,6 +16,7 @@ use stdchk_model::{BlockId, ChunkId, ErrorCode, Failure, Incarnation};
 use stdchk_net::{Buffer, BufferPool, Bytes, Service};
 use stdchk_reduce::{Codec, decompress};
 
+use crate::memory::Memory;
 use crate::store::{Found, Store, StoreError};
 
 /// How a found block is read: [`Store::read`], or another way with the same promises.
@@ -25,6 +26,7 @@ type Read = fn(&Store, &Found, &mut [u8]) -> Result<(Form, Range<usize>), StoreE
 #[derive(Debug)]
 pub struct Benefactor {
     store: Arc<Store>,
+    memory: Arc<Memory>,
     buffers: Arc<BufferPool>,
     incarnation: Incarnation,
     syncing: tokio::sync::Mutex<()>,
@@ -60,9 +62,15 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 impl Benefactor {
     /// A benefactor of life `incarnation` that reads into `buffers`.
-    pub fn new(store: Arc<Store>, buffers: Arc<BufferPool>, incarnation: Incarnation) -> Arc<Self> {
+    pub fn new(
+        store: Arc<Store>,
+        memory: Arc<Memory>,
+        buffers: Arc<BufferPool>,
+        incarnation: Incarnation,
+    ) -> Arc<Self> {
         Arc::new(Self {
             store,
+            memory,
             buffers,
             incarnation,
             syncing: tokio::sync::Mutex::new(()),
@@ -76,6 +84,11 @@ impl Benefactor {
         &self.store
     }
 
+    /// What it remembers of the manager's history.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
     /// Its present life.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
@@ -86,8 +99,16 @@ impl Benefactor {
         BenefactorLoad { requests: self.requests.load(Ordering::Relaxed), ..self.store.load() }
     }
 
-    /// Makes durable all that is stored by now.
+    /// Makes durable all that is stored by now, and before it under which start of the manager.
     pub async fn sync(&self) -> Result<(), Failure> {
+        if !self.memory.is_current() {
+            let memory = Arc::clone(&self.memory);
+            let written = blocking(move || memory.make_current()).await?;
+            written.map_err(|cause| {
+                let path = self.memory.path().to_owned();
+                StoreError::Io { action: "write", path, cause }
+            })?;
+        }
         let goal = self.store.finished();
         let _turn = self.syncing.lock().await;
         if self.store.is_durable_up_to(goal) {

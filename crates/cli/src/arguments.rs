@@ -69,6 +69,8 @@ pub enum Command {
     Gc(command::gc::Arguments),
     /// Take a benefactor out of the pool whose disk is gone for ever
     Forget(command::forget::Arguments),
+    /// Go on with a manager's store that is an older copy, without what was stored since
+    AcceptOlderStore(command::accept_older_store::Arguments),
     /// Pack checkpoint files into one container, data-aware; needs no pool
     Pack(command::pack::Arguments),
     /// Unpack a container, or some of its files; needs no pool

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use stdchk_model::limits::{CHUNK_BYTES_MAX, CLIENT_KEEPALIVE_MS, LIST_ENTRIES_MAX, WINDOW_BYTES_DEFAULT};
 use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::manager::{
-    Attr, Change, CheckpointSet, ChunkLocations, DirEntry, ManagerReply, ManagerRequest, PoolStatus, Space,
-    VersionInfo,
+    Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, ManagerReply,
+    ManagerRequest, PoolStatus, Space, VersionInfo,
 };
 use stdchk_model::policy::Protocol;
 use stdchk_model::{
@@ -38,6 +38,9 @@ use crate::session::{SHARE_UNIT, Sealed, Session};
 use crate::spool::Spool;
 use crate::stored::Stored;
 use crate::writer::{Unpushed, Writer};
+
+/// Pause before it is asked again whether a file is gone that a manager just started doesn't find.
+const GONE_PAUSE: Duration = Duration::from_millis(200);
 
 /// How long a write waits for room in the window before it looks again.
 const ROOM_PAUSE: Duration = Duration::from_millis(10);
@@ -281,6 +284,14 @@ impl Pool {
         }
     }
 
+    /// Goes on with a manager's store that is an older copy; what was stored since is given up.
+    pub async fn accept_older_store(&self) -> Result<(), Failure> {
+        match self.ask(ManagerRequest::AcceptOlderStore).await? {
+            ManagerReply::Done => Ok(()),
+            _ => Err(crate::unexpected("AcceptOlderStore")),
+        }
+    }
+
     /// Opens a session that builds on the newest version of a file.
     pub async fn write(&self, ino: Ino) -> Result<Arc<Session>, Failure> {
         Session::open(&self.inner, ino).await
@@ -301,7 +312,15 @@ impl Pool {
     pub async fn take_up(&self, spool: &Arc<Spool>) -> Result<Vec<Unpushed>, Failure> {
         let mut unpushed = Vec::new();
         for left in spool.left()? {
-            match Writer::take_up(&self.inner, spool, &left).await {
+            let mut taken = Writer::take_up(&self.inner, spool, &left).await;
+            while let Err(failure) = &taken
+                && failure.code == ErrorCode::NotFound
+                && !self.is_gone(failure).await
+            {
+                tokio::time::sleep(GONE_PAUSE).await;
+                taken = Writer::take_up(&self.inner, spool, &left).await;
+            }
+            match taken {
                 Ok(Some(file)) => unpushed.push(file),
                 Ok(None) => spool.done(left.id, left.image.as_deref()),
                 Err(failure) if failure.code == ErrorCode::NotFound => {
@@ -312,6 +331,17 @@ impl Pool {
             }
         }
         Ok(unpushed)
+    }
+
+    /// Whether a file that the manager doesn't find is gone. Not before all benefactors have registered since the manager's
+    /// start, or are lost: its store may be an older copy, which only they can tell.
+    pub async fn is_gone(&self, failure: &Failure) -> bool {
+        let heard = |info: &BenefactorInfo| info.state != BenefactorState::Expected;
+        failure.code == ErrorCode::NotFound
+            && self
+                .status()
+                .await
+                .is_ok_and(|status| status.set_back.is_empty() && status.benefactors.iter().all(heard))
     }
 
     /// The pool, once it has been asked something.

@@ -100,9 +100,10 @@ async fn register_benefactors(address: &str) {
     for number in 0..2 {
         let incarnation = Incarnation(number);
         let address = format!("127.0.0.1:{}", number + 1);
-        let register = ManagerRequest::Register { id: None, incarnation, address, pid: 0, load };
+        let register =
+            ManagerRequest::Register { id: None, incarnation, address, pid: 0, load, remembered: None };
         let (reply, _) = connection.call(&register, Bytes::new(), LIMIT).await.unwrap();
-        let ManagerReply::Registered { id } = reply else { return };
+        let ManagerReply::Registered { id, .. } = reply else { return };
         let report =
             ManagerRequest::Inventory { id, incarnation, first: true, last: true, blocks: Vec::new() };
         let _: (ManagerReply, _) = connection.call(&report, Bytes::new(), LIMIT).await.unwrap();

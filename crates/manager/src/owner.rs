@@ -109,7 +109,11 @@ impl Keeper {
 
     fn commit(&mut self) -> Result<(), StoreError> {
         let batch = self.core.take_changes();
-        if batch.is_empty() { Ok(()) } else { self.store.commit(&batch) }
+        if !batch.is_empty() {
+            self.store.commit(&batch)?;
+            self.core.committed(self.store.sequence());
+        }
+        Ok(())
     }
 
     fn apply(&mut self, job: Job) -> Option<Held> {
@@ -169,11 +173,16 @@ mod tests {
         fn commit(&mut self, _batch: &Batch) -> Result<(), StoreError> {
             Err(StoreError::new("writing", "no space left on the disk"))
         }
+
+        fn sequence(&self) -> u64 {
+            0
+        }
     }
 
     #[tokio::test]
     async fn what_could_not_be_made_durable_is_not_answered_as_done_and_the_manager_stops() {
-        let setting = Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, timing: Timing::default() };
+        let setting =
+            Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
         let core = Core::load(&Refusing, setting, Now::default()).unwrap();
         let (owner, ended) = Owner::start(core, Box::new(Refusing));
         let change = Change::Make {

@@ -155,6 +155,20 @@ pub struct OperationRecord {
     pub entry: Option<Attr>,
 }
 
+/// A start of the manager on this store: the commits that it made.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct StartRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// Its first commit.
+    #[n(1)]
+    pub first: u64,
+    /// Its last commit, once another start followed; `u64::MAX`: all that it made elsewhere was given up.
+    #[n(2)]
+    pub last: Option<u64>,
+}
+
 /// The first field of every record.
 #[derive(Decode)]
 struct Layout {
@@ -192,6 +206,11 @@ pub fn version_key(ino: Ino, version: u64) -> Vec<u8> {
 /// Key of a benefactor.
 pub fn benefactor_key(id: BenefactorId) -> [u8; 4] {
     id.0.to_be_bytes()
+}
+
+/// Key of a start of the manager.
+pub fn start_key(start: u64) -> [u8; 8] {
+    start.to_be_bytes()
 }
 
 /// The number at the start of a key, and what follows it.

@@ -75,9 +75,11 @@ impl Manager {
     /// Takes the data directory, loads the store and listens; nobody is answered before [`Manager::serve`].
     pub async fn open(config: Config) -> Result<Self, ManagerError> {
         let mut directory = DataDir::open(&config.data, Role::Manager)?;
-        let mut store: Box<dyn Store> = Box::new(RedbStore::open(&directory.path().join(STORE_FILE))?);
+        let mut store: Box<dyn Store> = Box::new(open_store(&directory)?);
         let mut core = Core::load(&*store, setting(&config)?, Now { wall: wall_clock(), ms: 0 })?;
+        refuse_other_pool(&directory, core.pool())?;
         store.commit(&core.take_changes())?;
+        core.committed(store.sequence());
         let pool = core.pool();
         directory.claim(pool, None)?;
         let listener = listen(&config.listen).await?;
@@ -126,11 +128,35 @@ fn conclusion(end: Result<Result<(), StoreError>, oneshot::error::RecvError>) ->
     end.map_err(|_| ManagerError::Died)?.map_err(ManagerError::Store)
 }
 
+/// The store of the directory; a new one only where no pool was begun: a pool's store that is gone is not begun anew.
+fn open_store(directory: &DataDir) -> Result<RedbStore, StoreError> {
+    let path = directory.path().join(STORE_FILE);
+    if directory.pool().is_none() && !path.exists() {
+        return RedbStore::create(&path);
+    }
+    let store = RedbStore::open(&path)?;
+    match directory.pool() {
+        Some(_) if store.sequence() == 0 => Err(StoreError::damaged(&path, "it holds no records")),
+        _ => Ok(store),
+    }
+}
+
+fn refuse_other_pool(directory: &DataDir, pool: PoolId) -> Result<(), StoreError> {
+    match directory.pool().filter(|own| *own != pool) {
+        None => Ok(()),
+        Some(own) => {
+            let what = format!("it is that of pool {pool}, and the folder that of pool {own}");
+            Err(StoreError::damaged(&directory.path().join(STORE_FILE), what))
+        }
+    }
+}
+
 fn setting(config: &Config) -> Result<Setting, ManagerError> {
     let mut pool = [0; 16];
     getrandom::fill(&mut pool).map_err(ManagerError::Random)?;
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    Ok(Setting { new_pool: PoolId(pool), owner, pid: std::process::id(), timing: config.timing })
+    let start = getrandom::u64().map_err(ManagerError::Random)?;
+    Ok(Setting { new_pool: PoolId(pool), owner, pid: std::process::id(), start, timing: config.timing })
 }
 
 async fn listen(address: &str) -> Result<TcpListener, ManagerError> {

@@ -320,6 +320,7 @@ fn senseless_reports_are_refused_and_change_nothing() {
         address: "127.0.0.1:1".to_owned(),
         pid: 0,
         load: harness::empty_load(),
+        remembered: None,
     };
     assert_eq!(pool.ask(request).unwrap_err().code, ErrorCode::Invalid);
     assert!(pool.locate(1).is_empty());

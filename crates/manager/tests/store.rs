@@ -40,8 +40,10 @@ fn conforms(mut store: Box<dyn Store>, reopen: impl Fn(Box<dyn Store>) -> Box<dy
     batch.put(Table::Entry, b"gone", b"x".to_vec());
     batch.remove(Table::Entry, b"gone");
     batch.remove(Table::Entry, b"never there");
+    assert_eq!(store.sequence(), 0);
     store.commit(&batch).unwrap();
     store.commit(&Batch::default()).unwrap();
+    assert_eq!(store.sequence(), 1);
     let expected = |version: &[u8]| {
         let inode = |name: &[u8]| [&[Table::Inode as u8], name].concat();
         let version = (vec![Table::Version as u8, b'b'], version.to_vec());
@@ -51,7 +53,7 @@ fn conforms(mut store: Box<dyn Store>, reopen: impl Fn(Box<dyn Store>) -> Box<dy
     let refused = store.load(&mut |_, _| Err(StoreError::new("visiting", "no")));
     assert!(refused.is_err(), "a visitor's error ends the loading");
     store = reopen(store);
-    assert_eq!(all(&store), expected(b"1"));
+    assert_eq!((all(&store), store.sequence()), (expected(b"1"), 1));
     let mut batch = Batch::default();
     batch.remove(Table::Version, b"b");
     batch.put(Table::Version, b"b", b"2".to_vec());
@@ -70,7 +72,7 @@ fn the_store_in_memory_conforms() {
 fn the_embedded_store_conforms() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    conforms(Box::new(RedbStore::open(&path).unwrap()), |store| {
+    conforms(Box::new(RedbStore::create(&path).unwrap()), |store| {
         drop(store);
         Box::new(RedbStore::open(&path).unwrap())
     });
@@ -80,7 +82,8 @@ fn the_embedded_store_conforms() {
 fn a_store_in_use_and_a_file_of_something_else_are_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    let held = RedbStore::open(&path).unwrap();
+    let held = RedbStore::create(&path).unwrap();
+    assert!(RedbStore::create(&path).is_err(), "a store is never made in the place of another");
     let error = RedbStore::open(&path).err().unwrap().to_string();
     assert!(error.contains(&path.display().to_string()), "{error}");
     drop(held);
@@ -91,7 +94,7 @@ fn a_store_in_use_and_a_file_of_something_else_are_refused_by_name() {
 
 /// What the child does until it is killed: batch after batch, each acknowledged by a line.
 fn write_until_killed(path: &Path) {
-    let mut store = RedbStore::open(path).unwrap();
+    let mut store = if path.exists() { RedbStore::open(path) } else { RedbStore::create(path) }.unwrap();
     for number in newest_batch(&store).map_or(0, |number| number + 1).. {
         let mut batch = Batch::default();
         for key in 0..RECORDS_PER_BATCH {

@@ -14,8 +14,8 @@ use stdchk_model::message::benefactor::{
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Existing,
-    FileKind, Location, ManagerReply, ManagerRequest, PackedMembers, PoolStatus, SetMember, SetState, Space,
-    StagedChunk, StoredBlock, VersionInfo, VersionState,
+    FileKind, Location, ManagerReply, ManagerRequest, Moment, PackedMembers, PoolStatus, SetMember, SetState,
+    Space, StagedChunk, StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
@@ -26,6 +26,7 @@ const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
 const SESSION: SessionId = SessionId([3; 16]);
 const CLIENT: ClientId = ClientId([4; 16]);
 const BENEFACTOR: BenefactorId = BenefactorId(5);
+const MOMENT: Moment = Moment { start: 0x2_0000_0007, commit: 1000 };
 const LIFE: Incarnation = Incarnation(0x1_0000_0006);
 
 /// Names that are easy to recognise in the bytes: 32 times the same byte.
@@ -163,6 +164,7 @@ fn status() -> PoolStatus {
         commits: 12,
         versions_lost: 13,
         counting: true,
+        set_back: vec![BENEFACTOR],
     }
 }
 
@@ -242,7 +244,15 @@ fn manager_requests() -> Vec<ManagerRequest> {
         Q::Status,
         Q::Collect { dry_run: true },
         Q::Forget { id: benefactor, force: false },
-        Q::Register { id: None, incarnation, address: "127.0.0.1:7100".to_owned(), pid: 4711, load },
+        Q::AcceptOlderStore,
+        Q::Register {
+            id: None,
+            incarnation,
+            address: "127.0.0.1:7100".to_owned(),
+            pid: 4711,
+            load,
+            remembered: Some(MOMENT),
+        },
         Q::Inventory { id: benefactor, incarnation, first: true, last: false, blocks: vec![stored(0xc1)] },
         Q::Heartbeat {
             id: benefactor,
@@ -288,8 +298,8 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Sets(vec![set()]),
         R::Status(status()),
         R::Collected { chunks: 1, blocks: 2, bytes: 2 << 20 },
-        R::Registered { id: BENEFACTOR },
-        R::Commands(vec![deletion, copy, Command::SendInventory]),
+        R::Registered { id: BENEFACTOR, moment: Some(MOMENT) },
+        R::Commands(vec![deletion, copy, Command::SendInventory, Command::Remember(MOMENT)]),
     ]
 }
 

@@ -52,7 +52,7 @@ impl Service for Answers {
                 let known =
                     told.requests.iter().filter(|r| matches!(r, ManagerRequest::Register { .. })).count();
                 let new = BenefactorId(u32::try_from(known).unwrap() + 1);
-                ManagerReply::Registered { id: id.unwrap_or(new) }
+                ManagerReply::Registered { id: id.unwrap_or(new), moment: None }
             }
             ManagerRequest::Heartbeat { .. } if std::mem::take(&mut told.stale) => {
                 return Err(Failure::new(ErrorCode::Stale, "who are you?"));

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use stdchk_manager::ManagerError;
 use stdchk_manager::core::Timing;
+use stdchk_manager::store::StoreError;
 
 use super::role::{RoleArguments, serve};
 use crate::context::Context;
@@ -62,6 +64,13 @@ impl TimingArguments {
     }
 }
 
+fn exit_of(error: &ManagerError) -> Exit {
+    match error {
+        ManagerError::Store(StoreError::Damaged { .. }) => Exit::Integrity,
+        _ => Exit::Other,
+    }
+}
+
 /// Runs the command.
 pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     check_address("--listen", &arguments.listen)?;
@@ -71,6 +80,6 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let config = stdchk_manager::Config { timing: arguments.timing.timing(), ..config };
     serve(&arguments.role, |stop| async move {
         let ended = stdchk_manager::run(config, stop).await;
-        ended.map_err(|error| CommandError::complete(Exit::Other, "manager", error))
+        ended.map_err(|error| CommandError::complete(exit_of(&error), "manager", error))
     })
 }

@@ -3,6 +3,7 @@
 //! User commands run as one future that SIGINT and SIGTERM drop; roles stop in order when told to; `up` and `down` need
 //! no runtime of their own until they talk to the pool.
 
+pub mod accept_older_store;
 pub mod aggregate;
 pub mod benefactor;
 pub mod completions;
@@ -82,6 +83,9 @@ fn on_pool(command: Command, flags: &PoolFlags) -> Outcome {
         Command::Policy(arguments) => user("policy", policy::run(&arguments, c)),
         Command::Verify(arguments) => user("verify", verify::run(&arguments, c)),
         Command::Forget(arguments) => user("forget", forget::run(&arguments, c)),
+        Command::AcceptOlderStore(arguments) => {
+            user("accept-older-store", accept_older_store::run(&arguments, c))
+        }
         Command::Gc(arguments) => user("gc", gc::run(&arguments, c)),
         Command::Completions(arguments) => completions::run(&arguments),
     }

@@ -22,7 +22,7 @@ const FREE_PERCENT_MIN: u64 = 5;
 #[command(after_help = "\
 Health is one of: healthy; degraded (all content can be read, redundancy or a benefactor is missing); full (hardly
 any space is left); starting (benefactors have yet to tell a manager that was just started what they have); damaged
-(content has no copy that is on-line); down (the manager doesn't answer, exit code 5).
+(content has no copy that is on-line); set-back (the manager's store is an older copy); down (the manager doesn't answer, exit code 5).
 
 Example:
   stdchk status
@@ -93,6 +93,8 @@ struct Report {
     repairs_done: u64,
     damaged_found: u64,
     counting: bool,
+    /// Benefactors that remember commits which the manager's store lacks.
+    set_back: Vec<u32>,
 }
 
 /// Runs the command.
@@ -177,6 +179,7 @@ fn report(address: String, status: &PoolStatus, mount: Option<Mount>) -> Report 
         repairs_done: status.repairs_done,
         damaged_found: status.damaged_found,
         counting: status.counting,
+        set_back: status.set_back.iter().map(|id| id.0).collect(),
     }
 }
 
@@ -206,6 +209,16 @@ fn health(status: &PoolStatus, mount: Option<&Mount>) -> (&'static str, Vec<Stri
     // While benefactors have yet to report, what is missing may be with them.
     let missing = if status.counting { "starting" } else { "damaged" };
     let findings = [
+        (
+            !status.set_back.is_empty(),
+            "set-back",
+            format!(
+                "the manager's store is an older copy: {} benefactors remember commits that it lacks, so nothing is written or \
+                 collected; put the newer store back while the pool is down, or give up what was stored since with \
+                 `stdchk accept-older-store`",
+                status.set_back.len()
+            ),
+        ),
         (
             status.counting && (status.chunks_lost > 0 || online == 0),
             missing,
@@ -374,4 +387,10 @@ mod tests {
         let (word, reasons) = health(&status, Some(&mount));
         assert!(word == "degraded" && reasons[0].contains("has waited 20 s for room"), "{reasons:?}");
     }
+
+    fn a_store_that_is_an_older_copy_is_said_before_all_else() {
+        let mut status = pool(&[BenefactorState::Online, BenefactorState::Lost]);
+        (status.chunks_lost, status.set_back) = (1, vec![BenefactorId(0)]);
+        assert_eq!(health(&status, None).0, "set-back");
+        }
 }

@@ -211,7 +211,14 @@ fn start_servers(home: &Home, record: &PoolRecord, context: &Context, started: &
             Some(pool) => all_online(&runtime, pool, home, record),
             None => Ok(false),
         }
-    })
+    })?;
+    let status = pool.and_then(|pool| runtime.block_on(pool.status()).ok());
+    if status.is_some_and(|status| !status.set_back.is_empty()) {
+        output::note(
+            "stdchk up: the manager's store is an older copy and nothing is written; see `stdchk status`",
+        );
+    }
+    Ok(())
 }
 
 fn start_mount(

@@ -91,7 +91,9 @@ impl<'a> Started<'a> {
                     log.display(),
                     tail(&log).trim_end()
                 );
-                return Err(CommandError::complete(Exit::Other, role.name(), told));
+                let damaged = status.code() == Some(Exit::Integrity as i32);
+                let exit = if damaged { Exit::Integrity } else { Exit::Other };
+                return Err(CommandError::complete(exit, role.name(), told));
             }
         }
         Ok(())

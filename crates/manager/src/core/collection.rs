@@ -91,7 +91,11 @@ impl Progress {
 
 impl Core {
     /// Begins a marking; an unfinished one before it is void.
+    ///
+    /// # Errors
+    /// The manager is set back, or a root makes no sense.
     pub fn begin_marking(&mut self, now: Now) -> Result<Marking, Failure> {
+        self.history.check()?;
         self.marking.generation += 1;
         self.marking.missing.clear();
         self.marking.used.clear();
@@ -178,7 +182,7 @@ impl Core {
     /// Whether a marking is due: benefactors have reported, and there may be garbage, or nobody has found out yet how many
     /// copies chunks should have.
     pub fn marking_is_due(&self, now: Now) -> bool {
-        if self.registry.is_pending() {
+        if self.registry.is_pending() || self.history.is_set_back() {
             return false;
         }
         let wanted = self.marking.complete == 0
@@ -222,6 +226,7 @@ impl Core {
     }
 
     fn check_sweep(&self, generation: u32) -> Result<(), Failure> {
+        self.history.check()?;
         if generation != self.marking.generation {
             return Err(unavailable("another collection has begun meanwhile: see what it brings"));
         }

@@ -9,6 +9,7 @@ mod benefactors;
 mod collection;
 mod commit;
 mod forget;
+mod history;
 mod inode;
 mod locations;
 mod namespace;
@@ -39,6 +40,7 @@ use stdchk_placement::{RoundRobin, Select, Wish};
 
 use self::benefactors::Registry;
 pub use self::collection::{MapToRead, Marking};
+use self::history::History;
 use self::locations::Locations;
 use self::namespace::Namespace;
 use self::operations::Operations;
@@ -96,6 +98,8 @@ pub struct Setting {
     pub owner: (u32, u32),
     /// Process id of the manager.
     pub pid: u32,
+    /// Identity of this start, random.
+    pub start: u64,
     /// Leases.
     pub timing: Timing,
 }
@@ -108,6 +112,7 @@ pub struct Core {
     namespace: Namespace,
     operations: Operations,
     registry: Registry,
+    history: History,
     locations: Locations,
     sessions: Sessions,
     copies: Copies,
@@ -135,6 +140,7 @@ impl Core {
             found = true;
             core.load_record(key, bytes)
         })?;
+        core.history.begin(store.sequence());
         if !found {
             core.pool_changed = true;
             core.settled = true;
@@ -156,6 +162,7 @@ impl Core {
             namespace: Namespace::empty(),
             operations: Operations::default(),
             registry: Registry::new(),
+            history: History::new(setting.start),
             locations: Locations::default(),
             sessions: Sessions::default(),
             copies: Copies::default(),
@@ -176,6 +183,7 @@ impl Core {
             Some(Table::Pool) => self.load_pool(decode(bytes, "the pool")?),
             Some(Table::Benefactor) => self.registry.load(rest, bytes)?,
             Some(Table::Operation) => self.operations.load(rest, bytes)?,
+            Some(Table::Start) => self.history.load(rest, bytes)?,
             Some(table) => self.namespace.load(table, rest, bytes)?,
             None => {
                 let cause = format!("there is a table {table}, unknown to this stdchk: use a later one");
@@ -209,7 +217,13 @@ impl Core {
             batch.put(Table::Pool, POOL_KEY, cbor::encode(&record));
         }
         self.operations.take_changes(&mut batch);
+        self.history.take_changes(&mut batch);
         batch
+    }
+
+    /// What was taken is durable; `sequence` is the number of the last commit.
+    pub fn committed(&mut self, sequence: u64) {
+        self.history.committed(sequence);
     }
 
     /// The pool.
@@ -219,8 +233,13 @@ impl Core {
 
     /// Answers a request. `Collect` is not for the core alone: its shell reads maps for it.
     pub fn handle(&mut self, request: ManagerRequest, now: Now) -> Answer {
-        use ManagerRequest as Q;
         self.namespace.advance(now.wall);
+        self.check_not_set_back(&request)?;
+        self.answer(request, now).map_err(|failure| self.history.doubt(failure))
+    }
+
+    fn answer(&mut self, request: ManagerRequest, now: Now) -> Answer {
+        use ManagerRequest as Q;
         match request {
             Q::Change { id, change } => self.change(id, &change),
             Q::OpenSession { session, client, ino } => self.open_session(session, client, ino, now),
@@ -239,6 +258,7 @@ impl Core {
             Q::Inventory { .. } => self.inventory(request, now),
             Q::Heartbeat { .. } => self.heartbeat(request, now),
             Q::Forget { id, force } => self.forget(id, force, now),
+            Q::AcceptOlderStore => self.accept_older_store(),
             _ => self.read(request, now),
         }
     }

@@ -334,6 +334,16 @@ impl Namespace {
         Inode { mode: mode & MODE_BITS, uid, gid, links: 1, atime, mtime, ctime, named, parent, body }
     }
 
+    /// Leaves out the inode numbers that a newer copy of the store, given up by now, may have handed out: clients and spools
+    /// may know files by them.
+    pub(super) fn leave_out_given_up_inos(&mut self) {
+        /// More files than are ever made between a copy and its return.
+        const GIVEN_UP_INOS: u64 = 1 << 32;
+        self.next_ino = self.ino_ceiling + GIVEN_UP_INOS;
+        self.ino_ceiling = self.next_ino;
+        self.changed.pool = true;
+    }
+
     fn take_ino(&mut self) -> Ino {
         let ino = self.next_ino;
         self.next_ino += 1;

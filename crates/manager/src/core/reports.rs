@@ -18,7 +18,7 @@ const RECOUNT_AFTER_MS: u64 = 600_000;
 
 impl Core {
     pub(super) fn register(&mut self, request: ManagerRequest, now: Now) -> Answer {
-        let ManagerRequest::Register { id, incarnation, address, pid, load } = request else {
+        let ManagerRequest::Register { id, incarnation, address, pid, load, remembered } = request else {
             return Err(unexpected());
         };
         let id = self.registry.number(id, &address)?;
@@ -36,7 +36,10 @@ impl Core {
             self.locations.sift(id, &self.registry, |_| false);
         }
         self.update_states(now);
-        Ok(ManagerReply::Registered { id })
+        if let Some(moment) = remembered {
+            self.compare_history(id, moment);
+        }
+        Ok(ManagerReply::Registered { id, moment: self.history.to_remember() })
     }
 
     pub(super) fn inventory(&mut self, request: ManagerRequest, now: Now) -> Answer {
@@ -88,8 +91,12 @@ impl Core {
         self.confirm_all(id, inventory, &added, now);
         copies_failed.iter().for_each(|block| self.copies.failed(&block.chunk, id, now.ms));
         self.update_states(now);
-        let mut commands = self.deletions_for(id);
-        commands.extend(self.plan_copies(id, now));
+        let mut commands = Vec::new();
+        if !self.history.is_set_back() {
+            commands.extend(self.deletions_for(id));
+            commands.extend(self.plan_copies(id, now));
+            commands.extend(self.moment_to_remember());
+        }
         commands.extend(self.recount(id, now));
         Ok(ManagerReply::Commands(commands))
     }

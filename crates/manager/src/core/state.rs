@@ -49,6 +49,7 @@ impl Core {
             damaged_found: self.damaged_found,
             commits: self.commits,
             counting: self.registry.is_pending() || !self.marking.is_complete(),
+            set_back: self.history.witnesses(),
             ..PoolStatus::default()
         };
         self.locations.iter().for_each(|(_, chunk)| self.count_chunk(chunk, &mut status));

@@ -10,16 +10,33 @@ use super::{Batch, Store, StoreError, Visitor};
 /// Records in a map. Clones share it, so that a "restart" can open what a predecessor left.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
-    records: Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    records: BTreeMap<Vec<u8>, Vec<u8>>,
+    sequence: u64,
+}
+
+impl MemoryStore {
+    /// A store of its own that holds what this one holds now, as a backup does.
+    pub fn copy(&self) -> Self {
+        Self { kept: Arc::new(Mutex::new(self.kept.lock().clone())) }
+    }
 }
 
 impl Store for MemoryStore {
     fn load(&self, visit: &mut Visitor<'_>) -> Result<(), StoreError> {
-        self.records.lock().iter().try_for_each(|(key, record)| visit(key, record))
+        self.kept.lock().records.iter().try_for_each(|(key, record)| visit(key, record))
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
-        let mut records = self.records.lock();
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let Kept { records, sequence } = &mut *self.kept.lock();
+        *sequence += 1;
         for (key, record) in batch.changes() {
             match record {
                 Some(record) => records.insert(key.clone(), record.clone()),
@@ -27,5 +44,9 @@ impl Store for MemoryStore {
             };
         }
         Ok(())
+    }
+
+    fn sequence(&self) -> u64 {
+        self.kept.lock().sequence
     }
 }

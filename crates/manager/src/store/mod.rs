@@ -4,10 +4,14 @@
 //! start, then commit batches, each atomically and durably. Everything else lives in memory. Keys and records are
 //! described in `docs/FORMAT.md`.
 
+mod engine_panic;
+mod file;
 mod memory;
 mod redb;
+mod seal;
 
 use std::fmt;
+use std::path::Path;
 
 pub use self::memory::MemoryStore;
 pub use self::redb::RedbStore;
@@ -30,12 +34,14 @@ pub enum Table {
     Benefactor = 5,
     /// Results of recent changes by the order in which they came.
     Operation = 6,
+    /// Starts of the manager by their identity.
+    Start = 7,
 }
 
 impl Table {
     /// The table of a key's first byte.
     pub fn of(byte: u8) -> Option<Self> {
-        const ALL: [Table; 7] = [
+        const ALL: [Table; 8] = [
             Table::Pool,
             Table::Inode,
             Table::Entry,
@@ -43,6 +49,7 @@ impl Table {
             Table::Policy,
             Table::Benefactor,
             Table::Operation,
+            Table::Start,
         ];
         ALL.get(usize::from(byte)).copied()
     }
@@ -91,19 +98,46 @@ fn full_key(table: Table, key: &[u8]) -> Vec<u8> {
 
 /// Why a store can't be used (any more).
 #[derive(Debug, thiserror::Error)]
-#[error("{doing} failed: {cause}")]
-pub struct StoreError {
-    /// What was being done, with the object.
-    pub doing: String,
-    /// What the engine said.
-    pub cause: String,
+pub enum StoreError {
+    /// Something failed.
+    #[error("{doing} failed: {cause}")]
+    Failed {
+        /// What was being done, with the object.
+        doing: String,
+        /// What the engine said.
+        cause: String,
+    },
+    /// The store isn't what was written to it.
+    #[error(
+        "the manager's store {path} is damaged: {what}; put the manager's folder back from a backup while the pool is \
+         down, as docs/OPERATIONS.md describes (files stored since that backup are lost), and look after the disk"
+    )]
+    Damaged {
+        /// The store.
+        path: String,
+        /// What was found.
+        what: String,
+    },
 }
 
 impl StoreError {
     /// An error while `doing` something.
     pub fn new(doing: impl Into<String>, cause: impl fmt::Display) -> Self {
-        Self { doing: doing.into(), cause: cause.to_string() }
+        Self::Failed { doing: doing.into(), cause: cause.to_string() }
     }
+
+    /// The store at `path` isn't what was written to it.
+    pub fn damaged(path: &Path, what: impl fmt::Display) -> Self {
+        Self::Damaged { path: path.display().to_string(), what: what.to_string() }
+    }
+}
+
+/// A key in words: its table, and the rest as hexadecimal digits.
+fn told(key: &[u8]) -> String {
+    let Some((table, rest)) = key.split_first() else { return "an empty key".to_owned() };
+    let table = Table::of(*table).map_or_else(|| format!("table {table}"), |table| table.to_string());
+    let digits: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{table} {digits}")
 }
 
 /// Receives one record: its key, table byte included, and its value.
@@ -115,8 +149,11 @@ pub trait Store: Send {
     /// Hands every record to `visit`, in order of their keys.
     fn load(&self, visit: &mut Visitor<'_>) -> Result<(), StoreError>;
 
-    /// Makes the batch durable, all of it or nothing.
+    /// Makes the batch durable, all of it or nothing. A batch without changes is no commit.
     fn commit(&mut self, batch: &Batch) -> Result<(), StoreError>;
+
+    /// Number of the last commit, counted from 1; 0: there was none.
+    fn sequence(&self) -> u64;
 }
 
 impl Store for Box<dyn Store> {
@@ -126,5 +163,9 @@ impl Store for Box<dyn Store> {
 
     fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
         (**self).commit(batch)
+    }
+
+    fn sequence(&self) -> u64 {
+        (**self).sequence()
     }
 }

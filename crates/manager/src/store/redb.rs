@@ -1,77 +1,275 @@
 //! The embedded store: one redb file, one table, one transaction per batch.
 //!
 //! redb writes copy-on-write pages and makes a commit count by one checksummed root behind an fsync, so a crash at any
-//! point leaves the state before or after a batch.
+//! point leaves the state before or after a batch. It also keeps a checksum of every page in the page above, and looks at
+//! them when asked to: that is done at each start, before any page is believed. Above it stand checks of our own
+//! ([`super::seal`]), compared whenever a record is read. redb panics on some damaged bytes; such a panic is an error
+//! like any other here.
+//!
+//! | file | event | outcome |
+//! |---|---|---|
+//! | missing | create | a new store, which has its name once it is whole |
+//! | missing, empty, cut short, of something else | open where a store should be | an error |
+//! | damaged | open, load, commit | an error; the file is not written to any more |
+//! | damaged where nothing is kept | open | what was stored |
+//! | torn by a crash during a commit | open | the state before or after that commit |
 
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition};
 
+use super::engine_panic::without_panic;
+use super::file::StoreFile;
+use super::seal::{Checker, Seal};
 use super::{Batch, Store, StoreError, Visitor};
 
 const RECORDS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("records");
+/// Key of the seal. No table of records has this number, and it is the last one.
+const SEAL_KEY: &[u8] = &[u8::MAX];
 /// Memory for the engine's own page cache, bytes: records are read once, at the start.
 const CACHE_BYTES: usize = 32 << 20;
 
 /// A store in one file.
 pub struct RedbStore {
-    database: Database,
+    /// `None` once it was found damaged.
+    database: Option<Database>,
+    file: StoreFile,
     path: PathBuf,
+    checker: Checker,
+    seal: Seal,
+}
+
+/// Why an operation of the engine failed.
+enum Fault {
+    /// The disk or the caller refuses.
+    Refused(redb::Error),
+    /// The file isn't what was written to it.
+    Damaged(String),
+    /// Who takes the records refuses one.
+    Visitor(StoreError),
+}
+
+impl<E: Into<redb::Error>> From<E> for Fault {
+    fn from(error: E) -> Self {
+        use redb::Error as Cause;
+        match error.into() {
+            Cause::Io(error) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData) => {
+                Self::Damaged(format!("it is cut short ({error})"))
+            }
+            error @ (Cause::Io(_)
+            | Cause::PreviousIo
+            | Cause::DatabaseAlreadyOpen
+            | Cause::ValueTooLarge(_)) => Self::Refused(error),
+            Cause::Corrupted(what) => Self::Damaged(what),
+            error => Self::Damaged(error.to_string()),
+        }
+    }
 }
 
 impl RedbStore {
-    /// Opens the store in the file `path`, or makes it.
+    /// Makes a store at `path`, where none is.
     ///
     /// # Errors
-    /// The file is no store, is damaged, or is in use by another process.
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let refuse = |cause: String| StoreError::new(format!("opening the store {}", path.display()), cause);
-        let database = Database::builder()
-            .set_cache_size(CACHE_BYTES)
-            .create(path)
-            .map_err(|error| refuse(error.to_string()))?;
-        let store = Self { database, path: path.to_owned() };
-        store.make_table().map_err(|error| refuse(error.to_string()))?;
+    /// The disk refuses, or there is a file.
+    pub fn create(path: &Path) -> Result<Self, StoreError> {
+        let doing = || format!("making the store {}", path.display());
+        if path.exists() {
+            return Err(StoreError::new(doing(), "there is a file already"));
+        }
+        Self::create_whole(path).map_err(|fault| fault.told(path, doing()))
+    }
+
+    /// Gives the store its name once it is whole: what a crash leaves before is no store.
+    fn create_whole(path: &Path) -> Result<Self, Fault> {
+        let new = path.with_added_extension("new");
+        if new.exists() {
+            fs::remove_file(&new)?;
+        }
+        let file = StoreFile::create(&new)?;
+        let database = builder().create_with_backend(file.clone())?;
+        let (checker, seal) = (Checker::new(), Seal::default());
+        let store = Self { database: Some(database), file, path: path.to_owned(), checker, seal };
+        let transaction = store.database()?.begin_write()?;
+        store.put_seal(&mut transaction.open_table(RECORDS)?, &seal)?;
+        transaction.commit()?;
+        fs::rename(&new, path)?;
+        path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())?;
         Ok(store)
     }
 
-    fn make_table(&self) -> Result<(), redb::Error> {
-        let transaction = self.database.begin_write()?;
-        transaction.open_table(RECORDS)?;
-        transaction.commit()?;
+    /// Opens the store at `path`, and looks at every page of it.
+    ///
+    /// # Errors
+    /// There is none, it is damaged, or it is in use by another process.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let doing = || format!("opening the store {}", path.display());
+        let file = match StoreFile::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(StoreError::damaged(path, "it is missing"));
+            }
+            Err(error) => return Err(StoreError::new(doing(), error)),
+        };
+        match without_panic(|| Self::open_whole(path, &file)).unwrap_or_else(|panic| Err(Fault::Damaged(panic))) {
+            Ok(store) => Ok(store),
+            Err(fault) => {
+                // What the engine wrote when it opened the file, and when it gave up.
+                file.condemn();
+                Err(fault.told(path, doing()))
+            }
+        }
+    }
+
+    fn open_whole(path: &Path, file: &StoreFile) -> Result<Self, Fault> {
+        if file.len()? == 0 {
+            return Err(Fault::Damaged("it is empty".to_owned()));
+        }
+        let mut builder = builder();
+        let repaired = Arc::new(AtomicBool::new(false));
+        let repairing = Arc::clone(&repaired);
+        builder.set_repair_callback(move |_| repairing.store(true, Ordering::Relaxed));
+        let mut database = builder.create_with_backend(file.clone())?;
+        // After a crash the engine has just compared all checksums and made the list of free pages anew.
+        if !repaired.load(Ordering::Relaxed) {
+            let checked = database.check_integrity();
+            if !checked.inspect_err(|_| file.condemn())? {
+                tracing::warn!(path = %path.display(), "the store's list of free pages was damaged and is made anew");
+            }
+        }
+        let (checker, file) = (Checker::new(), file.clone());
+        let mut store = Self { database: Some(database), file, path: path.to_owned(), checker, seal: Seal::default() };
+        store.seal = store.stored_seal().inspect_err(|_| store.file.condemn())?;
+        Ok(store)
+    }
+
+    fn stored_seal(&self) -> Result<Seal, Fault> {
+        let records = self.database()?.begin_read()?.open_table(RECORDS)?;
+        let stored = records.get(SEAL_KEY)?.ok_or_else(|| Fault::Damaged("its seal is missing".to_owned()))?;
+        let seal = self.checker.open(SEAL_KEY, stored.value()).and_then(|(seal, _)| Seal::decode(seal));
+        seal.ok_or_else(|| Fault::Damaged("its seal doesn't match its checksum".to_owned()))
+    }
+
+    fn database(&self) -> Result<&Database, Fault> {
+        self.database.as_ref().ok_or_else(|| Fault::Damaged("it was found damaged before".to_owned()))
+    }
+
+    fn put_seal(&self, records: &mut Table<'_, &[u8], &[u8]>, seal: &Seal) -> Result<(), Fault> {
+        let (stored, _) = self.checker.close(SEAL_KEY, &seal.encode());
+        records.insert(SEAL_KEY, stored.as_slice())?;
         Ok(())
     }
 
-    fn apply(&self, batch: &Batch) -> Result<(), redb::Error> {
-        let transaction = self.database.begin_write()?;
+    fn apply(&self, batch: &Batch) -> Result<Seal, Fault> {
+        let transaction = self.database()?.begin_write()?;
         let mut records = transaction.open_table(RECORDS)?;
+        let mut seal = self.seal;
+        seal.sequence += 1;
         for (key, record) in batch.changes() {
-            match record {
-                Some(record) => records.insert(key.as_slice(), record.as_slice())?,
+            let before = match record {
+                Some(record) => {
+                    let (stored, check) = self.checker.close(key, record);
+                    seal.add(check);
+                    records.insert(key.as_slice(), stored.as_slice())?
+                }
                 None => records.remove(key.as_slice())?,
             };
+            if let Some(before) = before {
+                seal.subtract(self.checked(key, before.value())?.1);
+            }
         }
+        self.put_seal(&mut records, &seal)?;
         drop(records);
         transaction.commit()?;
-        Ok(())
+        Ok(seal)
+    }
+
+    /// Lets go of a damaged store without a write; the engine may panic at it once more.
+    fn give_up(&mut self, fault: &Fault) {
+        if matches!(fault, Fault::Damaged(_)) {
+            self.file.condemn();
+            let database = self.database.take();
+            if let Err(panic) = without_panic(|| drop(database)) {
+                tracing::debug!(%panic, "closing a damaged store");
+            }
+        }
+    }
+
+    fn checked<'b>(&self, key: &[u8], stored: &'b [u8]) -> Result<(&'b [u8], super::seal::Check), Fault> {
+        let opened = self.checker.open(key, stored);
+        opened.ok_or_else(|| {
+            Fault::Damaged(format!("the record of {} doesn't match its checksum", super::told(key)))
+        })
+    }
+
+    fn load_all(&self, visit: &mut Visitor<'_>) -> Result<(), Fault> {
+        let records = self.database()?.begin_read()?.open_table(RECORDS)?;
+        let mut found = Seal { sequence: self.seal.sequence, ..Seal::default() };
+        for entry in records.iter()? {
+            let (key, stored) = entry?;
+            let key = key.value();
+            let (record, check) = self.checked(key, stored.value())?;
+            if key != SEAL_KEY {
+                found.add(check);
+                visit(key, record).map_err(Fault::Visitor)?;
+            }
+        }
+        match found == self.seal {
+            true => Ok(()),
+            false => Err(Fault::Damaged(format!(
+                "it has {} records where {} were stored, or old ones among them",
+                found.records, self.seal.records
+            ))),
+        }
+    }
+}
+
+fn builder() -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES);
+    builder
+}
+
+impl Fault {
+    fn told(self, path: &Path, doing: String) -> StoreError {
+        match self {
+            Self::Refused(error) => StoreError::new(doing, error),
+            Self::Damaged(what) => StoreError::damaged(path, what),
+            Self::Visitor(error) => error,
+        }
     }
 }
 
 impl Store for RedbStore {
     fn load(&self, visit: &mut Visitor<'_>) -> Result<(), StoreError> {
-        let broken =
-            |cause: redb::Error| StoreError::new(format!("reading the store {}", self.path.display()), cause);
-        let transaction = self.database.begin_read().map_err(|error| broken(error.into()))?;
-        let records = transaction.open_table(RECORDS).map_err(|error| broken(error.into()))?;
-        for entry in records.iter().map_err(|error| broken(error.into()))? {
-            let (key, record) = entry.map_err(|error| broken(error.into()))?;
-            visit(key.value(), record.value())?;
+        let loaded =
+            without_panic(|| self.load_all(visit)).unwrap_or_else(|panic| Err(Fault::Damaged(panic)));
+        if matches!(loaded, Err(Fault::Damaged(_))) {
+            self.file.condemn();
         }
-        Ok(())
+        loaded.map_err(|fault| fault.told(&self.path, format!("reading the store {}", self.path.display())))
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
-        self.apply(batch)
-            .map_err(|cause| StoreError::new(format!("writing the store {}", self.path.display()), cause))
+        if batch.is_empty() {
+            return Ok(());
+        }
+        match without_panic(|| self.apply(batch)).unwrap_or_else(|panic| Err(Fault::Damaged(panic))) {
+            Ok(seal) => {
+                self.seal = seal;
+                Ok(())
+            }
+            Err(fault) => {
+                self.give_up(&fault);
+                Err(fault.told(&self.path, format!("writing the store {}", self.path.display())))
+            }
+        }
+    }
+
+    fn sequence(&self) -> u64 {
+        self.seal.sequence
     }
 }

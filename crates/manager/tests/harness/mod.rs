@@ -6,8 +6,8 @@ use stdchk_manager::core::{Core, Now, Setting, Timing};
 use stdchk_manager::store::{MemoryStore, Store};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command};
 use stdchk_model::message::manager::{
-    Attr, Change, ChunkLocations, Existing, FileKind, ManagerReply, ManagerRequest, PoolStatus, StagedChunk,
-    StoredBlock, VersionInfo, VersionState,
+    Attr, Change, ChunkLocations, Existing, FileKind, ManagerReply, ManagerRequest, Moment, PoolStatus,
+    StagedChunk, StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, MapRoot,
@@ -24,6 +24,7 @@ pub struct Pool {
     pub now: Now,
     operations: u128,
     lives: u64,
+    starts: u64,
 }
 
 pub fn timing() -> Timing {
@@ -36,8 +37,8 @@ pub fn timing() -> Timing {
     }
 }
 
-fn load(store: &MemoryStore, now: Now) -> Core {
-    let setting = Setting { new_pool: PoolId([7; 16]), owner: (1000, 100), pid: 1, timing: timing() };
+fn load(store: &MemoryStore, now: Now, start: u64) -> Core {
+    let setting = Setting { new_pool: PoolId([7; 16]), owner: (1000, 100), pid: 1, start, timing: timing() };
     Core::load(store, setting, now).unwrap()
 }
 
@@ -71,8 +72,8 @@ pub fn map_of(chunks: &[ChunkId]) -> ChunkMap {
 impl Pool {
     pub fn new() -> Self {
         let (store, now) = (MemoryStore::default(), Now { wall: 1_000, ms: 0 });
-        let core = load(&store, now);
-        let mut pool = Self { store, core, now, operations: 0, lives: 0 };
+        let core = load(&store, now, 1);
+        let mut pool = Self { store, core, now, operations: 0, lives: 0, starts: 1 };
         pool.sync();
         pool
     }
@@ -87,12 +88,14 @@ impl Pool {
     fn sync(&mut self) {
         let batch = self.core.take_changes();
         self.store.commit(&batch).unwrap();
+        self.core.committed(self.store.sequence());
     }
 
     /// A manager that was killed and started again: only what was committed to the store is left.
     pub fn restart(&mut self) {
         self.now = Now { wall: self.now.wall, ms: 0 };
-        self.core = load(&self.store, self.now);
+        self.starts += 1;
+        self.core = load(&self.store, self.now, self.starts);
         self.sync();
     }
 
@@ -243,6 +246,15 @@ impl Pool {
     // --- benefactors
 
     pub fn register_only(&mut self, id: Option<u32>) -> BenefactorId {
+        self.register_remembering(id, None).0
+    }
+
+    /// Registers a benefactor that remembers a moment of the manager's history; its number, and what it is to remember.
+    pub fn register_remembering(
+        &mut self,
+        id: Option<u32>,
+        remembered: Option<Moment>,
+    ) -> (BenefactorId, Option<Moment>) {
         self.lives += 1;
         let request = ManagerRequest::Register {
             id: id.map(BenefactorId),
@@ -250,9 +262,10 @@ impl Pool {
             address: "127.0.0.1:1".to_owned(),
             pid: 1,
             load: empty_load(),
+            remembered,
         };
         match self.ask(request).unwrap() {
-            ManagerReply::Registered { id } => id,
+            ManagerReply::Registered { id, moment } => (id, moment),
             other => panic!("{other:?}"),
         }
     }
@@ -282,6 +295,16 @@ impl Pool {
     /// A heartbeat of a benefactor in the life `with_benefactors` gave it.
     pub fn beat(&mut self, number: u32, added: &[u32], removed: &[u32]) -> Vec<Command> {
         self.beat_as(number, Incarnation(u64::from(number) + 1), added, removed).unwrap()
+    }
+
+    /// The life of the benefactor that registered last.
+    pub fn last_life(&self) -> Incarnation {
+        Incarnation(self.lives)
+    }
+
+    /// A heartbeat of the benefactor that registered last.
+    pub fn beat_last(&mut self, number: u32, added: &[u32]) -> Vec<Command> {
+        self.beat_as(number, Incarnation(self.lives), added, &[]).unwrap()
     }
 
     pub fn beat_as(

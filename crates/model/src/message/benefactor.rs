@@ -3,6 +3,7 @@
 use minicbor::{Decode, Encode};
 
 use crate::id::{BenefactorId, BlockId, ChunkId, Incarnation};
+use crate::message::manager::Moment;
 
 /// How the stored bytes of a block were made from the plain chunk. The reader undoes it; the benefactor only keeps it.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
@@ -202,4 +203,7 @@ pub enum Command {
     /// Report the whole inventory again.
     #[n(2)]
     SendInventory,
+    /// Remember this moment of the manager's history in place of the one before.
+    #[n(3)]
+    Remember(#[n(0)] Moment),
 }

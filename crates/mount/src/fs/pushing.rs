@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stdchk_client::{Unpushed, Writer};
+use stdchk_model::Failure;
 use stdchk_model::message::manager::{VersionInfo, VersionState};
-use stdchk_model::{ErrorCode, Failure};
 
 use super::FileSystem;
 use super::nodes::Seen;
@@ -37,9 +37,13 @@ impl OpenFile {
         let Some(writer) = self.writer() else { return };
         loop {
             let outcome = self.push_once(&writer).await;
+            let gone = match &outcome {
+                Err(failure) => fs.pool.is_gone(failure).await,
+                Ok(_) => false,
+            };
             let mut turn = self.turn.lock().await;
             match outcome {
-                Err(failure) if failure.code != ErrorCode::NotFound => {
+                Err(failure) if !gone => {
                     tracing::warn!(ino = %self.ino(), %failure, "a file stays in the spool: it could not be pushed");
                     turn.push_failure = Some(failure);
                 }

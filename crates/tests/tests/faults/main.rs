@@ -23,6 +23,7 @@ mod posix;
 mod program;
 mod promises;
 mod repair;
+mod set_back;
 mod slow_network;
 mod small_files;
 mod space;

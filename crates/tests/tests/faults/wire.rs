@@ -266,7 +266,14 @@ fn manager_requests() -> Vec<Vec<u8>> {
         Q::GetPolicy(ino),
         Q::Sets(parent),
         Q::Status,
-        Q::Register { id: Some(benefactor), incarnation, address: "127.0.0.1:9".to_owned(), pid: 1, load },
+        Q::Register {
+            id: Some(benefactor),
+            incarnation,
+            address: "127.0.0.1:9".to_owned(),
+            pid: 1,
+            load,
+            remembered: None,
+        },
         Q::Inventory { id: benefactor, incarnation, first: true, last: true, blocks: vec![stored] },
         Q::Heartbeat {
             id: benefactor,

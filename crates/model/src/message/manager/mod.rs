@@ -14,7 +14,7 @@ use crate::id::Ino;
 
 pub use chunk::{ChunkLocations, Location, StagedChunk, StoredBlock};
 pub use namespace::{Attr, Change, DirEntry, Existing, FileKind};
-pub use pool::{BenefactorInfo, BenefactorState, PoolStatus, Space};
+pub use pool::{BenefactorInfo, BenefactorState, Moment, PoolStatus, Space};
 pub use reply::ManagerReply;
 pub use request::ManagerRequest;
 pub use version::{CheckpointSet, PackedMembers, SetMember, SetState, VersionInfo, VersionState};

@@ -48,6 +48,18 @@ pub struct BenefactorInfo {
     pub silent_ms: u64,
 }
 
+/// A moment in the history of the manager's store. A benefactor remembers the last that it was told: a manager whose store
+/// doesn't know of it has been set back to an older copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Moment {
+    /// Identity of a start of the manager: random, and in its store from then on.
+    #[n(0)]
+    pub start: u64,
+    /// Number of the last commit by then.
+    #[n(1)]
+    pub commit: u64,
+}
+
 /// Space and counts of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
 pub struct Space {
@@ -128,4 +140,8 @@ pub struct PoolStatus {
     #[n(17)]
     #[cbor(default)]
     pub counting: bool,
+    /// Benefactors that remember commits of which the manager's store knows nothing: it is an older copy.
+    #[n(18)]
+    #[cbor(default)]
+    pub set_back: Vec<BenefactorId>,
 }

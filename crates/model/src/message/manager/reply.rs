@@ -2,7 +2,9 @@
 
 use minicbor::{Decode, Encode};
 
-use super::{Attr, BenefactorInfo, CheckpointSet, ChunkLocations, DirEntry, PoolStatus, Space, VersionInfo};
+use super::{
+    Attr, BenefactorInfo, CheckpointSet, ChunkLocations, DirEntry, Moment, PoolStatus, Space, VersionInfo,
+};
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, SessionId};
 use crate::message::benefactor::Command;
@@ -105,6 +107,10 @@ pub enum ManagerReply {
         /// Its number.
         #[n(0)]
         id: BenefactorId,
+        /// To be remembered before a block is acknowledged as durable. Absent while the manager is set back: then the
+        /// benefactor keeps what it remembers.
+        #[n(1)]
+        moment: Option<Moment>,
     },
     /// What the benefactor should do.
     #[n(17)]

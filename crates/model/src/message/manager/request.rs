@@ -2,7 +2,7 @@
 
 use minicbor::{Decode, Encode};
 
-use super::{Change, PackedMembers, StagedChunk, StoredBlock, TimeNs, VersionState};
+use super::{Change, Moment, PackedMembers, StagedChunk, StoredBlock, TimeNs, VersionState};
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, BlockId, ChunkId, ClientId, Incarnation, Ino, OpId, SessionId};
 use crate::message::benefactor::BenefactorLoad;
@@ -262,6 +262,11 @@ pub enum ManagerRequest {
         force: bool,
     },
 
+    /// Goes on with a store that is older than what benefactors remember of it: what was stored since is given up, and
+    /// collected in the end. Without such a benefactor nothing happens. Can be repeated. Answered by `Done`.
+    #[n(53)]
+    AcceptOlderStore,
+
     // --- benefactors
     /// A benefactor starts or was forgotten. Answered by `Registered`.
     #[n(60)]
@@ -281,6 +286,9 @@ pub enum ManagerRequest {
         /// Its space.
         #[n(4)]
         load: BenefactorLoad,
+        /// The last moment of the manager's history that it was told to remember, if it was.
+        #[n(5)]
+        remembered: Option<Moment>,
     },
     /// A part of a full inventory. Answered by `Done`.
     #[n(61)]

@@ -1,0 +1,40 @@
+//! `stdchk accept-older-store`: goes on with a manager's store that is an older copy, without what was stored since.
+
+use clap::Args;
+
+use crate::context::Context;
+use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::output;
+
+/// What `accept-older-store` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A manager whose store was put back from a backup, or is another older copy, serves what it knows and writes and collects
+nothing: chunks of newer files would look like garbage. If the newer store can still be had, stop the pool, put that one
+in place and start the pool again; nothing is lost then. Otherwise this command gives up what was stored since the copy
+was made. It can't be undone: the chunks of the newer files are collected.
+
+Example:
+  stdchk status                 set back: benefactors remember commits that the store lacks
+  stdchk accept-older-store")]
+pub struct Arguments {}
+
+/// Runs the command.
+pub async fn run(_arguments: &Arguments, context: &Context) -> Outcome {
+    let address = context.manager_address()?;
+    let pool = context.pool().await?;
+    let about = format!("manager {address}");
+    let status = pool.status().await.about(&about)?;
+    if status.set_back.is_empty() {
+        let cause = "no benefactor that is here remembers more than its store holds";
+        return Err(CommandError::usage(about, cause, "there is nothing to accept; see `stdchk status`"));
+    }
+    pool.accept_older_store().await.about(&about)?;
+    match pool.status().await.about(&about)?.set_back.is_empty() {
+        true => output::line("the older store is accepted; what was stored since it was copied is given up"),
+        false => {
+            let cause = "another benefactor has come meanwhile that remembers more";
+            Err(CommandError::new(Exit::Unreachable, about, cause, "run the command again"))
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The history of the manager's store, and whether the store was set back to an older copy of itself.
+//!
+//! Each start of the manager gets a random identity and is recorded with the commits that it made, so that a moment
+//! (start and commit) is either in the history of a store or not, however far that store has gone on meanwhile.
+//! Benefactors remember the last moment that they were told, and tell it when they register, ahead of all else. A moment
+//! that the history lacks means that commits are missing, and with them files whose chunks look like garbage: from then
+//! on the manager only serves readers, until somebody decides.
+//!
+//! | state | a benefactor remembers what is in the history | ... what is not | `AcceptOlderStore` | a start |
+//! |---|---|---|---|---|
+//! | whole | whole | set back | whole | whole, until a benefactor says otherwise |
+//! | set back | set back | set back | whole: the missing commits are given up, durably | whole, until ... |
+//!
+//! In the state "set back" nothing is written, deleted, trimmed, copied or told to be remembered.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use stdchk_model::message::benefactor::Command;
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Moment};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, cbor};
+
+use super::{Answer, Core};
+use crate::record::{LAYOUT, StartRecord, decode, split_number, start_key};
+use crate::store::{Batch, StoreError, Table};
+
+/// Starts that are kept: a benefactor that was away for longer looks as if it remembered another history, and somebody
+/// has to decide.
+const STARTS_KEPT: usize = 1024;
+
+/// The commits of one start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Span {
+    first: u64,
+    /// `None`: it is still making them.
+    last: Option<u64>,
+}
+
+/// What the store has been through.
+#[derive(Debug)]
+pub struct History {
+    starts: HashMap<u64, Span>,
+    own: u64,
+    /// Last commit that is durable.
+    commit: u64,
+    /// Starts to be recorded or removed with the next commit.
+    changed: BTreeSet<u64>,
+    /// Who remembers what is not in the history.
+    set_back: BTreeMap<BenefactorId, Moment>,
+}
+
+impl History {
+    /// Of the start `own`, before the store was read.
+    pub fn new(own: u64) -> Self {
+        let (starts, changed, set_back) = (HashMap::new(), BTreeSet::new(), BTreeMap::new());
+        Self { starts, own, commit: 0, changed, set_back }
+    }
+
+    /// Takes in a stored start.
+    pub fn load(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
+        let (start, _) = split_number(key)?;
+        let StartRecord { first, last, .. } = decode(bytes, "a start of the manager")?;
+        self.starts.insert(start, Span { first, last });
+        Ok(())
+    }
+
+    /// All was read: the starts before have ended with the commit `sequence`, and the own one begins.
+    pub fn begin(&mut self, sequence: u64) {
+        self.commit = sequence;
+        for (start, span) in &mut self.starts {
+            if span.last.is_none() {
+                span.last = Some(sequence);
+                self.changed.insert(*start);
+            }
+        }
+        self.insert(self.own, Span { first: sequence + 1, last: None });
+    }
+
+    fn insert(&mut self, start: u64, span: Span) {
+        self.starts.insert(start, span);
+        self.changed.insert(start);
+        while self.starts.len() > STARTS_KEPT {
+            let oldest = self.starts.iter().filter(|(start, _)| **start != self.own);
+            let Some(oldest) = oldest.min_by_key(|(_, span)| span.first).map(|(start, _)| *start) else {
+                break;
+            };
+            self.starts.remove(&oldest);
+            self.changed.insert(oldest);
+        }
+    }
+
+    /// Adds what changed since the last call to `batch`.
+    pub fn take_changes(&mut self, batch: &mut Batch) {
+        for start in std::mem::take(&mut self.changed) {
+            match self.starts.get(&start) {
+                Some(Span { first, last }) => {
+                    let record = StartRecord { layout: LAYOUT, first: *first, last: *last };
+                    batch.put(Table::Start, &start_key(start), cbor::encode(&record));
+                }
+                None => batch.remove(Table::Start, &start_key(start)),
+            }
+        }
+    }
+
+    /// Takes note of the last commit that is durable.
+    pub fn committed(&mut self, sequence: u64) {
+        assert!(sequence >= self.commit, "commits are counted upwards");
+        self.commit = sequence;
+    }
+
+    fn has(&self, moment: Moment) -> bool {
+        let span = self.starts.get(&moment.start);
+        span.is_some_and(|span| moment.commit <= span.last.unwrap_or(u64::MAX))
+    }
+
+    /// Whether a benefactor remembers what is not in the history.
+    pub fn is_set_back(&self) -> bool {
+        !self.set_back.is_empty()
+    }
+
+    /// What benefactors are to remember: all that is durable by now. Nothing while set back.
+    pub fn to_remember(&self) -> Option<Moment> {
+        (!self.is_set_back()).then_some(Moment { start: self.own, commit: self.commit })
+    }
+
+    /// The benefactors that remember what is not in the history.
+    pub fn witnesses(&self) -> Vec<BenefactorId> {
+        self.set_back.keys().copied().collect()
+    }
+
+    /// Refuses while the manager is set back.
+    pub fn check(&self) -> Result<(), Failure> {
+        let Some(witness) = self.set_back.keys().next() else { return Ok(()) };
+        let message = format!(
+            "the manager's store is an older copy: benefactor {witness} remembers commits that it lacks, so nothing is \
+             written or collected; put the newer store back while the pool is down, or give up what was stored since \
+             with `stdchk accept-older-store`"
+        );
+        Err(Failure::new(ErrorCode::Denied, message))
+    }
+
+    /// What is not found in an older copy may be in the newer one: a client must not conclude that it is gone, and give up
+    /// what it keeps of it.
+    pub fn doubt(&self, failure: Failure) -> Failure {
+        match self.check() {
+            Err(refused) if failure.code == ErrorCode::NotFound => refused,
+            _ => failure,
+        }
+    }
+
+    /// Gives up the commits that benefactors remember and the store lacks.
+    fn accept(&mut self) {
+        for moment in std::mem::take(&mut self.set_back).into_values() {
+            assert_ne!(moment.start, self.own, "the own start lacks no commit");
+            let first = self.starts.get(&moment.start).map_or(self.commit, |span| span.first);
+            self.insert(moment.start, Span { first, last: Some(u64::MAX) });
+        }
+    }
+}
+
+impl Core {
+    /// Looks whether what a benefactor remembers is in the history. What was to be deleted stays if it isn't.
+    pub(super) fn compare_history(&mut self, id: BenefactorId, moment: Moment) {
+        if self.history.has(moment) {
+            return;
+        }
+        if self.history.set_back.insert(id, moment) != Some(moment) {
+            tracing::error!(%id, commit = moment.commit, own = self.history.commit, "the store is an older copy");
+        }
+        self.deletions.clear();
+    }
+
+    /// The order to remember the present moment. Not before all benefactors had their say: one that is told earlier
+    /// would remember a start that turns out to be that of an older copy.
+    pub(super) fn moment_to_remember(&self) -> Option<Command> {
+        self.history.to_remember().filter(|_| !self.registry.is_pending()).map(Command::Remember)
+    }
+
+    /// Refuses what changes anything while the manager is set back: it would be lost with the older copy.
+    pub(super) fn check_not_set_back(&self, request: &ManagerRequest) -> Result<(), Failure> {
+        use ManagerRequest as Q;
+        match request {
+            Q::Change { .. }
+            | Q::OpenSession { .. }
+            | Q::OpenContainer { .. }
+            | Q::Reserve { .. }
+            | Q::Known { .. }
+            | Q::Staged { .. }
+            | Q::Commit { .. }
+            | Q::Closing { .. }
+            | Q::Aggregate { .. }
+            | Q::Forget { .. } => self.history.check(),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn accept_older_store(&mut self) -> Answer {
+        if self.history.is_set_back() {
+            self.history.accept();
+            self.namespace.leave_out_given_up_inos();
+            self.marking.again = true;
+        }
+        Ok(ManagerReply::Done)
+    }
+}

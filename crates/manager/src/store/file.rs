@@ -1,0 +1,87 @@
+//! The file below the engine: read and written at offsets, locked, and left alone once it was found damaged.
+//!
+//! The engine marks a file as in use when it opens it, and again when it lets go of it. A file that turns out to be damaged
+//! in between gets the first page back that it had: the next start sees the same damage, and not a crash, after which a
+//! damaged commit counts as one that was never finished.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redb::StorageBackend;
+
+/// Length of the part that the engine writes at an opening, bytes.
+const HEAD_BYTES: usize = 4096;
+
+/// A store's file, shared with the engine.
+#[derive(Clone, Debug)]
+pub struct StoreFile(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    file: File,
+    /// What the file began with when it was opened.
+    head: Vec<u8>,
+    condemned: AtomicBool,
+}
+
+impl StoreFile {
+    /// Makes the file, empty.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        Self::lock(OpenOptions::new().read(true).write(true).create_new(true).open(path)?)
+    }
+
+    /// Opens the file.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Self::lock(OpenOptions::new().read(true).write(true).open(path)?)
+    }
+
+    fn lock(file: File) -> io::Result<Self> {
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => io::Error::other("another process uses it"),
+            TryLockError::Error(error) => error,
+        })?;
+        let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX).min(HEAD_BYTES);
+        let mut head = vec![0; length];
+        file.read_exact_at(&mut head, 0)?;
+        Ok(Self(Arc::new(Inner { file, head, condemned: AtomicBool::new(false) })))
+    }
+
+    /// The file is damaged: it gets its first page back, and nothing more is written to it.
+    pub fn condemn(&self) {
+        self.0.condemned.store(true, Ordering::Relaxed);
+        let restored = self.0.file.write_all_at(&self.0.head, 0).and_then(|()| self.0.file.sync_data());
+        if let Err(error) = restored {
+            tracing::warn!(%error, "the damaged store can't be left as it was");
+        }
+    }
+
+    fn is_condemned(&self) -> bool {
+        self.0.condemned.load(Ordering::Relaxed)
+    }
+}
+
+impl StorageBackend for StoreFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.file.metadata()?.len())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.file.read_exact_at(out, offset)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        if self.is_condemned() { Ok(()) } else { self.0.file.set_len(length) }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.is_condemned() { Ok(()) } else { self.0.file.sync_data() }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if self.is_condemned() { Ok(()) } else { self.0.file.write_all_at(data, offset) }
+    }
+}

@@ -1,0 +1,118 @@
+//! A manager's store that is an older copy, or damaged: nothing that it doesn't know is lost by it, and it says so (I4, I7).
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use stdchk_tests::{Pool, Setup, random_bytes, wait_until};
+
+/// Age at which garbage is collected, and by far enough for a sweep after a start.
+const GARBAGE_AGE_MS: u64 = 1_000;
+
+fn store(pool: &Pool) -> PathBuf {
+    pool.data().join("manager/store.redb")
+}
+
+/// A copy of the manager's store, made and put back as OPERATIONS says: while the pool is down.
+fn copy(pool: &Pool) -> Vec<u8> {
+    pool.ok(&["down"]);
+    let bytes = fs::read(store(pool)).unwrap();
+    pool.ok(&["up"]);
+    bytes
+}
+
+fn replace(pool: &Pool, bytes: &[u8]) {
+    pool.ok(&["down"]);
+    fs::write(store(pool), bytes).unwrap();
+    pool.ok(&["up"]);
+}
+
+fn is(pool: &Pool, health: &str) -> bool {
+    pool.shows(|status| status["health"] == health)
+}
+
+fn wait_until_garbage_is_old(pool: &Pool) {
+    wait_until("garbage is old", || {
+        pool.shows(|status| status["manager"]["uptime_seconds"].as_u64() > Some(GARBAGE_AGE_MS / 1000 + 2))
+    });
+}
+
+#[test]
+fn an_older_copy_of_the_managers_store_costs_nothing_until_somebody_accepts_it() {
+    let setup = Setup { mounted: false, ..Setup::of(2) };
+    let setup = setup.with("STDCHK_GARBAGE_AGE_MS", GARBAGE_AGE_MS).with("STDCHK_CLIENT_LEASE_MS", 500);
+    let pool = setup.up();
+    let (old, new) = (random_bytes(2 << 20, 1), random_bytes(2 << 20, 2));
+    pool.put(&old, "app/old");
+    pool.wait_for_copies();
+    let older = copy(&pool);
+    pool.put(&new, "app/new");
+    pool.wait_for_copies();
+    let newer = copy(&pool);
+
+    replace(&pool, &older);
+    wait_until("the older copy is noticed", || is(&pool, "set-back"));
+    let status = pool.status();
+    assert!(status["reasons"][0].as_str().unwrap().contains("accept-older-store"), "{status}");
+    assert_eq!(pool.get("app/old"), old);
+    wait_until_garbage_is_old(&pool);
+    pool.fails(&["gc"], 1, &["accept-older-store"]);
+    pool.fails(&["put", &pool.file("later", &old), "app/later"], 1, &["accept-older-store"]);
+    pool.fails(&["rm", "app/old"], 1, &["accept-older-store"]);
+
+    replace(&pool, &newer);
+    wait_until("the newer store is whole", || is(&pool, "healthy"));
+    pool.fails(&["accept-older-store"], 2, &["nothing to accept"]);
+    wait_until_garbage_is_old(&pool);
+    assert!(pool.ok(&["gc"]).contains("nothing to remove"));
+    assert_eq!((pool.get("app/old"), pool.get("app/new")), (old.clone(), new.clone()));
+
+    replace(&pool, &older);
+    wait_until("the older copy is noticed again", || is(&pool, "set-back"));
+    pool.ok(&["accept-older-store"]);
+    assert!(is(&pool, "healthy"));
+    pool.fails(&["get", "app/new", "-o", "-"], 4, &["app/new"]);
+    wait_until_garbage_is_old(&pool);
+    wait_until("what was given up is collected", || {
+        pool.ok(&["gc"]);
+        pool.holders_of(&new).is_empty()
+    });
+    pool.put(&new, "app/later");
+    pool.ok(&["down"]);
+    pool.ok(&["up"]);
+    wait_until("it stays accepted", || is(&pool, "healthy"));
+    assert_eq!((pool.get("app/old"), pool.get("app/later")), (old, new));
+}
+
+#[test]
+fn a_damaged_store_of_the_manager_is_refused_in_one_line_with_the_way_out() {
+    let pool = Pool::up(1, &[]);
+    pool.put(b"content", "app/x");
+    pool.ok(&["down"]);
+    let whole = fs::read(store(&pool)).unwrap();
+    let shown = store(&pool).display().to_string();
+    // The file's name, wherever it stands: it was believed under another one.
+    let at = whole.windows(7).position(|window| window == b"\x00\x00\x00\x01app").unwrap() + 4;
+    let flip =
+        || fs::OpenOptions::new().write(true).open(store(&pool)).unwrap().write_all_at(b"b", at as u64);
+    let wound: [(&str, &dyn Fn()); 3] = [
+        ("a flipped byte", &|| flip().unwrap()),
+        ("an empty file", &|| fs::write(store(&pool), b"").unwrap()),
+        ("no file", &|| fs::remove_file(store(&pool)).unwrap()),
+    ];
+    for (what, wound) in wound {
+        wound();
+        let outcome = pool.fails(&["up"], 7, &[&shown, "is damaged", "backup", "docs/OPERATIONS.md"]);
+        assert!(!outcome.stderr.contains("panicked"), "{what}: {}", outcome.stderr);
+        pool.ok(&["down"]);
+        fs::write(store(&pool), &whole).unwrap();
+    }
+    let other = Pool::up(1, &[]);
+    other.ok(&["down"]);
+    fs::copy(store(&other), store(&pool)).unwrap();
+    pool.fails(&["up"], 7, &[&shown, "is that of pool"]);
+    pool.ok(&["down"]);
+    fs::write(store(&pool), &whole).unwrap();
+    pool.ok(&["up"]);
+    assert_eq!(pool.get("app/x"), b"content");
+}
