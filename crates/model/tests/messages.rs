@@ -115,6 +115,7 @@ fn space() -> Space {
         free_bytes: 1 << 39,
         reserved_bytes: 1 << 20,
         inodes: 3,
+        is_full: true,
     }
 }
 

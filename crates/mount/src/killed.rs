@@ -10,8 +10,13 @@
 //! new program is in place, which waits for our answer. So `status` is read first, which never waits: a process that
 //! still has memory is not exiting. Should `stat` not come all the same, the answer is given without it.
 
+use std::collections::HashMap;
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::caller::has_kill_pending;
 
 /// Flag of a task that is exiting.
 const PF_EXITING: u64 = 0x4;
@@ -27,6 +32,43 @@ const EXIT_CODE_AT: usize = 52 - 3;
 const MEMORY_LINE: &str = "\nVmSize:";
 /// How long `stat` is waited for: it comes at once, or not before we answer.
 const STAT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long all closes of a program that was killed may take: what is saved in this time is there once the program is gone.
+const CLOSES_PATIENCE: Duration = Duration::from_millis(400);
+/// How long a killed program is remembered: longer than the kernel takes to close what it had open, one after the other.
+const REMEMBERED: Duration = Duration::from_secs(10);
+
+/// Programs that were killed and are not gone yet, since when. The kernel closes their files one after the other, and waits for
+/// each: they wait as little as can be, all files together.
+#[derive(Default)]
+pub(crate) struct Dying(Mutex<HashMap<u32, Instant>>);
+
+impl Dying {
+    /// Comes when a task that was killed has waited for its closes for long enough.
+    pub async fn has_waited(&self, task: u32) {
+        tokio::time::sleep(CLOSES_PATIENCE.saturating_sub(self.note(task).elapsed())).await;
+    }
+
+    /// Whether a task was seen to have been killed.
+    pub fn knows(&self, task: u32) -> bool {
+        self.0.lock().get(&task).is_some_and(|since| since.elapsed() < REMEMBERED)
+    }
+
+    /// Looks whether a task has been killed and isn't gone yet, and remembers it.
+    pub async fn look(&self, task: u32) -> bool {
+        let killed = has_kill_pending(task) || is_killed(task).await;
+        if killed {
+            self.note(task);
+        }
+        killed
+    }
+
+    fn note(&self, task: u32) -> Instant {
+        let mut tasks = self.0.lock();
+        tasks.retain(|_, since| since.elapsed() < REMEMBERED);
+        *tasks.entry(task).or_insert_with(Instant::now)
+    }
+}
 
 /// Whether the task is being ended by a signal right now. `false` if it can't be seen, as from another PID namespace.
 pub(crate) async fn is_killed(task: u32) -> bool {

@@ -388,9 +388,10 @@ mod tests {
         assert!(word == "degraded" && reasons[0].contains("has waited 20 s for room"), "{reasons:?}");
     }
 
+    #[test]
     fn a_store_that_is_an_older_copy_is_said_before_all_else() {
         let mut status = pool(&[BenefactorState::Online, BenefactorState::Lost]);
         (status.chunks_lost, status.set_back) = (1, vec![BenefactorId(0)]);
         assert_eq!(health(&status, None).0, "set-back");
-        }
+    }
 }

@@ -191,7 +191,14 @@ impl Writer {
         match protocol {
             Protocol::Clw => return Ok(()),
             Protocol::Sw => {}
-            Protocol::Iw => return self.drain_images().await,
+            Protocol::Iw => {
+                // In a task of its own: who waits may be told to end, and a push that is given up would be forgotten.
+                let writer = Arc::clone(self);
+                let drained = self.pool.runtime.spawn(async move { writer.drain_images().await });
+                return drained
+                    .await
+                    .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
+            }
         }
         self.wait_for_push().await
     }

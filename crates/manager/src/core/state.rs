@@ -1,6 +1,6 @@
 //! What the manager tells about the pool as a whole: space, state, checkpoint sets.
 
-use stdchk_model::limits::LIST_ENTRIES_MAX;
+use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX};
 use stdchk_model::message::manager::{BenefactorState, CheckpointSet, PoolStatus, Space};
 use stdchk_model::naming::Naming;
 use stdchk_model::sets::{FileVersions, checkpoint_sets};
@@ -13,16 +13,24 @@ use super::{Core, Now};
 impl Core {
     pub(super) fn space(&self) -> Space {
         let mut space = Space { inodes: count(self.namespace.len()), ..Space::default() };
+        let (mut online, mut most_free) = (false, 0);
         for (_, benefactor) in self.registry.iter() {
             if benefactor.state == BenefactorState::Online {
                 let load = &benefactor.load;
                 space.donated_bytes = space.donated_bytes.saturating_add(load.donated_bytes);
                 space.used_bytes = space.used_bytes.saturating_add(load.used_bytes);
                 space.free_bytes = space.free_bytes.saturating_add(load.free_bytes);
+                online = true;
+            }
+            // One that is away for a while has its room still.
+            if benefactor.state != BenefactorState::Lost {
+                most_free = benefactor.load.free_bytes.max(most_free);
             }
         }
         space.reserved_bytes = self.sessions.reserved();
         space.free_bytes = space.free_bytes.saturating_sub(space.reserved_bytes);
+        // What is only reserved may come back.
+        space.is_full = online && most_free < CHUNK_BYTES_DEFAULT as u64;
         space
     }
 

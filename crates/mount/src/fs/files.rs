@@ -11,6 +11,7 @@ use super::nodes::NodeId;
 use super::open_file::Handle;
 use super::retry::Content;
 use super::{FileSystem, OVERTAKEN_MAX, Shown, look_again};
+use crate::caller::Caller;
 
 /// The attributes that a program, or the kernel for it, wants to change.
 #[derive(Clone, Copy, Default)]
@@ -50,6 +51,14 @@ pub(crate) enum Chosen {
     NotWritten,
 }
 
+/// A file that was opened.
+pub(crate) struct Opened {
+    /// Number of the new handle.
+    pub number: u64,
+    /// Whether it goes past the kernel's page cache.
+    pub past_cache: bool,
+}
+
 /// How a file that may exist is created.
 pub(crate) struct Handled {
     /// The entry.
@@ -59,17 +68,19 @@ pub(crate) struct Handled {
 }
 
 impl FileSystem {
-    /// Opens a file for a task of the kernel; returns the handle's number.
+    /// Opens a file for a task of the kernel.
     ///
     /// # Errors
     /// `Stale` if the file isn't what the kernel takes it for: it looks the name up again, and opens what it finds.
-    pub async fn open(&self, id: NodeId, writable: bool, caller: u32) -> Result<u64, Failure> {
+    pub async fn open(&self, id: NodeId, writable: bool, caller: u32) -> Result<Opened, Failure> {
         let prepared = self.retries.take(caller, id, writable).await;
-        let opened = self.open_prepared(id, writable, prepared).await;
+        let opened = self.open_prepared(id, writable, prepared, caller).await;
         if opened.as_ref().is_err_and(|failure| failure.code == ErrorCode::Stale) {
             self.retries.expect(caller, writable).await;
         }
-        opened
+        let number = opened?;
+        let past_cache = self.handle(number)?.file.goes_past_cache();
+        Ok(Opened { number, past_cache })
     }
 
     async fn open_prepared(
@@ -77,6 +88,7 @@ impl FileSystem {
         id: NodeId,
         writable: bool,
         mut prepared: Option<Content>,
+        caller: u32,
     ) -> Result<u64, Failure> {
         if let Err(lost) = self.report_lost(id.ino()) {
             if let Some(content) = prepared {
@@ -88,7 +100,7 @@ impl FileSystem {
             let file = self.nodes.lock().open_or_new(id);
             let file =
                 file.ok_or_else(|| Failure::new(ErrorCode::Stale, "the inode isn't known any more"))?;
-            if let Some(handle) = file.open(self, writable, &mut prepared).await? {
+            if let Some(handle) = file.open(self, writable, &mut prepared, caller).await? {
                 let number = self.number();
                 self.handles.lock().insert(number, Arc::new(handle));
                 return Ok(number);
@@ -99,41 +111,54 @@ impl FileSystem {
 
     /// Creates a file and opens it for writing. One that another client made meanwhile is opened, unless `exclusive`.
     pub async fn create(
-        &self,
+        self: &Arc<Self>,
         parent: NodeId,
         name: &str,
         new: New,
-        caller: u32,
+        caller: &Caller,
         exclusive: bool,
         truncate: bool,
     ) -> Result<Handled, Failure> {
+        self.check_room().await?;
         let new = New { kind: FileKind::File, ..new };
         for _ in 0..OVERTAKEN_MAX {
-            let (shown, is_new) = match self.make(parent, name, new.clone()).await {
+            let (shown, is_new) = match caller.step(self.make(parent, name, new.clone())).await {
                 Err(failure) if failure.code == ErrorCode::Exists && !exclusive => {
                     (self.look_up(parent, name).await?, false)
                 }
                 made => (made?, true),
             };
-            match self.open_prepared(shown.id, true, None).await.inspect_err(|_| self.forget(shown.id, 1)) {
+            let opened = self.open_prepared(shown.id, true, None, caller.task()).await;
+            match opened.inspect_err(|_| self.forget(shown.id, 1)) {
                 Err(failure) if failure.code == ErrorCode::Stale && !exclusive => {}
                 opened => {
                     let number = opened?;
                     let file = Arc::clone(&self.handle(number)?.file);
                     if is_new {
-                        file.made(self, name, caller);
+                        file.made(self, name, caller.task());
                     }
                     let shown = Shown { lasts: !file.goes_past_cache(), ..shown };
-                    return self.created(shown, number, truncate).await;
+                    return self.created(shown, number, truncate, caller).await;
                 }
             }
         }
         Err(Failure::new(ErrorCode::Stale, format!("`{name}` changes faster than it can be opened")))
     }
 
-    async fn created(&self, shown: Shown, handle: u64, truncate: bool) -> Result<Handled, Failure> {
+    async fn created(
+        self: &Arc<Self>,
+        shown: Shown,
+        handle: u64,
+        truncate: bool,
+        caller: &Caller,
+    ) -> Result<Handled, Failure> {
         if truncate && (shown.attr.size > 0 || shown.attr.version == 0) {
-            self.handle(handle)?.file.truncate(0).await?;
+            let file = Arc::clone(&self.handle(handle)?.file);
+            if let Err(failure) = caller.step(file.truncate(0)).await {
+                self.give_back(handle).await;
+                self.forget(shown.id, 1);
+                return Err(failure);
+            }
         }
         Ok(Handled { shown, handle })
     }
@@ -160,6 +185,16 @@ impl FileSystem {
         handle.inspect(|handle| handle.leave())
     }
 
+    /// Closes a handle that reached no program.
+    pub async fn give_back(self: &Arc<Self>, number: u64) {
+        if let Some(handle) = self.leave(number)
+            && let Some(file) = handle.release(self).await
+        {
+            let fs = Arc::clone(self);
+            tokio::spawn(async move { file.push(&fs).await });
+        }
+    }
+
     /// Chooses the write protocol of a file that is open for writing, for all who write it, until the last of them closes it.
     /// The kernel must have handed over what it holds of the file.
     pub async fn choose_protocol(&self, id: NodeId, protocol: Protocol) -> Result<Chosen, Failure> {
@@ -169,12 +204,20 @@ impl FileSystem {
     }
 
     /// Changes attributes.
-    pub async fn set_attr(self: &Arc<Self>, id: NodeId, wanted: Wanted) -> Result<Attr, Failure> {
+    pub async fn set_attr(
+        self: &Arc<Self>,
+        id: NodeId,
+        wanted: Wanted,
+        caller: &Caller,
+    ) -> Result<Attr, Failure> {
+        if wanted.size == Some(0) {
+            self.check_room().await?;
+        }
         let open = self.nodes.lock().open_file(id).filter(|open| open.writer().is_some());
         if let Some(size) = wanted.size {
             match &open {
-                Some(open) if !open.wait_for_push().await? => open.truncate(size).await?,
-                _ => self.truncate_closed(id, size, wanted.mtime).await?,
+                Some(open) if !open.wait_for_push().await? => caller.step(open.truncate(size)).await?,
+                _ => self.truncate_closed(id, size, wanted.mtime, caller).await?,
             }
         }
         if let (Some(open), true, Some(mtime)) = (&open, wanted.is_report(), wanted.mtime) {
@@ -184,7 +227,7 @@ impl FileSystem {
         if wanted.size.is_some() && (wanted.is_report() || wanted.is_empty()) {
             return self.attr(id).await;
         }
-        match self.set_attr_at_manager(id, wanted).await {
+        match caller.step(self.set_attr_at_manager(id, wanted)).await {
             // The file was replaced or removed meanwhile, and somebody still has it open.
             Err(failure) if wanted.is_report() && failure.code == ErrorCode::Stale => {
                 self.attr_of_open(id).await
@@ -213,20 +256,16 @@ impl FileSystem {
         id: NodeId,
         size: u64,
         mtime: Option<TimeNs>,
+        caller: &Caller,
     ) -> Result<(), Failure> {
-        let number = self.open_prepared(id, true, None).await?;
+        let number = self.open_prepared(id, true, None, caller.task()).await?;
         let handle = self.handle(number)?;
-        let truncated = handle.file.truncate(size).await;
+        let truncated = caller.step(handle.file.truncate(size)).await;
         if let Some(mtime) = mtime {
             handle.file.set_mtime(mtime, false);
         }
         let flushed = self.flush(&handle, false, false).await;
-        if let Some(handle) = self.leave(number)
-            && let Some(file) = handle.release(self).await
-        {
-            let fs = Arc::clone(self);
-            tokio::spawn(async move { file.push(&fs).await });
-        }
+        self.give_back(number).await;
         truncated.and(flushed)
     }
 

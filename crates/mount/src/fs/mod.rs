@@ -3,6 +3,7 @@
 //! Namespace operations go straight to the manager; what the kernel caches of the answers keeps most of them away. File
 //! content goes through [`open_file`].
 
+mod debts;
 mod directory;
 mod files;
 mod habits;
@@ -11,6 +12,7 @@ mod nodes;
 mod open_file;
 mod pushing;
 mod retry;
+mod room;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,15 +25,18 @@ use stdchk_model::message::manager::{Attr, Space};
 use stdchk_model::{ErrorCode, Failure, Ino};
 use tokio::sync::watch;
 
+pub(crate) use debts::Mark;
 pub(crate) use directory::{Listed, Stream};
-pub(crate) use files::{Chosen, Wanted};
+pub(crate) use files::{Chosen, Opened, Wanted};
 pub(crate) use names::New;
 pub(crate) use nodes::NodeId;
 pub(crate) use open_file::{Handle, OpenFile};
 
+use debts::{Credit, Owed};
 use habits::Habits;
 use nodes::Nodes;
 use retry::Retries;
+use room::Room;
 
 /// How often a question is asked again because a change made here overtook its answer.
 const OVERTAKEN_MAX: usize = 16;
@@ -44,6 +49,8 @@ pub(crate) struct FileSystem {
     streams: Mutex<HashMap<u64, Arc<Stream>>>,
     retries: Arc<Retries>,
     habits: Habits,
+    room: Room,
+    credit: Credit,
     /// Whether the kernel can map files that go past its page cache.
     goes_past_cache: AtomicBool,
     next_number: AtomicU64,
@@ -94,6 +101,8 @@ impl FileSystem {
             streams: Mutex::default(),
             retries: Arc::default(),
             habits: Habits::default(),
+            room: Room::default(),
+            credit: Credit::default(),
             goes_past_cache: AtomicBool::new(false),
             next_number: AtomicU64::new(1),
             lost: Mutex::default(),
@@ -146,6 +155,11 @@ impl FileSystem {
         drop(nodes);
         open.inspect(|open| open.overlay(&mut attr));
         Ok(attr)
+    }
+
+    /// Takes so many bytes of a killed program before there is room for them; nothing if the mount owes too much.
+    pub fn owe(&self, handle: &Handle, bytes: usize) -> Option<Owed> {
+        handle.file.debts.owe(&self.credit, bytes)
     }
 
     /// Space of the pool.

@@ -6,6 +6,7 @@ use stdchk_model::{ErrorCode, Failure, Ino};
 use super::nodes::NodeId;
 use super::retry::Content;
 use super::{FileSystem, OVERTAKEN_MAX, Shown, look_again};
+use crate::caller::Caller;
 
 /// Set-group-id bit: on a directory, new entries take its group, and new directories the bit too.
 const SET_GROUP_ID: u32 = 0o2000;
@@ -162,9 +163,10 @@ impl FileSystem {
     }
 
     /// Removes a name of a file.
-    pub async fn unlink(&self, parent: NodeId, name: &str) -> Result<(), Failure> {
+    pub async fn unlink(&self, parent: NodeId, name: &str, caller: &Caller) -> Result<(), Failure> {
         self.pin_open(parent, name).await?;
-        let left = self.changed(Change::Unlink { parent: parent.ino(), name: name.to_owned() }).await?;
+        let change = Change::Unlink { parent: parent.ino(), name: name.to_owned() };
+        let left = caller.step(self.changed(change)).await?;
         self.nodes.lock().named_here(&left);
         Ok(())
     }
@@ -203,6 +205,7 @@ impl FileSystem {
         (parent, name): (NodeId, &str),
         (new_parent, new_name): (NodeId, &str),
         existing: Existing,
+        caller: &Caller,
     ) -> Result<(), Failure> {
         let mut open = self.open_under(parent, name).await?;
         open.sort_by_key(|file| file.id());
@@ -233,7 +236,8 @@ impl FileSystem {
             Existing::Replace | Existing::ReplaceOnCommit | Existing::Refuse => None,
         };
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
-        let after = self.changed(Change::Rename { parent, name, new_parent, new_name, existing }).await?;
+        let change = Change::Rename { parent, name, new_parent, new_name, existing };
+        let after = caller.step(self.changed(change)).await?;
         self.renamed(&before, &after, other);
         for (file, turn) in &mut turns {
             file.renumbered(turn, before.version, after.version);

@@ -16,12 +16,15 @@ use stdchk_model::policy::Protocol;
 use stdchk_model::{ErrorCode, Failure, Ino};
 use tokio::sync::{MutexGuard, Notify};
 
+use super::debts::Debts;
 use super::files::Chosen;
 use super::habits::Made;
 use super::nodes::{NodeId, Seen};
 use super::retry::Content;
 use super::{FileSystem, look_again};
 use crate::attr;
+use crate::caller::LOOK_PAUSE;
+use crate::killed::Dying;
 
 /// A version number that no version has: what the kernel believes of the file is of none.
 const NO_VERSION: u64 = u64::MAX;
@@ -46,6 +49,10 @@ pub(crate) struct OpenFile {
     /// Handles that wrote and whose last descriptor is gone, on their way to [`Handle::release`].
     leaving: AtomicUsize,
     pub(super) left: Notify,
+    /// What was taken of killed programs before there was room for it.
+    pub debts: Arc<Debts>,
+    /// The tasks that opened the handles that may write.
+    openers: Mutex<Vec<u32>>,
     /// A rename gave the version of the first number the second.
     renumbered: Mutex<Option<(u64, u64)>>,
 }
@@ -79,6 +86,7 @@ pub(super) struct Mtime {
 pub(crate) struct Handle {
     pub file: Arc<OpenFile>,
     pub writable: bool,
+    opener: u32,
     reader: Option<Arc<Reader>>,
     /// Value of `writes` at the last proper close.
     closed_at: AtomicU64,
@@ -107,6 +115,8 @@ impl OpenFile {
             flushed_at: AtomicU64::new(u64::MAX),
             leaving: AtomicUsize::new(0),
             left: Notify::new(),
+            debts: Arc::default(),
+            openers: Mutex::default(),
             renumbered: Mutex::new(None),
         }
     }
@@ -170,6 +180,7 @@ impl OpenFile {
         fs: &FileSystem,
         writable: bool,
         prepared: &mut Option<Content>,
+        opener: u32,
     ) -> Result<Option<Handle>, Failure> {
         let mut turn = self.turn_of_those_who_stay(writable).await?;
         if turn.ended {
@@ -184,7 +195,11 @@ impl OpenFile {
         let reader = opened.inspect_err(|_| self.end_if_unused(fs, &mut turn))?;
         turn.handles += 1;
         turn.writers += usize::from(writable);
+        if writable {
+            self.openers.lock().push(opener);
+        }
         let handle = Handle {
+            opener,
             file: Arc::clone(self),
             writable,
             reader,
@@ -280,6 +295,22 @@ impl OpenFile {
         }
     }
 
+    /// Comes once a program that opened the file to write was killed and isn't gone yet.
+    pub async fn writer_killed(&self, dying: &Dying) {
+        loop {
+            let openers = self.openers.lock().clone();
+            if openers.iter().any(|opener| dying.knows(*opener)) {
+                return;
+            }
+            tokio::time::sleep(LOOK_PAUSE).await;
+            for opener in openers {
+                if dying.look(opener).await {
+                    return;
+                }
+            }
+        }
+    }
+
     /// Whether the file is empty because its writers emptied it, which no version shows yet.
     pub fn is_emptied(&self) -> bool {
         self.writer().is_some_and(|session| session.size() == 0 && session.is_dirty())
@@ -295,6 +326,7 @@ impl OpenFile {
 
     /// Sets the size.
     pub async fn truncate(&self, size: u64) -> Result<(), Failure> {
+        self.debts.paid().await;
         let session = self.written()?;
         self.wrote(false);
         session.truncate(size).await
@@ -328,6 +360,7 @@ impl OpenFile {
 
     /// Writes zeros over a part of the file, not beyond its end.
     pub async fn zero(&self, offset: u64, length: u64) -> Result<(), Failure> {
+        self.debts.paid().await;
         let session = self.written()?;
         self.wrote(false);
         let zeros = vec![0; ZERO_BYTES];
@@ -360,6 +393,7 @@ impl OpenFile {
     pub async fn sync(&self, pool: &Pool) -> Result<(), Failure> {
         let _turn = self.turn.lock().await;
         let Some(writer) = self.writer() else { return Ok(()) };
+        self.debts.paid().await;
         let mtime = *self.mtime.lock();
         let dirty = writer.is_dirty();
         writer.sync(mtime.at).await?;
@@ -378,6 +412,7 @@ impl OpenFile {
     }
 
     async fn commit(&self, pool: &Pool, session: &Arc<Writer>) -> Result<Option<VersionInfo>, Failure> {
+        self.debts.paid().await;
         let mtime = *self.mtime.lock();
         let dirty = session.is_dirty();
         let version = session.commit(mtime.at).await?;
@@ -387,6 +422,7 @@ impl OpenFile {
 
     /// What `close()` waits for.
     async fn save(&self, pool: &Pool, session: &Arc<Writer>, killed: bool) -> Result<(), Failure> {
+        self.debts.paid().await;
         let mtime = *self.mtime.lock();
         let dirty = session.is_dirty();
         session.flush(mtime.at, killed).await?;
@@ -509,6 +545,7 @@ impl Handle {
     /// Up to `length` bytes at `offset`; short at the end of the file.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
         if let Some(session) = self.file.writer() {
+            self.file.debts.paid().await;
             return session.read_at(offset, length).await;
         }
         self.read_from()?.read_at(offset, length).await
@@ -516,8 +553,9 @@ impl Handle {
 
     /// The first place at or behind `offset` that is sought, or nothing. The kernel must have handed over what it holds
     /// of a file that is being written.
-    pub fn seek(&self, offset: u64, sought: Sought) -> Result<Option<u64>, Failure> {
+    pub async fn seek(&self, offset: u64, sought: Sought) -> Result<Option<u64>, Failure> {
         if let Some(writer) = self.file.writer() {
+            self.file.debts.paid().await;
             return Ok(writer.seek(offset, sought));
         }
         Ok(self.read_from()?.seek(offset, sought))
@@ -541,9 +579,14 @@ impl Handle {
         if !self.writable {
             return Ok(());
         }
+        // Before anything waits: the kernel may let go of the handle before this is done.
+        let is_torn = || self.closed_at.load(Ordering::Acquire) != self.file.writes.load(Ordering::Acquire);
+        if killed && is_torn() {
+            self.torn.store(true, Ordering::Release);
+        }
         let _turn = self.file.turn.lock().await;
         let writes = self.file.writes.load(Ordering::Acquire);
-        if killed && self.closed_at.load(Ordering::Acquire) != writes {
+        if killed && is_torn() {
             self.torn.store(true, Ordering::Release);
         }
         if let Some(session) = self.file.writer()
@@ -572,6 +615,11 @@ impl Handle {
         turn.handles = turn.handles.saturating_sub(1);
         if self.writable {
             turn.writers = turn.writers.saturating_sub(1);
+            let mut openers = self.file.openers.lock();
+            if let Some(at) = openers.iter().position(|opener| *opener == self.opener) {
+                openers.swap_remove(at);
+            }
+            drop(openers);
             turn.torn |= self.torn.load(Ordering::Acquire);
         }
         let pushes = turn.writers == 0 && self.file.begin_push(&mut turn);

@@ -18,11 +18,10 @@ use stdchk_client::{Reader, Writer};
 use stdchk_model::message::manager::Attr;
 
 use super::nodes::NodeId;
+use crate::caller::UNKNOWN;
 
 /// How long what was prepared waits for its task: the kernel asks for it at once, unless a check of permissions fails.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The task of a process that can't be seen, in another PID namespace.
-const UNKNOWN: u32 = 0;
 
 /// What an open gives to read or write.
 pub(crate) enum Content {

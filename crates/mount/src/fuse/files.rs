@@ -8,56 +8,78 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use fuser::{
-    Errno, FileHandle, FopenFlags, INodeNo, Notifier, ReplyData, ReplyEmpty, ReplyLseek, ReplyOpen,
-    ReplyWrite,
+    Errno, FileHandle, FopenFlags, INodeNo, Notifier, OpenFlags, ReplyData, ReplyEmpty, ReplyLseek,
+    ReplyOpen, ReplyWrite,
 };
 use stdchk_client::Sought;
 use stdchk_model::Failure;
 
-use super::Adapter;
 use super::reply::{answer_empty, answer_write, or_refuse, refused, refused_content};
+use super::{Adapter, writable};
+use crate::caller::{Caller, told_to_end};
 use crate::descriptors::holds_another;
 use crate::errno::errno;
-use crate::fs::{FileSystem, Handle, NodeId};
-use crate::killed::is_killed;
+use crate::fs::{FileSystem, Handle, Mark, NodeId, Opened};
+use crate::killed::{Dying, is_killed};
 
 impl Adapter {
-    pub(super) fn open_file(&self, caller: u32, ino: INodeNo, writable: bool, reply: ReplyOpen) {
-        self.task(|fs| async move {
-            match fs.open(NodeId(ino.0), writable, caller).await {
-                Ok(number) => {
-                    let past_cache = fs.handle(number).is_ok_and(|handle| handle.file.goes_past_cache());
-                    reply.opened(FileHandle(number), open_flags(past_cache));
+    pub(super) fn open_file(&self, caller: u32, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (writable, appends) = (writable(flags), flags.0 & libc::O_APPEND != 0);
+        self.carry(
+            caller,
+            reply,
+            move |fs, caller| async move {
+                if writable && appends {
+                    fs.check_room().await?;
                 }
+                fs.open(NodeId(ino.0), writable, caller.task()).await
+            },
+            move |reply, opened| match opened {
+                Ok(opened) => reply.opened(FileHandle(opened.number), open_flags(opened.past_cache)),
                 Err(failure) => reply.error(refused("open", ino.0, &failure)),
-            }
+            },
+            |fs, opened: Result<Opened, Failure>| async move {
+                if let Ok(opened) = opened {
+                    fs.give_back(opened.number).await;
+                }
+            },
+        );
+    }
+
+    pub(super) fn read_file(
+        &self,
+        caller: u32,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u32,
+        reply: ReplyData,
+    ) {
+        let handle = or_refuse!(self.fs.handle(fh.0).map_err(|failure| errno(&failure)), reply);
+        let work = |_| async move { handle.read(offset, length as usize).await };
+        self.ask(caller, reply, work, move |reply, read| match read {
+            Ok(bytes) => reply.data(&bytes),
+            Err(failure) => reply.error(refused_content("a read", ino.0, &failure)),
         });
     }
 
-    pub(super) fn read_file(&self, ino: INodeNo, fh: FileHandle, offset: u64, length: u32, reply: ReplyData) {
-        self.task(|fs| async move {
-            let read = match fs.handle(fh.0) {
-                Ok(handle) => handle.read(offset, length as usize).await,
-                Err(failure) => Err(failure),
-            };
-            match read {
-                Ok(bytes) => reply.data(&bytes),
-                Err(failure) => reply.error(refused_content("a read", ino.0, &failure)),
-            }
-        });
-    }
-
-    /// `timed`: the kernel has said or will say when it was written.
+    /// `caller`: of a `write()`; `None`: the kernel writes back what it has, which nobody can be told of.
+    ///
+    /// The program that wrote what the kernel writes back may wait for it, in `fsync()`, in `close()` or on its way out,
+    /// and the kernel ends no such wait. If it has been killed, the bytes are taken before there is room for them.
     pub(super) fn write_file(
         &self,
+        caller: Option<u32>,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        timed: bool,
         reply: ReplyWrite,
     ) {
-        let mut writing = pin!(write(&self.fs, fh.0, offset, data, timed));
+        let handle = or_refuse!(self.fs.handle(fh.0).map_err(|failure| errno(&failure)), reply);
+        let place =
+            Place { offset, after: handle.file.debts.mark(), timed: caller.is_none() && self.reports_arrive };
+        let mut writing = pin!(write(&handle, &place, data));
         let at_once = {
             let _entered = self.runtime.enter();
             writing.as_mut().poll(&mut Context::from_waker(Waker::noop()))
@@ -65,32 +87,69 @@ impl Adapter {
         if let Poll::Ready(written) = at_once {
             return answer_write(reply, ino, written);
         }
+        let mut taken = None;
         if self.may_wait() {
-            let written = self.runtime.block_on(writing);
+            let left = self.runtime.block_on(left_before(writing, caller, &handle, &self.dying));
             self.waiting.fetch_sub(1, Ordering::AcqRel);
-            return answer_write(reply, ino, written);
+            match (left, caller) {
+                (Before::Done(written), _) => return answer_write(reply, ino, written),
+                (Before::Left, Some(_)) => return reply.error(Errno::EINTR),
+                (Before::Left, None) => taken = self.fs.owe(&handle, data.len()),
+            }
         }
         // Written from the beginning again: the same bytes to the same place.
         let data = data.to_vec();
+        let (handle, dying) = (Arc::clone(&handle), Arc::clone(&self.dying));
         self.task(|fs| async move {
-            answer_write(reply, ino, write(&fs, fh.0, offset, &data, timed).await);
+            let mut writing = pin!(write(&handle, &place, &data));
+            if taken.is_none() {
+                let left = left_before(writing.as_mut(), caller, &handle, &dying).await;
+                match (left, caller) {
+                    (Before::Done(written), _) => return answer_write(reply, ino, written),
+                    (Before::Left, Some(_)) => return reply.error(Errno::EINTR),
+                    (Before::Left, None) => taken = fs.owe(&handle, data.len()),
+                }
+            }
+            if taken.is_none() {
+                return answer_write(reply, ino, writing.await);
+            }
+            answer_write(reply, ino, Ok(data.len()));
+            if let Err(failure) = writing.await {
+                refused_content("a write of a program that was killed", ino.0, &failure);
+            }
+            drop(taken);
         });
     }
 
-    /// A descriptor of the file was closed by the task `caller`.
+    /// A descriptor of the file was closed by the task `caller`. What it wrote is saved, whether it waits for that or is
+    /// told to end.
     pub(super) fn flush_file(&self, caller: u32, ino: INodeNo, fh: FileHandle, reply: ReplyEmpty) {
         let handle = or_refuse!(self.fs.handle(fh.0).map_err(|failure| errno(&failure)), reply);
         if !handle.writable {
             return reply.ok();
         }
+        let dying = Arc::clone(&self.dying);
         self.task(|fs| async move {
             let killed = is_killed(caller).await;
-            let goes_on = !killed && handle.file.is_emptied() && holds_another(caller, ino.0).await;
-            let flushed = fs.flush(&handle, killed, goes_on).await;
-            if !killed {
-                handle.file.learn(&fs, caller).await;
+            let work = async {
+                let goes_on = !killed && handle.file.is_emptied() && holds_another(caller, ino.0).await;
+                let flushed = fs.flush(&handle, killed, goes_on).await;
+                if !killed {
+                    handle.file.learn(&fs, caller).await;
+                }
+                flushed
+            };
+            let leaves = async {
+                match killed {
+                    true => dying.has_waited(caller).await,
+                    false => told_to_end(caller).await,
+                }
+            };
+            let answer = |reply, flushed| answer_empty(reply, "close", ino, flushed);
+            let let_go = |reply: ReplyEmpty| reply.error(Errno::EINTR);
+            if let Some(Err(failure)) = Caller::of(caller).serve(reply, work, leaves, answer, let_go).await {
+                refused_content("a close that its program did not wait for", ino.0, &failure);
             }
-            answer_empty(reply, "close", ino, flushed);
         });
     }
 
@@ -115,7 +174,15 @@ impl Adapter {
     /// The kernel keeps what was written and the size of the file to itself until it must hand them over, so it is made
     /// to: dropping its pages of a file writes those back that aren't written yet. It waits for the answer with the file
     /// locked against other changes of its size.
-    pub(super) fn seek(&self, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    pub(super) fn seek(
+        &self,
+        caller: u32,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
         let handle = or_refuse!(self.fs.handle(fh.0).map_err(|failure| errno(&failure)), reply);
         let sought = match whence {
             libc::SEEK_DATA => Sought::Data,
@@ -123,23 +190,31 @@ impl Adapter {
             _ => return reply.error(Errno::EINVAL),
         };
         let kernel = Arc::clone(&self.kernel);
-        self.task(|_| async move {
+        let work = |_| async move {
             if handle.file.writer().is_some()
                 && let Err(error) = hand_over(kernel, ino).await
             {
                 tracing::warn!(inode = ino.0, %error, "the kernel did not hand over what was written");
-                return reply.error(Errno::EIO);
+                return Err(Errno::EIO);
             }
-            match u64::try_from(offset).ok().map(|offset| handle.seek(offset, sought)) {
-                Some(Err(failure)) => reply.error(refused_content("a seek", ino.0, &failure)),
-                Some(Ok(Some(found))) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
-                Some(Ok(None)) | None => reply.error(Errno::ENXIO),
+            match u64::try_from(offset) {
+                Ok(offset) => {
+                    let found = handle.seek(offset, sought).await;
+                    found.map_err(|failure| refused_content("a seek", ino.0, &failure))
+                }
+                Err(_) => Ok(None),
             }
+        };
+        self.ask(caller, reply, work, |reply: ReplyLseek, found| match found {
+            Ok(Some(found)) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+            Ok(None) => reply.error(Errno::ENXIO),
+            Err(errno) => reply.error(errno),
         });
     }
 
     pub(super) fn allocate(
         &self,
+        caller: u32,
         ino: INodeNo,
         fh: FileHandle,
         (offset, length): (u64, u64),
@@ -148,12 +223,14 @@ impl Adapter {
     ) {
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         match mode {
-            0 => self.with_handle(fh, reply, "fallocate", ino, move |_, handle| async move {
-                extend(&handle, offset.saturating_add(length)).await
+            0 => self.with_handle(caller, fh, reply, "fallocate", ino, move |_, handle, caller| async move {
+                caller.step(extend(&handle, offset.saturating_add(length))).await
             }),
-            PUNCH => self.with_handle(fh, reply, "fallocate", ino, move |_, handle| async move {
-                handle.file.zero(offset, length).await
-            }),
+            PUNCH => {
+                self.with_handle(caller, fh, reply, "fallocate", ino, move |_, handle, caller| async move {
+                    caller.step(handle.file.zero(offset, length)).await
+                });
+            }
             _ => reply.error(Errno::EOPNOTSUPP),
         }
     }
@@ -161,15 +238,57 @@ impl Adapter {
     /// Does something with an open file whose only answer is whether it succeeded.
     pub(super) fn with_handle<F: Future<Output = Result<(), Failure>> + Send + 'static>(
         &self,
+        caller: u32,
         fh: FileHandle,
         reply: ReplyEmpty,
         what: &'static str,
         ino: INodeNo,
-        work: impl FnOnce(Arc<FileSystem>, Arc<Handle>) -> F,
+        work: impl FnOnce(Arc<FileSystem>, Arc<Handle>, Caller) -> F,
     ) {
         let handle = or_refuse!(self.fs.handle(fh.0).map_err(|failure| errno(&failure)), reply);
-        let work = work(Arc::clone(&self.fs), handle);
-        self.task(|_| async move { answer_empty(reply, what, ino, work.await) });
+        self.carry(
+            caller,
+            reply,
+            |fs, caller| work(fs, handle, caller),
+            move |reply, outcome| answer_empty(reply, what, ino, outcome),
+            |_, _| async {},
+        );
+    }
+}
+
+/// Where bytes go.
+#[derive(Clone, Copy)]
+struct Place {
+    offset: u64,
+    /// What was taken before there was room for it goes first.
+    after: Mark,
+    /// The kernel has said or will say when they were written.
+    timed: bool,
+}
+
+/// What came first.
+enum Before<T> {
+    Done(T),
+    Left,
+}
+
+/// Waits for a write until who waits for it should go: its caller, if it has one, or else a program that writes the file.
+async fn left_before<T>(
+    writing: impl Future<Output = T>,
+    caller: Option<u32>,
+    handle: &Handle,
+    dying: &Dying,
+) -> Before<T> {
+    let leaves = async {
+        match caller {
+            Some(caller) => told_to_end(caller).await,
+            None => handle.file.writer_killed(dying).await,
+        }
+    };
+    tokio::select! {
+        biased;
+        outcome = writing => Before::Done(outcome),
+        () = leaves => Before::Left,
     }
 }
 
@@ -185,17 +304,12 @@ pub(super) fn open_flags(past_cache: bool) -> FopenFlags {
     }
 }
 
-async fn write(
-    fs: &FileSystem,
-    handle: u64,
-    offset: u64,
-    data: &[u8],
-    timed: bool,
-) -> Result<usize, Failure> {
-    let handle = fs.handle(handle)?;
+async fn write(handle: &Handle, place: &Place, data: &[u8]) -> Result<usize, Failure> {
+    handle.file.written()?;
+    handle.file.wrote(place.timed);
+    handle.file.debts.paid_before(place.after).await;
     let session = handle.file.written()?;
-    handle.file.wrote(timed);
-    session.write_at(offset, data).await?;
+    session.write_at(place.offset, data).await?;
     handle.file.took(data.len());
     Ok(data.len())
 }

@@ -4,6 +4,9 @@
 //! answered in [`reply`]. Requests are answered from tasks of the runtime, so that one that waits holds up no other. Only a write
 //! begins in the thread that received it, because its bytes lie in that thread's buffer; as long as another thread is
 //! left to receive requests it waits there for room in the window, else its bytes are copied and it waits as a task.
+//!
+//! No program waits here that was told to end: every request that has a caller goes through [`Adapter::ask`] or
+//! [`Adapter::carry`], writes do the same in [`files`].
 
 mod files;
 mod names;
@@ -29,9 +32,11 @@ use tokio::runtime::Handle as Runtime;
 use tokio_util::task::TaskTracker;
 
 use crate::attr::requested;
-use crate::fs::{FileSystem, NodeId, Wanted};
+use crate::caller::{Caller, told_to_end, unless_told_to_end};
+use crate::fs::{FileSystem, Handle, NodeId, Wanted};
+use crate::killed::Dying;
 use names::new;
-use reply::{answer_attr, answer_space, or_refuse, refused, text};
+use reply::{Refuse, answer_attr, answer_space, or_refuse, refused, text};
 
 /// Largest write or read of one request, bytes: a chunk. Larger ones gain nothing (docs/design/0002).
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -48,6 +53,7 @@ pub(crate) struct Adapter {
     /// Writes that may wait in the thread that received them: one less than there are threads.
     waiting_max: usize,
     waiting: AtomicUsize,
+    dying: Arc<Dying>,
     /// Whether the kernel's reports of modification times reach us: they come from root, whom fuser turns away at a
     /// mount that is another user's and for that user alone.
     reports_arrive: bool,
@@ -67,12 +73,61 @@ impl Adapter {
         kernel: Arc<OnceLock<Notifier>>,
     ) -> Self {
         let (waiting_max, waiting) = (threads.saturating_sub(1), AtomicUsize::new(0));
-        Self { fs, runtime, tasks, ttl, waiting_max, waiting, reports_arrive, kernel }
+        let dying = Arc::default();
+        Self { fs, runtime, tasks, ttl, waiting_max, waiting, dying, reports_arrive, kernel }
     }
 
-    /// Runs the work of one request; `work` gets the file system.
+    /// Runs a task of the file system that no caller waits for.
     fn task<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<FileSystem>) -> F) {
         self.tasks.spawn_on(work(Arc::clone(&self.fs)), &self.runtime);
+    }
+
+    /// Runs the work of a request of the task `caller` that can be given up wherever it waits, and is if the caller is
+    /// told to end.
+    fn ask<R, T, F>(
+        &self,
+        caller: u32,
+        reply: R,
+        work: impl FnOnce(Arc<FileSystem>) -> F,
+        answer: impl FnOnce(R, T) + Send + 'static,
+    ) where
+        R: Refuse,
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let work = work(Arc::clone(&self.fs));
+        self.task(|_| async move {
+            match unless_told_to_end(caller, work).await {
+                Some(outcome) => answer(reply, outcome),
+                None => reply.refuse(Errno::EINTR),
+            }
+        });
+    }
+
+    /// Runs the work of a request to its end, also if the task `caller` is told to end before; then `undo` gives back
+    /// what came of it.
+    fn carry<R, T, F, U>(
+        &self,
+        caller: u32,
+        reply: R,
+        work: impl FnOnce(Arc<FileSystem>, Caller) -> F,
+        answer: impl FnOnce(R, T) + Send + 'static,
+        undo: impl FnOnce(Arc<FileSystem>, T) -> U + Send + 'static,
+    ) where
+        R: Refuse,
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+        U: Future<Output = ()> + Send + 'static,
+    {
+        let caller = Caller::of(caller);
+        let work = work(Arc::clone(&self.fs), caller.clone());
+        self.task(|fs| async move {
+            let leaves = told_to_end(caller.task());
+            let late = caller.serve(reply, work, leaves, answer, |reply| reply.refuse(Errno::EINTR)).await;
+            if let Some(outcome) = late {
+                undo(fs, outcome).await;
+            }
+        });
     }
 
     /// Takes a place among the writes that wait in their thread.
@@ -112,16 +167,15 @@ impl Filesystem for Adapter {
         self.fs.forget(NodeId(ino.0), nlookup);
     }
 
-    fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         let ttl = self.ttl;
-        self.task(|fs| async move {
-            answer_attr(reply, "stat", ino, ttl, fs.attr(NodeId(ino.0)).await);
-        });
+        let work = |fs: Arc<FileSystem>| async move { fs.attr(NodeId(ino.0)).await };
+        self.ask(request.pid(), reply, work, move |reply, attr| answer_attr(reply, "stat", ino, ttl, attr));
     }
 
     fn setattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -140,18 +194,20 @@ impl Filesystem for Adapter {
         let (atime, mtime) = (atime.map(requested), mtime.map(requested));
         let wanted = Wanted { mode: mode.map(|mode| mode & 0o7777), uid, gid, size, atime, mtime };
         let ttl = self.ttl;
-        self.task(|fs| async move {
-            let changed = fs.set_attr(NodeId(ino.0), wanted).await;
-            answer_attr(reply, "a change of attributes", ino, ttl, changed);
-        });
+        self.carry(
+            request.pid(),
+            reply,
+            |fs, caller| async move { fs.set_attr(NodeId(ino.0), wanted, &caller).await },
+            move |reply, changed| answer_attr(reply, "a change of attributes", ino, ttl, changed),
+            |_, _| async {},
+        );
     }
 
-    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        self.task(|fs| async move {
-            match fs.read_link(NodeId(ino.0)).await {
-                Ok(target) => reply.data(target.as_bytes()),
-                Err(failure) => reply.error(refused("reading a link", ino.0, &failure)),
-            }
+    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
+        let work = |fs: Arc<FileSystem>| async move { fs.read_link(NodeId(ino.0)).await };
+        self.ask(request.pid(), reply, work, move |reply, target| match target {
+            Ok(target) => reply.data(target.as_bytes()),
+            Err(failure) => reply.error(refused("reading a link", ino.0, &failure)),
         });
     }
 
@@ -172,7 +228,7 @@ impl Filesystem for Adapter {
             _ => return reply.error(Errno::EPERM),
         };
         let new = new(request, kind, mode, String::new());
-        self.make(parent, name, new, reply);
+        self.make(request.pid(), parent, name, new, reply);
     }
 
     fn mkdir(
@@ -185,7 +241,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let new = new(request, FileKind::Directory, mode, String::new());
-        self.make(parent, name, new, reply);
+        self.make(request.pid(), parent, name, new, reply);
     }
 
     fn symlink(
@@ -198,20 +254,20 @@ impl Filesystem for Adapter {
     ) {
         let target = or_refuse!(text(target.as_os_str()), reply);
         let new = new(request, FileKind::Symlink, 0o777, target);
-        self.make(parent, link_name, new, reply);
+        self.make(request.pid(), parent, link_name, new, reply);
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove(parent, name, false, reply);
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.remove(request.pid(), parent, name, reply);
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove(parent, name, true, reply);
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.remove_directory(request.pid(), parent, name, reply);
     }
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
@@ -219,15 +275,15 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.move_name((parent, name), (newparent, newname), flags, reply);
+        self.move_name(request.pid(), (parent, name), (newparent, newname), flags, reply);
     }
 
-    fn link(&self, _request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        self.add_name(ino, newparent, newname, reply);
+    fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        self.add_name(request.pid(), ino, newparent, newname, reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.open_file(request.pid(), ino, writable(flags), reply);
+        self.open_file(request.pid(), ino, flags, reply);
     }
 
     fn create(
@@ -246,7 +302,7 @@ impl Filesystem for Adapter {
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -255,12 +311,12 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.read_file(ino, fh, offset, size, reply);
+        self.read_file(request.pid(), ino, fh, offset, size, reply);
     }
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -270,8 +326,10 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let timed = self.reports_arrive && write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        self.write_file(ino, fh, offset, data, timed, reply);
+        // The kernel's own write-back has no caller.
+        let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let caller = if cached { None } else { Some(request.pid()) };
+        self.write_file(caller, ino, fh, offset, data, reply);
     }
 
     fn flush(
@@ -298,13 +356,14 @@ impl Filesystem for Adapter {
         self.release_file(fh, reply);
     }
 
-    fn fsync(&self, _request: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.with_handle(fh, reply, "fsync", ino, |fs, handle| async move { fs.sync(&handle).await });
+    fn fsync(&self, request: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let work = |fs: Arc<FileSystem>, handle: Arc<Handle>, _| async move { fs.sync(&handle).await };
+        self.with_handle(request.pid(), fh, reply, "fsync", ino, work);
     }
 
     fn setxattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -312,12 +371,12 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        self.choose_protocol(ino, name, value, reply);
+        self.choose_protocol(request.pid(), ino, name, value, reply);
     }
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -325,19 +384,19 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.allocate(ino, fh, (offset, length), mode, reply);
+        self.allocate(request.pid(), ino, fh, (offset, length), mode, reply);
     }
 
     fn lseek(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
-        self.seek(ino, fh, offset, whence, reply);
+        self.seek(request.pid(), ino, fh, offset, whence, reply);
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -346,19 +405,19 @@ impl Filesystem for Adapter {
         reply.opened(FileHandle(number), FopenFlags::FOPEN_CACHE_DIR | keep);
     }
 
-    fn readdir(&self, _request: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
-        self.list(ino, fh, offset, reply);
+    fn readdir(&self, request: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+        self.list(request.pid(), ino, fh, offset, reply);
     }
 
     fn readdirplus(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.list_plus(ino, fh, offset, reply);
+        self.list_plus(request.pid(), ino, fh, offset, reply);
     }
 
     fn releasedir(
@@ -385,12 +444,11 @@ impl Filesystem for Adapter {
         reply.ok();
     }
 
-    fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.task(|fs| async move {
-            match fs.space().await {
-                Ok(space) => answer_space(reply, &space),
-                Err(failure) => reply.error(refused("statfs", ino.0, &failure)),
-            }
+    fn statfs(&self, request: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        let work = |fs: Arc<FileSystem>| async move { fs.space().await };
+        self.ask(request.pid(), reply, work, move |reply, space| match space {
+            Ok(space) => answer_space(reply, &space),
+            Err(failure) => reply.error(refused("statfs", ino.0, &failure)),
         });
     }
 }

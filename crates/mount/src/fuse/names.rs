@@ -1,19 +1,22 @@
 //! Requests about names: looking up, making, removing, linking, renaming and listing.
 
 use std::ffi::OsStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{
     Errno, FileHandle, Generation, INodeNo, RenameFlags, ReplyCreate, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, Request,
 };
+use parking_lot::Mutex;
+use stdchk_model::Failure;
 use stdchk_model::message::manager::{Existing, FileKind};
 
 use super::Adapter;
 use super::files::open_flags;
-use super::reply::{answer_change, answer_entry, or_refuse, refused, text};
+use super::reply::{Refuse, answer_change, answer_entry, or_refuse, refused, text};
 use crate::attr::{dot_attr, file_attr, file_type};
-use crate::fs::{Listed, New, NodeId};
+use crate::fs::{FileSystem, Listed, New, NodeId, Shown};
 
 /// What a request to make something asks for.
 pub(super) fn new(request: &Request, kind: FileKind, mode: u32, target: String) -> New {
@@ -35,17 +38,25 @@ impl Adapter {
         // What can't be a name here is not found here.
         let name = or_refuse!(text(name).map_err(|_| Errno::ENOENT), reply);
         let ttl = self.ttl;
-        self.task(|fs| async move {
-            answer_entry(reply, "a lookup", parent, ttl, fs.lookup(NodeId(parent.0), &name, caller).await);
-        });
+        self.carry(
+            caller,
+            reply,
+            |fs, caller| async move { fs.lookup(NodeId(parent.0), &name, caller.task()).await },
+            move |reply, found| answer_entry(reply, "a lookup", parent, ttl, found),
+            |fs, found| async move { hide(&fs, found) },
+        );
     }
 
-    pub(super) fn make(&self, parent: INodeNo, name: &OsStr, new: New, reply: ReplyEntry) {
+    pub(super) fn make(&self, caller: u32, parent: INodeNo, name: &OsStr, new: New, reply: ReplyEntry) {
         let name = or_refuse!(text(name), reply);
         let ttl = self.ttl;
-        self.task(|fs| async move {
-            answer_entry(reply, "making an entry", parent, ttl, fs.make(NodeId(parent.0), &name, new).await);
-        });
+        self.carry(
+            caller,
+            reply,
+            |fs, caller| async move { caller.step(fs.make(NodeId(parent.0), &name, new)).await },
+            move |reply, made| answer_entry(reply, "making an entry", parent, ttl, made),
+            |fs, made| async move { hide(&fs, made) },
+        );
     }
 
     /// Makes a file, or takes the one that is there, and opens it for the task `caller`; `flags`: of the `open()`.
@@ -60,8 +71,13 @@ impl Adapter {
         let name = or_refuse!(text(name), reply);
         let (exclusive, truncate) = (flags & libc::O_EXCL != 0, flags & libc::O_TRUNC != 0);
         let ttl = self.ttl;
-        self.task(|fs| async move {
-            match fs.create(NodeId(parent.0), &name, new, caller, exclusive, truncate).await {
+        self.carry(
+            caller,
+            reply,
+            |fs, caller| async move {
+                fs.create(NodeId(parent.0), &name, new, &caller, exclusive, truncate).await
+            },
+            move |reply, made| match made {
                 Ok(made) => {
                     let attr = file_attr(made.shown.id.0, &made.shown.attr);
                     let (handle, ttl) = (FileHandle(made.handle), made.shown.lasts_for(ttl));
@@ -69,23 +85,38 @@ impl Adapter {
                     reply.created(&ttl, &attr, Generation(0), handle, flags);
                 }
                 Err(failure) => reply.error(refused("creating a file", parent.0, &failure)),
-            }
-        });
+            },
+            |fs, made| async move {
+                if let Ok(made) = made {
+                    fs.give_back(made.handle).await;
+                    hide(&fs, Ok(made.shown));
+                }
+            },
+        );
     }
 
-    pub(super) fn remove(&self, parent: INodeNo, name: &OsStr, directory: bool, reply: ReplyEmpty) {
+    pub(super) fn remove(&self, caller: u32, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = or_refuse!(text(name), reply);
-        self.task(|fs| async move {
-            let removed = match directory {
-                true => fs.rmdir(NodeId(parent.0), &name).await,
-                false => fs.unlink(NodeId(parent.0), &name).await,
-            };
+        self.carry(
+            caller,
+            reply,
+            |fs, caller| async move { fs.unlink(NodeId(parent.0), &name, &caller).await },
+            move |reply, removed| answer_change(reply, "a removal", parent, removed),
+            |_, _| async {},
+        );
+    }
+
+    pub(super) fn remove_directory(&self, caller: u32, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = or_refuse!(text(name), reply);
+        let work = |fs: Arc<FileSystem>| async move { fs.rmdir(NodeId(parent.0), &name).await };
+        self.ask(caller, reply, work, move |reply, removed| {
             answer_change(reply, "a removal", parent, removed);
         });
     }
 
     pub(super) fn move_name(
         &self,
+        caller: u32,
         (parent, name): (INodeNo, &OsStr),
         (new_parent, new_name): (INodeNo, &OsStr),
         flags: RenameFlags,
@@ -93,37 +124,62 @@ impl Adapter {
     ) {
         let existing = or_refuse!(existing(flags), reply);
         let (name, new_name) = (or_refuse!(text(name), reply), or_refuse!(text(new_name), reply));
-        self.task(|fs| async move {
-            let (from, to) = (NodeId(parent.0), NodeId(new_parent.0));
-            let renamed = fs.rename((from, &name), (to, &new_name), existing).await;
-            answer_change(reply, "a rename", parent, renamed);
-        });
+        self.carry(
+            caller,
+            reply,
+            |fs, caller| async move {
+                let (from, to) = (NodeId(parent.0), NodeId(new_parent.0));
+                fs.rename((from, &name), (to, &new_name), existing, &caller).await
+            },
+            move |reply, renamed| answer_change(reply, "a rename", parent, renamed),
+            |_, _| async {},
+        );
     }
 
-    pub(super) fn add_name(&self, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    pub(super) fn add_name(
+        &self,
+        caller: u32,
+        ino: INodeNo,
+        parent: INodeNo,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
         let name = or_refuse!(text(name), reply);
         let ttl = self.ttl;
-        self.task(|fs| async move {
-            let linked = fs.link(NodeId(ino.0), NodeId(parent.0), &name).await;
-            answer_entry(reply, "a link", parent, ttl, linked);
-        });
+        self.carry(
+            caller,
+            reply,
+            |fs, caller| async move { caller.step(fs.link(NodeId(ino.0), NodeId(parent.0), &name)).await },
+            move |reply, linked| answer_entry(reply, "a link", parent, ttl, linked),
+            |fs, linked| async move { hide(&fs, linked) },
+        );
     }
 
-    pub(super) fn list(&self, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.task(|fs| async move {
+    pub(super) fn list(&self, caller: u32, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+        let (into, page) = Page::new(reply);
+        let work = |fs: Arc<FileSystem>| async move {
             let add = |entry: Listed<'_>| {
-                reply.add(INodeNo(entry.id.0), entry.next, file_type(entry.kind), entry.name)
+                into.add(|reply| {
+                    reply.add(INodeNo(entry.id.0), entry.next, file_type(entry.kind), entry.name)
+                })
             };
-            match fs.list(fh.0, offset, false, add).await {
-                Ok(()) => reply.ok(),
-                Err(failure) => reply.error(refused("listing a directory", ino.0, &failure)),
-            }
-        });
+            fs.list(fh.0, offset, false, add).await
+        };
+        self.ask(caller, page, work, move |page, listed| page.answer(ino, listed));
     }
 
-    pub(super) fn list_plus(&self, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    pub(super) fn list_plus(
+        &self,
+        caller: u32,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
         let ttl = self.ttl;
-        self.task(|fs| async move {
+        let (into, page) = Page::new(reply);
+        let work = |fs: Arc<FileSystem>, _| async move {
+            let mut shown = Vec::new();
             let add = |entry: Listed<'_>| {
                 let ttl = if entry.lasts { ttl } else { Duration::ZERO };
                 let attr = match entry.attr {
@@ -131,13 +187,87 @@ impl Adapter {
                     // Of `.` and `..` the kernel takes number and kind only.
                     None => dot_attr(entry.id.0),
                 };
-                reply.add(attr.ino, entry.next, entry.name, &ttl, &attr, Generation(0))
+                let full =
+                    into.add(|reply| reply.add(attr.ino, entry.next, entry.name, &ttl, &attr, Generation(0)));
+                if entry.attr.is_some() && !full {
+                    shown.push(entry.id);
+                }
+                full
             };
-            match fs.list(fh.0, offset, true, add).await {
-                Ok(()) => reply.ok(),
-                Err(failure) => reply.error(refused("listing a directory", ino.0, &failure)),
+            let listed = fs.list(fh.0, offset, true, add).await;
+            (listed, shown)
+        };
+        self.carry(
+            caller,
+            page,
+            work,
+            move |page, (listed, _)| page.answer(ino, listed),
+            |fs, (_, shown)| async move { shown.into_iter().for_each(|id| fs.forget(id, 1)) },
+        );
+    }
+}
+
+/// What was shown to the kernel did not reach it.
+fn hide(fs: &FileSystem, shown: Result<Shown, Failure>) {
+    if let Ok(shown) = shown {
+        fs.forget(shown.id, 1);
+    }
+}
+
+/// A page of a listing: filled by the work of the request, and answered once that is done or its caller gone.
+struct Page<R>(Arc<Mutex<Option<R>>>);
+
+impl<R> Page<R> {
+    /// Where entries go, and what is answered.
+    fn new(reply: R) -> (Self, Self) {
+        let page = Arc::new(Mutex::new(Some(reply)));
+        (Self(Arc::clone(&page)), Self(page))
+    }
+
+    /// Whether it takes no more; nothing does that was answered.
+    fn add(&self, add: impl FnOnce(&mut R) -> bool) -> bool {
+        self.0.lock().as_mut().is_none_or(add)
+    }
+}
+
+/// The two kinds of listings.
+trait Listing: Send + 'static {
+    fn ok(self);
+    fn error(self, errno: Errno);
+}
+
+macro_rules! listing {
+    ($($reply:ty),+) => {
+        $(impl Listing for $reply {
+            fn ok(self) {
+                self.ok();
             }
-        });
+            fn error(self, errno: Errno) {
+                self.error(errno);
+            }
+        })+
+    };
+}
+listing!(ReplyDirectory, ReplyDirectoryPlus);
+
+impl<R: Listing> Page<R> {
+    fn answer(self, ino: INodeNo, listed: Result<(), Failure>) {
+        match listed {
+            Ok(()) => {
+                if let Some(reply) = self.0.lock().take() {
+                    reply.ok();
+                }
+            }
+            Err(failure) => self.refuse(refused("listing a directory", ino.0, &failure)),
+        }
+    }
+}
+
+impl<R: Listing> Refuse for Page<R> {
+    fn refuse(self, errno: Errno) {
+        if let Some(reply) = self.0.lock().take() {
+            reply.error(errno);
+        }
     }
 }
 

@@ -14,7 +14,8 @@ use stdchk_model::policy::Protocol;
 use super::Adapter;
 use super::files::hand_over;
 use super::reply::{or_refuse, refused};
-use crate::fs::{Chosen, NodeId};
+use crate::caller::Caller;
+use crate::fs::{Chosen, FileSystem, NodeId};
 
 /// The attribute; its value is a protocol as a policy names it.
 const PROTOCOL: &str = "user.stdchk.protocol";
@@ -31,21 +32,31 @@ fn wanted(name: &OsStr, value: &[u8]) -> Result<Protocol, Errno> {
 impl Adapter {
     /// `setxattr()`. What the program wrote before counts, also as far as the kernel has kept it to itself so far; it waits
     /// for the answer with the file locked against other changes.
-    pub(super) fn choose_protocol(&self, ino: INodeNo, name: &OsStr, value: &[u8], reply: ReplyEmpty) {
+    pub(super) fn choose_protocol(
+        &self,
+        caller: u32,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        reply: ReplyEmpty,
+    ) {
         let protocol = or_refuse!(wanted(name, value), reply);
         let kernel = Arc::clone(&self.kernel);
-        self.task(|fs| async move {
+        let work = |fs: Arc<FileSystem>, caller: Caller| async move {
             if let Err(error) = hand_over(kernel, ino).await {
                 tracing::warn!(inode = ino.0, %error, "the kernel did not hand over what was written");
-                return reply.error(Errno::EIO);
+                return Err(Errno::EIO);
             }
-            match fs.choose_protocol(NodeId(ino.0), protocol).await {
-                Ok(Chosen::Done) => reply.ok(),
-                Ok(Chosen::TooLate) => reply.error(Errno::EBUSY),
-                Ok(Chosen::NotWritten) => reply.error(Errno::EBADF),
-                Err(failure) => reply.error(refused("choosing a protocol", ino.0, &failure)),
-            }
-        });
+            let chosen = caller.step(fs.choose_protocol(NodeId(ino.0), protocol)).await;
+            chosen.map_err(|failure| refused("choosing a protocol", ino.0, &failure))
+        };
+        let answer = |reply: ReplyEmpty, chosen| match chosen {
+            Ok(Chosen::Done) => reply.ok(),
+            Ok(Chosen::TooLate) => reply.error(Errno::EBUSY),
+            Ok(Chosen::NotWritten) => reply.error(Errno::EBADF),
+            Err(errno) => reply.error(errno),
+        };
+        self.carry(caller, reply, work, answer, |_, _| async {});
     }
 }
 

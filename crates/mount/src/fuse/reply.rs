@@ -3,7 +3,10 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use fuser::{Errno, Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyStatfs, ReplyWrite};
+use fuser::{
+    Errno, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite,
+};
 use stdchk_model::Failure;
 use stdchk_model::limits::NAME_BYTES_MAX;
 use stdchk_model::message::manager::{Attr, Space};
@@ -26,6 +29,33 @@ macro_rules! or_refuse {
     };
 }
 pub(super) use or_refuse;
+
+/// What a request waits for, of whatever kind it is.
+pub(super) trait Refuse: Send + 'static {
+    /// Answers by an error.
+    fn refuse(self, errno: Errno);
+}
+
+macro_rules! refuse {
+    ($($reply:ty),+) => {
+        $(impl Refuse for $reply {
+            fn refuse(self, errno: Errno) {
+                self.error(errno);
+            }
+        })+
+    };
+}
+refuse!(
+    ReplyAttr,
+    ReplyCreate,
+    ReplyData,
+    ReplyEmpty,
+    ReplyEntry,
+    ReplyLseek,
+    ReplyOpen,
+    ReplyStatfs,
+    ReplyWrite
+);
 
 /// A name as the pool takes it: any UTF-8 text.
 pub(super) fn text(name: &OsStr) -> Result<String, Errno> {

@@ -237,3 +237,33 @@ fn a_donation_is_never_exceeded_and_with_something_removed_writing_works_again()
         Some(Errno::NOENT.raw_os_error())
     );
 }
+
+#[test]
+fn a_full_pool_refuses_what_needs_bytes_to_follow_and_leaves_no_empty_name() {
+    let pool = pool_for_disks();
+    let disk = Disk::start(&pool, "disk", 48, "0");
+    fs::write(pool.at("app/old"), "old").unwrap();
+    disk.fill();
+    wait_until("the manager knows that the disk is full", || {
+        // As soon as it does, a new file is refused.
+        fs::write(pool.at("app/probe"), "").is_err()
+    });
+    for (command, name) in [
+        ("echo hi > small", "small"),
+        ("echo hi >> small", "small"),
+        ("cp old small", "small"),
+        ("echo hi > old", "old"),
+        ("echo hi >> old", "old"),
+    ] {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", command]).current_dir(pool.at("app")).env("LC_ALL", "C");
+        let ended = within("writing a line to a full pool", move || shell.output().unwrap());
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(!ended.status.success() && said.contains(NO_SPACE_SAID), "{command}: {said}");
+        assert_eq!(fs::read_to_string(pool.at("app/old")).unwrap(), "old", "{command}");
+        assert_eq!(pool.at("app").join(name).exists(), name == "old", "{command}");
+    }
+    disk.clear();
+    wait_until("the pool takes files again", || fs::write(pool.at("app/small"), "hi").is_ok());
+    assert_eq!(pool.get("app/small"), b"hi");
+}

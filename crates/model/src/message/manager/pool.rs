@@ -78,6 +78,9 @@ pub struct Space {
     /// Inodes.
     #[n(4)]
     pub inodes: u64,
+    /// Whether no benefactor has room for a chunk, those included that are away for a while; false if none is on-line.
+    #[n(5)]
+    pub is_full: bool,
 }
 
 /// State of the pool.

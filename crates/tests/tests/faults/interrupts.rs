@@ -1,0 +1,369 @@
+//! Programs that wait for a pool that doesn't answer can be ended, in whatever call they wait; and signals that ask nobody to
+//! end interrupt nothing (`docs/SEMANTICS.md`, "Signals").
+//!
+//! The roles are stopped, not killed: nothing that is asked of them is refused, and only the mount's patience would
+//! end a wait.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use stdchk_tests::{Pool, Setup, random_bytes, wait_until, within};
+
+const MIB: usize = 1 << 20;
+/// Within this time a program is gone that was told to end; a fraction of the mount's patience of 60 s, and many times
+/// what it takes, for a machine under load.
+const GONE_WITHIN: Duration = Duration::from_secs(12);
+/// What a program leaves in the page cache, bytes: more than the window of its folder.
+const CACHED_BYTES: usize = 24 * MIB;
+
+/// A role of a pool that is stopped for as long as this lives.
+struct Stopped<'a> {
+    pool: &'a Pool,
+    role: &'static str,
+}
+
+impl<'a> Stopped<'a> {
+    fn new(pool: &'a Pool, role: &'static str) -> Self {
+        pool.process(role).signal(Signal::STOP);
+        Self { pool, role }
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.pool.process(self.role).signal(Signal::CONT);
+    }
+}
+
+/// One way to wait: what a program does while the pool answers, and the call in which it waits then.
+struct Call {
+    name: &'static str,
+    before: &'static str,
+    call: &'static str,
+}
+
+const fn call(name: &'static str, before: &'static str, call: &'static str) -> Call {
+    Call { name, before, call }
+}
+
+/// Every call that asks the manager something.
+const ASKING: [Call; 20] = [
+    call("stat", "", "os.stat('never-seen')"),
+    call("readdir", "folder = os.open('folder', os.O_RDONLY)", "os.listdir(folder)"),
+    call("readlink", "", "os.readlink('link')"),
+    call("statvfs", "here = os.open('.', os.O_RDONLY)", "os.fstatvfs(here)"),
+    call("open", "", "os.open('file', os.O_RDONLY)"),
+    call("open to write", "", "os.open('file', os.O_WRONLY)"),
+    call("open to empty", "", "os.open('file', os.O_WRONLY | os.O_TRUNC)"),
+    call("create", "", "os.open('new', os.O_CREAT | os.O_WRONLY)"),
+    call("mkdir", "", "os.mkdir('new')"),
+    call("symlink", "", "os.symlink('file', 'new')"),
+    call("link", "", "os.link('file', 'new')"),
+    call("rename", "", "os.rename('file', 'other')"),
+    call("rename of an open file", "f = new(b'x' * 100_000)", "os.rename('new', 'other')"),
+    call("unlink", "", "os.unlink('file')"),
+    call("rmdir", "", "os.rmdir('folder')"),
+    call("chmod", "", "os.chmod('file', 0o600)"),
+    call("truncate", "", "os.truncate('file', 10)"),
+    call("fsync", "f = new(b'x' * 100_000)", "os.fsync(f)"),
+    call("close", "f = new(b'x' * 100_000)", "os.close(f)"),
+    call("exit", "f = new(b'x' * 100_000)", "os.kill(os.getpid(), signal.SIGKILL)"),
+];
+
+/// Every call that moves bytes.
+const MOVING: [Call; 11] = [
+    call("read", "f = os.open('file', os.O_RDONLY)", "os.pread(f, 1 << 20, 0)"),
+    call(
+        "read past the cache",
+        "f = os.open('file', os.O_RDONLY | os.O_DIRECT)",
+        "os.preadv(f, [buffer], 0)",
+    ),
+    call(
+        "page fault",
+        "f = os.open('file', os.O_RDONLY); m = mmap.mmap(f, 0, prot=mmap.PROT_READ)",
+        "m[70_000]",
+    ),
+    call("cp", "", "os.execvp('cp', ['cp', 'file', 'copy'])"),
+    call(
+        "write past the cache",
+        "f = os.open('new', os.O_CREAT | os.O_WRONLY | os.O_DIRECT)",
+        "while True: buffer[:] = os.urandom(len(buffer)); os.write(f, buffer)",
+    ),
+    call("fsync of pages", "f = new()", "fill(f); os.fsync(f)"),
+    call("close of pages", "f = new()", "fill(f); os.close(f)"),
+    call("exit with pages", "f = new()", "fill(f); os.kill(os.getpid(), signal.SIGKILL)"),
+    call("SEEK_DATA", "f = new()", "fill(f); os.lseek(f, 0, os.SEEK_DATA)"),
+    call("ftruncate", "f = new()", "fill(f); os.ftruncate(f, 10); os.fsync(f)"),
+    call("fallocate", "f = new()", "fill(f); os.posix_fallocate(f, 0, 64 << 20); os.fsync(f)"),
+];
+
+const PRELUDE: &str = r#"
+import mmap, os, signal, sys
+os.chdir(sys.argv[1])
+bytes_to_write = open(sys.argv[2], 'rb').read()
+buffer = mmap.mmap(-1, 1 << 20)
+def new(content=b''):
+    file = os.open('new', os.O_CREAT | os.O_RDWR)
+    os.write(file, content)
+    return file
+def fill(file):
+    for at in range(0, len(bytes_to_write), 4096):
+        os.write(file, bytes_to_write[at : at + 4096])
+"#;
+
+/// A program that is about to make a call.
+struct Program {
+    child: Child,
+    name: String,
+    said: PathBuf,
+}
+
+impl Program {
+    fn start(pool: &Pool, number: usize, call: &Call, content: &str) -> Self {
+        let folder = pool.at(&format!("app/{number}"));
+        let said = pool.path(&format!("said-{number}"));
+        let script = format!(
+            "{PRELUDE}\n{}\nprint('ready', flush=True)\nsys.stdin.readline()\nprint('calls', flush=True)\n{}\nprint('done', flush=True)\n",
+            call.before, call.call
+        );
+        let mut command = Command::new("python3");
+        command.args(["-c", &script]).arg(folder).arg(content).stdin(Stdio::piped());
+        let child = command.stdout(fs::File::create(&said).unwrap()).stderr(Stdio::null()).spawn().unwrap();
+        Self { child, name: call.name.to_owned(), said }
+    }
+
+    fn says(&self, what: &str) -> bool {
+        fs::read_to_string(&self.said).unwrap().lines().any(|line| line == what)
+    }
+
+    fn go(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    /// Whether it waits in the kernel, or has been killed and waits there on its way out.
+    fn waits(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('D')
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap(), signal).unwrap();
+    }
+}
+
+/// Waits until all of them are gone, and says which are not in time.
+fn all_gone(programs: &mut [Program]) -> Vec<String> {
+    let deadline = Instant::now() + GONE_WITHIN;
+    loop {
+        let left: Vec<String> = programs
+            .iter_mut()
+            .filter_map(|program| program.child.try_wait().unwrap().is_none().then(|| program.name.clone()))
+            .collect();
+        if left.is_empty() || Instant::now() > deadline {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A pool with a folder for each of the calls, whose files have one copy and a small window.
+fn pool_with_folders(calls: &[Call]) -> Pool {
+    let pool = Setup { donate: "1GiB".to_owned(), ..Setup::of(1) }.up();
+    fs::create_dir(pool.at("app")).unwrap();
+    pool.policy("app", &["replicas=1", "window=4MiB"]);
+    for number in 0..calls.len() {
+        let folder = pool.at(&format!("app/{number}"));
+        fs::create_dir_all(folder.join("folder")).unwrap();
+        fs::write(folder.join("other"), "other").unwrap();
+        std::os::unix::fs::symlink("other", folder.join("link")).unwrap();
+        pool.put(&random_bytes(2 * MIB, number as u64 + 1), &format!("app/{number}/file"));
+    }
+    pool
+}
+
+/// Has a program wait in each of the calls while a role is stopped, and kills them all.
+fn kill_in(pool: &Pool, role: &'static str, calls: &[Call], content: &str) {
+    let mut programs: Vec<Program> =
+        calls.iter().enumerate().map(|(number, call)| Program::start(pool, number, call, content)).collect();
+    for program in &programs {
+        wait_until(&format!("{} is ready", program.name), || program.says("ready"));
+    }
+    let stopped = Stopped::new(pool, role);
+    programs.iter_mut().for_each(Program::go);
+    for program in &programs {
+        wait_until(&format!("{} waits", program.name), || {
+            assert!(!program.says("done"), "{} did not wait", program.name);
+            program.says("calls") && (program.waits() || program.name.starts_with("exit"))
+        });
+    }
+    programs
+        .iter()
+        .filter(|program| !program.name.starts_with("exit"))
+        .for_each(|one| one.signal(Signal::KILL));
+    let left = all_gone(&mut programs);
+    drop(stopped);
+    for program in &mut programs {
+        let _ = program.child.kill();
+        assert!(!program.says("done"), "{}", program.name);
+        program.child.wait().unwrap();
+    }
+    assert!(left.is_empty(), "still there after {GONE_WITHIN:?}: {left:?}");
+}
+
+fn states(pool: &Pool, name: &str) -> Vec<(String, u64)> {
+    let of = |version: &serde_json::Value| {
+        (version["state"].as_str().unwrap().to_owned(), version["size"].as_u64().unwrap())
+    };
+    pool.versions(name).iter().map(of).collect()
+}
+
+#[test]
+fn a_killed_program_is_gone_at_once_from_whatever_it_asks_of_a_manager_that_is_stopped() {
+    let pool = pool_with_folders(&ASKING);
+    let content = pool.file("content", b"");
+    kill_in(&pool, "manager", &ASKING, &content);
+    // What was asked of the manager before its program went is done or is not; nothing is asked any more.
+    wait_until("the pool answers again", || pool.shows(|status| status["health"] != "unknown"));
+    for (number, call) in ASKING.iter().enumerate() {
+        let folder = pool.at(&format!("app/{number}"));
+        let listed = within("listing", move || fs::read_dir(folder).map(Iterator::count));
+        assert!(listed.unwrap() >= 3, "{}", call.name);
+        if matches!(call.name, "fsync" | "close" | "exit") {
+            let name = format!("app/{number}/new");
+            let state = if call.name == "close" { "closed" } else { "interrupted" };
+            wait_until(call.name, || states(&pool, &name) == [(state.to_owned(), 100_000)]);
+        }
+    }
+}
+
+#[test]
+fn a_killed_program_is_gone_at_once_while_a_benefactor_is_stopped_and_loses_nothing_that_it_had_written() {
+    let pool = pool_with_folders(&MOVING);
+    let bytes = random_bytes(CACHED_BYTES, 99);
+    let content = pool.file("content", &bytes);
+    kill_in(&pool, "benefactor-0", &MOVING, &content);
+    for (number, call) in MOVING.iter().enumerate() {
+        if matches!(call.name, "fsync of pages" | "close of pages" | "exit with pages" | "SEEK_DATA") {
+            let name = format!("app/{number}/new");
+            // Who was in `close()` had written all there is.
+            let state = if call.name == "close of pages" { "closed" } else { "interrupted" };
+            wait_until(call.name, || states(&pool, &name) == [(state.to_owned(), CACHED_BYTES as u64)]);
+            assert!(pool.get(&name) == bytes, "{}", call.name);
+        }
+    }
+}
+
+#[test]
+fn control_c_ends_the_programs_that_people_use() {
+    let pool = pool_with_folders(&[call("any", "", "")]);
+    let run = |script: &str| {
+        let mut command = Command::new("bash");
+        // Whoever runs the tests may ignore SIGINT.
+        command
+            .args(["-c", &format!("exec env --default-signal=INT {script}")])
+            .current_dir(pool.at("app/0"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    for (role, script) in [
+        ("manager", "ls -l folder"),
+        ("manager", "cat file"),
+        ("manager", "rm file"),
+        ("manager", "dd if=/dev/zero of=new bs=1M count=1"),
+        ("benefactor-0", "cat file"),
+        ("benefactor-0", "cp file /dev/shm/stdchk-control-c"),
+        ("benefactor-0", "dd if=file of=/dev/null bs=1M iflag=direct"),
+        ("benefactor-0", "dd if=/dev/urandom of=new bs=1M count=64 oflag=direct"),
+    ] {
+        let stopped = Stopped::new(&pool, role);
+        let said = pool.path("unused");
+        let mut program = Program { child: run(script), name: format!("{role} {script}"), said };
+        wait_until(&format!("{script} waits"), || program.waits());
+        program.signal(Signal::INT);
+        let left = all_gone(std::slice::from_mut(&mut program));
+        drop(stopped);
+        let _ = program.child.kill();
+        program.child.wait().unwrap();
+        assert!(left.is_empty(), "{left:?}");
+    }
+    let _ = fs::remove_file("/dev/shm/stdchk-control-c");
+}
+
+/// Writes a file, reads it back and copies names, with a timer that strikes a thousand times a second; any call that
+/// fails ends it with an error.
+const UNDER_SIGNALS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <unistd.h>
+static volatile long struck;
+static void strike(int signal) { struck++; }
+#define MUST(call) do { if ((long)(call) < 0) { fprintf(stderr, "%s: %s\n", #call, strerror(errno)); exit(1); } } while (0)
+int main(int count, char **arguments) {
+    int restart = atoi(arguments[3]) ? SA_RESTART : 0, direct = atoi(arguments[4]) ? O_DIRECT : 0;
+    struct sigaction action = { .sa_handler = strike, .sa_flags = restart };
+    sigaction(SIGALRM, &action, 0);
+    static char *bytes, *back;
+    posix_memalign((void **)&bytes, 4096, 24 << 20);
+    posix_memalign((void **)&back, 4096, 1 << 20);
+    FILE *content = fopen(arguments[2], "r");
+    size_t size = fread(bytes, 1, 24 << 20, content);
+    struct itimerval often = { { 0, 1000 }, { 0, 1000 } };
+    setitimer(ITIMER_REAL, &often, 0);
+    for (int round = 0; round < 2; round++) {
+        int file;
+        struct stat stat_of;
+        MUST(file = open(arguments[1], O_CREAT | O_TRUNC | O_RDWR | direct, 0644));
+        for (size_t at = 0; at < size;) {
+            ssize_t written;
+            MUST(written = write(file, bytes + at, size - at < 1 << 19 ? size - at : 1 << 19));
+            at += written;
+        }
+        MUST(fsync(file));
+        for (size_t at = 0; at < size;) {
+            ssize_t got;
+            MUST(got = pread(file, back, 1 << 20, at));
+            if (got == 0 || memcmp(back, bytes + at, got)) { fprintf(stderr, "other bytes at %zu\n", at); exit(1); }
+            at += got;
+        }
+        MUST(lseek(file, 0, SEEK_DATA));
+        MUST(close(file));
+        MUST(stat(arguments[1], &stat_of));
+        MUST(rename(arguments[1], "other"));
+        MUST(rename("other", arguments[1]));
+    }
+    if (struck < 10) { fprintf(stderr, "struck %ld times\n", struck); exit(1); }
+    return 0;
+}
+"#;
+
+fn compile(folder: &Path, source: &str) -> PathBuf {
+    let (path, program) = (folder.join("signals.c"), folder.join("signals"));
+    fs::write(&path, source).unwrap();
+    assert!(Command::new("cc").arg("-o").arg(&program).arg(&path).status().unwrap().success());
+    program
+}
+
+#[test]
+fn a_signal_that_asks_nobody_to_end_makes_no_call_fail_and_no_byte_differ() {
+    let pool = pool_with_folders(&[call("any", "", "")]);
+    let program = compile(&pool.work(), UNDER_SIGNALS);
+    let bytes = random_bytes(CACHED_BYTES, 7);
+    let content = pool.file("content", &bytes);
+    for (restarts, direct) in [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")] {
+        let name = format!("signals-{restarts}-{direct}");
+        let mut command = Command::new(&program);
+        command.args([&name, &content, restarts, direct]).current_dir(pool.at("app/0"));
+        let output = within("writing under signals", move || command.output().unwrap());
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(pool.get(&format!("app/0/{name}")) == bytes, "{name}");
+    }
+}
