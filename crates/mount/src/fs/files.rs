@@ -109,13 +109,15 @@ impl FileSystem {
     ) -> Result<Handled, Failure> {
         let new = New { kind: FileKind::File, ..new };
         for _ in 0..OVERTAKEN_MAX {
-            let (shown, is_new) = match self.make(parent, name, new.clone()).await {
+            let (shown, writer) = match self.make_to_write(parent, name, new.clone(), exclusive).await {
                 Err(failure) if failure.code == ErrorCode::Exists && !exclusive => {
-                    (self.look_up(parent, name).await?, false)
+                    (self.look_up(parent, name).await?, None)
                 }
-                made => (made?, true),
+                made => made.map(|(shown, writer)| (shown, Some(writer)))?,
             };
-            match self.open_prepared(shown.id, true, None).await.inspect_err(|_| self.forget(shown.id, 1)) {
+            let (is_new, content) = (writer.is_some(), writer.map(Content::Writer));
+            match self.open_prepared(shown.id, true, content).await.inspect_err(|_| self.forget(shown.id, 1))
+            {
                 Err(failure) if failure.code == ErrorCode::Stale && !exclusive => {}
                 opened => {
                     let number = opened?;

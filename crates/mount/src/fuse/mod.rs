@@ -31,7 +31,7 @@ use tokio_util::task::TaskTracker;
 use crate::attr::requested;
 use crate::fs::{FileSystem, NodeId, Wanted};
 use names::new;
-use reply::{answer_attr, answer_space, or_refuse, refused, text};
+use reply::{answer_attr, answer_empty, answer_space, or_refuse, refused, text};
 
 /// Largest write or read of one request, bytes: a chunk. Larger ones gain nothing (docs/design/0002).
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -376,13 +376,13 @@ impl Filesystem for Adapter {
     fn fsyncdir(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         _fh: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        // The manager answers a change of names once it is durable.
-        reply.ok();
+        // The manager answers a change of names once it is durable, but for the making of files that nobody has synced yet.
+        self.task(|fs| async move { answer_empty(reply, "fsync", ino, fs.sync_names().await) });
     }
 
     fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
