@@ -46,6 +46,10 @@ class Filesystem:
         """Pairs of a variant's name and the folder to write to."""
         return [("", self.mount)]
 
+    def ways_to_make(self, _variant):
+        """By what a small file is durable in the folder of a variant: `synced`, by fsync, or `closed`."""
+        return ["synced"]
+
     def pids(self):
         return self.processes.pids()
 
@@ -87,6 +91,9 @@ class Stdchk(Filesystem):
 
     def folders(self):
         return [(f", {rate}", self.mount / close) for rate, close in self.CLOSE.items()]
+
+    def ways_to_make(self, variant):
+        return ["closed", "synced"] if variant == ", ASB" else []
 
     def settle(self, path, size):
         """Waits until the newest version of a file is committed, which may be after its close."""

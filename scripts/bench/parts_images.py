@@ -200,7 +200,7 @@ def peer_files(found):
     rows = found["peers-files"]["rows"]
     lines, groups = [], {}
     for row in rows:
-        if "refused" in row:
+        if "refused" in row or not row["bytes"]:
             lines.append([row["name"], *[None] * 6])
             continue
         of_kind = {kind: row["bytes"] / 1e6 / median(row[f"{kind}_seconds"]) for kind in ("written", "synced", "read")}
@@ -209,7 +209,17 @@ def peer_files(found):
         groups[row["name"]] = dict(zip(("written", "+ fsync", "read cold"), of_kind.values()))
     headings = ["", "written MB/s", "+ fsync MB/s", "read cold MB/s", "CPU s/GB: written", "+ fsync", "read cold"]
     drawn = svg.bars("One file", "", "MB/s", groups) if groups else ""
-    return drawn + table(headings, lines) + configurations(rows)
+    return drawn + table(headings, lines) + small_files(rows) + configurations(rows)
+
+
+def small_files(rows):
+    """Files of 4 KiB, each durable before the next is begun."""
+    lines = [
+        [row["name"], *how.split(", "), median(kept["files_per_second"]), median(kept["median_ms"])]
+        for row in rows
+        for how, kept in row.get("small", {}).items()
+    ]
+    return table(["4 KiB files", "durable once", "processes", "files/s", "median ms"], lines) if lines else ""
 
 
 def peer_codecs(found):

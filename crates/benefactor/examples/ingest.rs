@@ -141,7 +141,7 @@ async fn feed(address: &str, pid: u32, mib: usize) {
     let (own, start, before) = (cpu(std::process::id()), Instant::now(), cpu(pid));
     let puts = blocks.clone().into_iter().map(|(block, content)| {
         let form = Form::plain(block.chunk, u32::try_from(content.len()).unwrap());
-        (BenefactorRequest::Put { block, form }, content)
+        (BenefactorRequest::Put { block, form, durable: false }, content)
     });
     run_all(&connection, puts).await;
     let stored = start.elapsed();

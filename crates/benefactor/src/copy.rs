@@ -158,7 +158,7 @@ impl Copier {
         self.give_way().await;
         let (form, bytes) = self.benefactor.get(block).await?;
         let length = bytes.len() as u64;
-        let request = BenefactorRequest::Put { block, form };
+        let request = BenefactorRequest::Put { block, form, durable: false };
         let (reply, _) = connection.call(&request, bytes, ANSWER_TIMEOUT).await?;
         let BenefactorReply::Stored { incarnation, .. } = reply else {
             let message = "the other benefactor answered a put with something else";

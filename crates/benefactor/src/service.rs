@@ -154,14 +154,25 @@ impl Benefactor {
         self.requests.load(Ordering::Relaxed) > 0
     }
 
-    async fn put(&self, block: BlockId, form: Form, mut payload: Buffer) -> Result<BenefactorReply, Failure> {
+    /// With `durable`, the thread that wrote the block sees to that, too; puts that come together share the work.
+    async fn put(
+        &self,
+        block: BlockId,
+        form: Form,
+        mut payload: Buffer,
+        durable: bool,
+    ) -> Result<BenefactorReply, Failure> {
         if self.leaving.load(Ordering::Relaxed) {
             return Err(Failure::new(ErrorCode::Unavailable, "this benefactor is leaving: use another one"));
         }
         let store = Arc::clone(&self.store);
         let known = blocking(move || {
             genuine(block, &form, &payload)?;
-            Ok::<_, Failure>(store.put(block, form, &mut payload)?)
+            let known = store.put(block, form, &mut payload)?;
+            if durable {
+                store.sync()?;
+            }
+            Ok::<_, Failure>(known)
         })
         .await??;
         Ok(BenefactorReply::Stored { incarnation: self.incarnation, known })
@@ -202,7 +213,9 @@ impl Benefactor {
         payload: Buffer,
     ) -> Result<(BenefactorReply, Bytes), Failure> {
         let reply = match request {
-            BenefactorRequest::Put { block, form } => self.put(block, form, payload).await?,
+            BenefactorRequest::Put { block, form, durable } => {
+                self.put(block, form, payload, durable).await?
+            }
             BenefactorRequest::Sync { incarnation } => self.sync_for(incarnation).await?,
             BenefactorRequest::Get { block } => {
                 let (form, bytes) = self.read_by(block, Store::read_to_verify).await?;

@@ -55,7 +55,7 @@ async fn nobody_can_give_bytes_a_name_that_is_not_theirs() {
     attempts.push((BlockId { fragment: 1, ..block }, whole(&bad).1));
     attempts.push((whole(&bad).0, Form { plain_length: 1, ..whole(&bad).1 }));
     for (block, form) in attempts {
-        let request = BenefactorRequest::Put { block, form };
+        let request = BenefactorRequest::Put { block, form, durable: false };
         let call = running.connection.call::<_, BenefactorReply>(&request, bad.clone().into(), LIMIT);
         assert_eq!(code(&call.await.unwrap_err()), ErrorCode::Invalid);
     }
@@ -72,7 +72,7 @@ async fn a_compressed_block_is_stored_as_it_is_and_only_under_its_own_name() {
     let (block, plain) = whole(&content);
     let form = Form { codec: codec.number(), stored_id: ChunkId::of(&stored), ..plain };
     let ask = async |block, form: &Form, stored: &[u8]| {
-        let request = BenefactorRequest::Put { block, form: form.clone() };
+        let request = BenefactorRequest::Put { block, form: form.clone(), durable: false };
         let stored = Bytes::copy_from_slice(stored);
         running.connection.call::<_, BenefactorReply>(&request, stored, LIMIT).await
     };

@@ -124,15 +124,19 @@ impl Benefactors {
         }
     }
 
-    /// Stores a block; durable once [`Benefactors::sync`] with the returned incarnation has succeeded.
+    /// Stores a block; unless it is to be `durable` at once, it is durable once [`Benefactors::sync`] with the returned
+    /// incarnation has succeeded.
     pub(crate) async fn put(
         &self,
         id: BenefactorId,
         block: BlockId,
         form: Form,
         payload: Bytes,
+        durable: bool,
     ) -> Result<Incarnation, CallError> {
-        match self.call(id, &BenefactorRequest::Put { block, form }, payload, PUT_TIMEOUT).await? {
+        let request = BenefactorRequest::Put { block, form, durable };
+        let limit = if durable { SYNC_TIMEOUT } else { PUT_TIMEOUT };
+        match self.call(id, &request, payload, limit).await? {
             (BenefactorReply::Stored { incarnation, .. }, _) => Ok(incarnation),
             _ => Err(crate::unexpected("Put").into()),
         }

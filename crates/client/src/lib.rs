@@ -47,7 +47,7 @@ pub use holes::Sought;
 pub use piece_names::PieceNames;
 pub use pool::{ChunkHealth, ClientConfig, Collected, Pool};
 pub use reader::Reader;
-pub use session::{Room, Session};
+pub use session::{NewFile, Room, Session};
 pub use spool::{SPOOL_BYTES_MIN, Spool};
 pub use writer::{Unpushed, Writer};
 

@@ -34,7 +34,7 @@ use crate::manager::ManagerLink;
 use crate::map_view::{ChunkView, MapView, Run};
 use crate::opening::bad_map;
 use crate::reader::{AHEAD_BYTES, Reader};
-use crate::session::{SHARE_UNIT, Sealed, Session};
+use crate::session::{NewFile, SHARE_UNIT, Sealed, Session};
 use crate::spool::Spool;
 use crate::stored::Stored;
 use crate::writer::{Unpushed, Writer};
@@ -305,6 +305,23 @@ impl Pool {
     /// Opens a file for writing by this client's protocol or that of its folder; without a spool, through memory.
     pub async fn writer(&self, ino: Ino, spool: Option<&Arc<Spool>>) -> Result<Arc<Writer>, Failure> {
         Writer::open(&self.inner, ino, spool).await
+    }
+
+    /// Makes a file and opens it for writing, in one step.
+    ///
+    /// # Errors
+    /// `Exists`: there is something of that name.
+    pub async fn create(&self, file: NewFile, spool: Option<&Arc<Spool>>) -> Result<Arc<Writer>, Failure> {
+        Writer::create(&self.inner, file, spool).await
+    }
+
+    /// Sees to it that all files that were made by this client are durable, also those that nobody has synced or closed.
+    pub async fn settle_made(&self) -> Result<(), Failure> {
+        let sessions: Vec<_> = self.inner.sessions.lock().values().filter_map(Weak::upgrade).collect();
+        for session in sessions {
+            session.settle_made().await?;
+        }
+        Ok(())
     }
 
     /// Takes up what an earlier process left in the spool. What is at the pool already, was removed there or is lost is

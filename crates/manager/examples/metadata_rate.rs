@@ -86,6 +86,7 @@ fn commit(session: SessionId, chunk: ChunkRef) -> ManagerRequest {
         named: Vec::new(),
         state: VersionState::Open,
         hole_bytes: 0,
+        staged: Vec::new(),
     }
 }
 

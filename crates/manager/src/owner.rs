@@ -3,18 +3,26 @@
 //! It takes all requests that have queued up, applies them one after the other, commits their changes in one store
 //! transaction (group commit), and only then lets the answers out: nobody sees what a crash could take back (I2, I7).
 //! Requests that change nothing cost no transaction. A store that failed is not used again: the manager stops.
+//!
+//! Two kinds of changes wait for the transaction of another one, or for a moment at most: that a file was made of which
+//! nothing is promised yet, and that a session ended whose last version is there ([`Leaves`]). So a small file that is
+//! made, written and closed costs one transaction.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs};
 use stdchk_model::{ChunkId, ErrorCode, Failure};
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::core::{Core, MapToRead, Marking, Now};
-use crate::store::{Store, StoreError};
+use crate::core::{Core, Leaves, MapToRead, Marking, Now};
+use crate::store::{Batch, Store, StoreError};
 
 /// Requests that are applied before a commit, at most: bounds the time that the first of them waits.
 const BATCH_MAX: usize = 512;
+/// How long a change that is in no hurry waits for one that is: longer than a small file takes from its making to its commit,
+/// and so short that nobody notices.
+const LINGER: Duration = Duration::from_millis(5);
 /// Requests that wait for the owner, at most; who comes later waits before it is queued.
 const QUEUE_MAX: usize = 4096;
 
@@ -48,7 +56,8 @@ impl Owner {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         let (end, ended) = oneshot::channel();
         std::thread::spawn(move || {
-            let result = Keeper { core, store, started: Instant::now() }.serve(queue);
+            let (held, due, urgent) = (Vec::new(), None, false);
+            let result = Keeper { core, store, started: Instant::now(), held, due, urgent }.serve(queue);
             // Nobody listens once the manager was told to stop.
             let _ = end.send(result);
         });
@@ -88,51 +97,101 @@ struct Keeper {
     core: Core,
     store: Box<dyn Store>,
     started: Instant,
+    /// Answers that wait for the next commit.
+    held: Vec<Held>,
+    /// When there must be one, if there are changes that wait.
+    due: Option<Instant>,
+    /// There must be one before any other answer leaves.
+    urgent: bool,
 }
+
+/// The queue has ended.
+struct Ended;
 
 impl Keeper {
     fn serve(mut self, mut queue: mpsc::Receiver<Job>) -> Result<(), StoreError> {
-        while let Some(first) = queue.blocking_recv() {
-            let mut held: Vec<Held> = Vec::new();
-            held.extend(self.apply(first));
-            for _ in 1..BATCH_MAX {
-                let Ok(job) = queue.try_recv() else { break };
-                held.extend(self.apply(job));
+        let clock = clock()?;
+        while let Ok(first) = self.next(&clock, &mut queue) {
+            if let Some(first) = first {
+                self.apply(first);
+                for _ in 1..BATCH_MAX {
+                    let Ok(job) = queue.try_recv() else { break };
+                    self.apply(job);
+                }
             }
-            let committed = self.commit();
-            let refusal = committed.as_ref().err().map(refusal);
-            held.into_iter().for_each(|answer| answer(refusal.as_ref()));
-            committed?;
+            if self.urgent || self.due.is_some_and(|due| Instant::now() >= due) {
+                self.commit()?;
+            }
         }
-        Ok(())
+        self.commit()
     }
 
+    /// The next job; none if changes have waited long enough before there is one.
+    fn next(&self, clock: &Runtime, queue: &mut mpsc::Receiver<Job>) -> Result<Option<Job>, Ended> {
+        let Some(due) = self.due else { return queue.blocking_recv().map(Some).ok_or(Ended) };
+        match clock.block_on(async { tokio::time::timeout_at(due.into(), queue.recv()).await }) {
+            Ok(job) => job.map(Some).ok_or(Ended),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Makes all changes durable and lets the answers out that waited for it.
     fn commit(&mut self) -> Result<(), StoreError> {
         let batch = self.core.take_changes();
+        let committed = self.store_batch(&batch);
+        let refusal = committed.as_ref().err().map(refusal);
+        self.held.drain(..).for_each(|answer| answer(refusal.as_ref()));
+        (self.due, self.urgent) = (None, false);
+        committed
+    }
+
+    fn store_batch(&mut self, batch: &Batch) -> Result<(), StoreError> {
         if !batch.is_empty() {
-            self.store.commit(&batch)?;
+            self.store.commit(batch)?;
             self.core.committed(self.store.sequence());
         }
         Ok(())
     }
 
-    fn apply(&mut self, job: Job) -> Option<Held> {
+    fn apply(&mut self, job: Job) {
         let now = self.now();
         match job {
-            Job::Request(request, answer) => Some(hold(answer, self.core.handle(*request, now))),
+            Job::Request(request, answer) => {
+                let leaves = self.core.leaves(&request);
+                let result = self.core.handle(*request, now);
+                self.answer(answer, result, leaves);
+            }
             Job::Tick => {
                 self.core.tick(now);
-                None
+                self.urgent = true;
             }
-            Job::MarkingIsDue(answer) => Some(hold(answer, Ok(self.core.marking_is_due(now)))),
-            Job::BeginMarking(answer) => Some(hold(answer, self.core.begin_marking(now))),
-            Job::Marked(generation, map, chunks) => {
-                self.core.marked(generation, &map, &chunks);
-                None
+            Job::MarkingIsDue(answer) => {
+                let due = self.core.marking_is_due(now);
+                self.answer(answer, Ok(due), Leaves::Durable);
             }
+            Job::BeginMarking(answer) => {
+                let marking = self.core.begin_marking(now);
+                self.answer(answer, marking, Leaves::Durable);
+            }
+            Job::Marked(generation, map, chunks) => self.core.marked(generation, &map, &chunks),
             Job::Sweep(generation, dry_run, answer) => {
-                Some(hold(answer, self.core.sweep(generation, dry_run, now)))
+                let swept = self.core.sweep(generation, dry_run, now);
+                self.answer(answer, swept, Leaves::Durable);
             }
+        }
+    }
+
+    /// What was answered at once shows nothing of changes that came before it in the same batch and must be durable first.
+    fn answer<T: 'static>(&mut self, answer: Answer<T>, result: Result<T, Failure>, leaves: Leaves) {
+        self.urgent |= leaves == Leaves::Durable || self.core.must_settle();
+        if leaves == Leaves::AtOnce && !self.urgent {
+            // The asker may have gone; then nobody needs the answer.
+            let _ = answer.send(result);
+        } else {
+            self.held.push(hold(answer, result));
+        }
+        if self.due.is_none() && (!self.held.is_empty() || self.core.has_waiting_changes()) {
+            self.due = Some(Instant::now() + LINGER);
         }
     }
 
@@ -140,6 +199,12 @@ impl Keeper {
         let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Now { wall: wall_clock(), ms }
     }
+}
+
+/// What the owner's thread waits with for a moment.
+fn clock() -> Result<Runtime, StoreError> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    built.map_err(|error| StoreError::new("starting the manager's own thread", error))
 }
 
 /// Nanoseconds since 1970; 0 on a machine whose clock stands before that.
@@ -156,7 +221,7 @@ fn refusal(error: &StoreError) -> Failure {
 #[cfg(test)]
 mod tests {
     use stdchk_model::message::manager::{Change, FileKind};
-    use stdchk_model::{Ino, OpId, PoolId};
+    use stdchk_model::{ClientId, Ino, OpId, PoolId, SessionId};
 
     use super::*;
     use crate::core::{Setting, Timing};
@@ -198,5 +263,99 @@ mod tests {
         let failure = owner.ask(|answer| Job::Request(request, answer)).await.unwrap_err();
         assert_eq!(failure.code, ErrorCode::Internal, "{failure}");
         assert!(ended.await.unwrap().is_err());
+    }
+
+    /// A store whose disk takes a write each time that the test lets it.
+    struct Slow(std::sync::mpsc::Receiver<()>);
+
+    impl Store for Slow {
+        fn load(&self, _visit: &mut Visitor<'_>) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn commit(&mut self, _batch: &Batch) -> Result<(), StoreError> {
+            self.0.recv().map_err(|gone| StoreError::new("writing", gone))
+        }
+    }
+
+    fn create(number: u8, exclusive: bool) -> ManagerRequest {
+        ManagerRequest::Create {
+            session: SessionId([number; 16]),
+            client: ClientId([1; 16]),
+            parent: Ino::ROOT,
+            name: format!("file{number}"),
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            exclusive,
+            again: None,
+        }
+    }
+
+    /// A manager on such a store that has given out its first numbers of inodes.
+    async fn on_a_slow_store() -> (Owner, std::sync::mpsc::Sender<()>) {
+        let (disk, written) = std::sync::mpsc::channel();
+        let setting = Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, timing: Timing::default() };
+        let core = Core::load(&Refusing, setting, Now::default()).unwrap();
+        let (owner, _) = Owner::start(core, Box::new(Slow(written)));
+        disk.send(()).unwrap();
+        asked(&owner, create(1, true)).await.unwrap();
+        (owner, disk)
+    }
+
+    async fn asked(owner: &Owner, request: ManagerRequest) -> Result<ManagerReply, Failure> {
+        owner.ask(|answer| Job::Request(Box::new(request), answer)).await
+    }
+
+    #[tokio::test]
+    async fn the_first_number_of_a_new_range_is_not_told_before_the_range_is_durable() {
+        let (disk, written) = std::sync::mpsc::channel();
+        let setting = Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, timing: Timing::default() };
+        let core = Core::load(&Refusing, setting, Now::default()).unwrap();
+        let (owner, _) = Owner::start(core, Box::new(Slow(written)));
+        let made = tokio::spawn(async move { asked(&owner, create(1, false)).await });
+        tokio::time::sleep(20 * LINGER).await;
+        assert!(!made.is_finished(), "it is answered before the store has written anything");
+        disk.send(()).unwrap();
+        made.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_is_made_at_once_and_an_exclusive_one_when_it_is_durable() {
+        let (owner, disk) = on_a_slow_store().await;
+        asked(&owner, create(2, false)).await.unwrap();
+        let exclusive = tokio::spawn(async move { asked(&owner, create(3, true)).await });
+        tokio::time::sleep(20 * LINGER).await;
+        assert!(!exclusive.is_finished(), "it is answered before the store has written anything");
+        // One for each of them, should the first have been written before the second came.
+        disk.send(()).unwrap();
+        disk.send(()).unwrap();
+        exclusive.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_session_is_durable_when_it_is_answered_also_if_nothing_follows() {
+        let (owner, disk) = on_a_slow_store().await;
+        let session = SessionId([1; 16]);
+        let made = create(2, false);
+        asked(&owner, made).await.unwrap();
+        let close = ManagerRequest::CloseSession { session, interrupted: false };
+        let closed = tokio::spawn(async move { asked(&owner, close).await });
+        tokio::time::sleep(20 * LINGER).await;
+        assert!(!closed.is_finished(), "it is answered before the store has written anything");
+        disk.send(()).unwrap();
+        disk.send(()).unwrap();
+        closed.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_that_was_made_shows_its_content_and_its_states_only_once_they_are_durable() {
+        let (owner, disk) = on_a_slow_store().await;
+        asked(&owner, create(2, false)).await.unwrap();
+        let versions = tokio::spawn(async move { asked(&owner, ManagerRequest::Versions(Ino(3))).await });
+        tokio::time::sleep(20 * LINGER).await;
+        assert!(!versions.is_finished(), "it is answered before the store has written anything");
+        disk.send(()).unwrap();
+        assert_eq!(versions.await.unwrap(), Ok(ManagerReply::Versions(Vec::new())));
     }
 }

@@ -520,6 +520,7 @@ fn a_commit_that_is_the_last_one_finishes_its_version_in_the_same_step() {
         named: Vec::new(),
         state: VersionState::Closed,
         hole_bytes: 0,
+        staged: Vec::new(),
     };
     let first = pool.ask(commit.clone()).unwrap();
     assert_eq!(pool.ask(commit).unwrap(), first, "its answer was lost");

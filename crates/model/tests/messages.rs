@@ -209,7 +209,7 @@ fn manager_requests() -> Vec<ManagerRequest> {
         Q::Similar(ino),
         Q::OpenSession { session, client, ino },
         Q::Reserve { session, bytes: 64 << 20, avoid: vec![benefactor] },
-        Q::Known { session, chunks: vec![chunk(0xc1)] },
+        Q::Known { session, chunks: vec![chunk(0xc1)], room_bytes: 16 << 20 },
         Q::Staged { session, chunks: vec![StagedChunk { chunk: chunk_ref(0xc1), at: vec![benefactor] }] },
         Q::Commit {
             session,
@@ -220,6 +220,7 @@ fn manager_requests() -> Vec<ManagerRequest> {
             named: Vec::new(),
             state: VersionState::Open,
             hole_bytes: 0,
+            staged: vec![StagedChunk { chunk: chunk_ref(0xc1), at: vec![benefactor] }],
         },
         Q::Commit {
             session,
@@ -230,10 +231,23 @@ fn manager_requests() -> Vec<ManagerRequest> {
             named: vec![chunk(0xc1)],
             state: VersionState::Closed,
             hole_bytes: 4,
+            staged: Vec::new(),
         },
         Q::CloseSession { session, interrupted: true },
         Q::Closing { session, size: 5_000_000_000 },
         Q::OpenContainer { session, client, folder: Ino(9) },
+        Q::Create {
+            session,
+            client,
+            parent: Ino(9),
+            name: "a.N0.T1".to_owned(),
+            mode: 0o644,
+            uid: 1000,
+            gid: 100,
+            exclusive: false,
+            again: Some(ino),
+        },
+        Q::Settle(session),
         Q::KeepAlive(client),
         Q::GetPolicy(ino),
         Q::Sets(ino),
@@ -301,6 +315,7 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Collected { chunks: 1, blocks: 2, bytes: 2 << 20 },
         R::Registered { id: BENEFACTOR, moment: Some(MOMENT) },
         R::Commands(vec![deletion, copy, Command::SendInventory, Command::Remember(MOMENT)]),
+        R::Known { found: vec![ChunkLocations::default()], benefactors: vec![info()], room_bytes: 16 << 20 },
     ]
 }
 
@@ -311,8 +326,8 @@ fn benefactor_requests() -> Vec<BenefactorRequest> {
     let erasure = Some(Erasure { data: 4, parity: 2 });
     let coded = Form { codec: 1, stored_id: chunk(0xd1), cipher: Some(1), erasure, ..form.clone() };
     vec![
-        Q::Put { block: block(0xc1), form },
-        Q::Put { block: fragment, form: coded },
+        Q::Put { block: block(0xc1), form, durable: true },
+        Q::Put { block: fragment, form: coded, durable: false },
         Q::Sync { incarnation: LIFE },
         Q::Get { block: block(0xc1) },
         Q::Has { blocks: vec![block(0xc1), fragment] },

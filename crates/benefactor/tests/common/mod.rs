@@ -181,7 +181,7 @@ pub fn whole(bytes: &[u8]) -> (BlockId, Form) {
 
 pub async fn put(connection: &Connection, bytes: &[u8]) -> Result<(Incarnation, bool), CallError> {
     let (block, form) = whole(bytes);
-    let request = BenefactorRequest::Put { block, form };
+    let request = BenefactorRequest::Put { block, form, durable: false };
     let payload = Bytes::copy_from_slice(bytes);
     match connection.call(&request, payload, LIMIT).await?.0 {
         BenefactorReply::Stored { incarnation, known } => Ok((incarnation, known)),

@@ -1,15 +1,76 @@
-//! How a session begins: at the manager, and with what the file has.
+//! How a session begins: at the manager, and with what the file has; also with the making of the file.
 
 use std::sync::Arc;
 
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
-use stdchk_model::{Failure, Ino, SessionId};
+use stdchk_model::{ErrorCode, Failure, Ino, SessionId};
 
 use super::Session;
 use crate::map_view::MapView;
 use crate::pool::Inner;
 
+/// A file that is to be made.
+#[derive(Clone, Debug)]
+pub struct NewFile {
+    /// Its directory.
+    pub parent: Ino,
+    /// Its name there.
+    pub name: String,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Nobody else may ever be told that they made it: the answer waits until the file is durable.
+    pub exclusive: bool,
+}
+
+/// How a file was made that may not be durable yet.
+pub(super) struct Made(NewFile);
+
+impl Made {
+    fn request(&self, session: SessionId, pool: &Inner, again: Option<Ino>) -> ManagerRequest {
+        let NewFile { parent, name, mode, uid, gid, exclusive } = self.0.clone();
+        let client = pool.client;
+        ManagerRequest::Create { session, client, parent, name, mode, uid, gid, exclusive, again }
+    }
+}
+
 impl Session {
+    /// Makes a file and opens a session on it. It is durable with the first commit, or once somebody syncs or closes it.
+    pub(crate) async fn create(pool: &Arc<Inner>, file: NewFile) -> Result<Arc<Self>, Failure> {
+        let (session, made) = (SessionId(crate::random()?), Made(file));
+        let opened = Self::open_as(pool, session, made.request(session, pool, None), false).await?;
+        if !made.0.exclusive {
+            *opened.made.lock() = Some(made);
+        }
+        Ok(opened)
+    }
+
+    /// Opens the session again. A file that the manager has forgotten, since it was made and nothing more, is made again.
+    pub(super) async fn open_again(&self) -> Result<(), Failure> {
+        let (session, client, ino) = (self.id, self.pool.client, self.ino());
+        let again = self.made.lock().as_ref().map(|made| made.request(session, &self.pool, Some(ino)));
+        let opened = self.pool.manager.ask(&ManagerRequest::OpenSession { session, client, ino }).await;
+        match (opened, again) {
+            (Err(failure), Some(again)) if failure.code == ErrorCode::NotFound => {
+                self.pool.manager.ask(&again).await.map(drop)
+            }
+            (opened, _) => opened.map(drop),
+        }
+    }
+
+    /// Sees to it that a file that was made by this session is durable, also if nothing was written to it.
+    pub(crate) async fn settle_made(&self) -> Result<(), Failure> {
+        if self.made.lock().is_none() {
+            return Ok(());
+        }
+        self.ask(&ManagerRequest::Settle(self.id)).await?;
+        *self.made.lock() = None;
+        Ok(())
+    }
+
     pub(crate) async fn open(pool: &Arc<Inner>, ino: Ino) -> Result<Arc<Self>, Failure> {
         let (session, client) = (SessionId(crate::random()?), pool.client);
         Self::open_as(pool, session, ManagerRequest::OpenSession { session, client, ino }, false).await

@@ -156,9 +156,15 @@ impl Chunks {
         self.with(chunk, |entry| entry.pinned = there.to_vec());
     }
 
-    /// A benefactor stored the chunk; whether it is durable there, a sync will tell.
-    pub(super) fn placed(&self, chunk: ChunkId, benefactor: BenefactorId, incarnation: Incarnation) {
-        self.with(chunk, |entry| entry.placed.push(Placed { benefactor, incarnation, durable: false }));
+    /// A benefactor stored the chunk; unless it is `durable` there, a sync will tell whether it is.
+    pub(super) fn placed(
+        &self,
+        chunk: ChunkId,
+        benefactor: BenefactorId,
+        incarnation: Incarnation,
+        durable: bool,
+    ) {
+        self.with(chunk, |entry| entry.placed.push(Placed { benefactor, incarnation, durable }));
     }
 
     /// What must be synced of `needed`: benefactors in the incarnation that stored, with the chunks that wait for it.
@@ -312,7 +318,7 @@ mod tests {
     /// The session has stored the chunk at benefactor 7.
     fn store(chunks: &Chunks, chunk: ChunkRef) {
         assert!(chunks.claim(chunk, own()));
-        chunks.placed(chunk.id, BenefactorId(7), LIFE);
+        chunks.placed(chunk.id, BenefactorId(7), LIFE, false);
         chunks.unclaim(chunk.id);
     }
 
@@ -327,7 +333,7 @@ mod tests {
         assert!(chunks.claim(chunk(2), own()));
         assert!(!chunks.claim(chunk(2), own()));
         assert_eq!(chunks.untold(&both).len(), 2);
-        chunks.placed(chunk(2).id, BenefactorId(7), LIFE);
+        chunks.placed(chunk(2).id, BenefactorId(7), LIFE, false);
         assert_eq!(chunks.take_unreported(9, None).len(), 1);
         assert_eq!(chunks.untold(&both), [chunk(1).id]);
     }
@@ -337,7 +343,7 @@ mod tests {
         let chunks = Chunks::default();
         chunks.claim(chunk(1), own());
         assert!(chunks.take_unreported(9, None).is_empty(), "nothing is stored yet");
-        chunks.placed(chunk(1).id, BenefactorId(7), LIFE);
+        chunks.placed(chunk(1).id, BenefactorId(7), LIFE, false);
         assert!(chunks.take_unreported(9, Some(&HashSet::new())).is_empty(), "nothing of it is asked for");
         assert_eq!(chunks.take_unreported(9, None)[0].at, []);
         assert!(chunks.take_unreported(9, None).is_empty());
@@ -362,7 +368,7 @@ mod tests {
     fn bytes_that_left_the_window_are_at_hand_again_once_they_are_written_again() {
         let (chunks, needed) = (Chunks::default(), HashSet::from([chunk(1).id]));
         chunks.claim(chunk(1), Origin::Cell(Weak::new(), Vec::new()));
-        chunks.placed(chunk(1).id, BenefactorId(7), LIFE);
+        chunks.placed(chunk(1).id, BenefactorId(7), LIFE, false);
         chunks.unclaim(chunk(1).id);
         assert!(chunks.would_lose(&[chunk(1).id], BenefactorId(7)));
         assert!(!chunks.claim(chunk(1), own()));

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, HEARTBEAT_MS, LIST_ENTRIES_MAX, MAP_INLINE_BYTES_MAX};
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs, VersionInfo, VersionState};
+use stdchk_model::message::manager::{
+    ManagerReply, ManagerRequest, StagedChunk, TimeNs, VersionInfo, VersionState,
+};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Extent, Failure, Incarnation, MapRoot,
     Source,
@@ -24,6 +26,8 @@ use crate::map_view::MapView;
 
 /// Chunks in one report to the manager: about 700 kB.
 const REPORT_MAX: usize = 16_384;
+/// Chunks that are reported with the commit itself: those of a small file, and the last ones of a large one.
+const COMMITTED_WITH_MAX: usize = 256;
 /// How long a benefactor that went away with the only copy of chunks may take to come back.
 const RETURN_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between attempts to reach it.
@@ -59,11 +63,17 @@ impl Session {
         if self.is_dirty() {
             self.store_packed_base().await?;
         }
-        let Some(snapshot) = self.snapshot()? else { return Ok(turn.clone()) };
-        self.wait_stored(snapshot.cells.values()).await?;
+        let Some(snapshot) = self.snapshot()? else {
+            self.settle_made().await?;
+            return Ok(turn.clone());
+        };
+        let stored = self.wait_stored(snapshot.cells.values()).await;
+        self.is_all_sent_at_once.store(false, Ordering::Release);
+        stored?;
         let map = self.name_pieces(self.build_map(&snapshot)?).await?;
         let root = self.store_map(&map).await?;
         let info = self.commit_map(&map, root, mtime, state).await?;
+        *self.made.lock() = None; // It became durable with the commit.
         self.rebase(&snapshot, map);
         if self.is_closing() {
             self.announce_closing().await?;
@@ -94,6 +104,8 @@ impl Session {
         // Cells that are sealed from now on use chunks of which this commit doesn't know.
         let cells = self.seal_all(&mut state);
         self.chunks.begin_commit();
+        let alone = cells.len() == 1 && self.sending.load(Ordering::Acquire) == 1;
+        self.is_all_sent_at_once.store(alone, Ordering::Release);
         state.lowest_size = state.size;
         Ok(Some(Snapshot {
             generation: state.generation,
@@ -285,7 +297,7 @@ impl Session {
         mtime: TimeNs,
         state: VersionState,
     ) -> Result<VersionInfo, Failure> {
-        self.stage(Some(needed)).await?;
+        let staged = self.stage(Some(needed), COMMITTED_WITH_MAX).await?;
         // A small map says itself what it names.
         let mut named = match &root {
             MapRoot::Inline { .. } => Vec::new(),
@@ -294,14 +306,22 @@ impl Session {
         // What doesn't fit into the commit is announced before: staged by now, or else pinned.
         let beyond = named.split_off(named.len().min(LIST_ENTRIES_MAX));
         for part in self.chunks.untold(&beyond).chunks(LIST_ENTRIES_MAX) {
-            let known = ManagerRequest::Known { session: self.id, chunks: part.to_vec() };
-            self.pool.manager.ask(&known).await?;
+            self.pool.manager.ask(&self.ask_of(part)).await?;
         }
         let (size, stored_bytes) = (map.size(), self.stored_bytes());
         let (session, hole_bytes) = (self.id, map.hole_bytes());
-        let commit =
-            ManagerRequest::Commit { session, root, size, mtime, stored_bytes, named, state, hole_bytes };
-        match self.ask_patiently(&commit).await? {
+        let commit = ManagerRequest::Commit {
+            session,
+            root,
+            size,
+            mtime,
+            stored_bytes,
+            named,
+            state,
+            hole_bytes,
+            staged,
+        };
+        match self.ask_patiently(&commit).await.inspect_err(|_| drop(self.chunks.forget_reports()))? {
             ManagerReply::Version { info: Some(info), .. } => Ok(info),
             _ => Err(crate::unexpected("Commit")),
         }
@@ -326,7 +346,7 @@ impl Session {
     pub(crate) async fn report(&self) -> Result<(), Failure> {
         let told = {
             let _turn = self.telling.lock().await;
-            self.stage(None).await
+            self.stage(None, 0).await.map(drop)
         };
         match told {
             Err(failure) if failure.code == ErrorCode::Stale => self.reattach().await,
@@ -334,12 +354,17 @@ impl Session {
         }
     }
 
-    /// The same for those of `needed`, or all; the caller has the turn to tell.
-    async fn stage(&self, needed: Option<&HashSet<ChunkId>>) -> Result<(), Failure> {
+    /// The same for those of `needed`, or all; the caller has the turn to tell, and tells of the last ones itself, of so many
+    /// at most.
+    async fn stage(
+        &self,
+        needed: Option<&HashSet<ChunkId>>,
+        last_max: usize,
+    ) -> Result<Vec<StagedChunk>, Failure> {
         loop {
             let chunks = self.chunks.take_unreported(REPORT_MAX, needed);
-            if chunks.is_empty() {
-                return Ok(());
+            if chunks.len() <= last_max {
+                return Ok(chunks);
             }
             let staged = ManagerRequest::Staged { session: self.id, chunks };
             if let Err(failure) = self.pool.manager.ask(&staged).await {
@@ -370,11 +395,11 @@ impl Session {
                 "the file is closed: what was not committed is given up",
             ));
         }
-        let (session, client, ino) = (self.id, self.pool.client, self.ino());
-        self.pool.manager.ask(&ManagerRequest::OpenSession { session, client, ino }).await?;
+        let session = self.id;
+        self.open_again().await?;
         self.pieces.settled();
         self.keep_again(self.chunks.forget_reports()).await?;
-        self.stage(None).await?;
+        self.stage(None, 0).await?;
         if self.is_closing() {
             let size = self.size();
             self.pool.manager.ask(&ManagerRequest::Closing { session, size }).await?;
@@ -404,8 +429,7 @@ impl Session {
     async fn missing_of(&self, chunks: &[ChunkId]) -> Result<Vec<ChunkId>, Failure> {
         let mut missing = Vec::new();
         for part in chunks.chunks(LIST_ENTRIES_MAX) {
-            let known = ManagerRequest::Known { session: self.id, chunks: part.to_vec() };
-            let ManagerReply::Locations(found) = self.pool.manager.ask(&known).await? else {
+            let ManagerReply::Known { found, .. } = self.pool.manager.ask(&self.ask_of(part)).await? else {
                 return Err(crate::unexpected("Known"));
             };
             let nowhere = part.iter().zip(&found).filter(|(_, found)| found.at.is_empty() && !found.pending);
@@ -417,9 +441,13 @@ impl Session {
     /// Lets the manager leave these chunks to this session until it ends.
     pub(crate) async fn pin(&self, chunks: &[ChunkId]) -> Result<(), Failure> {
         for part in chunks.chunks(LIST_ENTRIES_MAX) {
-            self.ask(&ManagerRequest::Known { session: self.id, chunks: part.to_vec() }).await?;
+            self.ask(&self.ask_of(part)).await?;
         }
         Ok(())
+    }
+
+    fn ask_of(&self, chunks: &[ChunkId]) -> ManagerRequest {
+        ManagerRequest::Known { session: self.id, chunks: chunks.to_vec(), room_bytes: 0 }
     }
 
     /// What was committed becomes the base; cells that haven't changed since are done with.

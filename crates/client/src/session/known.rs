@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use stdchk_model::message::manager::{ChunkLocations, ManagerReply, ManagerRequest};
+use stdchk_model::message::manager::{BenefactorInfo, ChunkLocations, ManagerReply, ManagerRequest};
 use stdchk_model::{ChunkId, Failure, SessionId};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
+use super::stripe::GRANT_FIRST_BYTES;
 use crate::manager::ManagerLink;
 
 /// Most names in one question: an answer then takes about a millisecond of the manager's time.
@@ -21,11 +22,28 @@ pub(super) struct Known {
     session: SessionId,
     waiting: Mutex<Vec<Waiting>>,
     turn: tokio::sync::Mutex<()>,
+    /// Space that was granted with an answer, and for what; taken by whoever needs it first.
+    room: Mutex<Room>,
+}
+
+/// The first space of a session is asked for with its first question: what isn't known will be stored.
+#[derive(Default)]
+enum Room {
+    #[default]
+    NotAsked,
+    Granted(Vec<BenefactorInfo>, u64),
+    Taken,
 }
 
 impl Known {
     pub(super) fn new(manager: Arc<ManagerLink>, session: SessionId) -> Self {
-        Self { manager, session, waiting: Mutex::default(), turn: tokio::sync::Mutex::default() }
+        Self {
+            manager,
+            session,
+            waiting: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            room: Mutex::default(),
+        }
     }
 
     /// Where each of `chunks` is, if the pool has it; from then on it stays for as long as the session.
@@ -79,9 +97,28 @@ impl Known {
     }
 
     async fn question(&self, chunks: Vec<ChunkId>) -> Result<Vec<ChunkLocations>, Failure> {
-        match self.manager.ask(&ManagerRequest::Known { session: self.session, chunks }).await? {
-            ManagerReply::Locations(found) => Ok(found),
+        let first = matches!(*self.room.lock(), Room::NotAsked);
+        let room_bytes = if first { GRANT_FIRST_BYTES } else { 0 };
+        match self.manager.ask(&ManagerRequest::Known { session: self.session, chunks, room_bytes }).await? {
+            ManagerReply::Known { found, benefactors, room_bytes } => {
+                if first {
+                    *self.room.lock() = Room::Granted(benefactors, room_bytes);
+                }
+                Ok(found)
+            }
             _ => Err(crate::unexpected("Known")),
+        }
+    }
+
+    /// The space that came with the first answer, once.
+    pub(super) fn take_room(&self) -> Option<(Vec<BenefactorInfo>, u64)> {
+        let mut room = self.room.lock();
+        if !matches!(*room, Room::Granted(..)) {
+            return None;
+        }
+        match std::mem::replace(&mut *room, Room::Taken) {
+            Room::Granted(benefactors, bytes) if bytes > 0 => Some((benefactors, bytes)),
+            _ => None,
         }
     }
 }

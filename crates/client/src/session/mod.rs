@@ -44,6 +44,8 @@ use tokio::sync::{Notify, Semaphore};
 use crate::holes::first;
 use crate::map_view::MapView;
 use crate::pool::Inner;
+use begin::Made;
+pub use begin::NewFile;
 use burst::Burst;
 use cell::{Cell, Dirty, Held, Under};
 use chunks::Chunks;
@@ -81,6 +83,10 @@ pub struct Session {
     stripe: Stripe,
     share: Arc<Semaphore>,
     sending: AtomicUsize,
+    /// The commit under way sends the only cell that is to be sent: its chunks are stored and made durable by one request.
+    is_all_sent_at_once: AtomicBool,
+    /// How the file was made, until it is known to be durable.
+    made: Mutex<Option<Made>>,
     /// Told when somebody is done with a chunk that they claimed.
     claims: Notify,
     /// Held while the manager is told of chunks, and for the commit that rests on what it was told.
@@ -146,6 +152,8 @@ impl Session {
             }),
             first: base,
             sending: AtomicUsize::new(0),
+            is_all_sent_at_once: AtomicBool::new(false),
+            made: Mutex::default(),
             claims: Notify::new(),
             telling: tokio::sync::Mutex::default(),
             is_closed: AtomicBool::new(false),

@@ -154,8 +154,8 @@ impl Session {
         let mut last = None;
         while at.len() < copies {
             let avoid: Vec<BenefactorId> = at.iter().chain(&refused).copied().collect();
-            let next =
-                self.stripe.next(&self.pool, copies - at.len(), encoded.bytes.len() as u64, &avoid).await;
+            let (granted, bytes) = (|| self.known.take_room(), encoded.bytes.len() as u64);
+            let next = self.stripe.next(&self.pool, granted, copies - at.len(), bytes, &avoid).await;
             let targets = match next {
                 Ok(targets) => targets,
                 Err(failure) => {
@@ -165,10 +165,11 @@ impl Session {
                     continue;
                 }
             };
-            for (target, answer) in self.put_at(chunk.id, &encoded, targets).await {
+            let durable = self.is_all_sent_at_once.load(Ordering::Acquire);
+            for (target, answer) in self.put_at(chunk.id, &encoded, targets, durable).await {
                 match answer {
                     Ok(incarnation) => {
-                        self.chunks.placed(chunk.id, target, incarnation);
+                        self.chunks.placed(chunk.id, target, incarnation, durable);
                         at.push(target);
                     }
                     Err(error) => {
@@ -188,13 +189,14 @@ impl Session {
         chunk: ChunkId,
         encoded: &Encoded,
         targets: Vec<BenefactorId>,
+        durable: bool,
     ) -> Vec<(BenefactorId, Result<Incarnation, CallError>)> {
         let mut puts = JoinSet::new();
         for target in targets {
             let (pool, form, bytes) = (Arc::clone(&self.pool), encoded.form.clone(), encoded.bytes.clone());
             puts.spawn(async move {
                 let sending = pool.encoder.sending(bytes.len());
-                let answer = pool.benefactors.put(target, BlockId::whole(chunk), form, bytes).await;
+                let answer = pool.benefactors.put(target, BlockId::whole(chunk), form, bytes, durable).await;
                 if answer.is_ok() {
                     sending.stored();
                 }

@@ -1,6 +1,6 @@
 //! Where the next chunk goes: round robin over the stripe that the manager gave, within the space that it granted.
 
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
+use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, SessionId};
 
 use crate::pool::Inner;
@@ -8,7 +8,7 @@ use crate::pool::Inner;
 /// Space asked for at once, bytes: a question per this much data. What is left returns when the session ends.
 const GRANT_BYTES: u64 = 256 << 20;
 /// Space asked for first: most files are small.
-const GRANT_FIRST_BYTES: u64 = 16 << 20;
+pub(super) const GRANT_FIRST_BYTES: u64 = 16 << 20;
 
 #[derive(Default)]
 struct Turn {
@@ -30,15 +30,22 @@ impl Stripe {
     }
 
     /// The next `count` benefactors, distinct and none of `avoid`, for a chunk of `bytes` each. Fewer if there aren't so
-    /// many, at least one.
+    /// many, at least one. What was `granted` meanwhile in answer to another question is used first.
     pub(super) async fn next(
         &self,
         pool: &Inner,
+        granted: impl FnOnce() -> Option<(Vec<BenefactorInfo>, u64)>,
         count: usize,
         bytes: u64,
         avoid: &[BenefactorId],
     ) -> Result<Vec<BenefactorId>, Failure> {
         let mut turn = self.turn.lock().await;
+        if !turn.asked
+            && let Some((benefactors, bytes)) = granted()
+        {
+            turn.asked = true;
+            turn.grant(pool, &benefactors, bytes);
+        }
         let need = bytes * count as u64;
         let mut avoided = pool.benefactors.suspects();
         avoided.extend(avoid);
@@ -76,15 +83,19 @@ impl Stripe {
         let ManagerReply::Stripe { benefactors, bytes } = answer else {
             return Err(crate::unexpected("Reserve"));
         };
-        pool.benefactors.learn(&benefactors);
-        turn.benefactors = benefactors.iter().map(|benefactor| benefactor.id).collect();
-        // What was left of the grant before is given back with this one.
-        turn.granted = bytes;
+        turn.grant(pool, &benefactors, bytes);
         Ok(())
     }
 }
 
 impl Turn {
+    /// What was left of the grant before is given back with this one.
+    fn grant(&mut self, pool: &Inner, benefactors: &[BenefactorInfo], bytes: u64) {
+        pool.benefactors.learn(benefactors);
+        self.benefactors = benefactors.iter().map(|benefactor| benefactor.id).collect();
+        self.granted = bytes;
+    }
+
     fn pick(&self, count: usize, avoid: &[BenefactorId]) -> Vec<BenefactorId> {
         let all = self.benefactors.len().max(1);
         let from = self.benefactors.iter().cycle().skip(self.next % all).take(self.benefactors.len());

@@ -25,7 +25,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::holes::{Sought, first};
 use crate::pool::Inner;
-use crate::session::Session;
+use crate::session::{NewFile, Session};
 use crate::spool::{Image, Spool, Told};
 
 /// What the local disk says when a file must go another way.
@@ -106,13 +106,26 @@ impl Writer {
         ino: Ino,
         spool: Option<&Arc<Spool>>,
     ) -> Result<Arc<Self>, Failure> {
-        let session = Session::open(pool, ino).await?;
+        Ok(Self::over(pool, Session::open(pool, ino).await?, spool))
+    }
+
+    /// Makes a file and opens it for writing, in one step.
+    pub(crate) async fn create(
+        pool: &Arc<Inner>,
+        file: NewFile,
+        spool: Option<&Arc<Spool>>,
+    ) -> Result<Arc<Self>, Failure> {
+        Ok(Self::over(pool, Session::create(pool, file).await?, spool))
+    }
+
+    fn over(pool: &Arc<Inner>, session: Arc<Session>, spool: Option<&Arc<Spool>>) -> Arc<Self> {
         let wanted = pool.protocol.unwrap_or(session.policy().protocol);
         if wanted != Protocol::Sw && spool.is_none() {
+            let ino = session.ino();
             tracing::debug!(%ino, "there is no spool: `protocol={wanted}` goes through memory");
         }
         let protocol = if spool.is_some() { wanted } else { Protocol::Sw };
-        Ok(Arc::new(Self::new(pool, session, spool.cloned(), Layers { protocol, ..Layers::default() })))
+        Arc::new(Self::new(pool, session, spool.cloned(), Layers { protocol, ..Layers::default() }))
     }
 
     fn new(pool: &Arc<Inner>, session: Arc<Session>, spool: Option<Arc<Spool>>, layers: Layers) -> Self {
@@ -459,6 +472,16 @@ impl Writer {
         if let Some(spool) = &self.spool {
             blocking(|| spool.done(self.id, image.as_deref()));
         }
+    }
+
+    /// The same in the background, for a writer that has saved everything: nobody waits for its end.
+    pub fn close_later(self: &Arc<Self>) {
+        let writer = Arc::clone(self);
+        self.pool.background(async move {
+            if let Err(failure) = writer.close(false).await {
+                tracing::warn!(ino = %writer.ino(), %failure, "a session did not end well");
+            }
+        });
     }
 
     /// What the session has committed needs no image any more.

@@ -17,14 +17,26 @@ use super::{Answer, Core, Now, check_length, unavailable};
 
 impl Core {
     pub(super) fn commit(&mut self, request: ManagerRequest, now: Now) -> Answer {
-        let ManagerRequest::Commit { session, root, size, mtime, stored_bytes, named, state, hole_bytes } =
-            request
+        let ManagerRequest::Commit {
+            session,
+            root,
+            size,
+            mtime,
+            stored_bytes,
+            named,
+            state,
+            hole_bytes,
+            staged,
+        } = request
         else {
             return Err(invalid("not a commit"));
         };
         check_length("named chunks", named.len())?;
         if state == VersionState::Lost {
             return Err(invalid("what is committed isn't lost"));
+        }
+        if !staged.is_empty() {
+            self.staged(session, &staged, now)?;
         }
         let ino = self.sessions.get_mut(session, now.ms)?.ino;
         let referred = self.referred(session, &root, size, &named)?;
@@ -147,6 +159,6 @@ pub(super) fn check_chunk(chunk: &ChunkRef) -> Result<(), Failure> {
     }
 }
 
-fn invalid(message: impl Into<String>) -> Failure {
+pub(super) fn invalid(message: impl Into<String>) -> Failure {
     Failure::new(ErrorCode::Invalid, message)
 }

@@ -8,6 +8,7 @@ mod aggregates;
 mod benefactors;
 mod collection;
 mod commit;
+mod create;
 mod forget;
 mod history;
 mod inode;
@@ -40,6 +41,7 @@ use stdchk_placement::{RoundRobin, Select, Wish};
 
 use self::benefactors::Registry;
 pub use self::collection::{MapToRead, Marking};
+pub use self::create::Leaves;
 use self::history::History;
 use self::locations::Locations;
 use self::namespace::Namespace;
@@ -145,7 +147,10 @@ impl Core {
             core.pool_changed = true;
             core.settled = true;
             core.namespace = Namespace::new(setting.owner, now.wall);
-        } else if core.namespace.attr(Ino::ROOT).is_err() || core.pool_changed {
+        } else {
+            core.namespace.unsettled = true;
+        }
+        if found && (core.namespace.attr(Ino::ROOT).is_err() || core.pool_changed) {
             return Err(StoreError::new(
                 "reading the store",
                 "the records of the pool or its root are missing",
@@ -243,9 +248,10 @@ impl Core {
         match request {
             Q::Change { id, change } => self.change(id, &change),
             Q::OpenSession { session, client, ino } => self.open_session(session, client, ino, now),
+            Q::Create { .. } => self.create(request, now),
             Q::OpenContainer { session, client, folder } => self.open_container(session, client, folder, now),
             Q::Reserve { session, bytes, avoid } => self.reserve(session, bytes, &avoid, now),
-            Q::Known { session, chunks } => self.known(session, &chunks, now),
+            Q::Known { session, chunks, room_bytes } => self.known(session, &chunks, room_bytes, now),
             Q::Staged { session, chunks } => self.staged(session, &chunks, now),
             Q::Commit { .. } => self.commit(request, now),
             Q::CloseSession { session, interrupted } => self.close_session(session, interrupted),
@@ -259,6 +265,7 @@ impl Core {
             Q::Heartbeat { .. } => self.heartbeat(request, now),
             Q::Forget { id, force } => self.forget(id, force, now),
             Q::AcceptOlderStore => self.accept_older_store(),
+            Q::Settle(session) => self.sessions.get_mut(session, now.ms).map(|_| ManagerReply::Done),
             _ => self.read(request, now),
         }
     }
@@ -369,7 +376,7 @@ impl Core {
         Failure::new(ErrorCode::NoSpace, message)
     }
 
-    fn known(&mut self, id: SessionId, chunks: &[ChunkId], now: Now) -> Answer {
+    fn known(&mut self, id: SessionId, chunks: &[ChunkId], room_bytes: u64, now: Now) -> Answer {
         check_length("chunks", chunks.len())?;
         let session = self.sessions.get_mut(id, now.ms)?;
         let mut found = Vec::with_capacity(chunks.len());
@@ -381,7 +388,13 @@ impl Core {
             }
             found.push(at);
         }
-        Ok(ManagerReply::Locations(found))
+        // Without room this was still an answer about the chunks; why there is none, `Reserve` says.
+        let reserved = if room_bytes > 0 { self.reserve(id, room_bytes, &[], now).ok() } else { None };
+        let (benefactors, room_bytes) = match reserved {
+            Some(ManagerReply::Stripe { benefactors, bytes }) => (benefactors, bytes),
+            _ => (Vec::new(), 0),
+        };
+        Ok(ManagerReply::Known { found, benefactors, room_bytes })
     }
 
     fn staged(&mut self, id: SessionId, chunks: &[StagedChunk], now: Now) -> Answer {
@@ -458,6 +471,7 @@ impl Core {
     /// Ends what sessions of before the start left, once their clients had a lease to come back.
     fn settle(&mut self) {
         self.settled = true;
+        self.namespace.unsettled = false;
         for id in self.namespace.unfinished() {
             if !self.sessions.contains(&id) {
                 self.namespace.finish(id, VersionState::Interrupted);

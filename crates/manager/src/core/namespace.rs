@@ -28,6 +28,8 @@ pub struct Namespace {
     pub(super) clock: TimeNs,
     /// Files that sessions have open, with how many; they outlive their last name.
     pub(super) held: HashMap<Ino, u32>,
+    /// Sessions of before the manager's start may still come back: what they have open is kept, whichever that is.
+    pub(super) unsettled: bool,
     /// Versions whose writers still have the file open.
     pub(super) open: HashMap<SessionId, (Ino, u64)>,
     pub(super) versions: u64,
@@ -68,6 +70,7 @@ impl Namespace {
             ino_ceiling: Ino::ROOT.0 + 1,
             clock: 0,
             held: HashMap::new(),
+            unsettled: false,
             open: HashMap::new(),
             versions: 0,
             logical_bytes: 0,
@@ -237,15 +240,29 @@ impl Namespace {
         target: &str,
     ) -> Result<Attr, Failure> {
         self.check_new(parent, name)?;
-        let body = match kind {
-            FileKind::File => Body::File(File::new()),
-            FileKind::Directory => Body::Directory(Directory::default()),
-            FileKind::Symlink => Body::Symlink(checked_target(target)?),
-            FileKind::Pipe | FileKind::Socket => Body::Meeting(kind),
-        };
+        let body = new_body(kind, target)?;
         let ino = self.take_ino();
-        let inode = Inode { links: 0, ..self.blank(parent, mode, owner, body) };
-        self.inodes.insert(ino, inode);
+        self.insert_new((parent, name), ino, self.blank(parent, mode, owner, body))
+    }
+
+    /// Makes a file under the number that it was given before, if that is free: numbers are never given out twice.
+    pub(super) fn make_file_again(
+        &mut self,
+        ino: Ino,
+        (parent, name): (Ino, &str),
+        mode: u32,
+        owner: (u32, u32),
+    ) -> Result<(), Failure> {
+        self.check_new(parent, name)?;
+        if ino.0 >= self.next_ino || self.inodes.contains_key(&ino) {
+            return Err(absent(ino));
+        }
+        let blank = self.blank(parent, mode, owner, Body::File(File::new()));
+        self.insert_new((parent, name), ino, blank).map(drop)
+    }
+
+    fn insert_new(&mut self, (parent, name): (Ino, &str), ino: Ino, blank: Inode) -> Result<Attr, Failure> {
+        self.inodes.insert(ino, Inode { links: 0, ..blank });
         self.attach(parent, name, ino)?;
         self.attr(ino)
     }
@@ -399,7 +416,7 @@ impl Namespace {
     /// Removes an inode that has neither a name nor a session.
     pub(super) fn drop_unused(&mut self, ino: Ino) {
         let named = self.inodes.get(&ino).is_some_and(|inode| inode.links > 0);
-        if !named && !self.held.contains_key(&ino) {
+        if !named && !self.held.contains_key(&ino) && !self.unsettled {
             self.remove_inode(ino);
         }
     }
@@ -419,6 +436,15 @@ impl Namespace {
             _ => {}
         }
     }
+}
+
+fn new_body(kind: FileKind, target: &str) -> Result<Body, Failure> {
+    Ok(match kind {
+        FileKind::File => Body::File(File::new()),
+        FileKind::Directory => Body::Directory(Directory::default()),
+        FileKind::Symlink => Body::Symlink(checked_target(target)?),
+        FileKind::Pipe | FileKind::Socket => Body::Meeting(kind),
+    })
 }
 
 pub(super) fn exists(name: &str) -> Failure {

@@ -123,6 +123,11 @@ impl Pool {
         answer
     }
 
+    /// Asks; what changes is in the manager's memory alone, until the next request.
+    pub fn ask_in_memory(&mut self, request: ManagerRequest) -> Result<ManagerReply, Failure> {
+        self.core.handle(request, self.now)
+    }
+
     // --- namespace
 
     pub fn change(&mut self, change: Change) -> Result<ManagerReply, Failure> {
@@ -196,9 +201,18 @@ impl Pool {
     ) -> Result<u64, Failure> {
         let (session, mtime, named) =
             (session(number), 5, chunks.iter().map(|number| chunk(*number)).collect());
-        let (stored_bytes, state, hole_bytes) = (size, VersionState::Open, 0);
-        let request =
-            ManagerRequest::Commit { session, root, size, mtime, stored_bytes, named, state, hole_bytes };
+        let (stored_bytes, state, hole_bytes, staged) = (size, VersionState::Open, 0, Vec::new());
+        let request = ManagerRequest::Commit {
+            session,
+            root,
+            size,
+            mtime,
+            stored_bytes,
+            named,
+            state,
+            hole_bytes,
+            staged,
+        };
         match self.ask(request)? {
             ManagerReply::Version { info: Some(info), .. } => Ok(info.version),
             other => panic!("{other:?}"),
@@ -220,7 +234,11 @@ impl Pool {
     }
 
     pub fn known(&mut self, number: u8, chunk_number: u32) -> ChunkLocations {
-        let request = ManagerRequest::Known { session: session(number), chunks: vec![chunk(chunk_number)] };
+        let request = ManagerRequest::Known {
+            session: session(number),
+            chunks: vec![chunk(chunk_number)],
+            room_bytes: 0,
+        };
         self.one_location(request)
     }
 
@@ -231,7 +249,9 @@ impl Pool {
 
     pub fn one_location(&mut self, request: ManagerRequest) -> ChunkLocations {
         match self.ask(request).unwrap() {
-            ManagerReply::Locations(mut found) => found.pop().unwrap(),
+            ManagerReply::Locations(mut found) | ManagerReply::Known { mut found, .. } => {
+                found.pop().unwrap()
+            }
             other => panic!("{other:?}"),
         }
     }

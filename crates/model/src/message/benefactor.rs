@@ -47,7 +47,7 @@ pub struct Erasure {
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub enum BenefactorRequest {
     /// Store a block; the payload holds its stored bytes. Answered by `Stored` once the bytes are verified and written
-    /// to the store's file, durable or not.
+    /// to the store's file, durable or not unless it is to be `durable`.
     #[n(0)]
     Put {
         /// The block.
@@ -56,6 +56,10 @@ pub enum BenefactorRequest {
         /// How the payload was made.
         #[n(1)]
         form: Form,
+        /// Answer once the block is durable, as if `Sync` had followed.
+        #[n(2)]
+        #[cbor(default)]
+        durable: bool,
     },
     /// Make durable all that was answered `Stored` in this incarnation. Answered by `Durable`; fails with `Restarted`
     /// if the benefactor lives another life by now.

@@ -122,13 +122,15 @@ impl FileSystem {
         self.check_room().await?;
         let new = New { kind: FileKind::File, ..new };
         for _ in 0..OVERTAKEN_MAX {
-            let (shown, is_new) = match caller.step(self.make(parent, name, new.clone())).await {
+            let made = caller.step(self.make_to_write(parent, name, new.clone(), exclusive)).await;
+            let (shown, writer) = match made {
                 Err(failure) if failure.code == ErrorCode::Exists && !exclusive => {
-                    (self.look_up(parent, name).await?, false)
+                    (self.look_up(parent, name).await?, None)
                 }
-                made => (made?, true),
+                made => made.map(|(shown, writer)| (shown, Some(writer)))?,
             };
-            let opened = self.open_prepared(shown.id, true, None, caller.task()).await;
+            let (is_new, content) = (writer.is_some(), writer.map(Content::Writer));
+            let opened = self.open_prepared(shown.id, true, content, caller.task()).await;
             match opened.inspect_err(|_| self.forget(shown.id, 1)) {
                 Err(failure) if failure.code == ErrorCode::Stale && !exclusive => {}
                 opened => {

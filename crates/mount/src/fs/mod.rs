@@ -162,6 +162,11 @@ impl FileSystem {
         handle.file.debts.owe(&self.credit, bytes)
     }
 
+    /// Names that this mount gave are durable when this returns.
+    pub async fn sync_names(&self) -> Result<(), Failure> {
+        self.pool.settle_made().await
+    }
+
     /// Space of the pool.
     pub async fn space(&self) -> Result<Space, Failure> {
         self.pool.space().await

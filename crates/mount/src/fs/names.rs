@@ -1,5 +1,8 @@
 //! Operations on names: looking up, making, removing, linking and renaming.
 
+use std::sync::Arc;
+
+use stdchk_client::{NewFile, Writer};
 use stdchk_model::message::manager::{Attr, Change, Existing, FileKind};
 use stdchk_model::{ErrorCode, Failure, Ino};
 
@@ -108,6 +111,29 @@ impl FileSystem {
         self.entry(Change::Make { parent, name, kind, mode, uid, gid, target }).await
     }
 
+    /// Makes a file and opens it for writing in one step. Unless it is `exclusive` it is durable with its first commit.
+    pub(super) async fn make_to_write(
+        &self,
+        parent: NodeId,
+        name: &str,
+        mut new: New,
+        exclusive: bool,
+    ) -> Result<(Shown, Arc<Writer>), Failure> {
+        self.inherit_group(parent, &mut new).await?;
+        let New { mode, uid, gid, .. } = new;
+        let (parent, name) = (parent.ino(), name.to_owned());
+        let file = NewFile { parent, name, mode, uid, gid, exclusive };
+        let asked_at = self.nodes.lock().changes();
+        let writer = self.pool.create(file, self.spool.as_ref()).await?;
+        match self.show_surely(writer.opened().clone(), asked_at).await {
+            Ok(shown) => Ok((shown, writer)),
+            Err(failure) => {
+                Content::Writer(writer).end().await;
+                Err(failure)
+            }
+        }
+    }
+
     async fn inherit_group(&self, parent: NodeId, new: &mut New) -> Result<(), Failure> {
         let known = self.nodes.lock().last_attr(parent).map(|attr| (attr.mode, attr.gid));
         let (mode, gid) = match known {
@@ -184,7 +210,7 @@ impl FileSystem {
         &self,
         parent: NodeId,
         name: &str,
-    ) -> Result<Vec<std::sync::Arc<super::open_file::OpenFile>>, Failure> {
+    ) -> Result<Vec<Arc<super::open_file::OpenFile>>, Failure> {
         if self.nodes.lock().all_open().is_empty() {
             return Ok(Vec::new());
         }

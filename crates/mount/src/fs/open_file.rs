@@ -478,7 +478,11 @@ impl OpenFile {
             return;
         }
         *self.writer.write() = None;
-        end_writer(session, turn.torn || committed.is_err()).await;
+        match turn.torn || committed.is_err() {
+            true => end_writer(session).await,
+            // Who opens the file next doesn't wait for the end of this session.
+            false => session.close_later(),
+        }
         turn.torn = false;
     }
 
@@ -534,9 +538,9 @@ async fn end(session: &Arc<Session>, interrupted: bool) {
     }
 }
 
-/// The same for a writer.
-async fn end_writer(writer: &Writer, interrupted: bool) {
-    if let Err(failure) = writer.close(interrupted).await {
+/// The same for a writer that was killed or failed.
+async fn end_writer(writer: &Writer) {
+    if let Err(failure) = writer.close(true).await {
         tracing::warn!(ino = %writer.ino(), %failure, "a session did not end well");
     }
 }

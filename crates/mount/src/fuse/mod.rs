@@ -36,7 +36,7 @@ use crate::caller::{Caller, told_to_end, unless_told_to_end};
 use crate::fs::{FileSystem, Handle, NodeId, Wanted};
 use crate::killed::Dying;
 use names::new;
-use reply::{Refuse, answer_attr, answer_space, or_refuse, refused, text};
+use reply::{Refuse, answer_attr, answer_empty, answer_space, or_refuse, refused, text};
 
 /// Largest write or read of one request, bytes: a chunk. Larger ones gain nothing (docs/design/0002).
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -435,13 +435,13 @@ impl Filesystem for Adapter {
     fn fsyncdir(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         _fh: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        // The manager answers a change of names once it is durable.
-        reply.ok();
+        // The manager answers a change of names once it is durable, but for the making of files that nobody has synced yet.
+        self.task(|fs| async move { answer_empty(reply, "fsync", ino, fs.sync_names().await) });
     }
 
     fn statfs(&self, request: &Request, ino: INodeNo, reply: ReplyStatfs) {

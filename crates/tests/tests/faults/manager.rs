@@ -1,6 +1,7 @@
 //! A manager that is killed, again and again or for good: a pause or a clear error for its clients, nothing lost (I2, I7).
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -167,6 +168,99 @@ fn a_manager_killed_again_and_again_loses_nothing_that_was_accepted() {
     let (health, status) = (pool.json(&["verify", "--json"]), pool.status());
     assert_eq!((&health["bad"], &health["lost_chunks"]), (&json!([]), &json!(0)), "{health}");
     assert_eq!(status["chunks_lost"], 0, "{status}");
+}
+
+/// How a small file comes into the pool.
+const SMALL_WAYS: [&str; 3] = ["written", "only made", "made exclusively"];
+const SMALL_BYTES: usize = 4096;
+/// Writers of small files.
+const SMALL_WRITERS: usize = 3;
+/// How often the manager is killed while they write.
+const SMALL_KILLS: u64 = 4;
+
+fn small_content(writer: usize, number: usize) -> Vec<u8> {
+    let is_empty = SMALL_WAYS[number % SMALL_WAYS.len()] == "only made";
+    let seed = 10_000 + (writer * 1_000_000 + number) as u64;
+    if is_empty { Vec::new() } else { random_bytes(SMALL_BYTES, seed) }
+}
+
+/// Makes small files until told to stop. Each is made, whatever becomes of the manager meanwhile.
+fn make_small_files(pool: &Pool, writer: usize, done: &AtomicBool) -> usize {
+    let mut made = 0;
+    while !done.load(Ordering::Acquire) {
+        let path = pool.at(&format!("app/small{writer}-{made}"));
+        let way = SMALL_WAYS[made % SMALL_WAYS.len()];
+        let mut options = fs::OpenOptions::new();
+        let options = match way {
+            "made exclusively" => options.write(true).create_new(true),
+            _ => options.write(true).create(true).truncate(false),
+        };
+        let written = options.open(&path).and_then(|mut file| {
+            file.write_all(&small_content(writer, made))?;
+            // `close()` of a dropped file tells nobody what it says.
+            file.sync_all()
+        });
+        written.unwrap_or_else(|error| panic!("{}, {way}: {error}", path.display()));
+        made += 1;
+        std::thread::sleep(SMALL_PAUSE);
+    }
+    made
+}
+
+/// Pause of a writer of small files: they are to be made at all moments, and not in masses.
+const SMALL_PAUSE: Duration = Duration::from_millis(3);
+
+#[test]
+fn small_files_that_are_made_while_the_manager_is_killed_are_all_there() {
+    let pool = Setup::of(2).up();
+    fs::create_dir(pool.at("app")).unwrap();
+    let done = AtomicBool::new(false);
+    let made = std::thread::scope(|threads| {
+        let writers: Vec<_> = (0..SMALL_WRITERS)
+            .map(|writer| {
+                let (pool, done) = (&pool, &done);
+                threads.spawn(move || make_small_files(pool, writer, done))
+            })
+            .collect();
+        let restarted = threads.spawn(|| {
+            for round in 0..SMALL_KILLS {
+                std::thread::sleep(Duration::from_millis(100 + u64::from(random_bytes(1, 99 + round)[0])));
+                restart(&pool);
+            }
+        });
+        let restarted = restarted.join();
+        done.store(true, Ordering::Release);
+        restarted.unwrap();
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect::<Vec<_>>()
+    });
+    // What counts is what the manager reads from its disk.
+    restart(&pool);
+    for (writer, made) in made.into_iter().enumerate() {
+        assert!(made > 0, "writer {writer} made nothing");
+        for number in 0..made {
+            let path = pool.at(&format!("app/small{writer}-{number}"));
+            let found = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert!(found == small_content(writer, number), "{} has other content", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_only_made_is_there_once_it_is_closed_or_its_directory_synced() {
+    let pool = Pool::mounted(1);
+    fs::create_dir(pool.at("app")).unwrap();
+    for round in 0..2 {
+        let closed = pool.at(&format!("app/closed{round}"));
+        drop(fs::OpenOptions::new().write(true).create(true).truncate(false).open(&closed).unwrap());
+        restart(&pool);
+        assert_eq!(fs::metadata(&closed).unwrap().len(), 0);
+        let open = pool.at(&format!("app/open{round}"));
+        let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&open).unwrap();
+        fs::File::open(pool.at("app")).unwrap().sync_all().unwrap();
+        restart(&pool);
+        assert_eq!(fs::metadata(&open).unwrap().len(), 0);
+        drop(file);
+    }
 }
 
 /// A program through the mount that needs the manager: it must end, with an I/O error, and not before the patience ends.

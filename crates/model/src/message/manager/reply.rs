@@ -115,4 +115,17 @@ pub enum ManagerReply {
     /// What the benefactor should do.
     #[n(17)]
     Commands(#[n(0)] Vec<Command>),
+    /// What the pool has of the chunks that were asked for, and space for others.
+    #[n(18)]
+    Known {
+        /// One entry per asked chunk, in order.
+        #[n(0)]
+        found: Vec<ChunkLocations>,
+        /// As in `Stripe`; none if no space was asked for, or none can be granted.
+        #[n(1)]
+        benefactors: Vec<BenefactorInfo>,
+        /// Space granted, bytes.
+        #[n(2)]
+        room_bytes: u64,
+    },
 }

@@ -120,7 +120,7 @@ pub enum ManagerRequest {
         avoid: Vec<BenefactorId>,
     },
     /// Which of these chunks does the pool have? Those are pinned for the session: they stay until it ends. Answered by
-    /// `Locations`.
+    /// `Known`.
     #[n(32)]
     Known {
         /// The session.
@@ -129,6 +129,10 @@ pub enum ManagerRequest {
         /// The chunks, at most [`crate::limits::LIST_ENTRIES_MAX`].
         #[n(1)]
         chunks: Vec<ChunkId>,
+        /// Space wanted as by `Reserve`, bytes; 0: none. What can't be granted is left out of the answer.
+        #[n(2)]
+        #[cbor(default)]
+        room_bytes: u64,
     },
     /// Chunks that the session stored, reported at the latest before the commit, and every few seconds. Answered by
     /// `Done`.
@@ -173,6 +177,10 @@ pub enum ManagerRequest {
         #[n(7)]
         #[cbor(default)]
         hole_bytes: u64,
+        /// Chunks that count as `Staged` with this request.
+        #[n(8)]
+        #[cbor(default)]
+        staged: Vec<StagedChunk>,
     },
     /// Ends a session. Its last commit counts as finished; without a commit nothing happened. Answered by `Done`.
     #[n(35)]
@@ -214,6 +222,44 @@ pub enum ManagerRequest {
         #[n(2)]
         folder: Ino,
     },
+
+    /// Makes a file and opens a session on it. The file is durable with the first commit of the session, with any other change
+    /// of the namespace, or with `Settle`; if it is `exclusive`, before this is answered. A manager that was restarted may
+    /// have forgotten the file: then the client asks again, with the number that the file had. Answered by `Session`.
+    #[n(39)]
+    Create {
+        /// The session.
+        #[n(0)]
+        session: SessionId,
+        /// The client that holds its lease.
+        #[n(1)]
+        client: ClientId,
+        /// The directory.
+        #[n(2)]
+        parent: Ino,
+        /// Name of the new file.
+        #[n(3)]
+        name: String,
+        /// Permission bits.
+        #[n(4)]
+        mode: u32,
+        /// Owner.
+        #[n(5)]
+        uid: u32,
+        /// Group.
+        #[n(6)]
+        gid: u32,
+        /// Nobody else may ever be answered that they made it.
+        #[n(7)]
+        exclusive: bool,
+        /// What the first answer said the file is; `None`: there was none.
+        #[n(8)]
+        again: Option<Ino>,
+    },
+
+    /// The file of this session is durable once this is answered, also if it was only made. Answered by `Done`.
+    #[n(25)]
+    Settle(#[n(0)] SessionId),
 
     // --- folders
     /// The policy that holds for a file or directory. Answered by `Policy`.
