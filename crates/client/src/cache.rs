@@ -1,4 +1,8 @@
 //! Verified chunks in memory: each fetched once, however many readers want it at the same time.
+//!
+//! The budget counts what an entry takes: the memory of its bytes in the unit in which that is had ([`kept_bytes`]) and its
+//! place in the tables. An entry is counted before its chunk is fetched, and older ones go to make room for it: nobody waits
+//! for what the cache keeps.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -6,16 +10,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use stdchk_model::{ChunkId, ChunkRef, Failure};
-use stdchk_net::Bytes;
+use stdchk_net::{Bytes, kept_bytes, waits};
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::fetch::Fetcher;
 
 /// Fetches under way at one time: enough to keep all benefactors of a stripe busy, few enough to stay in the budget.
 pub(crate) const FETCHES_MAX: usize = 16;
+/// What an entry takes beside its bytes: its places in the table and in the order, its slot, and the allocator's own.
+const ENTRY_BYTES: usize = 512;
 
 /// Where the bytes of a chunk are or will be.
 pub(crate) type Slot = Arc<OnceCell<Bytes>>;
+
+/// What a chunk takes of the budget, bytes.
+pub(crate) fn cost(chunk: &ChunkRef) -> usize {
+    ENTRY_BYTES + kept_bytes(chunk.length as usize)
+}
 
 #[derive(Default)]
 struct Entries {
@@ -69,7 +80,7 @@ impl ChunkCache {
             self.fetched_bytes.fetch_add(u64::from(chunk.length), Ordering::Relaxed);
             self.fetcher.fetch(chunk).await
         });
-        match fetched.await {
+        match waits::on(move || format!("chunk {} to be fetched", chunk.id), fetched).await {
             Ok(bytes) => Ok(bytes.clone()),
             Err(failure) => {
                 self.forget(chunk.id);
@@ -87,11 +98,11 @@ impl ChunkCache {
         let slot = Slot::default();
         entries.slots.insert(chunk.id, Arc::clone(&slot));
         entries.order.push_back(chunk);
-        entries.bytes += chunk.length as usize;
+        entries.bytes += cost(&chunk);
         while entries.bytes > self.bytes_max && entries.order.len() > 1 {
             let Some(oldest) = entries.order.pop_front() else { break };
             entries.slots.remove(&oldest.id);
-            entries.bytes -= oldest.length as usize;
+            entries.bytes -= cost(&oldest);
         }
         (slot, true)
     }
@@ -99,12 +110,7 @@ impl ChunkCache {
     fn forget(&self, chunk: ChunkId) {
         let mut entries = self.entries.lock();
         if entries.slots.remove(&chunk).is_some() {
-            let gone: usize = entries
-                .order
-                .iter()
-                .filter(|entry| entry.id == chunk)
-                .map(|entry| entry.length as usize)
-                .sum();
+            let gone: usize = entries.order.iter().filter(|entry| entry.id == chunk).map(cost).sum();
             entries.order.retain(|entry| entry.id != chunk);
             entries.bytes -= gone;
         }
@@ -131,17 +137,40 @@ mod tests {
         cache.entries.lock().slots.contains_key(&chunk.id)
     }
 
+    /// Chunks of these lengths, each with a name of its own.
+    fn chunks(lengths: impl Iterator<Item = u32>) -> Vec<ChunkRef> {
+        let chunk = |(n, length): (u32, u32)| ChunkRef { id: ChunkId::of(&n.to_le_bytes()), length };
+        (0..).zip(lengths).map(chunk).collect()
+    }
+
     #[test]
     fn the_cache_keeps_within_its_budget_and_lets_go_of_the_oldest() {
-        let cache = cache(10_000);
-        let chunks: Vec<ChunkRef> =
-            (0..20u32).map(|n| ChunkRef { id: ChunkId::of(&n.to_le_bytes()), length: 1000 }).collect();
+        let cache = cache(10 * (1000 + ENTRY_BYTES));
+        let chunks = chunks((0..20).map(|_| 1000));
         for chunk in &chunks {
             assert!(cache.place(*chunk).is_some());
-            let held: u32 = chunks.iter().filter(|chunk| has(&cache, chunk)).map(|chunk| chunk.length).sum();
-            assert!(held <= 10_000, "{held}");
+            let held = chunks.iter().filter(|chunk| has(&cache, chunk)).count();
+            assert!(held <= 10, "{held}");
         }
         assert!(chunks[10..].iter().all(|chunk| has(&cache, chunk) && cache.place(*chunk).is_none()));
         assert!(!has(&cache, &chunks[9]));
+    }
+
+    #[test]
+    fn chunks_of_all_sizes_in_any_order_take_no_more_memory_than_the_budget() {
+        const BYTES_MAX: usize = 4 << 20;
+        let (cache, memory) = (cache(BYTES_MAX), BufferPool::new(1 << 20));
+        let lengths = (0..4000u32).map(|n| 1 + n.wrapping_mul(2_654_435_761) % (1 << (n % 21)));
+        for chunk in chunks(lengths) {
+            let slot = cache.place(chunk).unwrap();
+            // As it comes from a benefactor: with what it is kept in, memory for answers is there for the next one.
+            let received =
+                memory.try_take(chunk.length as usize).expect("the cache holds memory for answers");
+            slot.set(received.keep()).unwrap();
+            let entries = cache.entries.lock();
+            let kept: usize = entries.order.iter().map(|chunk| kept_bytes(chunk.length as usize)).sum();
+            assert!(kept <= entries.bytes && entries.bytes <= BYTES_MAX, "{kept} of {}", entries.bytes);
+            assert_eq!(entries.order.len(), entries.slots.len());
+        }
     }
 }

@@ -26,7 +26,7 @@ const ROUND_PAUSE: Duration = Duration::from_millis(400);
 /// Rounds while the manager still waits for benefactors to report after its restart.
 const PENDING_ROUNDS_MAX: u32 = 60;
 /// Locations remembered; beyond, all are forgotten and asked for again. 40 MB at most.
-const LOCATIONS_MAX: usize = 1 << 19;
+const LOCATIONS_MAX: usize = 1 << 18;
 
 /// Fetches chunks and remembers where they are.
 pub(crate) struct Fetcher {
@@ -191,7 +191,7 @@ async fn attempt(benefactors: &Benefactors, holder: BenefactorId, chunk: ChunkRe
     Err(damaged)
 }
 
-/// Undoes `form` and verifies the result (I3).
+/// Undoes `form` and verifies the result (I3), which is kept: from here on it takes nothing of the memory for answers.
 fn plain(form: &Form, stored: Buffer, chunk: ChunkRef) -> Result<Bytes, Failure> {
     if form.cipher.is_some() || form.erasure.is_some() {
         return Err(Failure::new(ErrorCode::Unsupported, "its form needs a later stdchk".to_owned()));
@@ -200,7 +200,7 @@ fn plain(form: &Form, stored: Buffer, chunk: ChunkRef) -> Result<Bytes, Failure>
     let damaged =
         |error: stdchk_reduce::codec::BadStored| Failure::new(ErrorCode::Damaged, error.to_string());
     let plain = match Codec::from_number(form.codec).map_err(damaged)? {
-        Codec::Store => stored.into_bytes(),
+        Codec::Store => stored.keep(),
         codec => {
             decompress(codec, &stored, length.min(CHUNK_BYTES_MAX)).map_err(damaged)?.into_owned().into()
         }

@@ -6,6 +6,21 @@
 //!
 //! Memory has two budgets, both stated in [`ClientConfig`]: the window, which holds bytes on their way to benefactors,
 //! and the read cache, which holds verified chunks (I8).
+//!
+//! # Who waits for whom
+//!
+//! Whoever has something of one line waits for lines further down only, so that no wait leads back to itself:
+//!
+//! 1. the turn to open, close or rename a file; the turn to commit it; the turn to push it from the spool
+//! 2. a part of its own window, then of the window of all files
+//! 3. room for a pack that is copied together, or for a compressed chunk, and a core to compress it
+//! 4. a turn to decode blocks of a container
+//! 5. a turn to fetch a chunk, or the fetch that somebody else has begun
+//! 6. memory for an answer under way (`stdchk_net::buffer`)
+//! 7. the manager and the benefactors, which have time limits
+//!
+//! A cell that wants a larger part of the window than it has is sent as it is if there is no more.
+//! What a read gives back, and what the caches keep, is of none of these lines: whoever holds it may wait for anything.
 
 mod aggregation;
 mod benefactors;

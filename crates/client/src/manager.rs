@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{Failure, PoolId};
-use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity};
+use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, waits};
 
 use crate::shared::Shared;
 
@@ -40,6 +40,11 @@ impl ManagerLink {
 
     /// Asks, and keeps asking while the manager can't be reached, for as long as the client's patience lasts.
     pub(crate) async fn ask(&self, request: &ManagerRequest) -> Result<ManagerReply, Failure> {
+        let address = self.address.clone();
+        waits::on(move || format!("an answer of the manager at {address}"), self.ask_patiently(request)).await
+    }
+
+    async fn ask_patiently(&self, request: &ManagerRequest) -> Result<ManagerReply, Failure> {
         let give_up = Instant::now() + self.patience;
         let mut pause = RETRY_PAUSE.0;
         loop {

@@ -19,7 +19,7 @@ use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, ErrorCode, Failure, Ino, MapRoot, OpId,
     Policy, PoolId, SessionId,
 };
-use stdchk_net::{BufferPool, CallError};
+use stdchk_net::{BufferPool, CallError, waits};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
@@ -142,10 +142,10 @@ impl Pool {
     pub async fn connect(config: ClientConfig) -> Result<Self, Failure> {
         let memory = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let manager = Arc::new(ManagerLink::new(config.manager, config.token, config.patience));
-        // Answers that carry chunks: what the cache keeps, and as much as can be under way.
+        // Answers under way that carry chunks. What the cache keeps of them is counted there.
         let cached = memory(config.read_cache_bytes);
         let buffers =
-            BufferPool::new(cached.saturating_add(FETCHES_MAX << 20).saturating_add(2 * CHUNK_BYTES_MAX));
+            BufferPool::for_purpose("chunks on their way here", (FETCHES_MAX << 20) + 2 * CHUNK_BYTES_MAX);
         let benefactors = Arc::new(Benefactors::new(Arc::clone(&manager), buffers));
         let fetcher = Arc::new(Fetcher::new(Arc::clone(&manager), Arc::clone(&benefactors)));
         let window = memory(config.window_bytes);
@@ -154,10 +154,10 @@ impl Pool {
             cache: ChunkCache::new(Arc::clone(&fetcher), cached),
             protocol: config.protocol,
             reading_ahead: AtomicU64::new(0),
-            gathered: BufferPool::new(GATHERED_BYTES),
+            gathered: BufferPool::for_purpose("gathered pieces", GATHERED_BYTES),
             containers: Containers::new(),
             encoder: Arc::new(Encoder::new()),
-            window: BufferPool::new(window),
+            window: BufferPool::for_purpose("the window of writes", window),
             room: Notify::new(),
             may_be_held_back: Arc::new(Semaphore::new(may_be_held_back)),
             copied_packs: Arc::new(Semaphore::new(COPIED_PACKS_MAX)),
@@ -172,6 +172,7 @@ impl Pool {
             fetcher,
         });
         inner.manager.ask(&ManagerRequest::Space).await?;
+        waits::watch(waits::LONG, None);
         tokio::spawn(keep_alive(Arc::downgrade(&inner)));
         Ok(Self { inner })
     }

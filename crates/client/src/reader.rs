@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use stdchk_model::message::manager::{Attr, VersionInfo};
 use stdchk_model::{ChunkRef, ErrorCode, Failure, MapRoot};
 
+use crate::cache::cost;
 use crate::holes::Sought;
 use crate::map_view::MapView;
 use crate::pool::Inner;
@@ -30,9 +31,10 @@ struct Ahead {
     bytes: u64,
     /// End of what was asked for ahead.
     asked: u64,
-    /// Chunks that were asked for ahead and are not reached yet: where in the file they are needed first, and their lengths.
+    /// Chunks that were asked for ahead and are not reached yet: where in the file they are needed first, and what they take of
+    /// the cache.
     waiting: VecDeque<(u64, u64)>,
-    /// The sum of their lengths.
+    /// What all of them take.
     waiting_bytes: u64,
     /// Held while there are such chunks.
     turn: Option<Turn>,
@@ -45,14 +47,15 @@ impl Ahead {
     fn reach(&mut self, end: u64) {
         self.end = self.end.max(end);
         self.bytes = (self.bytes * 2).clamp(AHEAD_BYTES.0, AHEAD_BYTES.1);
-        while let Some((_, length)) = self.waiting.pop_front_if(|(needed, _)| *needed < self.end) {
-            self.waiting_bytes -= length;
+        while let Some((_, taken)) = self.waiting.pop_front_if(|(needed, _)| *needed < self.end) {
+            self.waiting_bytes -= taken;
         }
     }
 
     fn expect(&mut self, needed: u64, chunk: ChunkRef) {
-        self.waiting.push_back((needed, u64::from(chunk.length)));
-        self.waiting_bytes += u64::from(chunk.length);
+        let taken = cost(&chunk) as u64;
+        self.waiting.push_back((needed, taken));
+        self.waiting_bytes += taken;
     }
 }
 
@@ -193,8 +196,8 @@ impl Reader {
     }
 
     /// Asks for the chunks of a read, all at once, and if it goes on where another one ended, for those behind it. What is asked
-    /// for and not reached yet has a limit in bytes of chunks, not of the file: a file of small pieces reads more than it
-    /// has, and what is fetched beyond the cache is fetched in vain.
+    /// for and not reached yet has a limit in what the chunks take of the cache, not in bytes of the file: a file of small
+    /// pieces reads more than it has, and what is fetched beyond the cache is fetched in vain.
     fn read_ahead(&self, view: &MapView, offset: u64, end: u64) {
         let mut ahead = self.ahead.lock();
         let goes_on = offset.abs_diff(ahead.end) <= SEQUENTIAL_SLACK;

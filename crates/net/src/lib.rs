@@ -11,8 +11,9 @@ pub mod frame;
 pub mod patience;
 pub mod server;
 mod slab;
+pub mod waits;
 
-pub use buffer::{Buffer, BufferPool};
+pub use buffer::{Buffer, BufferPool, kept_bytes};
 pub use bytes::Bytes;
 pub use connection::{CallError, Connection, Identity};
 pub use data_dir::{DataDir, DataDirError};

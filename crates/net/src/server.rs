@@ -158,8 +158,10 @@ async fn read_requests<S: Service>(
 ) -> io::Result<()> {
     let room = Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT_MAX));
     let mut running = tokio::task::JoinSet::new();
-    while let Some((head, body, payload)) = frame::read(&mut reader, &buffers).await? {
+    loop {
+        // The place comes before the payload: whoever waits for a place holds no buffer that the requests under way need.
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { break };
+        let Some((head, body, payload)) = frame::read(&mut reader, &buffers).await? else { break };
         let (service, answers) = (Arc::clone(&service), answers.clone());
         running.spawn(async move {
             let (head, payload) = answer(&*service, head.id, &body, payload).await;

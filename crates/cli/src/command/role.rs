@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use clap::Args;
+use stdchk_net::waits;
 use tokio::runtime::Builder;
 
 use crate::exit::{About, Outcome};
-use crate::local::ProcessRecord;
+use crate::local::{Home, ProcessRecord};
 use crate::{logging, signals};
 
 /// How `up` starts roles.
@@ -17,6 +19,9 @@ pub struct RoleArguments {
     /// Run in a session of its own and be recorded in this file
     #[arg(long, hide = true, value_name = "FILE")]
     run_file: Option<PathBuf>,
+    /// How long a wait is that is said. A variable for tests, so that it reaches the roles of `up`.
+    #[arg(long, hide = true, env = "STDCHK_LONG_WAIT_MS", value_name = "MS")]
+    long_wait_ms: Option<u64>,
 }
 
 /// Ready when the process is told to stop.
@@ -49,6 +54,8 @@ fn prepare(arguments: &RoleArguments) -> Outcome {
         belong_to_pool(run_file)?;
     }
     logging::start();
+    let long = arguments.long_wait_ms.map_or(waits::LONG, Duration::from_millis);
+    waits::watch(long, arguments.run_file.as_deref().map(Home::waits_beside));
     Ok(())
 }
 

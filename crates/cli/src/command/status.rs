@@ -2,14 +2,16 @@
 //!
 //! A local pool whose manager can't be asked is still reported on, from its run files, with exit code 5.
 
+use std::io::ErrorKind;
+
 use clap::Args;
 use serde::Serialize;
 use stdchk_model::message::manager::{BenefactorInfo, BenefactorState, PoolStatus, Space};
 use stdchk_model::size;
 
 use crate::context::Context;
-use crate::exit::{About, Exit, Outcome};
-use crate::local::{ProcessRecord, Role, mountpoint};
+use crate::exit::{About, Exit, Outcome, from_io};
+use crate::local::{Home, ProcessRecord, Role, mountpoint};
 use crate::output::{self, Table};
 
 /// Part of the donated space that should stay free, percent: below it new checkpoints may soon find no room.
@@ -57,6 +59,8 @@ struct Benefactor {
 struct Mount {
     path: String,
     state: &'static str,
+    /// What its process has been waiting for so long that something may be wrong.
+    waits: Vec<String>,
 }
 
 /// Bytes on the three levels of saving: as readers see them, each chunk once, and as stored with all copies.
@@ -124,7 +128,21 @@ fn mount(context: &Context) -> Outcome<Option<Mount>> {
         true if mountpoint::answers(&path) => "online",
         true => "not answering",
     };
-    Ok(Some(Mount { path: path.display().to_string(), state }))
+    Ok(Some(Mount { path: path.display().to_string(), state, waits: waits_of(context, Role::Mount)? }))
+}
+
+/// The long waits of a role's process, if it is alive.
+fn waits_of(context: &Context, role: Role) -> Outcome<Vec<String>> {
+    let run_file = context.home().run_file(role);
+    if !ProcessRecord::read(&run_file)?.is_some_and(|process| process.is_alive()) {
+        return Ok(Vec::new());
+    }
+    let path = Home::waits_beside(&run_file);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(from_io(&error, path.display())),
+    }
 }
 
 fn report(address: String, status: &PoolStatus, mount: Option<Mount>) -> Report {
@@ -182,6 +200,7 @@ fn health(status: &PoolStatus, mount: Option<&Mount>) -> (&'static str, Vec<Stri
     let away = status.benefactors.iter().filter(|info| info.state != BenefactorState::Online).count();
     let online = status.benefactors.len() - away;
     let mounted = mount.is_none_or(|mount| mount.state == "online");
+    let waits = mount.map(|mount| mount.waits.as_slice()).unwrap_or_default();
     let space = &status.space;
     let tight = online > 0 && space.free_bytes < space.donated_bytes / 100 * FREE_PERCENT_MIN;
     // While benefactors have yet to report, what is missing may be with them.
@@ -219,6 +238,11 @@ fn health(status: &PoolStatus, mount: Option<&Mount>) -> (&'static str, Vec<Stri
             ),
         ),
         (!mounted, "degraded", "the mount does not answer: `stdchk up` starts it again".to_owned()),
+        (
+            !waits.is_empty(),
+            "degraded",
+            format!("the mount has waited {}: the logs of the pool say more", waits.join(", and ")),
+        ),
     ];
     let found: Vec<_> = findings.into_iter().filter(|(holds, ..)| *holds).collect();
     let word = found.first().map_or("healthy", |(_, word, _)| word);
@@ -340,8 +364,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_does_not_answer_degrades_the_pool() {
-        let mount = Mount { path: "/x".into(), state: "not answering" };
-        assert_eq!(health(&pool(&[BenefactorState::Online]), Some(&mount)).0, "degraded");
+    fn a_mount_that_does_not_answer_or_waits_for_long_degrades_the_pool() {
+        let status = pool(&[BenefactorState::Online]);
+        let mut mount = Mount { path: "/x".into(), state: "not answering", waits: Vec::new() };
+        assert_eq!(health(&status, Some(&mount)).0, "degraded");
+        mount.state = "online";
+        assert_eq!(health(&status, Some(&mount)).0, "healthy");
+        mount.waits.push("20 s for room".to_owned());
+        let (word, reasons) = health(&status, Some(&mount));
+        assert!(word == "degraded" && reasons[0].contains("has waited 20 s for room"), "{reasons:?}");
     }
 }

@@ -7,6 +7,7 @@
 //! DATA/benefactors/0…N-1/  one data directory per benefactor
 //! DATA/spool/…             what each mount has not pushed yet, by its mount point
 //! DATA/run/*.pid           the processes, one file each; lock
+//! DATA/run/*.waits         what a process has waited for long, while it does
 //! DATA/log/*.log           what they say
 //! ```
 
@@ -120,6 +121,11 @@ impl Home {
     /// Where a role's process is recorded.
     pub fn run_file(&self, role: Role) -> PathBuf {
         self.data.join("run").join(format!("{}.pid", role.name()))
+    }
+
+    /// Where the long waits of the role with this run file stand while it has some.
+    pub fn waits_beside(run_file: &Path) -> PathBuf {
+        run_file.with_extension("waits")
     }
 
     /// Where a role logs to.

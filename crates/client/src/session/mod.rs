@@ -36,6 +36,7 @@ use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
 use stdchk_model::message::manager::{Attr, ManagerRequest, TimeNs, VersionInfo};
 use stdchk_model::policy::CloseWaits;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
+use stdchk_net::waits;
 use stdchk_reduce::learn::cutter_of;
 use stdchk_reduce::{Compression, CutterSpec};
 use tokio::sync::{Notify, Semaphore};
@@ -301,6 +302,15 @@ impl Session {
     /// Takes a buffer from the window, and makes room if there is none: bytes that are stored already go first, then
     /// cells that were begun longest ago are sealed before they are full.
     async fn take_window(self: &Arc<Self>, bytes: usize) -> Held {
+        if let Some(held) = self.try_take_window(bytes) {
+            return held;
+        }
+        let (ino, window) = (self.ino(), Arc::clone(&self.pool.window));
+        let what = move || format!("room to write to file {ino}: {}", window.wanted(bytes));
+        waits::on(what, self.make_room(bytes)).await
+    }
+
+    async fn make_room(self: &Arc<Self>, bytes: usize) -> Held {
         loop {
             if let Some(held) = self.try_take_window(bytes) {
                 return held;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use stdchk_model::{ChunkRef, Failure};
+use stdchk_net::waits;
 use tokio::sync::watch;
 
 use crate::pool::Inner;
@@ -89,7 +90,9 @@ impl Sealed {
     /// Waits until nothing more happens to the cell.
     pub(super) async fn wait(&self) {
         // The sender is part of the cell, and outlives this.
-        let _ = self.phase.subscribe().wait_for(|phase| matches!(phase, Phase::Done(_))).await;
+        let mut phase = self.phase.subscribe();
+        let done = phase.wait_for(|phase| matches!(phase, Phase::Done(_)));
+        let _ = waits::on(|| "a part of a file to be stored by benefactors".to_owned(), done).await;
     }
 
     /// The bytes of `range`, which lies within [`Sealed::length`]; from memory, or from the pool.

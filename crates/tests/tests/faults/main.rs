@@ -24,6 +24,7 @@ mod program;
 mod promises;
 mod repair;
 mod slow_network;
+mod small_files;
 mod space;
 mod spool;
 mod two_mounts;
