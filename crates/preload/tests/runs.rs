@@ -91,7 +91,7 @@ fn a_child_that_cannot_be_watched_is_told_of() {
 fn a_child_in_go_is_told_of_though_it_is_linked_dynamically() {
     let root = seeded();
     let source = root.path().join("cgo.c");
-    let note = ".pushsection .note.go.buildid,\\"a\\",@note; .long 4,4,4; .ascii \\"Go\\\\0\\\\0\\"; .long 1; .popsection";
+    let note = r#".pushsection .note.go.buildid,\"a\",@note; .long 4,4,4; .ascii \"Go\\0\\0\"; .long 1; .popsection"#;
     std::fs::write(&source, format!("__asm__(\"{note}\"); int main(void) {{ return 0; }}\n")).unwrap();
     let binary = root.path().join("cgo");
     assert!(Command::new("cc").arg("-o").arg(&binary).arg(&source).status().unwrap().success());
