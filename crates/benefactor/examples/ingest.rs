@@ -145,7 +145,7 @@ async fn feed(address: &str, pid: u32, mib: usize) {
     });
     run_all(&connection, puts).await;
     let stored = start.elapsed();
-    let request = BenefactorRequest::Sync { incarnation: Incarnation(1) };
+    let request = BenefactorRequest::Sync { incarnation: Incarnation(1), tell: false };
     let _: (BenefactorReply, _) = connection.call(&request, Bytes::new(), LIMIT).await.unwrap();
     let durable = start.elapsed();
     println!("stored                 {}", rate(mib, stored));

@@ -1,7 +1,8 @@
 //! Copies of blocks to other benefactors, as the manager orders them (paper, section IV.A: replication).
 //!
-//! Copies have low priority: while clients wait for this benefactor a copy waits too, though not for ever, and a rate
-//! bounds what copies take from the network. They go in batches, each batch made durable at its end.
+//! Each destination has a lane of its own, so that a slow one holds nobody else up; within a lane copies are made in the
+//! order in which they were ordered, in batches, each made durable at its end. A copy lets clients go first for a moment, not
+//! for ever: writers may be waiting for it. A rate bounds what copies take from the network, if the owner sets one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,18 +13,21 @@ use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BlockId, ErrorCode, Failure, Incarnation, PoolId};
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::service::Benefactor;
 
-/// Orders that wait; more are handed back to the manager as failed.
+/// Orders that wait in a lane; more are handed back to the manager as failed.
 const ORDERS_MAX: usize = 16_384;
-/// Copies between two syncs of the other benefactor.
+/// Copies between two syncs of the other benefactor: with the usual chunks as much as a disk writes in a tenth of a second.
 const BATCH: usize = 32;
-/// Copies under way at one time: one reads while another is sent.
-const AT_ONCE: usize = 3;
-/// Longest time that a copy gives way to clients: under constant load copies still make progress.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// Copies under way at one time, in all lanes: some are read while others are sent. Each takes the memory of a block.
+const AT_ONCE: usize = 6;
+/// Longest time that a copy gives way to clients: under constant load copies still make good progress.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// A lane that had no orders for so long ends, and its connection with it.
+const LANE_IDLE: Duration = Duration::from_secs(30);
 /// Time between two looks at whether clients are waiting.
 const LOOK: Duration = Duration::from_millis(5);
 /// Time for the other benefactor's answer.
@@ -35,10 +39,11 @@ struct Report {
     bytes: u64,
 }
 
-/// The queue of ordered copies.
-#[derive(Clone, Debug)]
+/// The ordered copies, by destination.
+#[derive(Clone)]
 pub(crate) struct Copies {
-    orders: mpsc::Sender<(BlockId, String)>,
+    copier: Arc<Copier>,
+    lanes: Arc<Mutex<HashMap<String, mpsc::Sender<BlockId>>>>,
     report: Arc<Mutex<Report>>,
 }
 
@@ -50,21 +55,43 @@ pub(crate) struct Copier {
     pub(crate) buffers: Arc<BufferPool>,
     /// Most bytes copied in a second; 0: no limit.
     pub(crate) rate: u64,
+    /// Copies that may be under way.
+    pub(crate) turns: Semaphore,
+}
+
+impl Copier {
+    /// As many copies as are made at one time.
+    pub(crate) fn turns() -> Semaphore {
+        Semaphore::new(AT_ONCE)
+    }
 }
 
 impl Copies {
-    /// Starts a copier; it ends with the last handle to the queue.
-    pub(crate) fn start(copier: Copier) -> Self {
-        let (orders, queue) = mpsc::channel(ORDERS_MAX);
-        let report = Arc::new(Mutex::new(Report::default()));
-        tokio::spawn(copier.work(queue, Arc::clone(&report)));
-        Self { orders, report }
+    /// Nothing is ordered yet.
+    pub(crate) fn new(copier: Copier) -> Self {
+        Self { copier: Arc::new(copier), lanes: Arc::default(), report: Arc::default() }
     }
 
     /// Orders a copy of `block` to the benefactor at `address`.
     pub(crate) fn order(&self, block: BlockId, address: String) {
-        if self.orders.try_send((block, address)).is_err() {
-            self.report.lock().failed.push(block);
+        let mut lanes = self.lanes.lock();
+        let sent = match lanes.get(&address) {
+            Some(lane) => lane.try_send(block),
+            None => Err(TrySendError::Closed(block)),
+        };
+        match sent {
+            Ok(()) => {}
+            Err(TrySendError::Full(block)) => self.report.lock().failed.push(block),
+            Err(TrySendError::Closed(block)) => {
+                let (lane, queue) = mpsc::channel(ORDERS_MAX);
+                // The queue is new and has room.
+                let _ = lane.try_send(block);
+                // Those that ended.
+                lanes.retain(|_, lane| !lane.is_closed());
+                lanes.insert(address.clone(), lane);
+                let (copier, report) = (Arc::clone(&self.copier), Arc::clone(&self.report));
+                tokio::spawn(copier.work(address, queue, report));
+            }
         }
     }
 
@@ -83,46 +110,76 @@ impl Copies {
 }
 
 impl Copier {
-    async fn work(self, mut queue: mpsc::Receiver<(BlockId, String)>, report: Arc<Mutex<Report>>) {
-        let this = Arc::new(self);
-        let mut orders = Vec::new();
-        while queue.recv_many(&mut orders, BATCH).await > 0 {
-            let mut by_address: HashMap<String, Vec<BlockId>> = HashMap::new();
-            for (block, address) in orders.drain(..) {
-                by_address.entry(address).or_default().push(block);
-            }
-            for (address, blocks) in by_address {
-                this.batch(&address, blocks, &report).await;
+    /// One lane, until nothing was ordered for a while.
+    async fn work(
+        self: Arc<Self>,
+        address: String,
+        mut queue: mpsc::Receiver<BlockId>,
+        report: Arc<Mutex<Report>>,
+    ) {
+        let mut connection = None;
+        loop {
+            let mut orders = Vec::new();
+            let taken = tokio::time::timeout(LANE_IDLE, queue.recv_many(&mut orders, BATCH)).await;
+            match taken {
+                Ok(0) => return,
+                Ok(_) => self.batch(&address, &mut connection, orders, &report).await,
+                // What was ordered at this moment is still taken.
+                Err(_) => queue.close(),
             }
         }
     }
 
     /// Copies `blocks` to `address` and makes them durable there.
-    async fn batch(self: &Arc<Self>, address: &str, blocks: Vec<BlockId>, report: &Mutex<Report>) {
-        let identity = Identity { role: Role::Benefactor, pool: Some(self.pool), token: self.token.clone() };
-        let connection = match Connection::open(address, &identity, &self.buffers).await {
-            Ok(connection) => Arc::new(connection),
+    async fn batch(
+        self: &Arc<Self>,
+        address: &str,
+        connection: &mut Option<Arc<Connection>>,
+        blocks: Vec<BlockId>,
+        report: &Mutex<Report>,
+    ) {
+        let open = match self.connected(address, connection).await {
+            Ok(open) => open,
             Err(error) => {
                 tracing::warn!(%address, %error, "blocks can't be copied");
                 report.lock().failed.extend(blocks);
+                self.benefactor.has_news();
                 return;
             }
         };
+        let copies: Vec<_> = blocks.iter().map(|block| self.spawn(&open, *block)).collect();
         let mut sent: Vec<(BlockId, u64, Incarnation)> = Vec::new();
-        for group in blocks.chunks(AT_ONCE) {
-            let copies: Vec<_> = group.iter().map(|block| self.spawn(&connection, *block)).collect();
-            for (copy, block) in copies.into_iter().zip(group) {
-                match copy.await {
-                    Ok(Ok((bytes, incarnation))) => sent.push((*block, bytes, incarnation)),
-                    Ok(Err(error)) => {
-                        tracing::warn!(?block, %address, %error, "a block can't be copied");
-                        report.lock().failed.push(*block);
+        for (copy, block) in copies.into_iter().zip(&blocks) {
+            match copy.await {
+                Ok(Ok((bytes, incarnation))) => sent.push((*block, bytes, incarnation)),
+                Ok(Err(error)) => {
+                    tracing::warn!(?block, %address, %error, "a block can't be copied");
+                    report.lock().failed.push(*block);
+                    if error.is_transport() {
+                        *connection = None;
                     }
-                    Err(_) => report.lock().failed.push(*block),
                 }
+                Err(_) => report.lock().failed.push(*block),
             }
         }
-        self.settle(&connection, sent, report).await;
+        self.settle(&open, sent, report).await;
+        if !report.lock().failed.is_empty() {
+            self.benefactor.has_news();
+        }
+    }
+
+    async fn connected(
+        &self,
+        address: &str,
+        connection: &mut Option<Arc<Connection>>,
+    ) -> Result<Arc<Connection>, CallError> {
+        if let Some(open) = connection {
+            return Ok(Arc::clone(open));
+        }
+        let identity = Identity { role: Role::Benefactor, pool: Some(self.pool), token: self.token.clone() };
+        let open = Arc::new(Connection::open(address, &identity, &self.buffers).await?);
+        *connection = Some(Arc::clone(&open));
+        Ok(open)
     }
 
     async fn settle(
@@ -132,7 +189,7 @@ impl Copier {
         report: &Mutex<Report>,
     ) {
         let Some((_, _, incarnation)) = sent.last().copied() else { return };
-        let request = BenefactorRequest::Sync { incarnation };
+        let request = BenefactorRequest::Sync { incarnation, tell: true };
         let synced: Result<(BenefactorReply, _), CallError> =
             connection.call(&request, Bytes::new(), ANSWER_TIMEOUT).await;
         let mut report = report.lock();
@@ -155,6 +212,7 @@ impl Copier {
     }
 
     async fn copy(&self, connection: &Connection, block: BlockId) -> Result<(u64, Incarnation), CallError> {
+        let _turn = self.turns.acquire().await.map_err(|_| stopped())?;
         self.give_way().await;
         let (form, bytes) = self.benefactor.get(block).await?;
         let length = bytes.len() as u64;
@@ -184,4 +242,8 @@ impl Copier {
             tokio::time::sleep(Duration::from_secs_f64(share)).await;
         }
     }
+}
+
+fn stopped() -> CallError {
+    Failure::new(ErrorCode::Unavailable, "no copies are made any more").into()
 }

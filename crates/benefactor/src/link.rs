@@ -1,7 +1,8 @@
 //! The tie to the manager: register, tell what is here, then a heartbeat with what changed; commands come back.
 //!
 //! The manager may be gone at any time: the benefactor keeps serving, tries again, and registers anew. What it reports is
-//! durable; unsynced puts are synced for the report, so that none waits longer than one heartbeat.
+//! durable; unsynced puts are synced for the report, so that none waits longer than one heartbeat. Of copies, both those that
+//! arrived and those that failed, it hears at once, and it says at once what to copy: writers may wait for that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,8 @@ use crate::service::{Benefactor, blocking};
 
 /// Time for the manager's answer; a heartbeat that takes longer is as good as lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two heartbeats, however much news there is.
+const BEAT_PAUSE: Duration = Duration::from_millis(5);
 /// First and longest pause before the manager is tried again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
@@ -70,13 +73,42 @@ impl Link {
         let id = self.register(&connection, directory).await?;
         self.send_inventory(&connection, id).await?;
         *pause = PAUSES.0;
+        tokio::select! {
+            ended = self.beat_for_ever(&connection, id) => ended,
+            ended = self.take_orders(&connection, id) => ended,
+        }
+    }
+
+    async fn beat_for_ever(&self, connection: &Connection, id: BenefactorId) -> Result<(), CallError> {
         let mut beat = tokio::time::interval(self.heartbeat);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut settled = None;
         loop {
-            beat.tick().await;
-            let commands = self.beat(&connection, id).await?;
+            tokio::select! {
+                _ = beat.tick() => {
+                    self.sync().await;
+                    settled = None;
+                }
+                // What is news is durable already.
+                () = self.benefactor.news() => {}
+            }
+            let commands = self.beat(connection, id, &mut settled).await?;
             if self.obey(commands) {
-                self.send_inventory(&connection, id).await?;
+                self.send_inventory(connection, id).await?;
+            }
+            tokio::time::sleep(BEAT_PAUSE).await;
+        }
+    }
+
+    /// Asks for copies to make, for ever: the manager answers when there are some.
+    async fn take_orders(&self, connection: &Connection, id: BenefactorId) -> Result<(), CallError> {
+        loop {
+            let request = ManagerRequest::Orders { id, incarnation: self.benefactor.incarnation() };
+            match ask(connection, &request).await? {
+                ManagerReply::Commands(commands) => {
+                    self.obey(commands);
+                }
+                _ => return Err(unexpected("orders")),
             }
         }
     }
@@ -138,10 +170,17 @@ impl Link {
         }
     }
 
-    async fn beat(&self, connection: &Connection, id: BenefactorId) -> Result<Vec<Command>, CallError> {
-        self.sync().await;
+    /// `settled`: number of the last put when all puts were made durable last; `None`: just now. The manager decides deletions
+    /// by it, and knows nothing of puts that aren't durable.
+    async fn beat(
+        &self,
+        connection: &Connection,
+        id: BenefactorId,
+        settled: &mut Option<u64>,
+    ) -> Result<Vec<Command>, CallError> {
         let store = self.benefactor.store();
-        let (put_sequence, changes) = store.take_changes();
+        let (last_put, changes) = store.take_changes();
+        let put_sequence = *settled.get_or_insert(last_put);
         let Some(changes) = changes else {
             return Ok(vec![Command::SendInventory]);
         };
@@ -168,7 +207,7 @@ impl Link {
     }
 
     /// Starts what the manager asks for; returns whether it wants the inventory.
-    fn obey(&mut self, commands: Vec<Command>) -> bool {
+    fn obey(&self, commands: Vec<Command>) -> bool {
         let mut inventory = false;
         for command in commands {
             match command {

@@ -192,6 +192,7 @@ fn start_background(
         token: config.token.clone(),
         buffers: Arc::clone(&buffers),
         rate: config.copy_bytes_per_second,
+        turns: Copier::turns(),
     };
     let link = Link {
         manager: config.manager.clone(),
@@ -199,7 +200,7 @@ fn start_background(
         address: address.to_string(),
         heartbeat: config.heartbeat,
         benefactor: Arc::clone(benefactor),
-        copies: Copies::start(copier),
+        copies: Copies::new(copier),
         buffers,
     };
     let mut background = JoinSet::new();

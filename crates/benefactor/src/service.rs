@@ -15,6 +15,7 @@ use stdchk_model::message::benefactor::{
 use stdchk_model::{BlockId, ChunkId, ErrorCode, Failure, Incarnation};
 use stdchk_net::{Buffer, BufferPool, Bytes, Service};
 use stdchk_reduce::{Codec, decompress};
+use tokio::sync::Notify;
 
 use crate::memory::Memory;
 use crate::store::{Found, Store, StoreError};
@@ -32,6 +33,7 @@ pub struct Benefactor {
     syncing: tokio::sync::Mutex<()>,
     requests: AtomicU32,
     leaving: AtomicBool,
+    news: Notify,
 }
 
 /// Counts a request while it is under way.
@@ -76,6 +78,7 @@ impl Benefactor {
             syncing: tokio::sync::Mutex::new(()),
             requests: AtomicU32::new(0),
             leaving: AtomicBool::new(false),
+            news: Notify::new(),
         })
     }
 
@@ -149,6 +152,16 @@ impl Benefactor {
         }
     }
 
+    /// There is something of which the manager should hear soon.
+    pub(crate) fn has_news(&self) {
+        self.news.notify_one();
+    }
+
+    /// Waits until there is.
+    pub(crate) async fn news(&self) {
+        self.news.notified().await;
+    }
+
     /// Whether clients wait for this benefactor.
     pub(crate) fn is_busy(&self) -> bool {
         self.requests.load(Ordering::Relaxed) > 0
@@ -178,13 +191,17 @@ impl Benefactor {
         Ok(BenefactorReply::Stored { incarnation: self.incarnation, known })
     }
 
-    async fn sync_for(&self, incarnation: Incarnation) -> Result<BenefactorReply, Failure> {
+    async fn sync_for(&self, incarnation: Incarnation, tell: bool) -> Result<BenefactorReply, Failure> {
         if incarnation != self.incarnation {
             let message =
                 "the benefactor was restarted since: ask which blocks are there and put the others again";
             return Err(Failure::new(ErrorCode::Restarted, message));
         }
-        self.sync().await.map(|()| BenefactorReply::Durable)
+        self.sync().await?;
+        if tell {
+            self.has_news();
+        }
+        Ok(BenefactorReply::Durable)
     }
 
     async fn verify(&self, blocks: &[BlockId]) -> Result<BenefactorReply, Failure> {
@@ -216,7 +233,7 @@ impl Benefactor {
             BenefactorRequest::Put { block, form, durable } => {
                 self.put(block, form, payload, durable).await?
             }
-            BenefactorRequest::Sync { incarnation } => self.sync_for(incarnation).await?,
+            BenefactorRequest::Sync { incarnation, tell } => self.sync_for(incarnation, tell).await?,
             BenefactorRequest::Get { block } => {
                 let (form, bytes) = self.read_by(block, Store::read_to_verify).await?;
                 return Ok((BenefactorReply::Block { form }, bytes));

@@ -2,12 +2,12 @@
 //!
 //! Versions share most of their chunks; a [`Checker`] asks about each chunk once, however many versions name it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
 use stdchk_client::{ChunkHealth, Pool};
 use stdchk_model::message::manager::VersionInfo;
-use stdchk_model::{ChunkId, ChunkRef, ErrorCode, Failure, Ino, MapRoot};
+use stdchk_model::{BenefactorId, ChunkId, ChunkRef, ErrorCode, Failure, Ino, MapRoot};
 
 use crate::progress::Progress;
 
@@ -15,12 +15,12 @@ use crate::progress::Progress;
 const CHUNKS_PER_REQUEST: usize = 1024;
 
 /// What is left of a chunk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum State {
     /// A holder has it intact; how many do, and whether another one had it damaged.
     Intact { copies: u32, damaged: bool },
-    /// Nobody has it intact, but a holder could not be asked.
-    Unreachable,
+    /// Nobody has it intact, but these could not be asked, and have it or may have it.
+    Unreachable(Vec<BenefactorId>),
     /// Nobody has it.
     Lost,
 }
@@ -36,12 +36,17 @@ pub struct Health {
     pub intact: u64,
     /// Chunks with fewer intact copies than were asked for.
     pub at_risk: u64,
+    /// Their plain bytes.
+    pub at_risk_bytes: u64,
     /// Chunks of which a copy was damaged; counted in `intact` as well if another copy is not.
     pub damaged: u64,
     /// Chunks without a copy that could be read, while a holder could not be reached.
     pub unreachable: u64,
     /// Chunks without an intact copy anywhere.
     pub lost: u64,
+    /// Benefactors that could not be reached and have chunks that nobody else has, or may have them.
+    #[serde(serialize_with = "numbers")]
+    pub away: BTreeSet<BenefactorId>,
 }
 
 impl Health {
@@ -54,7 +59,15 @@ impl Health {
     pub fn reason(&self) -> String {
         match (self.lost, self.unreachable) {
             (0, 0) => String::new(),
-            (0, unreachable) => format!("{unreachable} of {} chunks can't be reached now", self.chunks),
+            (0, unreachable) => {
+                let names: Vec<String> = self.away.iter().map(ToString::to_string).collect();
+                let who = match names.len() {
+                    0 => String::new(),
+                    1 => format!(": {} is away", names.join("")),
+                    _ => format!(": {} are away", names.join(", ")),
+                };
+                format!("{unreachable} of {} chunks can't be reached now{who}", self.chunks)
+            }
             (lost, _) => format!("{lost} of {} chunks have no intact copy", self.chunks),
         }
     }
@@ -107,8 +120,8 @@ impl<'a> Checker<'a> {
         }
         let mut sum = Health::default();
         for chunk in distinct.values() {
-            let state = self.known.get(&chunk.id).copied().unwrap_or(State::Unreachable);
-            count(&mut sum, *chunk, state, copies);
+            let unknown = State::Unreachable(Vec::new());
+            count(&mut sum, *chunk, self.known.get(&chunk.id).unwrap_or(&unknown), copies);
         }
         Ok(sum)
     }
@@ -117,23 +130,33 @@ impl<'a> Checker<'a> {
 fn state_of(health: &ChunkHealth) -> State {
     match (health.intact, health.unreachable) {
         (0, 0) => State::Lost,
-        (0, _) => State::Unreachable,
+        (0, _) => State::Unreachable(health.away.clone()),
         (copies, _) => State::Intact { copies, damaged: health.damaged > 0 },
     }
 }
 
-fn count(sum: &mut Health, chunk: ChunkRef, state: State, copies_wanted: u8) {
+fn count(sum: &mut Health, chunk: ChunkRef, state: &State, copies_wanted: u8) {
     sum.chunks += 1;
     sum.bytes += u64::from(chunk.length);
     match state {
         State::Lost => sum.lost += 1,
-        State::Unreachable => sum.unreachable += 1,
+        State::Unreachable(away) => {
+            sum.unreachable += 1;
+            sum.away.extend(away);
+        }
         State::Intact { copies, damaged } => {
+            let at_risk = *copies < u32::from(copies_wanted);
             sum.intact += 1;
-            sum.damaged += u64::from(damaged);
-            sum.at_risk += u64::from(copies < u32::from(copies_wanted));
+            sum.damaged += u64::from(*damaged);
+            sum.at_risk += u64::from(at_risk);
+            sum.at_risk_bytes += if at_risk { u64::from(chunk.length) } else { 0 };
         }
     }
+}
+
+/// Benefactors as JSON has them.
+fn numbers<S: serde::Serializer>(away: &BTreeSet<BenefactorId>, out: S) -> Result<S::Ok, S::Error> {
+    out.collect_seq(away.iter().map(|id| id.0))
 }
 
 /// Whether a failure to read a chunk map says something about the content rather than about the pool.
@@ -147,7 +170,7 @@ mod tests {
 
     fn health(intact: u32, damaged: u32, unreachable: u32) -> ChunkHealth {
         let chunk = ChunkRef { id: ChunkId([1; 32]), length: 10 };
-        ChunkHealth { chunk, intact, damaged, missing: 0, unreachable }
+        ChunkHealth { chunk, intact, damaged, missing: 0, unreachable, away: Vec::new() }
     }
 
     #[test]
@@ -155,10 +178,12 @@ mod tests {
         let mut sum = Health::default();
         for (intact, damaged, unreachable) in [(2, 0, 0), (1, 1, 0), (0, 1, 1), (0, 1, 0), (0, 0, 0)] {
             let health = health(intact, damaged, unreachable);
-            count(&mut sum, health.chunk, state_of(&health), 2);
+            count(&mut sum, health.chunk, &state_of(&health), 2);
         }
+        let (intact, at_risk, at_risk_bytes, damaged) = (2, 1, 10, 1);
+        let (chunks, bytes, unreachable, lost, away) = (5, 50, 1, 2, BTreeSet::new());
         let expected =
-            Health { chunks: 5, bytes: 50, intact: 2, at_risk: 1, damaged: 1, unreachable: 1, lost: 2 };
+            Health { chunks, bytes, intact, at_risk, at_risk_bytes, damaged, unreachable, lost, away };
         assert_eq!(sum, expected);
         assert_eq!(sum.reason(), "2 of 5 chunks have no intact copy");
     }

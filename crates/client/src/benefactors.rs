@@ -1,6 +1,6 @@
 //! The connections to the benefactors, and which of them just failed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Bloc
 use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Incarnation};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection};
+use tokio::task::JoinSet;
 
 use crate::manager::ManagerLink;
 use crate::shared::Shared;
@@ -23,11 +24,16 @@ const GET_TIMEOUT: Duration = Duration::from_secs(10);
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a benefactor is avoided after it failed this client.
 const SUSPICION: Duration = Duration::from_secs(5);
+/// How long a benefactor that answered is taken to be there: a question a second costs nothing.
+const TRUST: Duration = Duration::from_secs(1);
+/// Time for a benefactor to say that it is there; one that takes longer is not relied on for content that is at hand.
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct Link {
     address: String,
     connection: Arc<Shared>,
     failed_at: Option<Instant>,
+    answered_at: Option<Instant>,
 }
 
 /// All benefactors that this client has heard of.
@@ -51,7 +57,7 @@ impl Benefactors {
                 Some(link) if link.address == info.address => {}
                 _ => {
                     let (address, connection) = (info.address.clone(), Arc::default());
-                    let link = Link { address, connection, failed_at: None };
+                    let link = Link { address, connection, failed_at: None, answered_at: None };
                     links.insert(info.id, link);
                 }
             }
@@ -112,8 +118,48 @@ impl Benefactors {
             self.suspect(id);
             // The address may have changed with a restart: ask the manager before the next attempt.
             self.relearn().await;
+        } else if let Some(link) = self.links.lock().get_mut(&id) {
+            link.answered_at = Some(Instant::now());
         }
         answer
+    }
+
+    /// Those of `benefactors` that answered moments ago, or do now when they are asked.
+    pub(crate) async fn alive(
+        self: &Arc<Self>,
+        benefactors: impl IntoIterator<Item = BenefactorId>,
+    ) -> HashSet<BenefactorId> {
+        let mut alive = HashSet::new();
+        let mut asked = JoinSet::new();
+        {
+            let links = self.links.lock();
+            let of = |id: &BenefactorId| links.get(id);
+            for id in benefactors.into_iter().collect::<HashSet<_>>() {
+                let failed = of(&id).and_then(|link| link.failed_at);
+                let answered = of(&id).and_then(|link| link.answered_at);
+                match (failed, answered) {
+                    (Some(failed), _) if failed.elapsed() < SUSPICION => {}
+                    (_, Some(answered)) if answered.elapsed() < TRUST => {
+                        alive.insert(id);
+                    }
+                    _ => {
+                        let this = Arc::clone(self);
+                        asked.spawn(async move { this.answers(id).await.then_some(id) });
+                    }
+                }
+            }
+        }
+        alive.extend(asked.join_all().await.into_iter().flatten());
+        alive
+    }
+
+    async fn answers(&self, id: BenefactorId) -> bool {
+        let asked = tokio::time::timeout(ALIVE_TIMEOUT, self.has(id, Vec::new())).await;
+        let answers = asked.is_ok_and(|answer| answer.is_ok());
+        if !answers {
+            self.suspect(id);
+        }
+        answers
     }
 
     async fn relearn(&self) {
@@ -144,7 +190,8 @@ impl Benefactors {
 
     /// Makes durable what a benefactor stored in this incarnation.
     pub(crate) async fn sync(&self, id: BenefactorId, incarnation: Incarnation) -> Result<(), CallError> {
-        match self.call(id, &BenefactorRequest::Sync { incarnation }, Bytes::new(), SYNC_TIMEOUT).await? {
+        let request = BenefactorRequest::Sync { incarnation, tell: false };
+        match self.call(id, &request, Bytes::new(), SYNC_TIMEOUT).await? {
             (BenefactorReply::Durable, _) => Ok(()),
             _ => Err(crate::unexpected("Sync").into()),
         }

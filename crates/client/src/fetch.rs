@@ -28,6 +28,16 @@ const PENDING_ROUNDS_MAX: u32 = 60;
 /// Locations remembered; beyond, all are forgotten and asked for again. 40 MB at most.
 const LOCATIONS_MAX: usize = 1 << 18;
 
+/// Who has a chunk.
+#[derive(Default)]
+struct Holders {
+    at: Vec<BenefactorId>,
+    /// Some of them may have yet to report that they have it.
+    pending: bool,
+    /// They are not on-line, and have it or may have it.
+    away: Vec<BenefactorId>,
+}
+
 /// Fetches chunks and remembers where they are.
 pub(crate) struct Fetcher {
     manager: Arc<ManagerLink>,
@@ -92,13 +102,14 @@ impl Fetcher {
     pub(crate) async fn fetch(&self, chunk: ChunkRef) -> Result<Bytes, Failure> {
         // What no benefactor has any more was damaged, or lost with the benefactors that had it.
         let mut last = Failure::new(ErrorCode::Damaged, "no benefactor has an intact copy".to_owned());
-        let (mut round, mut limit) = (0, ROUNDS_MAX);
+        let (mut round, mut limit, mut away) = (0, ROUNDS_MAX, Vec::new());
         while round < limit {
             if round > 0 {
                 self.locations.lock().remove(&chunk.id);
                 tokio::time::sleep(ROUND_PAUSE).await;
             }
-            let (holders, pending) = self.holders(chunk.id).await?;
+            let Holders { at: holders, pending, away: absent } = self.holders(chunk.id).await?;
+            away = absent;
             limit = if pending { PENDING_ROUNDS_MAX } else { ROUNDS_MAX };
             match self.fetch_from(chunk, &holders).await {
                 Ok(bytes) => return Ok(bytes),
@@ -109,19 +120,26 @@ impl Fetcher {
             }
             round += 1;
         }
+        if !away.is_empty() {
+            // What can come back is no damage.
+            let names: Vec<String> = away.iter().map(ToString::to_string).collect();
+            let what =
+                format!("{} is away and has it or may have it; try again once it is back", names.join(", "));
+            last = Failure::new(ErrorCode::Unavailable, what);
+        }
         Err(crate::context(&last, format_args!("chunk {} can't be read", chunk.id)))
     }
 
-    async fn holders(&self, chunk: ChunkId) -> Result<(Vec<BenefactorId>, bool), Failure> {
+    async fn holders(&self, chunk: ChunkId) -> Result<Holders, Failure> {
         if let Some(known) = self.locations.lock().get(&chunk) {
-            return Ok((known.clone(), false));
+            return Ok(Holders { at: known.clone(), ..Holders::default() });
         }
         let found = self.ask_locations(&[chunk]).await?.pop().unwrap_or_default();
         let at = holders(&found);
         if !at.is_empty() {
             self.remember(chunk, at.clone());
         }
-        Ok((at, found.pending))
+        Ok(Holders { at, pending: found.pending, away: found.away })
     }
 
     /// Tries all holders, unsuspected ones first; `Err(None)`: there are none.

@@ -29,6 +29,7 @@ mod container;
 mod encode;
 mod fetch;
 mod gather;
+mod hold;
 mod holes;
 mod manager;
 mod map_view;

@@ -38,7 +38,7 @@ impl Inner {
         version: Option<u64>,
     ) -> Result<(Option<VersionInfo>, Option<MapRoot>, Attr), Failure> {
         match self.manager.ask(&ManagerRequest::OpenVersion { ino, version }).await? {
-            ManagerReply::Version { info, root, attr } => Ok((info, root, attr)),
+            ManagerReply::Version { info, root, attr, .. } => Ok((info, root, attr)),
             _ => Err(crate::unexpected("OpenVersion")),
         }
     }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use stdchk_model::limits::{CHUNK_BYTES_MAX, CLIENT_KEEPALIVE_MS, LIST_ENTRIES_MAX, WINDOW_BYTES_DEFAULT};
 use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::manager::{
-    Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, ManagerReply,
+    Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Hold, ManagerReply,
     ManagerRequest, PoolStatus, Space, VersionInfo,
 };
 use stdchk_model::policy::Protocol;
@@ -30,6 +30,7 @@ use crate::container::Containers;
 use crate::encode::Encoder;
 use crate::fetch::Fetcher;
 use crate::gather::Piece;
+use crate::hold::Holds;
 use crate::manager::ManagerLink;
 use crate::map_view::{ChunkView, MapView, Run};
 use crate::opening::bad_map;
@@ -93,7 +94,7 @@ pub struct Collected {
 }
 
 /// What a verification found of a chunk: how many of its holders have it intact, damaged, not at all, or didn't answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChunkHealth {
     /// The chunk.
     pub chunk: ChunkRef,
@@ -103,8 +104,10 @@ pub struct ChunkHealth {
     pub damaged: u32,
     /// Holders that don't have it after all.
     pub missing: u32,
-    /// Holders that gave no answer.
+    /// Holders that gave no answer, and benefactors that are away and have it or may have it.
     pub unreachable: u32,
+    /// Which.
+    pub away: Vec<BenefactorId>,
 }
 
 /// A connection to a pool. Cheap to clone; all clones share budgets and connections.
@@ -134,6 +137,7 @@ pub(crate) struct Inner {
     /// One comparison of versions at a time.
     pub(crate) learning: Semaphore,
     pub(crate) sessions: Mutex<HashMap<SessionId, Weak<Session>>>,
+    pub(crate) holds: Holds,
     pub(crate) client: ClientId,
     pub(crate) runtime: Handle,
     stored: Stored<Sealed>,
@@ -166,6 +170,7 @@ impl Pool {
             copied_packs: Arc::new(Semaphore::new(COPIED_PACKS_MAX)),
             learning: Semaphore::new(1),
             sessions: Mutex::default(),
+            holds: Holds::default(),
             client: ClientId(crate::random()?),
             runtime: Handle::current(),
             stored: Stored::default(),
@@ -231,12 +236,29 @@ impl Pool {
     /// Changes the namespace, once, however often the answer is lost. Returns the inode that the change concerns, if it
     /// has one.
     pub async fn change(&self, change: Change) -> Result<Option<Attr>, Failure> {
+        let (attr, hold) = self.change_held(change).await?;
+        if let (Some(attr), Some(hold)) = (&attr, hold) {
+            self.await_copies(attr.ino, hold).await;
+        }
+        Ok(attr)
+    }
+
+    /// Changes the namespace as [`Pool::change`] does, and doesn't wait for copies: for which ones the caller should, by
+    /// [`Pool::await_copies`], comes with the inode.
+    pub async fn change_held(&self, change: Change) -> Result<(Option<Attr>, Option<Hold>), Failure> {
         let id = OpId(crate::random()?);
         match self.ask(ManagerRequest::Change { id, change }).await? {
-            ManagerReply::Entry(attr) => Ok(Some(attr)),
-            ManagerReply::Done => Ok(None),
+            ManagerReply::Entry(attr) => Ok((Some(attr), None)),
+            ManagerReply::Held { attr, hold } => Ok((Some(attr), Some(hold))),
+            ManagerReply::Done => Ok((None, None)),
             _ => Err(crate::unexpected("Change")),
         }
+    }
+
+    /// Waits until copies are made of what was committed before a file, as its folder's `exposure` asks; not for longer than
+    /// they can be made.
+    pub async fn await_copies(&self, ino: Ino, hold: Hold) {
+        self.inner.holds.wait(&self.inner.manager, ino, hold).await;
     }
 
     /// The versions of a file, oldest first.
@@ -265,6 +287,14 @@ impl Pool {
         match self.ask(ManagerRequest::Status).await? {
             ManagerReply::Status(status) => Ok(status),
             _ => Err(crate::unexpected("Status")),
+        }
+    }
+
+    /// The benefactors, and how the manager sees them.
+    pub async fn benefactors(&self) -> Result<Vec<BenefactorInfo>, Failure> {
+        match self.ask(ManagerRequest::Benefactors).await? {
+            ManagerReply::Benefactors(benefactors) => Ok(benefactors),
+            _ => Err(crate::unexpected("Benefactors")),
         }
     }
 
@@ -542,16 +572,22 @@ impl Inner {
             intact: 0,
             damaged: 0,
             missing: 0,
-            unreachable: u32::from(locations.at.is_empty() && locations.pending),
+            unreachable: u32::from(
+                !locations.away.is_empty() || locations.at.is_empty() && locations.pending,
+            ),
+            away: locations.away.clone(),
         };
         let mut healths: Vec<ChunkHealth> = chunks.iter().zip(&found).map(unseen).collect();
-        for (place, state) in asked.join_all().await.into_iter().flatten() {
+        for (holder, place, state) in asked.join_all().await.into_iter().flatten() {
             let Some(health) = healths.get_mut(place) else { continue };
             match state {
                 Some(BlockState::Intact) => health.intact += 1,
                 Some(BlockState::Damaged) => health.damaged += 1,
                 Some(BlockState::Missing) => health.missing += 1,
-                None => health.unreachable += 1,
+                None => {
+                    health.unreachable += 1;
+                    health.away.push(holder);
+                }
             }
         }
         Ok(healths)
@@ -561,7 +597,7 @@ impl Inner {
         &self,
         holder: BenefactorId,
         blocks: Vec<(usize, BlockId)>,
-    ) -> Vec<(usize, Option<BlockState>)> {
+    ) -> Vec<(BenefactorId, usize, Option<BlockState>)> {
         let (mut states, mut is_gone) = (Vec::with_capacity(blocks.len()), false);
         for part in blocks.chunks(VERIFY_MAX) {
             let asked = part.iter().map(|(_, block)| *block).collect();
@@ -575,7 +611,7 @@ impl Inner {
                 }
             };
             let answered = part.iter().enumerate().map(|(place, (index, _))| {
-                (*index, answer.as_ref().and_then(|states| states.get(place).copied()))
+                (holder, *index, answer.as_ref().and_then(|states| states.get(place).copied()))
             });
             states.extend(answered);
         }

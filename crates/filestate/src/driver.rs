@@ -248,7 +248,9 @@ fn end_processes_left(store: &Store) -> Result<Option<String>> {
              `stdchk files restore` takes them back"
         )));
     }
-    let told = || format!("{count} processes that the failed program left behind were ended before its files went back");
+    let told = || {
+        format!("{count} processes that the failed program left behind were ended before its files went back")
+    };
     Ok((count > 0).then(told))
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs};
 use stdchk_model::{ChunkId, ErrorCode, Failure};
 use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::core::{Core, Leaves, MapToRead, Marking, Now};
 use crate::store::{Batch, Store, StoreError};
@@ -48,6 +48,8 @@ pub enum Job {
 #[derive(Clone)]
 pub struct Owner {
     jobs: mpsc::Sender<Job>,
+    copies: watch::Receiver<u64>,
+    orders: watch::Receiver<u64>,
 }
 
 impl Owner {
@@ -55,13 +57,16 @@ impl Owner {
     pub fn start(core: Core, store: Box<dyn Store>) -> (Self, oneshot::Receiver<Result<(), StoreError>>) {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         let (end, ended) = oneshot::channel();
+        let (made, copies) = watch::channel(core.copies_made());
+        let (ordered, orders) = watch::channel(core.orders_changed());
         std::thread::spawn(move || {
             let (held, due, urgent) = (Vec::new(), None, false);
-            let result = Keeper { core, store, started: Instant::now(), held, due, urgent }.serve(queue);
+            let keeper = Keeper { core, store, made, ordered, started: Instant::now(), held, due, urgent };
+            let result = keeper.serve(queue);
             // Nobody listens once the manager was told to stop.
             let _ = end.send(result);
         });
-        (Self { jobs }, ended)
+        (Self { jobs, copies, orders }, ended)
     }
 
     /// The owner's answer to a job.
@@ -69,6 +74,16 @@ impl Owner {
         let (sender, answer) = oneshot::channel();
         self.jobs.send(job(sender)).await.map_err(|_| stopping())?;
         answer.await.map_err(|_| stopping())?
+    }
+
+    /// Tells whenever copies were made that somebody may wait for.
+    pub fn copies(&self) -> watch::Receiver<u64> {
+        self.copies.clone()
+    }
+
+    /// Tells whenever there may be something new for benefactors to copy.
+    pub fn orders(&self) -> watch::Receiver<u64> {
+        self.orders.clone()
     }
 
     /// Hands over a job that has no answer.
@@ -96,6 +111,8 @@ fn hold<T: 'static>(answer: Answer<T>, result: Result<T, Failure>) -> Held {
 struct Keeper {
     core: Core,
     store: Box<dyn Store>,
+    made: watch::Sender<u64>,
+    ordered: watch::Sender<u64>,
     started: Instant,
     /// Answers that wait for the next commit.
     held: Vec<Held>,
@@ -122,6 +139,7 @@ impl Keeper {
             if self.urgent || self.due.is_some_and(|due| Instant::now() >= due) {
                 self.commit()?;
             }
+            self.tell_watchers();
         }
         self.commit()
     }
@@ -143,6 +161,13 @@ impl Keeper {
         self.held.drain(..).for_each(|answer| answer(refusal.as_ref()));
         (self.due, self.urgent) = (None, false);
         committed
+    }
+
+    /// Wakes those who wait for copies that were made, and benefactors for orders that are new.
+    fn tell_watchers(&self) {
+        let (made, ordered) = (self.core.copies_made(), self.core.orders_changed());
+        self.made.send_if_modified(|before| std::mem::replace(before, made) != made);
+        self.ordered.send_if_modified(|before| std::mem::replace(before, ordered) != ordered);
     }
 
     fn store_batch(&mut self, batch: &Batch) -> Result<(), StoreError> {

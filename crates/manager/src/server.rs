@@ -14,7 +14,7 @@ use stdchk_model::{Failure, PoolId};
 use stdchk_net::server::Host;
 use stdchk_net::{Buffer, BufferPool, Bytes, DataDir, DataDirError, Identity, Service, serve};
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::config::Config;
 use crate::core::{Core, Now, Setting};
@@ -26,6 +26,10 @@ use crate::store::{RedbStore, Store, StoreError};
 const TICK: Duration = Duration::from_millis(200);
 /// How often the collector asks whether a marking is due.
 const COLLECTOR_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a request that waits for copies or orders is kept without an answer: far less than its sender's patience.
+const KEPT_WAITING_MAX: Duration = Duration::from_secs(1);
+/// Time in which changes gather before such a request is looked at again: with many small commits, one look serves many.
+const GATHER: Duration = Duration::from_millis(2);
 /// Name of the store in the data directory.
 const STORE_FILE: &str = "store.redb";
 
@@ -197,9 +201,40 @@ impl Service for ManagerService {
     async fn handle(&self, request: ManagerRequest, _: Buffer) -> Result<(ManagerReply, Bytes), Failure> {
         let reply = match request {
             ManagerRequest::Collect { dry_run } => self.collector.collect(dry_run).await,
+            request @ ManagerRequest::AwaitCopies { .. } => {
+                let is_over = |reply: &ManagerReply| !matches!(reply, ManagerReply::Waiting { .. });
+                self.ask_until(request, self.owner.copies(), is_over).await
+            }
+            request @ ManagerRequest::Orders { .. } => {
+                let is_over = |reply: &ManagerReply| !matches!(reply, ManagerReply::Commands(commands) if commands.is_empty());
+                self.ask_until(request, self.owner.orders(), is_over).await
+            }
             request => self.owner.ask(|answer| Job::Request(Box::new(request), answer)).await,
         };
         reply.map(|reply| (reply, Bytes::new()))
+    }
+}
+
+impl ManagerService {
+    /// Asks the owner again whenever there may be another answer, until it is the one that is waited for, or until it is time
+    /// to show a sign of life.
+    async fn ask_until(
+        &self,
+        request: ManagerRequest,
+        mut changes: watch::Receiver<u64>,
+        is_over: impl Fn(&ManagerReply) -> bool,
+    ) -> Result<ManagerReply, Failure> {
+        let give_up = tokio::time::Instant::now() + KEPT_WAITING_MAX;
+        loop {
+            changes.mark_unchanged();
+            let asked = Box::new(request.clone());
+            let reply = self.owner.ask(|answer| Job::Request(asked, answer)).await?;
+            // The owner's end, too, is told by the next question.
+            if is_over(&reply) || tokio::time::timeout_at(give_up, changes.changed()).await.is_err() {
+                return Ok(reply);
+            }
+            tokio::time::sleep(GATHER).await;
+        }
     }
 }
 

@@ -62,6 +62,25 @@ pub enum Protocol {
     Iw,
 }
 
+/// How far writers may get ahead of the copies of what was committed before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub enum Exposure {
+    /// A commit of a timestep waits until all earlier ones of the folder have their copies; one of a file that fits no naming
+    /// until the version before has.
+    #[default]
+    #[n(0)]
+    Previous,
+    /// Commits wait once something of the folder has lacked copies for so long.
+    #[n(1)]
+    Milliseconds(#[n(0)] u64),
+    /// Commits wait while more bytes than these of the folder lack copies.
+    #[n(2)]
+    Bytes(#[n(0)] u64),
+    /// Commits don't wait.
+    #[n(3)]
+    Unbounded,
+}
+
 /// How the files of a folder are treated.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
 pub struct Policy {
@@ -106,6 +125,10 @@ pub struct Policy {
     #[n(11)]
     #[cbor(default)]
     pub learned: String,
+    /// How far writers may get ahead of the copies.
+    #[n(12)]
+    #[cbor(default)]
+    pub exposure: Exposure,
 }
 
 impl Default for Policy {
@@ -123,6 +146,7 @@ impl Default for Policy {
             protocol: Protocol::Sw,
             segment: SEGMENT_BYTES_DEFAULT,
             learned: String::new(),
+            exposure: Exposure::Previous,
         }
     }
 }
@@ -137,6 +161,7 @@ impl Policy {
         match key {
             "replicas" => self.replicas = number(key, value, 1, REPLICAS_MAX)?,
             "semantics" => self.semantics = value.parse()?,
+            "exposure" => self.exposure = value.parse()?,
             "close" => self.close = value.parse()?,
             "cutter" => self.cutter = value.to_owned(),
             "learned" => self.learned = value.to_owned(),
@@ -153,9 +178,10 @@ impl Policy {
     }
 
     /// The keys of a policy, in the order in which they are shown.
-    pub const KEYS: [&str; 12] = [
+    pub const KEYS: [&str; 13] = [
         "replicas",
         "semantics",
+        "exposure",
         "protocol",
         "close",
         "cutter",
@@ -169,10 +195,11 @@ impl Policy {
     ];
 
     /// The policy as pairs of key and value, each acceptable to [`Policy::set`].
-    pub fn pairs(&self) -> [(&'static str, String); 12] {
+    pub fn pairs(&self) -> [(&'static str, String); 13] {
         [
             ("replicas", self.replicas.to_string()),
             ("semantics", self.semantics.to_string()),
+            ("exposure", self.exposure.to_string()),
             ("protocol", self.protocol.to_string()),
             ("close", self.close.to_string()),
             ("cutter", self.cutter.clone()),
@@ -230,6 +257,53 @@ fn segment(value: &str) -> Result<u64, Failure> {
     Ok(bytes)
 }
 
+/// Units of a duration, the longest first, with their milliseconds.
+const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1)];
+
+impl fmt::Display for Exposure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Previous => f.write_str("previous"),
+            Self::Unbounded => f.write_str("none"),
+            Self::Bytes(bytes) => f.write_str(&size::exact(*bytes)),
+            Self::Milliseconds(ms) => {
+                let whole = |(_, unit): &&(&str, u64)| ms.is_multiple_of(*unit);
+                let (name, unit) = UNITS.iter().find(whole).copied().unwrap_or(("ms", 1));
+                write!(f, "{}{name}", ms / unit)
+            }
+        }
+    }
+}
+
+impl Serialize for Exposure {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(self)
+    }
+}
+
+impl FromStr for Exposure {
+    type Err = Failure;
+
+    fn from_str(value: &str) -> Result<Self, Failure> {
+        match value {
+            "previous" => return Ok(Self::Previous),
+            "none" => return Ok(Self::Unbounded),
+            _ => {}
+        }
+        // `ms` also ends with `s`.
+        let mut units = UNITS.iter().rev();
+        let duration = units.find_map(|(name, unit)| Some((value.strip_suffix(name)?.trim_end(), *unit)));
+        let ms = duration.and_then(|(number, unit)| number.parse::<u64>().ok()?.checked_mul(unit));
+        if let Some(ms) = ms.filter(|ms| *ms > 0) {
+            return Ok(Self::Milliseconds(ms));
+        }
+        size::parse(value).map(Self::Bytes).map_err(|_| {
+            let why = "`previous`, `none`, a duration such as `30s` or `5min`, or a size such as `1GiB` is expected";
+            invalid("exposure", value, why)
+        })
+    }
+}
+
 macro_rules! words {
     ($type:ident, $key:literal, $($variant:ident = $word:literal),+) => {
         impl fmt::Display for $type {
@@ -265,6 +339,7 @@ mod tests {
         for (key, value) in [
             ("replicas", "3"),
             ("close", "early"),
+            ("exposure", "90s"),
             ("protocol", "iw"),
             ("segment", "8MiB"),
             ("window", "8MiB"),
@@ -288,6 +363,8 @@ mod tests {
             ("segment", "1MiB"),
             ("protocol", "nfs"),
             ("semantics", "maybe"),
+            ("exposure", "soon"),
+            ("exposure", "0s"),
             ("stripe", "-1"),
             ("x", "1"),
         ];
@@ -297,6 +374,21 @@ mod tests {
             assert!(failure.message.contains(value), "{failure}");
         }
         assert_eq!(policy, Policy::default());
+    }
+
+    #[test]
+    fn an_exposure_is_read_as_people_write_it_and_printed_the_same() {
+        for (text, exposure) in [
+            ("previous", Exposure::Previous),
+            ("none", Exposure::Unbounded),
+            ("30s", Exposure::Milliseconds(30_000)),
+            ("250ms", Exposure::Milliseconds(250)),
+            ("5min", Exposure::Milliseconds(300_000)),
+            ("1GiB", Exposure::Bytes(1 << 30)),
+        ] {
+            assert_eq!(text.parse::<Exposure>(), Ok(exposure));
+            assert_eq!(exposure.to_string(), text);
+        }
     }
 
     #[test]

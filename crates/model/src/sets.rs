@@ -119,7 +119,8 @@ fn set(timestep: u64, found: &[Found], state: SetState, reason: String) -> Check
     let mut members: Vec<SetMember> = found.iter().filter_map(|found| found.member.clone()).collect();
     members.sort_by(|one, other| one.name.cmp(&other.name));
     let committed = found.iter().filter(|found| found.member.is_some()).map(|found| found.committed_at);
-    CheckpointSet { timestep, state, reason, members, committed_at: committed.max().unwrap_or(0) }
+    let committed_at = committed.max().unwrap_or(0);
+    CheckpointSet { timestep, state, reason, members, committed_at, exposed: None }
 }
 
 impl Learned {

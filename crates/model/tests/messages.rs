@@ -14,8 +14,8 @@ use stdchk_model::message::benefactor::{
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Existing,
-    FileKind, Location, ManagerReply, ManagerRequest, Moment, PackedMembers, PoolStatus, SetMember, SetState,
-    Space, StagedChunk, StoredBlock, VersionInfo, VersionState,
+    ExposedSet, Exposure, FileKind, Hold, Location, ManagerReply, ManagerRequest, Moment, PackedMembers,
+    PoolStatus, SetMember, SetState, Space, StagedChunk, StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
@@ -142,7 +142,16 @@ fn set() -> CheckpointSet {
         reason: "rank 1 is missing".to_owned(),
         members: vec![member, unranked],
         committed_at: 1_700_000_000_000_000_002,
+        exposed: Some(exposure()),
     }
+}
+
+fn exposure() -> Exposure {
+    Exposure { chunks: 14, bytes: 15 << 20, since: Some(1_700_000_000_000_000_003) }
+}
+
+fn hold() -> Hold {
+    Hold { from: i64::MIN, before: 1_700_000_000_000_000_004 }
 }
 
 fn status() -> PoolStatus {
@@ -166,6 +175,11 @@ fn status() -> PoolStatus {
         versions_lost: 13,
         counting: true,
         set_back: vec![BENEFACTOR],
+        exposed_chunks: 14,
+        exposed_bytes: 15 << 20,
+        chunks_stuck: 16,
+        exposed: vec![ExposedSet { folder: "app".to_owned(), timestep: Some(1), exposed: exposure() }],
+        chunks_away: 17,
     }
 }
 
@@ -248,6 +262,7 @@ fn manager_requests() -> Vec<ManagerRequest> {
             again: Some(ino),
         },
         Q::Settle(session),
+        Q::AwaitCopies { ino, hold: hold() },
         Q::KeepAlive(client),
         Q::GetPolicy(ino),
         Q::Sets(ino),
@@ -280,6 +295,7 @@ fn manager_requests() -> Vec<ManagerRequest> {
             copies_failed: vec![block(0xc3)],
             copied_bytes: 1 << 20,
         },
+        Q::Orders { id: benefactor, incarnation },
     ]);
     requests
 }
@@ -297,9 +313,12 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Target("elsewhere".to_owned()),
         R::Space(space()),
         R::Versions(vec![version()]),
-        R::Version { info: Some(version()), root: Some(inline()), attr: attr() },
-        R::Version { info: None, root: None, attr: attr() },
-        R::Locations(vec![ChunkLocations { at: vec![place], pending: false }, ChunkLocations::default()]),
+        R::Version { info: Some(version()), root: Some(inline()), attr: attr(), hold: Some(hold()) },
+        R::Version { info: None, root: None, attr: attr(), hold: None },
+        R::Locations(vec![
+            ChunkLocations { at: vec![place], pending: false, away: vec![BenefactorId(6)] },
+            ChunkLocations::default(),
+        ]),
         R::Benefactors(vec![info()]),
         R::Session {
             policy: Policy::default(),
@@ -316,6 +335,8 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Registered { id: BENEFACTOR, moment: Some(MOMENT) },
         R::Commands(vec![deletion, copy, Command::SendInventory, Command::Remember(MOMENT)]),
         R::Known { found: vec![ChunkLocations::default()], benefactors: vec![info()], room_bytes: 16 << 20 },
+        R::Held { attr: attr(), hold: hold() },
+        R::Waiting { progress: 3 },
     ]
 }
 
@@ -328,7 +349,7 @@ fn benefactor_requests() -> Vec<BenefactorRequest> {
     vec![
         Q::Put { block: block(0xc1), form, durable: true },
         Q::Put { block: fragment, form: coded, durable: false },
-        Q::Sync { incarnation: LIFE },
+        Q::Sync { incarnation: LIFE, tell: true },
         Q::Get { block: block(0xc1) },
         Q::Has { blocks: vec![block(0xc1), fragment] },
         Q::Verify { blocks: vec![block(0xc1)] },

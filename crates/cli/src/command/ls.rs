@@ -9,6 +9,7 @@ use stdchk_model::message::manager::{
 use stdchk_model::naming::{Naming, Pattern};
 use stdchk_model::size;
 
+use super::latest::Exposed;
 use crate::context::Context;
 use crate::exit::{About, CommandError, Outcome};
 use crate::namespace;
@@ -127,6 +128,8 @@ struct Set {
     state: SetState,
     reason: String,
     committed_at: String,
+    /// What of it has fewer copies than the folder asks for; absent: the manager has just started and doesn't know yet.
+    exposed: Option<Exposed>,
     bytes: u64,
     members: Vec<Member>,
 }
@@ -271,9 +274,10 @@ async fn no_sets(pool: &Pool, target: &Target, folder: &Attr) -> Outcome {
         return Ok(());
     };
     let policy = pool.policy(folder.ino).await.about(&shown)?;
-    let naming: Naming = policy.naming.parse().map_err(|error| {
-        CommandError::usage(&shown, error, "set `naming` anew with `stdchk policy set`")
-    })?;
+    let naming: Naming = policy
+        .naming
+        .parse()
+        .map_err(|error| CommandError::usage(&shown, error, "set `naming` anew with `stdchk policy set`"))?;
     let patterns: Vec<&str> = naming.patterns().iter().map(Pattern::text).collect();
     let name = example.target.path();
     let name = name.strip_prefix(&target.path()).unwrap_or(&name).trim_start_matches('/');
@@ -289,12 +293,16 @@ async fn no_sets(pool: &Pool, target: &Target, folder: &Attr) -> Outcome {
 /// What else is to be said of a set.
 fn remark(set: &CheckpointSet) -> String {
     let packed = set.members.iter().filter(|member| member.aggregated).count();
-    match (packed, set.members.len()) {
-        _ if !set.reason.is_empty() => output::shown(&set.reason),
-        (0, _) => String::new(),
-        (packed, all) if packed == all => "aggregated".to_owned(),
-        (packed, all) => format!("{packed} of {all} files aggregated"),
+    let mut remarks = match (packed, set.members.len()) {
+        _ if !set.reason.is_empty() => vec![output::shown(&set.reason)],
+        (0, _) => Vec::new(),
+        (packed, all) if packed == all => vec!["aggregated".to_owned()],
+        (packed, all) => vec![format!("{packed} of {all} files aggregated")],
+    };
+    if let Some(exposed) = set.exposed.filter(|exposed| exposed.chunks > 0) {
+        remarks.push(format!("{} chunks lack a copy", exposed.chunks));
     }
+    remarks.join("; ")
 }
 
 fn set(set: &CheckpointSet) -> Set {
@@ -303,6 +311,7 @@ fn set(set: &CheckpointSet) -> Set {
         state: set.state,
         reason: set.reason.clone(),
         committed_at: output::time_exact(set.committed_at),
+        exposed: set.exposed.map(Exposed::from),
         bytes: set_bytes(set),
         members: set.members.iter().map(Member::from).collect(),
     }

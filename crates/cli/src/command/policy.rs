@@ -1,9 +1,10 @@
 //! `stdchk policy`: how the files of an application's folder are written, cut, protected and named.
 
 use clap::{Args, Subcommand};
-use stdchk_model::Policy;
+use stdchk_client::Pool;
 use stdchk_model::message::manager::Change;
 use stdchk_model::naming::Naming;
+use stdchk_model::{Ino, Policy};
 use stdchk_reduce::learn::AUTO;
 use stdchk_reduce::{Compression, CutterSpec};
 
@@ -106,13 +107,27 @@ async fn set(app: &str, texts: &[String], context: &Context) -> Outcome {
             output::shown(&pattern)
         ));
     }
-    Ok(())
+    warn_of_replicas(&pool, ino, &target).await
 }
 
 /// The first pattern of a `naming` in which nothing varies.
 fn fixed_pattern(naming: &str) -> Option<String> {
     let naming: Naming = naming.parse().ok()?;
     naming.patterns().iter().find(|pattern| pattern.is_fixed()).map(|pattern| pattern.text().to_owned())
+}
+
+/// Says that there are fewer benefactors than copies are wanted: then some are never made.
+async fn warn_of_replicas(pool: &Pool, ino: Ino, target: &Target) -> Outcome {
+    let replicas = usize::from(pool.policy(ino).await.about(target.shown())?.replicas);
+    let benefactors = pool.benefactors().await.about(target.shown())?.len();
+    if replicas > benefactors {
+        let shown = target.shown();
+        output::note(format_args!(
+            "stdchk: {shown}: `replicas={replicas}` asks for more copies than the pool has benefactors ({benefactors}): \
+             the missing ones are made once there are more; `stdchk up --benefactors {replicas}` starts them in a local pool"
+        ));
+    }
+    Ok(())
 }
 
 /// Reads `key=value` and refuses what can't work before anything is asked of the manager.

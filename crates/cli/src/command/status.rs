@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 
 use clap::Args;
 use serde::Serialize;
-use stdchk_model::message::manager::{BenefactorInfo, BenefactorState, PoolStatus, Space};
+use stdchk_model::message::manager::{self, BenefactorInfo, BenefactorState, PoolStatus, Space};
 use stdchk_model::size;
 
 use crate::context::Context;
@@ -20,9 +20,11 @@ const FREE_PERCENT_MIN: u64 = 5;
 /// What `status` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Health is one of: healthy; degraded (all content can be read, redundancy or a benefactor is missing); full (hardly
-any space is left); starting (benefactors have yet to tell a manager that was just started what they have); damaged
-(content has no copy that is on-line); set-back (the manager's store is an older copy); down (the manager doesn't answer, exit code 5).
+Health is one of: healthy; degraded (all content can be read, and a benefactor is missing or copies can't be made); full
+(hardly any space is left); starting (benefactors have yet to tell a manager that was just started what they have);
+unavailable (content can't be read until benefactors that are away are back); damaged (content has no copy anywhere);
+set-back (the manager's store is an older copy); down (the manager doesn't answer, exit code 5). Copies that are being made are no reason to be anything but healthy; what
+lacks copies meanwhile stands under `exposed`.
 
 Example:
   stdchk status
@@ -73,6 +75,25 @@ struct Savings {
     ratio: Option<f64>,
 }
 
+/// What has fewer copies than its folder asks for.
+#[derive(Default, Serialize)]
+struct Exposures {
+    chunks: u64,
+    bytes: u64,
+    /// The oldest of the sets to which it belongs.
+    sets: Vec<ExposedSet>,
+}
+
+#[derive(Serialize)]
+struct ExposedSet {
+    folder: String,
+    /// Absent: files that belong to no set.
+    timestep: Option<u64>,
+    chunks: u64,
+    bytes: u64,
+    since: Option<String>,
+}
+
 #[derive(Serialize)]
 struct Report {
     health: &'static str,
@@ -88,7 +109,12 @@ struct Report {
     commits: u64,
     chunks: u64,
     chunks_at_risk: u64,
+    /// Chunks of which no copy can be made now.
+    chunks_stuck: u64,
+    /// Chunks whose copies are all at benefactors that are away.
+    chunks_away: u64,
     chunks_lost: u64,
+    exposed: Exposures,
     repairs_pending: u64,
     repairs_done: u64,
     damaged_found: u64,
@@ -174,12 +200,29 @@ fn report(address: String, status: &PoolStatus, mount: Option<Mount>) -> Report 
         commits: status.commits,
         chunks: status.chunks,
         chunks_at_risk: status.chunks_at_risk,
+        chunks_stuck: status.chunks_stuck,
+        chunks_away: status.chunks_away,
         chunks_lost: status.chunks_lost,
+        exposed: Exposures {
+            chunks: status.exposed_chunks,
+            bytes: status.exposed_bytes,
+            sets: status.exposed.iter().map(exposed_set).collect(),
+        },
         repairs_pending: status.repairs_pending,
         repairs_done: status.repairs_done,
         damaged_found: status.damaged_found,
         counting: status.counting,
         set_back: status.set_back.iter().map(|id| id.0).collect(),
+    }
+}
+
+fn exposed_set(set: &manager::ExposedSet) -> ExposedSet {
+    ExposedSet {
+        folder: set.folder.clone(),
+        timestep: set.timestep,
+        chunks: set.exposed.chunks,
+        bytes: set.exposed.bytes,
+        since: set.exposed.since.map(output::time_exact),
     }
 }
 
@@ -205,9 +248,12 @@ fn health(status: &PoolStatus, mount: Option<&Mount>) -> (&'static str, Vec<Stri
     let mounted = mount.is_none_or(|mount| mount.state == "online");
     let waits = mount.map(|mount| mount.waits.as_slice()).unwrap_or_default();
     let space = &status.space;
+    // Those that are away altogether are told of already.
+    let stuck = status.chunks_stuck.saturating_sub(status.chunks_lost + status.chunks_away);
     let tight = online > 0 && space.free_bytes < space.donated_bytes / 100 * FREE_PERCENT_MIN;
     // While benefactors have yet to report, what is missing may be with them.
     let missing = if status.counting { "starting" } else { "damaged" };
+    let absent = if status.counting { "starting" } else { "unavailable" };
     let findings = [
         (
             !status.set_back.is_empty(),
@@ -220,12 +266,17 @@ fn health(status: &PoolStatus, mount: Option<&Mount>) -> (&'static str, Vec<Stri
             ),
         ),
         (
-            status.counting && (status.chunks_lost > 0 || online == 0),
+            status.counting && (status.chunks_lost + status.chunks_away > 0 || online == 0),
             missing,
             "benefactors have yet to tell the manager what they have: look again in half a minute".to_owned(),
         ),
-        (status.chunks_lost > 0, missing, format!("{} chunks have no copy on-line", status.chunks_lost)),
-        (online == 0, missing, "no benefactor is on-line: nothing can be read or written".to_owned()),
+        (status.chunks_lost > 0, missing, format!("{} chunks have no copy anywhere", status.chunks_lost)),
+        (
+            status.chunks_away > 0,
+            absent,
+            format!("{} chunks are only at benefactors that are away", status.chunks_away),
+        ),
+        (online == 0, absent, "no benefactor is on-line: nothing can be read or written".to_owned()),
         (
             tight,
             "full",
@@ -240,8 +291,14 @@ fn health(status: &PoolStatus, mount: Option<&Mount>) -> (&'static str, Vec<Stri
                 status.benefactors.len()
             ),
         ),
-        (status.chunks_at_risk > 0, "degraded", format!("{} chunks lack a copy", status.chunks_at_risk)),
-        (status.repairs_pending > 0, "degraded", format!("{} copies are pending", status.repairs_pending)),
+        (
+            stuck > 0,
+            "degraded",
+            format!(
+                "{stuck} chunks have fewer copies than their folder asks for, and no more can be made now: start more \
+                 benefactors, make room, or set `replicas` lower"
+            ),
+        ),
         (
             status.versions_lost > 0,
             "degraded",
@@ -314,7 +371,31 @@ fn print_figures(report: &Report) -> Outcome {
         "chunks    {}, {} at risk, {} lost; copies: {} pending, {} made{counting}",
         report.chunks, report.chunks_at_risk, report.chunks_lost, report.repairs_pending, report.repairs_done
     ))?;
+    print_exposed(report)?;
     output::line(format_args!("sessions  {} open", report.sessions))
+}
+
+/// What the loss of one more benefactor may cost.
+fn print_exposed(report: &Report) -> Outcome {
+    let exposed = &report.exposed;
+    if exposed.chunks == 0 {
+        return Ok(());
+    }
+    output::line(format_args!(
+        "exposed   {} chunks ({}) have fewer copies than their folders ask for",
+        exposed.chunks,
+        size::human(exposed.bytes)
+    ))?;
+    for set in &exposed.sets {
+        let what = match set.timestep {
+            Some(timestep) => format!("{} timestep {timestep}", output::shown(&set.folder)),
+            None => format!("{} files of no set", output::shown(&set.folder)),
+        };
+        let since = set.since.as_ref().map(|since| format!(", since {since}")).unwrap_or_default();
+        let size = size::human(set.bytes);
+        output::line(format_args!("          {what}: {} chunks ({size}){since}", set.chunks))?;
+    }
+    Ok(())
 }
 
 fn print_benefactors(report: &Report) -> Outcome {
@@ -373,7 +454,25 @@ mod tests {
         status.counting = true;
         let (word, reasons) = health(&status, None);
         assert_eq!((word, reasons.len()), ("starting", 4));
-        assert_eq!(health(&pool(&[BenefactorState::Expected]), None).0, "damaged");
+        assert_eq!(health(&pool(&[BenefactorState::Expected]), None).0, "unavailable");
+    }
+
+    #[test]
+    fn copies_that_are_being_made_are_no_reason_to_worry_and_those_that_cannot_be_made_are() {
+        let mut status = pool(&[BenefactorState::Online; 2]);
+        (status.chunks_at_risk, status.exposed_chunks, status.repairs_pending) = (7, 7, 7);
+        assert_eq!(health(&status, None), ("healthy", vec![]));
+        status.chunks_stuck = 7;
+        assert_eq!(health(&status, None).0, "degraded");
+    }
+
+    #[test]
+    fn what_can_come_back_is_not_damaged() {
+        let mut status = pool(&[BenefactorState::Online, BenefactorState::Lost]);
+        (status.chunks_away, status.chunks_stuck) = (3, 3);
+        assert_eq!(health(&status, None).0, "unavailable");
+        status.chunks_lost = 1;
+        assert_eq!(health(&status, None).0, "damaged");
     }
 
     #[test]

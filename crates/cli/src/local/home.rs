@@ -153,9 +153,11 @@ impl Home {
     /// Refuses a `--data` that names something else than a folder.
     fn refuse_no_folder(&self) -> Outcome {
         match fs::metadata(&self.data) {
-            Ok(about) if !about.is_dir() => {
-                Err(CommandError::usage(self.data.display(), "it is not a folder", "give a folder with `--data DIR`"))
-            }
+            Ok(about) if !about.is_dir() => Err(CommandError::usage(
+                self.data.display(),
+                "it is not a folder",
+                "give a folder with `--data DIR`",
+            )),
             _ => Ok(()),
         }
     }

@@ -199,6 +199,31 @@ impl Chunks {
         }
     }
 
+    /// Chunks of `needed` that were found in the pool, by where, unless so many copies of them were stored since.
+    pub(super) fn found(
+        &self,
+        needed: &HashSet<ChunkId>,
+        copies: usize,
+    ) -> HashMap<BenefactorId, Vec<ChunkId>> {
+        let mut found: HashMap<BenefactorId, Vec<ChunkId>> = HashMap::new();
+        for (id, entry) in self.table.lock().entries.iter().filter(|(id, _)| needed.contains(*id)) {
+            if entry.durable().count() < copies {
+                entry.pinned.iter().for_each(|holder| found.entry(*holder).or_default().push(*id));
+            }
+        }
+        found
+    }
+
+    /// These chunks were found at a benefactor, and can't be had there after all.
+    pub(super) fn not_found(&self, chunks: &[ChunkId], benefactor: BenefactorId) {
+        let mut table = self.table.lock();
+        for chunk in chunks {
+            if let Some(entry) = table.entries.get_mut(chunk) {
+                entry.pinned.retain(|holder| *holder != benefactor);
+            }
+        }
+    }
+
     /// A benefactor doesn't have these chunks.
     pub(super) fn gone(&self, chunks: &[ChunkId], benefactor: BenefactorId) {
         let mut table = self.table.lock();

@@ -23,6 +23,7 @@ use super::chunks::{Lacking, Origin};
 use super::sealed::Sealed;
 use super::{Session, State};
 use crate::map_view::MapView;
+use crate::pool::Inner;
 
 /// Chunks in one report to the manager: about 700 kB.
 const REPORT_MAX: usize = 16_384;
@@ -53,8 +54,19 @@ impl Session {
         self.commit_as(mtime, VersionState::Open).await
     }
 
-    /// The same, and says in the same step how far the version got: with anything but `Open` this is the last commit.
+    /// The same, and says in the same step how far the version got: with anything but `Open` this is the last commit. Then
+    /// waits for the copies of earlier versions for which the folder's `exposure` makes writers wait.
     pub(crate) async fn commit_as(
+        self: &Arc<Self>,
+        mtime: TimeNs,
+        state: VersionState,
+    ) -> Result<Option<VersionInfo>, Failure> {
+        let version = self.commit_now(mtime, state).await?;
+        self.await_copies().await;
+        Ok(version)
+    }
+
+    async fn commit_now(
         self: &Arc<Self>,
         mtime: TimeNs,
         state: VersionState,
@@ -162,6 +174,7 @@ impl Session {
     /// Makes the chunks of a version durable; what a benefactor lost meanwhile is stored again elsewhere.
     async fn settle(&self, needed: &HashSet<ChunkId>) -> Result<(), Failure> {
         let give_up = Instant::now() + RETURN_PATIENCE;
+        self.look_after_found(needed, give_up).await;
         loop {
             for lacking in self.chunks.lacking(needed, usize::from(self.policy.replicas_at_commit())) {
                 self.put_again(lacking).await?;
@@ -176,6 +189,34 @@ impl Session {
                     Err(error) => self.unsettled(benefactor, incarnation, &chunks, &error, give_up).await?,
                 }
             }
+        }
+    }
+
+    /// Makes sure that what was found in the pool is still there: whoever has it may have gone since. What isn't is stored
+    /// anew from the window, or waited for if its bytes have left that.
+    async fn look_after_found(&self, needed: &HashSet<ChunkId>, give_up: Instant) {
+        let copies = usize::from(self.policy.replicas_at_commit());
+        loop {
+            let mut asked = JoinSet::new();
+            for (benefactor, chunks) in self.chunks.found(needed, copies) {
+                let pool = Arc::clone(&self.pool);
+                asked.spawn(async move {
+                    let missing = missing_at(&pool, benefactor, &chunks).await;
+                    (benefactor, missing)
+                });
+            }
+            let mut wait = false;
+            for (benefactor, missing) in asked.join_all().await {
+                if self.chunks.would_lose(&missing, benefactor) && Instant::now() < give_up {
+                    wait = true;
+                    continue;
+                }
+                self.chunks.not_found(&missing, benefactor);
+            }
+            if !wait {
+                return;
+            }
+            tokio::time::sleep(RETURN_PAUSE).await;
         }
     }
 
@@ -322,7 +363,10 @@ impl Session {
             staged,
         };
         match self.ask_patiently(&commit).await.inspect_err(|_| drop(self.chunks.forget_reports()))? {
-            ManagerReply::Version { info: Some(info), .. } => Ok(info),
+            ManagerReply::Version { info: Some(info), hold, .. } => {
+                *self.hold.lock() = hold;
+                Ok(info)
+            }
             _ => Err(crate::unexpected("Commit")),
         }
     }
@@ -470,6 +514,25 @@ impl Session {
         state.base = Arc::new(MapView::new(map));
         state.committed = snapshot.generation;
     }
+}
+
+/// Which of the chunks a benefactor doesn't have, all of them if it doesn't answer.
+async fn missing_at(pool: &Inner, benefactor: BenefactorId, chunks: &[ChunkId]) -> Vec<ChunkId> {
+    let mut missing = Vec::new();
+    for part in chunks.chunks(LIST_ENTRIES_MAX) {
+        let blocks = part.iter().map(|chunk| BlockId::whole(*chunk)).collect();
+        match pool.benefactors.has(benefactor, blocks).await {
+            Ok((_, present)) => {
+                let absent = part.iter().zip(&present).filter(|(_, there)| !**there);
+                missing.extend(absent.map(|(chunk, _)| *chunk));
+            }
+            Err(error) => {
+                tracing::debug!(%benefactor, %error, "what was found there is not relied on");
+                missing.extend(part);
+            }
+        }
+    }
+    missing
 }
 
 /// Puts the extents of a map together, in file order.

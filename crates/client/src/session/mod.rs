@@ -33,7 +33,7 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
-use stdchk_model::message::manager::{Attr, ManagerRequest, TimeNs, VersionInfo};
+use stdchk_model::message::manager::{Attr, Hold, ManagerReply, ManagerRequest, TimeNs, VersionInfo};
 use stdchk_model::policy::CloseWaits;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
 use stdchk_net::waits;
@@ -97,6 +97,8 @@ pub struct Session {
     /// The last change of which the application was told that it is closed, ahead of its commit.
     closing: AtomicU64,
     stored_bytes: AtomicU64,
+    /// For which copies the application should wait after the last commit.
+    hold: Mutex<Option<Hold>>,
     /// Size of the version from which something was to be learned last, bytes.
     learned_at: AtomicU64,
 }
@@ -161,6 +163,7 @@ impl Session {
             commit_turn: tokio::sync::Mutex::new(version),
             closing: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
+            hold: Mutex::new(None),
             learned_at: AtomicU64::new(0),
             pool: Arc::clone(pool),
             id,
@@ -489,6 +492,7 @@ impl Session {
         }
         self.state.lock().failure.clone().map_or(Ok(()), Err)?;
         self.announce_closing().await?;
+        self.await_copies().await;
         let session = Arc::clone(self);
         self.pool.background(async move {
             // At once, also if an earlier commit is still under way.
@@ -508,7 +512,19 @@ impl Session {
             (state.generation, state.size)
         };
         self.closing.store(generation, Ordering::Release);
-        self.ask(&ManagerRequest::Closing { session: self.id, size }).await.map(drop)
+        match self.ask(&ManagerRequest::Closing { session: self.id, size }).await? {
+            ManagerReply::Held { hold, .. } => *self.hold.lock() = Some(hold),
+            _ => *self.hold.lock() = None,
+        }
+        Ok(())
+    }
+
+    /// Waits for the copies for which the manager said that the application should wait, if it did.
+    pub(super) async fn await_copies(&self) {
+        let hold = self.hold.lock().take();
+        if let Some(hold) = hold {
+            self.pool.holds.wait(&self.pool.manager, self.ino(), hold).await;
+        }
     }
 
     /// Whether the application was told that something is closed which isn't committed yet.

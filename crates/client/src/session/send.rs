@@ -124,15 +124,21 @@ impl Session {
         Ok(())
     }
 
-    /// Where each of `chunks` is, if the pool has it; from then on it stays for as long as the session.
+    /// Where each of `chunks` can be reached, if the pool has it; from then on it stays for as long as the session. The manager
+    /// takes a benefactor that died for on-line until its lease is over, so those that it names are asked as well: content
+    /// that nobody can give back now is stored anew.
     pub(super) async fn ask_known(&self, chunks: Vec<ChunkId>) -> Result<Vec<ChunkLocations>, Failure> {
-        match self.known.ask(chunks.clone()).await {
+        let mut known = match self.known.ask(chunks.clone()).await {
             Err(failure) if failure.code == ErrorCode::Stale => {
                 self.reattach().await?;
-                self.known.ask(chunks).await
+                self.known.ask(chunks).await?
             }
-            known => known,
-        }
+            known => known?,
+        };
+        let holders = known.iter().flat_map(|known| &known.at).map(|location| location.benefactor);
+        let alive = self.pool.benefactors.alive(holders).await;
+        known.iter_mut().for_each(|known| known.at.retain(|at| alive.contains(&at.benefactor)));
+        Ok(known)
     }
 
     /// Puts a chunk at benefactors until `copies` have it, those of `at` included; one that fails is replaced by another.

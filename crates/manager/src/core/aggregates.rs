@@ -170,7 +170,7 @@ impl Core {
     fn check_redundant(&mut self, session: SessionId, (wanted, at_commit): (u8, u8)) -> Result<(), Failure> {
         let held: HashSet<ChunkId> = self.sessions.get(session)?.held().copied().collect();
         let marking = self.marking.generation();
-        held.iter().for_each(|chunk| self.locations.refer(chunk, wanted, marking, &self.registry));
+        held.iter().for_each(|chunk| self.locations.refer(chunk, wanted, None, marking, &self.registry));
         let online = self.registry.hosts().iter().filter(|host| host.online).count();
         let online = u8::try_from(online).unwrap_or(u8::MAX);
         self.check_durable(session, &held, wanted.min(online).max(at_commit))

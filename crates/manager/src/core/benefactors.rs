@@ -42,6 +42,17 @@ pub struct Benefactor {
     pub state: BenefactorState,
 }
 
+/// Benefactors that are seen in another way than before.
+#[derive(Debug, Default)]
+pub struct StateChanges {
+    /// Their blocks have begun or ceased to count.
+    pub counting: Vec<BenefactorId>,
+    /// They came on-line.
+    pub came: Vec<BenefactorId>,
+    /// They are on-line no longer.
+    pub went: Vec<BenefactorId>,
+}
+
 /// All benefactors of the pool.
 #[derive(Debug)]
 pub struct Registry {
@@ -154,19 +165,30 @@ impl Registry {
         self.iter().filter(move |(_, benefactor)| awaited(benefactor)).map(|(id, _)| id)
     }
 
-    /// Looks at the clock; the benefactors whose blocks have begun or ceased to count.
-    pub fn update_states(&mut self, now_ms: u64, timing: &Timing) -> Vec<BenefactorId> {
-        let mut changed = Vec::new();
+    /// Benefactors of which nobody knows what they have: they have not reported since the manager started.
+    pub fn unreported(&self) -> impl Iterator<Item = BenefactorId> {
+        self.iter().filter(|(_, benefactor)| !benefactor.reported).map(|(id, _)| id)
+    }
+
+    /// Looks at the clock; who is seen in another way than before.
+    pub fn update_states(&mut self, now_ms: u64, timing: &Timing) -> StateChanges {
+        let mut changes = StateChanges::default();
         for (id, benefactor) in &mut self.known {
             let state = state_of(benefactor, now_ms, timing);
             let overdue = now_ms.saturating_sub(benefactor.registered_ms) >= timing.benefactor_lost_ms;
             benefactor.awaited = !benefactor.reported && !overdue;
             if counts(state) != counts(benefactor.state) {
-                changed.push(*id);
+                changes.counting.push(*id);
+            }
+            match (benefactor.state, state) {
+                (before, now) if before == now => {}
+                (_, BenefactorState::Online) => changes.came.push(*id),
+                (BenefactorState::Online, _) => changes.went.push(*id),
+                _ => {}
             }
             benefactor.state = state;
         }
-        changed
+        changes
     }
 
     /// The states that a selection looks at.

@@ -5,12 +5,14 @@
 //! read may the sweep remove what the generation didn't reach, and only what nobody brought up for a while. Marking
 //! also finds out anew how many copies each chunk should have.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use stdchk_model::message::manager::{BenefactorInfo, ManagerReply};
+use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, TimeNs};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Failure, Ino, MapRoot};
 
+use super::exposure::{SHARED, Span, joined};
+use super::hold::NamedBelow;
 use super::inode::Body;
 use super::locations::{Chunk, Holder};
 use super::{Core, Now, unavailable};
@@ -32,6 +34,26 @@ pub struct MapToRead {
     pub length: u64,
     /// Copies that its chunks should have.
     pub replicas: u8,
+    /// The versions that it is the map of; `None`: only sessions build on it.
+    pub span: Option<Span>,
+}
+
+/// What is known of a map that versions or sessions refer to.
+struct Root {
+    root: MapRoot,
+    replicas: u8,
+    span: Option<Span>,
+}
+
+/// A version, as the markings look at it.
+struct Kept {
+    root: MapRoot,
+    replicas: u8,
+    folder: Ino,
+    timestep: Option<u64>,
+    committed_at: TimeNs,
+    /// It got its name after it was committed.
+    renamed: bool,
 }
 
 /// A marking that was begun.
@@ -102,66 +124,92 @@ impl Core {
         self.marking.removals = self.namespace.removals;
         self.marking.again = false;
         self.marking.begun_ms = now.ms;
-        let mut roots: HashMap<ChunkId, (MapRoot, u8)> = HashMap::new();
-        for (root, replicas) in self.roots()? {
+        self.locations.is_counting = !self.marking.is_complete();
+        let mut roots: HashMap<ChunkId, Root> = HashMap::new();
+        for Root { root, replicas, span } in self.roots()? {
             let root =
                 root.of_chunks().map_err(|error| Failure::new(ErrorCode::Damaged, error.to_string()))?;
-            let known = roots.entry(key_of(&root)).or_insert((root, replicas));
-            known.1 = known.1.max(replicas);
+            let known = roots.entry(key_of(&root)).or_insert(Root { root, replicas, span });
+            known.replicas = known.replicas.max(replicas);
+            known.span = joined(known.span, span);
         }
         let mut maps = Vec::new();
-        for (key, (root, replicas)) in roots {
-            maps.extend(self.mark_root(key, &root, replicas, now)?);
+        for (key, root) in roots {
+            maps.extend(self.mark_root(key, &root, now)?);
         }
         self.marking.missing = maps.iter().map(|map| map.key).collect();
         Ok(Marking { generation: self.marking.generation, maps })
     }
 
     /// The maps of all versions and of what sessions build on, with the copies that they ask for.
-    fn roots(&self) -> Result<Vec<(MapRoot, u8)>, Failure> {
-        let mut policies: BTreeMap<Ino, u8> = BTreeMap::new();
-        let mut roots = Vec::new();
-        for (ino, inode) in &self.namespace.inodes {
-            let Body::File(file) = &inode.body else { continue };
-            let replicas = match policies.get(&inode.parent) {
-                Some(replicas) => *replicas,
-                None => self.namespace.policy(*ino)?.replicas,
-            };
-            policies.insert(inode.parent, replicas);
-            roots.extend(file.versions.values().map(|version| (version.root.clone(), replicas)));
+    fn roots(&mut self) -> Result<Vec<Root>, Failure> {
+        let kept = self.kept_versions()?;
+        let mut alive = HashSet::new();
+        for version in &kept {
+            if let Some(timestep) = version.timestep {
+                alive.insert((version.folder, timestep));
+                self.begun.note(version.folder, timestep, version.committed_at);
+            }
         }
-        roots.extend(self.sessions.values().filter_map(|session| Some((session.base.clone()?, 1))));
+        self.begun.retain(&alive);
+        let mut roots: Vec<Root> = Vec::with_capacity(kept.len());
+        for Kept { root, replicas, folder, timestep, committed_at, renamed } in kept {
+            let timestep = timestep.filter(|_| !renamed);
+            let begun = timestep.map(|timestep| self.begun.note(folder, timestep, committed_at));
+            let span = Some(Span::at(folder, begun.unwrap_or(committed_at)));
+            roots.push(Root { root, replicas, span });
+        }
+        let bases = self.sessions.values().filter_map(|session| session.base.clone());
+        roots.extend(bases.map(|root| Root { root, replicas: 1, span: None }));
         Ok(roots)
     }
 
+    fn kept_versions(&self) -> Result<Vec<Kept>, Failure> {
+        let mut folders: HashMap<Ino, (u8, Option<NamedBelow>)> = HashMap::new();
+        let mut kept = Vec::new();
+        for (ino, inode) in &self.namespace.inodes {
+            let Body::File(file) = &inode.body else { continue };
+            if !folders.contains_key(&inode.parent) {
+                let replicas = self.namespace.policy(*ino)?.replicas;
+                // A file without a name may have outlived its folder.
+                folders.insert(inode.parent, (replicas, self.namespace.named_below(inode.parent).ok()));
+            }
+            let Some((replicas, below)) = folders.get(&inode.parent) else { continue };
+            kept.extend(file.versions.iter().map(|(number, version)| Kept {
+                root: version.root.clone(),
+                replicas: *replicas,
+                folder: below.as_ref().map_or(SHARED, NamedBelow::folder),
+                timestep: below.as_ref().and_then(|below| below.timestep(&inode.name, *number)),
+                committed_at: version.committed_at,
+                renamed: inode.named > version.committed_at,
+            }));
+        }
+        Ok(kept)
+    }
+
     /// Marks what is known of a map; what must be read to know more.
-    fn mark_root(
-        &mut self,
-        key: ChunkId,
-        root: &MapRoot,
-        replicas: u8,
-        now: Now,
-    ) -> Result<Option<MapToRead>, Failure> {
+    fn mark_root(&mut self, key: ChunkId, root: &Root, now: Now) -> Result<Option<MapToRead>, Failure> {
+        let Root { root, replicas, span } = root;
         let (pieces, length) = match root {
             MapRoot::Pieces { pieces, length } => (pieces, *length),
             MapRoot::Inline { map } => {
                 let map = super::commit::inline_map(map)?;
-                map.chunks().iter().for_each(|chunk| self.mark(&chunk.id, replicas));
+                map.chunks().iter().for_each(|chunk| self.mark(&chunk.id, *replicas, *span));
                 return Ok(None);
             }
         };
         self.marking.used.insert(key);
-        pieces.iter().for_each(|piece| self.mark(&piece.id, replicas));
+        pieces.iter().for_each(|piece| self.mark(&piece.id, *replicas, *span));
         if let Some(chunks) = self.marking.lists.get(&key).cloned() {
-            chunks.iter().for_each(|chunk| self.mark(chunk, replicas));
+            chunks.iter().for_each(|chunk| self.mark(chunk, *replicas, *span));
             return Ok(None);
         }
         let pieces = pieces.iter().map(|piece| (*piece, self.readers_of(&piece.id, now))).collect();
-        Ok(Some(MapToRead { key, pieces, length, replicas }))
+        Ok(Some(MapToRead { key, pieces, length, replicas: *replicas, span: *span }))
     }
 
-    fn mark(&mut self, chunk: &ChunkId, replicas: u8) {
-        self.locations.refer(chunk, replicas, self.marking.generation, &self.registry);
+    fn mark(&mut self, chunk: &ChunkId, replicas: u8, span: Option<Span>) {
+        self.locations.refer(chunk, replicas, span, self.marking.generation, &self.registry);
     }
 
     fn readers_of(&self, chunk: &ChunkId, now: Now) -> Vec<BenefactorInfo> {
@@ -175,7 +223,7 @@ impl Core {
         if generation != self.marking.generation || !self.marking.missing.remove(&map.key) {
             return;
         }
-        chunks.iter().for_each(|chunk| self.mark(chunk, map.replicas));
+        chunks.iter().for_each(|chunk| self.mark(chunk, map.replicas, map.span));
         self.marking.keep(map.key, chunks);
     }
 

@@ -55,17 +55,21 @@ impl Core {
             hole_bytes,
         };
         let info = self.namespace.commit(ino, version)?;
+        let milestone = self.milestone(ino, info.version, info.committed_at, &policy);
         self.sessions.get_mut(session, now.ms)?.closing = None;
         self.commits += 1;
         let staged = &self.sessions.get(session)?.staged;
         staged.iter().for_each(|chunk| self.locations.vouch(chunk));
         for chunk in &referred {
             let marking = self.marking.generation();
-            self.locations.refer(chunk, policy.replicas, marking, &self.registry);
+            // With one copy nothing ever lacks one.
+            let span = (policy.replicas > 1).then(|| milestone.span());
+            self.locations.refer(chunk, policy.replicas, span, marking, &self.registry);
             self.locations.touch(chunk, now.ms);
         }
+        let hold = self.hold(milestone, self.sessions.get(session)?.base_at, &policy);
         let attr = self.namespace.attr(ino)?;
-        Ok(ManagerReply::Version { info: Some(info), root: Some(root), attr })
+        Ok(ManagerReply::Version { info: Some(info), root: Some(root), attr, hold })
     }
 
     /// The chunks that the new version names.

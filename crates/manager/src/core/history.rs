@@ -180,6 +180,7 @@ impl Core {
         use ManagerRequest as Q;
         match request {
             Q::Change { .. }
+            | Q::Create { .. }
             | Q::OpenSession { .. }
             | Q::OpenContainer { .. }
             | Q::Reserve { .. }

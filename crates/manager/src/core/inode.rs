@@ -20,6 +20,8 @@ pub struct Inode {
     pub named: TimeNs,
     /// A directory that has a name for it; the one of the newest name, for files with several.
     pub parent: Ino,
+    /// The name that it has there; empty if it has none.
+    pub name: String,
     pub body: Body,
 }
 

@@ -2,14 +2,17 @@
 //!
 //! Soft state: built from inventories, heartbeats and the reports of sessions. A holder is *confirmed* once the
 //! benefactor itself reported the block durable, or a session committed it; before that it is a session's claim, which
-//! no other session may build on. Chunks with fewer usable copies than wanted stand in a queue ordered by how few are left.
+//! no other session may build on. Chunks with fewer usable copies than wanted are counted by the versions that they expose
+//! ([`Exposure`]) and stand in the queues of their holders, ordered by how few copies are left, then by the age of what
+//! refers to them: so sets get their copies one after the other, the oldest first.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use stdchk_model::message::manager::{ChunkLocations, Location, StoredBlock};
+use stdchk_model::message::manager::{ChunkLocations, Location, StoredBlock, TimeNs};
 use stdchk_model::{BenefactorId, BlockId, ChunkId};
 
 use super::benefactors::Registry;
+use super::exposure::{Exposure, Lacking, SHARED, Span, joined};
 
 /// A block of a chunk at a benefactor.
 #[derive(Clone, Copy, Debug)]
@@ -35,15 +38,67 @@ pub struct Chunk {
     /// When a session or a benefactor last brought it up, milliseconds of the manager's life.
     pub touched_ms: u64,
     pub holders: Vec<Holder>,
-    /// Its place in the queue of chunks at risk: usable copies left.
-    queued: Option<u8>,
+    /// The versions that refer to it; `None`: none is known to.
+    span: Option<Span>,
+    /// How it is counted while it lacks copies.
+    risk: Option<Risk>,
+    /// What is being done about it.
+    pub care: Care,
+}
+
+/// What is done about a chunk that lacks copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Care {
+    /// Nothing: it stands in the queues of its holders.
+    #[default]
+    Waits,
+    /// No benefactor had room for a copy when one was looked for last.
+    Blocked,
+    /// A copy is being made.
+    Copied,
+    /// A copy failed moments ago; another one is made soon.
+    Failed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Risk {
+    /// Usable copies left.
+    copies: u8,
+    lacking: Lacking,
+}
+
+impl Risk {
+    fn place(self) -> (u8, TimeNs) {
+        (self.copies, self.lacking.span.first)
+    }
+}
+
+/// Place of a chunk in a queue: usable copies left, position of the oldest version that refers to it, name.
+type Key = (u8, TimeNs, ChunkId);
+
+/// Chunks of which one benefactor could make copies. An entry holds only as long as the chunk's own state says the same.
+#[derive(Debug, Default)]
+struct Queue {
+    ready: BTreeSet<Key>,
+    /// For which no benefactor had room.
+    blocked: VecDeque<Key>,
 }
 
 /// The index.
 #[derive(Debug, Default)]
 pub struct Locations {
     chunks: HashMap<ChunkId, Chunk>,
-    at_risk: BTreeSet<(u8, ChunkId)>,
+    /// Chunks with fewer usable copies than wanted and at least one.
+    at_risk: BTreeSet<Key>,
+    queues: HashMap<BenefactorId, Queue>,
+    exposure: Exposure,
+    /// Counts what came into the queues.
+    queued: u64,
+    /// The time of the present request.
+    pub clock: TimeNs,
+    /// Since the manager's start it has not been found out what versions refer to. What lacks copies may have lacked them
+    /// ever since it was committed.
+    pub is_counting: bool,
     /// Blocks known per benefactor.
     blocks: HashMap<BenefactorId, u64>,
 }
@@ -62,9 +117,14 @@ impl Locations {
         self.blocks.get(&id).copied().unwrap_or(0)
     }
 
-    /// Chunks with fewer usable copies than wanted and at least one, those with fewest first.
-    pub fn at_risk(&self) -> impl Iterator<Item = ChunkId> {
-        self.at_risk.iter().map(|(_, id)| *id)
+    /// Rises whenever there is something new for sources to copy.
+    pub fn orders(&self) -> u64 {
+        self.queued
+    }
+
+    /// What lacks copies, counted.
+    pub fn exposure(&self) -> &Exposure {
+        &self.exposure
     }
 
     pub fn at_risk_count(&self) -> usize {
@@ -161,8 +221,8 @@ impl Locations {
     /// Takes a chunk out of the index altogether; its blocks, to be deleted.
     pub fn forget(&mut self, id: &ChunkId) -> Vec<Holder> {
         let Some(chunk) = self.chunks.remove(id) else { return Vec::new() };
-        if let Some(count) = chunk.queued {
-            self.at_risk.remove(&(count, *id));
+        if let Some(risk) = chunk.risk {
+            self.discount(id, risk);
         }
         for holder in &chunk.holders {
             let count = self.blocks.entry(holder.benefactor).or_insert(0);
@@ -178,13 +238,14 @@ impl Locations {
         }
     }
 
-    /// A version refers to the chunk and wants `wanted` copies; `marking` is the present marking.
-    pub fn refer(&mut self, id: &ChunkId, wanted: u8, marking: u32, registry: &Registry) {
+    /// Versions of `span` refer to the chunk and want `wanted` copies; `marking` is the present marking.
+    pub fn refer(&mut self, id: &ChunkId, wanted: u8, span: Option<Span>, marking: u32, registry: &Registry) {
         let chunk = self.chunks.entry(*id).or_default();
         let wanted = if chunk.marked == marking { chunk.wanted.max(wanted) } else { wanted };
         chunk.marked = marking;
-        if chunk.wanted != wanted {
-            chunk.wanted = wanted;
+        let joined = joined(chunk.span, span);
+        if (chunk.wanted, chunk.span) != (wanted, joined) {
+            (chunk.wanted, chunk.span) = (wanted, joined);
             self.requeue(id, registry);
         }
     }
@@ -194,25 +255,132 @@ impl Locations {
         if let Some(chunk) = self.chunks.get_mut(id)
             && chunk.wanted != 0
         {
-            chunk.wanted = 0;
+            (chunk.wanted, chunk.span) = (0, None);
             self.requeue(id, registry);
             self.retain_holders(id, |_| true);
         }
     }
 
-    /// Puts the chunk where it belongs in the queue of chunks at risk.
+    /// Counts the chunk as it is now, and puts it into the queues of those that can copy it.
     pub fn requeue(&mut self, id: &ChunkId, registry: &Registry) {
         let Some(chunk) = self.chunks.get_mut(id) else { return };
         let copies = u8::try_from(usable(chunk, registry)).unwrap_or(u8::MAX);
-        let place = (copies > 0 && copies < chunk.wanted).then_some(copies);
-        if chunk.queued != place {
-            if let Some(old) = chunk.queued {
-                self.at_risk.remove(&(old, *id));
+        let sources: Vec<BenefactorId> = match copies {
+            copies if copies >= chunk.wanted => Vec::new(),
+            _ => sources(chunk, registry).collect(),
+        };
+        let span = chunk.span.unwrap_or(Span::at(SHARED, TimeNs::MIN));
+        if chunk.care == Care::Blocked && chunk.risk.map(Risk::place) != Some((copies, span.first)) {
+            // Its place among the blocked ones is no longer good.
+            chunk.care = Care::Waits;
+        }
+        let risk = (copies < chunk.wanted).then(|| {
+            let movable = match chunk.care {
+                Care::Copied => copies > 0,
+                Care::Waits => !sources.is_empty(),
+                Care::Blocked | Care::Failed => false,
+            };
+            Risk { copies, lacking: Lacking { span, bytes: chunk.length, movable } }
+        });
+        let waits = chunk.care == Care::Waits;
+        let before = std::mem::replace(&mut chunk.risk, risk);
+        if before != risk {
+            // First, so that what goes on to lack copies keeps its time.
+            if let Some(risk) = risk {
+                self.count(risk);
             }
-            if let Some(new) = place {
-                self.at_risk.insert((new, *id));
+            if let Some(before) = before {
+                self.discount(id, before);
             }
-            chunk.queued = place;
+            // Both may stand at the same place.
+            if let Some(risk) = risk.filter(|risk| risk.copies > 0) {
+                self.at_risk.insert((risk.copies, risk.lacking.span.first, *id));
+            }
+        }
+        if let Some(risk) = risk.filter(|_| waits) {
+            for source in sources {
+                let queue = self.queues.entry(source).or_default();
+                let is_new = queue.ready.insert((risk.copies, risk.lacking.span.first, *id));
+                self.queued += u64::from(is_new);
+            }
+        }
+    }
+
+    fn count(&mut self, risk: Risk) {
+        let since = if self.is_counting { risk.lacking.span.first } else { self.clock };
+        self.exposure.add(risk.lacking, since);
+    }
+
+    fn discount(&mut self, id: &ChunkId, risk: Risk) {
+        self.exposure.remove(risk.lacking);
+        self.at_risk.remove(&(risk.copies, risk.lacking.span.first, *id));
+    }
+
+    /// Counts those chunks anew that are at risk: after benefactors went off-line or came on-line. Others can make copies now,
+    /// and others have room.
+    pub fn requeue_at_risk(&mut self, registry: &Registry) {
+        let ids: Vec<ChunkId> = self.at_risk.iter().map(|(_, _, id)| *id).collect();
+        for id in &ids {
+            if let Some(chunk) = self.chunks.get_mut(id)
+                && chunk.care == Care::Blocked
+            {
+                chunk.care = Care::Waits;
+            }
+            self.requeue(id, registry);
+        }
+    }
+
+    // --- copies to be made
+
+    /// Takes the next chunk out that `source` should copy.
+    pub fn take_ready(&mut self, source: BenefactorId) -> Option<ChunkId> {
+        let queue = self.queues.get_mut(&source)?;
+        while let Some(key) = queue.ready.pop_first() {
+            if is_queued(&self.chunks, &key, source) {
+                return Some(key.2);
+            }
+        }
+        None
+    }
+
+    /// How many chunks there may be for which no benefactor had room.
+    pub fn blocked(&self, source: BenefactorId) -> usize {
+        self.queues.get(&source).map_or(0, |queue| queue.blocked.len())
+    }
+
+    /// Takes a chunk out for which no benefactor had room when one was looked for.
+    pub fn take_blocked(&mut self, source: BenefactorId) -> Option<ChunkId> {
+        let queue = self.queues.get_mut(&source)?;
+        while let Some(key) = queue.blocked.pop_front() {
+            if is_queued(&self.chunks, &key, source) {
+                return Some(key.2);
+            }
+        }
+        None
+    }
+
+    /// There is no room for a copy of the chunk anywhere: nobody waits for it, and it is looked at again later.
+    pub fn block(&mut self, id: &ChunkId, source: BenefactorId, registry: &Registry) {
+        let Some(chunk) = self.chunks.get_mut(id) else { return };
+        chunk.care = Care::Blocked;
+        self.requeue(id, registry);
+        let Some(risk) = self.chunks.get(id).and_then(|chunk| chunk.risk) else { return };
+        let (copies, first) = risk.place();
+        self.queues.entry(source).or_default().blocked.push_back((copies, first, *id));
+    }
+
+    /// There is room again: all that was blocked is looked at in its order.
+    pub fn unblock(&mut self, source: BenefactorId) {
+        if let Some(queue) = self.queues.get_mut(&source) {
+            queue.ready.extend(queue.blocked.drain(..));
+        }
+    }
+
+    /// Something else is done about the chunk from now on.
+    pub fn care_for(&mut self, id: &ChunkId, care: Care, registry: &Registry) {
+        if let Some(chunk) = self.chunks.get_mut(id) {
+            chunk.care = care;
+            self.requeue(id, registry);
         }
     }
 
@@ -222,15 +390,26 @@ impl Locations {
         ids.iter().for_each(|id| self.requeue(id, registry));
     }
 
-    /// Where a chunk can be read, on-line benefactors first.
+    /// Where a chunk can be read: at benefactors that are on-line, then at those whose silence may mean nothing yet.
     pub fn locate(&self, id: &ChunkId, registry: &Registry) -> ChunkLocations {
         let holders = self.chunks.get(id).map_or(&[][..], |chunk| &chunk.holders);
         let (online, others): (Vec<&Holder>, Vec<&Holder>) =
             holders.iter().partition(|holder| registry.is_online(holder.benefactor));
-        let readable = others.into_iter().filter(|holder| registry.counts(holder.benefactor));
+        let (readable, lost): (Vec<&Holder>, Vec<&Holder>) =
+            others.into_iter().partition(|holder| registry.counts(holder.benefactor));
         let pending = online.is_empty() && registry.is_pending();
-        let at = online.into_iter().chain(readable).map(location).collect();
-        ChunkLocations { at, pending }
+        let at: Vec<Location> = online.into_iter().chain(readable).map(location).collect();
+        let mut away: Vec<BenefactorId> = lost.iter().map(|holder| holder.benefactor).collect();
+        if at.is_empty() && away.is_empty() {
+            away = registry.unreported().collect();
+        }
+        ChunkLocations { at, pending, away }
+    }
+
+    /// Whether a benefactor that is away has a whole copy of the chunk, or may have one.
+    pub fn may_come_back(&self, chunk: &Chunk, registry: &Registry) -> bool {
+        chunk.holders.iter().any(|holder| holder.fragment == BlockId::WHOLE)
+            || registry.unreported().next().is_some()
     }
 
     /// Where a chunk is on-line and durable now.
@@ -240,7 +419,7 @@ impl Locations {
             holders.iter().filter(|holder| holder.confirmed && registry.is_online(holder.benefactor));
         let at: Vec<Location> = online.map(location).collect();
         let pending = at.is_empty() && registry.is_pending();
-        ChunkLocations { at, pending }
+        ChunkLocations { at, pending, away: Vec::new() }
     }
 }
 
@@ -256,6 +435,157 @@ fn usable(chunk: &Chunk, registry: &Registry) -> usize {
     chunk.holders.iter().filter(|holder| is_usable(holder, registry)).count()
 }
 
+/// Who can copy the chunk now.
+fn sources<'a>(chunk: &'a Chunk, registry: &'a Registry) -> impl Iterator<Item = BenefactorId> + 'a {
+    let whole = chunk.holders.iter().filter(|holder| holder.fragment == BlockId::WHOLE);
+    whole.map(|holder| holder.benefactor).filter(move |benefactor| registry.is_online(*benefactor))
+}
+
+/// Whether a queue's entry still says what the chunk's own state says.
+fn is_queued(chunks: &HashMap<ChunkId, Chunk>, (copies, first, id): &Key, source: BenefactorId) -> bool {
+    let in_queue = |chunk: &&Chunk| matches!(chunk.care, Care::Waits | Care::Blocked);
+    let Some(chunk) = chunks.get(id).filter(in_queue) else { return false };
+    let risk = chunk.risk.is_some_and(|risk| risk.place() == (*copies, *first));
+    let holds = |holder: &Holder| holder.benefactor == source && holder.fragment == BlockId::WHOLE;
+    risk && chunk.holders.iter().any(holds)
+}
+
 fn is_usable(holder: &Holder, registry: &Registry) -> bool {
     holder.fragment == BlockId::WHOLE && registry.counts(holder.benefactor)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use stdchk_model::message::benefactor::BenefactorLoad;
+    use stdchk_model::{Incarnation, Ino};
+
+    use super::*;
+    use crate::core::Timing;
+
+    const BENEFACTORS: u32 = 4;
+    const CHUNKS: u8 = 6;
+
+    #[derive(Clone, Debug)]
+    enum Event {
+        Confirm(u8, u32),
+        Remove(u8, u32),
+        Refer(u8, u8, TimeNs),
+        Unwant(u8),
+        Forget(u8),
+        Take(u32),
+        Care(u8, Care),
+        Silent(u32),
+        Heard(u32),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let (chunk, benefactor) = (0..CHUNKS, 0..BENEFACTORS);
+        let care = prop_oneof![Just(Care::Waits), Just(Care::Copied), Just(Care::Failed)];
+        prop_oneof![
+            (chunk.clone(), benefactor.clone()).prop_map(|(chunk, at)| Event::Confirm(chunk, at)),
+            (chunk.clone(), benefactor.clone()).prop_map(|(chunk, at)| Event::Remove(chunk, at)),
+            (chunk.clone(), 1..4u8, 1..9i64).prop_map(|(chunk, wanted, at)| Event::Refer(chunk, wanted, at)),
+            chunk.clone().prop_map(Event::Unwant),
+            chunk.clone().prop_map(Event::Forget),
+            benefactor.clone().prop_map(Event::Take),
+            (chunk, care).prop_map(|(chunk, care)| Event::Care(chunk, care)),
+            benefactor.clone().prop_map(Event::Silent),
+            benefactor.prop_map(Event::Heard),
+        ]
+    }
+
+    fn id(chunk: u8) -> ChunkId {
+        ChunkId([chunk; 32])
+    }
+
+    fn registry() -> Registry {
+        let mut registry = Registry::new();
+        for number in 0..BENEFACTORS {
+            let id = registry.number(None, "127.0.0.1:1").unwrap();
+            assert_eq!(id, BenefactorId(number));
+            let benefactor = registry.get_mut(id).unwrap();
+            benefactor.incarnation = Some(Incarnation(1));
+            benefactor.load = BenefactorLoad::default();
+        }
+        registry.update_states(0, &Timing::default());
+        registry
+    }
+
+    fn apply(locations: &mut Locations, registry: &mut Registry, event: Event, now_ms: u64) {
+        match event {
+            Event::Confirm(chunk, at) => {
+                let block = BlockId::whole(id(chunk));
+                let stored = StoredBlock { block, plain_length: 10, stored_length: 10 };
+                locations.confirm(&stored, BenefactorId(at), 1, now_ms);
+                locations.requeue(&id(chunk), registry);
+            }
+            Event::Remove(chunk, at) => {
+                locations.remove(&BlockId::whole(id(chunk)), BenefactorId(at));
+                locations.requeue(&id(chunk), registry);
+            }
+            Event::Refer(chunk, wanted, at) => {
+                locations.refer(&id(chunk), wanted, Some(Span::at(Ino(2), at)), 1, registry);
+            }
+            Event::Unwant(chunk) => locations.unwant(&id(chunk), registry),
+            Event::Forget(chunk) => drop(locations.forget(&id(chunk))),
+            Event::Take(at) => {
+                if let Some(chunk) = locations.take_ready(BenefactorId(at)) {
+                    locations.block(&chunk, BenefactorId(at), registry);
+                }
+            }
+            Event::Care(chunk, care) => locations.care_for(&id(chunk), care, registry),
+            Event::Silent(at) => registry.get_mut(BenefactorId(at)).unwrap().heard_ms = 0,
+            Event::Heard(at) => registry.get_mut(BenefactorId(at)).unwrap().heard_ms = now_ms,
+        }
+        let changes = registry.update_states(now_ms, &Timing::default());
+        if !changes.counting.is_empty() {
+            locations.requeue_all(registry);
+        }
+        if !changes.came.is_empty() || !changes.went.is_empty() {
+            locations.requeue_at_risk(registry);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_counts_are_always_those_that_a_look_at_every_chunk_gives(
+            events in proptest::collection::vec(event(), 1..80),
+        ) {
+            let (mut locations, mut registry) = (Locations::default(), registry());
+            // All are heard for as long as they are not silent; who is silent counts as lost at once.
+            for (step, event) in (1..).zip(events) {
+                let now_ms = 40_000 * step;
+                for number in 0..BENEFACTORS {
+                    let benefactor = registry.get_mut(BenefactorId(number)).unwrap();
+                    if benefactor.heard_ms > 0 || step == 1 {
+                        benefactor.heard_ms = now_ms;
+                    }
+                }
+                apply(&mut locations, &mut registry, event, now_ms);
+                let lacking = locations.chunks.values().filter(|chunk| usable(chunk, &registry) < usize::from(chunk.wanted));
+                let lacking: Vec<&Chunk> = lacking.collect();
+                let movable = lacking.iter().filter(|chunk| match chunk.care {
+                    Care::Copied => usable(chunk, &registry) > 0,
+                    Care::Waits => sources(chunk, &registry).next().is_some(),
+                    Care::Blocked | Care::Failed => false,
+                });
+                let total = locations.exposure.total();
+                prop_assert_eq!(total.chunks, lacking.len() as u64);
+                prop_assert_eq!(total.chunks - locations.exposure.stuck().chunks, movable.count() as u64);
+                let covers = |chunk: &&&Chunk| chunk.span.is_some_and(|span| span.first <= 5 && span.last >= 5);
+                let exposed = locations.exposure.exposed(Ino(2), &(5..=5)).count;
+                prop_assert_eq!(exposed.chunks, lacking.iter().filter(covers).count() as u64);
+                let at_risk = lacking.iter().filter(|chunk| usable(chunk, &registry) > 0).count();
+                prop_assert_eq!(locations.at_risk_count(), at_risk);
+                for (id, chunk) in &locations.chunks {
+                    let queued = chunk.risk.filter(|_| chunk.care == Care::Waits).is_some();
+                    for source in sources(chunk, &registry).filter(|_| queued) {
+                        let queue = locations.queues.get(&source);
+                        prop_assert!(queue.is_some_and(|queue| queue.ready.iter().any(|(_, _, other)| other == id)));
+                    }
+                }
+            }
+        }
+    }
 }

@@ -9,8 +9,10 @@ mod benefactors;
 mod collection;
 mod commit;
 mod create;
+mod exposure;
 mod forget;
 mod history;
+mod hold;
 mod inode;
 mod locations;
 mod namespace;
@@ -32,10 +34,10 @@ use stdchk_model::limits::{
     BENEFACTOR_LEASE_MS, BENEFACTOR_LOST_MS, CHUNK_BYTES_DEFAULT, CLIENT_LEASE_MS, LIST_ENTRIES_MAX,
 };
 use stdchk_model::message::manager::{
-    BenefactorInfo, ChunkLocations, ManagerReply, ManagerRequest, StagedChunk, TimeNs, VersionState,
+    BenefactorInfo, Change, ChunkLocations, ManagerReply, ManagerRequest, StagedChunk, TimeNs, VersionState,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ClientId, ErrorCode, Failure, Ino, PoolId, SessionId, cbor, size,
+    BenefactorId, BlockId, ChunkId, ClientId, ErrorCode, Failure, Ino, OpId, PoolId, SessionId, cbor, size,
 };
 use stdchk_placement::{RoundRobin, Select, Wish};
 
@@ -118,6 +120,7 @@ pub struct Core {
     locations: Locations,
     sessions: Sessions,
     copies: Copies,
+    begun: hold::Begun,
     /// Blocks to delete, each with the put sequence that the decision rests on.
     deletions: HashMap<BenefactorId, VecDeque<(BlockId, u64)>>,
     marking: collection::Progress,
@@ -171,6 +174,7 @@ impl Core {
             locations: Locations::default(),
             sessions: Sessions::default(),
             copies: Copies::default(),
+            begun: hold::Begun::default(),
             deletions: HashMap::new(),
             marking: collection::Progress::default(),
             select: Box::new(RoundRobin),
@@ -238,7 +242,7 @@ impl Core {
 
     /// Answers a request. `Collect` is not for the core alone: its shell reads maps for it.
     pub fn handle(&mut self, request: ManagerRequest, now: Now) -> Answer {
-        self.namespace.advance(now.wall);
+        self.set_clock(now);
         self.check_not_set_back(&request)?;
         self.answer(request, now).map_err(|failure| self.history.doubt(failure))
     }
@@ -256,6 +260,7 @@ impl Core {
             Q::Commit { .. } => self.commit(request, now),
             Q::CloseSession { session, interrupted } => self.close_session(session, interrupted),
             Q::Closing { session, size } => self.closing(session, size, now),
+            Q::AwaitCopies { ino, hold } => self.await_copies(ino, &hold),
             Q::Aggregate { folder, timestep, containers } => {
                 self.aggregate(folder, timestep, &containers, now)
             }
@@ -263,6 +268,7 @@ impl Core {
             Q::Register { .. } => self.register(request, now),
             Q::Inventory { .. } => self.inventory(request, now),
             Q::Heartbeat { .. } => self.heartbeat(request, now),
+            Q::Orders { id, incarnation } => self.orders(id, incarnation, now),
             Q::Forget { id, force } => self.forget(id, force, now),
             Q::AcceptOlderStore => self.accept_older_store(),
             Q::Settle(session) => self.sessions.get_mut(session, now.ms).map(|_| ManagerReply::Done),
@@ -286,11 +292,11 @@ impl Core {
             Q::Versions(ino) => ManagerReply::Versions(namespace.versions_of(ino)?),
             Q::OpenVersion { ino, version } => {
                 let (info, root) = namespace.version(ino, version)?.unzip();
-                ManagerReply::Version { info, root, attr: namespace.attr(ino)? }
+                ManagerReply::Version { info, root, attr: namespace.attr(ino)?, hold: None }
             }
             Q::Similar(ino) => {
                 let (info, root) = namespace.similar(ino)?.unzip();
-                ManagerReply::Version { info, root, attr: namespace.attr(ino)? }
+                ManagerReply::Version { info, root, attr: namespace.attr(ino)?, hold: None }
             }
             Q::Locate { chunks } => ManagerReply::Locations(self.locate(&chunks)?),
             Q::Benefactors => ManagerReply::Benefactors(self.registry.infos(now.ms)),
@@ -303,13 +309,38 @@ impl Core {
         })
     }
 
-    fn change(&mut self, id: stdchk_model::OpId, change: &stdchk_model::message::manager::Change) -> Answer {
+    fn change(&mut self, id: OpId, change: &Change) -> Answer {
         if let Some(answer) = self.operations.answer(&id) {
             return Ok(answer);
         }
         let entry = self.namespace.change(change)?;
         self.commits += 1;
-        Ok(self.operations.keep(id, entry))
+        let renamed = match change {
+            Change::Rename { .. } => entry.as_ref().map(|attr| attr.ino),
+            _ => None,
+        };
+        let answer = self.operations.keep(id, entry);
+        match (renamed.and_then(|ino| self.hold_renamed(ino)), answer) {
+            (Some(hold), ManagerReply::Entry(attr)) => Ok(ManagerReply::Held { attr, hold }),
+            (_, answer) => Ok(answer),
+        }
+    }
+
+    /// Sets the time of what happens now.
+    fn set_clock(&mut self, now: Now) {
+        self.namespace.advance(now.wall);
+        self.locations.clock = self.namespace.clock;
+        self.locations.is_counting = !self.marking.is_complete();
+    }
+
+    /// Rises whenever a benefactor that waits for orders should ask again.
+    pub fn orders_changed(&self) -> u64 {
+        self.locations.orders() + self.copies.ended
+    }
+
+    /// Rises whenever somebody who waits for copies should ask again.
+    pub fn copies_made(&self) -> u64 {
+        self.locations.exposure().changes()
     }
 
     fn locate(&self, chunks: &[ChunkId]) -> Result<Vec<ChunkLocations>, Failure> {
@@ -322,7 +353,8 @@ impl Core {
     fn open_session(&mut self, id: SessionId, client: ClientId, ino: Ino, now: Now) -> Answer {
         let (base, base_root) = self.namespace.version(ino, None)?.unzip();
         let policy = self.namespace.policy(ino)?;
-        if self.sessions.open(id, client, ino, base_root.clone(), now.ms)? {
+        let base_at = base.as_ref().map(|base| base.committed_at);
+        if self.sessions.open(id, client, ino, (base_root.clone(), base_at), now.ms)? {
             self.namespace.hold(ino);
         }
         Ok(ManagerReply::Session { policy, base, base_root, attr: self.namespace.attr(ino)? })
@@ -340,7 +372,6 @@ impl Core {
             return Err(self.no_space(bytes));
         }
         self.sessions.reserve(id, granted);
-        self.copies.note_write(now.ms);
         let benefactors: Vec<BenefactorInfo> =
             stripe.into_iter().filter_map(|id| self.registry.info(id, now.ms)).collect();
         Ok(ManagerReply::Stripe { benefactors, bytes: granted })
@@ -415,7 +446,6 @@ impl Core {
             self.locations.requeue(&chunk, &self.registry);
         }
         self.sessions.used(id, used);
-        self.copies.note_write(now.ms);
         Ok(ManagerReply::Done)
     }
 
@@ -432,8 +462,13 @@ impl Core {
     }
 
     fn closing(&mut self, id: SessionId, size: u64, now: Now) -> Answer {
-        self.sessions.get_mut(id, now.ms)?.closing = Some(size);
-        Ok(ManagerReply::Done)
+        let session = self.sessions.get_mut(id, now.ms)?;
+        session.closing = Some(size);
+        let ino = session.ino;
+        Ok(match self.hold_closing(id, ino)? {
+            Some(hold) => ManagerReply::Held { attr: self.namespace.attr(ino)?, hold },
+            None => ManagerReply::Done,
+        })
     }
 
     fn close_session(&mut self, id: SessionId, interrupted: bool) -> Answer {
@@ -457,7 +492,7 @@ impl Core {
 
     /// Draws the conclusions from silence: leases that ran out, benefactors that went or came.
     pub fn tick(&mut self, now: Now) {
-        self.namespace.advance(now.wall);
+        self.set_clock(now);
         for id in self.sessions.expired(now.ms, self.setting.timing.client_lease_ms) {
             self.end_session(id, VersionState::Interrupted);
         }
@@ -465,7 +500,8 @@ impl Core {
         if !self.settled && now.ms >= self.setting.timing.client_lease_ms {
             self.settle();
         }
-        self.copies.give_up_late(now.ms);
+        let ended = self.copies.give_up_late(now.ms);
+        self.copies_ended(&ended);
     }
 
     /// Ends what sessions of before the start left, once their clients had a lease to come back.

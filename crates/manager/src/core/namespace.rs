@@ -348,7 +348,8 @@ impl Namespace {
 
     fn blank(&self, parent: Ino, mode: u32, (uid, gid): (u32, u32), body: Body) -> Inode {
         let (atime, mtime, ctime, named) = (self.clock, self.clock, self.clock, self.clock);
-        Inode { mode: mode & MODE_BITS, uid, gid, links: 1, atime, mtime, ctime, named, parent, body }
+        let (mode, links, name) = (mode & MODE_BITS, 1, String::new());
+        Inode { mode, uid, gid, links, atime, mtime, ctime, named, parent, name, body }
     }
 
     /// Leaves out the inode numbers that a newer copy of the store, given up by now, may have handed out: clients and spools
@@ -379,7 +380,7 @@ impl Namespace {
         holder.entries.insert(name.to_owned(), ino);
         holder.subdirectories += u32::from(is_directory);
         let inode = self.inode_mut(ino)?;
-        inode.parent = parent;
+        (inode.parent, inode.name) = (parent, name.to_owned());
         (inode.ctime, inode.named) = (clock, clock);
         inode.links += 1;
         self.changed.entries.insert((parent, name.to_owned()));

@@ -69,8 +69,9 @@ impl Namespace {
         };
         let InodeRecord { mode, uid, gid, links, atime, mtime, ctime, named, .. } = *record;
         self.clock = self.clock.max(ctime);
-        let parent = Ino::ROOT;
-        self.inodes.insert(ino, Inode { mode, uid, gid, links, atime, mtime, ctime, named, parent, body });
+        let (parent, name) = (Ino::ROOT, String::new());
+        let inode = Inode { mode, uid, gid, links, atime, mtime, ctime, named, parent, name, body };
+        self.inodes.insert(ino, inode);
     }
 
     fn load_entry(&mut self, parent: Ino, name: &[u8], record: &EntryRecord) -> Result<(), StoreError> {
@@ -78,7 +79,7 @@ impl Namespace {
         let Some(inode) = self.inodes.get_mut(&record.ino) else {
             return Err(contradiction(parent, format!("its entry `{name}` leads to no inode")));
         };
-        inode.parent = parent;
+        (inode.parent, inode.name) = (parent, name.to_owned());
         let is_directory = inode.is_directory();
         match self.inodes.get_mut(&parent).map(|inode| &mut inode.body) {
             Some(Body::Directory(directory)) => {

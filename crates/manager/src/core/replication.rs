@@ -1,8 +1,10 @@
 //! Replication and repair: copies of chunks that have fewer than their folder asks for (paper, section IV.A).
 //!
 //! The paper's shadow map, chunk by chunk: the manager selects a destination as for a new write, tells a source to copy,
-//! and counts the copy once the destination reports it. Chunks with the fewest copies come first; while files are being
-//! written, few copies run, because new files have priority.
+//! and counts the copy once the destination reports it. Chunks with the fewest copies come first, then those of the oldest
+//! versions, so that checkpoint sets are completed one after the other. As many bytes are ordered as keep a source busy
+//! until it asks again: disks and network are the limit, also while files are being written. How far writers may get
+//! ahead of the copies is a matter of the folder's `exposure`, not of an order here.
 
 use std::collections::HashMap;
 
@@ -10,28 +12,44 @@ use stdchk_model::message::benefactor::Command;
 use stdchk_model::{BenefactorId, BlockId, ChunkId};
 use stdchk_placement::{HostState, Wish};
 
+use super::locations::Care;
 use super::{Core, Now};
 
-/// Copies that one source makes at a time while nobody writes.
-const COPIES_PER_SOURCE: usize = 32;
-/// The same while files are being written.
-const COPIES_PER_SOURCE_BUSY: usize = 4;
-/// A write counts as going on for so long after its last report, milliseconds.
-const BUSY_MS: u64 = 1_000;
+/// Plain bytes of copies that one source has on order: a fast disk and network have them done in a tenth of a second, and
+/// the source asks for more when it has made some.
+const ORDERED_BYTES_PER_SOURCE: u64 = 64 << 20;
+/// Copies that one source has on order: bounds the answer to a heartbeat, where chunks are small, to some 100 kB.
+const ORDERED_PER_SOURCE: usize = 1024;
 /// Time after which a copy that was neither reported nor refused is planned anew, milliseconds.
 const COPY_LATE_MS: u64 = 60_000;
 /// Time before a failed copy is planned anew, milliseconds: its cause may pass.
-const COPY_RETRY_MS: u64 = 5_000;
-/// Chunks at risk that are looked at for one source per heartbeat: bounds the time that an answer takes.
-const CHUNKS_LOOKED_AT: usize = 8_192;
+const COPY_RETRY_MS: u64 = 1_000;
+/// Time for which a source orders no copies to a destination to which one failed, milliseconds: as long as the manager
+/// takes to notice that a benefactor is gone.
+const AVOID_MS: u64 = 5_000;
+/// Chunks for which there was no destination that are looked at for one source per heartbeat: bounds the time that an
+/// answer takes.
+const BLOCKED_LOOKED_AT: usize = 64;
+/// The same for chunks that are looked at for the first time.
+const READY_LOOKED_AT: usize = 8_192;
 
 /// Copies under way.
 #[derive(Debug, Default)]
 pub struct Copies {
     running: HashMap<ChunkId, Running>,
-    per_source: HashMap<BenefactorId, usize>,
-    last_write_ms: Option<u64>,
+    ordered: HashMap<BenefactorId, Ordered>,
+    /// From where to where a copy failed, and until when none is tried again.
+    avoided: HashMap<(BenefactorId, BenefactorId), u64>,
     pub done: u64,
+    /// Copies that are not on order any more, however they went.
+    pub ended: u64,
+}
+
+/// What a source has on order.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ordered {
+    copies: usize,
+    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -39,6 +57,7 @@ struct Running {
     /// `None` after a failure, while the retry waits.
     from: Option<BenefactorId>,
     to: BenefactorId,
+    bytes: u64,
     until_ms: u64,
 }
 
@@ -52,100 +71,141 @@ impl Copies {
         self.running.contains_key(chunk)
     }
 
-    /// A session writes.
-    pub fn note_write(&mut self, now_ms: u64) {
-        self.last_write_ms = Some(now_ms);
+    fn has_room(&self, source: BenefactorId) -> bool {
+        let ordered = self.ordered.get(&source).copied().unwrap_or_default();
+        ordered.copies < ORDERED_PER_SOURCE && ordered.bytes < ORDERED_BYTES_PER_SOURCE
     }
 
-    fn room(&self, source: BenefactorId, now_ms: u64) -> usize {
-        let busy = self.last_write_ms.is_some_and(|last| now_ms.saturating_sub(last) < BUSY_MS);
-        let most = if busy { COPIES_PER_SOURCE_BUSY } else { COPIES_PER_SOURCE };
-        most.saturating_sub(self.per_source.get(&source).copied().unwrap_or(0))
+    fn start(&mut self, chunk: ChunkId, bytes: u64, from: BenefactorId, to: BenefactorId, now_ms: u64) {
+        // The chunk may have been forgotten and stored again while a copy was under way.
+        self.end(&chunk);
+        let ordered = self.ordered.entry(from).or_default();
+        ordered.copies += 1;
+        ordered.bytes += bytes;
+        self.running.insert(chunk, Running { from: Some(from), to, bytes, until_ms: now_ms + COPY_LATE_MS });
     }
 
-    fn start(&mut self, chunk: ChunkId, from: BenefactorId, to: BenefactorId, now_ms: u64) {
-        *self.per_source.entry(from).or_insert(0) += 1;
-        self.running.insert(chunk, Running { from: Some(from), to, until_ms: now_ms + COPY_LATE_MS });
-    }
-
-    fn free_source(&mut self, from: Option<BenefactorId>) {
-        if let Some(count) = from.and_then(|from| self.per_source.get_mut(&from)) {
-            *count = count.saturating_sub(1);
+    fn free_source(&mut self, from: Option<BenefactorId>, bytes: u64) {
+        if let Some(ordered) = from.and_then(|from| self.ordered.get_mut(&from)) {
+            self.ended += 1;
+            ordered.copies -= 1;
+            ordered.bytes -= bytes;
         }
     }
 
-    /// The destination reports the chunk.
-    pub fn arrived(&mut self, chunk: &ChunkId, at: BenefactorId) {
-        if self.running.get(chunk).is_some_and(|running| running.to == at)
-            && let Some(running) = self.running.remove(chunk)
-        {
-            self.free_source(running.from);
-            self.done += 1;
-        }
+    fn end(&mut self, chunk: &ChunkId) -> bool {
+        let Some(running) = self.running.remove(chunk) else { return false };
+        self.free_source(running.from, running.bytes);
+        true
     }
 
-    /// The source could not copy.
-    pub fn failed(&mut self, chunk: &ChunkId, source: BenefactorId, now_ms: u64) {
+    /// The destination reports the chunk. Tells whether that was the copy on order.
+    pub fn arrived(&mut self, chunk: &ChunkId, at: BenefactorId) -> bool {
+        let arrived = self.running.get(chunk).is_some_and(|running| running.to == at) && self.end(chunk);
+        self.done += u64::from(arrived);
+        arrived
+    }
+
+    /// The source could not copy. Tells whether it had that copy on order.
+    pub fn failed(&mut self, chunk: &ChunkId, source: BenefactorId, now_ms: u64) -> bool {
         let Some(running) = self.running.get_mut(chunk).filter(|running| running.from == Some(source)) else {
-            return;
+            return false;
         };
         running.until_ms = now_ms + COPY_RETRY_MS;
-        let from = running.from.take();
-        self.free_source(from);
+        let (from, to, bytes) = (running.from.take(), running.to, running.bytes);
+        self.avoided.insert((source, to), now_ms + AVOID_MS);
+        self.free_source(from, bytes);
+        true
     }
 
-    /// Forgets copies that nothing was heard of, and failed ones whose time to retry has come.
-    pub fn give_up_late(&mut self, now_ms: u64) {
-        let late: Vec<ChunkId> = self
-            .running
-            .iter()
-            .filter(|(_, running)| running.until_ms <= now_ms)
-            .map(|(id, _)| *id)
-            .collect();
-        for chunk in late {
-            let from = self.running.remove(&chunk).and_then(|running| running.from);
-            self.free_source(from);
-        }
+    /// To whom the source orders no copies now.
+    fn avoided(&self, source: BenefactorId) -> impl Iterator<Item = BenefactorId> + '_ {
+        self.avoided.keys().filter(move |(from, _)| *from == source).map(|(_, to)| *to)
+    }
+
+    /// Forgets copies that nothing was heard of, and failed ones whose time to retry has come: these.
+    #[must_use]
+    pub fn give_up_late(&mut self, now_ms: u64) -> Vec<ChunkId> {
+        self.avoided.retain(|_, until_ms| *until_ms > now_ms);
+        self.give_up(|running| running.until_ms <= now_ms)
+    }
+
+    /// Forgets copies from or to benefactors that are not on-line any more: these.
+    #[must_use]
+    pub fn give_up_with(&mut self, gone: &[BenefactorId]) -> Vec<ChunkId> {
+        self.give_up(|running| {
+            gone.contains(&running.to) || running.from.is_some_and(|from| gone.contains(&from))
+        })
+    }
+
+    fn give_up(&mut self, is_given_up: impl Fn(&Running) -> bool) -> Vec<ChunkId> {
+        let given_up = self.running.iter().filter(|(_, running)| is_given_up(running));
+        let given_up: Vec<ChunkId> = given_up.map(|(id, _)| *id).collect();
+        given_up.iter().for_each(|chunk| {
+            self.end(chunk);
+        });
+        given_up
     }
 }
 
 impl Core {
     /// The copies that benefactor `source` should make now.
     pub(super) fn plan_copies(&mut self, source: BenefactorId, now: Now) -> Vec<Command> {
-        let room = self.copies.room(source, now.ms);
-        if room == 0 || self.registry.is_pending() || self.locations.at_risk_count() == 0 {
+        if self.registry.is_pending() {
             return Vec::new();
         }
         let hosts = self.registry.hosts();
-        let candidates = self.locations.at_risk().take(CHUNKS_LOOKED_AT);
-        let planned: Vec<(ChunkId, BenefactorId)> = candidates
-            .filter_map(|chunk| Some((chunk, self.destination(&chunk, source, &hosts)?)))
-            .take(room)
-            .collect();
-        planned.into_iter().filter_map(|(chunk, to)| self.copy(chunk, source, to, now)).collect()
+        let mut commands = Vec::new();
+        for _ in 0..READY_LOOKED_AT {
+            if !self.copies.has_room(source) {
+                break;
+            }
+            let Some(chunk) = self.locations.take_ready(source) else { break };
+            match self.destination(&chunk, source, &hosts) {
+                Some(to) => commands.extend(self.copy(chunk, source, to, now)),
+                None => self.locations.block(&chunk, source, &self.registry),
+            }
+        }
+        commands
+    }
+
+    /// Looks whether there is room now for a chunk that had no destination; then there may be for others, in their order.
+    pub(super) fn plan_blocked(&mut self, source: BenefactorId, now: Now) -> Vec<Command> {
+        if !self.copies.has_room(source) || self.registry.is_pending() {
+            return Vec::new();
+        }
+        let hosts = self.registry.hosts();
+        for _ in 0..self.locations.blocked(source).min(BLOCKED_LOOKED_AT) {
+            let Some(chunk) = self.locations.take_blocked(source) else { break };
+            if let Some(to) = self.destination(&chunk, source, &hosts) {
+                self.locations.unblock(source);
+                return self.copy(chunk, source, to, now).into_iter().collect();
+            }
+            self.locations.block(&chunk, source, &self.registry);
+        }
+        Vec::new()
     }
 
     fn destination(&self, id: &ChunkId, source: BenefactorId, hosts: &[HostState]) -> Option<BenefactorId> {
         let chunk = self.locations.get(id)?;
-        let holders: Vec<BenefactorId> = chunk.holders.iter().map(|holder| holder.benefactor).collect();
-        if self.copies.is_running(id) || !holders.contains(&source) {
-            return None;
-        }
+        let holders = chunk.holders.iter().map(|holder| holder.benefactor);
+        let avoid: Vec<BenefactorId> = holders.chain(self.copies.avoided(source)).collect();
         let turn = u64::from_le_bytes(*id.0.first_chunk::<8>()?);
-        let room_bytes = u64::from(chunk.length).saturating_add(self.reserved_per_host(hosts));
-        let wish = Wish { width: 1, avoid: &holders, room_bytes, turn };
+        let room_bytes = u64::from(chunk.length);
+        let wish = Wish { width: 1, avoid: &avoid, room_bytes, turn };
         self.select.select(hosts, &wish).first().copied()
-    }
-
-    /// What each host keeps free for the files being written.
-    fn reserved_per_host(&self, hosts: &[HostState]) -> u64 {
-        let online = hosts.iter().filter(|host| host.online).count();
-        self.sessions.reserved() / u64::try_from(online.max(1)).unwrap_or(1)
     }
 
     fn copy(&mut self, chunk: ChunkId, from: BenefactorId, to: BenefactorId, now: Now) -> Option<Command> {
         let address = self.registry.get(to)?.address.clone();
-        self.copies.start(chunk, from, to, now.ms);
+        let bytes = u64::from(self.locations.get(&chunk)?.length);
+        self.copies.start(chunk, bytes, from, to, now.ms);
+        self.locations.care_for(&chunk, Care::Copied, &self.registry);
         Some(Command::Copy { block: BlockId::whole(chunk), to, address })
+    }
+
+    /// No copies of these chunks are being made any more.
+    pub(super) fn copies_ended(&mut self, chunks: &[ChunkId]) {
+        chunks.iter().for_each(|chunk| self.locations.care_for(chunk, Care::Waits, &self.registry));
     }
 }

@@ -5,8 +5,9 @@
 
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, StoredBlock};
-use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure};
+use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Incarnation};
 
+use super::locations::Care;
 use super::{Answer, Core, Now, check_length};
 
 /// Most blocks that one answer to a heartbeat tells to delete: keeps the answer small.
@@ -89,16 +90,28 @@ impl Core {
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged));
         self.remove_all(id, &removed);
         self.confirm_all(id, inventory, &added, now);
-        copies_failed.iter().for_each(|block| self.copies.failed(&block.chunk, id, now.ms));
+        for block in &copies_failed {
+            if self.copies.failed(&block.chunk, id, now.ms) {
+                self.locations.care_for(&block.chunk, Care::Failed, &self.registry);
+            }
+        }
         self.update_states(now);
         let mut commands = Vec::new();
         if !self.history.is_set_back() {
             commands.extend(self.deletions_for(id));
+            commands.extend(self.plan_blocked(id, now));
             commands.extend(self.plan_copies(id, now));
             commands.extend(self.moment_to_remember());
         }
         commands.extend(self.recount(id, now));
         Ok(ManagerReply::Commands(commands))
+    }
+
+    /// Answers a benefactor that is ready to make copies.
+    pub(super) fn orders(&mut self, id: BenefactorId, incarnation: Incarnation, now: Now) -> Answer {
+        self.registry.living(id, incarnation)?.heard_ms = now.ms;
+        let copies = if self.history.is_set_back() { Vec::new() } else { self.plan_copies(id, now) };
+        Ok(ManagerReply::Commands(copies))
     }
 
     /// Asks for the inventory of a benefactor that has had more blocks than the index knows for long: an answer with
@@ -119,8 +132,10 @@ impl Core {
     fn confirm_all(&mut self, id: BenefactorId, inventory: u32, blocks: &[StoredBlock], now: Now) {
         for stored in blocks {
             self.locations.confirm(stored, id, inventory, now.ms);
-            self.copies.arrived(&stored.block.chunk, id);
-            self.locations.requeue(&stored.block.chunk, &self.registry);
+            match self.copies.arrived(&stored.block.chunk, id) {
+                true => self.locations.care_for(&stored.block.chunk, Care::Waits, &self.registry),
+                false => self.locations.requeue(&stored.block.chunk, &self.registry),
+            }
         }
     }
 
@@ -147,12 +162,18 @@ impl Core {
 
     /// Looks at who is there; what is missing for good, or back, changes which chunks are at risk.
     pub(super) fn update_states(&mut self, now: Now) {
-        let changed = self.registry.update_states(now.ms, &self.setting.timing);
-        if changed.iter().any(|id| self.locations.blocks_at(*id) > 0) {
+        let changes = self.registry.update_states(now.ms, &self.setting.timing);
+        if changes.counting.iter().any(|id| self.locations.blocks_at(*id) > 0) {
             self.locations.requeue_all(&self.registry);
             // Copies that count again may be more than are wanted.
             self.marking.again = true;
         }
+        if changes.went.is_empty() && changes.came.is_empty() {
+            return;
+        }
+        let ended = self.copies.give_up_with(&changes.went);
+        self.copies_ended(&ended);
+        self.locations.requeue_at_risk(&self.registry);
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use stdchk_model::message::manager::TimeNs;
 use stdchk_model::{ChunkId, ClientId, ErrorCode, Failure, Ino, MapRoot, SessionId};
 
 /// Most sessions at a time: bounds the manager's memory and the answer to a sign of life.
@@ -18,6 +19,8 @@ pub struct Session {
     pub ino: Ino,
     /// The version that it builds on, as it was when the session began.
     pub base: Option<MapRoot>,
+    /// When that version was committed.
+    pub base_at: Option<TimeNs>,
     /// Chunks that it stored; its client makes them durable before it commits.
     pub staged: HashSet<ChunkId>,
     /// Chunks of others that it asked for.
@@ -89,7 +92,7 @@ impl Sessions {
         id: SessionId,
         client: ClientId,
         ino: Ino,
-        base: Option<MapRoot>,
+        (base, base_at): (Option<MapRoot>, Option<TimeNs>),
         now_ms: u64,
     ) -> Result<bool, Failure> {
         if let Some(known) = self.sessions.get(&id) {
@@ -106,8 +109,9 @@ impl Sessions {
         }
         let (staged, pinned, turn) = (HashSet::new(), HashSet::new(), self.opened);
         self.opened += 1;
-        self.sessions
-            .insert(id, Session { client, ino, base, staged, pinned, reserved: 0, turn, closing: None });
+        let (reserved, closing) = (0, None);
+        let session = Session { client, ino, base, base_at, staged, pinned, reserved, turn, closing };
+        self.sessions.insert(id, session);
         let client = self.clients.entry(client).or_default();
         client.heard_ms = now_ms;
         client.sessions.insert(id);

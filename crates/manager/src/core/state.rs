@@ -56,8 +56,12 @@ impl Core {
             repairs_done: self.copies.done,
             damaged_found: self.damaged_found,
             commits: self.commits,
-            counting: self.registry.is_pending() || !self.marking.is_complete(),
             set_back: self.history.witnesses(),
+            counting: self.is_counting(),
+            chunks_stuck: self.locations.exposure().stuck().chunks,
+            exposed_chunks: self.locations.exposure().total().chunks,
+            exposed_bytes: self.locations.exposure().total().bytes,
+            exposed: self.exposed_sets(),
             ..PoolStatus::default()
         };
         self.locations.iter().for_each(|(_, chunk)| self.count_chunk(chunk, &mut status));
@@ -68,7 +72,10 @@ impl Core {
         let online = |holder: &&super::locations::Holder| self.registry.is_online(holder.benefactor);
         let whole = |holder: &&super::locations::Holder| holder.fragment == BlockId::WHOLE;
         if chunk.wanted > 0 && chunk.holders.iter().filter(whole).filter(online).count() == 0 {
-            status.chunks_lost += 1;
+            match self.locations.may_come_back(chunk, &self.registry) {
+                true => status.chunks_away += 1,
+                false => status.chunks_lost += 1,
+            }
         }
         if !chunk.holders.is_empty() {
             status.chunks += 1;
@@ -92,7 +99,9 @@ impl Core {
         let mut files = Vec::new();
         self.collect_files(ino, "", &mut files)?;
         let app = self.namespace.path(ino);
-        Ok(checkpoint_sets(&app, &files, &naming, policy.ranks))
+        let mut sets = checkpoint_sets(&app, &files, &naming, policy.ranks);
+        self.tell_exposure(&mut sets);
+        Ok(sets)
     }
 
     fn collect_files(&self, ino: Ino, path: &str, files: &mut Vec<FileVersions>) -> Result<(), Failure> {

@@ -6,8 +6,8 @@ use stdchk_manager::core::{Core, Now, Setting, Timing};
 use stdchk_manager::store::{MemoryStore, Store};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command};
 use stdchk_model::message::manager::{
-    Attr, Change, ChunkLocations, Existing, FileKind, ManagerReply, ManagerRequest, Moment, PoolStatus,
-    StagedChunk, StoredBlock, VersionInfo, VersionState,
+    Attr, Change, ChunkLocations, Existing, Exposure, FileKind, Hold, ManagerReply, ManagerRequest, Moment,
+    PoolStatus, StagedChunk, StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, MapRoot,
@@ -215,6 +215,47 @@ impl Pool {
         };
         match self.ask(request)? {
             ManagerReply::Version { info: Some(info), .. } => Ok(info.version),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Commits, and tells for what the writer should wait.
+    pub fn commit_held(&mut self, number: u8, chunks: &[u32]) -> Option<Hold> {
+        let ids: Vec<ChunkId> = chunks.iter().map(|number| chunk(*number)).collect();
+        let map = map_of(&ids);
+        let (session, size, root) = (session(number), map.size(), MapRoot::Inline { map: map.encode() });
+        let (mtime, stored_bytes, named) = (5, size, Vec::new());
+        let (state, hole_bytes) = (VersionState::Open, 0);
+        let request =
+            ManagerRequest::Commit { session, root, size, mtime, stored_bytes, named, state, hole_bytes };
+        match self.ask(request).unwrap() {
+            ManagerReply::Version { hold, .. } => hold,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Writes a version of these chunks, stored at these benefactors, and tells for what the writer should wait.
+    pub fn write_held(&mut self, number: u8, ino: Ino, chunks: &[u32], at: &[u32]) -> Option<Hold> {
+        self.open(number, ino);
+        self.stage(number, chunks, at);
+        let hold = self.commit_held(number, chunks);
+        self.close(number);
+        hold
+    }
+
+    /// How far a writer has come that waits; `None`: the wait is over.
+    pub fn waiting(&mut self, ino: Ino, hold: Hold) -> Option<u64> {
+        match self.ask(ManagerRequest::AwaitCopies { ino, hold }).unwrap() {
+            ManagerReply::Waiting { progress } => Some(progress),
+            ManagerReply::Done => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The sets of a folder, oldest first: timestep and what lacks copies, if that is known.
+    pub fn exposed(&mut self, folder: Ino) -> Vec<(u64, Option<Exposure>)> {
+        match self.ask(ManagerRequest::Sets(folder)).unwrap() {
+            ManagerReply::Sets(sets) => sets.iter().rev().map(|set| (set.timestep, set.exposed)).collect(),
             other => panic!("{other:?}"),
         }
     }

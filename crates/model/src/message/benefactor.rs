@@ -68,6 +68,9 @@ pub enum BenefactorRequest {
         /// The incarnation that answered `Stored`.
         #[n(0)]
         incarnation: Incarnation,
+        /// The manager waits to hear of it: it is told at once, not with the next heartbeat that is due.
+        #[n(1)]
+        tell: bool,
     },
     /// Serve a block. Answered by `Block` with its stored bytes as payload, which whoever asked verifies; if they don't
     /// match, `Verify` makes the benefactor look itself.
@@ -191,7 +194,7 @@ pub enum Command {
         put_sequence: u64,
     },
     /// Copy a block to another benefactor (the paper's shadow map, section IV.A); it arrives there by `Put`, followed
-    /// by `Sync`. Success shows in the next heartbeat of the other benefactor.
+    /// by `Sync`, after which the other benefactor tells the manager.
     #[n(1)]
     Copy {
         /// The block.

@@ -170,10 +170,7 @@ impl FileSystem {
     }
 
     pub(super) async fn changed(&self, change: Change) -> Result<Attr, Failure> {
-        let attr = self.pool.change(change).await?;
-        attr.ok_or_else(|| {
-            Failure::new(ErrorCode::Malformed, "the manager answered a change without its entry")
-        })
+        self.pool.change(change).await?.ok_or_else(without_entry)
     }
 
     /// Another name for a file.
@@ -262,11 +259,16 @@ impl FileSystem {
             Existing::Replace | Existing::ReplaceOnCommit | Existing::Refuse => None,
         };
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
-        let change = Change::Rename { parent, name, new_parent, new_name, existing };
-        let after = caller.step(self.changed(change)).await?;
+        let rename = Change::Rename { parent, name, new_parent, new_name, existing };
+        let (after, hold) = caller.step(self.pool.change_held(rename)).await?;
+        let after = after.ok_or_else(without_entry)?;
         self.renamed(&before, &after, other);
         for (file, turn) in &mut turns {
             file.renumbered(turn, before.version, after.version);
+        }
+        drop(turns);
+        if let Some(hold) = hold {
+            self.pool.await_copies(after.ino, hold).await;
         }
         Ok(())
     }
@@ -305,6 +307,10 @@ impl FileSystem {
     pub async fn read_link(&self, id: NodeId) -> Result<String, Failure> {
         self.pool.read_link(id.ino()).await
     }
+}
+
+fn without_entry() -> Failure {
+    Failure::new(ErrorCode::Malformed, "the manager answered a change without its entry")
 }
 
 fn or_none(failure: Failure) -> Result<(), Failure> {

@@ -15,6 +15,7 @@ mod damage;
 mod directories;
 mod disk;
 mod early;
+mod exposure;
 mod interrupts;
 mod manager;
 mod mounts;

@@ -297,7 +297,7 @@ fn benefactor_requests() -> Vec<Vec<u8>> {
     let block = BlockId::whole(chunk.id);
     let requests = [
         Q::Put { block, form: Form::plain(chunk.id, chunk.length) },
-        Q::Sync { incarnation: Incarnation(1) },
+        Q::Sync { incarnation: Incarnation(1), tell: false },
         Q::Get { block },
         Q::Has { blocks: vec![block, BlockId { fragment: 3, ..block }] },
         Q::Verify { blocks: vec![block] },

@@ -25,6 +25,10 @@ pub struct ChunkLocations {
     /// Set while a benefactor that is expected back may still have it: ask again.
     #[n(1)]
     pub pending: bool,
+    /// Benefactors that are not on-line and have it; if nobody else is known to, also those that may have it, because they
+    /// have not been heard of since the manager started.
+    #[n(2)]
+    pub away: Vec<BenefactorId>,
 }
 
 /// A block at a benefactor.

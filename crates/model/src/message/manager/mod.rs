@@ -14,10 +14,12 @@ use crate::id::Ino;
 
 pub use chunk::{ChunkLocations, Location, StagedChunk, StoredBlock};
 pub use namespace::{Attr, Change, DirEntry, Existing, FileKind};
-pub use pool::{BenefactorInfo, BenefactorState, Moment, PoolStatus, Space};
+pub use pool::{BenefactorInfo, BenefactorState, ExposedSet, Moment, PoolStatus, Space};
 pub use reply::ManagerReply;
 pub use request::ManagerRequest;
-pub use version::{CheckpointSet, PackedMembers, SetMember, SetState, VersionInfo, VersionState};
+pub use version::{
+    CheckpointSet, Exposure, Hold, PackedMembers, SetMember, SetState, VersionInfo, VersionState,
+};
 
 /// Nanoseconds since 1970-01-01 UTC.
 pub type TimeNs = i64;

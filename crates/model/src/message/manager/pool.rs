@@ -3,6 +3,7 @@
 use minicbor::{Decode, Encode};
 use serde::Serialize;
 
+use super::Exposure;
 use crate::id::BenefactorId;
 use crate::message::benefactor::BenefactorLoad;
 
@@ -119,7 +120,7 @@ pub struct PoolStatus {
     /// Live chunks with fewer replicas than their folder asks for.
     #[n(10)]
     pub chunks_at_risk: u64,
-    /// Live chunks of which no replica is on-line.
+    /// Live chunks of which no replica is left anywhere.
     #[n(11)]
     pub chunks_lost: u64,
     /// Copies under way or planned.
@@ -147,4 +148,33 @@ pub struct PoolStatus {
     #[n(18)]
     #[cbor(default)]
     pub set_back: Vec<BenefactorId>,
+    /// Live chunks with fewer copies than their folder asks for, those without any counted.
+    #[n(19)]
+    pub exposed_chunks: u64,
+    /// Their plain bytes.
+    #[n(20)]
+    pub exposed_bytes: u64,
+    /// Those of them of which no copy can be made now: their holders are away, or no other benefactor has room.
+    #[n(21)]
+    pub chunks_stuck: u64,
+    /// The sets to which they belong, and folders of which only other files lack copies; the oldest of them.
+    #[n(22)]
+    pub exposed: Vec<ExposedSet>,
+    /// Live chunks of which no replica is on-line, and which a benefactor that is away has or may have.
+    #[n(23)]
+    pub chunks_away: u64,
+}
+
+/// A checkpoint set that lacks copies.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
+pub struct ExposedSet {
+    /// Its folder.
+    #[n(0)]
+    pub folder: String,
+    /// Its timestep; `None`: files of the folder that belong to no set.
+    #[n(1)]
+    pub timestep: Option<u64>,
+    /// What lacks copies.
+    #[n(2)]
+    pub exposed: Exposure,
 }

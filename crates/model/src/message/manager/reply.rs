@@ -3,7 +3,8 @@
 use minicbor::{Decode, Encode};
 
 use super::{
-    Attr, BenefactorInfo, CheckpointSet, ChunkLocations, DirEntry, Moment, PoolStatus, Space, VersionInfo,
+    Attr, BenefactorInfo, CheckpointSet, ChunkLocations, DirEntry, Hold, Moment, PoolStatus, Space,
+    VersionInfo,
 };
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, SessionId};
@@ -43,6 +44,9 @@ pub enum ManagerReply {
         /// The file that was asked for, at the same moment.
         #[n(2)]
         attr: Attr,
+        /// After a commit: for what the writer should wait before it tells its application.
+        #[n(3)]
+        hold: Option<Hold>,
     },
     /// One entry per asked chunk, in order.
     #[n(7)]
@@ -127,5 +131,22 @@ pub enum ManagerReply {
         /// Space granted, bytes.
         #[n(2)]
         room_bytes: u64,
+    },
+    /// It is done, and the writer should wait before it tells its application.
+    #[n(19)]
+    Held {
+        /// The inode.
+        #[n(0)]
+        attr: Attr,
+        /// For what.
+        #[n(1)]
+        hold: Hold,
+    },
+    /// What is waited for is not over.
+    #[n(20)]
+    Waiting {
+        /// Another number than before: it has come further.
+        #[n(0)]
+        progress: u64,
     },
 }

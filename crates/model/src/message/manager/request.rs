@@ -2,7 +2,7 @@
 
 use minicbor::{Decode, Encode};
 
-use super::{Change, Moment, PackedMembers, StagedChunk, StoredBlock, TimeNs, VersionState};
+use super::{Change, Hold, Moment, PackedMembers, StagedChunk, StoredBlock, TimeNs, VersionState};
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, BlockId, ChunkId, ClientId, Incarnation, Ino, OpId, SessionId};
 use crate::message::benefactor::BenefactorLoad;
@@ -197,7 +197,7 @@ pub enum ManagerRequest {
     KeepAlive(#[n(0)] ClientId),
 
     /// The application is about to be told that the file is closed, ahead of the commit. Should the session end without one,
-    /// the file gets a version `Lost`. Answered by `Done`.
+    /// the file gets a version `Lost`. Answered by `Done`, or by `Held` if the application should wait for copies before.
     #[n(37)]
     Closing {
         /// The session.
@@ -260,6 +260,18 @@ pub enum ManagerRequest {
     /// The file of this session is durable once this is answered, also if it was only made. Answered by `Done`.
     #[n(25)]
     Settle(#[n(0)] SessionId),
+
+    /// A writer asks whether the copies are made that it should wait for. Answered after a second at the latest, by `Done` or
+    /// `Waiting`. `Done` also says that the copies can't be made now.
+    #[n(26)]
+    AwaitCopies {
+        /// The file that was committed.
+        #[n(0)]
+        ino: Ino,
+        /// What the answer to the commit said.
+        #[n(1)]
+        hold: Hold,
+    },
 
     // --- folders
     /// The policy that holds for a file or directory. Answered by `Policy`.
@@ -385,5 +397,16 @@ pub enum ManagerRequest {
         /// Bytes copied to other benefactors since the last heartbeat.
         #[n(8)]
         copied_bytes: u64,
+    },
+    /// A benefactor is ready to make copies. Answered by `Commands` with copies to make as soon as there are some, and by
+    /// none after a second.
+    #[n(63)]
+    Orders {
+        /// Whose.
+        #[n(0)]
+        id: BenefactorId,
+        /// Its present life.
+        #[n(1)]
+        incarnation: Incarnation,
     },
 }

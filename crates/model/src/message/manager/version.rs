@@ -134,4 +134,33 @@ pub struct CheckpointSet {
     /// When its last member was committed.
     #[n(4)]
     pub committed_at: TimeNs,
+    /// What of it has fewer copies than its folder asks for; `None`: not known yet, after a start of the manager.
+    #[n(5)]
+    pub exposed: Option<Exposure>,
+}
+
+/// What has fewer copies than wanted. It may be less: what was shared with an earlier version and isn't any more counts, too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
+pub struct Exposure {
+    /// Distinct chunks.
+    #[n(0)]
+    pub chunks: u64,
+    /// Their plain bytes.
+    #[n(1)]
+    pub bytes: u64,
+    /// Since when at the most; `None`: nothing lacks a copy.
+    #[n(2)]
+    pub since: Option<TimeNs>,
+}
+
+/// For which copies a writer waits before it tells its application that a commit is done: for those of what was committed
+/// within this time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Hold {
+    /// Its beginning.
+    #[n(0)]
+    pub from: TimeNs,
+    /// Its end; what was committed at this moment doesn't count.
+    #[n(1)]
+    pub before: TimeNs,
 }

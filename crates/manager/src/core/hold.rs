@@ -1,0 +1,309 @@
+//! Which commits wait for copies of what was committed before, and how exposed checkpoint sets are.
+//!
+//! The folder's `exposure` bounds how far writers may get ahead of the copies (paper, section IV.A: optimistic writes). A
+//! commit is never refused or kept waiting here: its answer says for what the writer should wait before it tells the
+//! application, and the writer asks until that is over. Nobody waits for copies that can't be made now: while fewer
+//! benefactors are on-line with room than copies are wanted, while benefactors have yet to report after a restart, and for
+//! chunks whose holders are away or whose last copy failed.
+//!
+//! `exposure=previous` by states of a version that is committed:
+//!
+//! | version | waits for |
+//! |---|---|
+//! | of timestep T of its folder | all of the folder that was committed before the first file of T was |
+//! | of a file that fits no naming | what came with the version on which its session builds |
+//! | the first one of such a file | nothing |
+//! | gets its name of timestep T by a rename | at the rename, as if it was committed then |
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use stdchk_model::limits::CHUNK_BYTES_DEFAULT;
+use stdchk_model::message::manager::{
+    CheckpointSet, ExposedSet, Exposure as SetExposure, Hold, ManagerReply, SetMember, TimeNs,
+};
+use stdchk_model::naming::Naming;
+use stdchk_model::policy::Exposure as Allowed;
+use stdchk_model::{Failure, Ino, Policy, SessionId};
+
+use super::exposure::{Exposed, SHARED, Span};
+use super::inode::Body;
+use super::namespace::Namespace;
+use super::{Answer, Core};
+
+/// Most sets that the state of the pool names as exposed: the oldest of them.
+const EXPOSED_SHOWN: usize = 32;
+
+/// Where a version stands among those of its folder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Milestone {
+    folder: Ino,
+    position: TimeNs,
+    /// It belongs to a timestep.
+    in_set: bool,
+}
+
+impl Milestone {
+    pub(super) fn span(&self) -> Span {
+        Span::at(self.folder, self.position)
+    }
+}
+
+/// When the first file of each timestep was committed: the position of the timestep's set.
+#[derive(Debug, Default)]
+pub(super) struct Begun {
+    positions: HashMap<(Ino, u64), TimeNs>,
+    timesteps: BTreeMap<(Ino, TimeNs), u64>,
+}
+
+impl Begun {
+    /// A file of a timestep was committed at `at`; the position of its set.
+    pub(super) fn note(&mut self, folder: Ino, timestep: u64, at: TimeNs) -> TimeNs {
+        let known = *self.positions.entry((folder, timestep)).or_insert(at);
+        if at < known {
+            self.timesteps.remove(&(folder, known));
+            self.positions.insert((folder, timestep), at);
+        }
+        let position = at.min(known);
+        self.timesteps.insert((folder, position), timestep);
+        position
+    }
+
+    fn get(&self, folder: Ino, timestep: u64) -> Option<TimeNs> {
+        self.positions.get(&(folder, timestep)).copied()
+    }
+
+    fn timestep_at(&self, folder: Ino, position: TimeNs) -> Option<u64> {
+        self.timesteps.get(&(folder, position)).copied()
+    }
+
+    /// Forgets timesteps of which nothing is left.
+    pub(super) fn retain(&mut self, alive: &HashSet<(Ino, u64)>) {
+        self.positions.retain(|key, _| alive.contains(key));
+        self.timesteps.retain(|(folder, _), timestep| alive.contains(&(*folder, *timestep)));
+    }
+}
+
+/// Files of one directory, as their names are read.
+#[derive(Clone, Debug)]
+pub(super) struct NamedBelow {
+    folder: Ino,
+    /// Path of the directory below the folder, with a slash at its end unless it is empty.
+    prefix: String,
+    naming: Option<Naming>,
+}
+
+impl NamedBelow {
+    pub(super) fn folder(&self) -> Ino {
+        self.folder
+    }
+
+    /// The timestep that a version of the file belongs to, which is its number where the file is written again and again.
+    pub(super) fn timestep(&self, name: &str, version: u64) -> Option<u64> {
+        let path = format!("{}{name}", self.prefix);
+        let reading = self.naming.as_ref().filter(|_| !name.is_empty())?.read(&path)?;
+        Some(reading.step.unwrap_or(version))
+    }
+}
+
+impl Namespace {
+    /// How files in a directory are named: below the nearest directory that has a naming of its own, or else below the
+    /// application's folder.
+    pub(super) fn named_below(&self, directory: Ino) -> Result<NamedBelow, Failure> {
+        let mut names: Vec<&str> = Vec::new();
+        let mut at = directory;
+        while at != Ino::ROOT {
+            let inode = self.inode(at)?;
+            let has_naming =
+                matches!(&inode.body, Body::Directory(directory) if directory.policy.contains_key("naming"));
+            if has_naming || inode.parent == Ino::ROOT {
+                break;
+            }
+            names.push(&inode.name);
+            at = inode.parent;
+        }
+        let prefix = names.iter().rev().map(|name| format!("{name}/")).collect();
+        let naming = self.policy(at)?.naming.parse::<Naming>().ok();
+        Ok(NamedBelow { folder: at, prefix, naming })
+    }
+
+    /// The folder of a file, and the timestep that a version of it belongs to, if any.
+    fn timestep(&self, ino: Ino, version: u64) -> (Ino, Option<u64>) {
+        let found = self.inode(ino).and_then(|inode| Ok((inode, self.named_below(inode.parent)?)));
+        // A file without a name may have outlived its folder.
+        let Ok((inode, below)) = found else { return (SHARED, None) };
+        (below.folder, below.timestep(&inode.name, version))
+    }
+}
+
+impl Core {
+    /// Where a version stands that was committed at `at`.
+    pub(super) fn milestone(&mut self, ino: Ino, version: u64, at: TimeNs, policy: &Policy) -> Milestone {
+        if policy.replicas < 2 {
+            // It never lacks a copy.
+            let folder = self.namespace.inode(ino).map_or(SHARED, |inode| inode.parent);
+            return Milestone { folder, position: at, in_set: false };
+        }
+        match self.namespace.timestep(ino, version) {
+            (folder, Some(timestep)) => {
+                let position = self.begun.note(folder, timestep, at);
+                Milestone { folder, position, in_set: true }
+            }
+            (folder, None) => Milestone { folder, position: at, in_set: false },
+        }
+    }
+
+    /// For what the writer of a version should wait, if for anything. `base_at`: when the version was committed on which its
+    /// session builds.
+    pub(super) fn hold(
+        &self,
+        milestone: Milestone,
+        base_at: Option<TimeNs>,
+        policy: &Policy,
+    ) -> Option<Hold> {
+        let hold = match policy.exposure {
+            Allowed::Unbounded => return None,
+            Allowed::Previous if milestone.in_set => Hold { from: TimeNs::MIN, before: milestone.position },
+            Allowed::Previous => base_at.map(|at| Hold { from: at, before: at.saturating_add(1) })?,
+            Allowed::Milliseconds(_) | Allowed::Bytes(_) => Hold { from: TimeNs::MIN, before: TimeNs::MAX },
+        };
+        self.is_held(milestone.folder, &hold, policy).then_some(hold)
+    }
+
+    /// The same for the version that a session is about to commit.
+    pub(super) fn hold_closing(&self, session: SessionId, ino: Ino) -> Result<Option<Hold>, Failure> {
+        let policy = self.namespace.policy(ino)?;
+        let (folder, timestep) = self.namespace.timestep(ino, self.namespace.file(ino)?.next_version);
+        let begun = timestep.and_then(|timestep| self.begun.get(folder, timestep));
+        let position = begun.unwrap_or(self.namespace.clock);
+        let milestone = Milestone { folder, position, in_set: timestep.is_some() };
+        Ok(self.hold(milestone, self.sessions.get(session)?.base_at, &policy))
+    }
+
+    /// The same for a file that got its name by a rename: its newest version may belong to a timestep now.
+    pub(super) fn hold_renamed(&mut self, ino: Ino) -> Option<Hold> {
+        let (version, at) = {
+            let (number, version) = self.namespace.file(ino).ok()?.newest()?;
+            (number, version.committed_at)
+        };
+        let policy = self.namespace.policy(ino).ok()?;
+        let milestone = self.milestone(ino, version, at, &policy);
+        if milestone.in_set { self.hold(milestone, None, &policy) } else { None }
+    }
+
+    fn is_held(&self, folder: Ino, hold: &Hold, policy: &Policy) -> bool {
+        let exposure = self.locations.exposure();
+        let exceeds = match policy.exposure {
+            Allowed::Unbounded => false,
+            Allowed::Previous => exposure.is_movable(folder, &(hold.from..hold.before)),
+            Allowed::Bytes(bytes) => exposure.movable_of(folder).bytes > bytes,
+            Allowed::Milliseconds(ms) => exposure.movable_since(folder).is_some_and(|since| {
+                let late = since.saturating_add_unsigned(ms.saturating_mul(1_000_000));
+                late <= self.namespace.clock
+            }),
+        };
+        exceeds && policy.replicas > 1 && !self.registry.is_pending() && self.has_room(policy.replicas)
+    }
+
+    /// Whether so many benefactors are on-line and have room.
+    fn has_room(&self, copies: u8) -> bool {
+        let hosts = self.registry.hosts();
+        let with_room =
+            hosts.iter().filter(|host| host.online && host.free_bytes >= CHUNK_BYTES_DEFAULT as u64);
+        with_room.count() >= usize::from(copies)
+    }
+
+    /// Answers a writer that waits: done, or how far it has come.
+    pub(super) fn await_copies(&self, ino: Ino, hold: &Hold) -> Answer {
+        let policy = self.namespace.policy(ino)?;
+        let folder = self.namespace.named_below(self.namespace.inode(ino)?.parent)?.folder;
+        if !self.is_held(folder, hold, &policy) {
+            return Ok(ManagerReply::Done);
+        }
+        let exposure = self.locations.exposure();
+        let progress = match policy.exposure {
+            Allowed::Previous => exposure.movable_in(folder, &(hold.from..hold.before)),
+            // Others may add to what lacks copies meanwhile.
+            _ => self.copies.done,
+        };
+        Ok(ManagerReply::Waiting { progress })
+    }
+
+    // --- telling
+
+    /// Says of each set how exposed it is, as far as that is known.
+    pub(super) fn tell_exposure(&self, sets: &mut [CheckpointSet]) {
+        if self.is_counting() {
+            return;
+        }
+        let mut known = HashMap::new();
+        for set in sets {
+            set.exposed = self.exposure_of(&set.members, &mut known);
+        }
+    }
+
+    fn exposure_of(
+        &self,
+        members: &[SetMember],
+        known: &mut HashMap<Ino, NamedBelow>,
+    ) -> Option<SetExposure> {
+        let mut positions = Vec::with_capacity(members.len());
+        let mut folder = None;
+        for member in members {
+            let inode = self.namespace.inode(member.ino).ok()?;
+            if !known.contains_key(&inode.parent) {
+                known.insert(inode.parent, self.namespace.named_below(inode.parent).ok()?);
+            }
+            let below = known.get(&inode.parent)?;
+            let Body::File(file) = &inode.body else { return None };
+            let committed_at = file.versions.get(&member.version)?.committed_at;
+            let timestep = below.timestep(&inode.name, member.version);
+            let begun = timestep.and_then(|timestep| self.begun.get(below.folder, timestep));
+            // What got its name after it was committed stands where it was committed.
+            let begun = begun.filter(|_| inode.named <= committed_at);
+            positions.push(begun.unwrap_or(committed_at));
+            folder.get_or_insert(below.folder);
+        }
+        let Some((first, last)) = positions.iter().min().zip(positions.iter().max()) else {
+            return Some(told(Exposed::default()));
+        };
+        Some(told(self.locations.exposure().exposed(folder?, &(*first..=*last))))
+    }
+
+    /// The sets that lack copies, oldest first, and what else does in each folder.
+    pub(super) fn exposed_sets(&self) -> Vec<ExposedSet> {
+        let mut sets = Vec::new();
+        for (folder, total, positions) in self.locations.exposure().by_folder() {
+            if folder == SHARED {
+                continue;
+            }
+            let path = self.namespace.path(folder);
+            let named = positions.filter_map(|at| Some((at, self.begun.timestep_at(folder, at)?)));
+            let of_sets: Vec<ExposedSet> = named
+                .take(EXPOSED_SHOWN)
+                .map(|(at, timestep)| ExposedSet {
+                    folder: path.clone(),
+                    timestep: Some(timestep),
+                    exposed: told(self.locations.exposure().exposed(folder, &(at..=at))),
+                })
+                .collect();
+            if of_sets.is_empty() {
+                let all = self.locations.exposure().exposed(folder, &(TimeNs::MIN..=TimeNs::MAX));
+                debug_assert!(all.count.chunks >= total.chunks, "what is shared counts, too");
+                sets.push(ExposedSet { folder: path, timestep: None, exposed: told(all) });
+            }
+            sets.extend(of_sets);
+        }
+        sets.sort_by_key(|set| set.exposed.since);
+        sets.truncate(EXPOSED_SHOWN);
+        sets
+    }
+
+    /// Whether it isn't known yet what lacks copies.
+    pub(super) fn is_counting(&self) -> bool {
+        self.registry.is_pending() || !self.marking.is_complete()
+    }
+}
+
+fn told(exposed: Exposed) -> SetExposure {
+    SetExposure { chunks: exposed.count.chunks, bytes: exposed.count.bytes, since: exposed.since }
+}
