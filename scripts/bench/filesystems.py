@@ -107,7 +107,7 @@ class Stdchk(Filesystem):
 
     def pids(self):
         records = (self.folder / "data" / "run").glob("*.pid")
-        return [int(record.read_text().split()[0]) for record in records]
+        return [int(record.readlink().name.split()[0]) for record in records]
 
     def close(self):
         try:

@@ -114,6 +114,8 @@ def unmount(mount):
     """Takes a mount off; lazily, if its file system no longer answers."""
     if is_mounted(mount) and subprocess.run(["timeout", "10", "umount", mount], check=False).returncode != 0:
         subprocess.run(["umount", "-l", mount], check=False)
+    # A pool of root leaves a folder in which nobody can write; some file systems know no such attribute.
+    subprocess.run(["chattr", "-i", mount], check=False, stderr=subprocess.DEVNULL)
 
 
 def is_mounted(mount):

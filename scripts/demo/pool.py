@@ -55,6 +55,8 @@ class Pool:
         finally:
             if os.path.ismount(self.mount):
                 subprocess.run(["fusermount3", "-u", "-z", self.mount], check=False)
+            # A pool of root leaves a folder that can't be removed; some file systems know no such attribute.
+            subprocess.run(["chattr", "-i", self.mount], check=False, stderr=subprocess.DEVNULL)
 
     def set_policy(self, application, **values):
         self.command("policy", "set", application, *(f"{key}={value}" for key, value in values.items()))

@@ -1,7 +1,7 @@
 //! A local pool for a measurement, started and stopped by the binary that users run.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use stdchk_model::limits::HEARTBEAT_MS;
@@ -46,7 +46,7 @@ impl LocalPool {
 
     /// Where the pool is mounted.
     pub fn mount_point(&self) -> PathBuf {
-        self.home.path().join("mnt")
+        mount_point_below(self.home.path())
     }
 
     /// Its data directory.
@@ -61,8 +61,8 @@ impl LocalPool {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             name.starts_with(role) && name.ends_with(".pid")
         });
-        let texts = records.filter_map(|path| std::fs::read_to_string(path).ok());
-        texts.filter_map(|text| text.split_whitespace().next()?.parse().ok()).collect()
+        let targets = records.filter_map(|path| std::fs::read_link(path).ok());
+        targets.filter_map(|target| target.to_str()?.split_whitespace().next()?.parse().ok()).collect()
     }
 
     /// A folder with a policy.
@@ -133,9 +133,16 @@ fn run(binary: &Path, home: &Path, arguments: &[&str]) -> Result<String, Error> 
     Err(Error(format!("`stdchk {}` failed: {}", arguments.join(" "), said.trim())))
 }
 
+fn mount_point_below(home: &Path) -> PathBuf {
+    home.join("mnt")
+}
+
 /// Stops the pool, and removes its data, which nobody else does at a signal.
 fn stop(binary: &Path, home: &Path) {
-    let removed = run(binary, home, &["down"]).and_then(|_| Ok(std::fs::remove_dir_all(home)?));
+    let stopped = run(binary, home, &["down"]);
+    // Of root's mount point; other folders have no such attribute, and some file systems don't know it.
+    let _ = Command::new("chattr").arg("-i").arg(mount_point_below(home)).stderr(Stdio::null()).status();
+    let removed = stopped.and_then(|_| Ok(std::fs::remove_dir_all(home)?));
     if let Err(error) = removed {
         eprintln!("stdchk-bench: the pool in {} did not stop: {error}", home.display());
     }

@@ -21,8 +21,9 @@ use crate::service::{Benefactor, blocking};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two heartbeats, however much news there is.
 const BEAT_PAUSE: Duration = Duration::from_millis(5);
-/// First and longest pause before the manager is tried again.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// First and longest pause before the manager is tried again. Programs wait while benefactors have yet to report to a manager
+/// that was started again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
 /// What a benefactor needs to talk to its manager.
 pub(crate) struct Link {

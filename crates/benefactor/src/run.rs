@@ -98,14 +98,6 @@ pub enum Error {
         /// What the system said.
         cause: io::Error,
     },
-    /// The address can't be written down.
-    #[error("can't write {path}: {cause}")]
-    Address {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        cause: io::Error,
-    },
     /// Something else failed.
     #[error(transparent)]
     Failed(#[from] Failure),
@@ -132,12 +124,23 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     };
     let memory = Arc::new(Memory::open(&config.data_dir));
     let benefactor = Benefactor::new(store, memory, Arc::clone(&buffers), Incarnation(random()?));
-    write_address(&address_file, address)?;
+    if let Err(error) = write_address(&address_file, address) {
+        // The manager is told the address, and the others ask the manager.
+        tracing::warn!(path = %address_file.display(), %error, "the address can't be written down");
+    }
     let (leaving, left) = watch::channel(());
     let host = Host::new(Role::Benefactor, pool, config.token.clone());
     let serving = tokio::spawn(serve(listener, host, Arc::clone(&benefactor), buffers, until_dropped(left)));
     let mut background = start_background(&config, &benefactor, pool, address, directory);
-    stop.await;
+    let gone = tokio::select! {
+        () = &mut stop => None,
+        error = until_gone(benefactor.store(), config.heartbeat) => Some(error),
+    };
+    if let Some(error) = gone {
+        // There is nothing to leave in order: what is stored here is gone, and who asks shall ask others.
+        background.shutdown().await;
+        return Err(error);
+    }
     let _ = fs::remove_file(&address_file);
     benefactor.leave(LEAVE_TIMEOUT).await;
     drop(leaving);
@@ -210,16 +213,28 @@ fn start_background(
     background
 }
 
+/// Ready when somebody has taken the store's files away.
+async fn until_gone(store: &Arc<Store>, interval: Duration) -> Error {
+    loop {
+        tokio::time::sleep(interval).await;
+        let looked_at = Arc::clone(store);
+        match blocking(move || looked_at.check_presence()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return error.into(),
+            Err(failure) => return failure.into(),
+        }
+    }
+}
+
 async fn until_dropped(mut left: watch::Receiver<()>) {
     while left.changed().await.is_ok() {}
 }
 
-fn write_address(path: &Path, address: SocketAddr) -> Result<(), Error> {
-    let refused = |cause| Error::Address { path: path.to_owned(), cause };
+fn write_address(path: &Path, address: SocketAddr) -> io::Result<()> {
     // Renamed into place: who waits for the file never reads half of it.
     let new = path.with_extension("new");
-    fs::write(&new, format!("{address}\n")).map_err(refused)?;
-    fs::rename(&new, path).map_err(refused)
+    fs::write(&new, format!("{address}\n"))?;
+    fs::rename(&new, path)
 }
 
 fn random() -> Result<u64, Error> {

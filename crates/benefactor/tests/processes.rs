@@ -3,8 +3,9 @@
 //! This program is its own child: `write DIR` writes and syncs until it is killed, `fill DIR` fills a small file system.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -141,6 +142,12 @@ fn fill(directory: &Path) {
         let threads: Vec<_> = (0..6).map(fill).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
+    for store in &stores {
+        store.sync().unwrap();
+    }
+    drop(stores);
+    serves_where_nothing_can_be_written(directory, &paths, &stored);
+    let stores = paths.each_ref().map(|path| open(path));
     for (index, seeds) in stored.iter().enumerate() {
         let store = stores.get(index % 2).unwrap();
         store.sync().unwrap();
@@ -157,6 +164,38 @@ fn fill(directory: &Path) {
     for (store, seeds) in stores.iter().zip(&stored) {
         assert!(seeds.iter().all(|seed| holds(store, &content(*seed))));
     }
+}
+
+/// Stores open on a disk without a free byte, and on one that was mounted read-only, and have what they had; also in a
+/// second life, since the first has left nothing behind.
+fn serves_where_nothing_can_be_written(directory: &Path, paths: &[PathBuf; 2], stored: &[Vec<u64>]) {
+    let rest = directory.join("rest");
+    let mut owner = File::create(&rest).unwrap();
+    while owner.write_all(&[7; 4096]).is_ok() {}
+    // A file that is open for writing keeps a disk from being mounted read-only.
+    drop(owner);
+    for disk in ["rw", "ro", "rw"] {
+        let remounted =
+            Command::new("mount").args(["-o", &format!("remount,{disk}")]).arg(directory).status();
+        assert!(remounted.unwrap().success());
+        for life in 0..2 {
+            let stores = paths.each_ref().map(|path| open(path));
+            for (index, seeds) in stored.iter().enumerate() {
+                let store = stores.get(index % 2).unwrap();
+                assert!(seeds.iter().all(|seed| holds(store, &content(*seed))), "{disk}, life {life}");
+                let known = seeds.first().unwrap();
+                for bytes in [content(u64::MAX), content(*known)] {
+                    let refused = Failure::from(put(store, &bytes).unwrap_err()).code;
+                    assert!(
+                        disk == "ro" || refused == ErrorCode::NoSpace,
+                        "{disk}, life {life}: {refused:?}"
+                    );
+                }
+                store.sync().unwrap();
+            }
+        }
+    }
+    std::fs::remove_file(rest).unwrap();
 }
 
 /// Puts until the disk is full; returns what was stored.

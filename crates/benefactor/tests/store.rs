@@ -349,3 +349,99 @@ fn after_a_failed_sync_nothing_more_is_stored_and_reads_go_on() {
     put(&store, &late).unwrap();
     store.sync().unwrap();
 }
+
+fn sequence(store: &Store) -> u64 {
+    store.take_changes().0
+}
+
+#[test]
+fn a_life_without_a_put_writes_nothing_and_sequences_never_go_back() {
+    let place = tempfile::tempdir().unwrap();
+    drop(open(place.path()));
+    assert!(segments(place.path()).is_empty(), "nothing was put");
+    let [kept, gone] = [1, 2].map(|seed| content(seed, 20_000));
+    let mut last = 0;
+    for round in 0..6 {
+        let store = open(place.path());
+        assert!(sequence(&store) >= last, "round {round}");
+        // In turn: a new block, a block that is here, a block that goes again and leaves its segment empty, nothing.
+        match round {
+            0 => assert!(!put(&store, &kept).unwrap()),
+            1 => assert!(put(&store, &kept).unwrap()),
+            2 => {
+                put(&store, &gone).unwrap();
+                store.remove(&[block_of(&gone)], u64::MAX).unwrap();
+            }
+            _ => {
+                let files = segments(place.path());
+                let decided = sequence(&store);
+                drop(store);
+                let store = open(place.path());
+                assert_eq!(segments(place.path()), files, "round {round}");
+                assert!(put(&store, &kept).unwrap(), "round {round}");
+                store.remove(&[block_of(&kept)], decided).unwrap();
+                assert!(
+                    get(&store, block_of(&kept)).is_ok(),
+                    "round {round}: it was put after that was decided"
+                );
+                last = sequence(&store);
+                assert!(last > decided);
+                continue;
+            }
+        }
+        store.sync().unwrap();
+        assert!(sequence(&store) > last, "round {round}");
+        last = sequence(&store);
+    }
+}
+
+#[test]
+fn what_is_put_into_a_folder_that_was_taken_away_never_counts_as_durable() {
+    type Loss = fn(&Path);
+    let losses: [(&str, Loss); 4] = [
+        ("removed", |directory| std::fs::remove_dir_all(directory).unwrap()),
+        ("moved", |directory| std::fs::rename(directory, directory.with_extension("old")).unwrap()),
+        ("replaced", |directory| {
+            std::fs::rename(directory, directory.with_extension("old")).unwrap();
+            std::fs::create_dir(directory).unwrap();
+        }),
+        ("emptied", |directory| {
+            segments(directory).iter().for_each(|file| std::fs::remove_file(file).unwrap())
+        }),
+    ];
+    for (what, lose) in losses {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("segments");
+        let store = open(&directory);
+        let [before, after] = [1, 2].map(|seed| content(seed, 5_000));
+        put(&store, &before).unwrap();
+        store.sync().unwrap();
+        store.check_presence().unwrap();
+        lose(&directory);
+        put(&store, &after).unwrap();
+        for refused in [store.sync(), store.check_presence()] {
+            assert!(matches!(refused, Err(StoreError::Gone(_))), "{what}: {refused:?}");
+        }
+        assert!(matches!(store.sync(), Err(StoreError::Poisoned(_))), "{what}");
+        let reported: Vec<BlockId> = store.inventory().iter().map(|stored| stored.block).collect();
+        assert_eq!(reported, [block_of(&before)], "{what}");
+    }
+}
+
+#[test]
+fn one_lost_segment_among_many_is_noticed_and_those_that_the_store_removes_are_no_loss() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    let contents: Vec<Vec<u8>> = (0..12).map(|seed| content(seed, 40_000)).collect();
+    put_all(&store, &contents);
+    store.sync().unwrap();
+    let dead: Vec<BlockId> = contents.iter().take(4).map(|bytes| block_of(bytes)).collect();
+    let before = segments(place.path());
+    store.remove(&dead, u64::MAX).unwrap();
+    let after = segments(place.path());
+    assert!(after.len() < before.len(), "dead segments went");
+    (0..2 * after.len()).for_each(|_| store.check_presence().unwrap());
+    std::fs::remove_file(after.get(after.len() / 2).unwrap()).unwrap();
+    let noticed = (0..after.len()).any(|_| matches!(store.check_presence(), Err(StoreError::Gone(_))));
+    assert!(noticed, "after as many looks as there are segments");
+}

@@ -12,6 +12,8 @@ pub fn start() {
     let filter = EnvFilter::try_from_env("STDCHK_LOG").unwrap_or_else(|_| EnvFilter::new(FILTER_DEFAULT));
     let color = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(color);
+    // Told of a line that can't be written, on the same standard error, a process whose log is on a full disk would panic.
+    let log = log.log_internal_errors(false);
     // A second start can only happen within one process, where the first log is as good.
     drop(log.try_init());
 }

@@ -16,7 +16,7 @@ use crate::shared::Shared;
 /// Time for one answer. A manager under load answers within milliseconds; a collection takes longest.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// First and longest pause between attempts to reach a manager that is away.
-const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(1000));
+const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 /// Memory for answers under way, bytes. Answers of the manager have no payload.
 const BUFFER_BYTES: usize = 1 << 20;
 

@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::core::{Core, Now, Setting};
 use crate::owner::{Job, Owner, wall_clock};
 use crate::reading::MapReader;
-use crate::store::{RedbStore, Store, StoreError};
+use crate::store::{RedbStore, Reserve, Store, StoreError};
 
 /// How often leases are looked at: well below the shortest.
 const TICK: Duration = Duration::from_millis(200);
@@ -79,7 +79,8 @@ impl Manager {
     /// Takes the data directory, loads the store and listens; nobody is answered before [`Manager::serve`].
     pub async fn open(config: Config) -> Result<Self, ManagerError> {
         let mut directory = DataDir::open(&config.data, Role::Manager)?;
-        let mut store: Box<dyn Store> = Box::new(open_store(&directory)?);
+        let reserve = Reserve::open(directory.path());
+        let mut store: Box<dyn Store> = Box::new(reserve.of(open_store(&directory)?));
         let mut core = Core::load(&*store, setting(&config)?, Now { wall: wall_clock(), ms: 0 })?;
         refuse_other_pool(&directory, core.pool())?;
         store.commit(&core.take_changes())?;

@@ -1,4 +1,7 @@
 //! The mount point: what it must be before, how it is mounted, and how it is unmounted.
+//!
+//! A folder on which a pool is mounted is never touched here, not even by `stat`: it answers when the manager does, and who
+//! waits for it may be who starts the manager. What is mounted where stands in the kernel's table.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,6 +18,8 @@ const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 /// How long a mount point that is in use is asked for again before it is detached.
 const BUSY_PATIENCE: Duration = Duration::from_secs(2);
+/// Links that are followed to a mount point, as many as the kernel follows.
+const LINKS_MAX: usize = 40;
 /// Pause between two tries.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// What the kernel reads ahead of a sequential reader, KiB: a request of the largest size. Its own default of 128 KiB
@@ -65,23 +70,18 @@ impl Error {
 /// Checks that something can be mounted at `point`, and returns its full path.
 pub(crate) fn check(point: &Path) -> Result<PathBuf, Error> {
     let refuse = |why: String| Err(Error::Point { point: point.to_owned(), why });
-    let full = match point.canonicalize() {
+    let missing = || refuse("there is no such directory: make it first".to_owned());
+    let full = match full_path(point) {
         Ok(full) => full,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return refuse("there is no such directory: make it first".to_owned());
-        }
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-            return refuse(format!(
-                "a mount whose process is gone is still there: run `{HELPER} -u -z {}`",
-                point.display()
-            ));
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return missing(),
         Err(error) => return refuse(error.to_string()),
     };
     if is_mount_point(&full) {
-        return refuse(
-            "something is mounted there already: unmount it or choose another directory".to_owned(),
-        );
+        return refuse(format!(
+            "something is mounted there already: unmount it, if its process is gone by `{HELPER} -u -z {}`, or choose \
+             another directory",
+            full.display()
+        ));
     }
     match std::fs::read_dir(&full).map(|mut entries| entries.next().is_some()) {
         Ok(false) => {}
@@ -90,6 +90,7 @@ pub(crate) fn check(point: &Path) -> Result<PathBuf, Error> {
                 "the directory isn't empty: its files would be hidden; choose an empty one".to_owned(),
             );
         }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return missing(),
         Err(error) => return refuse(error.to_string()),
     }
     if !is_root()
@@ -104,14 +105,51 @@ pub(crate) fn check(point: &Path) -> Result<PathBuf, Error> {
     Ok(full)
 }
 
+/// The path of a mount point as the kernel's table has it: without links. What is mounted there isn't asked, and it need
+/// not exist.
+///
+/// # Errors
+/// The folder that it lies in can't be found, or the path ends in `..`.
+pub fn full_path(point: &Path) -> io::Result<PathBuf> {
+    let mut path = std::path::absolute(point)?;
+    for _ in 0..LINKS_MAX {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the path must end in the folder's name",
+            ));
+        };
+        let parent = parent.canonicalize()?;
+        let full = parent.join(name);
+        if is_mount_point(&full) {
+            return Ok(full);
+        }
+        match std::fs::read_link(&full) {
+            Ok(target) => path = parent.join(target),
+            Err(_no_link) => return Ok(full),
+        }
+    }
+    Err(rustix::io::Errno::LOOP.into())
+}
+
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 fn is_mount_point(point: &Path) -> bool {
+    device_at(point).is_some()
+}
+
+/// The device, as `major:minor`, of what is mounted at `point`, above all else that is mounted there.
+fn device_at(point: &Path) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // Field 5 is the mount point, with octal escapes for white space (proc_pid_mountinfo(5)).
-    mounts.lines().filter_map(|line| line.split(' ').nth(4)).any(|field| Path::new(&unescape(field)) == point)
+    // Field 3 is the device, field 5 the mount point, with octal escapes for white space (proc_pid_mountinfo(5)).
+    let device_there = |line: &str| {
+        let mut fields = line.split(' ').skip(2);
+        let device = fields.next()?;
+        (Path::new(&unescape(fields.nth(1)?)) == point).then(|| device.to_owned())
+    };
+    mounts.lines().filter_map(device_there).next_back()
 }
 
 fn unescape(field: &str) -> String {
@@ -176,9 +214,8 @@ pub(crate) fn options(name: &str, read_only: bool, allow_other: bool, threads: u
 /// Lets the kernel read further ahead. Only root may; without it reads are slower and nothing else.
 pub(crate) fn raise_read_ahead(point: &Path) {
     let raise = || {
-        let device = rustix::fs::stat(point)?.st_dev;
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD_KIB.to_string())
+        let device = device_at(point).ok_or(io::ErrorKind::NotFound)?;
+        std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READ_AHEAD_KIB.to_string())
     };
     if let Err(error) = raise() {
         tracing::debug!(%error, "the kernel's read-ahead stays as it is");
@@ -238,6 +275,19 @@ mod tests {
     fn a_missing_directory_and_a_used_mount_point_are_told_apart() {
         assert!(check(Path::new("/no/such/place")).unwrap_err().to_string().contains("make it first"));
         assert!(check(Path::new("/proc")).unwrap_err().to_string().contains("mounted there already"));
+    }
+
+    #[test]
+    fn a_full_path_follows_links_and_needs_no_folder_at_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink("to", folder.path().join("from")).unwrap();
+        assert_eq!(full_path(&folder.path().join("from")).unwrap(), real.join("to"));
+        std::os::unix::fs::symlink("from", folder.path().join("to")).unwrap();
+        assert!(full_path(&folder.path().join("from")).is_err(), "links in a circle");
+        assert!(full_path(&folder.path().join("no/such")).is_err());
+        assert!(full_path(&folder.path().join("x/..")).is_err());
+        assert_eq!(full_path(Path::new("/proc")).unwrap(), Path::new("/proc"));
     }
 
     #[test]

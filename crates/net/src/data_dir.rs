@@ -2,7 +2,8 @@
 //!
 //! The file `STDCHK` marks a directory as the manager's or a benefactor's; it is written into an empty directory only,
 //! so that a mistyped path never mixes a store with somebody's files. The file `LOCK` is held (`flock`) by the process
-//! that uses the directory and names its process id. Both the manager and the benefactors rely on this module.
+//! that uses the directory and names its process id. Both the manager and the benefactors rely on this module. Taking a
+//! directory that was used before needs no space on its disk.
 //!
 //! ```text
 //! stdchk benefactor 1                          role and layout of the directory
@@ -205,9 +206,15 @@ fn refuse_foreign(path: &Path) -> Result<(), DataDirError> {
     Ok(())
 }
 
+/// Digits of a process id in the lock file, padded with blanks: each holder overwrites the one before in place.
+const PID_WIDTH: usize = 10;
+
 fn lock(directory: &Path) -> Result<File, DataDirError> {
     let path = directory.join(LOCK);
-    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let opened = match OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(&path),
+        opened => opened,
+    };
     let mut file = opened.map_err(|cause| io_error("open", &path, cause))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
@@ -217,15 +224,19 @@ fn lock(directory: &Path) -> Result<File, DataDirError> {
         }
         Err(cause) => return Err(io_error("lock", &path, cause.into())),
     }
-    let written = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
-    written.map_err(|cause| io_error("write", &path, cause))?;
+    if let Err(error) = write!(file, "{:<PID_WIDTH$}", std::process::id()) {
+        tracing::warn!(path = %path.display(), %error, "the lock doesn't tell this process's number; it holds all the same");
+    }
     Ok(file)
 }
 
 fn holder(file: &mut File) -> String {
     let mut text = String::new();
     let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.take(20).read_to_string(&mut text));
-    if read.is_err() || text.is_empty() { "?".to_owned() } else { text }
+    match text.trim() {
+        pid if read.is_ok() && !pid.is_empty() => pid.to_owned(),
+        _ => "?".to_owned(),
+    }
 }
 
 fn word(role: Role) -> &'static str {

@@ -1,8 +1,10 @@
 //! One more mount of a pool, in the foreground, as `stdchk mount DIR` makes it.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -62,11 +64,23 @@ impl Mount {
     }
 }
 
+/// Makes a folder ordinary again on which a pool was mounted by root: else it could not be removed.
+pub(crate) fn uncover(point: &Path) {
+    let Ok(folder) = File::open(point) else { return };
+    // A file system without the attribute has nothing to take away.
+    if let Ok(attributes) = ioctl_getflags(&folder)
+        && attributes.contains(IFlags::IMMUTABLE)
+    {
+        ioctl_setflags(&folder, attributes - IFlags::IMMUTABLE).unwrap();
+    }
+}
+
 impl Drop for Mount {
     fn drop(&mut self) {
         // Both fail if the mount has ended well.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = unmount(&self.point, UnmountFlags::DETACH);
+        uncover(&self.point);
     }
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::command::{Outcome, clean, command, outcome, outcome_with};
 use crate::link::Link;
+use crate::mount::uncover;
 use crate::process::Process;
 use crate::wait::wait_until;
 
@@ -327,6 +328,7 @@ impl Pool {
         if self.mounted {
             // Nothing is mounted there if the mount ended well.
             let _ = unmount(self.mount_point(), UnmountFlags::DETACH);
+            uncover(&self.mount_point());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Processes of a pool, found by the files in which they record themselves: pid, start time, boot.
+//! Processes of a pool, found by the links in which they record themselves: pid, start time, boot.
 
 use std::path::Path;
 
@@ -17,8 +17,8 @@ pub struct Process {
 impl Process {
     /// What a run file says; `None` if there is none.
     pub fn recorded_in(run_file: &Path) -> Option<Self> {
-        let text = std::fs::read_to_string(run_file).ok()?;
-        let mut words = text.split_whitespace();
+        let target = std::fs::read_link(run_file).ok()?;
+        let mut words = target.to_str()?.split_whitespace();
         Some(Self { pid: words.next()?.parse().ok()?, started: words.next()?.parse().ok()? })
     }
 

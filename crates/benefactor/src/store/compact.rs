@@ -36,7 +36,7 @@ impl Store {
     fn deadest(&self) -> Option<Arc<Segment>> {
         let state = self.state.lock();
         let full =
-            state.segments.iter().filter(|(number, holder)| **number != state.active && holder.writing == 0);
+            state.segments.iter().filter(|(number, holder)| **number != state.newest && holder.writing == 0);
         let half = full.filter(|(_, holder)| holder.dead * 2 >= holder.end);
         half.max_by_key(|(_, holder)| holder.dead).map(|(_, holder)| Arc::clone(&holder.segment))
     }

@@ -40,6 +40,10 @@ impl Unit {
 pub struct UnitFile {
     file: File,
     direct: bool,
+    /// Whether its file system counted a name of it when it was opened; a few never count.
+    named: bool,
+    /// Whether it was opened on a disk that is mounted read-only.
+    read_only: bool,
 }
 
 impl UnitFile {
@@ -48,9 +52,14 @@ impl UnitFile {
         Self::with(OpenOptions::new().read(true).write(true).create_new(true), path)
     }
 
-    /// Opens the file at `path`.
+    /// Opens the file at `path`; on a disk that was mounted read-only, for reading alone.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::with(OpenOptions::new().read(true).write(true), path)
+        match Self::with(OpenOptions::new().read(true).write(true), path) {
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                Ok(Self { read_only: true, ..Self::with(OpenOptions::new().read(true), path)? })
+            }
+            opened => opened,
+        }
     }
 
     fn with(options: &mut OpenOptions, path: &Path) -> io::Result<Self> {
@@ -58,11 +67,13 @@ impl UnitFile {
         // Switched on after opening: a refusal must not leave an open with side effects to be repeated.
         let flags = rustix::fs::fcntl_getfl(&file)?;
         let direct = rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT).is_ok();
-        Ok(Self { file, direct })
+        let named = file.metadata()?.nlink() > 0;
+        Ok(Self { file, direct, named, read_only: false })
     }
 
     /// Writes `parts` one behind the other at `offset`; each part and the offset are whole, aligned units.
     pub fn write(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.refuse_read_only()?;
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let mut rest = slices.as_mut_slice();
@@ -83,6 +94,10 @@ impl UnitFile {
             self.drop_pages(offset, total as u64);
         }
         Ok(())
+    }
+
+    fn refuse_read_only(&self) -> io::Result<()> {
+        if self.read_only { Err(io::ErrorKind::ReadOnlyFilesystem.into()) } else { Ok(()) }
     }
 
     /// Fills `bytes`, whole aligned units, from `offset`.
@@ -106,6 +121,7 @@ impl UnitFile {
 
     /// Gives the space of a range back to the file system; false if it can't do that.
     pub fn punch(&self, offset: u64, length: u64) -> io::Result<bool> {
+        self.refuse_read_only()?;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&self.file, flags, offset, length) {
             Ok(()) => Ok(true),
@@ -123,6 +139,11 @@ impl UnitFile {
         }
     }
 
+    /// Whether its name was taken away since it was opened: what it holds is gone when it is closed.
+    pub fn is_removed(&self) -> bool {
+        self.named && self.file.metadata().is_ok_and(|file| file.nlink() == 0)
+    }
+
     /// Length of the file, bytes.
     pub fn length(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
@@ -133,6 +154,16 @@ impl UnitFile {
         /// Unit of `st_blocks`, bytes (POSIX leaves it open, Linux uses this for every file system).
         const STAT_BLOCK: u64 = 512;
         Ok(self.file.metadata()?.blocks() * STAT_BLOCK)
+    }
+}
+
+/// Whether `path` no longer leads to the directory that was opened there: it was removed, moved or replaced. A path that
+/// can't be looked at tells nothing.
+pub fn is_elsewhere(path: &Path, opened: &File) -> bool {
+    match (std::fs::metadata(path), opened.metadata()) {
+        (Ok(now), Ok(opened)) => (now.dev(), now.ino()) != (opened.dev(), opened.ino()),
+        (Err(error), _) => matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+        (Ok(_), Err(_)) => false,
     }
 }
 

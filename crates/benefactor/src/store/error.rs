@@ -30,6 +30,12 @@ pub enum StoreError {
     /// The disk failed before: at a write, or at a sync, after which nobody knows what it holds.
     #[error("the disk failed ({0}); nothing more is stored until the benefactor is restarted")]
     Poisoned(String),
+    /// The directory or a file of the store was taken away.
+    #[error(
+        "{0} was removed, moved or replaced while the benefactor used it: what it held must be copied anew from other \
+         benefactors. `stdchk up` starts an empty one, `stdchk forget` takes this one out of the pool"
+    )]
+    Gone(PathBuf),
     /// The system refused something.
     #[error("can't {action} {path}: {cause}")]
     Io {
@@ -45,9 +51,17 @@ pub enum StoreError {
 impl StoreError {
     /// Whether the disk refused for want of space alone.
     pub(super) fn is_full(&self) -> bool {
-        let full = |kind| matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        matches!(self, Self::Io { cause, .. } if full(cause.kind()))
+        matches!(self, Self::Io { cause, .. } if is_full(cause))
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Whether a disk refuses whatever is written, and can be read all the same: it is full or read-only.
+pub(super) fn takes_nothing(error: &io::Error) -> bool {
+    is_full(error) || error.kind() == io::ErrorKind::ReadOnlyFilesystem
 }
 
 fn needed(no_room: &NoRoom) -> u64 {
@@ -63,7 +77,7 @@ impl From<StoreError> for Failure {
             StoreError::NoRoom(_) => ErrorCode::NoSpace,
             StoreError::Missing(_) => ErrorCode::NotFound,
             StoreError::Damaged(_) => ErrorCode::Damaged,
-            StoreError::Poisoned(_) => ErrorCode::Internal,
+            StoreError::Poisoned(_) | StoreError::Gone(_) => ErrorCode::Internal,
             StoreError::Io { .. } if error.is_full() => ErrorCode::NoSpace,
             StoreError::Io { .. } => ErrorCode::Internal,
         };

@@ -9,6 +9,7 @@ mod compact;
 pub mod disk;
 mod error;
 mod index;
+mod presence;
 mod record;
 mod recover;
 mod remove;
@@ -18,6 +19,7 @@ mod space;
 mod sync;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -81,11 +83,18 @@ struct SegmentState {
 struct State {
     index: Index,
     segments: BTreeMap<u32, SegmentState>,
-    active: u32,
+    /// The highest number that a segment ever had. Its file stays while it is the highest, so that no number, and no life,
+    /// comes twice.
+    newest: u32,
+    /// Whether this life has a segment of its own; the newest one then takes the records. A life begins with its first put:
+    /// before that nothing is written, so that a store on a full disk opens and serves.
+    begun: bool,
     /// Sum of what the segments use. A file system may take some more for its own map of a file with many holes.
     used: u64,
     in_flight: u64,
     names_unsynced: bool,
+    /// The segment whose name was looked at last.
+    looked_at: u32,
     /// Why nothing more is stored, once the disk has failed.
     trouble: Option<Trouble>,
 }
@@ -104,6 +113,8 @@ impl State {
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
+    /// The directory as it was when the store was opened.
+    opened: File,
     key: Key,
     donation: Donation,
     segment_bytes: u64,
@@ -120,7 +131,7 @@ impl Store {
     /// # Errors
     /// The bytes don't match their name, there is no room, or the disk refuses; then nothing is stored.
     pub fn put(&self, block: BlockId, form: Form, payload: &mut Buffer) -> Result<bool, StoreError> {
-        if self.put_again(&block) {
+        if self.put_again(&block)? {
             return Ok(true);
         }
         verify(block, &form, payload)?;
@@ -133,8 +144,17 @@ impl Store {
         }
     }
 
-    fn put_again(&self, block: &BlockId) -> bool {
-        self.state.lock().index.put_again(block)
+    /// Counts a put of a block that is here; false if it isn't. Its sequence is one of this life, which begins now at the
+    /// latest: in a second life of the same number it would be given again.
+    fn put_again(&self, block: &BlockId) -> Result<bool, StoreError> {
+        let mut state = self.state.lock();
+        if state.index.get(block).is_none() {
+            return Ok(false);
+        }
+        if !state.begun {
+            self.open_segment(&mut state)?;
+        }
+        Ok(state.index.put_again(block))
     }
 
     /// A place for a record in the active segment.
@@ -170,10 +190,10 @@ impl Store {
     fn place(&self, state: &mut State, needed: u64) -> Result<Place, StoreError> {
         let full =
             |holder: &SegmentState| holder.end + needed > self.segment_bytes.max(FIRST_RECORD + needed);
-        if state.segments.get(&state.active).is_none_or(full) {
+        if !state.begun || state.segments.get(&state.newest).is_none_or(full) {
             self.open_segment(state)?;
         }
-        let active = state.active;
+        let active = state.newest;
         let end = state.segments.get_mut(&active).map(|holder| {
             let end = holder.end;
             holder.end += needed;
@@ -184,9 +204,14 @@ impl Store {
             .ok_or_else(|| StoreError::Poisoned("segments outgrew their limit".to_owned()))
     }
 
+    /// Opens the segment that takes the next records. The first one of a life is made durable at once: its number is what
+    /// sets the life apart from earlier ones.
     fn open_segment(&self, state: &mut State) -> Result<(), StoreError> {
-        let number = state.active + 1;
-        let segment = Segment::create(&self.directory, number, self.key);
+        let number = state.newest + 1;
+        let segment = match state.begun {
+            true => Segment::create(&self.directory, number, self.key),
+            false => Segment::create_durably(&self.directory, number, self.key),
+        };
         let segment = segment
             .map_err(|cause| io_error("open a new segment in", &self.directory, cause))
             .inspect_err(|error| {
@@ -195,7 +220,7 @@ impl Store {
                 }
             })?;
         state.segments.insert(number, SegmentState::empty(segment));
-        state.active = number;
+        (state.newest, state.begun) = (number, true);
         state.used += FIRST_RECORD;
         state.names_unsynced = true;
         Ok(())

@@ -3,6 +3,9 @@
 //! Sealed segments are believed by their headers. Every other one was perhaps being written when the last life ended:
 //! each of its blocks is read and compared with its name, what doesn't match is a torn write and is marked as removed,
 //! and the segment is sealed. A life appends to segments of its own only, never behind a torn tail.
+//!
+//! A disk that takes nothing, because it is full or read-only, keeps no store from opening: what could not be marked or
+//! sealed is looked through again at the next start.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,7 +18,8 @@ use stdchk_model::limits::BLOCK_BYTES_MAX;
 use stdchk_model::{BlockId, ChunkId};
 use stdchk_net::BufferPool;
 
-use super::disk::{self, UNIT, UnitFile};
+use super::disk::{UNIT, UnitFile};
+use super::error::takes_nothing;
 use super::index::Index;
 use super::record::{Key, Kind, Place, Record, payload_start};
 use super::segment::{self, FIRST_RECORD, Head, Segment};
@@ -43,6 +47,8 @@ struct Scanned {
     end: u64,
     allocated: u64,
     verified: bool,
+    /// The disk took no marks: the segment is not sealed in this life.
+    doubtful: bool,
     headless: bool,
 }
 
@@ -59,25 +65,26 @@ impl Store {
         segment_bytes: u64,
     ) -> Result<(Self, Recovered), StoreError> {
         fs::create_dir_all(directory).map_err(|cause| io_error("make", directory, cause))?;
+        let handle = fs::File::open(directory).map_err(|cause| io_error("open", directory, cause))?;
         let opened = open_all(directory)?;
         let key = match opened.iter().find_map(|(_, _, head)| *head) {
             Some(head) => head.key,
             None => random_key(directory)?,
         };
-        let life = opened.iter().map(|(number, _, _)| *number).max().unwrap_or(0) + 1;
+        let newest = opened.iter().map(|(number, _, _)| *number).max().unwrap_or(0);
         let scanned = scan_all(directory, opened, key)?;
         let mut recovered = Recovered::default();
         let store = Self {
             directory: directory.to_owned(),
+            opened: handle,
             key,
             donation,
             segment_bytes,
-            state: Mutex::new(empty_state(life)),
+            state: Mutex::new(empty_state(newest)),
             syncing: Mutex::new(()),
             freeing: Mutex::new(()),
         };
         let (records, headless) = store.take_up(scanned, &mut recovered);
-        store.start_life(life, directory)?;
         store.index_records(records, &headless, &mut recovered)?;
         Ok((store, recovered))
     }
@@ -96,25 +103,14 @@ impl Store {
                 used: found.allocated,
                 dead: found.allocated.saturating_sub(FIRST_RECORD),
                 unsynced: false,
-                sealed: true,
+                sealed: !found.doubtful,
+                doubtful: found.doubtful,
                 ..SegmentState::empty(found.segment)
             };
             state.segments.insert(number, holder);
             records.append(&mut found.records);
         }
         (records, headless)
-    }
-
-    /// Opens the first segment of this life, durably: its number is what sets the life apart from earlier ones.
-    fn start_life(&self, life: u32, directory: &Path) -> Result<(), StoreError> {
-        let mut state = self.state.lock();
-        state.active = life - 1;
-        self.open_segment(&mut state)?;
-        drop(state);
-        if let Some(first) = self.segment(life) {
-            first.file.sync().map_err(|cause| io_error("make durable", first.path(), cause))?;
-        }
-        disk::sync_directory(directory).map_err(|cause| io_error("make durable", directory, cause))
     }
 
     /// Puts the last record of each block into the index and removes the others.
@@ -145,22 +141,35 @@ impl Store {
         }
         let numbers: Vec<u32> = state.segments.keys().copied().collect();
         drop(state);
-        self.discard(&outdated)?;
+        unless_disk_takes_nothing(self.discard(&outdated))?;
         for number in numbers.into_iter().filter(|number| !headless.contains(number)) {
-            self.unlink_dead(number)?;
+            unless_disk_takes_nothing(self.unlink_dead(number).map(drop))?;
         }
         Ok(())
     }
 }
 
-fn empty_state(life: u32) -> State {
+/// What a disk that takes nothing leaves undone: it is done at a later start.
+fn unless_disk_takes_nothing(done: Result<(), StoreError>) -> Result<(), StoreError> {
+    match done {
+        Err(StoreError::Io { action, path, cause }) if takes_nothing(&cause) => {
+            tracing::warn!(path = %path.display(), %cause, "can't {action}: this is left to the next start");
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+fn empty_state(newest: u32) -> State {
     State {
-        index: Index::new(life),
+        index: Index::new(newest + 1),
         segments: BTreeMap::new(),
-        active: 0,
+        newest,
+        begun: false,
         used: 0,
         in_flight: 0,
         names_unsynced: false,
+        looked_at: 0,
         trouble: None,
     }
 }
@@ -219,14 +228,13 @@ fn scan_all(directory: &Path, opened: Vec<Opened>, key: Key) -> Result<Vec<Scann
 fn scan(segment: Segment, head: Option<Head>) -> std::io::Result<Scanned> {
     let sealed = head.is_some_and(|head| head.sealed);
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
-    let (mut records, mut removed, mut torn, mut end) = (Vec::new(), Vec::new(), 0, FIRST_RECORD);
+    let (mut records, mut removed, mut torn, mut end) = (Vec::new(), Vec::new(), Vec::new(), FIRST_RECORD);
     while let Some(record) = segment.next_record(end)? {
         let intact = sealed || record.kind != Kind::Block || is_whole(&segment, &record, &buffers);
         // Behind a torn record the next one may begin anywhere within its span.
         end = record.place.offset() + if intact { record.span() } else { UNIT };
         if !intact {
-            torn += 1;
-            segment.mark(record.place, Kind::Removed)?;
+            torn.push(record);
         } else if record.kind == Kind::Removed {
             removed.push(record);
         } else if record.kind == Kind::Block {
@@ -234,6 +242,32 @@ fn scan(segment: Segment, head: Option<Head>) -> std::io::Result<Scanned> {
         }
     }
     if !sealed || !removed.is_empty() {
+        // What the last life wrote counts as durable from here on.
+        segment.file.sync()?;
+    }
+    let doubtful = match settle(&segment, sealed, &torn, &removed) {
+        Err(error) if takes_nothing(&error) => {
+            let path = segment.path().display();
+            tracing::warn!(%path, %error, "the disk takes no marks: the segment is looked through at the next start");
+            !sealed
+        }
+        settled => settled.map(|()| false)?,
+    };
+    let allocated = segment.file.allocated()?;
+    let headless = head.is_none() && allocated > FIRST_RECORD;
+    if headless {
+        tracing::error!(path = %segment.path().display(), records = records.len(), "a segment's head is damaged");
+    }
+    let torn = torn.len() as u64;
+    Ok(Scanned { segment, records, torn, end, allocated, verified: !sealed, doubtful, headless })
+}
+
+/// Marks what is torn, frees what is removed, and seals.
+fn settle(segment: &Segment, sealed: bool, torn: &[Record], removed: &[Record]) -> std::io::Result<()> {
+    for record in torn {
+        segment.mark(record.place, Kind::Removed)?;
+    }
+    if !torn.is_empty() {
         segment.file.sync()?;
     }
     for record in removed {
@@ -244,12 +278,7 @@ fn scan(segment: Segment, head: Option<Head>) -> std::io::Result<Scanned> {
         segment.write_head(true)?;
         segment.file.sync()?;
     }
-    let allocated = segment.file.allocated()?;
-    let headless = head.is_none() && allocated > FIRST_RECORD;
-    if headless {
-        tracing::error!(path = %segment.path().display(), records = records.len(), "a segment's head is damaged");
-    }
-    Ok(Scanned { segment, records, torn, end, allocated, verified: !sealed, headless })
+    Ok(())
 }
 
 fn is_whole(segment: &Segment, record: &Record, buffers: &std::sync::Arc<BufferPool>) -> bool {

@@ -79,8 +79,8 @@ impl Store {
 
     fn unlink_if_dead(&self, number: u32) -> Result<bool, StoreError> {
         let mut state = self.state.lock();
-        let active = state.active;
-        let dead = |segment: u32, live: u64, writing: u32| segment != active && live == 0 && writing == 0;
+        let newest = state.newest;
+        let dead = |segment: u32, live: u64, writing: u32| segment != newest && live == 0 && writing == 0;
         let Some(holder) = state.segments.get(&number) else { return Ok(false) };
         if !dead(number, holder.live, holder.writing) {
             return Ok(false);

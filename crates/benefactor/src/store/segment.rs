@@ -9,7 +9,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::disk::{UNIT, UNIT_LENGTH, Unit, UnitFile};
+use super::disk::{UNIT, UNIT_LENGTH, Unit, UnitFile, sync_directory};
 use super::record::{HEADER_BYTES, Key, Kind, Place, Record};
 
 const MAGIC: [u8; 8] = *b"SCKSEG01";
@@ -59,6 +59,17 @@ impl Segment {
         let segment = Self { number, file: UnitFile::create(&path)?, path, key };
         if let Err(error) = segment.write_head(false) {
             // Or its name would be in the way of the next attempt.
+            let _ = segment.unlink();
+            return Err(error);
+        }
+        Ok(segment)
+    }
+
+    /// Makes a segment whose name and head are durable.
+    pub fn create_durably(directory: &Path, number: u32, key: Key) -> io::Result<Self> {
+        let segment = Self::create(directory, number, key)?;
+        let made = segment.file.sync().and_then(|()| sync_directory(directory));
+        if let Err(error) = made {
             let _ = segment.unlink();
             return Err(error);
         }

@@ -55,7 +55,9 @@ impl Store {
             return Ok(());
         }
         let PendingSync { ticket, fresh, segments, names } = self.start_sync()?;
-        let synced = self.sync_files(&segments, names);
+        let synced = self
+            .sync_files(&segments, names)
+            .and_then(|()| self.check_names(segments.iter().map(|(segment, _)| segment.number)));
         let mut state = self.state.lock();
         if let Err(error) = synced {
             state.index.fail_sync(fresh);
@@ -73,9 +75,9 @@ impl Store {
         if let Some(trouble) = state.trouble.as_ref().filter(|trouble| trouble.at == At::Sync) {
             return Err(trouble.error());
         }
-        let active = state.active;
+        let newest = state.newest;
         let full = |number: u32, holder: &SegmentState| {
-            number != active && holder.writing == 0 && !holder.doubtful && !holder.sealed
+            number != newest && holder.writing == 0 && !holder.doubtful && !holder.sealed
         };
         let mut segments = Vec::new();
         for (number, holder) in &mut state.segments {

@@ -27,7 +27,7 @@ Example:
   stdchk mount ~/pool
   stdchk mount ~/pool --protocol clw --spool /local/spool")]
 pub struct Arguments {
-    /// An empty folder; made if it is missing
+    /// An empty folder; made if it is missing. Nobody can write to it while the pool isn't mounted there
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Let other users in; permissions hold for all of them
@@ -60,6 +60,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let about = format!("mount {}", directory.display());
     let told_to_stop = begin(&arguments.role)?;
     mountpoint::make_ready(&directory)?;
+    let covered = mountpoint::Covered::open(&directory)?;
     let patience = arguments.patience_ms.map_or(PATIENCE_TO_MOVE, Duration::from_millis);
     let config = MountConfig {
         spool: spool(arguments, &directory, context)?,
@@ -71,6 +72,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
         )
     };
     let mounted = stdchk_mount::mount(config).map(Arc::new).map_err(|error| failed(&about, &error))?;
+    drop(covered);
     tracing::info!("the pool is mounted at {}", mounted.mount_point().display());
     let watched = Arc::clone(&mounted);
     std::thread::spawn(move || unmount_when_told(&told_to_stop, &watched));

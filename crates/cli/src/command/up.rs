@@ -75,7 +75,9 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     };
     set_mount(&home, &mut record, mount)?;
     keep_address(&home, &mut record)?;
-    home.write_record(&record)?;
+    if home.record()?.as_ref() != Some(&record) {
+        home.write_record(&record)?;
+    }
     let mut started = Started::new(&home);
     start_all(&home, &record, context, &mut started)?;
     report(&home, &record, started.count(), context.settings.quiet)
@@ -93,7 +95,9 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
         Some(donate) => disk::donation(donate)?,
         None => disk.share(home.path(), floor, benefactors)?,
     };
-    Ok(PoolRecord::new(start::free_address()?, benefactors, donate, floor))
+    let record = PoolRecord::new(start::free_address()?, benefactors, donate, floor);
+    refuse_impossible(&record, &disk, arguments)?;
+    Ok(record)
 }
 
 /// A manager that has lost its data would begin a new pool, which the benefactors of the old one can't join.
@@ -132,14 +136,51 @@ fn changed(home: &Home, mut record: PoolRecord, arguments: &Arguments) -> Outcom
     if let Some(floor) = &arguments.floor {
         record.floor_bytes = disk::floor(floor, home.path())?;
     }
-    let space_changed =
-        (before.donate_bytes, before.floor_bytes) != (record.donate_bytes, record.floor_bytes);
-    if space_changed && running(home, Role::Benefactor(0))?.is_some() {
-        output::note(
-            "stdchk up: benefactors that run keep their donation and floor until they are started again",
-        );
-    }
+    refuse_other_sizes_while_running(home, &before, &record)?;
+    refuse_impossible(&record, &Disk::of(home.path())?, arguments)?;
     Ok(record)
+}
+
+/// Benefactors keep the sizes that they were started with, and the record tells the sizes that hold.
+fn refuse_other_sizes_while_running(home: &Home, before: &PoolRecord, asked: &PoolRecord) -> Outcome {
+    let flag = match (before.donate_bytes != asked.donate_bytes, before.floor_bytes != asked.floor_bytes) {
+        (true, _) => format!("--donate {}", size::exact(asked.donate_bytes)),
+        (_, true) => format!("--floor {}", size::exact(asked.floor_bytes)),
+        (false, false) => return Ok(()),
+    };
+    for index in 0..before.benefactors {
+        if running(home, Role::Benefactor(index))?.is_some() {
+            let cause = format!(
+                "benefactors run, each with a donation of {} and a floor of {}",
+                size::human(before.donate_bytes),
+                size::human(before.floor_bytes)
+            );
+            return Err(CommandError::usage(
+                flag,
+                cause,
+                "`stdchk down` first, then `stdchk up` with the new size",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A donation that was asked for must fit the disk. What is on the disk today may go, so more than is free is taken.
+fn refuse_impossible(record: &PoolRecord, disk: &Disk, arguments: &Arguments) -> Outcome {
+    let Some(donate) = &arguments.donate else { return Ok(()) };
+    let (all, most) = (record.donated_bytes(), disk.total_bytes.saturating_sub(record.floor_bytes));
+    if all <= most {
+        return Ok(());
+    }
+    let cause = format!(
+        "{} benefactors would take {}, the disk has {} in all, of which {} stay free",
+        record.benefactors,
+        size::human(all),
+        size::human(disk.total_bytes),
+        size::human(record.floor_bytes)
+    );
+    let next = format!("give at most {}", size::human(most / u64::from(record.benefactors)));
+    Err(CommandError::usage(format_args!("--donate {donate}"), cause, next))
 }
 
 /// Takes note of where the pool is to be mounted, if that can be: a record with a folder that can't be a mount point
@@ -230,9 +271,8 @@ fn start_mount(
 ) -> Outcome {
     started.wait(&format!("mount {}", mount.display()), |started| {
         start_missing(home, record, Role::Mount, context, started)?;
-        Ok(running(home, Role::Mount)?.is_some()
-            && mountpoint::is_mounted(mount)?
-            && mountpoint::answers(mount))
+        // The folder itself isn't asked: whoever waits in it for the manager is waiting for this command.
+        Ok(running(home, Role::Mount)?.is_some() && mountpoint::is_mounted(mount)?)
     })
 }
 
@@ -272,7 +312,7 @@ fn report(home: &Home, record: &PoolRecord, started: usize, quiet: bool) -> Outc
     output::line(format_args!(
         "  benefactors {count}, each takes up to {}: {} in all; the disk has {} free, {} of it stay free",
         size::human(each),
-        size::human(each.saturating_mul(u64::from(count))),
+        size::human(record.donated_bytes()),
         size::human(disk.free_bytes),
         size::human(record.floor_bytes)
     ))?;

@@ -80,6 +80,11 @@ impl PoolRecord {
         Self { layout: LAYOUT, manager, benefactors, donate_bytes, floor_bytes, mount: None }
     }
 
+    /// What all benefactors together may take, bytes.
+    pub fn donated_bytes(&self) -> u64 {
+        self.donate_bytes.saturating_mul(u64::from(self.benefactors))
+    }
+
     /// The roles of this pool, in the order in which they start.
     pub fn roles(&self) -> Vec<Role> {
         let benefactors = (0..self.benefactors).map(Role::Benefactor);

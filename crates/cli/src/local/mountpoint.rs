@@ -3,17 +3,29 @@
 //! A mount whose process died answers every call with ENOTCONN; one whose process hangs, or waits for the manager,
 //! doesn't answer for long or at all. So the kernel's table is read instead of the directory, and the directory is asked
 //! by a process that may be left behind: one of our own threads would keep us from ending.
+//!
+//! A folder that a pool was mounted on can't be written to while nothing is mounted there: else a job that goes on after
+//! `down` would keep its checkpoints unprotected in an ordinary folder, and the next mount would be refused for them.
 
-use std::fs;
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+use rustix::mount::UnmountFlags;
 
 use crate::exit::{About, CommandError, Exit, Outcome};
 
 /// Time in which a mount that works answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Write permission of a folder's owner, and of everybody; and all bits that permissions have.
+const OWNER_WRITES: u32 = 0o200;
+const ANYBODY_WRITES: u32 = 0o222;
+const MODE_BITS: u32 = 0o7777;
 /// Pause between two looks at the process that asks.
 const ANSWER_POLL: Duration = Duration::from_millis(5);
 
@@ -76,15 +88,62 @@ fn ended_by(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
 
 /// The path of a mount point as the kernel's table shows it. It may not exist yet, or not answer.
 pub fn real(path: &Path) -> Outcome<PathBuf> {
-    let path = std::path::absolute(path).about(path.display())?;
-    if let Ok(real) = path.canonicalize() {
-        return Ok(real);
+    match stdchk_mount::full_path(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => std::path::absolute(path).about(path.display()),
+        full => full.about(path.display()),
     }
-    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
-    match (parent, path.file_name()) {
-        (Some(parent), Some(name)) => Ok(parent.join(name)),
-        _ => Ok(path),
+}
+
+/// The folder below a mount: it can be written to while this value lives and by nobody afterwards, whatever becomes of
+/// the mount and its process. Root is not kept out by permissions, and is kept out by the folder's attribute "immutable"
+/// where its file system has one.
+pub struct Covered {
+    folder: File,
+}
+
+impl Covered {
+    /// Opens the folder at `path` before something is mounted there.
+    pub fn open(path: &Path) -> Outcome<Self> {
+        let covered = Self { folder: File::open(path).about(path.display())? };
+        if !is_root() {
+            // Only on a folder that they may write to are users let mount.
+            covered.change_mode(|mode| mode | OWNER_WRITES).about(path.display())?;
+        }
+        Ok(covered)
     }
+
+    fn change_mode(&self, change: impl FnOnce(u32) -> u32) -> io::Result<()> {
+        let before = self.folder.metadata()?.mode();
+        let after = change(before);
+        if after == before {
+            return Ok(());
+        }
+        self.folder.set_permissions(Permissions::from_mode(after & MODE_BITS))
+    }
+
+    fn close(&self) -> io::Result<()> {
+        let attributes = if is_root() { ioctl_getflags(&self.folder).ok() } else { None };
+        if attributes.is_some_and(|attributes| attributes.contains(IFlags::IMMUTABLE)) {
+            return Ok(());
+        }
+        self.change_mode(|mode| mode & !ANYBODY_WRITES)?;
+        if let Some(attributes) = attributes {
+            ioctl_setflags(&self.folder, attributes | IFlags::IMMUTABLE)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Covered {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::debug!(%error, "the folder below the mount stays as writable as it is");
+        }
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// Makes `path` a directory on which can be mounted; takes off what a mount that died left there.
@@ -117,6 +176,10 @@ fn not_made(path: &Path, error: &std::io::Error) -> CommandError {
 
 /// Takes off whatever FUSE file system is mounted at `path`, even one in use; open files in it fail from then on.
 pub fn detach(path: &Path) -> Outcome {
+    if is_root() {
+        let detached = rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        return if is_mounted(path)? { detached.about(path.display()) } else { Ok(()) };
+    }
     let mut command = Command::new("fusermount3");
     command.arg("-uz").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let next = format!("`umount -l {}` as root takes it off", path.display());

@@ -3,9 +3,13 @@
 //! A pid alone may belong to anyone after a crash or a reboot. A run file therefore holds the pid, the start time of
 //! the process and the identity of the boot; only where all three agree the process is ours. Signals go through a
 //! pidfd that was opened before that check, so they can't hit a process that took the number afterwards.
+//!
+//! A run file is a symbolic link whose target is the record: file systems keep so short a target beside the name, so that
+//! a process of a pool can be recorded on a disk that is full.
 
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -37,9 +41,10 @@ impl ProcessRecord {
 
     /// What a run file says; `None` if there is none or it holds something else.
     pub fn read(path: &Path) -> Outcome<Option<Self>> {
-        match fs::read_to_string(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            text => Ok(Self::parse(&text.about(path.display())?)),
+        match fs::read_link(path) {
+            // EINVAL: it is no link.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => Ok(None),
+            target => Ok(target.about(path.display())?.to_str().and_then(Self::parse)),
         }
     }
 
@@ -52,7 +57,11 @@ impl ProcessRecord {
     /// Writes a run file, in one step.
     pub fn write(&self, path: &Path) -> Outcome {
         let new = path.with_added_extension("new");
-        fs::write(&new, format!("{} {} {}\n", self.pid, self.started, self.boot)).about(new.display())?;
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).about(new.display()),
+            _removed => {}
+        }
+        symlink(format!("{} {} {}", self.pid, self.started, self.boot), &new).about(new.display())?;
         fs::rename(&new, path).about(path.display())
     }
 
@@ -117,6 +126,7 @@ fn start_time_of(stat: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
     use std::process::Command;
 
     use super::*;
@@ -133,7 +143,12 @@ mod tests {
         let record = ProcessRecord::of_self().unwrap();
         record.write(&path).unwrap();
         assert_eq!(ProcessRecord::read(&path).unwrap(), Some(record));
-        fs::write(&path, "nonsense").unwrap();
+        assert_eq!(fs::symlink_metadata(&path).unwrap().blocks(), 0, "it takes no space");
+        fs::remove_file(&path).unwrap();
+        symlink("nonsense", &path).unwrap();
+        assert_eq!(ProcessRecord::read(&path).unwrap(), None);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "1 2 3").unwrap();
         assert_eq!(ProcessRecord::read(&path).unwrap(), None);
     }
 

@@ -1,6 +1,7 @@
 //! The pool's processes: started once, found again, mended after kills, and gone after `down`.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
 use stdchk_tests::{Pool, command, is_running, outcome, wait_until};
@@ -54,9 +55,10 @@ fn down_takes_off_the_mount_of_a_killed_process_and_spares_a_process_that_took_t
     pool.kill("benefactor-0");
     let mut stranger = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
     let run_file = pool.data().join("run/benefactor-0.pid");
-    let text = fs::read_to_string(&run_file).unwrap();
-    let (_, rest) = text.split_once(' ').unwrap();
-    fs::write(&run_file, format!("{} {rest}", stranger.id())).unwrap();
+    let target = fs::read_link(&run_file).unwrap();
+    let (_, rest) = target.to_str().unwrap().split_once(' ').unwrap();
+    fs::remove_file(&run_file).unwrap();
+    symlink(format!("{} {rest}", stranger.id()), &run_file).unwrap();
     pool.ok(&["down"]);
     assert!(!is_mounted(&pool));
     assert!(is_running(stranger.id()));
@@ -70,6 +72,23 @@ fn a_pool_grows_and_does_not_shrink() {
     pool.ok(&["up", "--benefactors", "3"]);
     assert_eq!(pool.status()["benefactors"].as_array().unwrap().len(), 3);
     pool.fails(&["up", "--benefactors", "2"], 2, &["the pool has 3"]);
+}
+
+#[test]
+fn sizes_that_cannot_hold_are_refused_and_those_that_hold_are_told() {
+    let pool = Pool::up(2, &[]);
+    pool.fails(&["up", "--donate", "3MiB"], 2, &["3MiB", "256 MiB", "stdchk down"]);
+    pool.fails(&["up", "--floor", "3MiB"], 2, &["3MiB", "stdchk down"]);
+    assert!(pool.ok(&["up", "--donate", "256MiB"]).contains("each takes up to 256 MiB"));
+    let donated = |status: serde_json::Value| status["space"]["donated_bytes"].as_u64().unwrap();
+    assert_eq!(donated(pool.status()), 512 << 20);
+    pool.ok(&["down"]);
+    pool.fails(&["up", "--donate", "4000TiB"], 2, &["4000TiB", "the disk has", "give at most"]);
+    pool.ok(&["up", "--donate", "128MiB"]);
+    assert_eq!(donated(pool.status()), 256 << 20);
+    let other = pool.path("other");
+    let new = ["up", "--data", other.to_str().unwrap(), "--donate", "4000TiB"];
+    pool.fails(&new, 2, &["4000TiB", "the disk has"]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod engine_panic;
 mod file;
 mod memory;
 mod redb;
+mod reserve;
 mod seal;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use std::path::Path;
 
 pub use self::memory::MemoryStore;
 pub use self::redb::RedbStore;
+pub use self::reserve::{Reserve, Reserved};
 
 /// What a record is about; the first byte of its key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

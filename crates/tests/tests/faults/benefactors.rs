@@ -156,6 +156,29 @@ fn with_all_replicas_of_a_chunk_gone_that_file_alone_fails_until_one_is_back() {
 }
 
 #[test]
+fn a_benefactor_whose_folder_is_removed_ends_and_its_chunks_are_copied_from_others() {
+    let setup = Setup { mounted: false, ..Setup::of(3) };
+    let pool = setup.with("STDCHK_BENEFACTOR_LOST_MS", 3000).up();
+    let contents: Vec<Vec<u8>> = (0..6).map(|seed| random_bytes(MIB, 40 + seed)).collect();
+    for (number, content) in contents.iter().enumerate() {
+        pool.put(content, &format!("app/x{number}"));
+    }
+    pool.wait_for_copies();
+    let victim = pool.process("benefactor-1");
+    fs::remove_dir_all(pool.data().join("benefactors/1")).unwrap();
+    wait_until("it notices and ends", || !victim.is_alive());
+    let log = pool.log("benefactor-1");
+    assert!(log.contains("was removed, moved or replaced"), "{log}");
+    pool.wait_for_state("lost", 1);
+    pool.wait_for_copies();
+    // What is left has two copies at two benefactors, so either is enough.
+    pool.kill("benefactor-0");
+    for (number, content) in contents.iter().enumerate() {
+        assert!(pool.get(&format!("app/x{number}")) == *content, "file {number}");
+    }
+}
+
+#[test]
 fn a_set_whose_chunk_maps_are_out_of_reach_is_passed_over_and_counted_as_such() {
     let pool = Setup::of(2).up();
     fs::create_dir(pool.at("app")).unwrap();

@@ -16,6 +16,7 @@ mod directories;
 mod disk;
 mod early;
 mod exposure;
+mod full_disk;
 mod interrupts;
 mod manager;
 mod mounts;

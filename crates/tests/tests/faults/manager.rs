@@ -263,6 +263,72 @@ fn a_file_that_was_only_made_is_there_once_it_is_closed_or_its_directory_synced(
     }
 }
 
+/// How often the manager is killed under writers that belong to the very program which starts it again.
+const RESTARTS: u64 = 4;
+/// Files written at the same time meanwhile.
+const WRITERS: u64 = 6;
+/// Time for `up` to start a manager. Its own work takes a second; who waits for the mount waits for a minute.
+const RESTART_PATIENCE: Duration = Duration::from_secs(25);
+
+/// Starts the manager again and says how long it was away.
+fn timed_restart(pool: &Pool) -> Duration {
+    let before = pool.process("manager");
+    before.kill();
+    let begun = Instant::now();
+    pool.ok(&["up"]);
+    assert_ne!(pool.process("manager"), before);
+    begun.elapsed()
+}
+
+/// Copies of one file that a process of its own writes, one after the other, until the stop file is there; none may fail.
+/// How many there are.
+fn write_files(pool: &Pool, writer: u64, content: &str, stop: &str) -> u64 {
+    let target = pool.at(&format!("app/w{writer}-"));
+    let script = format!(
+        "n=0; while ! [ -e {stop} ]; do cp {content} {}$n || exit 1; n=$((n+1)); sleep 0.05; done; echo $n",
+        target.display()
+    );
+    let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn a_manager_killed_under_writers_is_back_at_once_and_no_program_sees_an_error() {
+    let pool = Setup { donate: "4GiB".to_owned(), ..Setup::of(4) }.up();
+    fs::create_dir(pool.at("app")).unwrap();
+    let restarts = std::env::var("STDCHK_RESTARTS").map_or(RESTARTS, |number| number.parse().unwrap());
+    let content: Vec<Vec<u8>> = (0..WRITERS).map(|writer| random_bytes(300_000, writer)).collect();
+    let sources: Vec<String> =
+        (0..).zip(&content).map(|(writer, bytes)| pool.file(&format!("source{writer}"), bytes)).collect::<Vec<_>>();
+    let stop = pool.path("stop").to_str().unwrap().to_owned();
+    let (times, counts) = std::thread::scope(|threads| {
+        let (pool, stop) = (&pool, &stop);
+        let writers: Vec<_> =
+            (0..).zip(&sources).map(|(writer, source)| threads.spawn(move || write_files(pool, writer, source, stop))).collect();
+        let times = threads.spawn(move || {
+            let restarted = |round: u64| {
+                std::thread::sleep(Duration::from_millis(u64::from(random_bytes(1, 500 + round)[0]) * 4));
+                timed_restart(pool)
+            };
+            (0..restarts).map(restarted).collect::<Vec<_>>()
+        });
+        let times = times.join();
+        fs::write(stop, "").unwrap();
+        let counts: Vec<u64> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        (times.unwrap(), counts)
+    });
+    let longest = times.iter().max().unwrap();
+    eprintln!("{} restarts, the longest in {longest:?}; files of each writer: {counts:?}", times.len());
+    assert!(*longest < RESTART_PATIENCE, "{times:?}");
+    for (writer, (count, content)) in counts.into_iter().zip(&content).enumerate() {
+        for number in 0..count {
+            let name = format!("app/w{writer}-{number}");
+            assert!(fs::read(pool.at(&name)).unwrap() == *content, "{name}");
+        }
+    }
+}
+
 /// A program through the mount that needs the manager: it must end, with an I/O error, and not before the patience ends.
 fn told(program: &'static str, arguments: Vec<PathBuf>) {
     let begun = Instant::now();

@@ -33,6 +33,43 @@ fn with_short_leases(setup: Setup) -> Setup {
     setup.with("STDCHK_CLIENT_LEASE_MS", 6000).with("STDCHK_GARBAGE_AGE_MS", 3000)
 }
 
+/// Whether this process is kept from writing to a folder: root needs an attribute for that which not all file systems have.
+fn can_be_kept_out(folder: &Path) -> bool {
+    let folder = fs::File::open(folder).unwrap();
+    !rustix::process::geteuid().is_root() || rustix::fs::ioctl_getflags(folder).is_ok()
+}
+
+#[test]
+fn nothing_is_written_below_a_mount_point_while_the_pool_is_not_mounted_there() {
+    let pool = Pool::mounted(1);
+    if !can_be_kept_out(&pool.work()) {
+        eprintln!("not tested: root can't be kept out of folders on this file system");
+        return;
+    }
+    fs::create_dir(pool.at("app")).unwrap();
+    let refuses = |when: &str| {
+        assert!(fs::create_dir(pool.at("app")).is_err(), "{when}");
+        assert!(fs::write(pool.at("file"), b"unprotected").is_err(), "{when}");
+        assert_eq!(fs::read_dir(pool.mount_point()).unwrap().count(), 0, "{when}");
+    };
+    for content in [b"one", b"two"] {
+        fs::write(pool.at("app/x"), content).unwrap();
+        pool.ok(&["down"]);
+        refuses("after `down`");
+        pool.ok(&["up"]);
+        assert_eq!(fs::read(pool.at("app/x")).unwrap(), content);
+        pool.kill("mount");
+        rustix::mount::unmount(pool.mount_point(), rustix::mount::UnmountFlags::DETACH).unwrap_or_else(
+            |_| {
+                assert_eq!(run("fusermount3", &[Path::new("-uz"), &pool.mount_point()]).code, 0);
+            },
+        );
+        refuses("after its process was killed");
+        pool.ok(&["up"]);
+        assert_eq!(fs::read(pool.at("app/x")).unwrap(), content);
+    }
+}
+
 #[test]
 fn a_mount_killed_with_files_open_leaves_what_was_committed_and_its_space_comes_back() {
     let pool = with_short_leases(Setup::of(3)).up();
