@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use stdchk_model::limits::{CHUNK_BYTES_MAX, CLIENT_KEEPALIVE_MS, LIST_ENTRIES_MAX, WINDOW_BYTES_DEFAULT};
 use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::manager::{
-    Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Hold, ManagerReply,
-    ManagerRequest, PoolStatus, Space, VersionInfo,
+    Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Hold,
+    ManagerReply, ManagerRequest, PoolStatus, Space, VersionInfo,
 };
 use stdchk_model::policy::Protocol;
 use stdchk_model::{

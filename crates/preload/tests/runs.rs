@@ -108,7 +108,9 @@ fn what_a_failed_program_left_running_is_ended_before_its_files_go_back() {
             let before = tree(root.path());
             // The child says that it is there, then appends for as long as it lives.
             let child = format!("({left}) & while :; do echo late >> file; echo late > new; done");
-            let script = format!("mkfifo go; ({child}) > /dev/null 2>&1 & while ! [ -e new ]; do :; done; kill -KILL $$");
+            let script = format!(
+                "mkfifo go; ({child}) > /dev/null 2>&1 & while ! [ -e new ]; do :; done; kill -KILL $$"
+            );
             let mut run = sh(root.path(), &script);
             run.options = Options { mode, ..Options::default() };
             let outcome = run.execute().unwrap();

@@ -114,7 +114,9 @@ impl RedbStore {
             }
             Err(error) => return Err(StoreError::new(doing(), error)),
         };
-        match without_panic(|| Self::open_whole(path, &file)).unwrap_or_else(|panic| Err(Fault::Damaged(panic))) {
+        match without_panic(|| Self::open_whole(path, &file))
+            .unwrap_or_else(|panic| Err(Fault::Damaged(panic)))
+        {
             Ok(store) => Ok(store),
             Err(fault) => {
                 // What the engine wrote when it opened the file, and when it gave up.
@@ -141,14 +143,16 @@ impl RedbStore {
             }
         }
         let (checker, file) = (Checker::new(), file.clone());
-        let mut store = Self { database: Some(database), file, path: path.to_owned(), checker, seal: Seal::default() };
+        let mut store =
+            Self { database: Some(database), file, path: path.to_owned(), checker, seal: Seal::default() };
         store.seal = store.stored_seal().inspect_err(|_| store.file.condemn())?;
         Ok(store)
     }
 
     fn stored_seal(&self) -> Result<Seal, Fault> {
         let records = self.database()?.begin_read()?.open_table(RECORDS)?;
-        let stored = records.get(SEAL_KEY)?.ok_or_else(|| Fault::Damaged("its seal is missing".to_owned()))?;
+        let stored =
+            records.get(SEAL_KEY)?.ok_or_else(|| Fault::Damaged("its seal is missing".to_owned()))?;
         let seal = self.checker.open(SEAL_KEY, stored.value()).and_then(|(seal, _)| Seal::decode(seal));
         seal.ok_or_else(|| Fault::Damaged("its seal doesn't match its checksum".to_owned()))
     }

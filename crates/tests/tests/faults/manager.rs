@@ -299,13 +299,17 @@ fn a_manager_killed_under_writers_is_back_at_once_and_no_program_sees_an_error()
     fs::create_dir(pool.at("app")).unwrap();
     let restarts = std::env::var("STDCHK_RESTARTS").map_or(RESTARTS, |number| number.parse().unwrap());
     let content: Vec<Vec<u8>> = (0..WRITERS).map(|writer| random_bytes(300_000, writer)).collect();
-    let sources: Vec<String> =
-        (0..).zip(&content).map(|(writer, bytes)| pool.file(&format!("source{writer}"), bytes)).collect::<Vec<_>>();
+    let sources: Vec<String> = (0..)
+        .zip(&content)
+        .map(|(writer, bytes)| pool.file(&format!("source{writer}"), bytes))
+        .collect::<Vec<_>>();
     let stop = pool.path("stop").to_str().unwrap().to_owned();
     let (times, counts) = std::thread::scope(|threads| {
         let (pool, stop) = (&pool, &stop);
-        let writers: Vec<_> =
-            (0..).zip(&sources).map(|(writer, source)| threads.spawn(move || write_files(pool, writer, source, stop))).collect();
+        let writers: Vec<_> = (0..)
+            .zip(&sources)
+            .map(|(writer, source)| threads.spawn(move || write_files(pool, writer, source, stop)))
+            .collect();
         let times = threads.spawn(move || {
             let restarted = |round: u64| {
                 std::thread::sleep(Duration::from_millis(u64::from(random_bytes(1, 500 + round)[0]) * 4));
