@@ -549,9 +549,9 @@ mod tests {
     #[test]
     fn the_default_mode_never_takes_four_times_as_long_as_zstd_at_level_3() {
         let bytes: Vec<u8> =
-            (0..1 << 20_u32).flat_map(|n| n.wrapping_mul(0x9e37_79b1).to_be_bytes()).collect();
+            (0..1_u32 << 20).flat_map(|n| n.wrapping_mul(0x9e37_79b1).to_be_bytes()).collect();
         let records: Vec<u8> =
-            (0..1 << 15_u32).flat_map(|n| [&[7; 44][..], &n.to_le_bytes()].concat()).collect();
+            (0..1_u32 << 15).flat_map(|n| [&[7; 44][..], &n.to_le_bytes()].concat()).collect();
         let integers = DataType::new(Kind::Signed, 4, ByteOrder::Little);
         let doubles = DataType::new(Kind::Float, 8, ByteOrder::Big);
         for raw in [&bytes, &records] {

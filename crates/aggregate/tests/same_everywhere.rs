@@ -122,7 +122,7 @@ fn containers_of_a_set_that_are_packed_at_one_time_are_the_same_whatever_the_num
         [1, 2].map(|number| fs::read(sink.join(format!("step-1.{number}of2.pack"))).unwrap())
     };
     let by_one = containers(1);
-    for threads in THREADS {
+    for threads in THREADS.into_iter().skip(1) {
         assert!(containers(threads) == by_one, "{threads} threads");
     }
 }

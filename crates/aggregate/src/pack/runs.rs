@@ -182,8 +182,11 @@ impl Runs {
             let behind = behind.get(..behind.len() - back).unwrap_or_default();
             let length = chunk.min(skip - back as u64).min(behind.len().min(BACKWARDS_MAX) as u64);
             let from = skip - back as u64 - length;
-            let same =
-                if length == 0 { 0 } else { compare(from, length, &|other| same_at_end(other, behind))? };
+            let same = if length == 0 {
+                0
+            } else {
+                compare(from, length, &|other: &[u8]| same_at_end(other, behind))?
+            };
             // A mark may be of other bytes, and then nothing is the same.
             if back == 0 && (same as u64) < length.min(WINDOW as u64) {
                 return Ok(None);
@@ -198,8 +201,11 @@ impl Runs {
             let ahead = ahead.get(forth..).unwrap_or_default();
             let length = chunk.min(origin.extent.length - skip - forth as u64).min(ahead.len() as u64);
             let from = skip + forth as u64;
-            let same =
-                if length == 0 { 0 } else { compare(from, length, &|other| same_at_start(other, ahead))? };
+            let same = if length == 0 {
+                0
+            } else {
+                compare(from, length, &|other: &[u8]| same_at_start(other, ahead))?
+            };
             (forth, chunk) = (forth + same, (4 * chunk).min(CHUNK_MAX));
             if (same as u64) < length || length == 0 {
                 break;
