@@ -225,9 +225,18 @@ impl Pool {
         let map = map_of(&ids);
         let (session, size, root) = (session(number), map.size(), MapRoot::Inline { map: map.encode() });
         let (mtime, stored_bytes, named) = (5, size, Vec::new());
-        let (state, hole_bytes) = (VersionState::Open, 0);
-        let request =
-            ManagerRequest::Commit { session, root, size, mtime, stored_bytes, named, state, hole_bytes };
+        let (state, hole_bytes, staged) = (VersionState::Open, 0, Vec::new());
+        let request = ManagerRequest::Commit {
+            session,
+            root,
+            size,
+            mtime,
+            stored_bytes,
+            named,
+            state,
+            hole_bytes,
+            staged,
+        };
         match self.ask(request).unwrap() {
             ManagerReply::Version { hold, .. } => hold,
             other => panic!("{other:?}"),
