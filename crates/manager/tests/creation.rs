@@ -50,6 +50,7 @@ fn a_file_that_the_manager_forgot_is_made_again_under_its_number_and_committed()
     assert_eq!(open(&mut pool, 1, ino).unwrap_err().code, ErrorCode::NotFound);
     assert_eq!(made(pool.ask(create(1, "file", false, Some(ino)))), ino);
     assert_eq!(made(pool.ask(create(1, "file", false, Some(ino)))), ino, "its answer was lost");
+    pool.register_only(Some(0));
     pool.inventory(0, &[1]);
     pool.stage(1, &[1], &[0]);
     assert_eq!(pool.commit(1, &[1]), Ok(1));

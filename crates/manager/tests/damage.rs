@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use redb::ReadableTable as _;
 use stdchk_manager::store::{Batch, RedbStore, Store, StoreError, Table};
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;

@@ -215,7 +215,7 @@ fn exposure_can_be_bounded_by_bytes_or_time_or_not_at_all() {
     assert_eq!(pool.waiting(files[2], hold), None);
     set_policy(&mut pool, folder, "exposure", "3s");
     assert_eq!(pool.write_held(4, files[3], &[4], &[0]), None);
-    pool.pass_alive(3_000, &[1]);
+    pool.pass_alive(4_000, &[1]);
     pool.beat(0, &[], &[]);
     assert!(pool.write_held(5, files[4], &[5], &[0]).is_some());
     set_policy(&mut pool, folder, "exposure", "none");

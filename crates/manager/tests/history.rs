@@ -96,10 +96,10 @@ fn an_older_store_that_has_gone_far_since_is_noticed_by_one_that_comes_late() {
 #[test]
 fn a_copy_from_the_midst_of_a_start_lacks_what_that_start_committed_later() {
     let mut pool = Pool::with_benefactors(1);
-    let early = remembered(&pool.beat(0, &[], &[])).unwrap();
+    let early = remembered(&pool.beat_whole(0, &[], &[])).unwrap();
     let copy = pool.store.copy();
     pool.make(Ino::ROOT, "later", FileKind::Directory);
-    let late = remembered(&pool.beat(0, &[], &[])).unwrap();
+    let late = remembered(&pool.beat_whole(0, &[], &[])).unwrap();
     assert_eq!(early.start, late.start);
     older(&mut pool, &copy);
     assert!(pool.register_remembering(Some(0), Some(early)).1.is_some());
@@ -148,7 +148,7 @@ fn deletions_that_were_decided_before_it_was_noticed_are_not_carried_out() {
 #[test]
 fn starts_without_number_are_forgotten_oldest_first() {
     let mut pool = Pool::with_benefactors(1);
-    let first = remembered(&pool.beat(0, &[], &[])).unwrap();
+    let first = remembered(&pool.beat_whole(0, &[], &[])).unwrap();
     (0..500).for_each(|_| pool.restart());
     let (_, told) = pool.register_remembering(Some(0), Some(first));
     let middle = told.unwrap();

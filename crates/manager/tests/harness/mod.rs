@@ -364,6 +364,13 @@ impl Pool {
 
     /// A heartbeat of a benefactor in the life `with_benefactors` gave it.
     pub fn beat(&mut self, number: u32, added: &[u32], removed: &[u32]) -> Vec<Command> {
+        let mut commands = self.beat_whole(number, added, removed);
+        commands.retain(|command| !matches!(command, Command::Remember(_)));
+        commands
+    }
+
+    /// A heartbeat as [`Pool::beat`] sends it, and all commands that answer it, also what to remember.
+    pub fn beat_whole(&mut self, number: u32, added: &[u32], removed: &[u32]) -> Vec<Command> {
         self.beat_as(number, Incarnation(u64::from(number) + 1), added, removed).unwrap()
     }
 
