@@ -451,13 +451,6 @@ fn more_files_than_may_be_open_come_back() {
     assert!(read_all(back.path()) == files);
 }
 
-/// An `.npy` of two dimensions.
-fn npy(descr: &str, shape: [usize; 2], elements: Vec<u8>) -> Vec<u8> {
-    let [rows, columns] = shape;
-    let literal = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
-    [b"\x93NUMPY\x01\x00\x76\x00".as_slice(), format!("{literal:<117}\n").as_bytes(), &elements].concat()
-}
-
 /// Many variables of a few hundred bytes, next to each other and behind ones of another kind.
 #[test]
 fn small_variables_by_the_thousand_come_back_one_by_one_and_cost_few_bytes() {

@@ -26,6 +26,8 @@ use stdchk_model::message::manager::Moment;
 pub const HISTORY_FILE: &str = "history";
 /// Distance of the copies: the unit that a disk writes whole.
 const SECTOR: u64 = 512;
+/// The bytes of both sectors, before anything is remembered.
+const EMPTY: [u8; 1024] = [0; 1024];
 const CHECKED_BYTES: usize = 24;
 const COPY_BYTES: usize = 32;
 /// Moments of one start are written this often at most: each costs a disk a flush.
@@ -125,7 +127,7 @@ impl Memory {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
         if is_new {
             // Both sectors get their space now, so that none is needed later.
-            file.write_all_at(&[0; 2 * SECTOR as usize], 0)?;
+            file.write_all_at(&EMPTY, 0)?;
         }
         file.write_all_at(&encode(count, moment), count % 2 * SECTOR)?;
         file.sync_data()?;

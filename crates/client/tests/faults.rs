@@ -199,7 +199,7 @@ async fn chunks_of_benefactors_that_a_new_manager_has_not_heard_of_are_waited_fo
         pools.start_benefactor(0);
     };
     let (health, ()) = tokio::join!(pool.verify_chunks(map.chunks()), back);
-    let health = health.unwrap()[0];
+    let health = &health.unwrap()[0];
     assert_eq!((health.intact, health.unreachable), (1, 0), "{health:?}");
 }
 

@@ -291,7 +291,10 @@ mod tests {
     }
 
     /// A store whose disk takes a write each time that the test lets it.
-    struct Slow(std::sync::mpsc::Receiver<()>);
+    struct Slow {
+        disk: std::sync::mpsc::Receiver<()>,
+        sequence: u64,
+    }
 
     impl Store for Slow {
         fn load(&self, _visit: &mut Visitor<'_>) -> Result<(), StoreError> {
@@ -299,7 +302,13 @@ mod tests {
         }
 
         fn commit(&mut self, _batch: &Batch) -> Result<(), StoreError> {
-            self.0.recv().map_err(|gone| StoreError::new("writing", gone))
+            self.disk.recv().map_err(|gone| StoreError::new("writing", gone))?;
+            self.sequence += 1;
+            Ok(())
+        }
+
+        fn sequence(&self) -> u64 {
+            self.sequence
         }
     }
 
@@ -320,9 +329,10 @@ mod tests {
     /// A manager on such a store that has given out its first numbers of inodes.
     async fn on_a_slow_store() -> (Owner, std::sync::mpsc::Sender<()>) {
         let (disk, written) = std::sync::mpsc::channel();
-        let setting = Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, timing: Timing::default() };
+        let setting =
+            Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
         let core = Core::load(&Refusing, setting, Now::default()).unwrap();
-        let (owner, _) = Owner::start(core, Box::new(Slow(written)));
+        let (owner, _) = Owner::start(core, Box::new(Slow { disk: written, sequence: 0 }));
         disk.send(()).unwrap();
         asked(&owner, create(1, true)).await.unwrap();
         (owner, disk)
@@ -335,9 +345,10 @@ mod tests {
     #[tokio::test]
     async fn the_first_number_of_a_new_range_is_not_told_before_the_range_is_durable() {
         let (disk, written) = std::sync::mpsc::channel();
-        let setting = Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, timing: Timing::default() };
+        let setting =
+            Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
         let core = Core::load(&Refusing, setting, Now::default()).unwrap();
-        let (owner, _) = Owner::start(core, Box::new(Slow(written)));
+        let (owner, _) = Owner::start(core, Box::new(Slow { disk: written, sequence: 0 }));
         let made = tokio::spawn(async move { asked(&owner, create(1, false)).await });
         tokio::time::sleep(20 * LINGER).await;
         assert!(!made.is_finished(), "it is answered before the store has written anything");

@@ -48,7 +48,7 @@ fn fail(pool: &mut Pool, benefactor: u32, chunks: &[u32]) {
     pool.ask(failed).unwrap();
 }
 
-fn chunks_of(exposed: &[(u64, Option<stdchk_model::message::manager::Exposure>)]) -> Vec<u64> {
+fn chunks_of(exposed: &[(u64, Option<stdchk_model::message::manager::Exposed>)]) -> Vec<u64> {
     exposed.iter().map(|(_, exposed)| exposed.unwrap().chunks).collect()
 }
 
@@ -69,7 +69,8 @@ fn sets_get_their_copies_one_after_the_other_the_oldest_first() {
     for (timestep, part) in (1..).zip(order.chunks(4)) {
         let mut part = part.to_vec();
         let mut expected = of_set(timestep);
-        (part.sort_unstable(), expected.sort_unstable());
+        part.sort_unstable();
+        expected.sort_unstable();
         assert_eq!(part, expected, "timestep {timestep}");
     }
     assert_eq!(order.len(), 32);

@@ -14,7 +14,7 @@ use stdchk_model::message::benefactor::{
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Existing,
-    ExposedSet, Exposure, FileKind, Hold, Location, ManagerReply, ManagerRequest, Moment, PackedMembers,
+    Exposed, ExposedSet, FileKind, Hold, Location, ManagerReply, ManagerRequest, Moment, PackedMembers,
     PoolStatus, SetMember, SetState, Space, StagedChunk, StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
@@ -146,8 +146,8 @@ fn set() -> CheckpointSet {
     }
 }
 
-fn exposure() -> Exposure {
-    Exposure { chunks: 14, bytes: 15 << 20, since: Some(1_700_000_000_000_000_003) }
+fn exposure() -> Exposed {
+    Exposed { chunks: 14, bytes: 15 << 20, since: Some(1_700_000_000_000_000_003) }
 }
 
 fn hold() -> Hold {
@@ -202,8 +202,7 @@ fn changes() -> Vec<Change> {
 
 fn manager_requests() -> Vec<ManagerRequest> {
     use ManagerRequest as Q;
-    let (ino, session, client, id) = (Ino(7), SESSION, CLIENT, OpId([2; 16]));
-    let (benefactor, incarnation, load) = (BENEFACTOR, LIFE, load());
+    let ino = Ino(7);
     let mut requests = vec![
         Q::Lookup { parent: Ino::ROOT, name: "app".to_owned() },
         Q::GetAttr(ino),
@@ -213,8 +212,16 @@ fn manager_requests() -> Vec<ManagerRequest> {
         Q::ReadLink(ino),
         Q::Space,
     ];
-    requests.extend(changes().into_iter().map(|change| Q::Change { id, change }));
-    requests.extend([
+    requests.extend(changes().into_iter().map(|change| Q::Change { id: OpId([2; 16]), change }));
+    requests.extend(requests_of_sessions());
+    requests.extend(requests_of_the_pool());
+    requests
+}
+
+fn requests_of_sessions() -> Vec<ManagerRequest> {
+    use ManagerRequest as Q;
+    let (ino, session, client, benefactor) = (Ino(7), SESSION, CLIENT, BENEFACTOR);
+    vec![
         Q::Versions(ino),
         Q::OpenVersion { ino, version: Some(2) },
         Q::OpenVersion { ino, version: None },
@@ -264,6 +271,14 @@ fn manager_requests() -> Vec<ManagerRequest> {
         Q::Settle(session),
         Q::AwaitCopies { ino, hold: hold() },
         Q::KeepAlive(client),
+    ]
+}
+
+fn requests_of_the_pool() -> Vec<ManagerRequest> {
+    use ManagerRequest as Q;
+    let (ino, session, benefactor) = (Ino(7), SESSION, BENEFACTOR);
+    let (incarnation, load) = (LIFE, load());
+    vec![
         Q::GetPolicy(ino),
         Q::Sets(ino),
         Q::Aggregate {
@@ -296,8 +311,7 @@ fn manager_requests() -> Vec<ManagerRequest> {
             copied_bytes: 1 << 20,
         },
         Q::Orders { id: benefactor, incarnation },
-    ]);
-    requests
+    ]
 }
 
 fn manager_replies() -> Vec<ManagerReply> {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use clap::Args;
 use serde::Serialize;
 use stdchk_client::Pool;
-use stdchk_model::message::manager::{CheckpointSet, Exposure, SetMember, SetState};
+use stdchk_model::message::manager::{self, CheckpointSet, SetMember, SetState};
 use stdchk_model::{BenefactorId, Failure, size};
 
 use super::ls::{Member, set_bytes};
@@ -61,8 +61,8 @@ pub struct Exposed {
     since: Option<String>,
 }
 
-impl From<Exposure> for Exposed {
-    fn from(exposed: Exposure) -> Self {
+impl From<manager::Exposed> for Exposed {
+    fn from(exposed: manager::Exposed) -> Self {
         let since = exposed.since.map(output::time_exact);
         Self { chunks: exposed.chunks, bytes: exposed.bytes, since }
     }

@@ -289,15 +289,15 @@ fn a_path_through_a_file_names_the_file() {
 #[test]
 fn what_is_silent_or_empty_says_why() {
     let pool = Pool::up(1, &[]);
-    assert!(pool.ok(&["policy", "set", "new", "ranks=4"]).stderr.contains("created folder new"));
-    assert!(pool.ok(&["verify", "new"]).stdout.contains("nothing to verify"));
-    assert!(pool.ok(&["ls", "new", "--sets"]).stderr.contains("no files"));
+    assert!(pool.run(&["policy", "set", "new", "ranks=4"]).stderr.contains("created folder new"));
+    assert!(pool.ok(&["verify", "new"]).contains("nothing to verify"));
+    assert!(pool.run(&["ls", "new", "--sets"]).stderr.contains("no files"));
     in_pool(&pool, &["latest", "new"], 4, &["new", "no checkpoint sets", "--sets"]);
     let file = pool.file("restart.9.0", b"content");
     pool.ok(&["put", &file, "new/"]);
-    let said = pool.ok(&["ls", "new", "--sets"]).stderr;
+    let said = pool.run(&["ls", "new", "--sets"]).stderr;
     assert!(said.contains("restart.9.0") && said.contains("naming="), "{said}");
-    let said = pool.ok(&["policy", "set", "new", "naming=restart"]).stderr;
+    let said = pool.run(&["policy", "set", "new", "naming=restart"]).stderr;
     assert!(said.contains("exactly that name") && !said.contains("created"), "{said}");
 }
 

@@ -5,6 +5,7 @@
 //! read may the sweep remove what the generation didn't reach, and only what nobody brought up for a while. Marking
 //! also finds out anew how many copies each chunk should have.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -169,12 +170,14 @@ impl Core {
         let mut kept = Vec::new();
         for (ino, inode) in &self.namespace.inodes {
             let Body::File(file) = &inode.body else { continue };
-            if !folders.contains_key(&inode.parent) {
-                let replicas = self.namespace.policy(*ino)?.replicas;
-                // A file without a name may have outlived its folder.
-                folders.insert(inode.parent, (replicas, self.namespace.named_below(inode.parent).ok()));
-            }
-            let Some((replicas, below)) = folders.get(&inode.parent) else { continue };
+            let (replicas, below) = match folders.entry(inode.parent) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => {
+                    let replicas = self.namespace.policy(*ino)?.replicas;
+                    // A file without a name may have outlived its folder.
+                    unknown.insert((replicas, self.namespace.named_below(inode.parent).ok()))
+                }
+            };
             kept.extend(file.versions.iter().map(|(number, version)| Kept {
                 root: version.root.clone(),
                 replicas: *replicas,

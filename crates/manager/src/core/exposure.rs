@@ -94,14 +94,14 @@ impl Count {
 
 /// What lacks copies, and since when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Exposed {
+pub struct Shortage {
     /// How much.
     pub count: Count,
     /// Since when, at the latest known time of which it is certain that nothing of it lacked a copy before.
     pub since: Option<TimeNs>,
 }
 
-impl Exposed {
+impl Shortage {
     fn plus(self, other: Self) -> Self {
         let since = match (self.since, other.since) {
             (Some(one), Some(other)) => Some(one.min(other)),
@@ -242,8 +242,8 @@ impl Exposure {
     }
 
     /// What lacks copies of the versions at these positions.
-    pub fn exposed(&self, folder: Ino, positions: &RangeInclusive<TimeNs>) -> Exposed {
-        self.of(folder).map(|folder| folder.exposed(positions)).fold(Exposed::default(), Exposed::plus)
+    pub fn exposed(&self, folder: Ino, positions: &RangeInclusive<TimeNs>) -> Shortage {
+        self.of(folder).map(|folder| folder.exposed(positions)).fold(Shortage::default(), Shortage::plus)
     }
 
     /// All that lacks copies in each folder, with the positions at which spans begin, oldest first.
@@ -253,7 +253,7 @@ impl Exposure {
 }
 
 impl Folder {
-    fn exposed(&self, positions: &RangeInclusive<TimeNs>) -> Exposed {
+    fn exposed(&self, positions: &RangeInclusive<TimeNs>) -> Shortage {
         let begun = self.groups.range(..=*positions.end());
         let ended = self.ends.range((Bound::Unbounded, Bound::Excluded(*positions.start())));
         let (mut count, mut since) = (Count::default(), None::<TimeNs>);
@@ -269,10 +269,10 @@ impl Folder {
                 (count.plus(group.count), Some(since))
             });
         match count {
-            Count { chunks: 0, .. } => Exposed::default(),
+            Count { chunks: 0, .. } => Shortage::default(),
             // All of it began with these versions.
-            count if count == of_own => Exposed { count, since: own_since },
-            count => Exposed { count, since },
+            count if count == of_own => Shortage { count, since: own_since },
+            count => Shortage { count, since },
         }
     }
 }
@@ -301,7 +301,7 @@ mod tests {
             Some(110),
             "what it shares has lacked copies longest"
         );
-        assert_eq!(exposure.exposed(Ino(3), &(10..=30)), Exposed::default());
+        assert_eq!(exposure.exposed(Ino(3), &(10..=30)), Shortage::default());
     }
 
     #[test]

@@ -15,17 +15,18 @@
 //! | the first one of such a file | nothing |
 //! | gets its name of timestep T by a rename | at the rename, as if it was committed then |
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use stdchk_model::limits::CHUNK_BYTES_DEFAULT;
 use stdchk_model::message::manager::{
-    CheckpointSet, ExposedSet, Exposure as SetExposure, Hold, ManagerReply, SetMember, TimeNs,
+    CheckpointSet, Exposed, ExposedSet, Hold, ManagerReply, SetMember, TimeNs,
 };
 use stdchk_model::naming::Naming;
-use stdchk_model::policy::Exposure as Allowed;
+use stdchk_model::policy::Exposure;
 use stdchk_model::{Failure, Ino, Policy, SessionId};
 
-use super::exposure::{Exposed, SHARED, Span};
+use super::exposure::{SHARED, Shortage, Span};
 use super::inode::Body;
 use super::namespace::Namespace;
 use super::{Answer, Core};
@@ -161,10 +162,10 @@ impl Core {
         policy: &Policy,
     ) -> Option<Hold> {
         let hold = match policy.exposure {
-            Allowed::Unbounded => return None,
-            Allowed::Previous if milestone.in_set => Hold { from: TimeNs::MIN, before: milestone.position },
-            Allowed::Previous => base_at.map(|at| Hold { from: at, before: at.saturating_add(1) })?,
-            Allowed::Milliseconds(_) | Allowed::Bytes(_) => Hold { from: TimeNs::MIN, before: TimeNs::MAX },
+            Exposure::Unbounded => return None,
+            Exposure::Previous if milestone.in_set => Hold { from: TimeNs::MIN, before: milestone.position },
+            Exposure::Previous => base_at.map(|at| Hold { from: at, before: at.saturating_add(1) })?,
+            Exposure::Milliseconds(_) | Exposure::Bytes(_) => Hold { from: TimeNs::MIN, before: TimeNs::MAX },
         };
         self.is_held(milestone.folder, &hold, policy).then_some(hold)
     }
@@ -193,10 +194,10 @@ impl Core {
     fn is_held(&self, folder: Ino, hold: &Hold, policy: &Policy) -> bool {
         let exposure = self.locations.exposure();
         let exceeds = match policy.exposure {
-            Allowed::Unbounded => false,
-            Allowed::Previous => exposure.is_movable(folder, &(hold.from..hold.before)),
-            Allowed::Bytes(bytes) => exposure.movable_of(folder).bytes > bytes,
-            Allowed::Milliseconds(ms) => exposure.movable_since(folder).is_some_and(|since| {
+            Exposure::Unbounded => false,
+            Exposure::Previous => exposure.is_movable(folder, &(hold.from..hold.before)),
+            Exposure::Bytes(bytes) => exposure.movable_of(folder).bytes > bytes,
+            Exposure::Milliseconds(ms) => exposure.movable_since(folder).is_some_and(|since| {
                 let late = since.saturating_add_unsigned(ms.saturating_mul(1_000_000));
                 late <= self.namespace.clock
             }),
@@ -221,7 +222,7 @@ impl Core {
         }
         let exposure = self.locations.exposure();
         let progress = match policy.exposure {
-            Allowed::Previous => exposure.movable_in(folder, &(hold.from..hold.before)),
+            Exposure::Previous => exposure.movable_in(folder, &(hold.from..hold.before)),
             // Others may add to what lacks copies meanwhile.
             _ => self.copies.done,
         };
@@ -241,19 +242,15 @@ impl Core {
         }
     }
 
-    fn exposure_of(
-        &self,
-        members: &[SetMember],
-        known: &mut HashMap<Ino, NamedBelow>,
-    ) -> Option<SetExposure> {
+    fn exposure_of(&self, members: &[SetMember], known: &mut HashMap<Ino, NamedBelow>) -> Option<Exposed> {
         let mut positions = Vec::with_capacity(members.len());
         let mut folder = None;
         for member in members {
             let inode = self.namespace.inode(member.ino).ok()?;
-            if !known.contains_key(&inode.parent) {
-                known.insert(inode.parent, self.namespace.named_below(inode.parent).ok()?);
-            }
-            let below = known.get(&inode.parent)?;
+            let below = match known.entry(inode.parent) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => unknown.insert(self.namespace.named_below(inode.parent).ok()?),
+            };
             let Body::File(file) = &inode.body else { return None };
             let committed_at = file.versions.get(&member.version)?.committed_at;
             let timestep = below.timestep(&inode.name, member.version);
@@ -264,7 +261,7 @@ impl Core {
             folder.get_or_insert(below.folder);
         }
         let Some((first, last)) = positions.iter().min().zip(positions.iter().max()) else {
-            return Some(told(Exposed::default()));
+            return Some(told(Shortage::default()));
         };
         Some(told(self.locations.exposure().exposed(folder?, &(*first..=*last))))
     }
@@ -304,6 +301,6 @@ impl Core {
     }
 }
 
-fn told(exposed: Exposed) -> SetExposure {
-    SetExposure { chunks: exposed.count.chunks, bytes: exposed.count.bytes, since: exposed.since }
+fn told(shortage: Shortage) -> Exposed {
+    Exposed { chunks: shortage.count.chunks, bytes: shortage.count.bytes, since: shortage.since }
 }

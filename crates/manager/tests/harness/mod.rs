@@ -6,7 +6,7 @@ use stdchk_manager::core::{Core, Now, Setting, Timing};
 use stdchk_manager::store::{MemoryStore, Store};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command};
 use stdchk_model::message::manager::{
-    Attr, Change, ChunkLocations, Existing, Exposure, FileKind, Hold, ManagerReply, ManagerRequest, Moment,
+    Attr, Change, ChunkLocations, Existing, Exposed, FileKind, Hold, ManagerReply, ManagerRequest, Moment,
     PoolStatus, StagedChunk, StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
@@ -262,7 +262,7 @@ impl Pool {
     }
 
     /// The sets of a folder, oldest first: timestep and what lacks copies, if that is known.
-    pub fn exposed(&mut self, folder: Ino) -> Vec<(u64, Option<Exposure>)> {
+    pub fn exposed(&mut self, folder: Ino) -> Vec<(u64, Option<Exposed>)> {
         match self.ask(ManagerRequest::Sets(folder)).unwrap() {
             ManagerReply::Sets(sets) => sets.iter().rev().map(|set| (set.timestep, set.exposed)).collect(),
             other => panic!("{other:?}"),

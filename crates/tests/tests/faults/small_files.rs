@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Advice, fadvise};
 use rustix::process::Signal;
 use serde_json::Value;
-use stdchk_tests::{Mount, Pool, Setup, random_bytes, wait_until, within};
+use stdchk_tests::{Mount, Setup, random_bytes, wait_until, within};
 
 /// Files of the tree in the short form. What a mount's cache of 32 MiB kept of half as many once took all its memory for
 /// answers of benefactors.

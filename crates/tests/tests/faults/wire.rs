@@ -201,11 +201,9 @@ fn some_chunk(number: u8) -> ChunkRef {
     ChunkRef { id: ChunkId([number; 32]), length: 1000 }
 }
 
-/// One of each kind of request that a manager knows.
-fn manager_requests() -> Vec<Vec<u8>> {
-    use ManagerRequest as Q;
+/// One of each kind of change.
+fn changes() -> Vec<Change> {
     let (parent, ino, name) = (Ino::ROOT, Ino(77), "fuzz".to_owned());
-    let (session, client, id) = (SessionId([9; 16]), ClientId([8; 16]), OpId([7; 16]));
     let make = Change::Make {
         parent,
         name: name.clone(),
@@ -219,7 +217,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
     let rename = Change::Rename { parent, name: name.clone(), new_parent, new_name, existing };
     let attr = Change::SetAttr { ino, mode: Some(1), uid: None, gid: Some(2), atime: Some(-1), mtime: None };
     let policy = Change::SetPolicy { ino, pairs: vec![("replicas".to_owned(), "3".to_owned())] };
-    let changes = [
+    vec![
         make,
         rename,
         attr,
@@ -228,12 +226,19 @@ fn manager_requests() -> Vec<Vec<u8>> {
         Change::Unlink { parent, name: name.clone() },
         Change::Rmdir { parent, name: name.clone() },
         Change::DropVersion { ino, version: 1 },
-    ];
+    ]
+}
+
+/// One of each kind of request that a manager knows.
+fn manager_requests() -> Vec<Vec<u8>> {
+    use ManagerRequest as Q;
+    let (parent, ino, name) = (Ino::ROOT, Ino(77), "fuzz".to_owned());
+    let (session, client, id) = (SessionId([9; 16]), ClientId([8; 16]), OpId([7; 16]));
     let (benefactor, incarnation, load) = (BenefactorId(40_000), Incarnation(5), BenefactorLoad::default());
     let block = BlockId::whole(some_chunk(1).id);
     let stored = StoredBlock { block, stored_length: 1000, plain_length: 1000 };
     let root = MapRoot::Pieces { pieces: vec![some_chunk(2)], length: 1000 };
-    let mut requests: Vec<Q> = changes.into_iter().map(|change| Q::Change { id, change }).collect();
+    let mut requests: Vec<Q> = changes().into_iter().map(|change| Q::Change { id, change }).collect();
     requests.extend([
         Q::Lookup { parent, name },
         Q::GetAttr(ino),
@@ -248,7 +253,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
         Q::Similar(ino),
         Q::OpenSession { session, client, ino },
         Q::Reserve { session, bytes: 1 << 20, avoid: vec![BenefactorId(0)] },
-        Q::Known { session, chunks: vec![some_chunk(1).id] },
+        Q::Known { session, chunks: vec![some_chunk(1).id], room_bytes: 1 << 20 },
         Q::Staged { session, chunks: vec![StagedChunk { chunk: some_chunk(1), at: vec![BenefactorId(0)] }] },
         Q::Commit {
             session,
@@ -259,6 +264,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
             named: vec![some_chunk(1).id],
             state: VersionState::Open,
             hole_bytes: 0,
+            staged: vec![StagedChunk { chunk: some_chunk(1), at: vec![BenefactorId(0)] }],
         },
         Q::Closing { session, size: 1000 },
         Q::CloseSession { session, interrupted: true },
@@ -296,7 +302,7 @@ fn benefactor_requests() -> Vec<Vec<u8>> {
     let chunk = some_chunk(1);
     let block = BlockId::whole(chunk.id);
     let requests = [
-        Q::Put { block, form: Form::plain(chunk.id, chunk.length) },
+        Q::Put { block, form: Form::plain(chunk.id, chunk.length), durable: true },
         Q::Sync { incarnation: Incarnation(1), tell: false },
         Q::Get { block },
         Q::Has { blocks: vec![block, BlockId { fragment: 3, ..block }] },

@@ -18,7 +18,7 @@ pub use pool::{BenefactorInfo, BenefactorState, ExposedSet, Moment, PoolStatus, 
 pub use reply::ManagerReply;
 pub use request::ManagerRequest;
 pub use version::{
-    CheckpointSet, Exposure, Hold, PackedMembers, SetMember, SetState, VersionInfo, VersionState,
+    CheckpointSet, Exposed, Hold, PackedMembers, SetMember, SetState, VersionInfo, VersionState,
 };
 
 /// Nanoseconds since 1970-01-01 UTC.

@@ -3,7 +3,7 @@
 use minicbor::{Decode, Encode};
 use serde::Serialize;
 
-use super::Exposure;
+use super::Exposed;
 use crate::id::BenefactorId;
 use crate::message::benefactor::BenefactorLoad;
 
@@ -176,5 +176,5 @@ pub struct ExposedSet {
     pub timestep: Option<u64>,
     /// What lacks copies.
     #[n(2)]
-    pub exposed: Exposure,
+    pub exposed: Exposed,
 }

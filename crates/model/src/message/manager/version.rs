@@ -136,12 +136,12 @@ pub struct CheckpointSet {
     pub committed_at: TimeNs,
     /// What of it has fewer copies than its folder asks for; `None`: not known yet, after a start of the manager.
     #[n(5)]
-    pub exposed: Option<Exposure>,
+    pub exposed: Option<Exposed>,
 }
 
 /// What has fewer copies than wanted. It may be less: what was shared with an earlier version and isn't any more counts, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
-pub struct Exposure {
+pub struct Exposed {
     /// Distinct chunks.
     #[n(0)]
     pub chunks: u64,
