@@ -1,13 +1,19 @@
-//! Whether the program that closes a descriptor of a file holds another one to go on writing with.
+//! What a `close()` of a file that is being written means: the kernel tells of each, and neither whether it was the last nor
+//! whether its program meant it.
 //!
-//! The kernel tells of every `close()`, and not whether it was the last. Programs that redirect output (every shell's
+//! **The program holds another descriptor to go on writing with.** Programs that redirect output (every shell's
 //! `command > file`, `dd of=file`) open the file, copy the descriptor to where they want it, and close the first one
 //! before a byte is written. Of a file that was emptied so far and nothing more, such a close must not make a version:
 //! the content is still to come. `/proc` knows the descriptors of the task; the one being closed is no longer among them.
 //! (proc_pid_fdinfo(5): `ino` since Linux 5.14)
 //!
-//! A process that can't be seen, or one beside it that holds the descriptor, counts as having none: then the close
-//! commits, which is never wrong, only one version too many should the rest fail.
+//! **The program only inherited the descriptor.** Descriptors are closed in every child process, before or while it begins
+//! another program, and the child runs nothing before that is answered. If it waited for the pool, nobody who has a file of
+//! the pool open could start the role that the pool waits for. So such a close is answered at once, as long as the program
+//! that opened the file holds it: that one's close waits.
+//!
+//! A process that can't be seen counts as holding nothing: then the close commits, which is never wrong, only one version
+//! too many should the rest fail.
 
 use std::fs;
 use std::time::Duration;
@@ -19,8 +25,26 @@ const DESCRIPTORS_MAX: usize = 4096;
 /// How long the look may take.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Whether `task` closes what it only inherited from the program of `opener`, which still has a descriptor open for writing
+/// of the inode `number` of a mounted pool.
+pub(crate) async fn is_inherited(task: u32, opener: u32, number: u64) -> bool {
+    if task == opener {
+        return false;
+    }
+    match (process_of(task), process_of(opener)) {
+        (Some(closes), Some(opened)) if closes != opened => holds(opened, number).await,
+        _ => false,
+    }
+}
+
+/// The process of a task; asking never waits. (proc_pid_status(5))
+fn process_of(task: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{task}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
 /// Whether the task has a descriptor open for writing of the inode `number` of a mounted pool.
-pub(crate) async fn holds_another(task: u32, number: u64) -> bool {
+pub(crate) async fn holds(task: u32, number: u64) -> bool {
     let looked = tokio::task::spawn_blocking(move || look(task, number).unwrap_or(false));
     matches!(tokio::time::timeout(PATIENCE, looked).await, Ok(Ok(true)))
 }
@@ -79,6 +103,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_that_is_gone_holds_nothing() {
-        assert!(!holds_another(u32::MAX, 1).await);
+        assert!(!holds(u32::MAX, 1).await);
+        assert!(!is_inherited(u32::MAX, std::process::id(), 1).await);
     }
 }

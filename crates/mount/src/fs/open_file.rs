@@ -86,7 +86,8 @@ pub(super) struct Mtime {
 pub(crate) struct Handle {
     pub file: Arc<OpenFile>,
     pub writable: bool,
-    opener: u32,
+    /// The task that opened it.
+    pub opener: u32,
     reader: Option<Arc<Reader>>,
     /// Value of `writes` at the last proper close.
     closed_at: AtomicU64,
@@ -383,8 +384,10 @@ impl OpenFile {
     pub fn overlay(&self, attr: &mut Attr) {
         if let Some(session) = self.writer() {
             attr.size = session.size();
-            // Of what is being written nobody counts the holes.
-            attr.hole_bytes = 0;
+            if session.is_dirty() {
+                // Of what is being written nobody counts the holes.
+                attr.hole_bytes = 0;
+            }
             attr.mtime = self.mtime.lock().at;
         }
     }

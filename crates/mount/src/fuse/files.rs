@@ -17,7 +17,7 @@ use stdchk_model::Failure;
 use super::reply::{answer_empty, answer_write, or_refuse, refused, refused_content};
 use super::{Adapter, writable};
 use crate::caller::{Caller, told_to_end};
-use crate::descriptors::holds_another;
+use crate::descriptors::{holds, is_inherited};
 use crate::errno::errno;
 use crate::fs::{FileSystem, Handle, Mark, NodeId, Opened};
 use crate::killed::{Dying, is_killed};
@@ -131,8 +131,11 @@ impl Adapter {
         let dying = Arc::clone(&self.dying);
         self.task(|fs| async move {
             let killed = is_killed(caller).await;
+            if !killed && is_inherited(caller, handle.opener, ino.0).await {
+                return reply.ok();
+            }
             let work = async {
-                let goes_on = !killed && handle.file.is_emptied() && holds_another(caller, ino.0).await;
+                let goes_on = !killed && handle.file.is_emptied() && holds(caller, ino.0).await;
                 let flushed = fs.flush(&handle, killed, goes_on).await;
                 if !killed {
                     handle.file.learn(&fs, caller).await;
