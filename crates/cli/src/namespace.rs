@@ -1,10 +1,13 @@
 //! Walking the pool's namespace: paths to inodes, folders with all their entries, trees with all their files.
 
+use std::path::Path;
+
 use stdchk_client::Pool;
 use stdchk_model::message::manager::{Attr, Change, DirEntry, FileKind, VersionInfo, VersionState};
 use stdchk_model::{ErrorCode, Failure, Ino};
 
 use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::output;
 use crate::paths::Target;
 
 /// Entries of a folder that are asked for at once: a few hundred kilobytes of message.
@@ -24,7 +27,14 @@ pub struct Found {
 /// The inode that `target` names.
 pub async fn resolve(pool: &Pool, target: &Target) -> Outcome<Attr> {
     resolve_if_there(pool, target).await?.ok_or_else(|| {
-        let next = "`stdchk ls` shows the folders of the pool, `stdchk ls APP` what is in one";
+        let below = stdchk_mount::below_mount(&Path::new("/").join(target.path()));
+        let next = match below {
+            Some(below) => {
+                let below = output::shown(&below.to_string_lossy());
+                format!("leave out where the pool is mounted: `{below}`")
+            }
+            None => "`stdchk ls` shows the folders of the pool, `stdchk ls APP` what is in one".to_owned(),
+        };
         CommandError::new(Exit::NotFound, target.shown(), "no such file or folder in the pool", next)
     })
 }

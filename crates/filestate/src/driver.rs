@@ -230,11 +230,11 @@ fn conclude(
 /// # Errors
 /// One can't be ended, as one of another user. Nothing went back then.
 fn end_processes_left(store: &Store) -> Result<Option<String>> {
-    let count = Control::participants(store)?.len();
+    let count = others(store)?.len();
     for signal in [Signal::TERM, Signal::KILL] {
         let deadline = Instant::now() + END_PATIENCE;
         send_to_participants(store, signal)?;
-        while !Control::participants(store)?.is_empty() && Instant::now() < deadline {
+        while !others(store)?.is_empty() && Instant::now() < deadline {
             std::thread::sleep(END_POLL);
             if signal == Signal::KILL {
                 // One that was just being forked when the others were killed.
@@ -242,7 +242,7 @@ fn end_processes_left(store: &Store) -> Result<Option<String>> {
             }
         }
     }
-    if let Some(pid) = Control::participants(store)?.first() {
+    if let Some(pid) = others(store)?.first() {
         return Err(Error::Refused(format!(
             "process {pid} of the failed program can't be ended, so the files were left as they are; end it, then \
              `stdchk files restore` takes them back"
@@ -254,15 +254,21 @@ fn end_processes_left(store: &Store) -> Result<Option<String>> {
     Ok((count > 0).then(told))
 }
 
-/// Sends a signal to each process of the run. A process is held by a descriptor before it is looked at, so that the signal
+/// The processes of the run but this one, which takes part in it to see to its end.
+fn others(store: &Store) -> Result<Vec<u32>> {
+    let own = std::process::id();
+    Ok(Control::participants(store)?.into_iter().filter(|pid| *pid != own).collect())
+}
+
+/// Sends a signal to each process of the run but this one. A process is held by a descriptor before it is looked at, so that the signal
 /// can't reach another one that has got its number.
 fn send_to_participants(store: &Store, signal: Signal) -> Result<()> {
     let open = |pid: u32| {
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
         Some((pid, rustix::process::pidfd_open(number, PidfdFlags::empty()).ok()?))
     };
-    let held: Vec<(u32, OwnedFd)> = Control::participants(store)?.into_iter().filter_map(open).collect();
-    let participants = Control::participants(store)?;
+    let held: Vec<(u32, OwnedFd)> = others(store)?.into_iter().filter_map(open).collect();
+    let participants = others(store)?;
     for (_, process) in held.iter().filter(|(pid, _)| participants.contains(pid)) {
         // Refused by one of another user, or gone by now: the caller looks again.
         let _ = rustix::process::pidfd_send_signal(process, signal);

@@ -5,7 +5,7 @@ mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use harness::{Pool, make, rename};
+use harness::{Pool, make, rename, timing};
 use proptest::prelude::*;
 use stdchk_model::message::manager::{Attr, Change, DirEntry, FileKind, ManagerReply, ManagerRequest};
 use stdchk_model::{ErrorCode, Failure, Ino};
@@ -182,6 +182,8 @@ fn compare(pool: &mut Pool, model: &Model) {
         }
     }
     assert_eq!(seen, model.paths);
+    // What writers from before a restart may still hold is kept as long as they may come back.
+    pool.pass(timing().client_lease_ms);
     let inodes: BTreeSet<Ino> = model.paths.values().map(|(ino, _)| *ino).collect();
     assert_eq!(
         pool.status().space.inodes,

@@ -19,4 +19,4 @@ mod point;
 
 pub use mount::{MountConfig, Mounted, SpoolConfig, mount};
 pub use null::{NullConfig, NullMode, NullMounted, mount_null};
-pub use point::{Error, full_path};
+pub use point::{Error, below_mount, full_path};

@@ -16,6 +16,8 @@ use rustix::mount::UnmountFlags;
 const DEVICE: &str = "/dev/fuse";
 /// What mounts and unmounts for those who aren't root.
 const HELPER: &str = "fusermount3";
+/// The type of a mounted pool in the kernel's table.
+const TYPE: &str = "fuse.stdchk";
 /// How long a mount point that is in use is asked for again before it is detached.
 const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 /// Links that are followed to a mount point, as many as the kernel follows.
@@ -150,6 +152,21 @@ fn device_at(point: &Path) -> Option<String> {
         (Path::new(&unescape(fields.nth(1)?)) == point).then(|| device.to_owned())
     };
     mounts.lines().filter_map(device_there).next_back()
+}
+
+/// What of `path` lies below a mounted pool, as the pool names it: for users who name a file by where they see it. The pool
+/// isn't asked.
+pub fn below_mount(path: &Path) -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().find_map(|line| below_mount_of(line, path))
+}
+
+fn below_mount_of(line: &str, path: &Path) -> Option<PathBuf> {
+    // Behind the dash stands the type.
+    let (fields, kind) = line.split_once(" - ")?;
+    let point = unescape(fields.split(' ').nth(4)?);
+    let below = path.strip_prefix(point).ok()?;
+    (kind.split(' ').next()? == TYPE && below != Path::new("")).then(|| below.to_owned())
 }
 
 fn unescape(field: &str) -> String {
@@ -288,6 +305,16 @@ mod tests {
         assert!(full_path(&folder.path().join("no/such")).is_err());
         assert!(full_path(&folder.path().join("x/..")).is_err());
         assert_eq!(full_path(Path::new("/proc")).unwrap(), Path::new("/proc"));
+    }
+
+    #[test]
+    fn what_lies_below_a_mounted_pool_is_named_as_the_pool_names_it() {
+        let line = r"36 35 0:54 / /mnt/my\040pool rw shared:1 - fuse.stdchk stdchk rw,user_id=0";
+        let below = |path| below_mount_of(line, Path::new(path));
+        assert_eq!(below("/mnt/my pool/app/x"), Some(PathBuf::from("app/x")));
+        assert_eq!((below("/mnt/my pool"), below("/mnt/my pools/x"), below("/home/x")), (None, None, None));
+        let other = line.replace("fuse.stdchk", "ext4");
+        assert_eq!(below_mount_of(&other, Path::new("/mnt/my pool/x")), None);
     }
 
     #[test]

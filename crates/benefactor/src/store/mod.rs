@@ -381,8 +381,10 @@ impl Store {
     }
 
     fn available(&self) -> Result<u64, StoreError> {
-        disk::available(&self.directory)
-            .map_err(|cause| io_error("ask for the free space of", &self.directory, cause))
+        disk::available(&self.directory).map_err(|cause| match cause.kind() {
+            io::ErrorKind::NotFound => StoreError::Gone(self.directory.clone()),
+            _ => io_error("ask for the free space of", &self.directory, cause),
+        })
     }
 
     fn segment(&self, number: u32) -> Option<Arc<Segment>> {

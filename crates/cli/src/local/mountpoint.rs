@@ -105,8 +105,10 @@ impl Covered {
     /// Opens the folder at `path` before something is mounted there.
     pub fn open(path: &Path) -> Outcome<Self> {
         let covered = Self { folder: File::open(path).about(path.display())? };
-        if !is_root() {
-            // Only on a folder that they may write to are users let mount.
+        // Only on a folder that they may write to are users let mount. One that isn't theirs is refused by the mount itself.
+        if !is_root()
+            && covered.folder.metadata().about(path.display())?.uid() == rustix::process::geteuid().as_raw()
+        {
             covered.change_mode(|mode| mode | OWNER_WRITES).about(path.display())?;
         }
         Ok(covered)

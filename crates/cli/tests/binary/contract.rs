@@ -126,7 +126,7 @@ fn what_is_not_there_and_what_can_not_be_reached_have_their_own_codes() {
     let elsewhere = ["status", "--manager", "127.0.0.1:1", "--json"];
     let status = pool.fails(&elsewhere, 5, &["127.0.0.1:1"]);
     assert_eq!(status.json()["health"], "down");
-    pool.fails(&["ls", "--data", "/no/pool/here"], 5, &["/no/pool/here", "stdchk up"]);
+    pool.fails(&["ls", "--data", "/no/pool/here"], 4, &["/no/pool/here", "stdchk up"]);
     let token = pool.file("token", &[b'0'; 64]);
     assert!(Command::new("chmod").args(["600", &token]).status().unwrap().success());
     let refused = pool.run(&["ls", "--token-file", &token]);

@@ -126,6 +126,23 @@ fn a_failed_transaction_is_undone_and_the_exit_code_is_the_programs() {
 }
 
 #[test]
+fn what_a_failed_program_left_behind_ends_before_its_files_go_back() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("file"), "before\n").unwrap();
+    let before = files(root.path());
+    for deaf in ["", "trap '' TERM; "] {
+        let writer = format!("({deaf}while :; do echo more >> file; echo x > new; done) &");
+        let script = format!("{writer} while [ ! -e new ]; do sleep 0.01; done; exit 7");
+        let ended = run_script(root.path(), &["--mode", "single"], &script);
+        assert_eq!(ended.code, 7, "{ended:?}");
+        assert!(ended.stderr.contains("left behind were ended"), "{ended:?}");
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert_eq!(files(root.path()), before);
+        assert_eq!(run(root.path(), &["files", "discard"]).code, 0);
+    }
+}
+
+#[test]
 fn checkpoints_are_listed_compared_and_gone_back_to() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("file"), "before\n").unwrap();

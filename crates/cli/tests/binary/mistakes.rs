@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::process::geteuid;
-use stdchk_tests::{Outcome, Pool, binary, command, outcome, random_bytes};
+use stdchk_tests::{Outcome, Pool, Setup, binary, command, outcome, random_bytes};
 use tempfile::TempDir;
 
 /// Fails unless the command ended like this, and its last complaint has all these words and a next step.
@@ -275,6 +275,17 @@ fn devices_are_written_to_and_never_replaced() {
     in_pool(&pool, &["pack", file, "-o", "-"], 2, &["standard output"]);
     in_pool(&pool, &["pack", file, "-o", "/"], 2, &["it is a folder"]);
     assert!(std::os::unix::fs::FileTypeExt::is_fifo(&fs::metadata(pipe).unwrap().file_type()));
+}
+
+#[test]
+fn a_path_of_the_mount_is_told_as_the_pool_names_it() {
+    let pool = Setup::of(1).up();
+    pool.put(b"content", "app/x");
+    let seen = pool.at("app/x");
+    let seen = seen.to_str().unwrap();
+    for command in [&["get", seen, "-o", "-"][..], &["stat", seen], &["latest", seen]] {
+        pool.fails(command, 4, &["`app/x`", "leave out where the pool is mounted"]);
+    }
 }
 
 #[test]

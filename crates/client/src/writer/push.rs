@@ -146,7 +146,8 @@ impl Writer {
                 at += length;
             }
         }
-        if image.size() != session.size() {
+        // A file that was emptied, or made and left empty, becomes a version like any other.
+        if image.size() != session.size() || !session.is_dirty() {
             session.truncate(image.size()).await?;
         }
         Ok(())

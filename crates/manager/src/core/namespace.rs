@@ -416,8 +416,9 @@ impl Namespace {
 
     /// Removes an inode that has neither a name nor a session.
     pub(super) fn drop_unused(&mut self, ino: Ino) {
-        let named = self.inodes.get(&ino).is_some_and(|inode| inode.links > 0);
-        if !named && !self.held.contains_key(&ino) && !self.unsettled {
+        let Some(inode) = self.inodes.get(&ino) else { return };
+        let may_come_back = self.unsettled && matches!(inode.body, Body::File(_));
+        if inode.links == 0 && !self.held.contains_key(&ino) && !may_come_back {
             self.remove_inode(ino);
         }
     }

@@ -23,8 +23,8 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Runs a role in a folder; it must end with a message that says all of this, and change no file.
-fn refused(pool: &Pool, role: &str, folder: &Path, says: &[&str]) {
+/// Runs a role in a folder; it must end with this code and a message that says all of this, and change no file.
+fn refused(pool: &Pool, role: &str, folder: &Path, code: i32, says: &[&str]) {
     let before = contents(folder);
     let shown = folder.to_str().unwrap();
     let more = match role {
@@ -32,7 +32,7 @@ fn refused(pool: &Pool, role: &str, folder: &Path, says: &[&str]) {
         _ => &["--donate", "64MiB", "--floor", "0"],
     };
     let outcome = pool.run(&[&[role, shown], more].concat());
-    assert_eq!(outcome.code, 1, "{role}: {outcome:?}");
+    assert_eq!(outcome.code, code, "{role}: {outcome:?}");
     for word in says {
         assert!(outcome.stderr.contains(word), "{role}: `{word}` is missing in: {}", outcome.stderr);
     }
@@ -55,7 +55,7 @@ fn directories_of_later_versions_and_with_garbled_marks_are_refused_and_left_as_
             (mark.replacen(role, "archive", 1), "archive"),
         ] {
             fs::write(folder.join("STDCHK"), bad).unwrap();
-            refused(&pool, role, &folder, &[folder.to_str().unwrap(), says]);
+            refused(&pool, role, &folder, 1, &[folder.to_str().unwrap(), says]);
         }
         fs::write(folder.join("STDCHK"), mark).unwrap();
     }
@@ -72,7 +72,7 @@ fn a_store_that_holds_something_else_is_refused_and_left_as_it_is() {
     let store = fs::read(manager.join("store.redb")).unwrap();
     for bad in [&b"a file of somebody else"[..], &store[..store.len() / 3], &vec![0; store.len()]] {
         fs::write(manager.join("store.redb"), bad).unwrap();
-        refused(&pool, "manager", &manager, &["store.redb"]);
+        refused(&pool, "manager", &manager, 7, &["store.redb", "damaged", "backup"]);
     }
     fs::write(manager.join("store.redb"), store).unwrap();
     pool.ok(&["up"]);

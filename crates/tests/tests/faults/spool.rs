@@ -197,7 +197,7 @@ fn a_spool_whose_disk_is_full_sends_the_file_through_memory() {
 fn what_cannot_work_is_refused_with_the_reason() {
     let pool = Setup::of(1).up();
     for (pair, says) in [
-        ("protocol=nfs", "one of `sw` `clw` `iw` is expected"),
+        ("protocol=nfs", "give protocol one of `sw` `clw` `iw`"),
         ("close=never", "`early` is expected"),
         ("segment=64KiB", "at least 4MiB"),
         ("window=64KiB", "at least 4MiB"),
