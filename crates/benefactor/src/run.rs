@@ -146,7 +146,10 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     drop(leaving);
     let _ = serving.await;
     // The directory's lock is held by the background, and let go last.
-    let synced = benefactor.sync().await;
+    let synced = match benefactor.store().is_unsynced() {
+        true => benefactor.sync().await,
+        false => Ok(()),
+    };
     background.shutdown().await;
     Ok(synced?)
 }

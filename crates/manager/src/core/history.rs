@@ -42,6 +42,8 @@ pub struct History {
     own: u64,
     /// Last commit that is durable.
     commit: u64,
+    /// Whether the own start has changed any file or folder, or given up commits: without, nothing would be lost with it.
+    wrote: bool,
     /// Starts to be recorded or removed with the next commit.
     changed: BTreeSet<u64>,
     /// Who remembers what is not in the history.
@@ -52,7 +54,7 @@ impl History {
     /// Of the start `own`, before the store was read.
     pub fn new(own: u64) -> Self {
         let (starts, changed, set_back) = (HashMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { starts, own, commit: 0, changed, set_back }
+        Self { starts, own, commit: 0, wrote: false, changed, set_back }
     }
 
     /// Takes in a stored start.
@@ -101,6 +103,11 @@ impl History {
         }
     }
 
+    /// Takes note that the own start changes files or folders.
+    pub fn writes(&mut self) {
+        self.wrote = true;
+    }
+
     /// Takes note of the last commit that is durable.
     pub fn committed(&mut self, sequence: u64) {
         assert!(sequence >= self.commit, "commits are counted upwards");
@@ -147,8 +154,9 @@ impl History {
         }
     }
 
-    /// Gives up the commits that benefactors remember and the store lacks.
+    /// Gives up the commits that benefactors remember and the store lacks. An older copy would lack that decision.
     fn accept(&mut self) {
+        self.wrote = true;
         for moment in std::mem::take(&mut self.set_back).into_values() {
             assert_ne!(moment.start, self.own, "the own start lacks no commit");
             let first = self.starts.get(&moment.start).map_or(self.commit, |span| span.first);
@@ -169,10 +177,12 @@ impl Core {
         self.deletions.clear();
     }
 
-    /// The order to remember the present moment. Not before all benefactors had their say: one that is told earlier
-    /// would remember a start that turns out to be that of an older copy.
+    /// The order to remember the present moment. Not of a start that has written nothing: the copy of the store from before it
+    /// is as good. Not before all benefactors had their say: one that is told earlier would remember a start that turns out
+    /// to be that of an older copy.
     pub(super) fn moment_to_remember(&self) -> Option<Command> {
-        self.history.to_remember().filter(|_| !self.registry.is_pending()).map(Command::Remember)
+        let moment = self.history.to_remember().filter(|_| self.history.wrote && !self.registry.is_pending());
+        moment.map(Command::Remember)
     }
 
     /// Refuses what changes anything while the manager is set back: it would be lost with the older copy.

@@ -214,6 +214,9 @@ impl Core {
     pub fn take_changes(&mut self) -> Batch {
         let mut batch = Batch::default();
         let namespace = self.namespace.take_changes(&mut batch);
+        if !batch.is_empty() {
+            self.history.writes();
+        }
         let registry = self.registry.take_changes(&mut batch);
         if namespace || registry || self.pool_changed {
             self.pool_changed = false;
