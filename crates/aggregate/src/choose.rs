@@ -42,7 +42,8 @@ fn zstd_time(level: i32) -> f64 {
     match level {
         ..=1 => 2.5,
         2..=4 => 3.5,
-        5..=9 => 13.0,
+        5 => 8.5,
+        6..=9 => 13.0,
         10..=15 => 60.0,
         _ => 300.0,
     }
@@ -120,7 +121,7 @@ pub(crate) fn choose(mode: &Mode, block: &Sample<'_>) -> Choice {
     // it has time for is judged by the bytes.
     let by_bytes = *mode == Mode::Default && block.opaque;
     let judge = if by_bytes { &Mode::Smallest } else { mode };
-    let Some(best) = best_of(mode, judge, candidates, &part) else {
+    let Some(best) = best_of(time_max(mode, block), judge, candidates, &part) else {
         return Choice { steps: Vec::new(), coded: None, ratio: 1.0, tried };
     };
     if *mode != Mode::Smallest
@@ -215,12 +216,28 @@ fn lane_of(data_type: Option<DataType>) -> Option<(DataType, Lane)> {
     data_type.and_then(|data_type| Some((data_type, Lane::of(data_type)?)))
 }
 
+/// Block of untyped bytes, in bytes, below which the default mode searches it longer: cut off from what stands before, it shows a search
+/// less than `zstd` sees of a whole archive.
+const SHORT_BLOCK: usize = 2 << 20;
+/// The level of that search, and the most nanoseconds per byte that a chain may take then.
+const SHORT_LEVEL: i32 = 5;
+const SHORT_TIME_MAX: f64 = 9.0;
+
+fn is_short(mode: &Mode, block: &Sample<'_>) -> bool {
+    *mode == Mode::Default && block.opaque && block.data_type.is_none() && block.raw.len() < SHORT_BLOCK
+}
+
+/// Most nanoseconds per byte that a chain may take, forwards and backwards.
+fn time_max(mode: &Mode, block: &Sample<'_>) -> f64 {
+    if is_short(mode, block) { SHORT_TIME_MAX } else { mode.time_max() }
+}
+
 /// The candidate that costs least on a part of the block, among those that the mode has time for. One that needs the base
 /// has to be clearly smaller than what does without: a container that leans on another one is the weaker of the two.
-fn best_of(mode: &Mode, judge: &Mode, candidates: Vec<Vec<Step>>, part: &Reduced) -> Option<Trial> {
+fn best_of(time_max: f64, judge: &Mode, candidates: Vec<Vec<Step>>, part: &Reduced) -> Option<Trial> {
     let (based, alone): (Vec<_>, Vec<_>) = candidates
         .into_iter()
-        .filter(|steps| chain_time(steps, 1.0) <= mode.time_max())
+        .filter(|steps| chain_time(steps, 1.0) <= time_max)
         .partition(|steps| steps.iter().any(Step::needs_base));
     let alone = cheapest(judge, alone, part);
     let based = cheapest(judge, based, part);
@@ -445,6 +462,7 @@ fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
         // Nothing typed stands beside it that would win what the lowest level misses.
         Mode::Fastest if block.opaque => &[4],
         Mode::Fastest => &[1],
+        Mode::Default if is_short(mode, block) => &[SHORT_LEVEL],
         Mode::Default => &[3],
         Mode::Smallest if mixing => &[19, 22],
         _ => &[1, 3],
@@ -540,7 +558,7 @@ mod tests {
         let shapes = [Shape(vec![raw.len() as u64 / data_type.map_or(1, |kind| u64::from(kind.size))])];
         let block = Sample { raw, data_type, opaque, shapes: &shapes, base: &[] };
         let times = candidates(&Mode::Default, &block).into_iter().map(|steps| chain_time(&steps, 1.0));
-        let allowed: Vec<f64> = times.filter(|time| *time <= Mode::Default.time_max()).collect();
+        let allowed: Vec<f64> = times.filter(|time| *time <= time_max(&Mode::Default, &block)).collect();
         let tried = sample_bytes(&Mode::Default, &block) as f64 / raw.len() as f64;
         let dearest = allowed.iter().copied().fold(0.0, f64::max);
         if allowed.len() > 1 { dearest + tried * allowed.iter().sum::<f64>() } else { dearest }
@@ -554,7 +572,7 @@ mod tests {
             (0..1_u32 << 15).flat_map(|n| [&[7; 44][..], &n.to_le_bytes()].concat()).collect();
         let integers = DataType::new(Kind::Signed, 4, ByteOrder::Little);
         let doubles = DataType::new(Kind::Float, 8, ByteOrder::Big);
-        for raw in [&bytes, &records] {
+        for raw in [bytes.as_slice(), &records, records.get(..1 << 20).unwrap_or_default()] {
             for data_type in [None, Some(integers), Some(doubles)] {
                 for opaque in [false, true] {
                     let time = dearest(data_type, opaque, raw);

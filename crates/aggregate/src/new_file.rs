@@ -5,14 +5,14 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use stdchk_reduce::{is_zero, ranges_to_write};
 use tempfile::TempPath;
 
-use crate::container::FileEntry;
+use crate::container::{FileEntry, Owner, SET_ID_BITS};
 use crate::error::{AggregateError, Result};
 use crate::pack::Output;
 
@@ -86,13 +86,17 @@ impl NewFile {
         self.with(write).map_err(AggregateError::io("write", &self.path))
     }
 
-    /// As [`Self::finish`], with the length, the permissions and the time of what the file was made from.
-    pub(crate) fn finish_as(self, entry: &FileEntry) -> Result<()> {
+    /// As [`Self::finish`], with the length, the permissions and the time of what the file was made from. Bits that let others
+    /// act as the file's owner come back where it has that owner, and go to nobody else; `owner` is needed only for these.
+    pub(crate) fn finish_as(self, entry: &FileEntry, owner: Option<Owner>) -> Result<()> {
         let FileEntry { size, mode, modified_ns, .. } = *entry;
         let finished = self.with(|file| {
             file.set_len(size)?;
+            // The system takes these bits away with a change of owner, so that comes before.
+            let keeps = mode & SET_ID_BITS == 0 || owner.is_some_and(|owner| becomes_owned(file, owner));
+            let bits = mode & if keeps { MODE_BITS } else { MODE_BITS & !SET_ID_BITS };
             // Who made it may not be allowed to open it any more.
-            file.set_permissions(Permissions::from_mode(mode & 0o777))?;
+            file.set_permissions(Permissions::from_mode(bits))?;
             file.set_modified(time_of(modified_ns))?;
             file.sync_all()
         });
@@ -123,6 +127,16 @@ impl Output for NewFile {
     fn write(&mut self, bytes: &[u8], offset: u64) -> Result<()> {
         self.write_at(bytes, offset)
     }
+}
+
+/// Permission bits of a file.
+const MODE_BITS: u32 = 0o7777;
+
+/// Whether the file has this owner, or could be given to it.
+fn becomes_owned(file: &File, owner: Owner) -> bool {
+    let Owner { uid, gid } = owner;
+    let has = file.metadata().is_ok_and(|metadata| (metadata.uid(), metadata.gid()) == (uid, gid));
+    has || fchown(file, Some(uid), Some(gid)).is_ok()
 }
 
 /// Makes the names in a folder durable.

@@ -110,8 +110,7 @@ fn look(bytes: &[u8]) -> Look {
     if plain < CONSTANT {
         return Look::Constant;
     }
-    let of_records = record_in(bytes).is_some_and(|record| record > ELEMENTS_MAX);
-    if of_records || all.first().is_some_and(is_text) {
+    if all.first().is_some_and(is_text) {
         return Look::Bytes;
     }
     let mut best = (plain * PLACES_GAIN / WIDER_GAIN, None);
@@ -122,7 +121,9 @@ fn look(bytes: &[u8]) -> Look {
             best = (entropy, Some(counts));
         }
     }
-    best.1.map_or(Look::Bytes, |counts| elements(&counts))
+    // To look for records takes longest, so it is asked last.
+    let of_records = || record_in(bytes).is_some_and(|record| record > ELEMENTS_MAX);
+    best.1.filter(|_| !of_records()).map_or(Look::Bytes, |counts| elements(&counts))
 }
 
 /// Counts of the places of narrower elements.

@@ -20,7 +20,7 @@ use stdchk_formats::{Parsed, Source, parse};
 use crate::at_work::AtWork;
 use crate::choose::{Choice, Mode, Sample, choose, may_choose, record_in_middle};
 use crate::codec::{CodecError, Side, Step, encode, gives_back, scratch};
-use crate::container::{BlockRecord, Files, hash};
+use crate::container::{BlockRecord, Files, SET_ID_BITS, hash};
 use crate::error::{AggregateError, Result};
 use crate::limits::{
     BLOCK_MIN, BLOCKS_MIN, BUDGET_DEFAULT, BUDGET_MIN, BUDGET_SHARE, BUFFERS_PER_BLOCK, FILES_MAX, OPEN_MAX,
@@ -222,10 +222,7 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
     let named: Vec<_> = named.collect();
     let plan = plan(&named, &options.plan);
     drop(parsed);
-    let table = Files {
-        files: files.iter().map(|file| file.entry.clone()).collect(),
-        base: options.base.map(BaseSet::identity),
-    };
+    let table = table_of(&files, options.base);
     let assembler = Assembler::new(&files, plan, &resources, options);
     let writer = Writer::start(output, table, options.index, options.mode.record_level())?;
     lap.end(&mut planning);
@@ -240,6 +237,15 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
     lap.end(&mut spent.finishing);
     spent.planning += planning;
     Ok(Packed { files: count, raw_bytes: set_bytes, stored_bytes, repeated_bytes, blocks, tried, spent })
+}
+
+fn table_of(files: &[Member], base: Option<&BaseSet>) -> Files {
+    let owners = files.iter().enumerate().filter(|(_, file)| file.entry.mode & SET_ID_BITS != 0);
+    Files {
+        files: files.iter().map(|file| file.entry.clone()).collect(),
+        owners: owners.filter_map(|(position, file)| Some((position, file.owner?))).collect(),
+        base: base.map(BaseSet::identity),
+    }
 }
 
 /// What is in each file. Those that are read in many small pieces are read once, as a whole, where memory allows it: before

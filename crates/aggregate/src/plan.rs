@@ -99,7 +99,7 @@ const JOINED_MAX: u64 = 64 << 10;
 const SMALL_GROUP_MAX: u64 = 64 << 10;
 /// The same for bytes that no parser understands, which learn from each other over longer distances; who loses a block loses
 /// all files in it.
-const SMALL_FILES_MAX: u64 = 2 << 20;
+const SMALL_FILES_MAX: u64 = 256 << 10;
 
 /// A group that members are added to.
 struct Growing {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use stdchk_formats::{Extent, Source};
 
 use crate::codec::scratch;
-use crate::container::FileEntry;
+use crate::container::{FileEntry, Owner};
 use crate::error::{AggregateError, Result};
 use crate::name::text_of_name;
 use crate::new_file::prefix_of_part;
@@ -57,6 +57,8 @@ enum Bytes {
 /// One file of the set being packed.
 pub(crate) struct Member {
     pub(crate) entry: FileEntry,
+    /// Where that is known.
+    pub(crate) owner: Option<Owner>,
     path: PathBuf,
     /// What tells that the file was changed: its inode, length, and times of modification and status. `None`: it can't be.
     stamp: Option<[i64; 6]>,
@@ -74,15 +76,17 @@ impl Member {
         let entry = FileEntry {
             name: input.name.clone(),
             size: metadata.len(),
-            mode: metadata.mode() & 0o777,
+            mode: metadata.mode() & 0o7777,
             modified_ns,
         };
-        Ok(Self { entry, path: input.path.clone(), stamp: Some(stamp(&metadata)), bytes: Bytes::Closed })
+        let owner = Some(Owner { uid: metadata.uid(), gid: metadata.gid() });
+        let (path, stamp) = (input.path.clone(), Some(stamp(&metadata)));
+        Ok(Self { entry, owner, path, stamp, bytes: Bytes::Closed })
     }
 
     pub(crate) fn elsewhere(file: &SetFile) -> Self {
         let (entry, path) = (file.entry.clone(), PathBuf::from(&file.entry.name));
-        Self { entry, path, stamp: None, bytes: Bytes::Elsewhere(Arc::clone(&file.source)) }
+        Self { entry, owner: None, path, stamp: None, bytes: Bytes::Elsewhere(Arc::clone(&file.source)) }
     }
 
     /// Whether many small reads are dear.

@@ -166,6 +166,9 @@ fn a_container_stays_that_alone_holds_a_file_of_a_set_which_is_not_whole() {
 fn a_file_that_is_begun_anew_before_it_is_packed_stays() {
     let world = World::new();
     world.write(1);
+    // The containers of what stood there before are old: they go before the files are packed anew.
+    let options = Aggregation { remove_raw: false, ..world.aggregation() };
+    assert_eq!(world.start(options).unwrap().round().unwrap().aggregated.len(), 1);
     let long_ago = SystemTime::now() - Duration::from_secs(7200);
     for rank in 0..2 {
         let file = File::options().write(true).open(world.run(&format!("net.N{rank}.T1"))).unwrap();

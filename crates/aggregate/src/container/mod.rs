@@ -9,9 +9,10 @@ mod tables;
 
 pub use frame::{HEADER_LENGTH, Header, SectionKind, TRAILER_LENGTH, Trailer};
 pub use record::{BlockRecord, Member, Place};
-pub use tables::{End, FileEntry, Files, Index, IndexEntry};
+pub use tables::{End, FileEntry, Files, Index, IndexEntry, Owner};
 
 pub(crate) use frame::{find_header, hash, section};
+pub(crate) use tables::SET_ID_BITS;
 
 /// First bytes of every container: a name, a byte that is no text, a version.
 pub const MAGIC: [u8; 8] = *b"\x8fstdchk\x02";

@@ -4,6 +4,8 @@
 //! because names and numbers of a set repeat. What is said of files stands in columns, each as its difference from the file
 //! before: a set may be ten thousand files of a few hundred bytes.
 
+use std::collections::BTreeMap;
+
 use minicbor::{Decode, Encode};
 
 use super::frame::HASH;
@@ -18,17 +20,31 @@ pub struct FileEntry {
     pub name: String,
     /// Length in bytes.
     pub size: u64,
-    /// Permission bits.
+    /// Permission bits, with set-user-ID and such.
     pub mode: u32,
     /// Time of the last modification, nanoseconds since 1970.
     pub modified_ns: i64,
 }
+
+/// Who owns a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
+/// The set-user-ID and the set-group-ID bit: what they give depends on the owner.
+pub(crate) const SET_ID_BITS: u32 = 0o6000;
 
 /// Record of the files section, which comes first and again before the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     /// The files; blocks refer to them by position.
     pub files: Vec<FileEntry>,
+    /// Owners of the files with [`SET_ID_BITS`], by position; of others nobody asks for them.
+    pub owners: BTreeMap<usize, Owner>,
     /// Identity of the container that holds the base set, where variables are coded against one.
     pub base: Option<[u8; HASH]>,
 }
@@ -48,6 +64,8 @@ struct StoredFiles {
     times: Vec<u8>,
     #[cbor(n(5), with = "minicbor::bytes")]
     base: Option<[u8; HASH]>,
+    #[cbor(n(6), with = "minicbor::bytes")]
+    owners: Option<Vec<u8>>,
 }
 
 impl Files {
@@ -68,8 +86,14 @@ impl Files {
             put_signed(&mut times, file.modified_ns.wrapping_sub(time_before));
             (name_before, mode_before, time_before) = (name, file.mode, file.modified_ns);
         }
+        let mut owners = Vec::new();
+        for (position, Owner { uid, gid }) in &self.owners {
+            let numbers = [*position as u64, u64::from(*uid), u64::from(*gid)];
+            numbers.iter().for_each(|number| put_number(&mut owners, *number));
+        }
         let (count, base) = (self.files.len() as u64, self.base);
-        minicbor::to_vec(&StoredFiles { count, names, sizes, modes, times, base }).unwrap_or_default()
+        let owners = Some(owners).filter(|owners| !owners.is_empty());
+        minicbor::to_vec(&StoredFiles { count, names, sizes, modes, times, base, owners }).unwrap_or_default()
     }
 
     /// The record, if the bytes are one that is ever written.
@@ -97,8 +121,21 @@ impl Files {
             let size = take_number(&mut sizes)?;
             files.push(FileEntry { name: text_of_bytes(&name), size, mode, modified_ns });
         }
-        Some(Self { files, base: stored.base })
+        let owners = owners_in(stored.owners.as_deref().unwrap_or_default())?;
+        Some(Self { files, owners, base: stored.base })
     }
+}
+
+/// The owners that a column tells.
+fn owners_in(mut column: &[u8]) -> Option<BTreeMap<usize, Owner>> {
+    let mut owners = BTreeMap::new();
+    while !column.is_empty() {
+        let position = usize::try_from(take_number(&mut column)?).ok()?;
+        let uid = u32::try_from(take_number(&mut column)?).ok()?;
+        let gid = u32::try_from(take_number(&mut column)?).ok()?;
+        owners.insert(position, Owner { uid, gid });
+    }
+    Some(owners)
 }
 
 /// Record of the end section.
@@ -156,7 +193,8 @@ mod tests {
             entry(b"run/rank\xff.2", 17, 0, i64::MAX),
             entry(b"a", u64::MAX, u32::MAX, -1),
         ];
-        Files { files, base: Some([7; HASH]) }
+        let owners = [(1, Owner { uid: 0, gid: 17 }), (3, Owner { uid: u32::MAX, gid: 1000 })];
+        Files { files, owners: BTreeMap::from(owners), base: Some([7; HASH]) }
     }
 
     #[test]
@@ -191,7 +229,15 @@ mod tests {
             put_number(&mut names, 0);
         }
         let zeros = || vec![0; usize::try_from(count).unwrap_or_default()];
-        let stored = StoredFiles { count, names, sizes: zeros(), modes: zeros(), times: zeros(), base: None };
+        let stored = StoredFiles {
+            count,
+            names,
+            sizes: zeros(),
+            modes: zeros(),
+            times: zeros(),
+            base: None,
+            owners: None,
+        };
         assert_eq!(Files::from_bytes(&minicbor::to_vec(&stored).unwrap_or_default()), None);
     }
 }

@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use stdchk_formats::Extent;
+use stdchk_reduce::is_zero;
 
 use crate::error::{AggregateError, Result};
 
@@ -17,6 +18,10 @@ pub(super) const RUN_MIN: usize = 256;
 const WINDOW: usize = 64;
 /// One place in so many is marked, as a power of two, where the set is small enough for the table.
 const RATE_BITS_MIN: u32 = 7;
+/// Bytes whose hashes are looked at together.
+const STEP: usize = 8;
+/// Bytes that are passed over together where all of them are zeros: the search in their block takes these for nothing.
+const ZEROS: usize = 4 << 10;
 /// Bits of the hash that a mark keeps.
 const TAG_BITS: u32 = 24;
 /// Bytes that are compared backwards at most.
@@ -113,15 +118,25 @@ impl Runs {
         if self.table.is_empty() {
             self.table = vec![0; 1 << self.slot_bits];
         }
-        let (mut hash, begin) = (0_u64, from.max(look.within.start));
+        let begin = from.max(look.within.start);
         let bytes = look.bytes.get(begin..look.within.end).unwrap_or_default();
-        for (number, byte) in bytes.iter().enumerate() {
-            let value = self.gear.get(usize::from(*byte)).copied().unwrap_or_default();
-            hash = (hash << 1).wrapping_add(value);
-            if hash >> (u64::BITS - self.rate_bits) != 0 || number + 1 < WINDOW {
+        // Only what a whole window went into is a hash.
+        let Some((before, _)) = bytes.split_at_checked(WINDOW - 1) else { return Ok(None) };
+        let mut hash = before.iter().fold(0, |hash, byte| self.rolled(hash, *byte));
+        let mut seen = WINDOW - 1;
+        while let Some(ahead) = bytes.get(seen..).filter(|ahead| !ahead.is_empty()) {
+            let ahead = ahead.get(..ZEROS).unwrap_or(ahead);
+            if ahead.len() > WINDOW && is_zero(ahead) {
+                hash = (0..WINDOW).fold(0, |hash, _| self.rolled(hash, 0));
+                seen += ahead.len();
                 continue;
             }
-            let here = begin + number + 1;
+            let Some(found) = self.roll(&mut hash, ahead) else {
+                seen += ahead.len();
+                continue;
+            };
+            seen += found;
+            let here = begin + seen;
             let place = self.held + (here - look.pending) as u64;
             let Some(before) = self.mark(hash, place) else { continue };
             self.passed += 1;
@@ -136,6 +151,33 @@ impl Runs {
             self.vain = (self.vain + 1).min(VAIN_MAX);
         }
         Ok(None)
+    }
+
+    fn rolled(&self, hash: u64, byte: u8) -> u64 {
+        (hash << 1).wrapping_add(self.gear.get(usize::from(byte)).copied().unwrap_or_default())
+    }
+
+    /// Rolls the hash over bytes up to a place that is to be marked; says how many these are.
+    fn roll(&self, hash: &mut u64, bytes: &[u8]) -> Option<usize> {
+        let bound = 1 << (u64::BITS - self.rate_bits);
+        let (mut rolled, mut done) = (*hash, 0);
+        for step in bytes.as_chunks::<STEP>().0 {
+            let (mut next, mut least) = (rolled, u64::MAX);
+            for byte in step {
+                next = self.rolled(next, *byte);
+                least = least.min(next);
+            }
+            if least < bound {
+                break;
+            }
+            (rolled, done) = (next, done + STEP);
+        }
+        let found = bytes.iter().skip(done).position(|byte| {
+            rolled = self.rolled(rolled, *byte);
+            rolled < bound
+        });
+        *hash = rolled;
+        found.map(|found| done + found + 1)
     }
 
     /// Marks a place; says which one had this mark before.

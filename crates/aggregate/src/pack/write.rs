@@ -1,8 +1,8 @@
 //! Writing a container: sections one after the other, front to back.
 //!
-//! Relies on [`crate::container`]. The idea: the files section comes first and, where that costs little, again before the end,
-//! so that neither a cut nor a damaged beginning loses the names. Where readers are far from the bytes, an index before the end saves them
-//! the way to every block.
+//! Relies on [`crate::container`]. The idea: the files section comes first and again before the end, so that neither a cut nor a
+//! damaged beginning loses the names, without which no file comes back. Where readers are far from the bytes, an index before the
+//! end saves them the way to every block.
 
 use zstd::bulk::Compressor;
 
@@ -15,11 +15,6 @@ use crate::limits::{INDEX_BYTES, RECORD_MAX};
 
 /// Bytes that are written at once.
 const BUFFER: usize = 256 << 10;
-/// The files section is written again unless the container would grow by more than one in so many bytes: of many small files
-/// it is a tenth.
-const FILES_AGAIN: u64 = 200;
-/// Bytes of a files section that is always written again.
-const FILES_SHORT: u64 = 1 << 10;
 
 /// Where a container goes, front to back.
 pub trait Output: Send {
@@ -40,8 +35,6 @@ pub(super) struct Writer<'a> {
     index: Option<Index>,
     indexed_bytes: usize,
     files: Files,
-    /// Bytes of the files section.
-    files_bytes: u64,
     /// For records, of which there may be thousands.
     compressor: Compressor<'static>,
 }
@@ -57,20 +50,10 @@ impl<'a> Writer<'a> {
         let (buffer, end) = (scratch::empty(2 * BUFFER), End::default());
         let compressor = Compressor::new(level).map_err(cant_compress)?;
         let index = with_index.then(Index::default);
-        let mut writer = Self {
-            output,
-            buffer,
-            position: 0,
-            end,
-            index,
-            indexed_bytes: 0,
-            files,
-            files_bytes: 0,
-            compressor,
-        };
+        let mut writer =
+            Self { output, buffer, position: 0, end, index, indexed_bytes: 0, files, compressor };
         writer.put(&MAGIC)?;
         writer.files_section()?;
-        writer.files_bytes = writer.length();
         Ok(writer)
     }
 
@@ -92,10 +75,7 @@ impl<'a> Writer<'a> {
 
     /// Writes the tables; says how long the container is.
     pub(super) fn finish(mut self) -> Result<u64> {
-        let is_little = self.files_bytes.saturating_mul(FILES_AGAIN) <= self.length();
-        if is_little || self.files_bytes <= FILES_SHORT {
-            self.files_section()?;
-        }
+        self.files_section()?;
         self.index_sections()?;
         let trailer = Trailer { end_offset: self.length() };
         let end = minicbor::to_vec(&self.end).unwrap_or_default();

@@ -160,7 +160,7 @@ mod tests {
             shapes: Vec::new(),
         };
         let block = Block { record, payload: extent(0, size) };
-        maps(&Files { files: vec![entry], base: None }, &BTreeMap::from([(0, block)])).remove(0)
+        maps(&Files { files: vec![entry], ..Files::default() }, &BTreeMap::from([(0, block)])).remove(0)
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::map::{Piece, covers};
 use super::{Container, slice};
 use crate::at_work::AtWork;
 use crate::codec::scratch;
-use crate::container::FileEntry;
+use crate::container::{FileEntry, Owner};
 use crate::error::{AggregateError, Result};
 use crate::limits::{BUDGET_DEFAULT, BUDGET_MIN, BUFFERS_PER_BLOCK, OPEN_MAX};
 use crate::name::name_of_text;
@@ -65,6 +65,7 @@ struct Target<'container> {
     /// Position in the container.
     file: usize,
     entry: &'container FileEntry,
+    owner: Option<Owner>,
     path: PathBuf,
     state: Mutex<State>,
 }
@@ -147,7 +148,8 @@ impl Container {
                 return Err(AggregateError::Invalid(format!("two files are called '{}'", entry.name)));
             }
             let state = if covers(map, entry.size) { State::Waiting } else { State::Damaged };
-            targets.push(Target { file, entry, path, state: Mutex::new(state) });
+            let owner = self.files.owners.get(&file).copied();
+            targets.push(Target { file, entry, owner, path, state: Mutex::new(state) });
         }
         fs::create_dir_all(folder).map_err(AggregateError::io("create", folder))?;
         let folders: HashSet<&Path> = targets.iter().map(|target| folder_of(&target.path)).collect();
@@ -289,7 +291,7 @@ impl Target<'_> {
                 scratch::give_back(bytes);
                 Ok(())
             }
-            State::Disk(file, _) => file.finish_as(self.entry),
+            State::Disk(file, _) => file.finish_as(self.entry, self.owner),
             _ => Ok(()),
         }
     }
@@ -310,7 +312,7 @@ impl Target<'_> {
     fn write(&self, bytes: &[u8]) -> Result<()> {
         let file = NewFile::start(&self.path, PRIVATE)?;
         file.write_around_zeros(bytes, 0)?;
-        file.finish_as(self.entry)
+        file.finish_as(self.entry, self.owner)
     }
 }
 

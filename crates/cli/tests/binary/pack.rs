@@ -2,10 +2,13 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 use serde_json::Value;
 use stdchk_tests::{Outcome, binary, command, outcome, random_bytes, wait_until};
@@ -323,24 +326,25 @@ fn what_a_killed_one_left_goes_with_the_next_and_what_another_is_writing_stays()
 
 #[test]
 fn a_second_signal_ends_what_the_first_one_could_not() {
+    const PIPE_BYTES: usize = 64 << 10;
     let place = Place::new();
-    // Nobody will ever write to it.
-    assert!(Command::new("mkfifo").arg(place.path("x.pack")).status().unwrap().success());
-    let mut command = command(&["unpack", "x.pack", "-o", "back"]);
-    command.current_dir(place.path("")).stderr(Stdio::null());
+    place.file("set/x", b"1");
+    place.ok(&["pack", "set", "-o", "x.pack"]);
+    // Its report has no room in a pipe that nobody reads.
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&[0; PIPE_BYTES]).unwrap();
+    let mut command = command(&["unpack", "x.pack", "-o", "back", "--json"]);
+    command.current_dir(place.path("")).stdout(writer).stderr(Stdio::null());
     let mut running = Running(command.spawn().unwrap());
-    let status = format!("/proc/{}/status", running.0.id());
-    let catches_sigterm = || {
-        let status = fs::read_to_string(&status).unwrap();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
-        u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << 14) != 0
-    };
-    wait_until("it listens to signals", catches_sigterm);
-    wait_until("it ends", || {
-        running.terminate();
-        running.0.try_wait().unwrap().is_some()
-    });
+    wait_until("the file is back", || place.path("back/x").exists());
+    sleep(Duration::from_millis(200));
+    running.terminate();
+    sleep(Duration::from_millis(200));
+    assert_eq!(running.0.try_wait().unwrap(), None, "the first signal ended it");
+    running.terminate();
+    wait_until("it ends", || running.0.try_wait().unwrap().is_some());
     assert_eq!(running.0.wait().unwrap().code(), Some(130));
+    drop(reader);
 }
 
 #[test]
@@ -385,6 +389,31 @@ fn files_that_nobody_may_write_come_back_to_an_ordinary_user_however_many() {
     let last = back.join("rank299");
     assert!(same(&set.join("rank299"), &last));
     assert_eq!(fs::metadata(&last).unwrap().mode() & 0o777, 0o444);
+}
+
+#[test]
+fn set_id_bits_of_another_owner_do_not_come_back_to_an_ordinary_user() {
+    let home = home_of_nobody();
+    let (set, container) = (home.path().join("set"), home.path().join("x.pack"));
+    fs::create_dir(&set).unwrap();
+    for (name, bits) in [("of-user", 0o4755), ("of-group", 0o2755), ("plain", 0o751)] {
+        fs::write(set.join(name), name).unwrap();
+        fs::set_permissions(set.join(name), fs::Permissions::from_mode(bits)).unwrap();
+    }
+    let packed = outcome(command(&["pack", set.to_str().unwrap(), "-o", container.to_str().unwrap()]));
+    assert_eq!(packed.code, 0, "{packed:?}");
+    fs::set_permissions(&container, fs::Permissions::from_mode(0o644)).unwrap();
+    let back = home.path().join("home/back");
+    let unpack = ["unpack", container.to_str().unwrap(), "-o", back.to_str().unwrap()];
+    let ended = outcome(as_nobody(home.path(), &unpack));
+    assert_eq!(ended.code, 0, "{ended:?}");
+    // Whose tests are run by an ordinary user is the owner there, too.
+    let is_other = fs::metadata(&back).unwrap().uid() != fs::metadata(&set).unwrap().uid();
+    let kept = if is_other { 0o777 } else { 0o7777 };
+    for name in ["of-user", "of-group", "plain"] {
+        let bits = |folder: &Path| fs::metadata(folder.join(name)).unwrap().mode() & 0o7777;
+        assert_eq!(bits(&back), bits(&set) & kept, "{name}");
+    }
 }
 
 #[test]
