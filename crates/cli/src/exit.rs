@@ -2,6 +2,7 @@
 //!
 //! This is the one place that maps the pool's failures and the operating system's errors to exit codes.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use stdchk_model::{ErrorCode, Failure};
 use crate::output::shown;
 
 /// Exit codes, documented in `docs/OPERATIONS.md`. Numbers never change their meaning.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Exit {
     /// Anything that has no code of its own.
     Other = 1,
@@ -186,15 +187,19 @@ pub fn from_io(error: &io::Error, object: impl Display) -> CommandError {
     CommandError::new(exit, object, error, next)
 }
 
+/// Failures of one exit code that are reported one by one.
+const FAILURES_SAID: usize = 10;
+
 /// Counts the parts of a command that works on several objects, and reports failures as they come.
 #[derive(Default)]
 pub struct Parts {
     succeeded: u64,
-    failed: Vec<Exit>,
+    failed: BTreeMap<Exit, usize>,
 }
 
 impl Parts {
-    /// Takes note of one part's outcome; a failure is reported now. An interruption and a lost reader end the command.
+    /// Takes note of one part's outcome; a failure is reported now, unless so many of its exit code were that more of them
+    /// would hide all else. An interruption and a lost reader end the command.
     pub fn add<T>(&mut self, outcome: Outcome<T>) -> Outcome<Option<T>> {
         match outcome {
             Ok(value) => {
@@ -203,18 +208,26 @@ impl Parts {
             }
             Err(error) if matches!(error.exit, Exit::Interrupted | Exit::BrokenPipe) => Err(error),
             Err(error) => {
-                error.say();
-                self.failed.push(error.exit);
+                let failed = self.failed.entry(error.exit).or_default();
+                *failed += 1;
+                if *failed <= FAILURES_SAID {
+                    error.say();
+                }
                 Ok(None)
             }
         }
     }
 
-    /// Success if every part succeeded; their common exit code if all failed alike; else "partial" or "other".
+    /// Success if every part succeeded; their common exit code if all failed alike; else "partial" or "other". Says how many
+    /// failures were not reported.
     pub fn outcome(&self) -> Outcome {
-        let Some(first) = self.failed.first() else { return Ok(()) };
+        let Some((first, _)) = self.failed.first_key_value() else { return Ok(()) };
+        let unsaid: usize = self.failed.values().map(|failed| failed.saturating_sub(FAILURES_SAID)).sum();
+        if unsaid > 0 {
+            crate::output::note(format_args!("stdchk: {unsaid} more failed in the same way"));
+        }
         let exit = match self.succeeded {
-            0 if self.failed.iter().all(|exit| exit == first) => *first,
+            0 if self.failed.len() == 1 => *first,
             0 => Exit::Other,
             _ => Exit::Partial,
         };

@@ -329,3 +329,13 @@ fn numbers_and_benefactors_that_cannot_be_meant() {
     let file = pool.file("file", b"");
     in_pool(&pool, &["ls", "--data", &file], 2, &["not a folder", "--data DIR"]);
 }
+
+#[test]
+fn many_failures_alike_are_told_by_their_number() {
+    let pool = Pool::up(1, &[]);
+    let names: Vec<String> = (0..40).map(|number| format!("app/none{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let outcome = pool.run(&[&["rm"], &names[..]].concat());
+    assert_eq!((outcome.code, outcome.stderr.lines().count()), (4, 11), "{outcome:?}");
+    assert!(outcome.stderr.contains("30 more failed in the same way"), "{outcome:?}");
+}

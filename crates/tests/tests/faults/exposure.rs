@@ -247,8 +247,8 @@ fn what_can_come_back_is_passed_over_and_not_called_damaged() {
             "{outcome:?}"
         );
         assert_eq!(sets_passed_over(&pool.json(&["latest", "sim", "--json"])), [(2, true)]);
-        pool.fails(&["restore", "sim", "--set", "2", "-o", "back"], UNREACHABLE, &["away"]);
-        pool.fails(&["get", "sim/run.N0.T2", "-o", "x"], UNREACHABLE, &["away"]);
+        pool.fails(&["restore", "sim", "--set", "2", "-o", "back"], UNREACHABLE, &[&away, "try again"]);
+        pool.fails(&["get", "sim/run.N0.T2", "-o", "x"], UNREACHABLE, &[&away, "try again"]);
         pool.fails(&["verify", "sim"], UNREACHABLE, &["can't be reached now"]);
         pool.fails(&["stat", "sim/run.N0.T2"], UNREACHABLE, &["away"]);
     }
