@@ -16,8 +16,15 @@ const MIB: usize = 1 << 20;
 /// Within this time a program is gone that was told to end; a fraction of the mount's patience of 60 s, and many times
 /// what it takes, for a machine under load.
 const GONE_WITHIN: Duration = Duration::from_secs(12);
-/// What a program leaves in the page cache, bytes: more than the window of its folder.
-const CACHED_BYTES: usize = 24 * MIB;
+/// Looks in a row at which a program that waits must sleep, and the pause between them.
+const LOOKS: u32 = 10;
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
+/// What a program leaves in the page cache, bytes: more than the window of its folder, and so little that the kernel keeps
+/// it for all programs at once. It lets one FUSE mount have a five-hundredth of the memory; on a machine of little
+/// memory the programs wait in `write()` already.
+const CACHED_BYTES: usize = 8 * MIB;
+/// What a program hands over in one call, bytes.
+const PAGE_BYTES: usize = 4096;
 
 /// A role of a pool that is stopped for as long as this lives.
 struct Stopped<'a> {
@@ -112,6 +119,7 @@ def new(content=b''):
 def fill(file):
     for at in range(0, len(bytes_to_write), 4096):
         os.write(file, bytes_to_write[at : at + 4096])
+        print(at + 4096, flush=True)
 "#;
 
 /// A program that is about to make a call.
@@ -139,14 +147,33 @@ impl Program {
         fs::read_to_string(&self.said).unwrap().lines().any(|line| line == what)
     }
 
+    /// How many bytes it says to have written.
+    fn wrote(&self) -> usize {
+        let said = fs::read_to_string(&self.said).unwrap();
+        said.lines().filter_map(|line| line.parse().ok()).next_back().unwrap_or(0)
+    }
+
     fn go(&mut self) {
         drop(self.child.stdin.take());
     }
 
-    /// Whether it waits in the kernel, or has been killed and waits there on its way out.
+    /// Whether it is in the call and waits there. Whoever waits for a FUSE request sleeps as one that can be interrupted (`S`)
+    /// until a signal comes, and as one that can't (`D`) after it; behind the call's begin it has nothing else to wait for.
     fn waits(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        stat.rsplit_once(") ").unwrap().1.starts_with('D')
+        self.says("calls")
+            && (0..LOOKS).all(|_| {
+                std::thread::sleep(LOOK_PAUSE);
+                let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+                stat.rsplit_once(") ").unwrap().1.starts_with(['S', 'D'])
+            })
+    }
+
+    /// Whether every signal that was sent to it has reached it.
+    fn took_all_signals(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let mut pending =
+            status.lines().filter(|line| line.starts_with("SigPnd:") || line.starts_with("ShdPnd:"));
+        pending.all(|line| line.ends_with(&format!("\t{}", "0".repeat(16))))
     }
 
     fn signal(&self, signal: Signal) {
@@ -184,8 +211,9 @@ fn pool_with_folders(calls: &[Call]) -> Pool {
     pool
 }
 
-/// Has a program wait in each of the calls while a role is stopped, and kills them all.
-fn kill_in(pool: &Pool, role: &'static str, calls: &[Call], content: &str) {
+/// Has a program wait in each of the calls while a role is stopped, and kills them all; how many bytes each of them had
+/// written.
+fn kill_in(pool: &Pool, role: &'static str, calls: &[Call], content: &str) -> Vec<usize> {
     let mut programs: Vec<Program> =
         calls.iter().enumerate().map(|(number, call)| Program::start(pool, number, call, content)).collect();
     for program in &programs {
@@ -196,7 +224,8 @@ fn kill_in(pool: &Pool, role: &'static str, calls: &[Call], content: &str) {
     for program in &programs {
         wait_until(&format!("{} waits", program.name), || {
             assert!(!program.says("done"), "{} did not wait", program.name);
-            program.says("calls") && (program.waits() || program.name.starts_with("exit"))
+            // Who kills itself may be gone already.
+            program.waits() || program.says("calls") && program.name.starts_with("exit")
         });
     }
     programs
@@ -211,6 +240,7 @@ fn kill_in(pool: &Pool, role: &'static str, calls: &[Call], content: &str) {
         program.child.wait().unwrap();
     }
     assert!(left.is_empty(), "still there after {GONE_WITHIN:?}: {left:?}");
+    programs.iter().map(Program::wrote).collect()
 }
 
 fn states(pool: &Pool, name: &str) -> Vec<(String, u64)> {
@@ -244,14 +274,19 @@ fn a_killed_program_is_gone_at_once_while_a_benefactor_is_stopped_and_loses_noth
     let pool = pool_with_folders(&MOVING);
     let bytes = random_bytes(CACHED_BYTES, 99);
     let content = pool.file("content", &bytes);
-    kill_in(&pool, "benefactor-0", &MOVING, &content);
-    for (number, call) in MOVING.iter().enumerate() {
+    let wrote = kill_in(&pool, "benefactor-0", &MOVING, &content);
+    for (number, (call, wrote)) in MOVING.iter().zip(wrote).enumerate() {
         if matches!(call.name, "fsync of pages" | "close of pages" | "exit with pages" | "SEEK_DATA") {
             let name = format!("app/{number}/new");
             // Who was in `close()` had written all there is.
-            let state = if call.name == "close of pages" { "closed" } else { "interrupted" };
-            wait_until(call.name, || states(&pool, &name) == [(state.to_owned(), CACHED_BYTES as u64)]);
-            assert!(pool.get(&name) == bytes, "{}", call.name);
+            let all = wrote == CACHED_BYTES;
+            let state = if call.name == "close of pages" && all { "closed" } else { "interrupted" };
+            let found = || states(&pool, &name).first().cloned();
+            wait_until(call.name, || found().is_some_and(|(found, _)| found == state));
+            let content = pool.get(&name);
+            // The last `write()` may have taken its bytes and not returned any more.
+            let whole = [wrote, wrote + PAGE_BYTES].contains(&content.len());
+            assert!(whole && bytes.starts_with(&content), "{}: {} of {wrote}", call.name, content.len());
         }
     }
 }
@@ -259,29 +294,43 @@ fn a_killed_program_is_gone_at_once_while_a_benefactor_is_stopped_and_loses_noth
 #[test]
 fn control_c_ends_the_programs_that_people_use() {
     let pool = pool_with_folders(&[call("any", "", "")]);
-    let run = |script: &str| {
-        let mut command = Command::new("bash");
+    // It enters the folder while the pool answers: that asks the manager, too.
+    let start = |name: String, script: &str| {
+        let said = pool.path("said");
         // Whoever runs the tests may ignore SIGINT.
-        command
-            .args(["-c", &format!("exec env --default-signal=INT {script}")])
-            .current_dir(pool.at("app/0"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        let script = format!(
+            "echo ready; read; echo calls; exec env --default-signal=INT {script} > /dev/null 2> /dev/null"
+        );
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).current_dir(pool.at("app/0")).stdin(Stdio::piped());
+        let child = command.stdout(fs::File::create(&said).unwrap()).spawn().unwrap();
+        Program { child, name, said }
     };
-    for (role, script) in [
-        ("manager", "ls -l folder"),
-        ("manager", "cat file"),
-        ("manager", "rm file"),
-        ("manager", "dd if=/dev/zero of=new bs=1M count=1"),
-        ("benefactor-0", "cat file"),
-        ("benefactor-0", "cp file /dev/shm/stdchk-control-c"),
-        ("benefactor-0", "dd if=file of=/dev/null bs=1M iflag=direct"),
-        ("benefactor-0", "dd if=/dev/urandom of=new bs=1M count=64 oflag=direct"),
-    ] {
+    // What one of them reads may be in memory afterwards, and what it removes may be gone: each has a file of its own.
+    // `dd` that is interrupted in `write()` closes its file, which waits again, and is gone by the next Ctrl-C.
+    for (number, (role, script, times)) in [
+        ("manager", "ls -l folder", 1),
+        ("manager", "cat FILE", 1),
+        ("manager", "rm FILE", 1),
+        ("manager", "dd if=/dev/zero of=FILE bs=1M count=1", 1),
+        ("benefactor-0", "cat FILE", 1),
+        ("benefactor-0", "cp FILE /dev/shm/stdchk-control-c", 1),
+        ("benefactor-0", "dd if=FILE of=/dev/null bs=1M iflag=direct", 1),
+        ("benefactor-0", "dd if=/dev/urandom of=new bs=1M count=64 oflag=direct", 2),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let file = format!("file-{number}");
+        pool.put(&random_bytes(2 * MIB, 100 + number as u64), &format!("app/0/{file}"));
+        let mut program = start(format!("{role} {script}"), &script.replace("FILE", &file));
+        wait_until(&format!("{script} is ready"), || program.says("ready"));
         let stopped = Stopped::new(&pool, role);
-        let said = pool.path("unused");
-        let mut program = Program { child: run(script), name: format!("{role} {script}"), said };
-        wait_until(&format!("{script} waits"), || program.waits());
-        program.signal(Signal::INT);
+        program.go();
+        for _ in 0..times {
+            wait_until(&format!("{script} waits"), || program.took_all_signals() && program.waits());
+            program.signal(Signal::INT);
+        }
         let left = all_gone(std::slice::from_mut(&mut program));
         drop(stopped);
         let _ = program.child.kill();
@@ -356,7 +405,7 @@ fn compile(folder: &Path, source: &str) -> PathBuf {
 fn a_signal_that_asks_nobody_to_end_makes_no_call_fail_and_no_byte_differ() {
     let pool = pool_with_folders(&[call("any", "", "")]);
     let program = compile(&pool.work(), UNDER_SIGNALS);
-    let bytes = random_bytes(CACHED_BYTES, 7);
+    let bytes = random_bytes(24 * MIB, 7);
     let content = pool.file("content", &bytes);
     for (restarts, direct) in [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")] {
         let name = format!("signals-{restarts}-{direct}");

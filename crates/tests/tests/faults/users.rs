@@ -69,7 +69,7 @@ fn another_user_than_root_mounts_a_pool_that_is_theirs_alone() {
         theirs 'python3 -c "import os; f = open(\"pool/app/y\", \"wb\", 0); f.write(b\"half\"); os.kill(os.getpid(), 9)" || true'
         theirs 'until stdchk ls app/y --versions | grep -E "closed|interrupted" > y; do sleep 0.1; done; grep -o interrupted y'
         [ "$(id -u)" != 0 ] || ! ls "$home/home/pool" || echo "root came in"
-        theirs 'kill -KILL $(cut -d" " -f1 data/run/mount.pid)'
+        theirs 'kill -KILL $(readlink data/run/mount.pid | cut -d" " -f1)'
         theirs 'stdchk --quiet up && cmp pool/app/x copy && echo found again'
         theirs 'stdchk --quiet down && ls pool'
         grep " $home/home/pool " /proc/self/mounts || echo unmounted
