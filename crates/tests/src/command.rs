@@ -1,5 +1,6 @@
 //! The built binary, run to its end with a limit on its time.
 
+use std::fmt;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -13,7 +14,6 @@ pub const COMMAND_PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// How a command ended.
-#[derive(Debug)]
 pub struct Outcome {
     /// Exit code; -1: a signal ended it.
     pub code: i32,
@@ -21,6 +21,16 @@ pub struct Outcome {
     pub stdout: Vec<u8>,
     /// What it complained about.
     pub stderr: String,
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// As much as a person reads.
+        const SHOWN_BYTES: usize = 4000;
+        let printed = self.stdout.get(..SHOWN_BYTES).unwrap_or(&self.stdout);
+        let (code, length, printed) = (self.code, self.stdout.len(), String::from_utf8_lossy(printed));
+        write!(f, "exit code {code}, stderr {:?}, {length} bytes on stdout: {printed:?}", self.stderr)
+    }
 }
 
 impl Outcome {

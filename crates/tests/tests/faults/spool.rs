@@ -198,7 +198,7 @@ fn what_cannot_work_is_refused_with_the_reason() {
     let pool = Setup::of(1).up();
     for (pair, says) in [
         ("protocol=nfs", "give protocol one of `sw` `clw` `iw`"),
-        ("close=never", "`early` is expected"),
+        ("close=never", "give close one of"),
         ("segment=64KiB", "at least 4MiB"),
         ("window=64KiB", "at least 4MiB"),
         ("cutter=fsch:100", "512 to 4MiB can"),

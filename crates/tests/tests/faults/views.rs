@@ -103,7 +103,7 @@ fn differences(copy: &Path, plain: &Path) -> Vec<String> {
 enum Committed<'a> {
     /// These bytes, which the files of the folder `control` have too, as a complete set or not.
     Files { plain: &'a Path, control: &'a str, complete: bool },
-    /// None of them has a version.
+    /// None of them has a version, but what has no data and needs nobody to store it.
     Nothing,
 }
 
@@ -196,7 +196,8 @@ impl Table {
         let Committed::Files { plain, control, complete } = committed else {
             for name in NAMES {
                 let nothing = self.pool.run(&["get", &name_of(name), "-o", "-"]);
-                let gave = (!nothing.stdout.is_empty()).then(|| format!("{name}: {nothing:?}"));
+                let gave =
+                    nothing.stdout.iter().any(|byte| *byte != 0).then(|| format!("{name}: {nothing:?}"));
                 self.note(state, "get", gave);
             }
             return;
