@@ -5,6 +5,7 @@
 //! end a wait.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -415,4 +416,31 @@ fn a_signal_that_asks_nobody_to_end_makes_no_call_fail_and_no_byte_differ() {
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         assert!(pool.get(&format!("app/0/{name}")) == bytes, "{name}");
     }
+}
+
+#[test]
+fn who_has_files_open_starts_programs_while_the_manager_is_stopped() {
+    let pool = pool_with_folders(&[call("any", "", "")]);
+    let path = pool.at("app/0/open");
+    let mut file = fs::File::create(&path).unwrap();
+    file.write_all(b"before ").unwrap();
+    // A shell that writes to the pool: it opens the file, copies the descriptor and closes the first one.
+    let (log, go, gone_on) = (pool.at("app/0/log"), pool.path("go"), pool.path("gone-on"));
+    let script = "exec >\"$1\"; echo begun; touch \"$2.ready\"; while [ ! -e \"$2\" ]; do sleep 0.05; done; \
+                  /bin/echo by another; (true); touch \"$3\"; echo done";
+    let mut shell = Command::new("sh");
+    let mut shell = shell.args(["-c", script, "sh"]).arg(&log).arg(&go).arg(&gone_on).spawn().unwrap();
+    wait_until("the shell is ready", || pool.path("go.ready").exists());
+    let stopped = Stopped::new(&pool, "manager");
+    fs::write(&go, "").unwrap();
+    let began = Instant::now();
+    assert!(Command::new("true").status().unwrap().success());
+    wait_until("the shell goes on", || gone_on.exists());
+    assert!(began.elapsed() < GONE_WITHIN, "{:?}", began.elapsed());
+    drop(stopped);
+    file.write_all(b"and after").unwrap();
+    drop(file);
+    assert!(shell.wait().unwrap().success());
+    assert_eq!(pool.get("app/0/open"), b"before and after");
+    assert_eq!(pool.get("app/0/log"), b"begun\nby another\ndone\n");
 }
