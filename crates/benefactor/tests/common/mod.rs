@@ -118,12 +118,11 @@ impl Told {
         self.requests.iter().any(removed)
     }
 
-    pub fn put_sequence(&self) -> u64 {
-        let last = self.requests.iter().rev().find_map(|request| match request {
+    pub fn put_sequence(&self) -> Option<u64> {
+        self.requests.iter().rev().find_map(|request| match request {
             ManagerRequest::Heartbeat { put_sequence, .. } => Some(*put_sequence),
             _ => None,
-        });
-        last.unwrap()
+        })
     }
 
     pub fn inventories(&self) -> usize {
