@@ -102,7 +102,7 @@ fn a_child_in_go_is_told_of_though_it_is_linked_dynamically() {
 #[test]
 fn what_a_failed_program_left_running_is_ended_before_its_files_go_back() {
     // One ends when it is asked to, one has to be killed, one is stopped.
-    for left in ["exec 9<go", "trap '' TERM; exec 9<go", "kill -STOP $$; exec 9<go"] {
+    for left in ["exec 9<go", "trap '' TERM; exec 9<go", "sh -c 'kill -STOP $PPID'; exec 9<go"] {
         for mode in [Mode::Single, Mode::Incremental] {
             let root = seeded();
             let before = tree(root.path());
