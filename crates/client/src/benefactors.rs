@@ -18,6 +18,10 @@ use crate::shared::Shared;
 pub(crate) const PUT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a sync: a busy disk may have a gigabyte to write.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
+/// Pause between two questions to a benefactor that syncs, whether it is there at all.
+const SYNC_LOOK: Duration = Duration::from_secs(2);
+/// Time for the answer; one that takes longer is stopped or cut off, however long a sync may take.
+const SILENT_AFTER: Duration = Duration::from_secs(8);
 /// Time for a get to be answered before the attempt counts as failed.
 const GET_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a verification of one batch of blocks, which reads them all.
@@ -181,8 +185,11 @@ impl Benefactors {
         durable: bool,
     ) -> Result<Incarnation, CallError> {
         let request = BenefactorRequest::Put { block, form, durable };
-        let limit = if durable { SYNC_TIMEOUT } else { PUT_TIMEOUT };
-        match self.call(id, &request, payload, limit).await? {
+        let answer = match durable {
+            true => self.call_to_sync(id, &request, payload).await?,
+            false => self.call(id, &request, payload, PUT_TIMEOUT).await?,
+        };
+        match answer {
             (BenefactorReply::Stored { incarnation, .. }, _) => Ok(incarnation),
             _ => Err(crate::unexpected("Put").into()),
         }
@@ -191,9 +198,34 @@ impl Benefactors {
     /// Makes durable what a benefactor stored in this incarnation.
     pub(crate) async fn sync(&self, id: BenefactorId, incarnation: Incarnation) -> Result<(), CallError> {
         let request = BenefactorRequest::Sync { incarnation, tell: false };
-        match self.call(id, &request, Bytes::new(), SYNC_TIMEOUT).await? {
+        match self.call_to_sync(id, &request, Bytes::new()).await? {
             (BenefactorReply::Durable, _) => Ok(()),
             _ => Err(crate::unexpected("Sync").into()),
+        }
+    }
+
+    /// A request whose answer waits for the disk. It may take long, as long as the benefactor answers other questions.
+    async fn call_to_sync(
+        &self,
+        id: BenefactorId,
+        request: &BenefactorRequest,
+        payload: Bytes,
+    ) -> Result<(BenefactorReply, Buffer), CallError> {
+        let silent = async {
+            loop {
+                tokio::time::sleep(SYNC_LOOK).await;
+                let asked = BenefactorRequest::Has { blocks: Vec::new() };
+                if let Err(error) = self.call(id, &asked, Bytes::new(), SILENT_AFTER).await
+                    && error.is_transport()
+                {
+                    return error;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = self.call(id, request, payload, SYNC_TIMEOUT) => answer,
+            error = silent => Err(error),
         }
     }
 

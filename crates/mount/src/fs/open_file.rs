@@ -24,6 +24,7 @@ use super::retry::Content;
 use super::{FileSystem, look_again};
 use crate::attr;
 use crate::caller::LOOK_PAUSE;
+use crate::descriptors::{holds, process_of};
 use crate::killed::Dying;
 
 /// A version number that no version has: what the kernel believes of the file is of none.
@@ -86,8 +87,11 @@ pub(super) struct Mtime {
 pub(crate) struct Handle {
     pub file: Arc<OpenFile>,
     pub writable: bool,
-    /// The task that opened it.
-    pub opener: u32,
+    opener: u32,
+    /// The process of that task, if it can be seen.
+    process: Option<u32>,
+    /// Closes under way: by which process, and how many writes they cover.
+    closing: Mutex<Vec<(Option<u32>, u64)>>,
     reader: Option<Arc<Reader>>,
     /// Value of `writes` at the last proper close.
     closed_at: AtomicU64,
@@ -201,6 +205,8 @@ impl OpenFile {
         }
         let handle = Handle {
             opener,
+            process: writable.then(|| process_of(opener)).flatten(),
+            closing: Mutex::default(),
             file: Arc::clone(self),
             writable,
             reader,
@@ -548,6 +554,21 @@ async fn end_writer(writer: &Writer) {
     }
 }
 
+/// A close under way.
+pub(crate) struct Closing<'a> {
+    handle: &'a Handle,
+    close: (Option<u32>, u64),
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let mut closing = self.handle.closing.lock();
+        if let Some(at) = closing.iter().position(|other| *other == self.close) {
+            closing.swap_remove(at);
+        }
+    }
+}
+
 impl Handle {
     /// Up to `length` bytes at `offset`; short at the end of the file.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
@@ -573,6 +594,26 @@ impl Handle {
         let latest = self.file.latest.read().clone();
         let reader = latest.or_else(|| self.reader.clone());
         reader.ok_or_else(|| Failure::new(ErrorCode::Stale, "the file isn't open any more"))
+    }
+
+    /// Takes note that `task` closes a descriptor, as long as what is returned lives.
+    pub fn closes(&self, task: u32) -> Closing<'_> {
+        let process = if task == self.opener { self.process } else { process_of(task) };
+        let close = (process, self.file.writes.load(Ordering::Acquire));
+        self.closing.lock().push(close);
+        Closing { handle: self, close }
+    }
+
+    /// Whether `task` closes what it only inherited: the process that opened the file is another one, and either has a
+    /// descriptor to write to inode `number` with, or is closing its last one and waits for all that was written.
+    pub async fn is_inherited(&self, task: u32, number: u64) -> bool {
+        let Some(process) = self.process.filter(|_| task != self.opener) else { return false };
+        if process_of(task).is_none_or(|closes| closes == process) {
+            return false;
+        }
+        let writes = self.file.writes.load(Ordering::Acquire);
+        let covered = (Some(process), writes);
+        self.closing.lock().contains(&covered) || holds(process, number).await
     }
 
     /// One `close()` of a descriptor of this handle; `killed`: not by the program, but because a signal killed it.

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
@@ -16,8 +16,8 @@ use stdchk_model::Failure;
 
 use super::reply::{answer_empty, answer_write, or_refuse, refused, refused_content};
 use super::{Adapter, writable};
-use crate::caller::{Caller, told_to_end};
-use crate::descriptors::{holds, is_inherited};
+use crate::caller::{Caller, LOOK_PAUSE, told_to_end};
+use crate::descriptors::holds;
 use crate::errno::errno;
 use crate::fs::{FileSystem, Handle, Mark, NodeId, Opened};
 use crate::killed::{Dying, is_killed};
@@ -131,9 +131,11 @@ impl Adapter {
         let dying = Arc::clone(&self.dying);
         self.task(|fs| async move {
             let killed = is_killed(caller).await;
-            if !killed && is_inherited(caller, handle.opener, ino.0).await {
+            if !killed && handle.is_inherited(caller, ino.0).await {
                 return reply.ok();
             }
+            let _closes = handle.closes(caller);
+            let covered = AtomicBool::new(false);
             let work = async {
                 let goes_on = !killed && handle.file.is_emptied() && holds(caller, ino.0).await;
                 let flushed = fs.flush(&handle, killed, goes_on).await;
@@ -143,13 +145,19 @@ impl Adapter {
                 flushed
             };
             let leaves = async {
-                match killed {
-                    true => dying.has_waited(caller).await,
-                    false => told_to_end(caller).await,
+                if killed {
+                    return dying.has_waited(caller).await;
+                }
+                tokio::select! {
+                    () = told_to_end(caller) => {}
+                    () = becomes_inherited(&handle, caller, ino.0) => covered.store(true, Ordering::Relaxed),
                 }
             };
             let answer = |reply, flushed| answer_empty(reply, "close", ino, flushed);
-            let let_go = |reply: ReplyEmpty| reply.error(Errno::EINTR);
+            let let_go = |reply: ReplyEmpty| match covered.load(Ordering::Relaxed) {
+                true => reply.ok(),
+                false => reply.error(Errno::EINTR),
+            };
             if let Some(Err(failure)) = Caller::of(caller).serve(reply, work, leaves, answer, let_go).await {
                 refused_content("a close that its program did not wait for", ino.0, &failure);
             }
@@ -328,4 +336,15 @@ pub(super) async fn hand_over(kernel: Arc<OnceLock<Notifier>>, ino: INodeNo) -> 
 
 async fn extend(handle: &Handle, end: u64) -> Result<(), Failure> {
     if end > handle.file.written()?.size() { handle.file.truncate(end).await } else { Ok(()) }
+}
+
+/// Comes once the close that `caller` waits for is one of an inherited descriptor: the kernel takes a descriptor from its
+/// program a moment before it tells of the close.
+async fn becomes_inherited(handle: &Handle, caller: u32, number: u64) {
+    loop {
+        tokio::time::sleep(LOOK_PAUSE).await;
+        if handle.is_inherited(caller, number).await {
+            return;
+        }
+    }
 }

@@ -444,3 +444,45 @@ fn who_has_files_open_starts_programs_while_the_manager_is_stopped() {
     assert_eq!(pool.get("app/0/open"), b"before and after");
     assert_eq!(pool.get("app/0/log"), b"begun\ndone\n");
 }
+
+/// Closes its files in threads while it starts a program that closes its copies of them after that.
+const CLOSES_WHILE_IT_STARTS: &str = r#"
+import subprocess, sys, threading, time
+files = [open(f'{sys.argv[1]}/closed{number}', 'wb') for number in range(6)]
+for number, file in enumerate(files):
+    file.write(b'%d' % number * 1000)
+print('ready', flush=True)
+sys.stdin.readline()
+threads = [threading.Timer(0.3, file.close) for file in files]
+for thread in threads:
+    thread.start()
+began = time.monotonic()
+subprocess.run(['true'], check=True, preexec_fn=lambda: time.sleep(0.8))
+print('took', time.monotonic() - began, flush=True)
+for thread in threads:
+    thread.join()
+"#;
+
+#[test]
+fn who_is_closing_files_starts_programs_while_the_manager_is_stopped() {
+    let pool = pool_with_folders(&[call("any", "", "")]);
+    let said = pool.path("said");
+    let mut command = Command::new("python3");
+    command.args(["-c", CLOSES_WHILE_IT_STARTS]).arg(pool.at("app/0")).stdin(Stdio::piped());
+    let child = command.stdout(fs::File::create(&said).unwrap()).spawn().unwrap();
+    let mut program = Program { child, name: "python3".to_owned(), said };
+    wait_until("it is ready", || program.says("ready"));
+    let stopped = Stopped::new(&pool, "manager");
+    program.go();
+    let took = || {
+        let said = fs::read_to_string(&program.said).unwrap();
+        said.lines().find_map(|line| line.strip_prefix("took ")?.parse::<f64>().ok())
+    };
+    wait_until("the program has run", || took().is_some());
+    assert!(took().unwrap() < GONE_WITHIN.as_secs_f64(), "{:?} s", took());
+    drop(stopped);
+    assert!(program.child.wait().unwrap().success());
+    for number in 0..6 {
+        assert_eq!(pool.get(&format!("app/0/closed{number}")), number.to_string().repeat(1000).as_bytes());
+    }
+}
