@@ -127,9 +127,11 @@ impl Store {
         self.state.lock().index.tickets().0
     }
 
-    /// Whether all puts up to the mark are durable.
+    /// Whether all puts up to the mark are durable. Nothing is any more once a sync failed, or the files were taken away.
     pub fn is_durable_up_to(&self, finished: u64) -> bool {
-        self.state.lock().index.tickets().1 >= finished
+        let state = self.state.lock();
+        let failed = state.trouble.as_ref().is_some_and(|trouble| trouble.at == At::Sync);
+        !failed && state.index.tickets().1 >= finished
     }
 }
 
