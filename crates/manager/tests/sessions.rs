@@ -10,6 +10,10 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{BenefactorId, ChunkId, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot, OpId};
 
+const MIB: u64 = 1 << 20;
+/// Less than the sixteenth of free space that a session may reserve.
+const GRANT: u64 = 100 * MIB;
+
 fn pool_with_file() -> (Pool, Ino, Ino) {
     let mut pool = Pool::with_benefactors(3);
     let folder = pool.make(Ino::ROOT, "app", FileKind::Directory);
@@ -130,11 +134,11 @@ fn a_change_repeated_after_a_restart_is_answered_as_the_first_time() {
 fn sessions_of_a_silent_client_expire_and_their_space_comes_back() {
     let (mut pool, _, file) = pool_with_file();
     pool.open(1, file);
-    let reserve = ManagerRequest::Reserve { session: session(1), bytes: GIB, avoid: Vec::new() };
+    let reserve = ManagerRequest::Reserve { session: session(1), bytes: GRANT, avoid: Vec::new() };
     pool.ask(reserve).unwrap();
     pool.stage(1, &[1], &[0]);
     pool.commit(1, &[1]).unwrap();
-    assert_eq!(pool.status().space.reserved_bytes, GIB - 1_000);
+    assert_eq!(pool.status().space.reserved_bytes, GRANT - 1_000);
     pool.pass_alive(60_000, &[0]);
     assert_eq!(pool.status().sessions, 1, "signs of life keep a session");
     pool.pass(29_999);
@@ -184,33 +188,39 @@ fn a_session_that_reserves_again_has_used_what_it_was_granted() {
         let Ok(ManagerReply::Stripe { bytes: granted, .. }) = pool.ask(request) else { panic!("refused") };
         (granted, pool.status().space.reserved_bytes)
     };
-    assert_eq!(reserve(2, GIB), (GIB, GIB));
+    assert_eq!(reserve(2, GRANT), (GRANT, GRANT));
     // The first grants are at the benefactors by now, and lower what those report as free.
     for _ in 0..4 {
-        assert_eq!(reserve(1, GIB), (GIB, 2 * GIB));
+        assert_eq!(reserve(1, GRANT), (GRANT, 2 * GRANT));
     }
 }
 
 #[test]
-fn reservations_never_exceed_the_free_space() {
+fn reservations_never_exceed_the_free_space_and_leave_room_for_others() {
     let (mut pool, folder, file) = pool_with_file();
     let mut granted = 0;
-    for number in 1..=4 {
-        let other = if number == 1 { file } else { pool.make(folder, &number.to_string(), FileKind::File) };
-        pool.open(number, other);
-        let request = ManagerRequest::Reserve { session: session(number), bytes: GIB, avoid: Vec::new() };
+    let refused = (1..=u8::MAX).find(|number| {
+        let other = if *number == 1 { file } else { pool.make(folder, &number.to_string(), FileKind::File) };
+        pool.open(*number, other);
+        let request = ManagerRequest::Reserve { session: session(*number), bytes: GIB, avoid: Vec::new() };
         match pool.ask(request) {
-            Ok(ManagerReply::Stripe { bytes, .. }) => granted += bytes,
+            Ok(ManagerReply::Stripe { bytes, .. }) => {
+                assert!(bytes <= ((3 * GIB - granted) / 16).max(MIB), "a sixteenth, or a chunk: {bytes}");
+                granted += bytes;
+                false
+            }
             Err(failure) => {
-                assert_eq!((number, failure.code), (4, ErrorCode::NoSpace));
+                assert_eq!(failure.code, ErrorCode::NoSpace);
                 assert!(failure.message.contains("of 3.00 GiB donated"), "{failure}");
+                true
             }
             other => panic!("{other:?}"),
         }
-    }
+    });
+    assert!(refused.is_some_and(|number| number > 90), "{refused:?} sessions");
     assert_eq!(granted, 3 * GIB);
     pool.close(1);
-    let request = ManagerRequest::Reserve { session: session(4), bytes: 5, avoid: Vec::new() };
+    let request = ManagerRequest::Reserve { session: session(refused.unwrap()), bytes: 5, avoid: Vec::new() };
     assert!(pool.ask(request).is_ok(), "the space of a closed session can be reserved again");
 }
 

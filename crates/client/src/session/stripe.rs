@@ -72,7 +72,8 @@ impl Stripe {
         need: u64,
         avoid: &[BenefactorId],
     ) -> Result<(), Failure> {
-        let eager = if turn.asked { GRANT_BYTES } else { GRANT_FIRST_BYTES };
+        let used_up = turn.asked && turn.granted < need;
+        let eager = if used_up { GRANT_BYTES } else { GRANT_FIRST_BYTES };
         turn.asked = true;
         let ask = |bytes| ManagerRequest::Reserve { session: self.session, bytes, avoid: avoid.to_vec() };
         let answer = match pool.manager.ask(&ask(eager.max(need))).await {

@@ -55,6 +55,8 @@ use crate::store::{Batch, Store, StoreError, Table};
 
 /// Most space that one request reserves, bytes: a client comes back for more, so that none takes all of a pool at once.
 const RESERVATION_BYTES_MAX: u64 = 1 << 30;
+/// The part of the free space that one session may reserve, at most: others want some, too.
+const RESERVATION_SHARE: u64 = 16;
 
 /// The time of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -370,7 +372,9 @@ impl Core {
         let policy = self.namespace.policy(ino)?;
         let width = usize::from(policy.stripe.max(u16::from(policy.replicas)));
         let stripe = self.stripe(&Wish { width, avoid, room_bytes: CHUNK_BYTES_DEFAULT as u64, turn })?;
-        let granted = bytes.min(self.free_beside(own)).min(RESERVATION_BYTES_MAX);
+        let free = self.free_beside(own);
+        let share = (free / RESERVATION_SHARE).max(CHUNK_BYTES_DEFAULT as u64).min(free);
+        let granted = bytes.min(share).min(RESERVATION_BYTES_MAX);
         if granted == 0 && bytes > 0 {
             return Err(self.no_space(bytes));
         }
