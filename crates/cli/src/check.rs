@@ -90,22 +90,38 @@ impl<'a> Checker<'a> {
     /// can't be had, what is said is about the chunks that it lies in.
     ///
     /// # Errors
-    /// The chunk map is none, or the manager can't be asked.
+    /// `Damaged` if the chunk map is none; `NotFound` if the version is not there, or not any more; or the manager can't be
+    /// asked.
     pub async fn version(
         &mut self,
         ino: Ino,
         version: Option<u64>,
         copies: u8,
     ) -> Result<(Option<VersionInfo>, Health), Failure> {
-        let (info, root) = self.pool.map_root(ino, version).await?;
-        let pieces = root.as_ref().map_or(&[][..], MapRoot::pieces);
+        let (mut info, mut root) = self.pool.map_root(ino, version).await?;
+        loop {
+            let health = self.content(root.as_ref(), copies).await;
+            if health.as_ref().is_ok_and(Health::is_readable) {
+                return Ok((info, health?));
+            }
+            // What was removed, or moved into a container, while it was looked at may be collected by now.
+            let now = self.pool.map_root(ino, version).await?;
+            if now.1 == root {
+                return Ok((info, health?));
+            }
+            (info, root) = now;
+        }
+    }
+
+    async fn content(&mut self, root: Option<&MapRoot>, copies: u8) -> Result<Health, Failure> {
+        let pieces = root.map_or(&[][..], MapRoot::pieces);
         let of_map = self.chunks(pieces, copies).await?;
         if !of_map.is_readable() {
-            return Ok((info, of_map));
+            return Ok(of_map);
         }
-        let map = self.pool.map_at(root.as_ref()).await?;
+        let map = self.pool.map_at(root).await?;
         let chunks: Vec<ChunkRef> = map.chunks().iter().chain(pieces).copied().collect();
-        Ok((info, self.chunks(&chunks, copies).await?))
+        self.chunks(&chunks, copies).await
     }
 
     async fn chunks(&mut self, chunks: &[ChunkRef], copies: u8) -> Result<Health, Failure> {
@@ -161,7 +177,7 @@ fn numbers<S: serde::Serializer>(away: &BTreeSet<BenefactorId>, out: S) -> Resul
 
 /// Whether a failure to read a chunk map says something about the content rather than about the pool.
 pub fn is_about_content(failure: &Failure) -> bool {
-    matches!(failure.code, ErrorCode::Damaged | ErrorCode::NotFound)
+    failure.code == ErrorCode::Damaged
 }
 
 #[cfg(test)]

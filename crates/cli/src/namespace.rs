@@ -1,8 +1,9 @@
 //! Walking the pool's namespace: paths to inodes, folders with all their entries, trees with all their files.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use stdchk_client::Pool;
+use stdchk_client::{Pool, Reader};
 use stdchk_model::message::manager::{Attr, Change, DirEntry, FileKind, VersionInfo, VersionState};
 use stdchk_model::{ErrorCode, Failure, Ino};
 
@@ -12,6 +13,9 @@ use crate::paths::Target;
 
 /// Entries of a folder that are asked for at once: a few hundred kilobytes of message.
 const ENTRIES_PER_PAGE: u32 = 4096;
+/// How often a name is looked at whose file is replaced between the look and the opening: each time somebody else has been
+/// faster by a fraction of a millisecond.
+pub const LOOKS_MAX: u32 = 16;
 /// Permission bits of a folder that a command makes.
 const FOLDER_MODE: u32 = 0o755;
 
@@ -49,9 +53,62 @@ pub async fn resolve_if_there(pool: &Pool, target: &Target) -> Outcome<Option<At
 
 /// The inode that `target` names, which must be a file's, and of which the version must be there if one is named.
 pub async fn resolve_file(pool: &Pool, target: &Target) -> Outcome<Attr> {
+    of_file(pool, target, async |attr| Ok(attr)).await
+}
+
+/// Opens the version that `target` names.
+pub async fn open(pool: &Pool, target: &Target) -> Outcome<Arc<Reader>> {
+    of_file(pool, target, async |attr: Attr| {
+        let reader = pool.read(attr.ino, target.version).await.about(target.shown())?;
+        match reader.opened().links {
+            0 => {
+                Err(CommandError::new(Exit::NotFound, target.shown(), "it was removed just now", "try again"))
+            }
+            _ => Ok(reader),
+        }
+    })
+    .await
+}
+
+/// Does `work` with the file that `target` names, of which the version must be there if one is named. A file that another one
+/// replaces after the look at its name hands its versions on and is gone: what the name leads to then is tried instead.
+pub async fn of_file<T>(
+    pool: &Pool,
+    target: &Target,
+    mut work: impl AsyncFnMut(Attr) -> Outcome<T>,
+) -> Outcome<T> {
+    let (mut attr, mut looks) = (resolve_kind(pool, target).await?, 1);
+    loop {
+        let ino = attr.ino;
+        let outcome = match with_version(pool, target, attr).await {
+            Ok(attr) => work(attr).await,
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Err(error) if error.exit == Exit::NotFound && looks < LOOKS_MAX => {
+                attr = resolve_kind(pool, target).await?;
+                if attr.ino == ino {
+                    return Err(error);
+                }
+                looks += 1;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// What came of a file from a list; nothing if it was removed after the list was made.
+pub fn if_still_there<T>(outcome: Outcome<T>) -> Outcome<Option<T>> {
+    match outcome {
+        Err(error) if error.exit == Exit::NotFound => Ok(None),
+        outcome => outcome.map(Some),
+    }
+}
+
+async fn resolve_kind(pool: &Pool, target: &Target) -> Outcome<Attr> {
     let attr = resolve(pool, target).await?;
     match attr.kind {
-        FileKind::File => with_version(pool, target, attr).await,
+        FileKind::File => Ok(attr),
         FileKind::Directory => Err(not_a_file(target, "it is a folder", "`stdchk ls` shows what is in it")),
         FileKind::Symlink => {
             Err(not_a_file(target, "it is a symbolic link", "`stdchk stat` shows where it leads"))
@@ -160,7 +217,8 @@ pub async fn tree(pool: &Pool, target: &Target) -> Outcome<Vec<Found>> {
     let mut all = Vec::new();
     while let Some(found) = pending.pop() {
         if found.attr.kind == FileKind::Directory {
-            pending.extend(children(pool, &found).await?.into_iter().rev());
+            let children = if_still_there(children(pool, &found).await)?;
+            pending.extend(children.into_iter().flatten().rev());
         }
         all.push(found);
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use stdchk_model::message::manager::{Attr, VersionInfo};
+use stdchk_model::message::manager::{Attr, TimeNs, VersionInfo};
 use stdchk_model::{ChunkRef, ErrorCode, Failure, MapRoot};
 
 use crate::cache::cost;
@@ -102,6 +102,14 @@ impl Reader {
     /// The file as it was when the version was opened.
     pub fn opened(&self) -> &Attr {
         &self.opened
+    }
+
+    /// When the content was last written; of the newest version, or without any, what was set as the file's time counts.
+    pub fn mtime(&self) -> TimeNs {
+        match &self.info {
+            Some(info) if info.version != self.opened.version => info.mtime,
+            _ => self.opened.mtime,
+        }
     }
 
     /// Size of the version, bytes.

@@ -8,16 +8,20 @@
 //! (proc_pid_fdinfo(5): `ino` since Linux 5.14)
 //!
 //! **The program only inherited the descriptor.** Descriptors are closed in every child process, before or while it begins
-//! another program, and the child runs nothing before that is answered. If it waited for the pool, nobody who has a file of
-//! the pool open could start the role that the pool waits for. So such a close is answered at once, as long as the program
-//! that opened the file holds it, or is closing it and waits for all that was written: that one's close waits
-//! ([`crate::fs::Handle::is_inherited`]).
+//! another program, and the child runs nothing before that is answered. If it waited for the pool for as long as others do,
+//! nobody who has a file of the pool open could start the role that the pool waits for. So such a close waits for
+//! [`INHERITED_PATIENCE`], and what it saves is saved all the same; then it is answered, as long as the program that opened
+//! the file holds it, or is closing it and waits for all that was written: that one's close waits
+//! ([`crate::fs::Handle::is_inherited`]). A child may have inherited many: once one was answered so, others are at once
+//! ([`Silence`]).
 //!
 //! A process that can't be seen counts as holding nothing: then the close commits, which is never wrong, only one version
 //! too many should the rest fail.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::mount::NAME;
 
@@ -25,6 +29,28 @@ use crate::mount::NAME;
 const DESCRIPTORS_MAX: usize = 4096;
 /// How long the look may take.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a close of an inherited descriptor waits for the pool.
+const INHERITED_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the pool counts as silent after such a close was answered without it.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// Whether the pool has let the closes of this mount wait of late.
+#[derive(Default)]
+pub(crate) struct Silence(Mutex<Option<Instant>>);
+
+impl Silence {
+    /// How long a close of an inherited descriptor waits now.
+    pub fn patience(&self) -> Duration {
+        let is_silent = self.0.lock().is_some_and(|noted| noted.elapsed() < SILENCE);
+        if is_silent { Duration::ZERO } else { INHERITED_PATIENCE }
+    }
+
+    /// A close was answered without the pool.
+    pub fn note(&self) {
+        *self.0.lock() = Some(Instant::now());
+    }
+}
 
 /// The process of a task; asking never waits. (proc_pid_status(5))
 pub(crate) fn process_of(task: u32) -> Option<u32> {

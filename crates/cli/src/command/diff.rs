@@ -88,32 +88,37 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
 
 async fn sides(pool: &Pool, arguments: &Arguments) -> Outcome<(Side, Side)> {
     let first = Target::parse_entry(&arguments.first)?;
-    let attr = namespace::resolve_file(pool, &first).await?;
     if let Some(second) = &arguments.second {
         let second = Target::parse_entry(second)?;
-        let other = namespace::resolve_file(pool, &second).await?;
-        return Ok((side(pool, first, &attr).await?, side(pool, second, &other).await?));
+        return Ok((side(pool, &first).await?, side(pool, &second).await?));
     }
-    let versions = namespace::kept_versions(pool, attr.ino).await.about(first.shown())?;
-    let newest = first.version.unwrap_or(attr.version);
-    let before = versions.iter().map(|info| info.version).filter(|version| *version < newest).max();
-    let Some(before) = before else {
-        let next = "name two files or versions";
-        return Err(CommandError::new(Exit::NotFound, first.shown(), "there is no version before it", next));
-    };
-    let older = Target { version: Some(before), ..first.clone() };
-    let newer = Target { version: Some(newest), ..first };
-    Ok((side(pool, older, &attr).await?, side(pool, newer, &attr).await?))
+    let (older, newer) =
+        namespace::of_file(pool, &first, async |attr| previous(pool, &first, attr).await).await?;
+    let at = |version| Target { version: Some(version), ..first.clone() };
+    Ok((side(pool, &at(older)).await?, side(pool, &at(newer)).await?))
 }
 
-async fn side(pool: &Pool, target: Target, attr: &Attr) -> Outcome<Side> {
-    let name = target.shown();
-    let (info, map, _) = pool.chunk_map(attr.ino, target.version).await.about(&name)?;
-    // The version is pinned: a commit in between must not mix two of them.
-    let version = target.version.or(info.as_ref().map(|info| info.version));
-    let packed = info.is_some_and(|info| info.aggregated);
-    let reader = pool.read(attr.ino, version).await.about(&name)?;
-    Ok(Side { name, map, packed, reader })
+/// The version before the one that `target` names, and that one.
+async fn previous(pool: &Pool, target: &Target, attr: Attr) -> Outcome<(u64, u64)> {
+    let versions = namespace::kept_versions(pool, attr.ino).await.about(target.shown())?;
+    let newest = target.version.unwrap_or(attr.version);
+    let before = versions.iter().map(|info| info.version).filter(|version| *version < newest).max();
+    let next = "name two files or versions";
+    let none = || CommandError::new(Exit::NotFound, target.shown(), "there is no version before it", next);
+    Ok((before.ok_or_else(none)?, newest))
+}
+
+async fn side(pool: &Pool, target: &Target) -> Outcome<Side> {
+    let name = &target.shown();
+    namespace::of_file(pool, target, async |attr: Attr| {
+        let (info, map, _) = pool.chunk_map(attr.ino, target.version).await.about(name)?;
+        // The version is pinned: a commit in between must not mix two of them.
+        let version = target.version.or(info.as_ref().map(|info| info.version));
+        let packed = info.is_some_and(|info| info.aggregated);
+        let reader = pool.read(attr.ino, version).await.about(name)?;
+        Ok(Side { name: name.clone(), map, packed, reader })
+    })
+    .await
 }
 
 /// The byte ranges that differ, in order.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use clap::Args;
 use serde::Serialize;
 use stdchk_client::Pool;
-use stdchk_model::message::manager::FileKind;
+use stdchk_model::message::manager::{Attr, FileKind};
 use stdchk_model::{ChunkId, size};
 
 use crate::context::Context;
@@ -55,7 +55,8 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let pool = context.pool().await?;
     let (mut entries, mut total, mut all) = (Vec::new(), Usage::default(), Chunks::new());
     for place in places(&pool, &target).await? {
-        let (usage, chunks) = usage(&pool, &place.target).await?;
+        let used = namespace::if_still_there(usage(&pool, &place.target).await)?;
+        let Some((usage, chunks)) = used else { continue };
         total.files += usage.files;
         total.versions += usage.versions;
         total.logical_bytes += usage.logical_bytes;
@@ -85,16 +86,26 @@ async fn usage(pool: &Pool, target: &Target) -> Outcome<(Usage, Chunks)> {
     let mut usage = Usage { path: target.path(), ..Usage::default() };
     let mut chunks = Chunks::new();
     for file in namespace::files(pool, target).await? {
-        usage.files += 1;
-        for info in namespace::kept_versions(pool, file.attr.ino).await.about(file.target.shown())? {
-            let version = Some(info.version);
-            let (_, map, pieces) = pool.chunk_map(file.attr.ino, version).await.about(file.target.shown())?;
-            usage.versions += 1;
-            usage.logical_bytes += info.size;
-            chunks.extend(map.chunks().iter().chain(&pieces).map(|chunk| (chunk.id, chunk.length)));
-        }
+        let used =
+            namespace::of_file(pool, &file.target, async |attr| file_usage(pool, &file.target, &attr).await);
+        let Some((found, new)) = namespace::if_still_there(used.await)? else { continue };
+        usage.files += found.files;
+        usage.versions += found.versions;
+        usage.logical_bytes += found.logical_bytes;
+        chunks.extend(new);
     }
     usage.distinct_bytes = bytes(&chunks);
+    Ok((usage, chunks))
+}
+
+async fn file_usage(pool: &Pool, target: &Target, attr: &Attr) -> Outcome<(Usage, Chunks)> {
+    let (mut usage, mut chunks) = (Usage { files: 1, ..Usage::default() }, Chunks::new());
+    for info in namespace::kept_versions(pool, attr.ino).await.about(target.shown())? {
+        let (_, map, pieces) = pool.chunk_map(attr.ino, Some(info.version)).await.about(target.shown())?;
+        usage.versions += 1;
+        usage.logical_bytes += info.size;
+        chunks.extend(map.chunks().iter().chain(&pieces).map(|chunk| (chunk.id, chunk.length)));
+    }
     Ok((usage, chunks))
 }
 

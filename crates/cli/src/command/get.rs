@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use stdchk_client::Pool;
-use stdchk_model::message::manager::Attr;
-use stdchk_model::{Failure, size};
+use stdchk_client::Reader;
+use stdchk_model::size;
 
 use crate::context::Context;
 use crate::exit::{About, CommandError, Outcome, from_io};
@@ -39,18 +39,18 @@ pub struct Arguments {
 pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let target = Target::parse_entry(&arguments.target)?;
     let pool = context.pool_to_move().await?;
-    let attr = namespace::resolve_file(&pool, &target).await?;
+    let reader = namespace::open(&pool, &target).await?;
     let quiet = context.settings.quiet;
     match arguments.output.as_deref() {
         Some(path) if path == Path::new("-") => {
-            to_stream(&pool, &target, &attr, quiet, &mut io::stdout(), output::unwritten).await
+            to_stream(&reader, &target, quiet, &mut io::stdout(), output::unwritten).await
         }
         Some(path) if is_special(path) => {
             let failed = |error: &io::Error| from_io(error, path.display());
             let mut device = File::options().write(true).open(path).about(path.display())?;
-            to_stream(&pool, &target, &attr, quiet, &mut device, failed).await
+            to_stream(&reader, &target, quiet, &mut device, failed).await
         }
-        path => to_file(&pool, &target, &attr, &destination(path, &target), quiet).await,
+        path => to_file(&reader, &target, &destination(path, &target), quiet).await,
     }
 }
 
@@ -65,24 +65,21 @@ fn destination(path: Option<&Path>, target: &Target) -> PathBuf {
 }
 
 async fn to_stream(
-    pool: &Pool,
+    reader: &Arc<Reader>,
     target: &Target,
-    attr: &Attr,
     quiet: bool,
     sink: &mut (dyn Write + Send),
     failed: impl Fn(&io::Error) -> CommandError,
 ) -> Outcome {
-    let reader = pool.read(attr.ino, target.version).await.about(target.shown())?;
     let progress = Progress::start("get", reader.size(), quiet);
-    copy_out(&reader, &target.shown(), sink, &failed, &progress).await?;
+    copy_out(reader, &target.shown(), sink, &failed, &progress).await?;
     sink.flush().map_err(|error| failed(&error))
 }
 
-async fn to_file(pool: &Pool, target: &Target, attr: &Attr, path: &Path, quiet: bool) -> Outcome {
-    let started = Instant::now();
-    let size = pool.read(attr.ino, target.version).await.about(target.shown())?.size();
+async fn to_file(reader: &Arc<Reader>, target: &Target, path: &Path, quiet: bool) -> Outcome {
+    let (started, size) = (Instant::now(), reader.size());
     let progress = Progress::start("get", size, quiet);
-    fetch(pool, &target.shown(), attr, target.version, path, &progress).await?;
+    fetch(reader, &target.shown(), path, &progress).await?;
     drop(progress);
     if !quiet {
         let rate = size::human(rate(size, started.elapsed()));
@@ -92,28 +89,10 @@ async fn to_file(pool: &Pool, target: &Target, attr: &Attr, path: &Path, quiet: 
     Ok(())
 }
 
-/// Fetches one version into a local file, which appears once it is whole.
-pub async fn fetch(
-    pool: &Pool,
-    name: &str,
-    attr: &Attr,
-    version: Option<u64>,
-    path: &Path,
-    progress: &Progress,
-) -> Outcome {
-    let reader = pool.read(attr.ino, version).await.about(name)?;
-    let mtime = modified(pool, attr, reader.version()).await.about(name)?;
+/// Fetches a version into a local file, which appears once it is whole, with the mode of the file and the time of the version.
+pub async fn fetch(reader: &Arc<Reader>, name: &str, path: &Path, progress: &Progress) -> Outcome {
     let mut file = NewFile::start(path)?;
     let failed = |error: &io::Error| from_io(error, path.display());
-    copy_out(&reader, name, &mut file, failed, progress).await?;
-    tokio::task::block_in_place(|| file.finish(attr.mode, mtime))
-}
-
-/// The modification time of a version; that of the file if it has none.
-async fn modified(pool: &Pool, attr: &Attr, version: Option<u64>) -> Result<i64, Failure> {
-    if version.is_none_or(|version| version == attr.version) {
-        return Ok(attr.mtime);
-    }
-    let versions = pool.versions(attr.ino).await?;
-    Ok(versions.iter().find(|info| Some(info.version) == version).map_or(attr.mtime, |info| info.mtime))
+    copy_out(reader, name, &mut file, failed, progress).await?;
+    tokio::task::block_in_place(|| file.finish(reader.opened().mode, reader.mtime()))
 }

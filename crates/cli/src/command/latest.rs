@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use stdchk_client::Pool;
 use stdchk_model::message::manager::{self, CheckpointSet, SetMember, SetState};
-use stdchk_model::{BenefactorId, Failure, size};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, size};
 
 use super::ls::{Member, set_bytes};
 use crate::check::{Checker, Health, is_about_content};
@@ -117,21 +117,34 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
 /// The newest set of a folder that is complete and verifies.
 pub async fn newest(pool: &Pool, app: &Target, quiet: bool) -> Outcome<Found> {
     let attr = namespace::resolve_folder(pool, app).await?;
-    let sets = pool.sets(attr.ino).await.about(app.shown())?;
     let replicas = pool.policy(attr.ino).await.about(app.shown())?.replicas;
     let progress = Progress::start("verify", 0, quiet);
     let mut checker = Checker::new(pool, &progress);
+    let mut looks = 1;
+    let mut found = loop {
+        let sets = pool.sets(attr.ino).await.about(app.shown())?;
+        match newest_of(&mut checker, sets, replicas).await {
+            // A member was replaced or removed after the sets were listed.
+            Err(failure) if failure.code == ErrorCode::NotFound && looks < namespace::LOOKS_MAX => looks += 1,
+            found => break found.about(app.shown())?,
+        }
+    };
+    tell_since(pool, &mut found.passed_over).await.about(app.shown())?;
+    Ok(found)
+}
+
+async fn newest_of(
+    checker: &mut Checker<'_>,
+    sets: Vec<CheckpointSet>,
+    replicas: u8,
+) -> Result<Found, Failure> {
     let mut passed_over: Vec<PassedOver> = Vec::new();
     for set in sets {
-        match verified(&mut checker, &set, replicas).await.about(app.shown())? {
-            Verdict::Intact(exposed) => {
-                tell_since(pool, &mut passed_over).await.about(app.shown())?;
-                return Ok(Found { set: Some(set), exposed, replicas, passed_over });
-            }
+        match verified(checker, &set, replicas).await? {
+            Verdict::Intact(exposed) => return Ok(Found { set: Some(set), exposed, replicas, passed_over }),
             Verdict::PassedOver(reason) => passed_over.push(reason),
         }
     }
-    tell_since(pool, &mut passed_over).await.about(app.shown())?;
     Ok(Found { set: None, exposed: Health::default(), replicas, passed_over })
 }
 

@@ -189,14 +189,18 @@ fn row(name: String, attr: &Attr) -> Entry {
 
 async fn versions(pool: &Pool, target: &Target, json: bool) -> Outcome {
     let attr = namespace::resolve(pool, target).await?;
-    let mut all = Vec::new();
-    let found = match attr.kind {
-        FileKind::Directory => children(pool, target, &attr).await?,
-        _ => vec![(target.path(), attr)],
+    let versions_of = async |target: &Target| {
+        let versions = async |attr: Attr| pool.versions(attr.ino).await.about(target.shown());
+        namespace::of_file(pool, target, versions).await.map(|versions| (target.path(), versions))
     };
-    for (path, attr) in found {
-        let versions = pool.versions(attr.ino).await.about(&path)?;
-        all.push((path, versions));
+    let mut all = Vec::new();
+    match attr.kind {
+        FileKind::Directory => {
+            for file in children(pool, target, &attr).await? {
+                all.extend(namespace::if_still_there(versions_of(&file).await)?);
+            }
+        }
+        _ => all.push(versions_of(target).await?),
     }
     if json {
         let files: Vec<FileVersions> = all
@@ -215,10 +219,10 @@ async fn versions(pool: &Pool, target: &Target, json: bool) -> Outcome {
     table.print()
 }
 
-async fn children(pool: &Pool, target: &Target, folder: &Attr) -> Outcome<Vec<(String, Attr)>> {
+async fn children(pool: &Pool, target: &Target, folder: &Attr) -> Outcome<Vec<Target>> {
     let entries = namespace::entries(pool, folder.ino).await.about(target.shown())?;
     let files = entries.into_iter().filter(|entry| entry.attr.kind == FileKind::File);
-    files.map(|entry| Ok((target.join(&entry.name).about(target.shown())?.path(), entry.attr))).collect()
+    files.map(|entry| target.join(&entry.name).about(target.shown())).collect()
 }
 
 fn version_row(path: &str, info: &VersionInfo) -> [String; 5] {

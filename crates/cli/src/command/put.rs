@@ -234,11 +234,21 @@ async fn store_one(
         return Err(CommandError::usage("/", "the root can't be a file", "write APP/NAME"));
     };
     let parent = namespace::make_folders(pool, parents).await?;
-    let attr = entry(pool, parent, name, opened.mode, unfinished).await.about(&shown)?;
-    if attr.kind != FileKind::File {
-        return Err(CommandError::usage(shown, "it is not a file", "choose another name, or `APP/FOLDER/`"));
-    }
-    let session = pool.replace(attr.ino).await.about(&shown)?;
+    let (attr, session) = loop {
+        let attr = entry(pool, parent, name, opened.mode, unfinished).await.about(&shown)?;
+        if attr.kind != FileKind::File {
+            return Err(CommandError::usage(
+                shown,
+                "it is not a file",
+                "choose another name, or `APP/FOLDER/`",
+            ));
+        }
+        match pool.replace(attr.ino).await {
+            // Somebody removed it, or gave its name to another one: what has the name now is replaced.
+            Err(failure) if failure.code == ErrorCode::NotFound => {}
+            session => break (attr, session.about(&shown)?),
+        }
+    };
     unfinished.lock().sessions.push(Arc::clone(&session));
     let written = write(&session, opened, job, progress).await;
     let ended = session.close(false).await.about(&shown);

@@ -181,8 +181,8 @@ async fn restore_one(
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).about(parent.display())?;
         }
-        let attr = pool.attr(member.ino).await.about(&shown)?;
-        fetch(pool, &shown, &attr, Some(member.version), path, progress).await?;
+        let reader = pool.read(member.ino, Some(member.version)).await.about(&shown)?;
+        fetch(&reader, &shown, path, progress).await?;
     }
     Ok(Restored { name: member.name.clone(), version: member.version, bytes: member.bytes, kept })
 }

@@ -53,16 +53,20 @@ struct Report {
 pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let target = Target::parse(&arguments.target)?;
     let pool = context.pool().await?;
-    let attr = match target.version {
-        Some(_) => namespace::resolve_file(&pool, &target).await?,
-        None => namespace::resolve(&pool, &target).await?,
+    let attr = namespace::resolve(&pool, &target).await?;
+    let report = match attr.kind {
+        FileKind::File => {
+            let quiet = context.settings.quiet;
+            namespace::of_file(&pool, &target, async |attr| content(&pool, &target, &attr, quiet).await)
+                .await?
+        }
+        _ if target.version.is_some() => return namespace::resolve_file(&pool, &target).await.map(drop),
+        FileKind::Symlink => {
+            let link_target = Some(pool.read_link(attr.ino).await.about(target.shown())?);
+            Report { link_target, ..report_of(&target, &attr) }
+        }
+        FileKind::Directory | FileKind::Pipe | FileKind::Socket => report_of(&target, &attr),
     };
-    let mut report = report_of(&target, &attr);
-    match attr.kind {
-        FileKind::Symlink => report.link_target = Some(pool.read_link(attr.ino).await.about(target.shown())?),
-        FileKind::Directory | FileKind::Pipe | FileKind::Socket => {}
-        FileKind::File => content(&pool, &target, &attr, &mut report, context.settings.quiet).await?,
-    }
     match arguments.json {
         true => output::json(&report)?,
         false => print(&report)?,
@@ -89,8 +93,8 @@ fn report_of(target: &Target, attr: &Attr) -> Report {
     }
 }
 
-async fn content(pool: &Pool, target: &Target, attr: &Attr, report: &mut Report, quiet: bool) -> Outcome {
-    let shown = target.shown();
+async fn content(pool: &Pool, target: &Target, attr: &Attr, quiet: bool) -> Outcome<Report> {
+    let (shown, mut report) = (target.shown(), report_of(target, attr));
     let versions = namespace::kept_versions(pool, attr.ino).await.about(&shown)?;
     let replicas = pool.policy(attr.ino).await.about(&shown)?.replicas;
     let progress = Progress::start("verify", 0, quiet);
@@ -99,10 +103,10 @@ async fn content(pool: &Pool, target: &Target, attr: &Attr, report: &mut Report,
     report.versions = versions.len() as u64;
     report.replicas = Some(replicas);
     if let Some(info) = info {
-        describe(report, &info);
+        describe(&mut report, &info);
     }
     report.health = Some(health);
-    Ok(())
+    Ok(report)
 }
 
 fn describe(report: &mut Report, info: &VersionInfo) {

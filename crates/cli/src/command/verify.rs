@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use stdchk_client::Pool;
+use stdchk_model::message::manager::Attr;
 
 use super::stat::summary;
 use crate::check::{Checker, Health, is_about_content};
 use crate::context::Context;
 use crate::exit::{About, CommandError, Exit, Outcome};
-use crate::namespace::{self, Found};
+use crate::namespace;
 use crate::output;
 use crate::paths::Target;
 use crate::progress::Progress;
@@ -90,24 +91,36 @@ async fn verify(pool: &Pool, target: &Target, quiet: bool) -> Outcome<Report> {
     let files = namespace::files(pool, target).await?;
     let progress = Progress::start("verify", 0, quiet);
     let mut checker = Checker::new(pool, &progress);
-    let mut report = Report { path: target.path(), files: files.len() as u64, ..Report::default() };
+    let mut report = Report { path: target.path(), ..Report::default() };
     for file in &files {
-        verify_file(pool, &mut checker, file, &mut report).await?;
+        let verified = namespace::of_file(pool, &file.target, async |attr| {
+            verify_file(pool, &mut checker, &file.target, &attr).await
+        });
+        if let Some(found) = namespace::if_still_there(verified.await)? {
+            report.add(found);
+        }
     }
     Ok(report)
 }
 
-async fn verify_file(pool: &Pool, checker: &mut Checker<'_>, file: &Found, report: &mut Report) -> Outcome {
-    let shown = file.target.shown();
-    let replicas = pool.policy(file.attr.ino).await.about(&shown)?.replicas;
-    for info in namespace::kept_versions(pool, file.attr.ino).await.about(&shown)? {
+/// What is found of one file.
+async fn verify_file(
+    pool: &Pool,
+    checker: &mut Checker<'_>,
+    target: &Target,
+    attr: &Attr,
+) -> Outcome<Report> {
+    let shown = target.shown();
+    let mut report = Report { files: 1, ..Report::default() };
+    let replicas = pool.policy(attr.ino).await.about(&shown)?.replicas;
+    for info in namespace::kept_versions(pool, attr.ino).await.about(&shown)? {
         report.versions += 1;
-        match checker.version(file.attr.ino, Some(info.version), replicas).await {
-            Ok((_, health)) => report.add(file, info.version, &health, replicas),
+        match checker.version(attr.ino, Some(info.version), replicas).await {
+            Ok((_, health)) => report.add_version(target, info.version, &health, replicas),
             Err(failure) if is_about_content(&failure) => {
                 report.lost_chunks += 1;
                 report.bad.push(Bad {
-                    path: file.target.path(),
+                    path: target.path(),
                     version: info.version,
                     reason: failure.message,
                     exit: Exit::Integrity,
@@ -116,7 +129,7 @@ async fn verify_file(pool: &Pool, checker: &mut Checker<'_>, file: &Found, repor
             Err(failure) => return Err(failure).about(shown),
         }
     }
-    Ok(())
+    Ok(report)
 }
 
 /// Waits until the manager has nothing left to copy.
@@ -148,8 +161,19 @@ async fn repair(pool: &Pool, quiet: bool) -> Outcome {
 }
 
 impl Report {
+    /// Adds what was found of one file.
+    fn add(&mut self, found: Self) {
+        self.files += found.files;
+        self.versions += found.versions;
+        self.damaged_copies += found.damaged_copies;
+        self.lost_chunks += found.lost_chunks;
+        self.unreachable_chunks += found.unreachable_chunks;
+        self.at_risk_chunks += found.at_risk_chunks;
+        self.bad.extend(found.bad);
+    }
+
     /// Adds what was found of one version. Chunks that versions share are counted with each of them.
-    fn add(&mut self, file: &Found, version: u64, health: &Health, replicas: u8) {
+    fn add_version(&mut self, target: &Target, version: u64, health: &Health, replicas: u8) {
         self.damaged_copies += health.damaged;
         self.lost_chunks += health.lost;
         self.unreachable_chunks += health.unreachable;
@@ -161,7 +185,7 @@ impl Report {
                 _ => Exit::Integrity,
             };
             let reason = summary(health, replicas);
-            self.bad.push(Bad { path: file.target.path(), version, reason, exit });
+            self.bad.push(Bad { path: target.path(), version, reason, exit });
         }
     }
 

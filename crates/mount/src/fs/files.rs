@@ -125,7 +125,11 @@ impl FileSystem {
             let made = caller.step(self.make_to_write(parent, name, new.clone(), exclusive)).await;
             let (shown, writer) = match made {
                 Err(failure) if failure.code == ErrorCode::Exists && !exclusive => {
-                    (self.look_up(parent, name).await?, None)
+                    let found = match truncate {
+                        true => self.look_up_emptied(parent, name).await?,
+                        false => self.look_up(parent, name).await?,
+                    };
+                    (found, None)
                 }
                 made => made.map(|(shown, writer)| (shown, Some(writer)))?,
             };
@@ -149,13 +153,15 @@ impl FileSystem {
 
     async fn created(
         self: &Arc<Self>,
-        shown: Shown,
+        mut shown: Shown,
         handle: u64,
         truncate: bool,
         caller: &Caller,
     ) -> Result<Handled, Failure> {
         if truncate && (shown.attr.size > 0 || shown.attr.version == 0) {
             let file = Arc::clone(&self.handle(handle)?.file);
+            // The kernel takes its size from what it is shown now, and truncates nothing that it takes for new.
+            shown.attr.size = 0;
             if let Err(failure) = caller.step(file.truncate(0)).await {
                 self.give_back(handle).await;
                 self.forget(shown.id, 1);

@@ -46,6 +46,25 @@ impl FileSystem {
         Err(too_fast(name))
     }
 
+    /// A file that was found where one was to be made that is empty. The kernel takes it for new, and keeps size and pages of
+    /// an inode that it holds: so it is shown another one.
+    ///
+    /// # Errors
+    /// `Stale` if it is being written here: the kernel looks the name up again, and truncates the inode that it holds.
+    pub(super) async fn look_up_emptied(&self, parent: NodeId, name: &str) -> Result<Shown, Failure> {
+        let found = self.look_up(parent, name).await?;
+        if found.attr.kind != FileKind::File {
+            return Ok(found);
+        }
+        let renewed = self.nodes.lock().renew(found.id);
+        self.forget(found.id, 1);
+        let Some(asked_at) = renewed else {
+            let what = format!("`{name}` was made meanwhile and is being written: open it again");
+            return Err(Failure::new(ErrorCode::Stale, what));
+        };
+        self.show_surely(found.attr, asked_at).await
+    }
+
     async fn until_left(&self, ino: Ino) {
         let open = {
             let nodes = self.nodes.lock();
@@ -72,6 +91,11 @@ impl FileSystem {
                 Err(failure) if failure.code == ErrorCode::NotFound => continue,
                 opened => opened?,
             };
+            // Removed or replaced after the look at its name: then it has handed its versions on.
+            if content.opened().is_some_and(|opened| opened.links == 0) {
+                content.end().await;
+                continue;
+            }
             let is_file = attr.kind == FileKind::File;
             match self.show(attr, asked_at) {
                 Some(shown) if is_file => {

@@ -136,6 +136,18 @@ impl Nodes {
         Some(NodeId::new(attr.ino, line.epoch))
     }
 
+    /// Has the file shown to the kernel as another inode from now on. Returns [`Nodes::changes`]; nothing for an inode that is
+    /// open for writing here, or isn't the file's any more.
+    pub fn renew(&mut self, id: NodeId) -> Option<u64> {
+        if self.is_written(id) || self.id_of(id.ino()) != id {
+            return None;
+        }
+        let line = self.lines.get_mut(&id.ino())?;
+        line.epoch = line.epoch.wrapping_add(1);
+        self.changes += 1;
+        Some(self.changes)
+    }
+
     /// Whether anyone has the inode open for writing here.
     pub fn is_written(&self, id: NodeId) -> bool {
         self.open.get(&id).is_some_and(|open| open.writer().is_some())

@@ -17,7 +17,7 @@ use stdchk_model::Failure;
 use super::reply::{answer_empty, answer_write, or_refuse, refused, refused_content};
 use super::{Adapter, writable};
 use crate::caller::{Caller, LOOK_PAUSE, told_to_end};
-use crate::descriptors::holds;
+use crate::descriptors::{Silence, holds};
 use crate::errno::errno;
 use crate::fs::{FileSystem, Handle, Mark, NodeId, Opened};
 use crate::killed::{Dying, is_killed};
@@ -128,13 +128,10 @@ impl Adapter {
         if !handle.writable {
             return reply.ok();
         }
-        let dying = Arc::clone(&self.dying);
+        let (dying, silence) = (Arc::clone(&self.dying), Arc::clone(&self.silence));
         self.task(|fs| async move {
             let killed = is_killed(caller).await;
-            if !killed && handle.is_inherited(caller, ino.0).await {
-                return reply.ok();
-            }
-            let _closes = handle.closes(caller);
+            let _closes = (!killed).then(|| handle.closes(caller));
             let covered = AtomicBool::new(false);
             let work = async {
                 let goes_on = !killed && handle.file.is_emptied() && holds(caller, ino.0).await;
@@ -150,7 +147,7 @@ impl Adapter {
                 }
                 tokio::select! {
                     () = told_to_end(caller) => {}
-                    () = becomes_inherited(&handle, caller, ino.0) => covered.store(true, Ordering::Relaxed),
+                    () = is_not_waited_for(&handle, caller, ino.0, &silence) => covered.store(true, Ordering::Relaxed),
                 }
             };
             let answer = |reply, flushed| answer_empty(reply, "close", ino, flushed);
@@ -338,13 +335,12 @@ async fn extend(handle: &Handle, end: u64) -> Result<(), Failure> {
     if end > handle.file.written()?.size() { handle.file.truncate(end).await } else { Ok(()) }
 }
 
-/// Comes once the close that `caller` waits for is one of an inherited descriptor: the kernel takes a descriptor from its
-/// program a moment before it tells of the close.
-async fn becomes_inherited(handle: &Handle, caller: u32, number: u64) {
-    loop {
+/// Comes once the pool has been silent for a while, if the close that `caller` waits for is one of an inherited descriptor. The
+/// kernel takes a descriptor from its program a moment before it tells of the close, so this is looked at again.
+async fn is_not_waited_for(handle: &Handle, caller: u32, number: u64, silence: &Silence) {
+    tokio::time::sleep(silence.patience()).await;
+    while !handle.is_inherited(caller, number).await {
         tokio::time::sleep(LOOK_PAUSE).await;
-        if handle.is_inherited(caller, number).await {
-            return;
-        }
     }
+    silence.note();
 }

@@ -33,6 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::attr::requested;
 use crate::caller::{Caller, told_to_end, unless_told_to_end};
+use crate::descriptors::Silence;
 use crate::fs::{FileSystem, Handle, NodeId, Wanted};
 use crate::killed::Dying;
 use names::new;
@@ -54,6 +55,7 @@ pub(crate) struct Adapter {
     waiting_max: usize,
     waiting: AtomicUsize,
     dying: Arc<Dying>,
+    silence: Arc<Silence>,
     /// Whether the kernel's reports of modification times reach us: they come from root, whom fuser turns away at a
     /// mount that is another user's and for that user alone.
     reports_arrive: bool,
@@ -73,8 +75,8 @@ impl Adapter {
         kernel: Arc<OnceLock<Notifier>>,
     ) -> Self {
         let (waiting_max, waiting) = (threads.saturating_sub(1), AtomicUsize::new(0));
-        let dying = Arc::default();
-        Self { fs, runtime, tasks, ttl, waiting_max, waiting, dying, reports_arrive, kernel }
+        let (dying, silence) = (Arc::default(), Arc::default());
+        Self { fs, runtime, tasks, ttl, waiting_max, waiting, dying, silence, reports_arrive, kernel }
     }
 
     /// Runs a task of the file system that no caller waits for.

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use stdchk_tests::{Pool, wait_until, within};
 
@@ -173,4 +173,72 @@ fn a_file_that_is_replaced_all_the_time_can_always_be_opened_and_is_whole() {
         writer.join().unwrap();
         assert_eq!(other.read(), format!("{:08} 8000", CYCLES - 1));
     });
+}
+
+/// Empties or makes one name, writes to it, renames it to the other and reads what has that name then; another process does
+/// the same the other way round. What is read is one writer's bytes and as many as that wrote, or it was made just now.
+const SWAPS: &str = r"
+import os, random, sys
+(writes, reads), chance, whole = sys.argv[1:3], random.Random(sys.argv[1]), 0
+for cycle in range(int(sys.argv[3])):
+    size = chance.randrange(32, 200_000)
+    body = (f'{writes}{cycle:08}{size:08}' * (size // 17 + 1)).encode()[:size]
+    try:
+        with open(writes, 'wb') as file: file.write(body)
+        os.rename(writes, reads)
+        with open(reads, 'rb') as file: found, size = file.read(), os.fstat(file.fileno()).st_size
+    except FileNotFoundError: continue
+    if not found: continue
+    begins = found[:17]
+    assert int(begins[9:]) == len(found) == size, (cycle, begins, len(found), size)
+    assert (begins * (size // 17 + 1))[:size] == found, (cycle, begins, size)
+    whole += 1
+assert whole > 0
+";
+
+#[test]
+fn names_that_two_mounts_make_anew_and_swap_never_show_the_size_of_another_file() {
+    let mounts = Twice::up();
+    let folders = [mounts.pool.mount_point(), mounts.point.clone()];
+    within("swapping names", move || {
+        let swaps = |(folder, (writes, reads)): (&PathBuf, (&str, &str))| {
+            let mut command = Command::new("python3");
+            let command = command.args(["-c", SWAPS, writes, reads, &CYCLES.to_string()]).current_dir(folder);
+            command.spawn().unwrap()
+        };
+        let running: Vec<_> = folders.iter().zip([("p", "q"), ("q", "p")]).map(swaps).collect();
+        for mut child in running {
+            assert!(child.wait().unwrap().success());
+        }
+    });
+}
+
+#[test]
+fn commands_find_what_a_name_leads_to_while_other_files_take_its_place() {
+    let pool = Pool::mounted(2);
+    let content = |cycle: usize| format!("{cycle:08}").repeat(500).into_bytes();
+    let (folder, done) = (pool.at("app"), Arc::new(AtomicBool::new(false)));
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("x"), content(0)).unwrap();
+    let ends = Arc::clone(&done);
+    let writer = std::thread::spawn(move || {
+        for cycle in (0..).take_while(|_| !ends.load(Ordering::Relaxed)) {
+            fs::write(folder.join("t"), content(cycle)).unwrap();
+            fs::rename(folder.join("t"), folder.join("x")).unwrap();
+        }
+    });
+    for cycle in 0..CYCLES / 2 {
+        let found = pool.get("app/x");
+        assert!(found.len() == 4000 && found[..8].repeat(500) == found, "{} bytes", found.len());
+        // Those that look at every version.
+        if cycle < 10 {
+            for asks in
+                [&["stat", "app/x"][..], &["verify", "app"], &["du", "app"], &["ls", "--versions", "app"]]
+            {
+                pool.ok(asks);
+            }
+        }
+    }
+    done.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
 }
