@@ -1,30 +1,31 @@
-//! The one thread that owns the core and its store.
+//! The one place where the core and its store change.
 //!
-//! It takes all requests that have queued up, applies them one after the other, commits their changes in one store
-//! transaction (group commit), and only then lets the answers out: nobody sees what a crash could take back (I2, I7).
+//! A request is applied by the task that received it. Changes that gather until the next commit are made durable in one
+//! store transaction (group commit), and only then their answers leave: nobody sees what a crash could take back (I2, I7).
 //! Requests that change nothing cost no transaction. A store that failed is not used again: the manager stops.
+//!
+//! A manager runs in one thread: handing a request to another one costs more than most requests take. While a commit waits
+//! for the disk, requests gather in their sockets.
 //!
 //! Two kinds of changes wait for the transaction of another one, or for a moment at most: that a file was made of which
 //! nothing is promised yet, and that a session ended whose last version is there ([`Leaves`]). So a small file that is
 //! made, written and closed costs one transaction.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs};
 use stdchk_model::{ChunkId, ErrorCode, Failure};
-use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, oneshot, watch};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::core::{Core, Leaves, MapToRead, Marking, Now};
 use crate::store::{Batch, Store, StoreError};
 
-/// Requests that are applied before a commit, at most: bounds the time that the first of them waits.
-const BATCH_MAX: usize = 512;
 /// How long a change that is in no hurry waits for one that is: longer than a small file takes from its making to its commit,
 /// and so short that nobody notices.
 const LINGER: Duration = Duration::from_millis(5);
-/// Requests that wait for the owner, at most; who comes later waits before it is queued.
-const QUEUE_MAX: usize = 4096;
 
 type Answer<T> = oneshot::Sender<Result<T, Failure>>;
 
@@ -44,35 +45,40 @@ pub enum Job {
     Sweep(u32, bool, Answer<ManagerReply>),
 }
 
-/// How the rest of the shell reaches the owner.
+/// How the rest of the shell reaches the core.
 #[derive(Clone)]
 pub struct Owner {
-    jobs: mpsc::Sender<Job>,
+    keeper: Arc<Mutex<Keeper>>,
+    /// Told when a commit is due, or due earlier.
+    due: Arc<Notify>,
     copies: watch::Receiver<u64>,
     orders: watch::Receiver<u64>,
 }
 
+/// Why commits have ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// The store failed.
+    Store(StoreError),
+    /// The core panicked within a change: a bug.
+    Panicked,
+}
+
 impl Owner {
-    /// Starts the owner's thread. The receiver resolves when it ends: with an error if the store failed.
-    pub fn start(core: Core, store: Box<dyn Store>) -> (Self, oneshot::Receiver<Result<(), StoreError>>) {
-        let (jobs, queue) = mpsc::channel(QUEUE_MAX);
-        let (end, ended) = oneshot::channel();
+    /// An owner whose changes are made durable by [`Owner::commit_all`].
+    pub fn new(core: Core, store: Box<dyn Store>) -> Self {
         let (made, copies) = watch::channel(core.copies_made());
         let (ordered, orders) = watch::channel(core.orders_changed());
-        std::thread::spawn(move || {
-            let (held, due, urgent) = (Vec::new(), None, false);
-            let keeper = Keeper { core, store, made, ordered, started: Instant::now(), held, due, urgent };
-            let result = keeper.serve(queue);
-            // Nobody listens once the manager was told to stop.
-            let _ = end.send(result);
-        });
-        (Self { jobs, copies, orders }, ended)
+        let (started, store, panicked) = (Instant::now(), Some(store), false);
+        let (held, due, urgent) = (Vec::new(), None, false);
+        let keeper = Keeper { core, store, made, ordered, started, held, due, urgent, panicked };
+        Self { keeper: Arc::new(Mutex::new(keeper)), due: Arc::default(), copies, orders }
     }
 
     /// The owner's answer to a job.
     pub async fn ask<T>(&self, job: impl FnOnce(Answer<T>) -> Job) -> Result<T, Failure> {
         let (sender, answer) = oneshot::channel();
-        self.jobs.send(job(sender)).await.map_err(|_| stopping())?;
+        self.tell(job(sender));
         answer.await.map_err(|_| stopping())?
     }
 
@@ -86,10 +92,57 @@ impl Owner {
         self.orders.clone()
     }
 
-    /// Hands over a job that has no answer.
-    pub async fn tell(&self, job: Job) {
-        // A manager that stops needs no more jobs.
-        let _ = self.jobs.send(job).await;
+    /// Does a job, whether it has an answer or not. A manager that stops does none.
+    pub fn tell(&self, job: Job) {
+        let mut keeper = self.keeper.lock();
+        if keeper.store.is_none() || keeper.panicked {
+            return;
+        }
+        let before = (keeper.due, keeper.urgent);
+        // What panicked may have changed half of something: it is neither stored nor shown to anybody.
+        keeper.panicked = catch_unwind(AssertUnwindSafe(|| keeper.apply(job))).is_err();
+        keeper.tell_watchers();
+        if keeper.panicked || (keeper.due, keeper.urgent) != before {
+            self.due.notify_one();
+        }
+    }
+
+    /// Makes changes durable whenever it is time, until that fails.
+    pub async fn commit_all(&self) -> Ended {
+        loop {
+            let told = self.due.notified();
+            let (due, urgent, panicked) = {
+                let keeper = self.keeper.lock();
+                (keeper.due, keeper.urgent, keeper.panicked)
+            };
+            match due {
+                _ if panicked => return Ended::Panicked,
+                // Requests that have arrived take part.
+                _ if urgent => tokio::task::yield_now().await,
+                Some(due) if Instant::now() >= due => {}
+                Some(due) => {
+                    // Whether it is time or something more urgent has come is looked at again.
+                    let _ = tokio::time::timeout_at(due.into(), told).await;
+                    continue;
+                }
+                None => {
+                    told.await;
+                    continue;
+                }
+            }
+            if let Err(error) = self.keeper.lock().commit() {
+                return Ended::Store(error);
+            }
+        }
+    }
+
+    /// Makes the last changes durable and closes the store.
+    pub fn close(&self) -> Result<(), StoreError> {
+        let mut keeper = self.keeper.lock();
+        let closed = if keeper.panicked { Ok(()) } else { keeper.commit() };
+        keeper.store = None;
+        keeper.held.clear();
+        closed
     }
 }
 
@@ -98,9 +151,9 @@ fn stopping() -> Failure {
 }
 
 /// An answer that waits for its changes to be durable.
-type Held = Box<dyn FnOnce(Option<&Failure>)>;
+type Held = Box<dyn FnOnce(Option<&Failure>) + Send>;
 
-fn hold<T: 'static>(answer: Answer<T>, result: Result<T, Failure>) -> Held {
+fn hold<T: Send + 'static>(answer: Answer<T>, result: Result<T, Failure>) -> Held {
     Box::new(move |refusal| {
         let result = refusal.map_or(result, |failure| Err(failure.clone()));
         // The asker may have gone; then nobody needs the answer.
@@ -110,7 +163,8 @@ fn hold<T: 'static>(answer: Answer<T>, result: Result<T, Failure>) -> Held {
 
 struct Keeper {
     core: Core,
-    store: Box<dyn Store>,
+    /// None once it failed or was closed.
+    store: Option<Box<dyn Store>>,
     made: watch::Sender<u64>,
     ordered: watch::Sender<u64>,
     started: Instant,
@@ -120,43 +174,18 @@ struct Keeper {
     due: Option<Instant>,
     /// There must be one before any other answer leaves.
     urgent: bool,
+    /// The core did within a change.
+    panicked: bool,
 }
 
-/// The queue has ended.
-struct Ended;
-
 impl Keeper {
-    fn serve(mut self, mut queue: mpsc::Receiver<Job>) -> Result<(), StoreError> {
-        let clock = clock()?;
-        while let Ok(first) = self.next(&clock, &mut queue) {
-            if let Some(first) = first {
-                self.apply(first);
-                for _ in 1..BATCH_MAX {
-                    let Ok(job) = queue.try_recv() else { break };
-                    self.apply(job);
-                }
-            }
-            if self.urgent || self.due.is_some_and(|due| Instant::now() >= due) {
-                self.commit()?;
-            }
-            self.tell_watchers();
-        }
-        self.commit()
-    }
-
-    /// The next job; none if changes have waited long enough before there is one.
-    fn next(&self, clock: &Runtime, queue: &mut mpsc::Receiver<Job>) -> Result<Option<Job>, Ended> {
-        let Some(due) = self.due else { return queue.blocking_recv().map(Some).ok_or(Ended) };
-        match clock.block_on(async { tokio::time::timeout_at(due.into(), queue.recv()).await }) {
-            Ok(job) => job.map(Some).ok_or(Ended),
-            Err(_) => Ok(None),
-        }
-    }
-
     /// Makes all changes durable and lets the answers out that waited for it.
     fn commit(&mut self) -> Result<(), StoreError> {
         let batch = self.core.take_changes();
         let committed = self.store_batch(&batch);
+        if committed.is_err() {
+            self.store = None;
+        }
         let refusal = committed.as_ref().err().map(refusal);
         self.held.drain(..).for_each(|answer| answer(refusal.as_ref()));
         (self.due, self.urgent) = (None, false);
@@ -171,9 +200,9 @@ impl Keeper {
     }
 
     fn store_batch(&mut self, batch: &Batch) -> Result<(), StoreError> {
-        if !batch.is_empty() {
-            self.store.commit(batch)?;
-            self.core.committed(self.store.sequence());
+        if let Some(store) = self.store.as_mut().filter(|_| !batch.is_empty()) {
+            store.commit(batch)?;
+            self.core.committed(store.sequence());
         }
         Ok(())
     }
@@ -207,7 +236,7 @@ impl Keeper {
     }
 
     /// What was answered at once shows nothing of changes that came before it in the same batch and must be durable first.
-    fn answer<T: 'static>(&mut self, answer: Answer<T>, result: Result<T, Failure>, leaves: Leaves) {
+    fn answer<T: Send + 'static>(&mut self, answer: Answer<T>, result: Result<T, Failure>, leaves: Leaves) {
         self.urgent |= leaves == Leaves::Durable || self.core.must_settle();
         if leaves == Leaves::AtOnce && !self.urgent {
             // The asker may have gone; then nobody needs the answer.
@@ -224,12 +253,6 @@ impl Keeper {
         let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Now { wall: wall_clock(), ms }
     }
-}
-
-/// What the owner's thread waits with for a moment.
-fn clock() -> Result<Runtime, StoreError> {
-    let built = tokio::runtime::Builder::new_current_thread().enable_time().build();
-    built.map_err(|error| StoreError::new("starting the manager's own thread", error))
 }
 
 /// Nanoseconds since 1970; 0 on a machine whose clock stands before that.
@@ -269,12 +292,13 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn what_could_not_be_made_durable_is_not_answered_as_done_and_the_manager_stops() {
         let setting =
             Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
         let core = Core::load(&Refusing, setting, Now::default()).unwrap();
-        let (owner, ended) = Owner::start(core, Box::new(Refusing));
+        let owner = Owner::new(core, Box::new(Refusing));
+        let ended = commits(&owner);
         let change = Change::Make {
             parent: Ino::ROOT,
             name: "app".to_owned(),
@@ -287,7 +311,16 @@ mod tests {
         let request = Box::new(ManagerRequest::Change { id: OpId([1; 16]), change });
         let failure = owner.ask(|answer| Job::Request(request, answer)).await.unwrap_err();
         assert_eq!(failure.code, ErrorCode::Internal, "{failure}");
-        assert!(ended.await.unwrap().is_err());
+        assert!(matches!(ended.await.unwrap(), Ended::Store(_)));
+        let again = ManagerRequest::GetAttr(Ino::ROOT);
+        let refused = owner.ask(|answer| Job::Request(Box::new(again), answer)).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
+    }
+
+    /// Its changes are made durable in a thread of their own, so that a test goes on while the disk takes its time.
+    fn commits(owner: &Owner) -> tokio::task::JoinHandle<Ended> {
+        let owner = owner.clone();
+        tokio::spawn(async move { owner.commit_all().await })
     }
 
     /// A store whose disk takes a write each time that the test lets it.
@@ -332,7 +365,8 @@ mod tests {
         let setting =
             Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
         let core = Core::load(&Refusing, setting, Now::default()).unwrap();
-        let (owner, _) = Owner::start(core, Box::new(Slow { disk: written, sequence: 0 }));
+        let owner = Owner::new(core, Box::new(Slow { disk: written, sequence: 0 }));
+        commits(&owner);
         disk.send(()).unwrap();
         asked(&owner, create(1, true)).await.unwrap();
         (owner, disk)
@@ -342,13 +376,14 @@ mod tests {
         owner.ask(|answer| Job::Request(Box::new(request), answer)).await
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn the_first_number_of_a_new_range_is_not_told_before_the_range_is_durable() {
         let (disk, written) = std::sync::mpsc::channel();
         let setting =
             Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
         let core = Core::load(&Refusing, setting, Now::default()).unwrap();
-        let (owner, _) = Owner::start(core, Box::new(Slow { disk: written, sequence: 0 }));
+        let owner = Owner::new(core, Box::new(Slow { disk: written, sequence: 0 }));
+        commits(&owner);
         let made = tokio::spawn(async move { asked(&owner, create(1, false)).await });
         tokio::time::sleep(20 * LINGER).await;
         assert!(!made.is_finished(), "it is answered before the store has written anything");
@@ -356,7 +391,7 @@ mod tests {
         made.await.unwrap().unwrap();
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn a_file_is_made_at_once_and_an_exclusive_one_when_it_is_durable() {
         let (owner, disk) = on_a_slow_store().await;
         asked(&owner, create(2, false)).await.unwrap();
@@ -369,7 +404,7 @@ mod tests {
         exclusive.await.unwrap().unwrap();
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn the_end_of_a_session_is_durable_when_it_is_answered_also_if_nothing_follows() {
         let (owner, disk) = on_a_slow_store().await;
         let session = SessionId([1; 16]);
@@ -384,7 +419,7 @@ mod tests {
         closed.await.unwrap().unwrap();
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn a_file_that_was_made_shows_its_content_and_its_states_only_once_they_are_durable() {
         let (owner, disk) = on_a_slow_store().await;
         asked(&owner, create(2, false)).await.unwrap();

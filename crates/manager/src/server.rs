@@ -1,10 +1,11 @@
 //! The shell: opens the data directory and the store, listens, and runs what happens by itself.
 //!
-//! Three things run beside the server: the owner of the core, a clock that makes it look at leases, and the collector.
+//! Three things run beside the server: commits, a clock that makes the core look at leases, and the collector.
 
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use stdchk_model::limits::BODY_BYTES_MAX;
@@ -14,11 +15,11 @@ use stdchk_model::{Failure, PoolId};
 use stdchk_net::server::Host;
 use stdchk_net::{Buffer, BufferPool, Bytes, DataDir, DataDirError, Identity, Service, serve};
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, oneshot, watch};
+use tokio::sync::{Mutex, Notify, watch};
 
 use crate::config::Config;
 use crate::core::{Core, Now, Setting};
-use crate::owner::{Job, Owner, wall_clock};
+use crate::owner::{Ended, Job, Owner, wall_clock};
 use crate::reading::MapReader;
 use crate::store::{RedbStore, Reserve, Store, StoreError};
 
@@ -30,6 +31,8 @@ const COLLECTOR_INTERVAL: Duration = Duration::from_secs(1);
 const KEPT_WAITING_MAX: Duration = Duration::from_secs(1);
 /// Time in which changes gather before such a request is looked at again: with many small commits, one look serves many.
 const GATHER: Duration = Duration::from_millis(2);
+/// Time in which orders for copies gather while no writer waits for any: a benefactor makes what it copied durable at once.
+const GATHER_ORDERS: Duration = Duration::from_millis(50);
 /// Name of the store in the data directory.
 const STORE_FILE: &str = "store.redb";
 
@@ -53,10 +56,8 @@ pub enum ManagerError {
     /// The system gives no random numbers for the identity of a new pool.
     #[error("the system gives no random numbers: {0}")]
     Random(getrandom::Error),
-    /// The owner of the state ended without saying why: a bug.
-    #[error(
-        "the manager's own thread ended unexpectedly; its store is intact: start it again and report this"
-    )]
+    /// It panicked within a change: a bug.
+    #[error("the manager failed within a change; its store is intact: start it again and report this")]
     Died,
 }
 
@@ -66,7 +67,6 @@ pub struct Manager {
     address: SocketAddr,
     host: Host,
     owner: Owner,
-    ended: oneshot::Receiver<Result<(), StoreError>>,
     _directory: DataDir,
 }
 
@@ -89,9 +89,9 @@ impl Manager {
         directory.claim(pool, None)?;
         let listener = listen(&config.listen).await?;
         let address = listener.local_addr().map_err(|error| refuse(&config.listen, error))?;
-        let (owner, ended) = Owner::start(core, store);
+        let owner = Owner::new(core, store);
         let host = Host::new(Role::Manager, pool, config.token);
-        Ok(Self { listener, address, host, owner, ended, _directory: directory })
+        Ok(Self { listener, address, host, owner, _directory: directory })
     }
 
     /// Where it listens.
@@ -106,31 +106,29 @@ impl Manager {
 
     /// Serves until `stop` resolves or the store fails. What was answered is durable, so stopping needs no farewell.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
-        let Self { listener, host, owner, mut ended, _directory, .. } = self;
+        let Self { listener, host, owner, _directory, .. } = self;
         let identity = Identity { role: Role::Manager, pool: Some(host.pool), token: host.token.clone() };
         let collector = Arc::new(Collector { owner: owner.clone(), identity, running: Mutex::new(()) });
-        let mut result = None;
+        let mut ended = None;
         let until = async {
             tokio::select! {
                 () = stop => {}
-                end = &mut ended => result = Some(conclusion(end)),
+                end = owner.commit_all() => ended = Some(end),
                 () = tick(&owner) => {}
                 () = collector.collect_by_itself() => {}
             }
         };
-        let service = Arc::new(ManagerService { owner: owner.clone(), collector: Arc::clone(&collector) });
+        let (collects, waiters) = (Arc::clone(&collector), Waiters::default());
+        let service = Arc::new(ManagerService { owner: owner.clone(), collector: collects, waiters });
         serve(listener, host, service, BufferPool::new(BODY_BYTES_MAX), until).await;
-        drop((owner, collector));
-        // The store is closed once its owner has ended, and the directory is free for the next manager then.
-        match result {
-            Some(result) => result,
-            None => conclusion(ended.await),
+        // The directory is free for the next manager once this returns.
+        let closed = owner.close();
+        match ended {
+            Some(Ended::Panicked) => Err(ManagerError::Died),
+            Some(Ended::Store(error)) => Err(error.into()),
+            None => Ok(closed?),
         }
     }
-}
-
-fn conclusion(end: Result<Result<(), StoreError>, oneshot::error::RecvError>) -> Result<(), ManagerError> {
-    end.map_err(|_| ManagerError::Died)?.map_err(ManagerError::Store)
 }
 
 /// The store of the directory; a new one only where no pool was begun: a pool's store that is gone is not begun anew.
@@ -185,7 +183,7 @@ async fn tick(owner: &Owner) {
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         interval.tick().await;
-        owner.tell(Job::Tick).await;
+        owner.tell(Job::Tick);
     }
 }
 
@@ -193,6 +191,40 @@ async fn tick(owner: &Owner) {
 struct ManagerService {
     owner: Owner,
     collector: Arc<Collector>,
+    waiters: Waiters,
+}
+
+/// Writers that wait for copies.
+#[derive(Default)]
+struct Waiters {
+    count: AtomicUsize,
+    come: Notify,
+}
+
+/// One of them.
+struct Waiter<'a>(&'a Waiters);
+
+impl Waiters {
+    fn add(&self) -> Waiter<'_> {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.come.notify_waiters();
+        Waiter(self)
+    }
+
+    /// Lets orders gather, less long if somebody waits for them.
+    async fn gather(&self) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            // Whichever comes first.
+            let _ = tokio::time::timeout(GATHER_ORDERS, self.come.notified()).await;
+        }
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Service for ManagerService {
@@ -203,12 +235,13 @@ impl Service for ManagerService {
         let reply = match request {
             ManagerRequest::Collect { dry_run } => self.collector.collect(dry_run).await,
             request @ ManagerRequest::AwaitCopies { .. } => {
+                let _waiter = self.waiters.add();
                 let is_over = |reply: &ManagerReply| !matches!(reply, ManagerReply::Waiting { .. });
-                self.ask_until(request, self.owner.copies(), is_over).await
+                self.ask_until(request, self.owner.copies(), is_over, || tokio::time::sleep(GATHER)).await
             }
             request @ ManagerRequest::Orders { .. } => {
                 let is_over = |reply: &ManagerReply| !matches!(reply, ManagerReply::Commands(commands) if commands.is_empty());
-                self.ask_until(request, self.owner.orders(), is_over).await
+                self.ask_until(request, self.owner.orders(), is_over, || self.waiters.gather()).await
             }
             request => self.owner.ask(|answer| Job::Request(Box::new(request), answer)).await,
         };
@@ -219,11 +252,12 @@ impl Service for ManagerService {
 impl ManagerService {
     /// Asks the owner again whenever there may be another answer, until it is the one that is waited for, or until it is time
     /// to show a sign of life.
-    async fn ask_until(
+    async fn ask_until<F: Future<Output = ()>>(
         &self,
         request: ManagerRequest,
         mut changes: watch::Receiver<u64>,
         is_over: impl Fn(&ManagerReply) -> bool,
+        gather: impl Fn() -> F,
     ) -> Result<ManagerReply, Failure> {
         let give_up = tokio::time::Instant::now() + KEPT_WAITING_MAX;
         loop {
@@ -234,7 +268,7 @@ impl ManagerService {
             if is_over(&reply) || tokio::time::timeout_at(give_up, changes.changed()).await.is_err() {
                 return Ok(reply);
             }
-            tokio::time::sleep(GATHER).await;
+            gather().await;
         }
     }
 }
@@ -254,7 +288,7 @@ impl Collector {
         let mut reader = MapReader::new(self.identity.clone());
         for map in marking.maps {
             match reader.chunks_of(&map).await {
-                Ok(chunks) => self.owner.tell(Job::Marked(marking.generation, Box::new(map), chunks)).await,
+                Ok(chunks) => self.owner.tell(Job::Marked(marking.generation, Box::new(map), chunks)),
                 Err(cause) => tracing::warn!(%cause, "a chunk map can't be read; nothing will be collected"),
             }
         }

@@ -1,6 +1,7 @@
 //! The calling side: one connection to one server, shared by any number of concurrent calls.
 //!
-//! Two tasks own the socket's halves, so that a call that is given up never leaves half a frame behind.
+//! A frame goes to the socket whole, in a task, or at once if it is small: a call that is given up never leaves half a frame
+//! behind.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 use rustix::net::sockopt;
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
@@ -98,6 +99,7 @@ impl CallError {
 }
 
 type Answer = Result<(Vec<u8>, Buffer), Failure>;
+type Writer = Arc<tokio::sync::Mutex<Patient<OwnedWriteHalf>>>;
 type Pending = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
 
 /// A connection to a server. Dropping it closes it.
@@ -106,6 +108,7 @@ pub struct Connection {
     address: String,
     pool: PoolId,
     outgoing: mpsc::Sender<(Vec<u8>, Bytes)>,
+    writer: Writer,
     pending: Pending,
     next_id: AtomicU64,
 }
@@ -127,9 +130,11 @@ impl Connection {
         };
         let (outgoing, queue) = mpsc::channel(OUTGOING_MAX);
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
-        tokio::spawn(write_all(writer, queue, Arc::clone(&pending)));
+        let writer = Arc::new(tokio::sync::Mutex::new(writer));
+        tokio::spawn(write_all(Arc::clone(&writer), queue, Arc::clone(&pending)));
         tokio::spawn(read_all(reader, Arc::clone(buffers), Arc::clone(&pending)));
-        Ok(Self { address: address.to_owned(), pool, outgoing, pending, next_id: AtomicU64::new(1) })
+        let (address, next_id) = (address.to_owned(), AtomicU64::new(1));
+        Ok(Self { address, pool, outgoing, writer, pending, next_id })
     }
 
     /// The pool that the server serves.
@@ -174,8 +179,43 @@ impl Connection {
             Some(pending) => pending.insert(id, sender),
             None => return Err(self.closed()),
         };
-        self.outgoing.send((bytes, payload)).await.map_err(|_| self.closed())?;
+        if !self.is_sent_at_once(&bytes, &payload) {
+            self.outgoing.send((bytes, payload)).await.map_err(|_| self.closed())?;
+        }
         answer.await.map_err(|_| self.closed())?.map_err(CallError::Refused)
+    }
+
+    /// Whether a small frame went to the socket here and now, since nothing else is being written: then no other thread is woken
+    /// for it.
+    fn is_sent_at_once(&self, head: &[u8], payload: &Bytes) -> bool {
+        /// Copying more costs more than a hand-over.
+        const BYTES_MAX: usize = 16 << 10;
+        if head.len() + payload.len() > BYTES_MAX {
+            return false;
+        }
+        let Ok(mut writer) = Arc::clone(&self.writer).try_lock_owned() else { return false };
+        let bytes = [head, payload].concat();
+        let written = match writer.half().try_write(&bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            written => written,
+        };
+        let rest = bytes.get(written.as_ref().copied().unwrap_or_default()..).unwrap_or_default().to_vec();
+        if rest.is_empty() {
+            return true;
+        }
+        // Whoever is given up leaves no half frame behind.
+        let pending = Arc::clone(&self.pending);
+        tokio::spawn(async move {
+            let finished = match written {
+                Ok(_) => write_frame(&mut writer, &rest, &Bytes::new()).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = finished {
+                tracing::debug!(%error, "a connection ended while writing");
+                pending.lock().take();
+            }
+        });
+        true
     }
 
     fn closed(&self) -> CallError {
@@ -216,13 +256,14 @@ impl From<io::Error> for HandshakeError {
     }
 }
 
-type Opened = (Patient<OwnedReadHalf>, Patient<OwnedWriteHalf>, PoolId);
+type Opened = (Patient<BufReader<OwnedReadHalf>>, Patient<OwnedWriteHalf>, PoolId);
 
 async fn handshake(address: &str, identity: &Identity) -> Result<Opened, HandshakeError> {
     let stream = TcpStream::connect(address).await?;
     prepare(&stream)?;
     let (reader, writer) = stream.into_split();
-    let (mut reader, mut writer) = (Patient::new(reader, PATIENCE), Patient::new(writer, REQUEST_PATIENCE));
+    let (mut reader, mut writer) =
+        (Patient::new(buffered(reader), PATIENCE), Patient::new(writer, REQUEST_PATIENCE));
     let hello =
         Hello { protocol: PROTOCOL, role: identity.role, pool: identity.pool, token: identity.token.clone() };
     let bytes = frame::encode(&Head { kind: Kind::Request, id: 0 }, &cbor::encode(&hello), 0)?;
@@ -254,12 +295,13 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
 }
 
 async fn write_all(
-    mut writer: Patient<OwnedWriteHalf>,
+    writer: Writer,
     mut queue: mpsc::Receiver<(Vec<u8>, Bytes)>,
     pending: Pending,
 ) {
     while let Some((head, payload)) = queue.recv().await {
-        if let Err(error) = write_frame(&mut writer, &head, &payload).await {
+        let written = write_frame(&mut *writer.lock().await, &head, &payload).await;
+        if let Err(error) = written {
             tracing::debug!(%error, "a connection ended while writing");
             pending.lock().take();
             return;
@@ -277,7 +319,14 @@ pub(crate) async fn write_frame(
     writer.write_all_buf(&mut bytes::Buf::chain(head, payload.as_ref())).await
 }
 
-async fn read_all(mut reader: Patient<OwnedReadHalf>, buffers: Arc<BufferPool>, pending: Pending) {
+/// Reads ahead, so that a small frame takes one call of the system.
+pub(crate) fn buffered(reader: OwnedReadHalf) -> BufReader<OwnedReadHalf> {
+    /// A body and a small payload; a large one goes past it to its own buffer.
+    const BYTES: usize = 8 << 10;
+    BufReader::with_capacity(BYTES, reader)
+}
+
+async fn read_all(mut reader: Patient<BufReader<OwnedReadHalf>>, buffers: Arc<BufferPool>, pending: Pending) {
     loop {
         match frame::read(&mut reader, &buffers).await {
             Ok(Some((head, body, payload))) => deliver(&pending, &head, body, payload),

@@ -39,6 +39,11 @@ impl<S> Patient<S> {
         Self { half, limit, period: None, moved: 0, excused: false, under_way: false }
     }
 
+    /// What it watches.
+    pub(crate) fn half(&self) -> &S {
+        &self.half
+    }
+
     /// A frame begins, or goes on after this side was the one that waited.
     pub(crate) fn begin(&mut self) {
         (self.under_way, self.excused) = (true, true);

@@ -10,13 +10,14 @@ use minicbor::{Decode, Encode};
 use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
+use tokio::io::BufReader;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
 use crate::buffer::{Buffer, BufferPool};
-use crate::connection::{prepare, write_frame};
+use crate::connection::{buffered, prepare, write_frame};
 use crate::frame::{self, Head, Kind};
 use crate::patience::{PATIENCE, Patient};
 
@@ -101,7 +102,8 @@ async fn converse<S: Service>(
 ) -> io::Result<()> {
     prepare(&stream)?;
     let (reader, writer) = stream.into_split();
-    let (mut reader, mut writer) = (Patient::new(reader, host.patience), Patient::new(writer, host.patience));
+    let (mut reader, mut writer) =
+        (Patient::new(buffered(reader), host.patience), Patient::new(writer, host.patience));
     let greeting = timeout(HANDSHAKE_TIMEOUT, frame::read_greeting(&mut reader)).await;
     let Some((head, body)) = greeting.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
     let answer = welcome(host, &body);
@@ -151,7 +153,7 @@ fn encode_answer<R: Encode<()>>(id: u64, answer: Result<R, Failure>) -> io::Resu
 type Answer = (Vec<u8>, Bytes, OwnedSemaphorePermit);
 
 async fn read_requests<S: Service>(
-    mut reader: Patient<OwnedReadHalf>,
+    mut reader: Patient<BufReader<OwnedReadHalf>>,
     service: Arc<S>,
     buffers: Arc<BufferPool>,
     answers: mpsc::Sender<Answer>,

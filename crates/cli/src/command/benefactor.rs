@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let directory = arguments.directory.clone();
     let config = Config::new(directory, context.manager_address()?, token, donated_bytes);
     let config = Config { listen, floor_bytes, ..config };
-    serve(&arguments.role, |stop| async move {
+    serve(&arguments.role, &super::runtime()?, |stop| async move {
         let ended = stdchk_benefactor::run(config, stop).await;
         ended.map_err(|error| CommandError::complete(Exit::Other, "benefactor", error))
     })

@@ -7,7 +7,7 @@ use stdchk_manager::ManagerError;
 use stdchk_manager::core::Timing;
 use stdchk_manager::store::StoreError;
 
-use super::role::{RoleArguments, serve};
+use super::role::{RoleArguments, serve, single_thread};
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::token;
@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let token = token::read(&context.settings.token_file)?;
     let config = stdchk_manager::Config::new(&arguments.directory, &arguments.listen, token);
     let config = stdchk_manager::Config { timing: arguments.timing.timing(), ..config };
-    serve(&arguments.role, |stop| async move {
+    serve(&arguments.role, &single_thread()?, |stop| async move {
         let ended = stdchk_manager::run(config, stop).await;
         ended.map_err(|error| CommandError::complete(exit_of(&error), "manager", error))
     })

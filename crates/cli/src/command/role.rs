@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use clap::Args;
 use stdchk_net::waits;
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::exit::{About, Outcome};
 use crate::local::{Home, ProcessRecord};
+use crate::transfer::task_failed;
 use crate::{logging, signals};
 
 /// How `up` starts roles.
@@ -28,18 +29,26 @@ pub struct RoleArguments {
 pub type Stop = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs a role on a runtime until it ends or is told to stop.
-pub fn serve<F: Future<Output = Outcome>>(
+pub fn serve<F: Future<Output = Outcome> + Send + 'static>(
     arguments: &RoleArguments,
+    runtime: &Runtime,
     role: impl FnOnce(Stop) -> F,
 ) -> Outcome {
     prepare(arguments)?;
-    super::runtime()?.block_on(role(Box::pin(told_to_stop())))
+    // As a task: what `block_on` itself waits for takes a call of the system each time that it is woken.
+    let role = runtime.spawn(role(Box::pin(told_to_stop())));
+    runtime.block_on(role).map_err(|error| task_failed(&error))?
+}
+
+/// A runtime with one thread, for a role whose work is handed over so often that a second one would cost more than it does.
+pub fn single_thread() -> Outcome<Runtime> {
+    Builder::new_current_thread().enable_all().build().about("threads")
 }
 
 /// Prepares a role that brings its own threads; the receiver hears when the process is told to stop, from now on.
 pub fn begin(arguments: &RoleArguments) -> Outcome<Receiver<()>> {
     prepare(arguments)?;
-    let runtime = Builder::new_current_thread().enable_all().build().about("threads")?;
+    let runtime = single_thread()?;
     let (send, receive) = channel();
     std::thread::spawn(move || {
         runtime.block_on(told_to_stop());

@@ -281,9 +281,10 @@ impl FileSystem {
         let Wanted { mode, uid, gid, atime, mtime, .. } = wanted;
         let ino = id.ino();
         let change = Change::SetAttr { ino, mode, uid, gid, atime, mtime };
+        let asked_at = self.nodes.lock().changes();
         let mut attr = self.changed(change).await.map_err(look_again)?;
         let mut nodes = self.nodes.lock();
-        nodes.learned(id, &attr);
+        nodes.learned(id, &attr, asked_at);
         let open = nodes.open_file(id);
         if let Some(mtime) = mtime {
             nodes.saw(id, |seen| seen.mtime = mtime);

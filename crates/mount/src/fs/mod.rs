@@ -138,8 +138,18 @@ impl FileSystem {
         }
     }
 
+    /// What `stat` says of an inode, and for how long it may be believed if that is `ttl` for what the pool says now.
+    pub async fn stat(&self, id: NodeId, ttl: Duration) -> Result<(Attr, Duration), Failure> {
+        let lasting = self.nodes.lock().lasting_attr(id, ttl);
+        match lasting {
+            Some(lasting) => Ok(lasting),
+            None => Ok((self.attr(id).await?, ttl)),
+        }
+    }
+
     /// The attributes of an inode, those of a file being written as its writers see it.
     pub async fn attr(&self, id: NodeId) -> Result<Attr, Failure> {
+        let asked_at = self.nodes.lock().changes();
         let answer = self.pool.attr(id.ino()).await;
         let mut nodes = self.nodes.lock();
         let open = nodes.open_file(id);
@@ -151,7 +161,7 @@ impl FileSystem {
             }
             answer => answer.map_err(look_again)?,
         };
-        nodes.learned(id, &attr);
+        nodes.learned(id, &attr, asked_at);
         drop(nodes);
         open.inspect(|open| open.overlay(&mut attr));
         Ok(attr)

@@ -131,8 +131,10 @@ impl FileSystem {
     pub async fn make(&self, parent: NodeId, name: &str, mut new: New) -> Result<Shown, Failure> {
         self.inherit_group(parent, &mut new).await?;
         let New { kind, mode, uid, gid, target } = new;
-        let (parent, name) = (parent.ino(), name.to_owned());
-        self.entry(Change::Make { parent, name, kind, mode, uid, gid, target }).await
+        let change = Change::Make { parent: parent.ino(), name: name.to_owned(), kind, mode, uid, gid, target };
+        let made = self.entry(change).await;
+        self.nodes.lock().changed_in(parent);
+        made
     }
 
     /// Makes a file and opens it for writing in one step. Unless it is `exclusive` it is durable with its first commit.
@@ -145,10 +147,11 @@ impl FileSystem {
     ) -> Result<(Shown, Arc<Writer>), Failure> {
         self.inherit_group(parent, &mut new).await?;
         let New { mode, uid, gid, .. } = new;
-        let (parent, name) = (parent.ino(), name.to_owned());
-        let file = NewFile { parent, name, mode, uid, gid, exclusive };
+        let file = NewFile { parent: parent.ino(), name: name.to_owned(), mode, uid, gid, exclusive };
         let asked_at = self.nodes.lock().changes();
         let writer = self.pool.create(file, self.spool.as_ref()).await?;
+        // It was named when it was made.
+        self.nodes.lock().made_in(parent, writer.opened().named);
         match self.show_surely(writer.opened().clone(), asked_at).await {
             Ok(shown) => Ok((shown, writer)),
             Err(failure) => {
@@ -199,10 +202,11 @@ impl FileSystem {
 
     /// Another name for a file.
     pub async fn link(&self, id: NodeId, parent: NodeId, name: &str) -> Result<Shown, Failure> {
-        let (ino, parent, name) = (id.ino(), parent.ino(), name.to_owned());
+        let (ino, folder, parent, name) = (id.ino(), parent, parent.ino(), name.to_owned());
         let linked = self.changed(Change::Link { ino, parent, name }).await.map_err(look_again)?;
         let asked_at = {
             let mut nodes = self.nodes.lock();
+            nodes.changed_in(folder);
             nodes.named_here(&linked);
             nodes.changes()
         };
@@ -213,8 +217,10 @@ impl FileSystem {
     pub async fn unlink(&self, parent: NodeId, name: &str, caller: &Caller) -> Result<(), Failure> {
         self.pin_open(parent, name).await?;
         let change = Change::Unlink { parent: parent.ino(), name: name.to_owned() };
-        let left = caller.step(self.changed(change)).await?;
-        self.nodes.lock().named_here(&left);
+        let left = caller.step(self.changed(change)).await;
+        let mut nodes = self.nodes.lock();
+        nodes.changed_in(parent);
+        nodes.named_here(&left?);
         Ok(())
     }
 
@@ -243,7 +249,9 @@ impl FileSystem {
 
     /// Removes an empty directory.
     pub async fn rmdir(&self, parent: NodeId, name: &str) -> Result<(), Failure> {
-        self.pool.change(Change::Rmdir { parent: parent.ino(), name: name.to_owned() }).await.map(|_| ())
+        let removed = self.pool.change(Change::Rmdir { parent: parent.ino(), name: name.to_owned() }).await;
+        self.nodes.lock().changed_in(parent);
+        removed.map(drop)
     }
 
     /// Renames; what was written under the old name is committed first, unless it waits in the spool.
@@ -275,6 +283,7 @@ impl FileSystem {
         for file in &open {
             turns.push((file, file.turn.lock().await));
         }
+        let folders = [parent, new_parent];
         let (parent, new_parent) = (parent.ino(), new_parent.ino());
         let before = self.pool.lookup(parent, name).await?;
         self.report_lost(before.ino)?;
@@ -284,7 +293,9 @@ impl FileSystem {
         };
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
         let rename = Change::Rename { parent, name, new_parent, new_name, existing };
-        let (after, hold) = caller.step(self.pool.change_held(rename)).await?;
+        let changed = caller.step(self.pool.change_held(rename)).await;
+        folders.into_iter().for_each(|folder| self.nodes.lock().changed_in(folder));
+        let (after, hold) = changed?;
         let after = after.ok_or_else(without_entry)?;
         self.renamed(&before, &after, other);
         for (file, turn) in &mut turns {

@@ -74,6 +74,8 @@ struct Node {
     listed: Option<Instant>,
     /// What the pool last said of it: for what new entries of a directory inherit, and for files that are gone and open.
     attr: Attr,
+    /// When it said so, of a directory in which nothing was changed since but what is known here.
+    said: Option<Instant>,
 }
 
 /// The inodes of one pool file that the kernel holds.
@@ -105,11 +107,12 @@ impl Nodes {
         let (written, past_cache) = (self.is_written(id), self.goes_past_cache(id));
         let node = self.nodes.entry(id).or_insert_with(|| {
             self.lines.entry(attr.ino).or_default().nodes += 1;
-            Node { lookups: 0, seen: Seen::of(attr), named: attr.named, listed: None, attr: attr.clone() }
+            let (seen, named, attr) = (Seen::of(attr), attr.named, attr.clone());
+            Node { lookups: 0, seen, named, listed: None, attr, said: None }
         });
         node.lookups += 1;
         node.named = attr.named;
-        node.attr = attr.clone();
+        (node.attr, node.said) = (attr.clone(), None);
         if !written && !past_cache {
             node.seen = Seen::of(attr);
         }
@@ -242,10 +245,37 @@ impl Nodes {
         self.nodes.get(&id).map(|node| &node.attr)
     }
 
-    /// The pool said this of an inode.
-    pub fn learned(&mut self, id: NodeId, attr: &Attr) {
+    /// The pool said this of an inode; `asked_at`: [`Nodes::changes`] when it was asked.
+    pub fn learned(&mut self, id: NodeId, attr: &Attr, asked_at: u64) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.attr = attr.clone();
+            let lasts = attr.kind == FileKind::Directory && asked_at == self.changes;
+            node.said = lasts.then(Instant::now);
+        }
+    }
+
+    /// What the pool said of a directory less than `ttl` ago, and for how long that may still be believed. Between any two files
+    /// that are made in it the kernel asks for it.
+    pub fn lasting_attr(&self, id: NodeId, ttl: Duration) -> Option<(Attr, Duration)> {
+        let node = self.nodes.get(&id)?;
+        let left = ttl.checked_sub(node.said?.elapsed())?;
+        Some((node.attr.clone(), left))
+    }
+
+    /// A file was made in a directory, which changed it at that moment.
+    pub fn made_in(&mut self, parent: NodeId, at: TimeNs) {
+        self.changes += 1;
+        if let Some(node) = self.nodes.get_mut(&parent) {
+            node.attr.mtime = node.attr.mtime.max(at);
+            node.attr.ctime = node.attr.ctime.max(at);
+        }
+    }
+
+    /// Something else was changed in a directory, or is about to be.
+    pub fn changed_in(&mut self, parent: NodeId) {
+        self.changes += 1;
+        if let Some(node) = self.nodes.get_mut(&parent) {
+            node.said = None;
         }
     }
 }

@@ -19,6 +19,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -27,6 +28,7 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
     TimeOrNow, WriteFlags,
 };
+use stdchk_model::Failure;
 use stdchk_model::message::manager::FileKind;
 use tokio::runtime::Handle as Runtime;
 use tokio_util::task::TaskTracker;
@@ -79,9 +81,17 @@ impl Adapter {
         Self { fs, runtime, tasks, ttl, waiting_max, waiting, dying, silence, reports_arrive, kernel }
     }
 
-    /// Runs a task of the file system that no caller waits for.
+    /// Runs a task of the file system that no caller waits for. It begins in the thread that received the request: what needs
+    /// nobody else is answered there, and a question to the manager is on its way before another thread is woken.
     fn task<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<FileSystem>) -> F) {
-        self.tasks.spawn_on(work(Arc::clone(&self.fs)), &self.runtime);
+        let mut work = Box::pin(work(Arc::clone(&self.fs)));
+        let begun = {
+            let _entered = self.runtime.enter();
+            work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        };
+        if begun.is_pending() {
+            self.tasks.spawn_on(work, &self.runtime);
+        }
     }
 
     /// Runs the work of a request of the task `caller` that can be given up wherever it waits, and is if the caller is
@@ -171,8 +181,11 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         let ttl = self.ttl;
-        let work = |fs: Arc<FileSystem>| async move { fs.attr(NodeId(ino.0)).await };
-        self.ask(request.pid(), reply, work, move |reply, attr| answer_attr(reply, "stat", ino, ttl, attr));
+        let work = move |fs: Arc<FileSystem>| async move { fs.stat(NodeId(ino.0), ttl).await };
+        self.ask(request.pid(), reply, work, move |reply, found: Result<_, Failure>| {
+            let ttl = found.as_ref().map_or(ttl, |(_, lasts)| *lasts);
+            answer_attr(reply, "stat", ino, ttl, found.map(|(attr, _)| attr));
+        });
     }
 
     fn setattr(
