@@ -26,8 +26,6 @@ use crate::patience::{PATIENCE, Patient};
 
 /// Time for connecting and for the handshake: a host that takes longer is as good as gone.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Frames waiting for the socket; calls beyond wait before they are encoded.
-const OUTGOING_MAX: usize = 16;
 /// Period in which a server must take some of a request. Longer than [`PATIENCE`]: a server waits for its disk before it
 /// reads on, and calls have limits of their own; a server that is stopped must not keep the memory of its requests.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
@@ -98,14 +96,23 @@ impl CallError {
 }
 
 type Answer = Result<(Vec<u8>, Buffer), Failure>;
-type Pending = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
+type Pending = Arc<Mutex<Option<HashMap<u64, Call>>>>;
+
+/// A call under way. It is gone from the table with whoever waits for it, and so is its memory.
+#[derive(Debug)]
+struct Call {
+    /// Head, body and payload, until they go to the socket.
+    request: Option<(Vec<u8>, Bytes)>,
+    answer: oneshot::Sender<Answer>,
+}
 
 /// A connection to a server. Dropping it closes it.
 #[derive(Debug)]
 pub struct Connection {
     address: String,
     pool: PoolId,
-    outgoing: mpsc::Sender<(Vec<u8>, Bytes)>,
+    /// Calls whose requests wait for the socket; those that were given up meanwhile are passed over.
+    outgoing: mpsc::UnboundedSender<u64>,
     pending: Pending,
     next_id: AtomicU64,
 }
@@ -125,7 +132,7 @@ impl Connection {
             Ok(Err(HandshakeError::Io(error))) => return Err(connect(error.to_string())),
             Err(_) => return Err(connect(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()))),
         };
-        let (outgoing, queue) = mpsc::channel(OUTGOING_MAX);
+        let (outgoing, queue) = mpsc::unbounded_channel();
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         tokio::spawn(write_all(writer, queue, Arc::clone(&pending)));
         tokio::spawn(read_all(reader, Arc::clone(buffers), Arc::clone(&pending)));
@@ -169,12 +176,13 @@ impl Connection {
         let bytes = frame::encode(&Head { kind: Kind::Request, id }, &body, payload.len())
             .map_err(|error| Failure::new(ErrorCode::TooLong, error.to_string()))?;
         let (sender, answer) = oneshot::channel();
+        let call = Call { request: Some((bytes, payload)), answer: sender };
         let _forget = Forget { id, pending: &self.pending };
         match self.pending.lock().as_mut() {
-            Some(pending) => pending.insert(id, sender),
+            Some(pending) => pending.insert(id, call),
             None => return Err(self.closed()),
         };
-        self.outgoing.send((bytes, payload)).await.map_err(|_| self.closed())?;
+        self.outgoing.send(id).map_err(|_| self.closed())?;
         answer.await.map_err(|_| self.closed())?.map_err(CallError::Refused)
     }
 
@@ -255,16 +263,21 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
 
 async fn write_all(
     mut writer: Patient<OwnedWriteHalf>,
-    mut queue: mpsc::Receiver<(Vec<u8>, Bytes)>,
+    mut queue: mpsc::UnboundedReceiver<u64>,
     pending: Pending,
 ) {
-    while let Some((head, payload)) = queue.recv().await {
+    while let Some(id) = queue.recv().await {
+        let Some((head, payload)) = take_request(&pending, id) else { continue };
         if let Err(error) = write_frame(&mut writer, &head, &payload).await {
             tracing::debug!(%error, "a connection ended while writing");
             pending.lock().take();
             return;
         }
     }
+}
+
+fn take_request(pending: &Pending, id: u64) -> Option<(Vec<u8>, Bytes)> {
+    pending.lock().as_mut()?.get_mut(&id)?.request.take()
 }
 
 /// Writes a frame: head and body, then the payload.
@@ -301,6 +314,6 @@ fn deliver(pending: &Pending, head: &Head, body: Vec<u8>, payload: Buffer) {
     };
     if let Some(waiting) = waiting {
         // The caller may have given up in this moment; then nobody needs the answer.
-        let _ = waiting.send(answer);
+        let _ = waiting.answer.send(answer);
     }
 }
