@@ -113,6 +113,15 @@ impl Benefactors {
         }
     }
 
+    /// How long an answer of a benefactor is waited for that is due within `limit`: one that failed and has not answered since
+    /// isn't waited for as long again.
+    fn patience(&self, id: BenefactorId, limit: Duration) -> Duration {
+        match self.doubt(id) {
+            Some(Doubt::Failed) => limit.min(ALIVE_TIMEOUT),
+            _ => limit,
+        }
+    }
+
     async fn link(&self, id: BenefactorId) -> Result<(String, Arc<Shared>), CallError> {
         let known = |links: &HashMap<_, Link>| {
             links.get(&id).map(|link| (link.address.clone(), Arc::clone(&link.connection)))
@@ -249,14 +258,19 @@ impl Benefactors {
         limit: Duration,
     ) -> Result<(BenefactorReply, Buffer), CallError> {
         let silent = async {
+            // One that failed is asked at once.
+            let has_failed = self.doubt(id) == Some(Doubt::Failed);
+            let mut pause = if has_failed { Duration::ZERO } else { WORK_LOOK };
             loop {
-                tokio::time::sleep(WORK_LOOK).await;
+                tokio::time::sleep(pause).await;
                 let asked = BenefactorRequest::Has { blocks: Vec::new() };
-                if let Err(error) = self.call(id, &asked, Bytes::new(), SILENT_AFTER).await
+                let limit = self.patience(id, SILENT_AFTER);
+                if let Err(error) = self.call(id, &asked, Bytes::new(), limit).await
                     && error.is_transport()
                 {
                     return error;
                 }
+                pause = WORK_LOOK;
             }
         };
         tokio::select! {
@@ -285,7 +299,8 @@ impl Benefactors {
         blocks: Vec<BlockId>,
     ) -> Result<(Incarnation, Vec<bool>), CallError> {
         let asked = blocks.len();
-        match self.call(id, &BenefactorRequest::Has { blocks }, Bytes::new(), GET_TIMEOUT).await? {
+        let limit = self.patience(id, GET_TIMEOUT);
+        match self.call(id, &BenefactorRequest::Has { blocks }, Bytes::new(), limit).await? {
             (BenefactorReply::Present { incarnation, present }, _) if present.len() == asked => {
                 Ok((incarnation, present))
             }
@@ -313,7 +328,8 @@ async fn ask_again(benefactors: Weak<Benefactors>, id: BenefactorId, doubted: Ar
     loop {
         tokio::time::sleep(DOUBT).await;
         let Some(benefactors) = benefactors.upgrade() else { return };
-        let answer = benefactors.has(id, Vec::new()).await;
+        let asked = BenefactorRequest::Has { blocks: Vec::new() };
+        let answer = benefactors.call(id, &asked, Bytes::new(), GET_TIMEOUT).await;
         let mut links = benefactors.links.lock();
         let link = links.get_mut(&id).filter(|link| Arc::ptr_eq(&link.connection, &doubted));
         match (link, answer) {
