@@ -1,9 +1,9 @@
 //! Copies of blocks to other benefactors, as the manager orders them (paper, section IV.A: replication).
 //!
 //! Each destination has a lane of its own, so that a slow one holds nobody else up: no lane has all the turns, and a batch ends
-//! with the first copy that is not answered. Within a lane copies are made in the
-//! order in which they were ordered, in batches, each made durable at its end. A copy lets clients go first for a moment, not
-//! for ever: writers may be waiting for it. A rate bounds what copies take from the network, if the owner sets one.
+//! with the first copy that is not answered. Within a lane copies are made in the order in which they were ordered, in
+//! batches, each made durable at its end. A copy lets clients go first for a moment, not for ever: writers may be waiting for
+//! it. A rate bounds what copies take from the network, if the owner sets one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
