@@ -1,8 +1,9 @@
 //! Copies of blocks to other benefactors, as the manager orders them (paper, section IV.A: replication).
 //!
-//! Each destination has a lane of its own, so that a slow one holds nobody else up; within a lane copies are made in the
-//! order in which they were ordered, in batches, each made durable at its end. A copy lets clients go first for a moment, not
-//! for ever: writers may be waiting for it. A rate bounds what copies take from the network, if the owner sets one.
+//! Each destination has a lane of its own, so that a slow one holds nobody else up: no lane has all the turns, and a batch ends
+//! with the first copy that is not answered. Within a lane copies are made in the order in which they were ordered, in
+//! batches, each made durable at its end. A copy lets clients go first for a moment, not for ever: writers may be waiting for
+//! it. A rate bounds what copies take from the network, if the owner sets one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ const ORDERS_MAX: usize = 16_384;
 const BATCH: usize = 32;
 /// Copies under way at one time, in all lanes: some are read while others are sent. Each takes the memory of a block.
 const AT_ONCE: usize = 6;
+/// Those of one lane: a destination that doesn't answer leaves turns for others.
+const AT_ONCE_IN_LANE: usize = 4;
 /// Longest time that a copy gives way to clients: under constant load copies still make good progress.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// A lane that had no orders for so long ends, and its connection with it.
@@ -147,9 +150,13 @@ impl Copier {
                 return;
             }
         };
-        let copies: Vec<_> = blocks.iter().map(|block| self.spawn(&open, *block)).collect();
+        let places = Arc::new(Semaphore::new(AT_ONCE_IN_LANE));
+        let copies: Vec<_> = blocks.iter().map(|block| self.spawn(&open, &places, *block)).collect();
         let mut sent: Vec<(BlockId, u64, Incarnation)> = Vec::new();
         for (copy, block) in copies.into_iter().zip(&blocks) {
+            if connection.is_none() {
+                copy.abort();
+            }
             match copy.await {
                 Ok(Ok((bytes, incarnation))) => sent.push((*block, bytes, incarnation)),
                 Ok(Err(error)) => {
@@ -205,10 +212,14 @@ impl Copier {
     fn spawn(
         self: &Arc<Self>,
         connection: &Arc<Connection>,
+        places: &Arc<Semaphore>,
         block: BlockId,
     ) -> tokio::task::JoinHandle<Result<(u64, Incarnation), CallError>> {
-        let (this, connection) = (Arc::clone(self), Arc::clone(connection));
-        tokio::spawn(async move { this.copy(&connection, block).await })
+        let (this, connection, places) = (Arc::clone(self), Arc::clone(connection), Arc::clone(places));
+        tokio::spawn(async move {
+            let _place = places.acquire().await.map_err(|_| stopped())?;
+            this.copy(&connection, block).await
+        })
     }
 
     async fn copy(&self, connection: &Connection, block: BlockId) -> Result<(u64, Incarnation), CallError> {

@@ -1,7 +1,7 @@
 //! The connections to the benefactors, and which of them just failed.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -18,25 +18,35 @@ use crate::shared::Shared;
 pub(crate) const PUT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a sync: a busy disk may have a gigabyte to write.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
-/// Pause between two questions to a benefactor that syncs, whether it is there at all.
-const SYNC_LOOK: Duration = Duration::from_secs(2);
+/// Pause between two questions to a benefactor that works for long, whether it is there at all.
+const WORK_LOOK: Duration = Duration::from_secs(2);
 /// Time for the answer; one that takes longer is stopped or cut off, however long a sync may take.
 const SILENT_AFTER: Duration = Duration::from_secs(8);
 /// Time for a get to be answered before the attempt counts as failed.
 const GET_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a verification of one batch of blocks, which reads them all.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a benefactor is avoided after it failed this client.
-const SUSPICION: Duration = Duration::from_secs(5);
+/// How long a benefactor is avoided that this client has doubts about; then it is asked whether it is there, again and again,
+/// and avoided until it answers.
+const DOUBT: Duration = Duration::from_secs(5);
 /// How long a benefactor that answered is taken to be there: a question a second costs nothing.
 const TRUST: Duration = Duration::from_secs(1);
 /// Time for a benefactor to say that it is there; one that takes longer is not relied on for content that is at hand.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Why a benefactor is not relied on, the worse the greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Doubt {
+    /// It let a reader wait, or gave it wrong bytes: readers ask others first.
+    Poor,
+    /// A call failed: writers pass it over as well.
+    Failed,
+}
+
 struct Link {
     address: String,
     connection: Arc<Shared>,
-    failed_at: Option<Instant>,
+    doubt: Option<Doubt>,
     answered_at: Option<Instant>,
 }
 
@@ -61,24 +71,54 @@ impl Benefactors {
                 Some(link) if link.address == info.address => {}
                 _ => {
                     let (address, connection) = (info.address.clone(), Arc::default());
-                    let link = Link { address, connection, failed_at: None, answered_at: None };
+                    let link = Link { address, connection, doubt: None, answered_at: None };
                     links.insert(info.id, link);
                 }
             }
         }
     }
 
-    /// Benefactors that failed this client moments ago.
+    /// Benefactors that failed this client and have not answered since.
     pub(crate) fn suspects(&self) -> Vec<BenefactorId> {
         let links = self.links.lock();
-        let recent = |link: &Link| link.failed_at.is_some_and(|at| at.elapsed() < SUSPICION);
-        links.iter().filter(|(_, link)| recent(link)).map(|(id, _)| *id).collect()
+        links.iter().filter(|(_, link)| link.doubt == Some(Doubt::Failed)).map(|(id, _)| *id).collect()
     }
 
-    /// Notes that a benefactor failed, so that others are preferred for a while.
-    pub(crate) fn suspect(&self, id: BenefactorId) {
+    /// What is held against a benefactor at present.
+    pub(crate) fn doubt(&self, id: BenefactorId) -> Option<Doubt> {
+        self.links.lock().get(&id)?.doubt
+    }
+
+    /// Notes that a benefactor failed, so that others are preferred until it answers.
+    fn suspect(self: &Arc<Self>, id: BenefactorId) {
+        self.note(id, Doubt::Failed);
+    }
+
+    /// Notes that a benefactor has let a reader wait for so long, so that others are preferred; one that answered somebody
+    /// else meanwhile is busy and not silent.
+    pub(crate) fn late(self: &Arc<Self>, id: BenefactorId, waited: Duration) {
+        let answered = self.links.lock().get(&id).and_then(|link| link.answered_at);
+        if answered.is_none_or(|at| at.elapsed() >= waited) {
+            self.note(id, Doubt::Poor);
+        }
+    }
+
+    /// Notes a doubt about a benefactor, which lasts until it answers a question that is asked some seconds later.
+    pub(crate) fn note(self: &Arc<Self>, id: BenefactorId, doubt: Doubt) {
         if let Some(link) = self.links.lock().get_mut(&id) {
-            link.failed_at = Some(Instant::now());
+            if link.doubt.is_none() {
+                tokio::spawn(ask_again(Arc::downgrade(self), id, Arc::clone(&link.connection)));
+            }
+            link.doubt = link.doubt.max(Some(doubt));
+        }
+    }
+
+    /// How long an answer of a benefactor is waited for that is due within `limit`: one that failed and has not answered since
+    /// isn't waited for as long again.
+    fn patience(&self, id: BenefactorId, limit: Duration) -> Duration {
+        match self.doubt(id) {
+            Some(Doubt::Failed) => limit.min(ALIVE_TIMEOUT),
+            _ => limit,
         }
     }
 
@@ -108,7 +148,7 @@ impl Benefactors {
     }
 
     async fn call(
-        &self,
+        self: &Arc<Self>,
         id: BenefactorId,
         request: &BenefactorRequest,
         payload: Bytes,
@@ -139,10 +179,10 @@ impl Benefactors {
             let links = self.links.lock();
             let of = |id: &BenefactorId| links.get(id);
             for id in benefactors.into_iter().collect::<HashSet<_>>() {
-                let failed = of(&id).and_then(|link| link.failed_at);
+                let doubt = of(&id).and_then(|link| link.doubt);
                 let answered = of(&id).and_then(|link| link.answered_at);
-                match (failed, answered) {
-                    (Some(failed), _) if failed.elapsed() < SUSPICION => {}
+                match (doubt, answered) {
+                    (Some(Doubt::Failed), _) => {}
                     (_, Some(answered)) if answered.elapsed() < TRUST => {
                         alive.insert(id);
                     }
@@ -157,7 +197,7 @@ impl Benefactors {
         alive
     }
 
-    async fn answers(&self, id: BenefactorId) -> bool {
+    async fn answers(self: &Arc<Self>, id: BenefactorId) -> bool {
         let asked = tokio::time::timeout(ALIVE_TIMEOUT, self.has(id, Vec::new())).await;
         let answers = asked.is_ok_and(|answer| answer.is_ok());
         if !answers {
@@ -177,7 +217,7 @@ impl Benefactors {
     /// Stores a block; unless it is to be `durable` at once, it is durable once [`Benefactors::sync`] with the returned
     /// incarnation has succeeded.
     pub(crate) async fn put(
-        &self,
+        self: &Arc<Self>,
         id: BenefactorId,
         block: BlockId,
         form: Form,
@@ -186,7 +226,7 @@ impl Benefactors {
     ) -> Result<Incarnation, CallError> {
         let request = BenefactorRequest::Put { block, form, durable };
         let answer = match durable {
-            true => self.call_to_sync(id, &request, payload).await?,
+            true => self.call_patiently(id, &request, payload, SYNC_TIMEOUT).await?,
             false => self.call(id, &request, payload, PUT_TIMEOUT).await?,
         };
         match answer {
@@ -196,41 +236,56 @@ impl Benefactors {
     }
 
     /// Makes durable what a benefactor stored in this incarnation.
-    pub(crate) async fn sync(&self, id: BenefactorId, incarnation: Incarnation) -> Result<(), CallError> {
+    pub(crate) async fn sync(
+        self: &Arc<Self>,
+        id: BenefactorId,
+        incarnation: Incarnation,
+    ) -> Result<(), CallError> {
         let request = BenefactorRequest::Sync { incarnation, tell: false };
-        match self.call_to_sync(id, &request, Bytes::new()).await? {
+        match self.call_patiently(id, &request, Bytes::new(), SYNC_TIMEOUT).await? {
             (BenefactorReply::Durable, _) => Ok(()),
             _ => Err(crate::unexpected("Sync").into()),
         }
     }
 
-    /// A request whose answer waits for the disk. It may take long, as long as the benefactor answers other questions.
-    async fn call_to_sync(
-        &self,
+    /// A request whose answer waits for the disk, for at most `limit`. It may take long, as long as the benefactor answers
+    /// other questions.
+    async fn call_patiently(
+        self: &Arc<Self>,
         id: BenefactorId,
         request: &BenefactorRequest,
         payload: Bytes,
+        limit: Duration,
     ) -> Result<(BenefactorReply, Buffer), CallError> {
         let silent = async {
+            // One that failed is asked at once.
+            let has_failed = self.doubt(id) == Some(Doubt::Failed);
+            let mut pause = if has_failed { Duration::ZERO } else { WORK_LOOK };
             loop {
-                tokio::time::sleep(SYNC_LOOK).await;
+                tokio::time::sleep(pause).await;
                 let asked = BenefactorRequest::Has { blocks: Vec::new() };
-                if let Err(error) = self.call(id, &asked, Bytes::new(), SILENT_AFTER).await
+                let limit = self.patience(id, SILENT_AFTER);
+                if let Err(error) = self.call(id, &asked, Bytes::new(), limit).await
                     && error.is_transport()
                 {
                     return error;
                 }
+                pause = WORK_LOOK;
             }
         };
         tokio::select! {
             biased;
-            answer = self.call(id, request, payload, SYNC_TIMEOUT) => answer,
+            answer = self.call(id, request, payload, limit) => answer,
             error = silent => Err(error),
         }
     }
 
     /// Fetches the stored bytes of a block; the caller verifies them.
-    pub(crate) async fn get(&self, id: BenefactorId, block: BlockId) -> Result<(Form, Buffer), CallError> {
+    pub(crate) async fn get(
+        self: &Arc<Self>,
+        id: BenefactorId,
+        block: BlockId,
+    ) -> Result<(Form, Buffer), CallError> {
         match self.call(id, &BenefactorRequest::Get { block }, Bytes::new(), GET_TIMEOUT).await? {
             (BenefactorReply::Block { form }, payload) => Ok((form, payload)),
             _ => Err(crate::unexpected("Get").into()),
@@ -239,12 +294,13 @@ impl Benefactors {
 
     /// Which of `blocks` a benefactor has, and its present incarnation.
     pub(crate) async fn has(
-        &self,
+        self: &Arc<Self>,
         id: BenefactorId,
         blocks: Vec<BlockId>,
     ) -> Result<(Incarnation, Vec<bool>), CallError> {
         let asked = blocks.len();
-        match self.call(id, &BenefactorRequest::Has { blocks }, Bytes::new(), GET_TIMEOUT).await? {
+        let limit = self.patience(id, GET_TIMEOUT);
+        match self.call(id, &BenefactorRequest::Has { blocks }, Bytes::new(), limit).await? {
             (BenefactorReply::Present { incarnation, present }, _) if present.len() == asked => {
                 Ok((incarnation, present))
             }
@@ -254,14 +310,35 @@ impl Benefactors {
 
     /// Lets a benefactor compare `blocks` with their names.
     pub(crate) async fn verify(
-        &self,
+        self: &Arc<Self>,
         id: BenefactorId,
         blocks: Vec<BlockId>,
     ) -> Result<Vec<BlockState>, CallError> {
         let asked = blocks.len();
-        match self.call(id, &BenefactorRequest::Verify { blocks }, Bytes::new(), VERIFY_TIMEOUT).await? {
+        let request = BenefactorRequest::Verify { blocks };
+        match self.call_patiently(id, &request, Bytes::new(), VERIFY_TIMEOUT).await? {
             (BenefactorReply::Verified { states }, _) if states.len() == asked => Ok(states),
             _ => Err(crate::unexpected("Verify").into()),
+        }
+    }
+}
+
+/// Asks a benefactor whether it is there until it says so, or has another address and with that a fresh start.
+async fn ask_again(benefactors: Weak<Benefactors>, id: BenefactorId, doubted: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(DOUBT).await;
+        let Some(benefactors) = benefactors.upgrade() else { return };
+        let asked = BenefactorRequest::Has { blocks: Vec::new() };
+        let answer = benefactors.call(id, &asked, Bytes::new(), GET_TIMEOUT).await;
+        let mut links = benefactors.links.lock();
+        let link = links.get_mut(&id).filter(|link| Arc::ptr_eq(&link.connection, &doubted));
+        match (link, answer) {
+            (Some(_), Err(error)) if error.is_transport() => {}
+            (Some(link), _) => {
+                link.doubt = None;
+                return;
+            }
+            (None, _) => return,
         }
     }
 }

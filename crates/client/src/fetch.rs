@@ -1,7 +1,8 @@
 //! Fetching one chunk: from any benefactor that has it, verified, with another one asked when the first is slow, gone
 //! or lying.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +15,11 @@ use stdchk_net::{Buffer, Bytes, CallError};
 use stdchk_reduce::codec::{Codec, decompress};
 use tokio::task::JoinSet;
 
-use crate::benefactors::Benefactors;
+use crate::benefactors::{Benefactors, Doubt};
 use crate::manager::ManagerLink;
 
-/// A benefactor that has not answered by then gets company: the same chunk is asked of another one.
+/// A benefactor that has not answered by then gets company: the same chunk is asked of another one. If none is known, the
+/// manager is asked: copies may have been made since the holders were remembered.
 const HEDGE_AFTER: Duration = Duration::from_millis(500);
 /// Rounds of asking all holders before a chunk counts as unreadable; the manager is asked for holders before each.
 const ROUNDS_MAX: u32 = 4;
@@ -32,6 +34,8 @@ const LOCATIONS_MAX: usize = 1 << 18;
 #[derive(Default)]
 struct Holders {
     at: Vec<BenefactorId>,
+    /// The manager was not asked just now: there may be others.
+    remembered: bool,
     /// Some of them may have yet to report that they have it.
     pending: bool,
     /// They are not on-line, and have it or may have it.
@@ -108,10 +112,10 @@ impl Fetcher {
                 self.locations.lock().remove(&chunk.id);
                 tokio::time::sleep(ROUND_PAUSE).await;
             }
-            let Holders { at: holders, pending, away: absent } = self.holders(chunk.id).await?;
+            let Holders { at: holders, remembered, pending, away: absent } = self.holders(chunk.id).await?;
             away = absent;
             limit = if pending { PENDING_ROUNDS_MAX } else { ROUNDS_MAX };
-            match self.fetch_from(chunk, &holders).await {
+            match self.fetch_from(chunk, &holders, remembered).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(Some(failure)) => last = failure,
                 // The manager knows of no holder and expects none back.
@@ -131,49 +135,82 @@ impl Fetcher {
     }
 
     async fn holders(&self, chunk: ChunkId) -> Result<Holders, Failure> {
-        if let Some(known) = self.locations.lock().get(&chunk) {
-            return Ok(Holders { at: known.clone(), ..Holders::default() });
+        let known = self.locations.lock().get(&chunk).cloned();
+        let Some(known) = known else { return self.find(chunk).await };
+        let remembered = Holders { at: known, remembered: true, ..Holders::default() };
+        if remembered.at.iter().any(|holder| self.benefactors.doubt(*holder).is_none()) {
+            return Ok(remembered);
         }
+        match tokio::time::timeout(HEDGE_AFTER, self.find(chunk)).await {
+            Ok(Ok(found)) if !found.at.is_empty() => Ok(found),
+            _ => Ok(remembered),
+        }
+    }
+
+    /// Asks the manager for the holders of a chunk.
+    async fn find(&self, chunk: ChunkId) -> Result<Holders, Failure> {
         let found = self.ask_locations(&[chunk]).await?.pop().unwrap_or_default();
         let at = holders(&found);
         if !at.is_empty() {
             self.remember(chunk, at.clone());
         }
-        Ok(Holders { at, pending: found.pending, away: found.away })
+        Ok(Holders { at, remembered: false, pending: found.pending, away: found.away })
     }
 
-    /// Tries all holders, unsuspected ones first; `Err(None)`: there are none.
-    async fn fetch_from(&self, chunk: ChunkRef, holders: &[BenefactorId]) -> Result<Bytes, Option<Failure>> {
-        let mut waiting = self.order(chunk.id, holders).into_iter();
+    /// Tries all holders, those without doubts first; if they are `remembered` and let it wait, also others that the manager
+    /// knows. `Err(None)`: there are none.
+    async fn fetch_from(
+        &self,
+        chunk: ChunkRef,
+        holders: &[BenefactorId],
+        mut remembered: bool,
+    ) -> Result<Bytes, Option<Failure>> {
+        let mut waiting = VecDeque::from(self.order(chunk.id, holders));
+        let (mut asked, mut unanswered) = (HashSet::new(), HashSet::new());
         let mut attempts = JoinSet::new();
+        let (mut others, mut are_others_sought) = (pin!(self.find(chunk.id)), false);
         let mut last: Option<Failure> = None;
         loop {
-            if let Some(holder) = waiting.next() {
+            if let Some(holder) = waiting.pop_front() {
                 let benefactors = Arc::clone(&self.benefactors);
-                attempts.spawn(async move { attempt(&benefactors, holder, chunk).await });
+                attempts.spawn(async move { (holder, attempt(&benefactors, holder, chunk).await) });
+                asked.insert(holder);
+                unanswered.insert(holder);
             } else if attempts.is_empty() {
                 return Err(last);
             }
-            let finished = match waiting.len() {
-                0 => attempts.join_next().await,
-                _ => tokio::time::timeout(HEDGE_AFTER, attempts.join_next()).await.unwrap_or(None),
-            };
-            match finished {
-                Some(Ok(Ok(bytes))) => return Ok(bytes),
-                Some(Ok(Err(failure))) => last = Some(worse(last, failure)),
-                _ => {}
+            tokio::select! {
+                finished = attempts.join_next() => match finished {
+                    Some(Ok((_, Ok(bytes)))) => return Ok(bytes),
+                    Some(Ok((holder, Err(failure)))) => {
+                        unanswered.remove(&holder);
+                        last = Some(worse(last, failure));
+                    }
+                    _ => {}
+                },
+                found = &mut others, if are_others_sought => {
+                    are_others_sought = false;
+                    let found = found.map(|found| found.at).unwrap_or_default();
+                    let new: Vec<_> = found.into_iter().filter(|holder| !asked.contains(holder)).collect();
+                    waiting.extend(self.order(chunk.id, &new));
+                }
+                () = tokio::time::sleep(HEDGE_AFTER) => {
+                    unanswered.iter().for_each(|holder| self.benefactors.late(*holder, HEDGE_AFTER));
+                    if waiting.is_empty() {
+                        are_others_sought |= std::mem::take(&mut remembered);
+                    }
+                }
             }
         }
     }
 
     /// Holders in the order in which they are asked: rotated by the chunk's name, so that all of them get work, and
-    /// suspects last.
+    /// those in doubt last.
     fn order(&self, chunk: ChunkId, holders: &[BenefactorId]) -> Vec<BenefactorId> {
-        let suspects = self.benefactors.suspects();
         let mut order = holders.to_vec();
         let turn = usize::from(chunk.0.first().copied().unwrap_or(0)).checked_rem(order.len()).unwrap_or(0);
         order.rotate_left(turn);
-        order.sort_by_key(|holder| suspects.contains(holder));
+        order.sort_by_cached_key(|holder| self.benefactors.doubt(*holder));
         order
     }
 }
@@ -188,7 +225,11 @@ fn holders(found: &ChunkLocations) -> Vec<BenefactorId> {
     whole.map(|location| location.benefactor).collect()
 }
 
-async fn attempt(benefactors: &Benefactors, holder: BenefactorId, chunk: ChunkRef) -> Result<Bytes, Failure> {
+async fn attempt(
+    benefactors: &Arc<Benefactors>,
+    holder: BenefactorId,
+    chunk: ChunkRef,
+) -> Result<Bytes, Failure> {
     let blame = |failure: Failure| crate::context(&failure, format_args!("benefactor {holder}"));
     let fetched = benefactors.get(holder, BlockId::whole(chunk.id)).await;
     let (form, stored) = fetched.map_err(|error: CallError| match blame(error.failure()) {
@@ -201,7 +242,7 @@ async fn attempt(benefactors: &Benefactors, holder: BenefactorId, chunk: ChunkRe
         Err(failure) => blame(failure),
     };
     tracing::warn!(%holder, chunk = %chunk.id, "a benefactor served bytes that don't match their name");
-    benefactors.suspect(holder);
+    benefactors.note(holder, Doubt::Poor);
     // It did not look itself when it served them; now it does, and reports what is damaged, so that it is repaired.
     if let Err(error) = benefactors.verify(holder, vec![BlockId::whole(chunk.id)]).await {
         tracing::warn!(%holder, chunk = %chunk.id, %error, "the benefactor can't be told of the damage");

@@ -19,12 +19,12 @@ use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, ErrorCode, Failure, Ino, MapRoot, OpId,
     Policy, PoolId, SessionId,
 };
-use stdchk_net::{BufferPool, CallError, waits};
+use stdchk_net::{BufferPool, waits};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
-use crate::benefactors::Benefactors;
+use crate::benefactors::{Benefactors, Doubt};
 use crate::cache::{ChunkCache, FETCHES_MAX};
 use crate::container::Containers;
 use crate::encode::Encoder;
@@ -598,17 +598,13 @@ impl Inner {
         holder: BenefactorId,
         blocks: Vec<(usize, BlockId)>,
     ) -> Vec<(BenefactorId, usize, Option<BlockState>)> {
-        let (mut states, mut is_gone) = (Vec::with_capacity(blocks.len()), false);
+        let mut states = Vec::with_capacity(blocks.len());
         for part in blocks.chunks(VERIFY_MAX) {
             let asked = part.iter().map(|(_, block)| *block).collect();
             // One that doesn't answer is not waited for with each further part.
-            let answer = match is_gone {
-                true => None,
-                false => {
-                    let answer = self.benefactors.verify(holder, asked).await;
-                    is_gone = answer.as_ref().is_err_and(CallError::is_transport);
-                    answer.ok()
-                }
+            let answer = match self.benefactors.doubt(holder) {
+                Some(Doubt::Failed) => None,
+                _ => self.benefactors.verify(holder, asked).await.ok(),
             };
             let answered = part.iter().enumerate().map(|(place, (index, _))| {
                 (holder, *index, answer.as_ref().and_then(|states| states.get(place).copied()))

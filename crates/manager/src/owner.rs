@@ -15,9 +15,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs};
 use stdchk_model::{ChunkId, ErrorCode, Failure};
-use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::core::{Core, Leaves, MapToRead, Marking, Now};

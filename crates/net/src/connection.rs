@@ -27,8 +27,6 @@ use crate::patience::{PATIENCE, Patient};
 
 /// Time for connecting and for the handshake: a host that takes longer is as good as gone.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Frames waiting for the socket; calls beyond wait before they are encoded.
-const OUTGOING_MAX: usize = 16;
 /// Period in which a server must take some of a request. Longer than [`PATIENCE`]: a server waits for its disk before it
 /// reads on, and calls have limits of their own; a server that is stopped must not keep the memory of its requests.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
@@ -100,14 +98,23 @@ impl CallError {
 
 type Answer = Result<(Vec<u8>, Buffer), Failure>;
 type Writer = Arc<tokio::sync::Mutex<Patient<OwnedWriteHalf>>>;
-type Pending = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
+type Pending = Arc<Mutex<Option<HashMap<u64, Call>>>>;
+
+/// A call under way. It is gone from the table with whoever waits for it, and so is its memory.
+#[derive(Debug)]
+struct Call {
+    /// Head, body and payload, while they wait for the socket.
+    request: Option<(Vec<u8>, Bytes)>,
+    answer: oneshot::Sender<Answer>,
+}
 
 /// A connection to a server. Dropping it closes it.
 #[derive(Debug)]
 pub struct Connection {
     address: String,
     pool: PoolId,
-    outgoing: mpsc::Sender<(Vec<u8>, Bytes)>,
+    /// Calls whose requests wait for the socket; those that were given up meanwhile are passed over.
+    outgoing: mpsc::UnboundedSender<u64>,
     writer: Writer,
     pending: Pending,
     next_id: AtomicU64,
@@ -128,7 +135,7 @@ impl Connection {
             Ok(Err(HandshakeError::Io(error))) => return Err(connect(error.to_string())),
             Err(_) => return Err(connect(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()))),
         };
-        let (outgoing, queue) = mpsc::channel(OUTGOING_MAX);
+        let (outgoing, queue) = mpsc::unbounded_channel();
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let writer = Arc::new(tokio::sync::Mutex::new(writer));
         tokio::spawn(write_all(Arc::clone(&writer), queue, Arc::clone(&pending)));
@@ -174,15 +181,22 @@ impl Connection {
         let bytes = frame::encode(&Head { kind: Kind::Request, id }, &body, payload.len())
             .map_err(|error| Failure::new(ErrorCode::TooLong, error.to_string()))?;
         let (sender, answer) = oneshot::channel();
+        let call = Call { request: None, answer: sender };
         let _forget = Forget { id, pending: &self.pending };
         match self.pending.lock().as_mut() {
-            Some(pending) => pending.insert(id, sender),
+            Some(pending) => pending.insert(id, call),
             None => return Err(self.closed()),
         };
         if !self.is_sent_at_once(&bytes, &payload) {
-            self.outgoing.send((bytes, payload)).await.map_err(|_| self.closed())?;
+            self.line_up(id, (bytes, payload)).ok_or_else(|| self.closed())?;
         }
         answer.await.map_err(|_| self.closed())?.map_err(CallError::Refused)
+    }
+
+    /// The task that writes takes the request once the socket is free, unless the call is given up before.
+    fn line_up(&self, id: u64, request: (Vec<u8>, Bytes)) -> Option<()> {
+        self.pending.lock().as_mut()?.get_mut(&id)?.request = Some(request);
+        self.outgoing.send(id).ok()
     }
 
     /// Whether a small frame went to the socket here and now, since nothing else is being written: then no other thread is woken
@@ -294,12 +308,9 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepintvl(stream, KEEPALIVE.1)?)
 }
 
-async fn write_all(
-    writer: Writer,
-    mut queue: mpsc::Receiver<(Vec<u8>, Bytes)>,
-    pending: Pending,
-) {
-    while let Some((head, payload)) = queue.recv().await {
+async fn write_all(writer: Writer, mut queue: mpsc::UnboundedReceiver<u64>, pending: Pending) {
+    while let Some(id) = queue.recv().await {
+        let Some((head, payload)) = take_request(&pending, id) else { continue };
         let written = write_frame(&mut *writer.lock().await, &head, &payload).await;
         if let Err(error) = written {
             tracing::debug!(%error, "a connection ended while writing");
@@ -307,6 +318,10 @@ async fn write_all(
             return;
         }
     }
+}
+
+fn take_request(pending: &Pending, id: u64) -> Option<(Vec<u8>, Bytes)> {
+    pending.lock().as_mut()?.get_mut(&id)?.request.take()
 }
 
 /// Writes a frame: head and body, then the payload.
@@ -350,6 +365,6 @@ fn deliver(pending: &Pending, head: &Head, body: Vec<u8>, payload: Buffer) {
     };
     if let Some(waiting) = waiting {
         // The caller may have given up in this moment; then nobody needs the answer.
-        let _ = waiting.send(answer);
+        let _ = waiting.answer.send(answer);
     }
 }

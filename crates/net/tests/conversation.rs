@@ -9,7 +9,7 @@ use stdchk_model::message::handshake::Role;
 use stdchk_model::{ErrorCode, Failure, PoolId};
 use stdchk_net::server::Host;
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Service, serve};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -91,4 +91,39 @@ async fn a_server_that_is_not_there_is_named() {
     let buffers = BufferPool::new(1 << 20);
     let error = Connection::open("127.0.0.1:1", &identity(b""), &buffers).await.unwrap_err();
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}
+
+#[tokio::test]
+async fn requests_that_are_given_up_before_they_are_sent_hold_no_memory() {
+    const MIB: usize = 1 << 20;
+    let (address, _) = start().await;
+    // It greets and then reads nothing more: the socket takes what it has room for, and the rest waits here.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut near, _) = listener.accept().await.unwrap();
+        let mut far = tokio::net::TcpStream::connect(address).await.unwrap();
+        let mut greeting = [0; 1024];
+        for turn in 0..2 {
+            let (from, to) = if turn == 0 { (&mut near, &mut far) } else { (&mut far, &mut near) };
+            let length = from.read(&mut greeting).await.unwrap();
+            to.write_all(&greeting[..length]).await.unwrap();
+        }
+        std::future::pending::<()>().await;
+    });
+    let memory = BufferPool::new(64 * MIB);
+    let connection =
+        Arc::new(Connection::open(&silent.to_string(), &identity(b"secret"), &memory).await.unwrap());
+    let calls = (1..=64).map(|number: u64| {
+        let (connection, payload) = (Arc::clone(&connection), memory.try_take(MIB).unwrap().into_bytes());
+        tokio::spawn(async move {
+            connection.call::<u64, u64>(&number, payload, Duration::from_millis(500)).await.is_err()
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        assert!(call.await.unwrap());
+    }
+    let held = 64 * MIB - memory.available();
+    assert!(held <= MIB, "only the request within which the socket stands is held, and not {held} bytes");
+    drop(connection);
 }

@@ -131,7 +131,8 @@ impl FileSystem {
     pub async fn make(&self, parent: NodeId, name: &str, mut new: New) -> Result<Shown, Failure> {
         self.inherit_group(parent, &mut new).await?;
         let New { kind, mode, uid, gid, target } = new;
-        let change = Change::Make { parent: parent.ino(), name: name.to_owned(), kind, mode, uid, gid, target };
+        let change =
+            Change::Make { parent: parent.ino(), name: name.to_owned(), kind, mode, uid, gid, target };
         let made = self.entry(change).await;
         self.nodes.lock().changed_in(parent);
         made

@@ -27,6 +27,7 @@ mod program;
 mod promises;
 mod repair;
 mod set_back;
+mod silent;
 mod slow_network;
 mod small_files;
 mod space;
