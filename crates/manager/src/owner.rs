@@ -23,9 +23,9 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::core::{Core, Leaves, MapToRead, Marking, Now};
 use crate::store::{Batch, Store, StoreError};
 
-/// How long a change that is in no hurry waits for one that is: longer than a small file takes from its making to its commit,
-/// and so short that nobody notices.
-const LINGER: Duration = Duration::from_millis(5);
+/// How long a change that is in no hurry waits for one that is: longer than a small file takes from its making to its commit on
+/// a busy machine, and so short that nobody notices.
+const LINGER: Duration = Duration::from_millis(20);
 
 type Answer<T> = oneshot::Sender<Result<T, Failure>>;
 
@@ -385,7 +385,7 @@ mod tests {
         let owner = Owner::new(core, Box::new(Slow { disk: written, sequence: 0 }));
         commits(&owner);
         let made = tokio::spawn(async move { asked(&owner, create(1, false)).await });
-        tokio::time::sleep(20 * LINGER).await;
+        tokio::time::sleep(5 * LINGER).await;
         assert!(!made.is_finished(), "it is answered before the store has written anything");
         disk.send(()).unwrap();
         made.await.unwrap().unwrap();
@@ -396,7 +396,7 @@ mod tests {
         let (owner, disk) = on_a_slow_store().await;
         asked(&owner, create(2, false)).await.unwrap();
         let exclusive = tokio::spawn(async move { asked(&owner, create(3, true)).await });
-        tokio::time::sleep(20 * LINGER).await;
+        tokio::time::sleep(5 * LINGER).await;
         assert!(!exclusive.is_finished(), "it is answered before the store has written anything");
         // One for each of them, should the first have been written before the second came.
         disk.send(()).unwrap();
@@ -412,7 +412,7 @@ mod tests {
         asked(&owner, made).await.unwrap();
         let close = ManagerRequest::CloseSession { session, interrupted: false };
         let closed = tokio::spawn(async move { asked(&owner, close).await });
-        tokio::time::sleep(20 * LINGER).await;
+        tokio::time::sleep(5 * LINGER).await;
         assert!(!closed.is_finished(), "it is answered before the store has written anything");
         disk.send(()).unwrap();
         disk.send(()).unwrap();
@@ -424,7 +424,7 @@ mod tests {
         let (owner, disk) = on_a_slow_store().await;
         asked(&owner, create(2, false)).await.unwrap();
         let versions = tokio::spawn(async move { asked(&owner, ManagerRequest::Versions(Ino(3))).await });
-        tokio::time::sleep(20 * LINGER).await;
+        tokio::time::sleep(5 * LINGER).await;
         assert!(!versions.is_finished(), "it is answered before the store has written anything");
         disk.send(()).unwrap();
         assert_eq!(versions.await.unwrap(), Ok(ManagerReply::Versions(Vec::new())));

@@ -268,7 +268,7 @@ async fn write(
 ) -> Outcome<(u64, u64)> {
     let shown = job.target.shown();
     let bytes = copy_in(opened.reader, &job.source.shown(), &shown, session, progress).await?;
-    let info = session.commit(opened.mtime).await.about(&shown)?;
+    let info = session.commit_last(opened.mtime).await.about(&shown)?;
     Ok((bytes, info.map_or(0, |info| info.version)))
 }
 

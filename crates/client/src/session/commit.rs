@@ -54,6 +54,14 @@ impl Session {
         self.commit_as(mtime, VersionState::Open).await
     }
 
+    /// Makes everything written so far durable and the newest version of the file, of which no more follows.
+    ///
+    /// # Errors
+    /// Those of [`Session::commit`].
+    pub async fn commit_last(self: &Arc<Self>, mtime: TimeNs) -> Result<Option<VersionInfo>, Failure> {
+        self.commit_as(mtime, VersionState::Closed).await
+    }
+
     /// The same, and says in the same step how far the version got: with anything but `Open` this is the last commit. Then
     /// waits for the copies of earlier versions for which the folder's `exposure` makes writers wait.
     pub(crate) async fn commit_as(

@@ -37,7 +37,10 @@ impl Core {
             Q::OpenSession { ino, .. } if !self.namespace.changed.inodes.contains(ino) => Leaves::AtOnce,
             // Two clients that make the same file must not both be told that they did, whatever crashes in between.
             Q::Create { exclusive: false, .. } => Leaves::AtOnce,
-            Q::CloseSession { interrupted: false, .. } => Leaves::WithTheNext,
+            Q::CloseSession { session, interrupted: false } => match self.namespace.is_unfinished(*session) {
+                true => Leaves::WithTheNext,
+                false => Leaves::AtOnce,
+            },
             _ => Leaves::Durable,
         }
     }

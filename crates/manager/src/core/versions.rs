@@ -95,6 +95,11 @@ impl Namespace {
         }
     }
 
+    /// Whether a session has committed a version that isn't final.
+    pub fn is_unfinished(&self, session: SessionId) -> bool {
+        self.open.contains_key(&session)
+    }
+
     /// Sessions with committed versions that nobody has ended.
     pub fn unfinished(&self) -> Vec<SessionId> {
         self.open.keys().copied().collect()
