@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::mount::NAME;
+use crate::point::MountLine;
 
 /// Descriptors that are looked at, at most: looking at one takes some microseconds.
 const DESCRIPTORS_MAX: usize = 4096;
@@ -84,11 +84,10 @@ fn writes_to(info: &str, number: u64) -> Option<String> {
     (inode == number && writes).then(|| field("mnt_id:").map(str::to_owned))?
 }
 
-/// Whether a mount is one of a pool. (proc_pid_mountinfo(5): its number comes first, its type behind a lone dash)
+/// Whether a mount is one of a pool.
 fn is_pool(mounts: &str, mount: &str) -> bool {
-    let line = mounts.lines().find(|line| line.split(' ').next() == Some(mount));
-    let kind = line.and_then(|line| line.split_once(" - ")).and_then(|(_, rest)| rest.split(' ').next());
-    kind.and_then(|kind| kind.strip_prefix("fuse.")) == Some(NAME)
+    let line = mounts.lines().filter_map(MountLine::parse).find(|line| line.id == mount);
+    line.is_some_and(|line| line.is_pool())
 }
 
 #[cfg(test)]

@@ -142,16 +142,38 @@ fn is_mount_point(point: &Path) -> bool {
     device_at(point).is_some()
 }
 
+/// One line of `mountinfo`. (proc_pid_mountinfo(5))
+pub(crate) struct MountLine<'a> {
+    pub id: &'a str,
+    /// `major:minor`.
+    pub device: &'a str,
+    pub point: PathBuf,
+    /// `fuse.stdchk` for a mounted pool.
+    pub kind: &'a str,
+}
+
+impl<'a> MountLine<'a> {
+    /// `None` for a line that is none.
+    pub fn parse(line: &'a str) -> Option<Self> {
+        // Behind the dash, and a varying number of fields before it, stands the type.
+        let (fields, kind) = line.split_once(" - ")?;
+        let mut fields = fields.split(' ');
+        let (id, _parent, device) = (fields.next()?, fields.next()?, fields.next()?);
+        let point = unescape(fields.nth(1)?).into();
+        Some(Self { id, device, point, kind: kind.split(' ').next()? })
+    }
+
+    /// Whether a pool is mounted there.
+    pub fn is_pool(&self) -> bool {
+        self.kind == TYPE
+    }
+}
+
 /// The device, as `major:minor`, of what is mounted at `point`, above all else that is mounted there.
 fn device_at(point: &Path) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // Field 3 is the device, field 5 the mount point, with octal escapes for white space (proc_pid_mountinfo(5)).
-    let device_there = |line: &str| {
-        let mut fields = line.split(' ').skip(2);
-        let device = fields.next()?;
-        (Path::new(&unescape(fields.nth(1)?)) == point).then(|| device.to_owned())
-    };
-    mounts.lines().filter_map(device_there).next_back()
+    let there = mounts.lines().filter_map(MountLine::parse).filter(|mount| mount.point == point);
+    there.last().map(|mount| mount.device.to_owned())
 }
 
 /// What of `path` lies below a mounted pool, as the pool names it: for users who name a file by where they see it. The pool
@@ -162,11 +184,9 @@ pub fn below_mount(path: &Path) -> Option<PathBuf> {
 }
 
 fn below_mount_of(line: &str, path: &Path) -> Option<PathBuf> {
-    // Behind the dash stands the type.
-    let (fields, kind) = line.split_once(" - ")?;
-    let point = unescape(fields.split(' ').nth(4)?);
-    let below = path.strip_prefix(point).ok()?;
-    (kind.split(' ').next()? == TYPE && below != Path::new("")).then(|| below.to_owned())
+    let mount = MountLine::parse(line).filter(MountLine::is_pool)?;
+    let below = path.strip_prefix(mount.point).ok()?;
+    (below != Path::new("")).then(|| below.to_owned())
 }
 
 fn unescape(field: &str) -> String {

@@ -367,10 +367,22 @@ fn holes_come_back_as_holes() {
     assert!(after <= before.max(1 << 20), "{after} bytes on disk, where there were {before}");
 }
 
+/// Packs a folder, and unpacks it as an ordinary user; where to.
+fn packed_and_unpacked_by_nobody(home: &Path, set: &Path) -> PathBuf {
+    let (container, back) = (home.join("x.pack"), home.join("home/back"));
+    let [from, container, to] = [set, &container, &back].map(|path| path.to_str().unwrap());
+    let packed = outcome(command(&["pack", from, "-o", container]));
+    assert_eq!(packed.code, 0, "{packed:?}");
+    fs::set_permissions(container, fs::Permissions::from_mode(0o644)).unwrap();
+    let unpacked = outcome(as_nobody(home, &["unpack", container, "-o", to]));
+    assert_eq!(unpacked.code, 0, "{unpacked:?}");
+    back
+}
+
 #[test]
 fn files_that_nobody_may_write_come_back_to_an_ordinary_user_however_many() {
     let home = home_of_nobody();
-    let (set, container) = (home.path().join("set"), home.path().join("x.pack"));
+    let set = home.path().join("set");
     fs::create_dir(&set).unwrap();
     // More than are kept open.
     for number in 0..300 {
@@ -378,13 +390,7 @@ fn files_that_nobody_may_write_come_back_to_an_ordinary_user_however_many() {
         fs::write(&path, random_bytes(20_000, number)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
     }
-    let packed = outcome(command(&["pack", set.to_str().unwrap(), "-o", container.to_str().unwrap()]));
-    assert_eq!(packed.code, 0, "{packed:?}");
-    fs::set_permissions(&container, fs::Permissions::from_mode(0o644)).unwrap();
-    let back = home.path().join("home/back");
-    let unpack = ["unpack", container.to_str().unwrap(), "-o", back.to_str().unwrap()];
-    let ended = outcome(as_nobody(home.path(), &unpack));
-    assert_eq!(ended.code, 0, "{ended:?}");
+    let back = packed_and_unpacked_by_nobody(home.path(), &set);
     assert_eq!(fs::read_dir(&back).unwrap().count(), 300);
     let last = back.join("rank299");
     assert!(same(&set.join("rank299"), &last));
@@ -394,19 +400,13 @@ fn files_that_nobody_may_write_come_back_to_an_ordinary_user_however_many() {
 #[test]
 fn set_id_bits_of_another_owner_do_not_come_back_to_an_ordinary_user() {
     let home = home_of_nobody();
-    let (set, container) = (home.path().join("set"), home.path().join("x.pack"));
+    let set = home.path().join("set");
     fs::create_dir(&set).unwrap();
     for (name, bits) in [("of-user", 0o4755), ("of-group", 0o2755), ("plain", 0o751)] {
         fs::write(set.join(name), name).unwrap();
         fs::set_permissions(set.join(name), fs::Permissions::from_mode(bits)).unwrap();
     }
-    let packed = outcome(command(&["pack", set.to_str().unwrap(), "-o", container.to_str().unwrap()]));
-    assert_eq!(packed.code, 0, "{packed:?}");
-    fs::set_permissions(&container, fs::Permissions::from_mode(0o644)).unwrap();
-    let back = home.path().join("home/back");
-    let unpack = ["unpack", container.to_str().unwrap(), "-o", back.to_str().unwrap()];
-    let ended = outcome(as_nobody(home.path(), &unpack));
-    assert_eq!(ended.code, 0, "{ended:?}");
+    let back = packed_and_unpacked_by_nobody(home.path(), &set);
     // Whose tests are run by an ordinary user is the owner there, too.
     let is_other = fs::metadata(&back).unwrap().uid() != fs::metadata(&set).unwrap().uid();
     let kept = if is_other { 0o777 } else { 0o7777 };

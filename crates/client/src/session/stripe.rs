@@ -72,8 +72,7 @@ impl Stripe {
         need: u64,
         avoid: &[BenefactorId],
     ) -> Result<(), Failure> {
-        let used_up = turn.asked && turn.granted < need;
-        let eager = if used_up { GRANT_BYTES } else { GRANT_FIRST_BYTES };
+        let eager = turn.wants(need);
         turn.asked = true;
         let ask = |bytes| ManagerRequest::Reserve { session: self.session, bytes, avoid: avoid.to_vec() };
         let answer = match pool.manager.ask(&ask(eager.max(need))).await {
@@ -90,6 +89,12 @@ impl Stripe {
 }
 
 impl Turn {
+    /// How much space to ask for: much once some was used up, little at first, or when it is only asked elsewhere.
+    fn wants(&self, need: u64) -> u64 {
+        let used_up = self.asked && self.granted < need;
+        if used_up { GRANT_BYTES } else { GRANT_FIRST_BYTES }
+    }
+
     /// What was left of the grant before is given back with this one.
     fn grant(&mut self, pool: &Inner, benefactors: &[BenefactorInfo], bytes: u64) {
         pool.benefactors.learn(benefactors);
@@ -107,6 +112,18 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn much_space_is_asked_for_only_by_who_has_used_up_some() {
+        let turn = |asked, granted| Turn { asked, granted, ..Turn::default() };
+        assert_eq!(turn(false, 0).wants(1 << 20), GRANT_FIRST_BYTES);
+        assert_eq!(turn(true, 1 << 19).wants(1 << 20), GRANT_BYTES);
+        assert_eq!(
+            turn(true, 8 << 20).wants(1 << 20),
+            GRANT_FIRST_BYTES,
+            "one more benefactor, not more space"
+        );
+    }
 
     #[test]
     fn benefactors_take_turns_and_avoided_ones_are_passed_over() {
