@@ -249,7 +249,9 @@ impl Copier {
 
     async fn keep_rate(&self, bytes: u64) {
         if self.rate > 0 {
-            let share = bytes as f64 * AT_ONCE as f64 / self.rate as f64;
+            // Those that are under way share the rate.
+            let under_way = AT_ONCE.saturating_sub(self.turns.available_permits()).max(1);
+            let share = bytes as f64 * under_way as f64 / self.rate as f64;
             tokio::time::sleep(Duration::from_secs_f64(share)).await;
         }
     }

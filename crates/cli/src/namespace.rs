@@ -130,6 +130,11 @@ async fn with_version(pool: &Pool, target: &Target, attr: Attr) -> Outcome<Attr>
     Err(CommandError::new(Exit::NotFound, target.shown(), "there is no such version", next))
 }
 
+/// Whether a version of a file is still there.
+pub async fn has_version(pool: &Pool, ino: Ino, version: u64) -> Result<bool, Failure> {
+    Ok(pool.versions(ino).await?.iter().any(|info| info.version == version))
+}
+
 /// The versions of a file that can be read, oldest first.
 pub async fn kept_versions(pool: &Pool, ino: Ino) -> Result<Vec<VersionInfo>, Failure> {
     let mut versions = pool.versions(ino).await?;

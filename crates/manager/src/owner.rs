@@ -130,7 +130,12 @@ impl Owner {
                     continue;
                 }
             }
-            if let Err(error) = self.keeper.lock().commit() {
+            let mut keeper = self.keeper.lock();
+            // It may have come to that in the meantime.
+            if keeper.panicked {
+                return Ended::Panicked;
+            }
+            if let Err(error) = keeper.commit() {
                 return Ended::Store(error);
             }
         }
@@ -268,8 +273,8 @@ fn refusal(error: &StoreError) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use stdchk_model::message::manager::{Change, FileKind};
-    use stdchk_model::{ClientId, Ino, OpId, PoolId, SessionId};
+    use stdchk_model::message::manager::{Change, FileKind, VersionState};
+    use stdchk_model::{ChunkMap, ClientId, Ino, MapRoot, OpId, PoolId, SessionId};
 
     use super::*;
     use crate::core::{Setting, Timing};
@@ -292,7 +297,7 @@ mod tests {
         }
     }
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    #[tokio::test(flavor = "multi_thread")]
     async fn what_could_not_be_made_durable_is_not_answered_as_done_and_the_manager_stops() {
         let setting =
             Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
@@ -318,9 +323,14 @@ mod tests {
     }
 
     /// Its changes are made durable in a thread of their own, so that a test goes on while the disk takes its time.
-    fn commits(owner: &Owner) -> tokio::task::JoinHandle<Ended> {
-        let owner = owner.clone();
-        tokio::spawn(async move { owner.commit_all().await })
+    fn commits(owner: &Owner) -> oneshot::Receiver<Ended> {
+        let (owner, (end, ended)) = (owner.clone(), oneshot::channel());
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            // Most tests end before.
+            let _ = end.send(runtime.block_on(owner.commit_all()));
+        });
+        ended
     }
 
     /// A store whose disk takes a write each time that the test lets it.
@@ -376,7 +386,7 @@ mod tests {
         owner.ask(|answer| Job::Request(Box::new(request), answer)).await
     }
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    #[tokio::test(flavor = "multi_thread")]
     async fn the_first_number_of_a_new_range_is_not_told_before_the_range_is_durable() {
         let (disk, written) = std::sync::mpsc::channel();
         let setting =
@@ -385,18 +395,18 @@ mod tests {
         let owner = Owner::new(core, Box::new(Slow { disk: written, sequence: 0 }));
         commits(&owner);
         let made = tokio::spawn(async move { asked(&owner, create(1, false)).await });
-        tokio::time::sleep(5 * LINGER).await;
+        std::thread::sleep(5 * LINGER);
         assert!(!made.is_finished(), "it is answered before the store has written anything");
         disk.send(()).unwrap();
         made.await.unwrap().unwrap();
     }
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    #[tokio::test(flavor = "multi_thread")]
     async fn a_file_is_made_at_once_and_an_exclusive_one_when_it_is_durable() {
         let (owner, disk) = on_a_slow_store().await;
         asked(&owner, create(2, false)).await.unwrap();
         let exclusive = tokio::spawn(async move { asked(&owner, create(3, true)).await });
-        tokio::time::sleep(5 * LINGER).await;
+        std::thread::sleep(5 * LINGER);
         assert!(!exclusive.is_finished(), "it is answered before the store has written anything");
         // One for each of them, should the first have been written before the second came.
         disk.send(()).unwrap();
@@ -404,27 +414,43 @@ mod tests {
         exclusive.await.unwrap().unwrap();
     }
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    /// An empty version.
+    fn commit_of_nothing(session: SessionId) -> ManagerRequest {
+        let root = MapRoot::Inline { map: ChunkMap::default().encode() };
+        let (size, mtime, stored_bytes, hole_bytes) = (0, 1, 0, 0);
+        let (named, staged, state) = (Vec::new(), Vec::new(), VersionState::Open);
+        ManagerRequest::Commit { session, root, size, mtime, stored_bytes, named, state, hole_bytes, staged }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_session_that_has_nothing_to_finish_ends_at_once() {
+        let (owner, disk) = on_a_slow_store().await;
+        let session = SessionId([1; 16]);
+        asked(&owner, ManagerRequest::CloseSession { session, interrupted: false }).await.unwrap();
+        drop(disk);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
     async fn the_end_of_a_session_is_durable_when_it_is_answered_also_if_nothing_follows() {
         let (owner, disk) = on_a_slow_store().await;
         let session = SessionId([1; 16]);
-        let made = create(2, false);
-        asked(&owner, made).await.unwrap();
+        disk.send(()).unwrap();
+        asked(&owner, commit_of_nothing(session)).await.unwrap();
         let close = ManagerRequest::CloseSession { session, interrupted: false };
         let closed = tokio::spawn(async move { asked(&owner, close).await });
-        tokio::time::sleep(5 * LINGER).await;
+        std::thread::sleep(5 * LINGER);
         assert!(!closed.is_finished(), "it is answered before the store has written anything");
         disk.send(()).unwrap();
         disk.send(()).unwrap();
         closed.await.unwrap().unwrap();
     }
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    #[tokio::test(flavor = "multi_thread")]
     async fn a_file_that_was_made_shows_its_content_and_its_states_only_once_they_are_durable() {
         let (owner, disk) = on_a_slow_store().await;
         asked(&owner, create(2, false)).await.unwrap();
         let versions = tokio::spawn(async move { asked(&owner, ManagerRequest::Versions(Ino(3))).await });
-        tokio::time::sleep(5 * LINGER).await;
+        std::thread::sleep(5 * LINGER);
         assert!(!versions.is_finished(), "it is answered before the store has written anything");
         disk.send(()).unwrap();
         assert_eq!(versions.await.unwrap(), Ok(ManagerReply::Versions(Vec::new())));

@@ -40,8 +40,11 @@ impl MapReader {
                 return Err("its pieces are longer than the map".to_owned());
             }
         }
-        let map = ChunkMap::decode(&encoded).map_err(|error| error.to_string())?;
-        Ok(map.chunks().iter().map(|chunk| chunk.id).collect())
+        elsewhere(move || {
+            let map = ChunkMap::decode(&encoded).map_err(|error| error.to_string())?;
+            Ok(map.chunks().iter().map(|chunk| chunk.id).collect())
+        })
+        .await
     }
 
     async fn piece(&mut self, piece: &ChunkRef, at: &[BenefactorInfo]) -> Result<Vec<u8>, String> {
@@ -61,7 +64,12 @@ impl MapReader {
         let answer = connection.call(&request, Bytes::new(), PIECE_TIMEOUT).await;
         let (reply, stored): (BenefactorReply, Buffer) = answer.map_err(|error| error.to_string())?;
         match reply {
-            BenefactorReply::Block { form } => match plain(piece, &form, &stored) {
+            BenefactorReply::Block { form } => match elsewhere({
+                let piece = *piece;
+                move || plain(&piece, &form, &stored)
+            })
+            .await
+            {
                 Ok(plain) => Ok(plain),
                 Err(cause) => {
                     let request = BenefactorRequest::Verify { blocks: vec![BlockId::whole(piece.id)] };
@@ -82,6 +90,13 @@ impl MapReader {
         }
         self.connections.get(address).ok_or_else(|| "no connection".to_owned())
     }
+}
+
+/// Does work that takes milliseconds beside the manager's one thread.
+async fn elsewhere<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())?
 }
 
 /// Undoes the form of stored bytes and verifies the result.

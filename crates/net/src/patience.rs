@@ -44,6 +44,11 @@ impl<S> Patient<S> {
         &self.half
     }
 
+    /// Watches it no longer.
+    pub(crate) fn into_half(self) -> S {
+        self.half
+    }
+
     /// A frame begins, or goes on after this side was the one that waited.
     pub(crate) fn begin(&mut self) {
         (self.under_way, self.excused) = (true, true);

@@ -81,8 +81,10 @@ pub async fn serve<S: Service>(
             Some(_) = connections.join_next() => continue,
         };
         let (Ok((stream, peer)), Ok(place)) = (accepted, Arc::clone(&room).try_acquire_owned()) else {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            continue;
+            tokio::select! {
+                () = &mut stop => return,
+                () = tokio::time::sleep(ACCEPT_PAUSE) => continue,
+            }
         };
         let (host, service, buffers) = (host.clone(), Arc::clone(&service), Arc::clone(&buffers));
         connections.spawn(async move {
@@ -102,8 +104,7 @@ async fn converse<S: Service>(
 ) -> io::Result<()> {
     prepare(&stream)?;
     let (reader, writer) = stream.into_split();
-    let (mut reader, mut writer) =
-        (Patient::new(buffered(reader), host.patience), Patient::new(writer, host.patience));
+    let (mut reader, mut writer) = (Patient::new(reader, host.patience), Patient::new(writer, host.patience));
     let greeting = timeout(HANDSHAKE_TIMEOUT, frame::read_greeting(&mut reader)).await;
     let Some((head, body)) = greeting.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
     let answer = welcome(host, &body);
@@ -112,6 +113,8 @@ async fn converse<S: Service>(
     if refused {
         return Ok(());
     }
+    // Who is known may have memory to read ahead into; a greeting has nothing behind it.
+    let reader = Patient::new(buffered(reader.into_half()), host.patience);
     let (answers, queue) = mpsc::channel(REQUESTS_IN_FLIGHT_MAX);
     let writing = write_answers(writer, queue);
     let reading = read_requests(reader, service, buffers, answers);

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use stdchk_client::Pool;
 use stdchk_model::message::manager::{Attr, FileKind};
-use stdchk_model::{ChunkId, size};
+use stdchk_model::{ChunkId, ErrorCode, size};
 
 use crate::context::Context;
 use crate::exit::{About, Outcome};
@@ -101,7 +101,17 @@ async fn usage(pool: &Pool, target: &Target) -> Outcome<(Usage, Chunks)> {
 async fn file_usage(pool: &Pool, target: &Target, attr: &Attr) -> Outcome<(Usage, Chunks)> {
     let (mut usage, mut chunks) = (Usage { files: 1, ..Usage::default() }, Chunks::new());
     for info in namespace::kept_versions(pool, attr.ino).await.about(target.shown())? {
-        let (_, map, pieces) = pool.chunk_map(attr.ino, Some(info.version)).await.about(target.shown())?;
+        let (_, map, pieces) = match pool.chunk_map(attr.ino, Some(info.version)).await {
+            Err(failure)
+                if failure.code == ErrorCode::NotFound
+                    && !namespace::has_version(pool, attr.ino, info.version)
+                        .await
+                        .about(target.shown())? =>
+            {
+                continue;
+            }
+            found => found.about(target.shown())?,
+        };
         usage.versions += 1;
         usage.logical_bytes += info.size;
         chunks.extend(map.chunks().iter().chain(&pieces).map(|chunk| (chunk.id, chunk.length)));

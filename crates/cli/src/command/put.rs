@@ -234,6 +234,7 @@ async fn store_one(
         return Err(CommandError::usage("/", "the root can't be a file", "write APP/NAME"));
     };
     let parent = namespace::make_folders(pool, parents).await?;
+    let mut looks = 1;
     let (attr, session) = loop {
         let attr = entry(pool, parent, name, opened.mode, unfinished).await.about(&shown)?;
         if attr.kind != FileKind::File {
@@ -245,7 +246,7 @@ async fn store_one(
         }
         match pool.replace(attr.ino).await {
             // Somebody removed it, or gave its name to another one: what has the name now is replaced.
-            Err(failure) if failure.code == ErrorCode::NotFound => {}
+            Err(failure) if failure.code == ErrorCode::NotFound && looks < namespace::LOOKS_MAX => looks += 1,
             session => break (attr, session.about(&shown)?),
         }
     };

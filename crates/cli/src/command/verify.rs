@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use stdchk_client::Pool;
+use stdchk_model::ErrorCode;
 use stdchk_model::message::manager::Attr;
 
 use super::stat::summary;
@@ -125,6 +126,13 @@ async fn verify_file(
                     reason: failure.message,
                     exit: Exit::Integrity,
                 });
+            }
+            // It was removed, or its writer committed again: what is left of the file counts.
+            Err(failure)
+                if failure.code == ErrorCode::NotFound
+                    && !namespace::has_version(pool, attr.ino, info.version).await.about(&shown)? =>
+            {
+                report.versions -= 1;
             }
             Err(failure) => return Err(failure).about(shown),
         }

@@ -126,9 +126,13 @@ impl FileSystem {
             let (shown, writer) = match made {
                 Err(failure) if failure.code == ErrorCode::Exists && !exclusive => {
                     let found = match truncate {
-                        true => self.look_up_emptied(parent, name).await?,
-                        false => self.look_up(parent, name).await?,
+                        true => self.look_up_emptied(parent, name).await,
+                        false => self.look_up(parent, name).await,
                     };
+                    if found.as_ref().is_err_and(|failure| failure.code == ErrorCode::Stale) {
+                        self.retries.expect(caller.task(), true).await;
+                    }
+                    let found = found?;
                     (found, None)
                 }
                 made => made.map(|(shown, writer)| (shown, Some(writer)))?,
@@ -284,6 +288,7 @@ impl FileSystem {
         let asked_at = self.nodes.lock().changes();
         let mut attr = self.changed(change).await.map_err(look_again)?;
         let mut nodes = self.nodes.lock();
+        nodes.changed_otherwise();
         nodes.learned(id, &attr, asked_at);
         let open = nodes.open_file(id);
         if let Some(mtime) = mtime {

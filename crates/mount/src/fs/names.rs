@@ -134,7 +134,7 @@ impl FileSystem {
         let change =
             Change::Make { parent: parent.ino(), name: name.to_owned(), kind, mode, uid, gid, target };
         let made = self.entry(change).await;
-        self.nodes.lock().changed_in(parent);
+        self.nodes.lock().changed_otherwise();
         made
     }
 
@@ -203,11 +203,11 @@ impl FileSystem {
 
     /// Another name for a file.
     pub async fn link(&self, id: NodeId, parent: NodeId, name: &str) -> Result<Shown, Failure> {
-        let (ino, folder, parent, name) = (id.ino(), parent, parent.ino(), name.to_owned());
+        let (ino, parent, name) = (id.ino(), parent.ino(), name.to_owned());
         let linked = self.changed(Change::Link { ino, parent, name }).await.map_err(look_again)?;
         let asked_at = {
             let mut nodes = self.nodes.lock();
-            nodes.changed_in(folder);
+            nodes.changed_otherwise();
             nodes.named_here(&linked);
             nodes.changes()
         };
@@ -220,7 +220,7 @@ impl FileSystem {
         let change = Change::Unlink { parent: parent.ino(), name: name.to_owned() };
         let left = caller.step(self.changed(change)).await;
         let mut nodes = self.nodes.lock();
-        nodes.changed_in(parent);
+        nodes.changed_otherwise();
         nodes.named_here(&left?);
         Ok(())
     }
@@ -251,7 +251,7 @@ impl FileSystem {
     /// Removes an empty directory.
     pub async fn rmdir(&self, parent: NodeId, name: &str) -> Result<(), Failure> {
         let removed = self.pool.change(Change::Rmdir { parent: parent.ino(), name: name.to_owned() }).await;
-        self.nodes.lock().changed_in(parent);
+        self.nodes.lock().changed_otherwise();
         removed.map(drop)
     }
 
@@ -284,7 +284,6 @@ impl FileSystem {
         for file in &open {
             turns.push((file, file.turn.lock().await));
         }
-        let folders = [parent, new_parent];
         let (parent, new_parent) = (parent.ino(), new_parent.ino());
         let before = self.pool.lookup(parent, name).await?;
         self.report_lost(before.ino)?;
@@ -295,7 +294,7 @@ impl FileSystem {
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
         let rename = Change::Rename { parent, name, new_parent, new_name, existing };
         let changed = caller.step(self.pool.change_held(rename)).await;
-        folders.into_iter().for_each(|folder| self.nodes.lock().changed_in(folder));
+        self.nodes.lock().changed_otherwise();
         let (after, hold) = changed?;
         let after = after.ok_or_else(without_entry)?;
         self.renamed(&before, &after, other);

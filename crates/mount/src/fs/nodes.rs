@@ -74,8 +74,8 @@ struct Node {
     listed: Option<Instant>,
     /// What the pool last said of it: for what new entries of a directory inherit, and for files that are gone and open.
     attr: Attr,
-    /// When it said so, of a directory in which nothing was changed since but what is known here.
-    said: Option<Instant>,
+    /// When it said so, of a directory, and the value of [`Nodes::others`] then.
+    said: Option<(Instant, u64)>,
 }
 
 /// The inodes of one pool file that the kernel holds.
@@ -92,6 +92,8 @@ pub(crate) struct Nodes {
     lines: HashMap<Ino, Line>,
     open: HashMap<NodeId, Arc<OpenFile>>,
     changes: u64,
+    /// Counts those of them that were more than the making of a file.
+    others: u64,
 }
 
 impl Nodes {
@@ -250,7 +252,7 @@ impl Nodes {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.attr = attr.clone();
             let lasts = attr.kind == FileKind::Directory && asked_at == self.changes;
-            node.said = lasts.then(Instant::now);
+            node.said = lasts.then(|| (Instant::now(), self.others));
         }
     }
 
@@ -258,25 +260,25 @@ impl Nodes {
     /// that are made in it the kernel asks for it.
     pub fn lasting_attr(&self, id: NodeId, ttl: Duration) -> Option<(Attr, Duration)> {
         let node = self.nodes.get(&id)?;
-        let left = ttl.checked_sub(node.said?.elapsed())?;
-        Some((node.attr.clone(), left))
+        let (said, others) = node.said?;
+        let left = ttl.checked_sub(said.elapsed())?;
+        (others == self.others).then(|| (node.attr.clone(), left))
     }
 
     /// A file was made in a directory, which changed it at that moment.
     pub fn made_in(&mut self, parent: NodeId, at: TimeNs) {
         self.changes += 1;
         if let Some(node) = self.nodes.get_mut(&parent) {
-            node.attr.mtime = node.attr.mtime.max(at);
-            node.attr.ctime = node.attr.ctime.max(at);
+            // Somebody may have set a time to come.
+            node.said = node.said.filter(|_| at >= node.attr.mtime);
+            (node.attr.mtime, node.attr.ctime) = (at, at);
         }
     }
 
-    /// Something else was changed in a directory, or is about to be.
-    pub fn changed_in(&mut self, parent: NodeId) {
+    /// This mount changed something else than that it made a file: what is known of any directory may be outdated.
+    pub fn changed_otherwise(&mut self) {
         self.changes += 1;
-        if let Some(node) = self.nodes.get_mut(&parent) {
-            node.said = None;
-        }
+        self.others += 1;
     }
 }
 

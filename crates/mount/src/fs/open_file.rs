@@ -604,6 +604,11 @@ impl Handle {
         Closing { handle: self, close }
     }
 
+    /// Whether `task` is one of the process that opened the file, as far as that can be seen.
+    pub fn is_opened_by(&self, task: u32) -> bool {
+        task == self.opener || self.process.is_some() && process_of(task) == self.process
+    }
+
     /// Whether `task` closes what it only inherited: the process that opened the file is another one, and either has a
     /// descriptor to write to inode `number` with, or is closing its last one and waits for all that was written.
     pub async fn is_inherited(&self, task: u32, number: u64) -> bool {

@@ -25,7 +25,7 @@ use crate::killed::{Dying, is_killed};
 impl Adapter {
     pub(super) fn open_file(&self, caller: u32, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (writable, appends) = (writable(flags), flags.0 & libc::O_APPEND != 0);
-        self.carry(
+        self.carry_from_here(
             caller,
             reply,
             move |fs, caller| async move {
@@ -136,7 +136,7 @@ impl Adapter {
             let work = async {
                 let goes_on = !killed && handle.file.is_emptied() && holds(caller, ino.0).await;
                 let flushed = fs.flush(&handle, killed, goes_on).await;
-                if !killed {
+                if !killed && handle.is_opened_by(caller) {
                     handle.file.learn(&fs, caller).await;
                 }
                 flushed
@@ -338,9 +338,13 @@ async fn extend(handle: &Handle, end: u64) -> Result<(), Failure> {
 /// Comes once the pool has been silent for a while, if the close that `caller` waits for is one of an inherited descriptor. The
 /// kernel takes a descriptor from its program a moment before it tells of the close, so this is looked at again.
 async fn is_not_waited_for(handle: &Handle, caller: u32, number: u64, silence: &Silence) {
-    tokio::time::sleep(silence.patience()).await;
+    let patience = silence.patience();
+    tokio::time::sleep(patience).await;
     while !handle.is_inherited(caller, number).await {
         tokio::time::sleep(LOOK_PAUSE).await;
     }
-    silence.note();
+    // Who didn't wait knows nothing new.
+    if !patience.is_zero() {
+        silence.note();
+    }
 }

@@ -16,6 +16,7 @@ mod reply;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -81,15 +82,19 @@ impl Adapter {
         Self { fs, runtime, tasks, ttl, waiting_max, waiting, dying, silence, reports_arrive, kernel }
     }
 
-    /// Runs a task of the file system that no caller waits for. It begins in the thread that received the request: what needs
-    /// nobody else is answered there, and a question to the manager is on its way before another thread is woken.
+    /// Runs a task of the file system that no caller waits for.
     fn task<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<FileSystem>) -> F) {
-        let mut work = Box::pin(work(Arc::clone(&self.fs)));
-        let begun = {
-            let _entered = self.runtime.enter();
-            work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-        };
-        if begun.is_pending() {
+        self.tasks.spawn_on(work(Arc::clone(&self.fs)), &self.runtime);
+    }
+
+    /// Runs a task that begins in the thread that received the request: what needs nobody else is answered there, and a
+    /// question to the manager is on its way before another thread is woken. Not for what may have to do with disks.
+    fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut work = Box::pin(work);
+        let _entered = self.runtime.enter();
+        let mut poll = || work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        // A task that panics ends alone; this thread must not.
+        if catch_unwind(AssertUnwindSafe(&mut poll)).is_ok_and(|begun| begun.is_pending()) {
             self.tasks.spawn_on(work, &self.runtime);
         }
     }
@@ -107,13 +112,7 @@ impl Adapter {
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        let work = work(Arc::clone(&self.fs));
-        self.task(|_| async move {
-            match unless_told_to_end(caller, work).await {
-                Some(outcome) => answer(reply, outcome),
-                None => reply.refuse(Errno::EINTR),
-            }
-        });
+        self.task(|fs| asked(caller, reply, work(fs), answer));
     }
 
     /// Runs the work of a request to its end, also if the task `caller` is told to end before; then `undo` gives back
@@ -133,19 +132,59 @@ impl Adapter {
     {
         let caller = Caller::of(caller);
         let work = work(Arc::clone(&self.fs), caller.clone());
-        self.task(|fs| async move {
-            let leaves = told_to_end(caller.task());
-            let late = caller.serve(reply, work, leaves, answer, |reply| reply.refuse(Errno::EINTR)).await;
-            if let Some(outcome) = late {
-                undo(fs, outcome).await;
-            }
-        });
+        self.task(|fs| carried(fs, caller, reply, work, answer, undo));
+    }
+
+    /// As [`Adapter::carry`], of a request that begins in the thread that received it: see [`Adapter::begin`].
+    fn carry_from_here<R, T, F, U>(
+        &self,
+        caller: u32,
+        reply: R,
+        work: impl FnOnce(Arc<FileSystem>, Caller) -> F,
+        answer: impl FnOnce(R, T) + Send + 'static,
+        undo: impl FnOnce(Arc<FileSystem>, T) -> U + Send + 'static,
+    ) where
+        R: Refuse,
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+        U: Future<Output = ()> + Send + 'static,
+    {
+        let caller = Caller::of(caller);
+        let work = work(Arc::clone(&self.fs), caller.clone());
+        self.begin(carried(Arc::clone(&self.fs), caller, reply, work, answer, undo));
     }
 
     /// Takes a place among the writes that wait in their thread.
     fn may_wait(&self) -> bool {
         let place = |waiting| (waiting < self.waiting_max).then_some(waiting + 1);
         self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, place).is_ok()
+    }
+}
+
+async fn asked<R: Refuse, T>(
+    caller: u32,
+    reply: R,
+    work: impl Future<Output = T>,
+    answer: impl FnOnce(R, T),
+) {
+    match unless_told_to_end(caller, work).await {
+        Some(outcome) => answer(reply, outcome),
+        None => reply.refuse(Errno::EINTR),
+    }
+}
+
+async fn carried<R: Refuse, T, U: Future<Output = ()>>(
+    fs: Arc<FileSystem>,
+    caller: Caller,
+    reply: R,
+    work: impl Future<Output = T>,
+    answer: impl FnOnce(R, T),
+    undo: impl FnOnce(Arc<FileSystem>, T) -> U,
+) {
+    let leaves = told_to_end(caller.task());
+    let late = caller.serve(reply, work, leaves, answer, |reply| reply.refuse(Errno::EINTR)).await;
+    if let Some(outcome) = late {
+        undo(fs, outcome).await;
     }
 }
 
@@ -181,11 +220,12 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         let ttl = self.ttl;
-        let work = move |fs: Arc<FileSystem>| async move { fs.stat(NodeId(ino.0), ttl).await };
-        self.ask(request.pid(), reply, work, move |reply, found: Result<_, Failure>| {
+        let fs = Arc::clone(&self.fs);
+        let work = async move { fs.stat(NodeId(ino.0), ttl).await };
+        self.begin(asked(request.pid(), reply, work, move |reply, found: Result<_, Failure>| {
             let ttl = found.as_ref().map_or(ttl, |(_, lasts)| *lasts);
             answer_attr(reply, "stat", ino, ttl, found.map(|(attr, _)| attr));
-        });
+        }));
     }
 
     fn setattr(

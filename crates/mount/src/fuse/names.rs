@@ -38,7 +38,7 @@ impl Adapter {
         // What can't be a name here is not found here.
         let name = or_refuse!(text(name).map_err(|_| Errno::ENOENT), reply);
         let ttl = self.ttl;
-        self.carry(
+        self.carry_from_here(
             caller,
             reply,
             |fs, caller| async move { fs.lookup(NodeId(parent.0), &name, caller.task()).await },
@@ -71,7 +71,7 @@ impl Adapter {
         let name = or_refuse!(text(name), reply);
         let (exclusive, truncate) = (flags & libc::O_EXCL != 0, flags & libc::O_TRUNC != 0);
         let ttl = self.ttl;
-        self.carry(
+        self.carry_from_here(
             caller,
             reply,
             |fs, caller| async move {
