@@ -172,8 +172,8 @@ impl<'a> MountLine<'a> {
 /// The device, as `major:minor`, of what is mounted at `point`, above all else that is mounted there.
 fn device_at(point: &Path) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let there = mounts.lines().filter_map(MountLine::parse).filter(|mount| mount.point == point);
-    there.last().map(|mount| mount.device.to_owned())
+    let mut there = mounts.lines().filter_map(MountLine::parse).filter(|mount| mount.point == point);
+    there.next_back().map(|mount| mount.device.to_owned())
 }
 
 /// What of `path` lies below a mounted pool, as the pool names it: for users who name a file by where they see it. The pool
