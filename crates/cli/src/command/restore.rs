@@ -15,7 +15,7 @@ use serde::Serialize;
 use stdchk_client::{PieceNames, Pool, Reader};
 use stdchk_model::limits::CHUNK_BYTES_MAX;
 use stdchk_model::message::manager::{CheckpointSet, SetMember, SetState};
-use stdchk_model::{ChunkId, ChunkMap, Extent, Failure, Source, size};
+use stdchk_model::{ChunkId, ChunkMap, ErrorCode, Extent, Failure, Source, size};
 use tokio::task::{JoinSet, block_in_place};
 
 use super::get::fetch;
@@ -174,17 +174,36 @@ async fn restore_one(
     progress: &Progress,
 ) -> Outcome<Restored> {
     let shown = format!("{}/{}@{}", app.shown(), output::shown(&member.name), member.version);
-    let kept = is_there(pool, member, path).await.about(&shown)?;
+    let kept = match is_there(pool, member, path).await {
+        Err(failure) if failure.code == ErrorCode::NotFound => false,
+        compared => compared.about(&shown)?,
+    };
     if kept {
         progress.add(member.bytes);
     } else {
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).about(parent.display())?;
         }
-        let reader = pool.read(member.ino, Some(member.version)).await.about(&shown)?;
+        let reader = open(pool, app, member).await?;
         fetch(&reader, &shown, path, progress).await?;
     }
     Ok(Restored { name: member.name.clone(), version: member.version, bytes: member.bytes, kept })
+}
+
+/// Opens a member. A file that has taken its place since the set was listed has taken its versions over, with their numbers.
+async fn open(pool: &Pool, app: &Target, member: &SetMember) -> Outcome<Arc<Reader>> {
+    let mut ino = member.ino;
+    let mut looks = 0;
+    let named = app.join(&member.name).about(app.shown())?;
+    loop {
+        let opened = pool.read(ino, Some(member.version)).await;
+        let is_gone = opened.as_ref().is_err_and(|failure| failure.code == ErrorCode::NotFound);
+        if !is_gone || looks == namespace::LOOKS_MAX {
+            return opened.about(named.shown());
+        }
+        looks += 1;
+        ino = namespace::resolve(pool, &named).await?.ino;
+    }
 }
 
 /// Whether the local file is the member.

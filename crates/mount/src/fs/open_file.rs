@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -34,6 +34,8 @@ const ZERO_BYTES: usize = 1 << 20;
 /// How long who looks a file up waits for the last close of it to arrive here: it is on its way, unless the program holds
 /// another descriptor.
 const LEAVING_PATIENCE: Duration = Duration::from_millis(250);
+/// How long the kernel takes at most, on a busy machine, from our answer to a truncation to the new size.
+const TRUNCATION_KNOWN_WITHIN: Duration = Duration::from_millis(50);
 
 pub(crate) struct OpenFile {
     id: NodeId,
@@ -56,6 +58,8 @@ pub(crate) struct OpenFile {
     openers: Mutex<Vec<u32>>,
     /// A rename gave the version of the first number the second.
     renumbered: Mutex<Option<(u64, u64)>>,
+    /// When its size was set last, and the value of `writes` then.
+    truncated: Mutex<Option<(Instant, u64)>>,
 }
 
 pub(super) struct Turn {
@@ -123,6 +127,7 @@ impl OpenFile {
             debts: Arc::default(),
             openers: Mutex::default(),
             renumbered: Mutex::new(None),
+            truncated: Mutex::new(None),
         }
     }
 
@@ -270,12 +275,16 @@ impl OpenFile {
         turn: &mut Turn,
         prepared: Option<Content>,
     ) -> Result<Arc<Reader>, Failure> {
+        let is_last_try = prepared.is_some();
         let (reader, fresh) = match prepared {
             Some(Content::Version(reader)) => (reader, false),
             _ => (fs.pool.read(self.ino(), None).await?, true),
         };
-        self.check(fs, turn, reader.opened(), fresh)?;
-        Ok(reader)
+        match self.check(fs, turn, reader.opened(), fresh) {
+            // The kernel looks no more. What it believes of the inode is of a version that was the newest a moment ago.
+            Err(_) if is_last_try => fs.pool.read(self.ino(), Some(turn.seen.version)).await,
+            checked => checked.map(|()| reader),
+        }
     }
 
     /// Compares what the pool has with what the kernel was told; `fresh`: and the names, by one of which it came here.
@@ -336,7 +345,22 @@ impl OpenFile {
         self.debts.paid().await;
         let session = self.written()?;
         self.wrote(false);
-        session.truncate(size).await
+        session.truncate(size).await?;
+        *self.truncated.lock() = Some((Instant::now(), self.writes.load(Ordering::Acquire)));
+        Ok(())
+    }
+
+    /// Waits until the kernel knows of the truncation that came last. It takes the new size over once its request is
+    /// answered; until then, what a read lacks of the old size counts as a hole, and the reader would see zeros. Who wrote since
+    /// has seen the answer. False: there was nothing to wait for.
+    async fn until_truncation_is_known(&self) -> bool {
+        let Some((at, writes)) = *self.truncated.lock() else { return false };
+        let left = TRUNCATION_KNOWN_WITHIN.saturating_sub(at.elapsed());
+        if left.is_zero() || writes != self.writes.load(Ordering::Acquire) {
+            return false;
+        }
+        tokio::time::sleep(left).await;
+        true
     }
 
     /// Chooses the write protocol; of a file that is on its way out of the spool nothing can be chosen.
@@ -574,7 +598,11 @@ impl Handle {
     pub async fn read(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
         if let Some(session) = self.file.writer() {
             self.file.debts.paid().await;
-            return session.read_at(offset, length).await;
+            let read = session.read_at(offset, length).await?;
+            if read.len() < length && self.file.until_truncation_is_known().await {
+                return session.read_at(offset, length).await;
+            }
+            return Ok(read);
         }
         self.read_from()?.read_at(offset, length).await
     }
