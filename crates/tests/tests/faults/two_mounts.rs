@@ -213,6 +213,41 @@ fn names_that_two_mounts_make_anew_and_swap_never_show_the_size_of_another_file(
     });
 }
 
+/// Writes one file in place, or reads it, for some seconds. No content has a byte of zero, and every `open()` succeeds.
+const IN_PLACE: &str = r"
+import os, random, sys, time
+chance, end, done = random.Random(sys.argv[1]), time.monotonic() + float(sys.argv[2]), 0
+while time.monotonic() < end:
+    if sys.argv[1].startswith('write'):
+        size = chance.choice([16, 100, 4096, 5000, 65536, 100_000])
+        with open('f', 'wb', buffering=0) as file: file.write(bytes([chance.randrange(1, 256)]) * size)
+    else:
+        with open('f', 'rb', buffering=0) as file: found = file.read(1 << 20)
+        assert b'\0' not in found, (len(found), found.index(0), found.count(0))
+    done += 1
+assert done > 0
+";
+
+#[test]
+fn a_file_that_two_mounts_write_in_place_never_shows_zeros_that_nobody_wrote() {
+    let mounts = Twice::up();
+    let folders = [mounts.pool.mount_point(), mounts.point.clone()];
+    fs::write(folders[0].join("f"), "begun").unwrap();
+    within("writing in place", move || {
+        let mut running = Vec::new();
+        for (number, folder) in folders.iter().enumerate() {
+            for what in ["write", "read"] {
+                let mut command = Command::new("python3");
+                let told = [IN_PLACE, &format!("{what}{number}"), "8"];
+                running.push(command.arg("-c").args(told).current_dir(folder).spawn().unwrap());
+            }
+        }
+        for mut child in running {
+            assert!(child.wait().unwrap().success());
+        }
+    });
+}
+
 #[test]
 fn commands_find_what_a_name_leads_to_while_other_files_take_its_place() {
     let pool = Pool::mounted(2);
