@@ -194,7 +194,8 @@ async fn restore_one(
 async fn open(pool: &Pool, app: &Target, member: &SetMember) -> Outcome<Arc<Reader>> {
     let mut ino = member.ino;
     let mut looks = 0;
-    let named = app.join(&member.name).about(app.shown())?;
+    let named = member.name.split('/').try_fold(app.clone(), |folder, name| folder.join(name));
+    let named = named.about(app.shown())?;
     loop {
         let opened = pool.read(ino, Some(member.version)).await;
         let is_gone = opened.as_ref().is_err_and(|failure| failure.code == ErrorCode::NotFound);
