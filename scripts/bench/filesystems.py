@@ -209,7 +209,9 @@ def bricks():
 
 class Moose(Filesystem):
     name = "MooseFS"
-    how = f"mfsmaster, {SERVERS} chunkservers, mfssetgoal -r 1, mounted by mfsmount (FUSE)"
+    how = f"mfsmaster, {SERVERS} chunkservers, mfssetgoal -r 1, mounted by mfsmount (FUSE); syncs nothing to the disk"
+    MASTER = {}
+    CHUNKSERVER = {}
 
     def start(self):
         require("mfsmaster", "mfschunkserver", "mfsmount", "mfssetgoal")
@@ -224,6 +226,7 @@ class Moose(Filesystem):
             "MATOML_LISTEN_PORT": to_masters,
             "MATOCS_LISTEN_PORT": to_chunkservers,
             "MATOCL_LISTEN_PORT": to_clients,
+            **self.MASTER,
         }
         child = self.serve("mfsmaster", "master", master)
         wait_until(lambda: listens(address, to_clients), STARTS_WITHIN_SECONDS, "mfsmaster", child)
@@ -238,6 +241,7 @@ class Moose(Filesystem):
                 "MASTER_HOST": address,
                 "MASTER_PORT": to_chunkservers,
                 "CSSERV_LISTEN_PORT": port,
+                **self.CHUNKSERVER,
             }
             self.serve("mfschunkserver", f"chunkserver{number}", chunkserver)
         client = ["mfsmount", "-f", "-H", address, "-P", to_clients, self.mount]
@@ -255,6 +259,15 @@ class Moose(Filesystem):
     def has_room(self):
         room = os.statvfs(self.mount)
         return room.f_blocks > 0
+
+
+class MooseSynced(Moose):
+    """With its defaults MooseFS answers an fsync before anything is on a disk; so it does what the others do."""
+
+    name = "MooseFS, synced"
+    how = "the same with HDD_FSYNC_BEFORE_CLOSE = 1 and CHANGELOG_SAVE_MODE = 2: what was acknowledged is on the disk"
+    MASTER = {"CHANGELOG_SAVE_MODE": 2}
+    CHUNKSERVER = {"HDD_FSYNC_BEFORE_CLOSE": 1}
 
 
 def own_address():
@@ -281,7 +294,7 @@ def free_ports(count):
     return ports
 
 
-FILESYSTEMS = [Plain, StdchkEarly, Stdchk, Gluster, Moose]
+FILESYSTEMS = [Plain, StdchkEarly, Stdchk, Gluster, Moose, MooseSynced]
 
 
 def remove(folder):

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import io
+import itertools
 import os
 import signal
 import tempfile
@@ -109,10 +110,11 @@ class Content(unittest.TestCase):
         stock = bytearray(1 << 20)
         pages = set()
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(peers, "STOCK_BYTES", len(stock)):
-            for stamp in (1, 2):
+            stamps = itertools.count()
+            for name in ("first", "second"):
                 stock[:] = b"".join(place.to_bytes(8, "little") * 512 for place in range(256))
-                path = Path(folder) / f"{stamp}"
-                peers.write(path, stock, stamp, 3 << 20, sync=True)
+                path = Path(folder) / name
+                peers.write(path, stock, stamps, 3 << 20, sync=True)
                 content = path.read_bytes()
                 pages |= {content[start : start + 4096] for start in range(0, len(content), 4096)}
                 self.assertEqual(len(content), 3 << 20)

@@ -7,40 +7,63 @@ use std::time::Duration;
 
 use stdchk_model::limits::BLOCK_BYTES_MAX;
 use stdchk_net::BufferPool;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::service::{Benefactor, blocking};
 use crate::store::Cursor;
 
 /// Pause between two rounds, and before work is looked for again while clients are served.
 const PAUSE: Duration = Duration::from_secs(1);
+/// A look at everything begins this often at most: what lies still is not read over and over.
+const SCRUB_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest time that the search for damage gives way to clients before it takes its next step.
+const SCRUB_GIVES_WAY: Duration = Duration::from_secs(10);
+/// What one step of the search costs at most, bytes.
+const STEP_BYTES: u64 = 4 << 20;
 
-/// Reads blocks for ever, at most `rate` bytes in a second; 0: never.
+/// Reads all blocks once a day, at most `rate` bytes in a second; 0: never. It begins anywhere, so that a benefactor that
+/// never runs for long reads everything in the end.
 pub(crate) async fn scrub(benefactor: Arc<Benefactor>, rate: u64) {
     if rate == 0 {
         return;
     }
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
-    let mut cursor = Cursor::default();
+    let mut began = Instant::now();
+    let mut cursor = benefactor.store().segment_by_chance(benefactor.incarnation().0);
     loop {
         let (store, pool, at) = (Arc::clone(benefactor.store()), Arc::clone(&buffers), cursor);
-        match blocking(move || store.scrub(at, &pool)).await {
-            Ok(Ok(Some((next, bytes)))) => {
+        match blocking(move || store.scrub_for(at, &pool, STEP_BYTES)).await {
+            Ok(Ok((Some(next), bytes))) => {
                 cursor = next;
-                tokio::time::sleep(Duration::from_secs_f64(bytes as f64 / rate as f64)).await;
+                let pause = Duration::from_secs_f64(bytes as f64 / rate as f64);
+                give_way(&benefactor, pause.max(PAUSE)).await;
             }
-            Ok(Ok(None)) => {
-                cursor = Cursor::default();
-                tokio::time::sleep(PAUSE).await;
+            Ok(Ok((None, _))) => {
+                sleep_until(began + SCRUB_EVERY).await;
+                (began, cursor) = (Instant::now(), Cursor::default());
             }
-            Ok(Err(error)) => {
+            Ok(Err((next, error))) => {
                 tracing::warn!(%error, "a segment can't be looked through");
-                cursor = cursor.next_segment();
-                tokio::time::sleep(PAUSE).await;
+                cursor = next;
+                sleep(PAUSE).await;
             }
-            Err(error) => tracing::warn!(%error, "looking for damage was cut short"),
+            Err(error) => {
+                tracing::warn!(%error, "looking for damage was cut short");
+                sleep(PAUSE).await;
+            }
         }
-        while benefactor.is_busy() {
-            tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Waits until no client asked for anything during a `pause`, or has given way for long enough.
+async fn give_way(benefactor: &Benefactor, pause: Duration) {
+    let until = Instant::now() + SCRUB_GIVES_WAY;
+    loop {
+        let before = benefactor.asked();
+        sleep(pause).await;
+        let is_quiet = benefactor.asked() == before && !benefactor.is_busy();
+        if is_quiet || Instant::now() >= until {
+            return;
         }
     }
 }
@@ -49,7 +72,7 @@ pub(crate) async fn scrub(benefactor: Arc<Benefactor>, rate: u64) {
 pub(crate) async fn compact(benefactor: Arc<Benefactor>) {
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
     loop {
-        tokio::time::sleep(PAUSE).await;
+        sleep(PAUSE).await;
         if benefactor.is_busy() {
             continue;
         }

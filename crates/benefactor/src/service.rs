@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use stdchk_model::limits::{CHUNK_BYTES_MAX, LIST_ENTRIES_MAX};
@@ -32,6 +32,8 @@ pub struct Benefactor {
     incarnation: Incarnation,
     syncing: tokio::sync::Mutex<()>,
     requests: AtomicU32,
+    /// Requests ever.
+    asked: AtomicU64,
     leaving: AtomicBool,
     news: Notify,
 }
@@ -77,6 +79,7 @@ impl Benefactor {
             incarnation,
             syncing: tokio::sync::Mutex::new(()),
             requests: AtomicU32::new(0),
+            asked: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             news: Notify::new(),
         })
@@ -165,6 +168,11 @@ impl Benefactor {
     /// Whether clients wait for this benefactor.
     pub(crate) fn is_busy(&self) -> bool {
         self.requests.load(Ordering::Relaxed) > 0
+    }
+
+    /// How many requests there were since it started.
+    pub(crate) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// With `durable`, the thread that wrote the block sees to that, too; puts that come together share the work.
@@ -264,6 +272,7 @@ impl Service for Benefactor {
         payload: Buffer,
     ) -> Result<(BenefactorReply, Bytes), Failure> {
         let _counted = Counted::new(&self.requests);
+        self.asked.fetch_add(1, Ordering::Relaxed);
         self.answer(request, payload).await
     }
 }

@@ -198,6 +198,23 @@ fn damage_under_a_running_store_is_found_by_scrubbing_and_reported_once() {
 }
 
 #[test]
+fn small_blocks_cost_a_search_for_damage_what_they_cost_a_disk() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(place.path());
+    put_all(&store, &(0..40).map(|seed| content(seed, 100)).collect::<Vec<_>>());
+    let (buffers, mut cursor, mut steps) = (BufferPool::new(16 << 20), store.segment_by_chance(u64::MAX), 0);
+    let cost = loop {
+        let (next, cost) = store.scrub_for(cursor, &buffers, 1 << 20).unwrap();
+        let Some(next) = next else { break cost };
+        assert!(cost >= 1 << 20 && next != cursor, "{cost} bytes, {next:?}");
+        (cursor, steps) = (next, steps + 1);
+    };
+    // Sixteen places of a disk take as long as a mebibyte in one.
+    assert_eq!(steps, 2);
+    assert!(cost < 1 << 20, "{cost}");
+}
+
+#[test]
 fn a_damaged_head_of_a_segment_costs_no_block() {
     let bytes = content(1, 5_000);
     for offset in [0, 9, 15, 20, 70] {

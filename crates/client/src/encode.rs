@@ -22,6 +22,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Compressed chunks that may wait for their benefactors at the same time.
 const ENCODED_MAX: usize = 16;
+/// Chunks of at most so many bytes are compressed where they are.
+const INLINE_BYTES_MAX: usize = 8 << 10;
 /// Chunks that are sent to find out how fast the sink is: while one is waited for, another is on its way.
 const PROBES_MAX: usize = 2;
 
@@ -81,17 +83,22 @@ impl Encoder {
         };
         // More may be known of the sink since the chunk began to wait.
         let (encoder, bytes, effort) = (Arc::clone(self), plain.clone(), self.effort(how));
-        let shrunk = tokio::task::spawn_blocking(move || {
+        let work = move || {
             let shrunk = encoder.compress(effort, &bytes);
             drop(core);
             shrunk
-        });
-        match shrunk.await {
-            Ok(Some((form, bytes))) => {
+        };
+        // A thread of its own takes longer to wake than few bytes take.
+        let shrunk = match plain.len() <= INLINE_BYTES_MAX {
+            true => work(),
+            false => tokio::task::spawn_blocking(work).await.ok().flatten(),
+        };
+        match shrunk {
+            Some((form, bytes)) => {
                 let form = Form { plain_length: chunk.length, ..form };
                 Encoded { form, bytes, _held: Some(room) }
             }
-            _ => Encoded::plain(chunk, plain),
+            None => Encoded::plain(chunk, plain),
         }
     }
 

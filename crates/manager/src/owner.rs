@@ -426,7 +426,9 @@ mod tests {
     async fn a_session_that_has_nothing_to_finish_ends_at_once() {
         let (owner, disk) = on_a_slow_store().await;
         let session = SessionId([1; 16]);
-        asked(&owner, ManagerRequest::CloseSession { session, interrupted: false }).await.unwrap();
+        let close = asked(&owner, ManagerRequest::CloseSession { session, interrupted: false });
+        let closed = tokio::time::timeout(Duration::from_secs(60), close).await;
+        closed.expect("it waits for the store").unwrap();
         drop(disk);
     }
 

@@ -21,7 +21,6 @@
 //!
 //! What is let go must leave nothing behind that it did not ask for, and change nothing later: see [`Caller`].
 
-use std::fs;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,6 +31,8 @@ use libc::{
     SIGCHLD, SIGCONT, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH,
 };
 use stdchk_model::{ErrorCode, Failure};
+
+use crate::proc::text_of;
 
 /// The task of a process that can't be seen, in another PID namespace.
 pub(crate) const UNKNOWN: u32 = 0;
@@ -154,7 +155,7 @@ fn status(task: u32) -> Option<String> {
     if task == UNKNOWN {
         return None;
     }
-    fs::read_to_string(format!("/proc/{task}/status")).ok()
+    text_of(task, "status")
 }
 
 fn is_told_to_end(status: &str) -> bool {

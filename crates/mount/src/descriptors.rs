@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::point::MountLine;
+use crate::proc::text_of;
 
 /// Descriptors that are looked at, at most: looking at one takes some microseconds.
 const DESCRIPTORS_MAX: usize = 4096;
@@ -52,9 +53,25 @@ impl Silence {
     }
 }
 
+/// Who opened a file.
+#[derive(Clone, Copy)]
+pub(crate) struct Opener {
+    /// The task of the kernel.
+    pub task: u32,
+    /// Its process: of who writes, and where it can be seen.
+    pub process: Option<u32>,
+}
+
+impl Opener {
+    /// A task that opens a file, to write it or not.
+    pub fn of(task: u32, writable: bool) -> Self {
+        Self { task, process: writable.then(|| process_of(task)).flatten() }
+    }
+}
+
 /// The process of a task; asking never waits. (proc_pid_status(5))
 pub(crate) fn process_of(task: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{task}/status")).ok()?;
+    let status = text_of(task, "status")?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 

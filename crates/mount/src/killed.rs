@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::caller::has_kill_pending;
+use crate::proc::text_of;
 
 /// Flag of a task that is exiting.
 const PF_EXITING: u64 = 0x4;
@@ -76,7 +77,7 @@ pub(crate) async fn is_killed(task: u32) -> bool {
         return false;
     }
     let judged = tokio::task::spawn_blocking(move || {
-        let stat = fs::read_to_string(format!("/proc/{task}/stat")).ok()?;
+        let stat = text_of(task, "stat")?;
         judge(&stat, may_see_exit_code(task))
     });
     match tokio::time::timeout(STAT_PATIENCE, judged).await {
@@ -86,7 +87,7 @@ pub(crate) async fn is_killed(task: u32) -> bool {
 }
 
 fn is_exiting(task: u32) -> bool {
-    fs::read_to_string(format!("/proc/{task}/status")).is_ok_and(|status| !status.contains(MEMORY_LINE))
+    text_of(task, "status").is_some_and(|status| !status.contains(MEMORY_LINE))
 }
 
 /// The exit code of another user's process reads as zero, unless one is root.

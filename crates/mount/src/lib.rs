@@ -16,6 +16,7 @@ mod killed;
 mod mount;
 mod null;
 mod point;
+mod proc;
 
 pub use mount::{MountConfig, Mounted, SpoolConfig, mount};
 pub use null::{NullConfig, NullMode, NullMounted, mount_null};

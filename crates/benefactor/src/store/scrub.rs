@@ -8,6 +8,9 @@ use super::record::{Kind, Record};
 use super::segment::{FIRST_RECORD, Segment};
 use super::{Found, Store, StoreError};
 
+/// What moving to a record costs a disk, in bytes that it could have read instead: small blocks are not free.
+const SEEK_BYTES: u64 = 64 << 10;
+
 /// How far a look through the store has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cursor {
@@ -23,6 +26,18 @@ impl Cursor {
 }
 
 impl Store {
+    /// The begin of one of the segments: of which, a random number says.
+    pub fn segment_by_chance(&self, chance: u64) -> Cursor {
+        let state = self.state.lock();
+        let count = state.segments.len().max(1);
+        let place = usize::try_from(chance).unwrap_or(usize::MAX) % count;
+        state
+            .segments
+            .keys()
+            .nth(place)
+            .map_or_else(Cursor::default, |segment| Cursor { segment: *segment, offset: 0 })
+    }
+
     /// Verifies the next block behind `cursor` and returns how far that is and what was read, bytes; `None` at the end.
     /// A damaged block is set aside.
     ///
@@ -46,6 +61,30 @@ impl Store {
         let next = Cursor { offset: record.place.offset() + record.span(), ..here };
         let read = self.verify_live(&segment, &record, buffers);
         Ok(Some((next, read)))
+    }
+
+    /// Verifies blocks behind `cursor` until a disk could have read about so many bytes; returns how far that is, `None` at
+    /// the end, and what it cost, bytes.
+    ///
+    /// # Errors
+    /// A segment can't be read; with it comes the place behind that segment.
+    pub fn scrub_for(
+        &self,
+        mut cursor: Cursor,
+        buffers: &Arc<BufferPool>,
+        bytes: u64,
+    ) -> Result<(Option<Cursor>, u64), (Cursor, StoreError)> {
+        let mut cost = 0;
+        while cost < bytes {
+            match self.scrub(cursor, buffers).map_err(|error| (cursor.next_segment(), error))? {
+                Some((next, read)) => {
+                    cursor = next;
+                    cost += SEEK_BYTES + read;
+                }
+                None => return Ok((None, cost)),
+            }
+        }
+        Ok((Some(cursor), cost))
     }
 
     fn verify_live(&self, segment: &Arc<Segment>, record: &Record, buffers: &Arc<BufferPool>) -> u64 {

@@ -12,6 +12,7 @@ use super::open_file::Handle;
 use super::retry::Content;
 use super::{FileSystem, OVERTAKEN_MAX, Shown, look_again};
 use crate::caller::Caller;
+use crate::descriptors::Opener;
 
 /// The attributes that a program, or the kernel for it, wants to change.
 #[derive(Clone, Copy, Default)]
@@ -74,7 +75,8 @@ impl FileSystem {
     /// `Stale` if the file isn't what the kernel takes it for: it looks the name up again, and opens what it finds.
     pub async fn open(&self, id: NodeId, writable: bool, caller: u32) -> Result<Opened, Failure> {
         let prepared = self.retries.take(caller, id, writable).await;
-        let opened = self.open_prepared(id, writable, prepared, caller).await;
+        let opener = Opener::of(caller, writable);
+        let opened = self.open_prepared(id, writable, prepared, opener).await;
         if opened.as_ref().is_err_and(|failure| failure.code == ErrorCode::Stale) {
             self.retries.expect(caller, writable).await;
         }
@@ -88,7 +90,7 @@ impl FileSystem {
         id: NodeId,
         writable: bool,
         mut prepared: Option<Content>,
-        caller: u32,
+        opener: Opener,
     ) -> Result<u64, Failure> {
         if let Err(lost) = self.report_lost(id.ino()) {
             if let Some(content) = prepared {
@@ -100,7 +102,7 @@ impl FileSystem {
             let file = self.nodes.lock().open_or_new(id);
             let file =
                 file.ok_or_else(|| Failure::new(ErrorCode::Stale, "the inode isn't known any more"))?;
-            if let Some(handle) = file.open(self, writable, &mut prepared, caller).await? {
+            if let Some(handle) = file.open(self, writable, &mut prepared, opener).await? {
                 let number = self.number();
                 self.handles.lock().insert(number, Arc::new(handle));
                 return Ok(number);
@@ -122,7 +124,11 @@ impl FileSystem {
         self.check_room().await?;
         let new = New { kind: FileKind::File, ..new };
         for _ in 0..OVERTAKEN_MAX {
-            let made = caller.step(self.make_to_write(parent, name, new.clone(), exclusive)).await;
+            // The caller is looked at while the manager works.
+            let (made, (opener, chosen)) =
+                tokio::join!(caller.step(self.make_to_write(parent, name, new.clone(), exclusive)), async {
+                    (Opener::of(caller.task(), true), self.choose(name, caller.task()))
+                },);
             let (shown, writer) = match made {
                 Err(failure) if failure.code == ErrorCode::Exists && !exclusive => {
                     let found = match truncate {
@@ -138,14 +144,15 @@ impl FileSystem {
                 made => made.map(|(shown, writer)| (shown, Some(writer)))?,
             };
             let (is_new, content) = (writer.is_some(), writer.map(Content::Writer));
-            let opened = self.open_prepared(shown.id, true, content, caller.task()).await;
+            let opened = self.open_prepared(shown.id, true, content, opener).await;
             match opened.inspect_err(|_| self.forget(shown.id, 1)) {
                 Err(failure) if failure.code == ErrorCode::Stale && !exclusive => {}
                 opened => {
                     let number = opened?;
                     let file = Arc::clone(&self.handle(number)?.file);
-                    if is_new {
-                        file.made(self, name, caller.task());
+                    if let Some(chosen) = chosen.filter(|_| is_new) {
+                        // A file is made once.
+                        let _ = file.made.set(chosen);
                     }
                     let shown = Shown { lasts: !file.goes_past_cache(), ..shown };
                     return self.created(shown, number, truncate, caller).await;
@@ -270,7 +277,7 @@ impl FileSystem {
         mtime: Option<TimeNs>,
         caller: &Caller,
     ) -> Result<(), Failure> {
-        let number = self.open_prepared(id, true, None, caller.task()).await?;
+        let number = self.open_prepared(id, true, None, Opener::of(caller.task(), true)).await?;
         let handle = self.handle(number)?;
         let truncated = caller.step(handle.file.truncate(size)).await;
         if let Some(mtime) = mtime {
@@ -285,7 +292,7 @@ impl FileSystem {
         let Wanted { mode, uid, gid, atime, mtime, .. } = wanted;
         let ino = id.ino();
         let change = Change::SetAttr { ino, mode, uid, gid, atime, mtime };
-        let asked_at = self.nodes.lock().changes();
+        let asked_at = self.nodes.lock().changes_in_folders();
         let mut attr = self.changed(change).await.map_err(look_again)?;
         let mut nodes = self.nodes.lock();
         nodes.changed_otherwise();

@@ -8,7 +8,6 @@
 //! past it shows every call.
 
 use std::collections::HashMap;
-use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::{FileSystem, OpenFile};
+use crate::proc::text_of;
 
 /// Names that are remembered at most; with more, all are learned anew.
 const NAMES_MAX: usize = 4096;
@@ -110,23 +110,24 @@ pub(crate) fn teaches(bytes: u64) -> bool {
 
 /// How many times the process of a task has called `write()` and its like; nothing if that can't be seen.
 pub(crate) fn write_calls(task: u32) -> Option<u64> {
-    let counts = fs::read_to_string(format!("/proc/{task}/io")).ok()?;
+    let counts = text_of(task, "io")?;
     counts.lines().find_map(|line| line.strip_prefix("syscw: "))?.trim().parse().ok()
 }
 
-impl OpenFile {
-    /// The file was created by the open that is under way, for a task of the kernel: decides how its bytes go.
-    pub(super) fn made(&self, fs: &FileSystem, name: &str, caller: u32) {
-        if !fs.goes_past_cache.load(Ordering::Relaxed) {
-            return;
+impl FileSystem {
+    /// How the bytes of a file go that is about to be created for a task of the kernel, if this can be chosen.
+    pub(super) fn choose(&self, name: &str, caller: u32) -> Option<Made> {
+        if !self.goes_past_cache.load(Ordering::Relaxed) {
+            return None;
         }
         let series = Series::of(name);
-        let past_cache = fs.habits.are_large(series);
+        let past_cache = self.habits.are_large(series);
         let calls = if past_cache { None } else { write_calls(caller) };
-        // A file is made once.
-        let _ = self.made.set(Made { series, calls, past_cache, writes: Mutex::default() });
+        Some(Made { series, calls, past_cache, writes: Mutex::default() })
     }
+}
 
+impl OpenFile {
     /// A program's write of so many bytes is done.
     pub fn took(&self, bytes: usize) {
         if let Some(made) = self.made.get().filter(|made| made.past_cache) {

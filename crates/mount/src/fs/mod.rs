@@ -149,7 +149,7 @@ impl FileSystem {
 
     /// The attributes of an inode, those of a file being written as its writers see it.
     pub async fn attr(&self, id: NodeId) -> Result<Attr, Failure> {
-        let asked_at = self.nodes.lock().changes();
+        let asked_at = self.nodes.lock().changes_in_folders();
         let answer = self.pool.attr(id.ino()).await;
         let mut nodes = self.nodes.lock();
         let open = nodes.open_file(id);

@@ -92,6 +92,8 @@ pub(crate) struct Nodes {
     lines: HashMap<Ino, Line>,
     open: HashMap<NodeId, Arc<OpenFile>>,
     changes: u64,
+    /// Counts the changes made through this mount in folders.
+    in_folders: u64,
     /// Counts those of them that were more than the making of a file.
     others: u64,
 }
@@ -100,6 +102,12 @@ impl Nodes {
     /// Counts the changes made through this mount. An attribute that was asked for before one may be outdated.
     pub fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// Counts the changes made through this mount in folders, of which an attribute of a folder may know nothing that was
+    /// asked for before.
+    pub fn changes_in_folders(&self) -> u64 {
+        self.in_folders
     }
 
     /// The inode under which the kernel is shown `attr`, with one more lookup of it; `asked_at`: [`Nodes::changes`] when
@@ -247,11 +255,11 @@ impl Nodes {
         self.nodes.get(&id).map(|node| &node.attr)
     }
 
-    /// The pool said this of an inode; `asked_at`: [`Nodes::changes`] when it was asked.
+    /// The pool said this of an inode; `asked_at`: [`Nodes::changes_in_folders`] when it was asked.
     pub fn learned(&mut self, id: NodeId, attr: &Attr, asked_at: u64) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.attr = attr.clone();
-            let lasts = attr.kind == FileKind::Directory && asked_at == self.changes;
+            let lasts = attr.kind == FileKind::Directory && asked_at == self.in_folders;
             node.said = lasts.then(|| (Instant::now(), self.others));
         }
     }
@@ -267,7 +275,7 @@ impl Nodes {
 
     /// A file was made in a directory, which changed it at that moment.
     pub fn made_in(&mut self, parent: NodeId, at: TimeNs) {
-        self.changes += 1;
+        self.in_folders += 1;
         if let Some(node) = self.nodes.get_mut(&parent) {
             // Somebody may have set a time to come.
             node.said = node.said.filter(|_| at >= node.attr.mtime);
@@ -278,6 +286,7 @@ impl Nodes {
     /// This mount changed something else than that it made a file: what is known of any directory may be outdated.
     pub fn changed_otherwise(&mut self) {
         self.changes += 1;
+        self.in_folders += 1;
         self.others += 1;
     }
 }

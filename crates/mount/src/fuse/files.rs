@@ -22,6 +22,9 @@ use crate::errno::errno;
 use crate::fs::{FileSystem, Handle, Mark, NodeId, Opened};
 use crate::killed::{Dying, is_killed};
 
+/// The close of a file up to this size begins in the thread that received it: it only asks and sends, and no disk is waited for.
+const BEGUN_HERE_BYTES_MAX: u64 = 64 << 10;
+
 impl Adapter {
     pub(super) fn open_file(&self, caller: u32, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (writable, appends) = (writable(flags), flags.0 & libc::O_APPEND != 0);
@@ -128,8 +131,10 @@ impl Adapter {
         if !handle.writable {
             return reply.ok();
         }
-        let (dying, silence) = (Arc::clone(&self.dying), Arc::clone(&self.silence));
-        self.task(|fs| async move {
+        let (fs, dying, silence) = (Arc::clone(&self.fs), Arc::clone(&self.dying), Arc::clone(&self.silence));
+        // What is small is on its way before another thread is woken.
+        let is_small = handle.file.writer().is_none_or(|writer| writer.size() <= BEGUN_HERE_BYTES_MAX);
+        let close = async move {
             let killed = is_killed(caller).await;
             let _closes = (!killed).then(|| handle.closes(caller));
             let covered = AtomicBool::new(false);
@@ -158,7 +163,11 @@ impl Adapter {
             if let Some(Err(failure)) = Caller::of(caller).serve(reply, work, leaves, answer, let_go).await {
                 refused_content("a close that its program did not wait for", ino.0, &failure);
             }
-        });
+        };
+        match is_small {
+            true => self.begin(close),
+            false => self.task(|_| close),
+        }
     }
 
     /// The last descriptor of a handle is gone. That it goes is noted here and now: an open that comes after it must not
