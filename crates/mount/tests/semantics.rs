@@ -222,9 +222,26 @@ fn a_process_of_many_threads_killed_with_the_file_open_leaves_an_interrupted_ver
 #[test]
 fn a_process_that_exits_without_closing_has_closed_its_file() {
     assert_eq!(state_after("os._exit(0)"), VersionState::Closed);
-    assert_eq!(state_after("os._exit(3)"), VersionState::Closed);
     let threads = "for _ in range(8): threading.Thread(target=time.sleep,args=(60,),daemon=True).start()\n";
     assert_eq!(state_after(&format!("{threads}time.sleep(.1)\nos._exit(0)")), VersionState::Closed);
+}
+
+#[test]
+fn a_process_that_fails_without_closing_leaves_an_interrupted_version() {
+    assert_eq!(state_after("os._exit(3)"), VersionState::Interrupted);
+    // As Open MPI ends its ranks: one thread ends the process while another is at work on the file.
+    let thread = "threading.Thread(target=os._exit,args=(195,)).start()\ntime.sleep(60)";
+    assert_eq!(state_after(thread), VersionState::Interrupted);
+    assert_eq!(state_after("f.close()\nos._exit(3)"), VersionState::Closed);
+}
+
+#[test]
+fn a_child_that_fails_with_an_inherited_descriptor_does_not_taint_what_its_parent_closes() {
+    let child = "pid=os.fork()\nif pid==0: time.sleep({})\nif pid==0: os._exit(3)\n";
+    for (seconds, ending) in [(0.0, "os.waitpid(pid,0)\nf.close()"), (0.3, "f.close()\nos.waitpid(pid,0)")] {
+        let script = format!("{}{ending}\nos._exit(0)", child.replace("{}", &seconds.to_string()));
+        assert_eq!(state_after(&script), VersionState::Closed, "{script}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use fuser::{
     Errno, FileHandle, FopenFlags, INodeNo, Notifier, OpenFlags, ReplyData, ReplyEmpty, ReplyLseek,
     ReplyOpen, ReplyWrite,
 };
-use stdchk_client::Sought;
+use stdchk_client::{Sought, Writer};
 use stdchk_model::Failure;
 
 use super::reply::{answer_empty, answer_write, or_refuse, refused, refused_content};
@@ -20,9 +20,9 @@ use crate::caller::{Caller, LOOK_PAUSE, told_to_end};
 use crate::descriptors::{Silence, holds};
 use crate::errno::errno;
 use crate::fs::{FileSystem, Handle, Mark, NodeId, Opened};
-use crate::killed::{Dying, is_killed};
+use crate::killed::{Closes, Dying, how_it_closes};
 
-/// The close of a file up to this size begins in the thread that received it: it only asks and sends, and no disk is waited for.
+/// The close of a file up to this size begins in the thread that received it: it only asks and sends.
 const BEGUN_HERE_BYTES_MAX: u64 = 64 << 10;
 
 impl Adapter {
@@ -132,22 +132,24 @@ impl Adapter {
             return reply.ok();
         }
         let (fs, dying, silence) = (Arc::clone(&self.fs), Arc::clone(&self.dying), Arc::clone(&self.silence));
-        // What is small is on its way before another thread is woken.
-        let is_small = handle.file.writer().is_none_or(|writer| writer.size() <= BEGUN_HERE_BYTES_MAX);
+        // What is small and waits for no disk of this machine is on its way before another thread is woken.
+        let begins_here = |writer: Arc<Writer>| writer.size() <= BEGUN_HERE_BYTES_MAX && !writer.is_spooled();
+        let begins_here = handle.file.writer().is_none_or(begins_here);
         let close = async move {
-            let killed = is_killed(caller).await;
-            let _closes = (!killed).then(|| handle.closes(caller));
+            let closes = how_it_closes(caller).await;
+            let cut_off = closes != Closes::Properly;
+            let _closes = (!cut_off).then(|| handle.closes(caller));
             let covered = AtomicBool::new(false);
             let work = async {
-                let goes_on = !killed && handle.file.is_emptied() && holds(caller, ino.0).await;
-                let flushed = fs.flush(&handle, killed, goes_on).await;
-                if !killed && handle.is_opened_by(caller) {
+                let goes_on = !cut_off && handle.file.is_emptied() && holds(caller, ino.0).await;
+                let flushed = fs.flush(&handle, cut_off, goes_on).await;
+                if !cut_off && handle.is_opened_by(caller) {
                     handle.file.learn(&fs, caller).await;
                 }
                 flushed
             };
             let leaves = async {
-                if killed {
+                if closes == Closes::Killed {
                     return dying.has_waited(caller).await;
                 }
                 tokio::select! {
@@ -164,7 +166,7 @@ impl Adapter {
                 refused_content("a close that its program did not wait for", ino.0, &failure);
             }
         };
-        match is_small {
+        match begins_here {
             true => self.begin(close),
             false => self.task(|_| close),
         }
