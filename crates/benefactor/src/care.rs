@@ -18,29 +18,35 @@ const PAUSE: Duration = Duration::from_secs(1);
 const SCRUB_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Longest time that the search for damage gives way to clients before it takes its next step.
 const SCRUB_GIVES_WAY: Duration = Duration::from_secs(10);
-/// What one step of the search costs at most, bytes.
-const STEP_BYTES: u64 = 4 << 20;
 
-/// Reads all blocks once a day, at most `rate` bytes in a second; 0: never. It begins anywhere, so that a benefactor that
-/// never runs for long reads everything in the end.
+/// Reads all blocks once a day, at most `rate` bytes in a second; 0: never. It begins anywhere and goes around, so that a
+/// benefactor that never runs for long reads everything in the end.
 pub(crate) async fn scrub(benefactor: Arc<Benefactor>, rate: u64) {
     if rate == 0 {
         return;
     }
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
     let mut began = Instant::now();
-    let mut cursor = benefactor.store().segment_by_chance(benefactor.incarnation().0);
+    let first = benefactor.store().segment_by_chance(benefactor.incarnation().0);
+    let mut cursor = first;
+    // Where the look at everything ends, once it has come to the end of the store.
+    let mut last = None;
     loop {
+        if last.is_some_and(|last| cursor >= last) {
+            sleep_until(began + SCRUB_EVERY).await;
+            (began, cursor, last) = (Instant::now(), first, None);
+        }
         let (store, pool, at) = (Arc::clone(benefactor.store()), Arc::clone(&buffers), cursor);
-        match blocking(move || store.scrub_for(at, &pool, STEP_BYTES)).await {
+        match blocking(move || store.scrub_for(at, &pool, rate)).await {
             Ok(Ok((Some(next), bytes))) => {
                 cursor = next;
                 let pause = Duration::from_secs_f64(bytes as f64 / rate as f64);
                 give_way(&benefactor, pause.max(PAUSE)).await;
             }
             Ok(Ok((None, _))) => {
-                sleep_until(began + SCRUB_EVERY).await;
-                (began, cursor) = (Instant::now(), Cursor::default());
+                // At its second end the segment is gone with which the look began.
+                cursor = last.replace(first).map_or_else(Cursor::default, |_| first);
+                sleep(PAUSE).await;
             }
             Ok(Err((next, error))) => {
                 tracing::warn!(%error, "a segment can't be looked through");
@@ -49,6 +55,7 @@ pub(crate) async fn scrub(benefactor: Arc<Benefactor>, rate: u64) {
             }
             Err(error) => {
                 tracing::warn!(%error, "looking for damage was cut short");
+                cursor = cursor.next_segment();
                 sleep(PAUSE).await;
             }
         }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -195,6 +196,39 @@ fn damage_under_a_running_store_is_found_by_scrubbing_and_reported_once() {
     let changes = store.take_changes().1.unwrap();
     assert_eq!((changes.removed, changes.damaged), (vec![block_of(&contents[0])], 1));
     assert_eq!(store.load().blocks, 7);
+}
+
+/// The descriptor under which this process has a file open.
+fn descriptor_of(path: &Path) -> i32 {
+    let mut open = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let found = open.find(|link| std::fs::read_link(link).is_ok_and(|target| target == path));
+    found.unwrap().file_name().unwrap().to_str().unwrap().parse().unwrap()
+}
+
+#[test]
+#[expect(unsafe_code, reason = "the store's own descriptor is made to refuse")]
+fn a_disk_that_can_not_be_read_for_a_while_costs_no_block() {
+    let place = tempfile::tempdir().unwrap();
+    let store = open(&place.path().canonicalize().unwrap());
+    let bytes = content(1, 9_000);
+    put(&store, &bytes).unwrap();
+    store.sync().unwrap();
+    let number = descriptor_of(&segments(&place.path().canonicalize().unwrap())[0]);
+    // What a disk says that is gone, and what the system says that lacks something: every read fails.
+    for broken in ["/proc/self/mem", "/"] {
+        // SAFETY: the store has it open, and keeps it: it is forgotten below.
+        let mut disk = unsafe { OwnedFd::from_raw_fd(number) };
+        let aside = rustix::io::dup(&disk).unwrap();
+        rustix::io::dup2(std::fs::File::open(broken).unwrap(), &mut disk).unwrap();
+        let refused = get(&store, block_of(&bytes)).unwrap_err();
+        assert!(matches!(refused, StoreError::Io { .. }), "{refused}");
+        // It may say that it can't look.
+        let _ = store.scrub_for(Cursor::default(), &BufferPool::new(16 << 20), 1 << 20);
+        rustix::io::dup2(&aside, &mut disk).unwrap();
+        std::mem::forget(disk); // It is the store's.
+        assert!(get(&store, block_of(&bytes)).unwrap() == bytes);
+    }
+    assert_eq!(store.load().blocks, 1);
 }
 
 #[test]

@@ -43,6 +43,9 @@ pub enum Job {
     Marked(u32, Box<MapToRead>, Vec<ChunkId>),
     /// Sweep behind a marking, or only count.
     Sweep(u32, bool, Answer<ManagerReply>),
+    /// Come upon a bug in the middle of a change.
+    #[cfg(test)]
+    Panic,
 }
 
 /// How the rest of the shell reaches the core.
@@ -237,6 +240,11 @@ impl Keeper {
                 let swept = self.core.sweep(generation, dry_run, now);
                 self.answer(answer, swept, Leaves::Durable);
             }
+            #[cfg(test)]
+            Job::Panic => {
+                let made = self.core.handle(tests::create(9, false), now);
+                panic!("a bug behind {made:?}");
+            }
         }
     }
 
@@ -355,7 +363,7 @@ mod tests {
         }
     }
 
-    fn create(number: u8, exclusive: bool) -> ManagerRequest {
+    pub(super) fn create(number: u8, exclusive: bool) -> ManagerRequest {
         ManagerRequest::Create {
             session: SessionId([number; 16]),
             client: ClientId([1; 16]),
@@ -399,6 +407,26 @@ mod tests {
         assert!(!made.is_finished(), "it is answered before the store has written anything");
         disk.send(()).unwrap();
         made.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn after_a_bug_nothing_is_stored_or_answered_and_the_manager_ends() {
+        let (disk, written) = std::sync::mpsc::channel();
+        let setting =
+            Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
+        let core = Core::load(&Refusing, setting, Now::default()).unwrap();
+        let owner = Owner::new(core, Box::new(Slow { disk: written, sequence: 0 }));
+        let (asker, waiting) = oneshot::channel();
+        owner.tell(Job::Request(Box::new(create(1, true)), asker));
+        owner.tell(Job::Panic);
+        // What comes after it is not even looked at.
+        let refused = asked(&owner, create(2, false)).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
+        assert!(matches!(owner.commit_all().await, Ended::Panicked));
+        owner.close().unwrap();
+        waiting.await.unwrap_err();
+        // The store would have taken a write.
+        disk.send(()).unwrap_err();
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -64,6 +64,16 @@ pub(super) fn takes_nothing(error: &io::Error) -> bool {
     is_full(error) || error.kind() == io::ErrorKind::ReadOnlyFilesystem
 }
 
+/// Whether a disk says that it can't read what is at one place, or a file system that it isn't what was written there, or
+/// that the file ends before.
+pub(super) fn is_of_the_medium(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let said = error.raw_os_error().map(Errno::from_raw_os_error);
+    let bad =
+        said.is_some_and(|said| [Errno::IO, Errno::NODATA, Errno::BADMSG, Errno::UCLEAN].contains(&said));
+    bad || error.kind() == io::ErrorKind::UnexpectedEof
+}
+
 fn needed(no_room: &NoRoom) -> u64 {
     match no_room {
         NoRoom::Donation { needed, .. } | NoRoom::Floor { needed, .. } => *needed,

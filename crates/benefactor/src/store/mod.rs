@@ -32,7 +32,7 @@ use stdchk_model::{BlockId, ChunkId};
 use stdchk_net::Buffer;
 
 pub use error::StoreError;
-use error::io_error;
+use error::{io_error, is_of_the_medium};
 pub use index::Changes;
 use index::Index;
 use record::{HEADER_BYTES, Key, Kind, Place, Record, payload_start, span};
@@ -281,7 +281,7 @@ impl Store {
     /// its stored bytes are.
     ///
     /// # Errors
-    /// It was removed meanwhile, or it is damaged; then it is set aside and reported as such.
+    /// It was removed meanwhile; it can't be read now; or it is damaged, and then it is set aside and reported as such.
     pub fn read(&self, found: &Found, bytes: &mut [u8]) -> Result<(Form, Range<usize>), StoreError> {
         self.read_if(found, bytes, |record, stored| {
             is_of(record, found) && ChunkId::of(stored) == record.form.stored_id
@@ -291,7 +291,7 @@ impl Store {
     /// Reads as [`Self::read`] does, for one who verifies the stored bytes himself: here only the record is.
     ///
     /// # Errors
-    /// It was removed meanwhile, its record is damaged or it can't be read; then it is set aside and reported as such.
+    /// Those of [`Self::read`], with damage to the record alone.
     pub fn read_to_verify(
         &self,
         found: &Found,
@@ -308,18 +308,25 @@ impl Store {
     ) -> Result<(Form, Range<usize>), StoreError> {
         let start = payload_start(found.stored_length);
         let range = start..start + found.stored_length as usize;
-        let read = found.segment.read_record(found.place, bytes);
-        let intact = match (&read, bytes.get(range.clone())) {
-            (Ok(Some(record)), Some(stored)) => is_intact(record, stored),
-            _ => false,
+        let mut look = || {
+            let record = found.segment.read_record(found.place, bytes)?;
+            let stored = bytes.get(range.clone());
+            let intact = record.zip(stored).filter(|(record, stored)| is_intact(record, stored));
+            Ok(intact.map(|(record, _)| record.form))
         };
-        match read {
-            Ok(Some(record)) if intact => Ok((record.form, range)),
-            read => {
-                let cause =
-                    read.err().map_or_else(|| "bytes don't match".to_owned(), |error| error.to_string());
-                Err(self.set_aside(found, &cause))
+        // A good block must not go because a disk, a cable or the system had a bad moment: it is looked at twice.
+        let looked: io::Result<Option<Form>> = match look() {
+            Ok(Some(form)) => Ok(Some(form)),
+            Ok(None) | Err(_) => look(),
+        };
+        match looked {
+            Ok(Some(form)) => Ok((form, range)),
+            Ok(None) => Err(self.set_aside(found, "bytes don't match")),
+            // The disk can be read, only not there.
+            Err(error) if is_of_the_medium(&error) && found.segment.head_can_be_read() => {
+                Err(self.set_aside(found, &error.to_string()))
             }
+            Err(error) => Err(io_error("read", found.segment.path(), error)),
         }
     }
 

@@ -12,7 +12,7 @@ use super::{Found, Store, StoreError};
 const SEEK_BYTES: u64 = 64 << 10;
 
 /// How far a look through the store has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Cursor {
     segment: u32,
     offset: u64,
@@ -42,12 +42,12 @@ impl Store {
     /// A damaged block is set aside.
     ///
     /// # Errors
-    /// A segment can't be read.
+    /// A segment can't be read; with it comes the place behind that segment.
     pub fn scrub(
         &self,
         cursor: Cursor,
         buffers: &Arc<BufferPool>,
-    ) -> Result<Option<(Cursor, u64)>, StoreError> {
+    ) -> Result<Option<(Cursor, u64)>, (Cursor, StoreError)> {
         let segment = {
             let state = self.state.lock();
             state.segments.range(cursor.segment..).next().map(|(_, holder)| Arc::clone(&holder.segment))
@@ -55,7 +55,8 @@ impl Store {
         let Some(segment) = segment else { return Ok(None) };
         let offset = if segment.number == cursor.segment { cursor.offset } else { 0 };
         let here = Cursor { segment: segment.number, offset };
-        let Some(record) = self.next_record(&segment, offset.max(FIRST_RECORD))? else {
+        let record = self.next_record(&segment, offset.max(FIRST_RECORD));
+        let Some(record) = record.map_err(|error| (here.next_segment(), error))? else {
             return Ok(Some((here.next_segment(), 0)));
         };
         let next = Cursor { offset: record.place.offset() + record.span(), ..here };
@@ -67,7 +68,7 @@ impl Store {
     /// the end, and what it cost, bytes.
     ///
     /// # Errors
-    /// A segment can't be read; with it comes the place behind that segment.
+    /// Those of [`Store::scrub`].
     pub fn scrub_for(
         &self,
         mut cursor: Cursor,
@@ -76,7 +77,7 @@ impl Store {
     ) -> Result<(Option<Cursor>, u64), (Cursor, StoreError)> {
         let mut cost = 0;
         while cost < bytes {
-            match self.scrub(cursor, buffers).map_err(|error| (cursor.next_segment(), error))? {
+            match self.scrub(cursor, buffers)? {
                 Some((next, read)) => {
                     cursor = next;
                     cost += SEEK_BYTES + read;
