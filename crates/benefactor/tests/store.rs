@@ -205,30 +205,38 @@ fn descriptor_of(path: &Path) -> i32 {
     found.unwrap().file_name().unwrap().to_str().unwrap().parse().unwrap()
 }
 
-#[test]
+/// What a read of the block gives while every read and write of its segment fails as those of the file `broken` do.
 #[expect(unsafe_code, reason = "the store's own descriptor is made to refuse")]
+fn get_while_broken(store: &Store, segment: &Path, broken: &str, block: BlockId) -> StoreError {
+    // SAFETY: the store has it open, and keeps it: it is forgotten below.
+    let mut disk = unsafe { OwnedFd::from_raw_fd(descriptor_of(segment)) };
+    let aside = rustix::io::dup(&disk).unwrap();
+    rustix::io::dup2(std::fs::File::open(broken).unwrap(), &mut disk).unwrap();
+    let refused = get(store, block).unwrap_err();
+    rustix::io::dup2(&aside, &mut disk).unwrap();
+    std::mem::forget(disk);
+    refused
+}
+
+#[test]
 fn a_disk_that_can_not_be_read_for_a_while_costs_no_block() {
     let place = tempfile::tempdir().unwrap();
-    let store = open(&place.path().canonicalize().unwrap());
+    let directory = place.path().canonicalize().unwrap();
+    let store = open(&directory);
     let bytes = content(1, 9_000);
     put(&store, &bytes).unwrap();
     store.sync().unwrap();
-    let number = descriptor_of(&segments(&place.path().canonicalize().unwrap())[0]);
-    // What a disk says that is gone, and what the system says that lacks something: every read fails.
-    for broken in ["/proc/self/mem", "/"] {
-        // SAFETY: the store has it open, and keeps it: it is forgotten below.
-        let mut disk = unsafe { OwnedFd::from_raw_fd(number) };
-        let aside = rustix::io::dup(&disk).unwrap();
-        rustix::io::dup2(std::fs::File::open(broken).unwrap(), &mut disk).unwrap();
-        let refused = get(&store, block_of(&bytes)).unwrap_err();
-        assert!(matches!(refused, StoreError::Io { .. }), "{refused}");
-        // It may say that it can't look.
-        let _ = store.scrub_for(Cursor::default(), &BufferPool::new(16 << 20), 1 << 20);
-        rustix::io::dup2(&aside, &mut disk).unwrap();
-        std::mem::forget(disk); // It is the store's.
-        assert!(get(&store, block_of(&bytes)).unwrap() == bytes);
-    }
-    assert_eq!(store.load().blocks, 1);
+    let segment = segments(&directory)[0].clone();
+    // The system refuses: the block stays.
+    let refused = get_while_broken(&store, &segment, "/", block_of(&bytes));
+    assert!(matches!(refused, StoreError::Io { .. }), "{refused}");
+    assert!(get(&store, block_of(&bytes)).unwrap() == bytes);
+    // The disk is gone: the manager is told, and what it has is there again after a restart.
+    let refused = get_while_broken(&store, &segment, "/proc/self/mem", block_of(&bytes));
+    assert!(matches!(refused, StoreError::Damaged(_)), "{refused}");
+    assert_eq!(store.load().blocks, 0);
+    drop(store);
+    assert!(get(&open(&directory), block_of(&bytes)).unwrap() == bytes);
 }
 
 #[test]

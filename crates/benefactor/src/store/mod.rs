@@ -322,10 +322,8 @@ impl Store {
         match looked {
             Ok(Some(form)) => Ok((form, range)),
             Ok(None) => Err(self.set_aside(found, "bytes don't match")),
-            // The disk can be read, only not there.
-            Err(error) if is_of_the_medium(&error) && found.segment.head_can_be_read() => {
-                Err(self.set_aside(found, &error.to_string()))
-            }
+            // Other copies are made at once. A disk that is gone takes no mark: what it has is found again after a restart.
+            Err(error) if is_of_the_medium(&error) => Err(self.set_aside(found, &error.to_string())),
             Err(error) => Err(io_error("read", found.segment.path(), error)),
         }
     }

@@ -128,11 +128,6 @@ impl Segment {
         Ok(Record::decode(bytes, &self.key, place))
     }
 
-    /// Whether the disk gives back the beginning of the segment.
-    pub fn head_can_be_read(&self) -> bool {
-        self.file.read(&mut Unit::with(&[]).0, 0).is_ok()
-    }
-
     /// The first record at or behind `offset`, skipping holes and anything that is no record.
     pub fn next_record(&self, mut offset: u64) -> io::Result<Option<Record>> {
         let length = self.file.length()?;
