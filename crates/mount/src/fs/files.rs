@@ -128,7 +128,7 @@ impl FileSystem {
             let (made, (opener, chosen)) =
                 tokio::join!(caller.step(self.make_to_write(parent, name, new.clone(), exclusive)), async {
                     (Opener::of(caller.task(), true), self.choose(name, caller.task()))
-                },);
+                });
             let (shown, writer) = match made {
                 Err(failure) if failure.code == ErrorCode::Exists && !exclusive => {
                     let found = match truncate {
