@@ -138,6 +138,14 @@ impl Adapter {
         let close = async move {
             let closes = how_it_closes(caller).await;
             let cut_off = closes != Closes::Properly;
+            if cut_off {
+                tracing::info!(
+                    inode = ino.0,
+                    task = caller,
+                    ?closes,
+                    "a program ends with a file open to write"
+                );
+            }
             let _closes = (!cut_off).then(|| handle.closes(caller));
             let covered = AtomicBool::new(false);
             let work = async {

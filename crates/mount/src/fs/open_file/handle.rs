@@ -22,6 +22,8 @@ pub(crate) struct Handle {
     reader: Option<Arc<Reader>>,
     /// Value of `writes` at the last proper close.
     closed_at: AtomicU64,
+    /// Whether any close of it has arrived, of whatever kind.
+    was_closed: AtomicBool,
     torn: AtomicBool,
 }
 
@@ -49,6 +51,7 @@ impl Handle {
             closing: Mutex::default(),
             reader,
             closed_at: AtomicU64::new(u64::MAX),
+            was_closed: AtomicBool::new(false),
             torn: AtomicBool::new(false),
         }
     }
@@ -119,6 +122,7 @@ impl Handle {
         if !self.writable {
             return Ok(());
         }
+        self.was_closed.store(true, Ordering::Release);
         // Before anything waits: the kernel may let go of the handle before this is done.
         let is_torn = || self.closed_at.load(Ordering::Acquire) != self.file.writes.load(Ordering::Acquire);
         if killed && is_torn() {
@@ -147,6 +151,13 @@ impl Handle {
         self.file.leaving.fetch_add(usize::from(self.writable), Ordering::AcqRel);
     }
 
+    /// Whether the handle ends without any close although the file has content that no version shows. An `open()` that failed
+    /// behind its truncation ends so, one whose program was killed meanwhile, and a program whose last pages the kernel
+    /// could not hand over.
+    fn was_cut_off(&self) -> bool {
+        !self.was_closed.load(Ordering::Acquire) && self.file.writer().is_some_and(|writer| writer.is_dirty())
+    }
+
     /// Takes the handle from the file; the last one that could write ends the session. Returns the file if it is to be
     /// pushed from the spool now.
     pub async fn release(&self, fs: &FileSystem) -> Option<Arc<OpenFile>> {
@@ -160,7 +171,7 @@ impl Handle {
                 openers.swap_remove(at);
             }
             drop(openers);
-            turn.torn |= self.torn.load(Ordering::Acquire);
+            turn.torn |= self.torn.load(Ordering::Acquire) || turn.writers == 0 && self.was_cut_off();
         }
         let pushes = turn.writers == 0 && self.file.begin_push(&mut turn);
         if turn.writers == 0 && !turn.pushing {
