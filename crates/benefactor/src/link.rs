@@ -17,8 +17,9 @@ use stdchk_net::{BufferPool, Bytes, CallError, Connection, DataDir, Identity};
 use crate::copy::Copies;
 use crate::service::{Benefactor, blocking};
 
-/// Time for the manager's answer; a heartbeat that takes longer is as good as lost.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for the manager's answer. A manager that is gone closes the connection; one that stands still for a moment, on a busy
+/// machine or for its disk, would only be told everything again.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause between two heartbeats, however much news there is.
 const BEAT_PAUSE: Duration = Duration::from_millis(5);
 /// First and longest pause before the manager is tried again. Programs wait while benefactors have yet to report to a manager

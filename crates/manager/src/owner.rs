@@ -27,6 +27,11 @@ use crate::store::{Batch, Store, StoreError};
 /// a busy machine, and so short that nobody notices.
 const LINGER: Duration = Duration::from_millis(20);
 
+/// Most that the manager's time goes on by at once. It looks at the clock with every request, and five times a second without
+/// any. If it comes to that later, it did not run, was suspended or waited for its disk: what others said meanwhile lies in
+/// their sockets, and their silence is its own.
+const STEP_MAX: Duration = Duration::from_secs(1);
+
 type Answer<T> = oneshot::Sender<Result<T, Failure>>;
 
 /// What the owner is asked.
@@ -72,9 +77,9 @@ impl Owner {
     pub fn new(core: Core, store: Box<dyn Store>) -> Self {
         let (made, copies) = watch::channel(core.copies_made());
         let (ordered, orders) = watch::channel(core.orders_changed());
-        let (started, store, panicked) = (Instant::now(), Some(store), false);
+        let (clock, store, panicked) = (Clock::new(), Some(store), false);
         let (held, due, urgent) = (Vec::new(), None, false);
-        let keeper = Keeper { core, store, made, ordered, started, held, due, urgent, panicked };
+        let keeper = Keeper { core, store, made, ordered, clock, held, due, urgent, panicked };
         Self { keeper: Arc::new(Mutex::new(keeper)), due: Arc::default(), copies, orders }
     }
 
@@ -175,7 +180,7 @@ struct Keeper {
     store: Option<Box<dyn Store>>,
     made: watch::Sender<u64>,
     ordered: watch::Sender<u64>,
-    started: Instant,
+    clock: Clock,
     /// Answers that wait for the next commit.
     held: Vec<Held>,
     /// When there must be one, if there are changes that wait.
@@ -262,9 +267,31 @@ impl Keeper {
         }
     }
 
-    fn now(&self) -> Now {
-        let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Now { wall: wall_clock(), ms }
+    fn now(&mut self) -> Now {
+        Now { wall: wall_clock(), ms: self.clock.read(Instant::now()) }
+    }
+}
+
+/// The time for which the manager has listened.
+struct Clock {
+    read_at: Instant,
+    listened: Duration,
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self { read_at: Instant::now(), listened: Duration::ZERO }
+    }
+
+    /// Milliseconds for which the manager has listened.
+    fn read(&mut self, now: Instant) -> u64 {
+        let passed = now.saturating_duration_since(self.read_at);
+        if passed > STEP_MAX {
+            tracing::warn!(?passed, "the manager stood still: leases are longer by that");
+        }
+        self.read_at += passed;
+        self.listened += passed.min(STEP_MAX);
+        self.listened.as_secs() * 1000 + u64::from(self.listened.subsec_millis())
     }
 }
 
@@ -287,6 +314,17 @@ mod tests {
     use super::*;
     use crate::core::{Setting, Timing};
     use crate::store::{Batch, Visitor};
+
+    #[test]
+    fn time_in_which_nobody_was_heard_ends_no_lease() {
+        let mut clock = Clock::new();
+        let start = clock.read_at;
+        let at = |ms| start + Duration::from_millis(ms);
+        assert_eq!([200, 400, 999].map(|ms| clock.read(at(ms))), [200, 400, 999]);
+        assert_eq!(clock.read(at(60_999)), 1999, "it stood still for a minute");
+        assert_eq!(clock.read(at(61_000)), 2000);
+        assert_eq!(clock.read(at(60_000)), 2000, "never back");
+    }
 
     /// A store whose disk refuses every write.
     struct Refusing;

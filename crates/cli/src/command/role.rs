@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stdchk_net::waits;
 use tokio::runtime::{Builder, Runtime};
 
@@ -63,9 +64,20 @@ fn prepare(arguments: &RoleArguments) -> Outcome {
         belong_to_pool(run_file)?;
     }
     logging::start();
+    take_descriptors();
     let long = arguments.long_wait_ms.map_or(waits::LONG, Duration::from_millis);
     waits::watch(long, arguments.run_file.as_deref().map(Home::waits_beside));
     Ok(())
+}
+
+/// Takes as many descriptors as the system lets this process have. The usual 1024 are a habit for the sake of `select()`, and a
+/// benefactor needs one for each segment: they would end its store at 256 GiB.
+fn take_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = raised {
+        tracing::warn!(%error, ?limit, "no more descriptors can be had");
+    }
 }
 
 /// Leaves the terminal's session and any mounted folder, and says where the process is found.

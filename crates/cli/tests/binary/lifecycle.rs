@@ -177,3 +177,26 @@ fn a_pool_can_be_made_of_roles_in_the_foreground() {
     }
     assert_eq!(status().code, 5);
 }
+
+#[test]
+fn roles_take_all_descriptors_that_they_may_have() {
+    let pool = Pool::mounted(1);
+    pool.ok(&["down"]);
+    let up = pool.command(&["up"]);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -Sn 256 && exec \"$0\" \"$@\""]).arg(up.get_program()).args(up.get_args());
+    for (name, value) in up.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    assert_eq!(outcome(limited).code, 0);
+    for (role, pid) in pool.pids() {
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words[3], words[4], "{role}: {line}");
+        assert_ne!(words[3], "256", "this machine allows no more");
+    }
+}

@@ -63,7 +63,7 @@ const RESERVATION_SHARE: u64 = 16;
 pub struct Now {
     /// By the calendar.
     pub wall: TimeNs,
-    /// Since the manager started; never set back, milliseconds.
+    /// For which the manager has listened since it started; never set back, milliseconds.
     pub ms: u64,
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use stdchk_tests::{Outcome, PATIENCE, Pool, Setup, random_bytes, wait_until, within};
 
@@ -408,4 +409,36 @@ fn while_the_manager_is_away_open_files_are_read_and_all_else_ends_with_a_clear_
     let source = PathBuf::from(pool.file("again", &written));
     assert_eq!(run("cp", &[&source, &pool.at("app/written")]).code, 0);
     assert!(pool.get("app/written") == written);
+}
+
+#[test]
+fn a_manager_that_stood_still_blames_nobody() {
+    const LEASE_MS: u64 = 8000;
+    const STILL: Duration = Duration::from_secs(10);
+    let setup = Setup::of(2)
+        .with("STDCHK_CLIENT_LEASE_MS", LEASE_MS)
+        .with("STDCHK_BENEFACTOR_LEASE_MS", LEASE_MS / 2);
+    let pool = setup.up();
+    fs::create_dir(pool.at("app")).unwrap();
+    let mut file = fs::File::create(pool.at("app/x")).unwrap();
+    file.write_all(&random_bytes(MIB, 1)).unwrap();
+    file.sync_all().unwrap();
+    let registrations = || pool.log("benefactor-0").matches("registered").count();
+    let before = registrations();
+    for _ in 0..2 {
+        pool.process("manager").signal(Signal::STOP);
+        std::thread::sleep(STILL);
+        pool.process("manager").signal(Signal::CONT);
+        // One that is taken for silent is seen as that until its next heartbeat at the earliest.
+        for _ in 0..10 {
+            let status = pool.status();
+            let states: Vec<&Value> =
+                status["benefactors"].as_array().unwrap().iter().map(|one| &one["state"]).collect();
+            assert_eq!(states, [&json!("online"), &json!("online")]);
+            assert_eq!(pool.versions("app/x").last().unwrap()["state"], "open");
+        }
+    }
+    assert_eq!(registrations(), before, "everything was told again");
+    drop(file);
+    wait_until("its version is closed", || pool.versions("app/x").last().unwrap()["state"] == "closed");
 }
