@@ -221,6 +221,25 @@ fn a_live_session_keeps_its_chunks_and_the_version_it_builds_on() {
 }
 
 #[test]
+fn what_a_session_asked_for_in_vain_is_not_ordered_to_go_before_it_can_store_it() {
+    let (mut pool, folder, file) = pool_with_file(2);
+    pool.write(1, file, &[1], &[0]);
+    pool.change(Change::Unlink { parent: folder, name: "app.N0.T1".to_owned() }).unwrap();
+    pool.pass_alive(HOUR_MS, &[1]);
+    let other = pool.make(folder, "app.N1.T1", FileKind::File);
+    pool.open(2, other);
+    assert!(pool.known(2, 1).at.is_empty(), "its holder is away");
+    assert_eq!(
+        pool.collect(&[]),
+        Ok(0),
+        "the holder may be back and be given it again before this is ordered"
+    );
+    pool.close(2);
+    pool.pass_alive(HOUR_MS, &[1]);
+    assert_eq!(pool.collect(&[]), Ok(1));
+}
+
+#[test]
 fn chunks_that_another_file_shares_stay() {
     let (mut pool, folder, file) = pool_with_file(1);
     let other = pool.make(folder, "app.N1.T1", FileKind::File);

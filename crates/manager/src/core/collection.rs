@@ -263,7 +263,7 @@ impl Core {
                  collect again in {wait} s"
             )));
         }
-        let held: HashSet<&ChunkId> = self.sessions.values().flat_map(|session| session.held()).collect();
+        let held: HashSet<&ChunkId> = self.sessions.values().flat_map(|session| session.spared()).collect();
         let (garbage, young) = self.garbage(generation, &held, now);
         let surplus = self.surplus(generation, &held, now);
         let reply = self.account(&garbage, &surplus.blocks);

@@ -420,10 +420,11 @@ impl Core {
         let mut found = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             let at = self.locations.locate_durable(chunk, &self.registry);
-            if !at.at.is_empty() {
-                session.pinned.insert(*chunk);
-                self.locations.touch(chunk, now.ms);
-            }
+            self.locations.touch(chunk, now.ms);
+            match at.at.is_empty() {
+                true => session.asked.insert(*chunk),
+                false => session.pinned.insert(*chunk),
+            };
             found.push(at);
         }
         // Without room this was still an answer about the chunks; why there is none, `Reserve` says.
@@ -443,6 +444,7 @@ impl Core {
         for staged in chunks {
             let chunk = staged.chunk.id;
             session.staged.insert(chunk);
+            session.asked.remove(&chunk);
             for at in &staged.at {
                 let Some(inventory) = self.registry.get(*at).map(|benefactor| benefactor.inventory) else {
                     continue; // Forgotten since the client stored it there.

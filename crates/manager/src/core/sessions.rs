@@ -25,6 +25,8 @@ pub struct Session {
     pub staged: HashSet<ChunkId>,
     /// Chunks of others that it asked for.
     pub pinned: HashSet<ChunkId>,
+    /// Chunks that it asked for in vain. It is about to store them, perhaps where an older copy lies that nobody else wants.
+    pub asked: HashSet<ChunkId>,
     /// Space of the last grant that isn't known to be used, bytes.
     pub reserved: u64,
     /// Where its next stripe starts.
@@ -34,9 +36,14 @@ pub struct Session {
 }
 
 impl Session {
-    /// Chunks that the collection must leave alone.
+    /// Chunks that it stored or found.
     pub fn held(&self) -> impl Iterator<Item = &ChunkId> {
         self.staged.iter().chain(&self.pinned)
+    }
+
+    /// Chunks that the collection must leave alone.
+    pub fn spared(&self) -> impl Iterator<Item = &ChunkId> {
+        self.held().chain(&self.asked)
     }
 }
 
@@ -107,10 +114,10 @@ impl Sessions {
             let message = format!("{SESSIONS_MAX} files are being written already: close some first");
             return Err(Failure::new(ErrorCode::Unavailable, message));
         }
-        let (staged, pinned, turn) = (HashSet::new(), HashSet::new(), self.opened);
+        let (staged, pinned, asked, turn) = (HashSet::new(), HashSet::new(), HashSet::new(), self.opened);
         self.opened += 1;
         let (reserved, closing) = (0, None);
-        let session = Session { client, ino, base, base_at, staged, pinned, reserved, turn, closing };
+        let session = Session { client, ino, base, base_at, staged, pinned, asked, reserved, turn, closing };
         self.sessions.insert(id, session);
         let client = self.clients.entry(client).or_default();
         client.heard_ms = now_ms;
