@@ -15,13 +15,12 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use crate::caller::has_kill_pending;
-use crate::proc::read_text;
+use crate::proc::text_of;
 
 /// Flag of a task that is exiting.
 const PF_EXITING: u64 = 0x4;
@@ -37,11 +36,8 @@ const EXIT_CODE_AT: usize = 52 - 3;
 
 /// Line of `status` that only a task with memory has; an exiting task gives up its memory before its files.
 const MEMORY_LINE: &str = "\nVmSize:";
-/// How long `stat` is waited for: it comes at once, or not before we answer; and how long for descriptors to read with.
+/// How long `stat` is waited for: it comes at once, or not before we answer.
 const STAT_PATIENCE: Duration = Duration::from_secs(1);
-
-/// Pause between two tries to read where there are no descriptors left.
-const SHORTAGE_PAUSE: Duration = Duration::from_millis(5);
 
 /// How long all closes of a program that was killed may take: what is saved in this time is there once the program is gone.
 const CLOSES_PATIENCE: Duration = Duration::from_millis(400);
@@ -96,38 +92,23 @@ pub(crate) async fn is_killed(task: u32) -> bool {
     how_it_closes(task).await == Closes::Killed
 }
 
-/// How the task comes to close a file right now; properly if it can't be seen, as from another PID namespace. If this process
-/// has no descriptors left to look, for too long, the close counts for less than it may be: an older checkpoint that is
-/// whole is worth more than one that may not be.
+/// How the task comes to close a file right now; properly if it can't be seen, as from another PID namespace.
 pub(crate) async fn how_it_closes(task: u32) -> Closes {
-    let give_up = Instant::now() + STAT_PATIENCE;
-    loop {
-        match look_how(task).await {
-            Ok(closes) => return closes,
-            Err(error) if !is_shortage(&error) => return Closes::Properly,
-            Err(error) if Instant::now() > give_up => {
-                tracing::warn!(task, %error, "no way to see whether a program was killed: what it closes counts as interrupted");
-                return Closes::Failing;
-            }
-            Err(_) => tokio::time::sleep(SHORTAGE_PAUSE).await,
-        }
+    if !is_exiting(task) {
+        return Closes::Properly;
+    }
+    let judged = tokio::task::spawn_blocking(move || {
+        let stat = text_of(task, "stat")?;
+        judge(&stat, may_see_exit_code(task))
+    });
+    match tokio::time::timeout(STAT_PATIENCE, judged).await {
+        Ok(Ok(judged)) => judged.unwrap_or(Closes::Properly),
+        Ok(Err(_)) | Err(_) => Closes::Properly,
     }
 }
 
-async fn look_how(task: u32) -> io::Result<Closes> {
-    if read_text(task, "status")?.contains(MEMORY_LINE) {
-        return Ok(Closes::Properly);
-    }
-    let stat = tokio::task::spawn_blocking(move || read_text(task, "stat"));
-    match tokio::time::timeout(STAT_PATIENCE, stat).await {
-        Ok(Ok(stat)) => Ok(judge(&stat?, may_see_exit_code(task)).unwrap_or(Closes::Properly)),
-        Ok(Err(_)) | Err(_) => Ok(Closes::Properly),
-    }
-}
-
-/// Whether something could not be looked at because this process, or the system, lacks what that takes.
-fn is_shortage(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
+fn is_exiting(task: u32) -> bool {
+    text_of(task, "status").is_some_and(|status| !status.contains(MEMORY_LINE))
 }
 
 /// The exit code of another user's process reads as zero, unless one is root.

@@ -52,6 +52,8 @@ pub(crate) struct OpenFile {
     writes: AtomicU64,
     /// Value of `writes` at the last `close()` of any handle.
     flushed_at: AtomicU64,
+    /// Value of `writes` at the last proper close of any handle.
+    closed_at: AtomicU64,
     /// Handles that wrote and whose last descriptor is gone, on their way to [`Handle::release`].
     leaving: AtomicUsize,
     pub(super) left: Notify,
@@ -110,6 +112,7 @@ impl OpenFile {
             made: OnceLock::new(),
             writes: AtomicU64::new(0),
             flushed_at: AtomicU64::new(u64::MAX),
+            closed_at: AtomicU64::new(u64::MAX),
             leaving: AtomicUsize::new(0),
             left: Notify::new(),
             debts: Arc::default(),

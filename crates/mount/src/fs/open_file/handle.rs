@@ -22,7 +22,7 @@ pub(crate) struct Handle {
     reader: Option<Arc<Reader>>,
     /// Value of `writes` at the last proper close.
     closed_at: AtomicU64,
-    /// Whether any close of it has arrived, of whatever kind.
+    /// Whether a close of it has arrived, but for one by a program that goes on with another descriptor.
     was_closed: AtomicBool,
     torn: AtomicBool,
 }
@@ -88,6 +88,8 @@ impl Handle {
 
     /// Takes note that `task` closes a descriptor, as long as what is returned lives.
     pub fn closes(&self, task: u32) -> Closing<'_> {
+        // Now: the kernel may let go of the handle before anybody gets to the rest.
+        self.was_closed.store(true, Ordering::Release);
         let process = if task == self.opener.task { self.opener.process } else { process_of(task) };
         let close = (process, self.file.writes.load(Ordering::Acquire));
         self.closing.lock().push(close);
@@ -122,7 +124,7 @@ impl Handle {
         if !self.writable {
             return Ok(());
         }
-        self.was_closed.store(true, Ordering::Release);
+        self.was_closed.store(!goes_on, Ordering::Release);
         // Before anything waits: the kernel may let go of the handle before this is done.
         let is_torn = || self.closed_at.load(Ordering::Acquire) != self.file.writes.load(Ordering::Acquire);
         if killed && is_torn() {
@@ -141,6 +143,7 @@ impl Handle {
         self.file.flushed_at.store(writes, Ordering::Release);
         if !killed {
             self.closed_at.store(writes, Ordering::Release);
+            self.file.closed_at.store(writes, Ordering::Release);
             self.torn.store(false, Ordering::Release);
         }
         Ok(())
@@ -151,11 +154,12 @@ impl Handle {
         self.file.leaving.fetch_add(usize::from(self.writable), Ordering::AcqRel);
     }
 
-    /// Whether the handle ends without any close although the file has content that no version shows. An `open()` that failed
-    /// behind its truncation ends so, one whose program was killed meanwhile, and a program whose last pages the kernel
-    /// could not hand over.
+    /// Whether the handle ends without any close although the file was written to since somebody closed it properly, or never
+    /// was closed. An `open()` that failed behind its truncation ends so, one whose program was killed meanwhile, and a
+    /// program whose last pages the kernel could not hand over.
     fn was_cut_off(&self) -> bool {
-        !self.was_closed.load(Ordering::Acquire) && self.file.writer().is_some_and(|writer| writer.is_dirty())
+        let closed_at = self.file.closed_at.load(Ordering::Acquire);
+        !self.was_closed.load(Ordering::Acquire) && closed_at != self.file.writes.load(Ordering::Acquire)
     }
 
     /// Takes the handle from the file; the last one that could write ends the session. Returns the file if it is to be
