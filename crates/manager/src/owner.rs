@@ -345,10 +345,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_could_not_be_made_durable_is_not_answered_as_done_and_the_manager_stops() {
-        let setting =
-            Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
-        let core = Core::load(&Refusing, setting, Now::default()).unwrap();
-        let owner = Owner::new(core, Box::new(Refusing));
+        let owner = new_on(Box::new(Refusing));
         let ended = commits(&owner);
         let change = Change::Make {
             parent: Ino::ROOT,
@@ -415,13 +412,22 @@ mod tests {
         }
     }
 
-    /// A manager on such a store that has given out its first numbers of inodes.
-    async fn on_a_slow_store() -> (Owner, std::sync::mpsc::Sender<()>) {
-        let (disk, written) = std::sync::mpsc::channel();
+    /// The owner of a new pool.
+    fn new_on(store: Box<dyn Store>) -> Owner {
         let setting =
             Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
-        let core = Core::load(&Refusing, setting, Now::default()).unwrap();
-        let owner = Owner::new(core, Box::new(Slow { disk: written, sequence: 0 }));
+        Owner::new(Core::load(&Refusing, setting, Now::default()).unwrap(), store)
+    }
+
+    /// One whose store writes whenever something is sent.
+    fn new_on_a_slow_store() -> (Owner, std::sync::mpsc::Sender<()>) {
+        let (disk, written) = std::sync::mpsc::channel();
+        (new_on(Box::new(Slow { disk: written, sequence: 0 })), disk)
+    }
+
+    /// One that has given out its first numbers of inodes.
+    async fn on_a_slow_store() -> (Owner, std::sync::mpsc::Sender<()>) {
+        let (owner, disk) = new_on_a_slow_store();
         commits(&owner);
         disk.send(()).unwrap();
         asked(&owner, create(1, true)).await.unwrap();
@@ -434,11 +440,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn the_first_number_of_a_new_range_is_not_told_before_the_range_is_durable() {
-        let (disk, written) = std::sync::mpsc::channel();
-        let setting =
-            Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
-        let core = Core::load(&Refusing, setting, Now::default()).unwrap();
-        let owner = Owner::new(core, Box::new(Slow { disk: written, sequence: 0 }));
+        let (owner, disk) = new_on_a_slow_store();
         commits(&owner);
         let made = tokio::spawn(async move { asked(&owner, create(1, false)).await });
         std::thread::sleep(5 * LINGER);
@@ -449,11 +451,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn after_a_bug_nothing_is_stored_or_answered_and_the_manager_ends() {
-        let (disk, written) = std::sync::mpsc::channel();
-        let setting =
-            Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
-        let core = Core::load(&Refusing, setting, Now::default()).unwrap();
-        let owner = Owner::new(core, Box::new(Slow { disk: written, sequence: 0 }));
+        let (owner, disk) = new_on_a_slow_store();
         let (asker, waiting) = oneshot::channel();
         owner.tell(Job::Request(Box::new(create(1, true)), asker));
         owner.tell(Job::Panic);

@@ -90,7 +90,7 @@ pub struct PoolStatus {
     /// Process id of the manager.
     #[n(0)]
     pub manager_pid: u32,
-    /// Time since the manager started, milliseconds.
+    /// Time for which the manager has run since it started, milliseconds; while it stood still it did not.
     #[n(1)]
     pub uptime_ms: u64,
     /// The benefactors.
