@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use stdchk_benefactor::store::{Donation, SEGMENT_BYTES, Store};
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Form};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{BlockId, ChunkId, Incarnation, PoolId};
+use stdchk_model::{BlockId, ChunkId, Incarnation, PoolId, ReceiptKey};
 use stdchk_net::server::Host;
 use stdchk_net::{BufferPool, Bytes, Connection, Identity, serve};
 use tokio::net::TcpListener;
@@ -55,6 +55,7 @@ fn server(directory: &Path) {
             Arc::new(stdchk_benefactor::memory::Memory::open(directory)),
             Arc::clone(&buffers),
             Incarnation(1),
+            ReceiptKey([1; 32]),
         );
         let host = Host::new(Role::Benefactor, POOL, TOKEN.to_vec());
         let end = tokio::task::spawn_blocking(|| {
@@ -145,7 +146,8 @@ async fn feed(address: &str, pid: u32, mib: usize) {
     });
     run_all(&connection, puts).await;
     let stored = start.elapsed();
-    let request = BenefactorRequest::Sync { incarnation: Incarnation(1), tell: false };
+    let names = blocks.iter().map(|(block, _)| *block).collect();
+    let request = BenefactorRequest::Sync { blocks: names, tell: false };
     let _: (BenefactorReply, _) = connection.call(&request, Bytes::new(), LIMIT).await.unwrap();
     let durable = start.elapsed();
     println!("stored                 {}", rate(mib, stored));

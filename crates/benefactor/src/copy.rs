@@ -5,14 +5,14 @@
 //! batches, each made durable at its end. A copy lets clients go first for a moment, not for ever: writers may be waiting for
 //! it. A rate bounds what copies take from the network, if the owner sets one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{BlockId, ErrorCode, Failure, Incarnation, PoolId};
+use stdchk_model::{BlockId, ErrorCode, Failure, PoolId};
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
@@ -36,18 +36,12 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Time for the other benefactor's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-#[derive(Default, Debug)]
-struct Report {
-    failed: Vec<BlockId>,
-    bytes: u64,
-}
-
 /// The ordered copies, by destination.
 #[derive(Clone)]
 pub(crate) struct Copies {
     copier: Arc<Copier>,
     lanes: Arc<Mutex<HashMap<String, mpsc::Sender<BlockId>>>>,
-    report: Arc<Mutex<Report>>,
+    failed: Arc<Mutex<Vec<BlockId>>>,
 }
 
 /// Carries copies out.
@@ -72,7 +66,7 @@ impl Copier {
 impl Copies {
     /// Nothing is ordered yet.
     pub(crate) fn new(copier: Copier) -> Self {
-        Self { copier: Arc::new(copier), lanes: Arc::default(), report: Arc::default() }
+        Self { copier: Arc::new(copier), lanes: Arc::default(), failed: Arc::default() }
     }
 
     /// Orders a copy of `block` to the benefactor at `address`.
@@ -84,7 +78,7 @@ impl Copies {
         };
         match sent {
             Ok(()) => {}
-            Err(TrySendError::Full(block)) => self.report.lock().failed.push(block),
+            Err(TrySendError::Full(block)) => self.failed.lock().push(block),
             Err(TrySendError::Closed(block)) => {
                 let (lane, queue) = mpsc::channel(ORDERS_MAX);
                 // The queue is new and has room.
@@ -92,23 +86,20 @@ impl Copies {
                 // Those that ended.
                 lanes.retain(|_, lane| !lane.is_closed());
                 lanes.insert(address.clone(), lane);
-                let (copier, report) = (Arc::clone(&self.copier), Arc::clone(&self.report));
-                tokio::spawn(copier.work(address, queue, report));
+                let (copier, failed) = (Arc::clone(&self.copier), Arc::clone(&self.failed));
+                tokio::spawn(copier.work(address, queue, failed));
             }
         }
     }
 
-    /// What failed and how many bytes were copied since the last call.
-    pub(crate) fn take_report(&self) -> (Vec<BlockId>, u64) {
-        let report = std::mem::take(&mut *self.report.lock());
-        (report.failed, report.bytes)
+    /// What failed since the last call.
+    pub(crate) fn take_failed(&self) -> Vec<BlockId> {
+        std::mem::take(&mut self.failed.lock())
     }
 
-    /// Takes a report back that didn't reach the manager.
-    pub(crate) fn return_report(&self, mut failed: Vec<BlockId>, bytes: u64) {
-        let mut report = self.report.lock();
-        report.failed.append(&mut failed);
-        report.bytes += bytes;
+    /// Takes back what didn't reach the manager.
+    pub(crate) fn return_failed(&self, mut blocks: Vec<BlockId>) {
+        self.failed.lock().append(&mut blocks);
     }
 }
 
@@ -118,7 +109,7 @@ impl Copier {
         self: Arc<Self>,
         address: String,
         mut queue: mpsc::Receiver<BlockId>,
-        report: Arc<Mutex<Report>>,
+        failed: Arc<Mutex<Vec<BlockId>>>,
     ) {
         let mut connection = None;
         loop {
@@ -126,7 +117,7 @@ impl Copier {
             let taken = tokio::time::timeout(LANE_IDLE, queue.recv_many(&mut orders, BATCH)).await;
             match taken {
                 Ok(0) => return,
-                Ok(_) => self.batch(&address, &mut connection, orders, &report).await,
+                Ok(_) => self.batch(&address, &mut connection, orders, &failed).await,
                 // What was ordered at this moment is still taken.
                 Err(_) => queue.close(),
             }
@@ -139,38 +130,38 @@ impl Copier {
         address: &str,
         connection: &mut Option<Arc<Connection>>,
         blocks: Vec<BlockId>,
-        report: &Mutex<Report>,
+        failed: &Mutex<Vec<BlockId>>,
     ) {
         let open = match self.connected(address, connection).await {
             Ok(open) => open,
             Err(error) => {
                 tracing::warn!(%address, %error, "blocks can't be copied");
-                report.lock().failed.extend(blocks);
+                failed.lock().extend(blocks);
                 self.benefactor.has_news();
                 return;
             }
         };
         let places = Arc::new(Semaphore::new(AT_ONCE_IN_LANE));
         let copies: Vec<_> = blocks.iter().map(|block| self.spawn(&open, &places, *block)).collect();
-        let mut sent: Vec<(BlockId, u64, Incarnation)> = Vec::new();
+        let mut sent = Vec::new();
         for (copy, block) in copies.into_iter().zip(&blocks) {
             if connection.is_none() {
                 copy.abort();
             }
             match copy.await {
-                Ok(Ok((bytes, incarnation))) => sent.push((*block, bytes, incarnation)),
+                Ok(Ok(())) => sent.push(*block),
                 Ok(Err(error)) => {
                     tracing::warn!(?block, %address, %error, "a block can't be copied");
-                    report.lock().failed.push(*block);
+                    failed.lock().push(*block);
                     if error.is_transport() {
                         *connection = None;
                     }
                 }
-                Err(_) => report.lock().failed.push(*block),
+                Err(_) => failed.lock().push(*block),
             }
         }
-        self.settle(&open, sent, report).await;
-        if !report.lock().failed.is_empty() {
+        self.settle(&open, sent, failed).await;
+        if !failed.lock().is_empty() {
             self.benefactor.has_news();
         }
     }
@@ -189,22 +180,20 @@ impl Copier {
         Ok(open)
     }
 
-    async fn settle(
-        &self,
-        connection: &Connection,
-        sent: Vec<(BlockId, u64, Incarnation)>,
-        report: &Mutex<Report>,
-    ) {
-        let Some((_, _, incarnation)) = sent.last().copied() else { return };
-        let request = BenefactorRequest::Sync { incarnation, tell: true };
-        let synced: Result<(BenefactorReply, _), CallError> =
-            connection.call(&request, Bytes::new(), ANSWER_TIMEOUT).await;
-        let mut report = report.lock();
-        match synced {
-            Ok(_) => report.bytes += sent.iter().map(|(_, bytes, _)| bytes).sum::<u64>(),
-            Err(error) => {
-                tracing::warn!(address = connection.address(), %error, "copied blocks can't be made durable");
-                report.failed.extend(sent.into_iter().map(|(block, _, _)| block));
+    async fn settle(&self, connection: &Connection, sent: Vec<BlockId>, failed: &Mutex<Vec<BlockId>>) {
+        if sent.is_empty() {
+            return;
+        }
+        let request = BenefactorRequest::Sync { blocks: sent.clone(), tell: true };
+        match connection.call(&request, Bytes::new(), ANSWER_TIMEOUT).await {
+            Ok((BenefactorReply::Synced(receipt), _)) => {
+                let durable: HashSet<BlockId> = receipt.blocks.iter().map(|stored| stored.block).collect();
+                failed.lock().extend(sent.into_iter().filter(|block| !durable.contains(block)));
+            }
+            answer => {
+                let error = answer.err();
+                tracing::warn!(address = connection.address(), ?error, "copied blocks can't be made durable");
+                failed.lock().extend(sent);
             }
         }
     }
@@ -214,7 +203,7 @@ impl Copier {
         connection: &Arc<Connection>,
         places: &Arc<Semaphore>,
         block: BlockId,
-    ) -> tokio::task::JoinHandle<Result<(u64, Incarnation), CallError>> {
+    ) -> tokio::task::JoinHandle<Result<(), CallError>> {
         let (this, connection, places) = (Arc::clone(self), Arc::clone(connection), Arc::clone(places));
         tokio::spawn(async move {
             let _place = places.acquire().await.map_err(|_| stopped())?;
@@ -222,19 +211,19 @@ impl Copier {
         })
     }
 
-    async fn copy(&self, connection: &Connection, block: BlockId) -> Result<(u64, Incarnation), CallError> {
+    async fn copy(&self, connection: &Connection, block: BlockId) -> Result<(), CallError> {
         let _turn = self.turns.acquire().await.map_err(|_| stopped())?;
         self.give_way().await;
         let (form, bytes) = self.benefactor.get(block).await?;
         let length = bytes.len() as u64;
         let request = BenefactorRequest::Put { block, form, durable: false };
         let (reply, _) = connection.call(&request, bytes, ANSWER_TIMEOUT).await?;
-        let BenefactorReply::Stored { incarnation, .. } = reply else {
+        let BenefactorReply::Stored { .. } = reply else {
             let message = "the other benefactor answered a put with something else";
             return Err(Failure::new(ErrorCode::Malformed, message).into());
         };
         self.keep_rate(length).await;
-        Ok((length, incarnation))
+        Ok(())
     }
 
     async fn give_way(&self) {

@@ -7,12 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, DataDir, Identity};
+use tokio::task::JoinHandle;
 
 use crate::copy::Copies;
 use crate::service::{Benefactor, blocking};
@@ -34,6 +36,8 @@ pub(crate) struct Link {
     pub(crate) heartbeat: Duration,
     pub(crate) benefactor: Arc<Benefactor>,
     pub(crate) copies: Copies,
+    /// Deletions under way.
+    pub(crate) deletions: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) buffers: Arc<BufferPool>,
 }
 
@@ -127,6 +131,8 @@ impl Link {
             pid: std::process::id(),
             load: self.benefactor.load(),
             remembered: self.benefactor.memory().remembered(),
+            put_sequence: self.benefactor.store().put_sequence(),
+            receipt_key: self.benefactor.receipt_key().clone(),
         };
         let ManagerReply::Registered { id, moment } = ask(connection, &request).await? else {
             return Err(unexpected("a registration"));
@@ -140,10 +146,16 @@ impl Link {
         Ok(id)
     }
 
+    /// Tells all that is here. Nothing that was ordered before acts on it any more: what it names stays until an order that
+    /// comes later.
     async fn send_inventory(&self, connection: &Connection, id: BenefactorId) -> Result<(), CallError> {
         self.sync().await;
+        let deletions = std::mem::take(&mut *self.deletions.lock());
+        for deletion in deletions {
+            deletion.await.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
+        }
         let store = Arc::clone(self.benefactor.store());
-        let all = blocking(move || store.inventory()).await?;
+        let (put_sequence, all) = blocking(move || store.inventory()).await?;
         let parts: Vec<&[_]> = match all.is_empty() {
             true => vec![&[]],
             false => all.chunks(LIST_ENTRIES_MAX).collect(),
@@ -156,6 +168,7 @@ impl Link {
                 first: index == 0,
                 last: index + 1 == count,
                 blocks: part.to_vec(),
+                put_sequence,
             };
             ask(connection, &request).await?;
         }
@@ -181,28 +194,28 @@ impl Link {
         settled: &mut Option<u64>,
     ) -> Result<Vec<Command>, CallError> {
         let store = self.benefactor.store();
-        let (last_put, changes) = store.take_changes();
-        let put_sequence = *settled.get_or_insert(last_put);
+        let (put_sequence, changes) = store.take_changes();
+        let durable_sequence = *settled.get_or_insert(put_sequence);
         let Some(changes) = changes else {
             return Ok(vec![Command::SendInventory]);
         };
-        let (copies_failed, copied_bytes) = self.copies.take_report();
+        let copies_failed = self.copies.take_failed();
         let request = ManagerRequest::Heartbeat {
             id,
             incarnation: self.benefactor.incarnation(),
             load: self.benefactor.load(),
-            put_sequence,
+            durable_sequence,
             added: changes.added.clone(),
             removed: changes.removed.clone(),
             damaged: changes.damaged,
             copies_failed: copies_failed.clone(),
-            copied_bytes,
+            put_sequence,
         };
         match ask(connection, &request).await {
             Ok(ManagerReply::Commands(commands)) => Ok(commands),
             answer => {
                 store.return_changes(changes);
-                self.copies.return_report(copies_failed, copied_bytes);
+                self.copies.return_failed(copies_failed);
                 Err(answer.err().unwrap_or_else(|| unexpected("commands")))
             }
         }
@@ -215,10 +228,14 @@ impl Link {
             match command {
                 Command::Delete { blocks, put_sequence } => {
                     let store = Arc::clone(self.benefactor.store());
-                    tokio::task::spawn_blocking(move || match store.remove(&blocks, put_sequence) {
-                        Ok(removed) => tracing::debug!(removed, "blocks removed"),
-                        Err(error) => tracing::error!(%error, "blocks can't be removed"),
-                    });
+                    let deletion =
+                        tokio::task::spawn_blocking(move || match store.remove(&blocks, put_sequence) {
+                            Ok(removed) => tracing::debug!(removed, "blocks removed"),
+                            Err(error) => tracing::error!(%error, "blocks can't be removed"),
+                        });
+                    let mut deletions = self.deletions.lock();
+                    deletions.retain(|deletion| !deletion.is_finished());
+                    deletions.push(deletion);
                 }
                 Command::Copy { block, to: _, address } => self.copies.order(block, address),
                 Command::SendInventory => inventory = true,

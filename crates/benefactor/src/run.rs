@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use stdchk_model::limits::{BLOCK_BYTES_MAX, HEARTBEAT_MS};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{Failure, Incarnation, PoolId};
+use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey};
 use stdchk_net::server::Host;
 use stdchk_net::{BufferPool, DataDir, DataDirError, serve};
 use tokio::net::TcpListener;
@@ -123,7 +124,8 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
         pool = own_pool(&config, &mut directory, &buffers) => pool?,
     };
     let memory = Arc::new(Memory::open(&config.data_dir));
-    let benefactor = Benefactor::new(store, memory, Arc::clone(&buffers), Incarnation(random()?));
+    let benefactor =
+        Benefactor::new(store, memory, Arc::clone(&buffers), Incarnation(random()?), receipt_key()?);
     if let Err(error) = write_address(&address_file, address) {
         // The manager is told the address, and the others ask the manager.
         tracing::warn!(path = %address_file.display(), %error, "the address can't be written down");
@@ -207,6 +209,7 @@ fn start_background(
         heartbeat: config.heartbeat,
         benefactor: Arc::clone(benefactor),
         copies: Copies::new(copier),
+        deletions: Mutex::default(),
         buffers,
     };
     let mut background = JoinSet::new();
@@ -241,8 +244,16 @@ fn write_address(path: &Path, address: SocketAddr) -> io::Result<()> {
 }
 
 fn random() -> Result<u64, Error> {
-    getrandom::u64().map_err(|error| {
-        let message = format!("the system gives no random numbers: {error}");
-        Failure::new(stdchk_model::ErrorCode::Internal, message).into()
-    })
+    getrandom::u64().map_err(no_random)
+}
+
+fn receipt_key() -> Result<ReceiptKey, Error> {
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).map_err(no_random)?;
+    Ok(ReceiptKey(key))
+}
+
+fn no_random(error: getrandom::Error) -> Error {
+    let message = format!("the system gives no random numbers: {error}");
+    Failure::new(stdchk_model::ErrorCode::Internal, message).into()
 }

@@ -12,7 +12,7 @@ use stdchk_model::limits::{CHUNK_BYTES_MAX, LIST_ENTRIES_MAX};
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Form,
 };
-use stdchk_model::{BlockId, ChunkId, ErrorCode, Failure, Incarnation};
+use stdchk_model::{BlockId, ChunkId, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey};
 use stdchk_net::{Buffer, BufferPool, Bytes, Service};
 use stdchk_reduce::{Codec, decompress};
 use tokio::sync::Notify;
@@ -30,6 +30,7 @@ pub struct Benefactor {
     memory: Arc<Memory>,
     buffers: Arc<BufferPool>,
     incarnation: Incarnation,
+    receipt_key: ReceiptKey,
     syncing: tokio::sync::Mutex<()>,
     requests: AtomicU32,
     /// Requests ever.
@@ -65,18 +66,20 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 impl Benefactor {
-    /// A benefactor of life `incarnation` that reads into `buffers`.
+    /// A benefactor of life `incarnation`, which makes receipts with `receipt_key` and reads into `buffers`.
     pub fn new(
         store: Arc<Store>,
         memory: Arc<Memory>,
         buffers: Arc<BufferPool>,
         incarnation: Incarnation,
+        receipt_key: ReceiptKey,
     ) -> Arc<Self> {
         Arc::new(Self {
             store,
             memory,
             buffers,
             incarnation,
+            receipt_key,
             syncing: tokio::sync::Mutex::new(()),
             requests: AtomicU32::new(0),
             asked: AtomicU64::new(0),
@@ -100,21 +103,32 @@ impl Benefactor {
         self.incarnation
     }
 
+    /// What the manager checks the receipts of this life with.
+    pub fn receipt_key(&self) -> &ReceiptKey {
+        &self.receipt_key
+    }
+
     /// Space, blocks and requests under way.
     pub fn load(&self) -> BenefactorLoad {
         BenefactorLoad { requests: self.requests.load(Ordering::Relaxed), ..self.store.load() }
     }
 
+    /// Writes down under which start of the manager blocks are called durable, before they are.
+    async fn remember(&self) -> Result<(), Failure> {
+        if self.memory.is_current() {
+            return Ok(());
+        }
+        let memory = Arc::clone(&self.memory);
+        let written = blocking(move || memory.make_current()).await?;
+        Ok(written.map_err(|cause| {
+            let path = self.memory.path().to_owned();
+            StoreError::Io { action: "write", path, cause }
+        })?)
+    }
+
     /// Makes durable all that is stored by now, and before it under which start of the manager.
     pub async fn sync(&self) -> Result<(), Failure> {
-        if !self.memory.is_current() {
-            let memory = Arc::clone(&self.memory);
-            let written = blocking(move || memory.make_current()).await?;
-            written.map_err(|cause| {
-                let path = self.memory.path().to_owned();
-                StoreError::Io { action: "write", path, cause }
-            })?;
-        }
+        self.remember().await?;
         let goal = self.store.finished();
         let _turn = self.syncing.lock().await;
         if self.store.is_durable_up_to(goal) {
@@ -186,6 +200,9 @@ impl Benefactor {
         if self.leaving.load(Ordering::Relaxed) {
             return Err(Failure::new(ErrorCode::Unavailable, "this benefactor is leaving: use another one"));
         }
+        if durable {
+            self.remember().await?;
+        }
         let store = Arc::clone(&self.store);
         let known = blocking(move || {
             genuine(block, &form, &payload)?;
@@ -196,20 +213,32 @@ impl Benefactor {
             Ok::<_, Failure>(known)
         })
         .await??;
-        Ok(BenefactorReply::Stored { incarnation: self.incarnation, known })
+        let receipt = durable.then(|| {
+            let (sequence, _) = self.store.touch(&[block]);
+            self.receipt(sequence, &[block])
+        });
+        Ok(BenefactorReply::Stored { receipt, known })
     }
 
-    async fn sync_for(&self, incarnation: Incarnation, tell: bool) -> Result<BenefactorReply, Failure> {
-        if incarnation != self.incarnation {
-            let message =
-                "the benefactor was restarted since: ask which blocks are there and put the others again";
-            return Err(Failure::new(ErrorCode::Restarted, message));
+    /// A receipt for those of `blocks`, touched at `sequence`, that are here and durable now.
+    fn receipt(&self, sequence: u64, blocks: &[BlockId]) -> Receipt {
+        Receipt::new(&self.receipt_key, self.incarnation, sequence, self.store.durable(blocks))
+    }
+
+    async fn sync_blocks(&self, blocks: &[BlockId], tell: bool) -> Result<BenefactorReply, Failure> {
+        limited(blocks)?;
+        // First, so that nothing is deleted meanwhile that the receipt names.
+        let (sequence, all_durable) = self.store.touch(blocks);
+        self.remember().await?;
+        if !all_durable && let Err(failure) = self.sync().await {
+            // What was durable before the disk failed still is, if it is there.
+            let store = Arc::clone(&self.store);
+            blocking(move || store.check_presence()).await?.map_err(|_| failure)?;
         }
-        self.sync().await?;
         if tell {
             self.has_news();
         }
-        Ok(BenefactorReply::Durable)
+        Ok(BenefactorReply::Synced(self.receipt(sequence, blocks)))
     }
 
     async fn verify(&self, blocks: &[BlockId]) -> Result<BenefactorReply, Failure> {
@@ -226,12 +255,6 @@ impl Benefactor {
         Ok(BenefactorReply::Verified { states })
     }
 
-    fn has(&self, blocks: &[BlockId]) -> Result<BenefactorReply, Failure> {
-        limited(blocks)?;
-        let present = self.store.has(blocks);
-        Ok(BenefactorReply::Present { incarnation: self.incarnation, present })
-    }
-
     async fn answer(
         &self,
         request: BenefactorRequest,
@@ -241,12 +264,11 @@ impl Benefactor {
             BenefactorRequest::Put { block, form, durable } => {
                 self.put(block, form, payload, durable).await?
             }
-            BenefactorRequest::Sync { incarnation, tell } => self.sync_for(incarnation, tell).await?,
+            BenefactorRequest::Sync { blocks, tell } => self.sync_blocks(&blocks, tell).await?,
             BenefactorRequest::Get { block } => {
                 let (form, bytes) = self.read_by(block, Store::read_to_verify).await?;
                 return Ok((BenefactorReply::Block { form }, bytes));
             }
-            BenefactorRequest::Has { blocks } => self.has(&blocks)?,
             BenefactorRequest::Verify { blocks } => self.verify(&blocks).await?,
             BenefactorRequest::Status => BenefactorReply::Status(self.load()),
         };

@@ -404,7 +404,7 @@ fn after_a_failed_sync_nothing_more_is_stored_and_reads_go_on() {
     for bytes in [&durable, &doubtful] {
         assert!(get(&store, block_of(bytes)).unwrap() == *bytes);
     }
-    let reported: Vec<BlockId> = store.inventory().iter().map(|stored| stored.block).collect();
+    let reported: Vec<BlockId> = store.inventory().1.iter().map(|stored| stored.block).collect();
     assert_eq!(reported, [block_of(&durable)], "what may not be durable is not reported");
     drop(store);
     let store = open(&directory);
@@ -487,7 +487,7 @@ fn what_is_put_into_a_folder_that_was_taken_away_never_counts_as_durable() {
             assert!(matches!(refused, Err(StoreError::Gone(_))), "{what}: {refused:?}");
         }
         assert!(matches!(store.sync(), Err(StoreError::Poisoned(_))), "{what}");
-        let reported: Vec<BlockId> = store.inventory().iter().map(|stored| stored.block).collect();
+        let reported: Vec<BlockId> = store.inventory().1.iter().map(|stored| stored.block).collect();
         assert_eq!(reported, [block_of(&before)], "{what}");
     }
 }

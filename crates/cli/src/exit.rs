@@ -120,7 +120,7 @@ pub fn exit_of(code: ErrorCode) -> Exit {
         ErrorCode::NotFound => Exit::NotFound,
         ErrorCode::Invalid | ErrorCode::TooLong => Exit::Usage,
         ErrorCode::NoSpace => Exit::NoSpace,
-        ErrorCode::Unavailable | ErrorCode::Stale | ErrorCode::Restarted => Exit::Unreachable,
+        ErrorCode::Unavailable | ErrorCode::Stale | ErrorCode::Outdated => Exit::Unreachable,
         ErrorCode::Damaged => Exit::Integrity,
         _ => Exit::Other,
     }
@@ -160,7 +160,7 @@ fn next_step(code: ErrorCode) -> &'static str {
         ErrorCode::NoSpace => {
             "remove versions and run `stdchk gc`, or donate more (`stdchk status` shows the space)"
         }
-        ErrorCode::Unavailable | ErrorCode::Stale | ErrorCode::Restarted => {
+        ErrorCode::Unavailable | ErrorCode::Stale | ErrorCode::Outdated => {
             "try again; `stdchk status` shows what is missing"
         }
         ErrorCode::Damaged => {

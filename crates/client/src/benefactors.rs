@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState, Form};
 use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest};
-use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Incarnation};
+use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Receipt};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection};
 use tokio::task::JoinSet;
 
@@ -198,8 +198,8 @@ impl Benefactors {
     }
 
     async fn answers(self: &Arc<Self>, id: BenefactorId) -> bool {
-        let asked = tokio::time::timeout(ALIVE_TIMEOUT, self.has(id, Vec::new())).await;
-        let answers = asked.is_ok_and(|answer| answer.is_ok());
+        let asked = self.call(id, &BenefactorRequest::Status, Bytes::new(), ALIVE_TIMEOUT).await;
+        let answers = asked.is_ok();
         if !answers {
             self.suspect(id);
         }
@@ -214,8 +214,8 @@ impl Benefactors {
         }
     }
 
-    /// Stores a block; unless it is to be `durable` at once, it is durable once [`Benefactors::sync`] with the returned
-    /// incarnation has succeeded.
+    /// Stores a block; unless it is to be `durable` at once, which a receipt then says, it is durable once
+    /// [`Benefactors::sync`] says so.
     pub(crate) async fn put(
         self: &Arc<Self>,
         id: BenefactorId,
@@ -223,27 +223,27 @@ impl Benefactors {
         form: Form,
         payload: Bytes,
         durable: bool,
-    ) -> Result<Incarnation, CallError> {
+    ) -> Result<Option<Receipt>, CallError> {
         let request = BenefactorRequest::Put { block, form, durable };
         let answer = match durable {
             true => self.call_patiently(id, &request, payload, SYNC_TIMEOUT).await?,
             false => self.call(id, &request, payload, PUT_TIMEOUT).await?,
         };
         match answer {
-            (BenefactorReply::Stored { incarnation, .. }, _) => Ok(incarnation),
+            (BenefactorReply::Stored { receipt, .. }, _) => Ok(receipt),
             _ => Err(crate::unexpected("Put").into()),
         }
     }
 
-    /// Makes durable what a benefactor stored in this incarnation.
+    /// Lets a benefactor make `blocks` durable; the receipt names those that it has.
     pub(crate) async fn sync(
         self: &Arc<Self>,
         id: BenefactorId,
-        incarnation: Incarnation,
-    ) -> Result<(), CallError> {
-        let request = BenefactorRequest::Sync { incarnation, tell: false };
+        blocks: Vec<BlockId>,
+    ) -> Result<Receipt, CallError> {
+        let request = BenefactorRequest::Sync { blocks, tell: false };
         match self.call_patiently(id, &request, Bytes::new(), SYNC_TIMEOUT).await? {
-            (BenefactorReply::Durable, _) => Ok(()),
+            (BenefactorReply::Synced(receipt), _) => Ok(receipt),
             _ => Err(crate::unexpected("Sync").into()),
         }
     }
@@ -263,9 +263,8 @@ impl Benefactors {
             let mut pause = if has_failed { Duration::ZERO } else { WORK_LOOK };
             loop {
                 tokio::time::sleep(pause).await;
-                let asked = BenefactorRequest::Has { blocks: Vec::new() };
                 let limit = self.patience(id, SILENT_AFTER);
-                if let Err(error) = self.call(id, &asked, Bytes::new(), limit).await
+                if let Err(error) = self.call(id, &BenefactorRequest::Status, Bytes::new(), limit).await
                     && error.is_transport()
                 {
                     return error;
@@ -292,22 +291,6 @@ impl Benefactors {
         }
     }
 
-    /// Which of `blocks` a benefactor has, and its present incarnation.
-    pub(crate) async fn has(
-        self: &Arc<Self>,
-        id: BenefactorId,
-        blocks: Vec<BlockId>,
-    ) -> Result<(Incarnation, Vec<bool>), CallError> {
-        let asked = blocks.len();
-        let limit = self.patience(id, GET_TIMEOUT);
-        match self.call(id, &BenefactorRequest::Has { blocks }, Bytes::new(), limit).await? {
-            (BenefactorReply::Present { incarnation, present }, _) if present.len() == asked => {
-                Ok((incarnation, present))
-            }
-            _ => Err(crate::unexpected("Has").into()),
-        }
-    }
-
     /// Lets a benefactor compare `blocks` with their names.
     pub(crate) async fn verify(
         self: &Arc<Self>,
@@ -328,8 +311,7 @@ async fn ask_again(benefactors: Weak<Benefactors>, id: BenefactorId, doubted: Ar
     loop {
         tokio::time::sleep(DOUBT).await;
         let Some(benefactors) = benefactors.upgrade() else { return };
-        let asked = BenefactorRequest::Has { blocks: Vec::new() };
-        let answer = benefactors.call(id, &asked, Bytes::new(), GET_TIMEOUT).await;
+        let answer = benefactors.call(id, &BenefactorRequest::Status, Bytes::new(), GET_TIMEOUT).await;
         let mut links = benefactors.links.lock();
         let link = links.get_mut(&id).filter(|link| Arc::ptr_eq(&link.connection, &doubted));
         match (link, answer) {

@@ -631,9 +631,8 @@ async fn keep_alive(pool: Weak<Inner>) {
         };
         let sessions: Vec<_> =
             pool.sessions.lock().iter().filter_map(|(id, session)| Some((*id, session.upgrade()?))).collect();
-        for (id, session) in sessions {
-            let told = if known.contains(&id) { session.report().await } else { session.reattach().await };
-            if let Err(failure) = told {
+        for (id, session) in sessions.into_iter().filter(|(id, _)| !known.contains(id)) {
+            if let Err(failure) = session.reattach().await {
                 tracing::warn!(session = %id, %failure, "the manager could not be told about a session");
             }
         }

@@ -1,7 +1,7 @@
 //! Measures metadata operations per second: a real manager with its real store, asked over loopback.
 //!
-//! Each connection works like a checkpointing rank: make a file, open a session, reserve, report a stored chunk, commit,
-//! close, look the file up and open its version. Usage: `metadata_rate [CONNECTIONS] [SECONDS]`; run it under
+//! Each connection works like a checkpointing rank: make a file, open a session, reserve, commit with the receipts of a
+//! chunk, close, look the file up and open its version. Usage: `metadata_rate [CONNECTIONS] [SECONDS]`; run it under
 //! `taskset -c 0` to see what one core does for manager and clients together.
 #![expect(clippy::unwrap_used, reason = "a measurement that fails has nothing to report")]
 
@@ -13,16 +13,17 @@ use stdchk_manager::{Config, Manager};
 use stdchk_model::message::benefactor::BenefactorLoad;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{
-    Change, FileKind, ManagerReply, ManagerRequest, StagedChunk, VersionState,
+    Change, FileKind, ManagerReply, ManagerRequest, StoredBlock, VersionState,
 };
 use stdchk_model::{
-    BenefactorId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Incarnation, Ino, MapRoot, OpId, SessionId,
-    Source,
+    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Incarnation, Ino, MapRoot, OpId,
+    Receipt, ReceiptKey, SessionId, Source,
 };
 use stdchk_net::{BufferPool, Bytes, Connection, Identity};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const TOKEN: &[u8] = b"measurement";
+const KEY: ReceiptKey = ReceiptKey([1; 32]);
 
 struct Rank {
     connection: Connection,
@@ -63,8 +64,6 @@ impl Rank {
         self.ask(ManagerRequest::OpenSession { session, client, ino: attr.ino }).await;
         self.ask(ManagerRequest::Reserve { session, bytes: 1 << 20, avoid: Vec::new() }).await;
         let chunk = ChunkRef { id: ChunkId::of(name.as_bytes()), length: 1 << 20 };
-        let at = vec![BenefactorId(0), BenefactorId(1)];
-        self.ask(ManagerRequest::Staged { session, chunks: vec![StagedChunk { chunk, at }] }).await;
         self.ask(commit(session, chunk)).await;
         self.ask(ManagerRequest::CloseSession { session, interrupted: false }).await;
         self.ask(ManagerRequest::Lookup { parent: self.directory, name }).await;
@@ -86,8 +85,15 @@ fn commit(session: SessionId, chunk: ChunkRef) -> ManagerRequest {
         named: Vec::new(),
         state: VersionState::Open,
         hole_bytes: 0,
-        staged: Vec::new(),
+        receipts: [0, 1].map(|number| receipt(number, chunk)).to_vec(),
     }
+}
+
+/// What the benefactor says of a chunk that it took.
+fn receipt(number: u32, chunk: ChunkRef) -> (BenefactorId, Receipt) {
+    let (block, length) = (BlockId::whole(chunk.id), chunk.length);
+    let stored = StoredBlock { block, plain_length: length, stored_length: length };
+    (BenefactorId(number), Receipt::new(&KEY, Incarnation(u64::from(number)), 1, vec![stored]))
 }
 
 async fn connect(address: &str) -> Connection {
@@ -101,12 +107,21 @@ async fn register_benefactors(address: &str) {
     for number in 0..2 {
         let incarnation = Incarnation(number);
         let address = format!("127.0.0.1:{}", number + 1);
-        let register =
-            ManagerRequest::Register { id: None, incarnation, address, pid: 0, load, remembered: None };
+        let (pid, remembered, put_sequence, receipt_key) = (0, None, 0, KEY);
+        let register = ManagerRequest::Register {
+            id: None,
+            incarnation,
+            address,
+            pid,
+            load,
+            remembered,
+            put_sequence,
+            receipt_key,
+        };
         let (reply, _) = connection.call(&register, Bytes::new(), LIMIT).await.unwrap();
         let ManagerReply::Registered { id, .. } = reply else { return };
-        let report =
-            ManagerRequest::Inventory { id, incarnation, first: true, last: true, blocks: Vec::new() };
+        let (first, last, blocks) = (true, true, Vec::new());
+        let report = ManagerRequest::Inventory { id, incarnation, first, last, blocks, put_sequence };
         let _: (ManagerReply, _) = connection.call(&report, Bytes::new(), LIMIT).await.unwrap();
     }
 }

@@ -482,8 +482,18 @@ mod tests {
     fn commit_of_nothing(session: SessionId) -> ManagerRequest {
         let root = MapRoot::Inline { map: ChunkMap::default().encode() };
         let (size, mtime, stored_bytes, hole_bytes) = (0, 1, 0, 0);
-        let (named, staged, state) = (Vec::new(), Vec::new(), VersionState::Open);
-        ManagerRequest::Commit { session, root, size, mtime, stored_bytes, named, state, hole_bytes, staged }
+        let (named, receipts, state) = (Vec::new(), Vec::new(), VersionState::Open);
+        ManagerRequest::Commit {
+            session,
+            root,
+            size,
+            mtime,
+            stored_bytes,
+            named,
+            state,
+            hole_bytes,
+            receipts,
+        }
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -38,7 +38,7 @@ impl Packed {
     fn with_container() -> Self {
         let mut packed = Self::new();
         packed.open_container().unwrap();
-        packed.pool.stage(PACKER, &PACKED, &[1, 2]);
+        packed.pool.secure(PACKER, &PACKED, &[1, 2]);
         packed.pool.commit(PACKER, &PACKED).unwrap();
         packed
     }
@@ -121,7 +121,7 @@ fn a_repeated_step_is_answered_as_the_first_and_one_for_another_container_refuse
     assert_eq!(packed.swap(), Ok(ManagerReply::Done));
     packed.pool.close(PACKER);
     packed.open_container().unwrap();
-    packed.pool.stage(PACKER, &[103, 104], &[1, 2]);
+    packed.pool.secure(PACKER, &[103, 104], &[1, 2]);
     packed.pool.commit(PACKER, &[103, 104]).unwrap();
     assert_eq!(packed.swap().unwrap_err().code, ErrorCode::Exists);
     assert_eq!(packed.roots(), roots);
@@ -165,7 +165,7 @@ fn nothing_moves_before_the_container_has_all_its_copies() {
     let mut packed = Packed::new();
     packed.open_container().unwrap();
     assert_eq!(packed.swap().unwrap_err().code, ErrorCode::NotFound, "nothing is committed");
-    packed.pool.stage(PACKER, &PACKED, &[1]);
+    packed.pool.secure(PACKER, &PACKED, &[1]);
     packed.pool.commit(PACKER, &PACKED).unwrap();
     let refused = packed.swap().unwrap_err();
     assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
@@ -178,7 +178,7 @@ fn copies_that_no_benefactor_is_there_for_are_not_waited_for() {
     let mut packed = Packed::new();
     packed.pool.pass_alive(6_000, &[1]);
     packed.open_container().unwrap();
-    packed.pool.stage(PACKER, &PACKED, &[1]);
+    packed.pool.secure(PACKER, &PACKED, &[1]);
     packed.pool.commit(PACKER, &PACKED).unwrap();
     assert_eq!(packed.swap(), Ok(ManagerReply::Done));
 }
@@ -227,7 +227,7 @@ fn a_set_with_a_member_that_was_written_again_can_be_packed_anew() {
     let [first, second] = packed.files;
     packed.pool.write(3, first, &[4], &[0, 1]);
     packed.open_container().unwrap();
-    packed.pool.stage(PACKER, &[103, 104], &[1, 2]);
+    packed.pool.secure(PACKER, &[103, 104], &[1, 2]);
     packed.pool.commit(PACKER, &[103, 104]).unwrap();
     assert_eq!(packed.swap_as(vec![(first, 2), (second, 1)]), Ok(ManagerReply::Done));
     packed.pool.close(PACKER);
@@ -301,7 +301,7 @@ fn after_a_restart_the_container_still_needs_the_copies_that_the_members_folder_
     let pairs = vec![("replicas".to_owned(), "3".to_owned())];
     packed.pool.change(Change::SetPolicy { ino: packed.folder, pairs }).unwrap();
     packed.open_container().unwrap();
-    packed.pool.stage(PACKER, &PACKED, &[1, 2]);
+    packed.pool.secure(PACKER, &PACKED, &[1, 2]);
     packed.pool.commit(PACKER, &PACKED).unwrap();
     packed.pool.restart();
     for number in 0..3 {

@@ -5,8 +5,10 @@ mod harness;
 
 use harness::{CHUNK_LENGTH, Pool, chunk, map_of, rename, session};
 use stdchk_model::message::benefactor::Command;
-use stdchk_model::message::manager::{Change, FileKind, ManagerRequest, StagedChunk};
-use stdchk_model::{BenefactorId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot};
+use stdchk_model::message::manager::{Change, FileKind, ManagerRequest, StoredBlock};
+use stdchk_model::{
+    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot,
+};
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -44,9 +46,10 @@ fn write_large(pool: &mut Pool, number: u8, ino: Ino, chunks: &[u32], at: u32) -
     let length = u32::try_from(encoded.len()).unwrap();
     let piece = ChunkRef { id: ChunkId::of(&encoded), length };
     pool.open(number, ino);
-    pool.stage(number, chunks, &[at]);
-    let staged = StagedChunk { chunk: piece, at: vec![BenefactorId(at)] };
-    pool.ask(ManagerRequest::Staged { session: session(number), chunks: vec![staged] }).unwrap();
+    pool.secure(number, chunks, &[at]);
+    let stored = StoredBlock { block: BlockId::whole(piece.id), plain_length: length, stored_length: length };
+    let receipts = vec![pool.receipt_of(at, vec![stored])];
+    pool.ask(ManagerRequest::Receipts { session: session(number), receipts }).unwrap();
     let root = MapRoot::Pieces { pieces: vec![piece], length: u64::from(length) };
     pool.commit_naming(number, root, map.size(), chunks).unwrap();
     pool.close(number);
@@ -116,12 +119,12 @@ fn a_failed_copy_is_planned_anew_after_a_while() {
         id: BenefactorId(0),
         incarnation: Incarnation(1),
         load: harness::empty_load(),
-        put_sequence: 0,
+        durable_sequence: 0,
         added: Vec::new(),
         removed: Vec::new(),
         damaged: 0,
         copies_failed: vec![stdchk_model::BlockId::whole(chunk(1))],
-        copied_bytes: 0,
+        put_sequence: harness::TOLD,
     };
     pool.ask(failed).unwrap();
     assert!(copies(&pool.beat(0, &[], &[])).is_empty());
@@ -136,7 +139,7 @@ fn copies_do_not_starve_while_files_are_written() {
     pool.write(1, file, &chunks, &[0]);
     let other = pool.make(folder, "other", FileKind::File);
     pool.open(2, other);
-    pool.stage(2, &[50], &[0]);
+    pool.secure(2, &[50], &[0]);
     assert_eq!(copies(&pool.beat(0, &[], &[])).len(), chunks.len());
 }
 
@@ -174,7 +177,7 @@ fn only_what_nothing_refers_to_is_collected_and_only_after_a_while() {
     let (mut pool, _, file) = pool_with_file(1);
     pool.write(1, file, &[1, 2], &[0]);
     pool.open(2, file);
-    pool.stage(2, &[3], &[0]);
+    pool.secure(2, &[3], &[0]);
     pool.ask(ManagerRequest::CloseSession { session: session(2), interrupted: true }).unwrap();
     assert_eq!(pool.collect(&[]).unwrap_err().code, ErrorCode::Unavailable, "too early after the start");
     pool.pass_alive(59_000, &[0]);
@@ -208,7 +211,7 @@ fn a_live_session_keeps_its_chunks_and_the_version_it_builds_on() {
     pool.write(1, file, &[1, 2], &[0]);
     pool.write(2, other, &[4], &[0]);
     pool.open(3, file);
-    pool.stage(3, &[3], &[0]);
+    pool.secure(3, &[3], &[0]);
     pool.beat(0, &[4], &[]);
     assert_eq!(pool.known(3, 4).at.len(), 1);
     for name in ["app.N0.T1", "app.N1.T1"] {

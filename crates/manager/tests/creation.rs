@@ -3,11 +3,9 @@
 
 mod harness;
 
-use harness::{CHUNK_LENGTH, CLIENT, Pool, chunk, map_of, session};
-use stdchk_model::message::manager::{
-    Change, FileKind, ManagerReply, ManagerRequest, StagedChunk, VersionState,
-};
-use stdchk_model::{BenefactorId, ChunkRef, ErrorCode, Failure, Ino, MapRoot};
+use harness::{CLIENT, Pool, chunk, map_of, session};
+use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, VersionState};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Ino, MapRoot};
 
 fn create(number: u8, name: &str, exclusive: bool, again: Option<Ino>) -> ManagerRequest {
     ManagerRequest::Create {
@@ -52,7 +50,7 @@ fn a_file_that_the_manager_forgot_is_made_again_under_its_number_and_committed()
     assert_eq!(made(pool.ask(create(1, "file", false, Some(ino)))), ino, "its answer was lost");
     pool.register_only(Some(0));
     pool.inventory(0, &[1]);
-    pool.stage(1, &[1], &[0]);
+    pool.secure(1, &[1], &[0]);
     assert_eq!(pool.commit(1, &[1]), Ok(1));
     pool.restart();
     let attr = pool.attr("file").unwrap();
@@ -126,7 +124,8 @@ fn a_commit_counts_the_chunks_that_it_reports_itself() {
     let mut pool = Pool::with_benefactors(2);
     let ino = made(pool.ask(create(1, "file", false, None)));
     let map = map_of(&[chunk(1)]);
-    let commit = |at: Vec<BenefactorId>| ManagerRequest::Commit {
+    let receipt = pool.receipt(0, &[1]);
+    let commit = |receipts| ManagerRequest::Commit {
         session: session(1),
         root: MapRoot::Inline { map: map.encode() },
         size: map.size(),
@@ -135,15 +134,16 @@ fn a_commit_counts_the_chunks_that_it_reports_itself() {
         named: Vec::new(),
         state: VersionState::Open,
         hole_bytes: 0,
-        staged: vec![StagedChunk { chunk: ChunkRef { id: chunk(1), length: CHUNK_LENGTH }, at }],
+        receipts,
     };
     assert_eq!(
         pool.ask(commit(Vec::new())).unwrap_err().code,
         ErrorCode::Unavailable,
         "it is durable nowhere"
     );
-    assert_eq!(pool.ask(commit(vec![BenefactorId(9)])).unwrap_err().code, ErrorCode::NotFound);
-    pool.ask(commit(vec![BenefactorId(0)])).unwrap();
+    let others = vec![(BenefactorId(9), receipt.1.clone())];
+    assert_eq!(pool.ask(commit(others)).unwrap_err().code, ErrorCode::Outdated);
+    pool.ask(commit(vec![receipt])).unwrap();
     assert_eq!(pool.versions(ino).len(), 1);
 }
 

@@ -38,12 +38,12 @@ fn fail(pool: &mut Pool, benefactor: u32, chunks: &[u32]) {
         id: BenefactorId(benefactor),
         incarnation: Incarnation(u64::from(benefactor) + 1),
         load: harness::empty_load(),
-        put_sequence: 0,
+        durable_sequence: 0,
         added: Vec::new(),
         removed: Vec::new(),
         damaged: 0,
         copies_failed: chunks.iter().map(|number| BlockId::whole(chunk(*number))).collect(),
-        copied_bytes: 0,
+        put_sequence: harness::TOLD,
     };
     pool.ask(failed).unwrap();
 }

@@ -3,10 +3,10 @@
 
 mod harness;
 
-use harness::{Pool, chunk, session};
+use harness::{Pool, session};
 use stdchk_model::message::benefactor::Command;
-use stdchk_model::message::manager::{FileKind, ManagerReply, ManagerRequest, StagedChunk};
-use stdchk_model::{BenefactorId, ChunkRef, ErrorCode, Failure, Ino};
+use stdchk_model::message::manager::{FileKind, ManagerReply, ManagerRequest};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Ino};
 
 fn forget(pool: &mut Pool, number: u32, force: bool) -> Result<ManagerReply, Failure> {
     pool.ask(ManagerRequest::Forget { id: BenefactorId(number), force })
@@ -109,11 +109,10 @@ fn what_a_session_stored_there_before_is_no_reason_to_fail_it() {
     mark(&mut pool);
     pool.pass_alive(6_000, &[0]);
     forget(&mut pool, 1, false).unwrap();
-    pool.stage(1, &[1], &[0, 1]);
+    let receipts = vec![pool.receipt(1, &[1])];
+    let refused = pool.ask(ManagerRequest::Receipts { session: session(1), receipts }).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Outdated, "the client asks, gets no answer, and stores it elsewhere");
+    pool.secure(1, &[1], &[0]);
     pool.commit(1, &[1]).unwrap();
     assert_eq!(pool.locate(1), [0]);
-    let unknown = StagedChunk { chunk: ChunkRef { id: chunk(1), length: 1 }, at: vec![BenefactorId(9)] };
-    let refused =
-        pool.ask(ManagerRequest::Staged { session: session(1), chunks: vec![unknown] }).unwrap_err();
-    assert_eq!(refused.code, ErrorCode::NotFound);
 }

@@ -6,9 +6,9 @@ mod harness;
 use harness::{CLIENT, GIB, Pool, chunk, make, map_of, rename, session};
 use stdchk_model::limits::CLIENT_LEASE_MS;
 use stdchk_model::message::manager::{
-    Change, FileKind, ManagerReply, ManagerRequest, StagedChunk, VersionState,
+    Change, FileKind, ManagerReply, ManagerRequest, StoredBlock, VersionState,
 };
-use stdchk_model::{BenefactorId, ChunkId, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot, OpId};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot, OpId};
 
 const MIB: u64 = 1 << 20;
 /// Less than the sixteenth of free space that a session may reserve.
@@ -29,7 +29,7 @@ fn a_version_is_visible_only_once_its_chunks_are_at_a_benefactor() {
     assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
     assert!(refused.message.contains(&chunk(1).to_string()), "{refused}");
     assert_eq!(pool.root(file, None), None);
-    pool.stage(1, &[1], &[0]);
+    pool.secure(1, &[1], &[0]);
     assert_eq!(pool.commit(1, &[1]), Ok(1));
     assert!(pool.root(file, None).is_some());
 }
@@ -40,22 +40,22 @@ fn pessimistic_folders_demand_all_replicas_at_commit() {
     let pairs = vec![("semantics".to_owned(), "pessimistic".to_owned())];
     pool.change(Change::SetPolicy { ino: folder, pairs }).unwrap();
     pool.open(1, file);
-    pool.stage(1, &[1], &[0]);
+    pool.secure(1, &[1], &[0]);
     assert_eq!(pool.commit(1, &[1]).unwrap_err().code, ErrorCode::Unavailable);
-    pool.stage(1, &[1], &[2]);
+    pool.secure(1, &[1], &[2]);
     assert_eq!(pool.commit(1, &[1]), Ok(1));
 }
 
 #[test]
-fn no_session_builds_on_chunks_that_another_has_not_made_durable() {
+fn a_session_builds_on_chunks_of_which_a_benefactor_said_that_they_are_durable() {
     let (mut pool, folder, file) = pool_with_file();
     let other = pool.make(folder, "app.N1.T1", FileKind::File);
     pool.open(1, file);
-    pool.stage(1, &[1], &[0]);
     pool.open(2, other);
+    pool.known(1, 1);
     assert!(pool.known(2, 1).at.is_empty());
     assert_eq!(pool.commit(2, &[1]).unwrap_err().code, ErrorCode::Unavailable);
-    pool.beat(0, &[1], &[]);
+    pool.secure(1, &[1], &[0]);
     assert_eq!(pool.known(2, 1).at.len(), 1);
     assert_eq!(pool.commit(2, &[1]), Ok(1));
 }
@@ -64,9 +64,9 @@ fn no_session_builds_on_chunks_that_another_has_not_made_durable() {
 fn what_a_session_stored_and_its_version_does_not_name_may_be_gone() {
     let (mut pool, _, file) = pool_with_file();
     pool.open(1, file);
-    pool.stage(1, &[1, 3], &[0]);
+    pool.secure(1, &[1, 3], &[0]);
     // Its place was written over before it was durable anywhere.
-    pool.stage(1, &[2], &[]);
+    pool.secure(1, &[2], &[]);
     let pieces = vec![ChunkRef { id: chunk(3), length: 1000 }];
     let root = MapRoot::Pieces { pieces, length: 1000 };
     assert_eq!(pool.commit_naming(1, root.clone(), 1000, &[1, 2]).unwrap_err().code, ErrorCode::Unavailable);
@@ -77,7 +77,7 @@ fn what_a_session_stored_and_its_version_does_not_name_may_be_gone() {
 fn a_restarted_benefactor_takes_back_the_claims_of_its_last_life() {
     let (mut pool, _, file) = pool_with_file();
     pool.open(1, file);
-    pool.stage(1, &[1], &[2]);
+    pool.secure(1, &[1], &[2]);
     pool.register_only(Some(2));
     assert_eq!(pool.commit(1, &[1]).unwrap_err().code, ErrorCode::Unavailable);
     pool.inventory(2, &[1]);
@@ -88,7 +88,7 @@ fn a_restarted_benefactor_takes_back_the_claims_of_its_last_life() {
 fn commits_of_one_session_replace_each_other_and_close_makes_them_final() {
     let (mut pool, _, file) = pool_with_file();
     pool.open(1, file);
-    pool.stage(1, &[1, 2], &[0]);
+    pool.secure(1, &[1, 2], &[0]);
     let first = pool.commit(1, &[1]).unwrap();
     let second = pool.commit(1, &[1, 2]).unwrap();
     assert_eq!(pool.commit(1, &[1, 2]), Ok(second), "a repeated commit is answered, not done again");
@@ -106,7 +106,7 @@ fn acknowledged_commits_and_changes_survive_a_killed_manager() {
     let (mut pool, folder, file) = pool_with_file();
     pool.write(1, file, &[1, 2], &[0]);
     pool.open(2, file);
-    pool.stage(2, &[3], &[0]);
+    pool.secure(2, &[3], &[0]);
     let pairs = vec![("replicas".to_owned(), "3".to_owned())];
     pool.change(Change::SetPolicy { ino: folder, pairs }).unwrap();
     let before = (pool.attr("app/app.N0.T1").unwrap(), pool.versions(file), pool.root(file, None));
@@ -136,7 +136,7 @@ fn sessions_of_a_silent_client_expire_and_their_space_comes_back() {
     pool.open(1, file);
     let reserve = ManagerRequest::Reserve { session: session(1), bytes: GRANT, avoid: Vec::new() };
     pool.ask(reserve).unwrap();
-    pool.stage(1, &[1], &[0]);
+    pool.secure(1, &[1], &[0]);
     pool.commit(1, &[1]).unwrap();
     assert_eq!(pool.status().space.reserved_bytes, GRANT - 1_000);
     pool.pass_alive(60_000, &[0]);
@@ -155,7 +155,7 @@ fn sessions_may_come_back_after_a_restart_and_those_that_do_not_are_interrupted(
     let lost = pool.make(folder, "app.N1.T1", FileKind::File);
     for (number, ino) in [(1, file), (2, lost)] {
         pool.open(number, ino);
-        pool.stage(number, &[1], &[0]);
+        pool.secure(number, &[1], &[0]);
         pool.commit(number, &[1]).unwrap();
     }
     pool.restart();
@@ -167,7 +167,7 @@ fn sessions_may_come_back_after_a_restart_and_those_that_do_not_are_interrupted(
         pool.ask(ManagerRequest::KeepAlive(CLIENT)).unwrap();
     }
     pool.beat_as(0, Incarnation(4), &[], &[]).unwrap();
-    pool.stage(1, &[2], &[0]);
+    pool.secure(1, &[2], &[0]);
     pool.commit(1, &[1, 2]).unwrap();
     pool.close(1);
     let states = |versions: Vec<stdchk_model::message::manager::VersionInfo>| {
@@ -298,7 +298,7 @@ fn a_file_without_content_that_replaces_one_reads_as_empty() {
 fn commits_that_contradict_themselves_are_refused() {
     let (mut pool, _, file) = pool_with_file();
     pool.open(1, file);
-    pool.stage(1, &[1], &[0]);
+    pool.secure(1, &[1], &[0]);
     let inline = |map: Vec<u8>| MapRoot::Inline { map };
     let good = map_of(&[chunk(1)]).encode();
     assert_eq!(pool.commit_root(1, inline(b"junk".to_vec()), 4).unwrap_err().code, ErrorCode::Invalid);
@@ -315,14 +315,14 @@ fn commits_that_contradict_themselves_are_refused() {
 fn senseless_reports_are_refused_and_change_nothing() {
     let (mut pool, _, file) = pool_with_file();
     pool.open(1, file);
-    let staged = |length, at| {
-        let chunk = ChunkRef { id: chunk(1), length };
-        let chunks = vec![StagedChunk { chunk, at: vec![BenefactorId(at)] }];
-        ManagerRequest::Staged { session: session(1), chunks }
+    let mut report = |at, plain_length| {
+        let stored = StoredBlock { block: BlockId::whole(chunk(1)), plain_length, stored_length: 9 };
+        let receipts = vec![pool.receipt_of(at, vec![stored])];
+        pool.ask(ManagerRequest::Receipts { session: session(1), receipts }).unwrap_err().code
     };
-    assert_eq!(pool.ask(staged(10, 99)).unwrap_err().code, ErrorCode::NotFound);
-    assert_eq!(pool.ask(staged(0, 0)).unwrap_err().code, ErrorCode::Invalid);
-    assert_eq!(pool.ask(staged(u32::MAX, 0)).unwrap_err().code, ErrorCode::Invalid);
+    assert_eq!(report(99, 10), ErrorCode::Outdated);
+    assert_eq!(report(0, 0), ErrorCode::Invalid);
+    assert_eq!(report(0, u32::MAX), ErrorCode::Invalid);
     let many = vec![ChunkId([0; 32]); 65_537];
     assert_eq!(pool.ask(ManagerRequest::Locate { chunks: many }).unwrap_err().code, ErrorCode::TooLong);
     let life = Incarnation(1);
@@ -334,6 +334,8 @@ fn senseless_reports_are_refused_and_change_nothing() {
         pid: 0,
         load: harness::empty_load(),
         remembered: None,
+        put_sequence: 0,
+        receipt_key: harness::KEY,
     };
     assert_eq!(pool.ask(request).unwrap_err().code, ErrorCode::Invalid);
     assert!(pool.locate(1).is_empty());
@@ -365,7 +367,7 @@ fn versions_follow_each_other_in_time_also_when_the_clock_is_set_back() {
     let (mut pool, _, file) = pool_with_file();
     let written = |pool: &mut Pool, number: u8| {
         pool.open(number, file);
-        pool.stage(number, &[u32::from(number)], &[0]);
+        pool.secure(number, &[u32::from(number)], &[0]);
         pool.commit(number, &[u32::from(number)]).unwrap();
         pool.ask(ManagerRequest::CloseSession { session: session(number), interrupted: false }).unwrap();
     };
@@ -392,7 +394,7 @@ fn stored(pool: &mut Pool, folder: Ino, name: &str, content: Option<u8>) -> Ino 
     if let Some(content) = content {
         let (session, chunk) = (10 + content, u32::from(content));
         pool.open(session, ino);
-        pool.stage(session, &[chunk], &[0]);
+        pool.secure(session, &[chunk], &[0]);
         pool.commit(session, &[chunk]).unwrap();
         pool.pass(1);
     }
@@ -491,12 +493,12 @@ fn a_commit_after_an_early_close_leaves_no_loss_and_a_further_close_counts_anew(
     let (mut pool, _, file) = pool_with_file();
     pool.open(1, file);
     closing(&mut pool, 1, 5);
-    pool.stage(1, &[1], &[0]);
+    pool.secure(1, &[1], &[0]);
     pool.commit(1, &[1]).unwrap();
     pool.close(1);
     assert_eq!(pool.status().versions_lost, 0);
     pool.open(2, file);
-    pool.stage(2, &[2], &[0]);
+    pool.secure(2, &[2], &[0]);
     pool.commit(2, &[2]).unwrap();
     closing(&mut pool, 2, 6);
     pool.close(2);
@@ -522,7 +524,7 @@ fn a_lost_file_that_is_renamed_onto_another_is_empty_and_does_not_show_what_it_r
 fn a_commit_that_is_the_last_one_finishes_its_version_in_the_same_step() {
     let (mut pool, _, file) = pool_with_file();
     pool.open(1, file);
-    pool.stage(1, &[1], &[0]);
+    pool.secure(1, &[1], &[0]);
     let map = map_of(&[chunk(1)]);
     let commit = ManagerRequest::Commit {
         session: session(1),
@@ -533,7 +535,7 @@ fn a_commit_that_is_the_last_one_finishes_its_version_in_the_same_step() {
         named: Vec::new(),
         state: VersionState::Closed,
         hole_bytes: 0,
-        staged: Vec::new(),
+        receipts: Vec::new(),
     };
     let first = pool.ask(commit.clone()).unwrap();
     assert_eq!(pool.ask(commit).unwrap(), first, "its answer was lost");

@@ -55,9 +55,10 @@ pub enum ErrorCode {
     /// Too many links, or too many levels of links.
     #[n(15)]
     TooManyLinks,
-    /// The benefactor was restarted since: what it had not made durable must be asked for again.
+    /// A receipt is of an earlier life of its benefactor, or older than deletions that were ordered there since: ask the
+    /// benefactor for a new one.
     #[n(16)]
-    Restarted,
+    Outdated,
     /// The target of a rename lies inside the directory that is renamed, or a similar loop.
     #[n(17)]
     Loop,

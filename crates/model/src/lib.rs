@@ -13,6 +13,7 @@ pub mod message;
 pub mod name;
 pub mod naming;
 pub mod policy;
+pub mod receipt;
 pub mod sets;
 pub mod size;
 
@@ -20,3 +21,4 @@ pub use chunk_map::{ChunkMap, ChunkRef, Extent, InContainer, MapRoot, Source};
 pub use error::{ErrorCode, Failure};
 pub use id::{BenefactorId, BlockId, ChunkId, ClientId, Incarnation, Ino, OpId, PoolId, SessionId};
 pub use policy::Policy;
+pub use receipt::{Receipt, ReceiptKey};

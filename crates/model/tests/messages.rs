@@ -15,11 +15,11 @@ use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Existing,
     Exposed, ExposedSet, FileKind, Hold, Location, ManagerReply, ManagerRequest, Moment, PackedMembers,
-    PoolStatus, SetMember, SetState, Space, StagedChunk, StoredBlock, VersionInfo, VersionState,
+    PoolStatus, SetMember, SetState, Space, StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
-    Policy, PoolId, SessionId, cbor,
+    Policy, PoolId, Receipt, ReceiptKey, SessionId, cbor,
 };
 
 const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
@@ -218,6 +218,10 @@ fn manager_requests() -> Vec<ManagerRequest> {
     requests
 }
 
+fn receipt() -> Receipt {
+    Receipt::new(&ReceiptKey([0xee; 32]), LIFE, (1 << 40) + 1, vec![stored(0xc1)])
+}
+
 fn requests_of_sessions() -> Vec<ManagerRequest> {
     use ManagerRequest as Q;
     let (ino, session, client, benefactor) = (Ino(7), SESSION, CLIENT, BENEFACTOR);
@@ -231,7 +235,7 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
         Q::OpenSession { session, client, ino },
         Q::Reserve { session, bytes: 64 << 20, avoid: vec![benefactor] },
         Q::Known { session, chunks: vec![chunk(0xc1)], room_bytes: 16 << 20 },
-        Q::Staged { session, chunks: vec![StagedChunk { chunk: chunk_ref(0xc1), at: vec![benefactor] }] },
+        Q::Receipts { session, receipts: vec![(benefactor, receipt())] },
         Q::Commit {
             session,
             root: inline(),
@@ -241,7 +245,7 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
             named: Vec::new(),
             state: VersionState::Open,
             hole_bytes: 0,
-            staged: vec![StagedChunk { chunk: chunk_ref(0xc1), at: vec![benefactor] }],
+            receipts: vec![(benefactor, receipt())],
         },
         Q::Commit {
             session,
@@ -252,7 +256,7 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
             named: vec![chunk(0xc1)],
             state: VersionState::Closed,
             hole_bytes: 4,
-            staged: Vec::new(),
+            receipts: Vec::new(),
         },
         Q::CloseSession { session, interrupted: true },
         Q::Closing { session, size: 5_000_000_000 },
@@ -297,18 +301,27 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
             pid: 4711,
             load,
             remembered: Some(MOMENT),
+            put_sequence: 1 << 40,
+            receipt_key: ReceiptKey([0xee; 32]),
         },
-        Q::Inventory { id: benefactor, incarnation, first: true, last: false, blocks: vec![stored(0xc1)] },
+        Q::Inventory {
+            id: benefactor,
+            incarnation,
+            first: true,
+            last: false,
+            blocks: vec![stored(0xc1)],
+            put_sequence: 1 << 40,
+        },
         Q::Heartbeat {
             id: benefactor,
             incarnation,
             load,
-            put_sequence: 1 << 40,
+            durable_sequence: 1 << 40,
             added: vec![stored(0xc1)],
             removed: vec![block(0xc2)],
             damaged: 1,
             copies_failed: vec![block(0xc3)],
-            copied_bytes: 1 << 20,
+            put_sequence: (1 << 40) + 1,
         },
         Q::Orders { id: benefactor, incarnation },
     ]
@@ -363,9 +376,8 @@ fn benefactor_requests() -> Vec<BenefactorRequest> {
     vec![
         Q::Put { block: block(0xc1), form, durable: true },
         Q::Put { block: fragment, form: coded, durable: false },
-        Q::Sync { incarnation: LIFE, tell: true },
+        Q::Sync { blocks: vec![block(0xc1), fragment], tell: true },
         Q::Get { block: block(0xc1) },
-        Q::Has { blocks: vec![block(0xc1), fragment] },
         Q::Verify { blocks: vec![block(0xc1)] },
         Q::Status,
     ]
@@ -374,10 +386,10 @@ fn benefactor_requests() -> Vec<BenefactorRequest> {
 fn benefactor_replies() -> Vec<BenefactorReply> {
     use BenefactorReply as R;
     vec![
-        R::Stored { incarnation: LIFE, known: false },
-        R::Durable,
+        R::Stored { receipt: None, known: false },
+        R::Stored { receipt: Some(receipt()), known: true },
+        R::Synced(receipt()),
         R::Block { form: Form::plain(chunk(0xc1), 1 << 20) },
-        R::Present { incarnation: LIFE, present: vec![true, false] },
         R::Verified { states: vec![BlockState::Intact, BlockState::Damaged, BlockState::Missing] },
         R::Status(load()),
     ]

@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn what_the_pool_cannot_deliver_is_an_io_error() {
-        for code in [ErrorCode::Unavailable, ErrorCode::Damaged, ErrorCode::Internal, ErrorCode::Restarted] {
+        for code in [ErrorCode::Unavailable, ErrorCode::Damaged, ErrorCode::Internal, ErrorCode::Outdated] {
             assert_eq!(errno(&Failure::new(code, "")).code(), libc::EIO, "{code:?}");
         }
     }

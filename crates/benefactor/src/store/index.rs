@@ -35,7 +35,7 @@ pub struct Entry {
 pub enum Change {
     /// It became durable.
     Added,
-    /// It was removed.
+    /// It was removed, or somebody asked for it in vain.
     Removed,
     /// It was found damaged and set aside.
     Damaged,
@@ -119,6 +119,35 @@ impl Index {
             self.put_sequence = sequence;
         }
         known
+    }
+
+    /// Those of `blocks` that are here count as put now; the sequence of that, and whether all of them are durable. The manager
+    /// is told of those that aren't here: it may believe that they are.
+    pub fn touch(&mut self, blocks: &[BlockId]) -> (u64, bool) {
+        let sequence = self.next_sequence();
+        let mut all_durable = true;
+        for block in blocks {
+            match self.blocks.get_mut(block) {
+                Some(entry) => {
+                    entry.put_sequence = sequence;
+                    all_durable &= entry.ticket <= self.durable;
+                }
+                None => self.missed(*block),
+            }
+        }
+        (sequence, all_durable)
+    }
+
+    /// Those of `blocks` that are here and durable.
+    pub fn durable(&self, blocks: &[BlockId]) -> Vec<StoredBlock> {
+        blocks.iter().filter(|block| self.is_durable(block)).filter_map(|block| self.stored(block)).collect()
+    }
+
+    /// Somebody asked for a block that isn't here. What the manager is to hear of it anyway says why.
+    pub fn missed(&mut self, block: BlockId) {
+        if !self.changes.contains_key(&block) {
+            self.note(block, Change::Removed);
+        }
     }
 
     /// A new block's bytes are written; false if it came to be here meanwhile, then it counts as put again.
@@ -291,6 +320,26 @@ mod tests {
         index.remove(&block(1), decided);
         let added = index.take_changes().unwrap().added;
         assert_eq!(added.iter().map(|stored| stored.block).collect::<Vec<_>>(), [block(1)]);
+    }
+
+    #[test]
+    fn what_a_receipt_is_given_for_outlives_older_deletions_and_what_is_missing_is_told() {
+        let mut index = Index::new(1);
+        index.restore(block(1), PLACE, (5, 5), 0);
+        index.insert(block(2), PLACE, (5, 5));
+        let decided = index.put_sequence();
+        let (sequence, all_durable) = index.touch(&[block(1), block(2), block(3)]);
+        assert!(sequence > decided && !all_durable);
+        assert_eq!(index.durable(&[block(1), block(2), block(3)]).len(), 1);
+        let (ticket, fresh) = index.start_sync();
+        index.finish_sync(ticket, fresh);
+        assert_eq!(index.take_changes().unwrap().removed, [block(3)]);
+        assert!(index.remove(&block(1), decided).is_none() && index.remove(&block(2), decided).is_none());
+        assert!(index.touch(&[block(1), block(2)]).1);
+        assert_eq!(index.durable(&[block(1), block(2), block(3)]).len(), 2);
+        assert!(
+            index.remove(&block(2), sequence).is_none() && index.remove(&block(2), sequence + 1).is_some()
+        );
     }
 
     #[test]

@@ -268,10 +268,13 @@ impl Store {
         error
     }
 
-    /// Finds a block.
+    /// Finds a block. The manager is told with the next heartbeat of one that isn't here.
     pub fn find(&self, block: BlockId) -> Result<Found, StoreError> {
-        let state = self.state.lock();
-        let entry = *state.index.get(&block).ok_or(StoreError::Missing(block))?;
+        let mut state = self.state.lock();
+        let Some(entry) = state.index.get(&block).copied() else {
+            state.index.missed(block);
+            return Err(StoreError::Missing(block));
+        };
         let holder = state.segments.get(&entry.place.segment).ok_or(StoreError::Missing(block))?;
         let segment = Arc::clone(&holder.segment);
         Ok(Found { block, place: entry.place, stored_length: entry.stored_length, segment })
@@ -346,10 +349,20 @@ impl Store {
         StoreError::Damaged(found.block)
     }
 
-    /// Which of `blocks` are here, durable or not.
-    pub fn has(&self, blocks: &[BlockId]) -> Vec<bool> {
-        let state = self.state.lock();
-        blocks.iter().map(|block| state.index.get(block).is_some()).collect()
+    /// Those of `blocks` that are here count as put now, so that no deletion that was ordered before takes them. Returns the
+    /// put sequence of that, and whether all of them are durable.
+    pub fn touch(&self, blocks: &[BlockId]) -> (u64, bool) {
+        self.state.lock().index.touch(blocks)
+    }
+
+    /// Those of `blocks` that are here and durable.
+    pub fn durable(&self, blocks: &[BlockId]) -> Vec<StoredBlock> {
+        self.state.lock().index.durable(blocks)
+    }
+
+    /// The sequence of the last put.
+    pub fn put_sequence(&self) -> u64 {
+        self.state.lock().index.put_sequence()
     }
 
     /// Space and number of blocks; requests are the server's to count.
@@ -380,9 +393,10 @@ impl Store {
         self.state.lock().index.return_changes(changes);
     }
 
-    /// All durable blocks; what changes later comes with [`Store::take_changes`].
-    pub fn inventory(&self) -> Vec<StoredBlock> {
-        self.state.lock().index.inventory()
+    /// The last put sequence, and all durable blocks; what changes later comes with [`Store::take_changes`].
+    pub fn inventory(&self) -> (u64, Vec<StoredBlock>) {
+        let mut state = self.state.lock();
+        (state.index.put_sequence(), state.index.inventory())
     }
 
     fn available(&self) -> Result<u64, StoreError> {

@@ -10,7 +10,7 @@ use stdchk_benefactor::{Config, Error};
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Command, Form};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
-use stdchk_model::{BenefactorId, BlockId, ChunkId, ErrorCode, Failure, Incarnation, PoolId};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ErrorCode, Failure, PoolId, Receipt, ReceiptKey};
 use stdchk_net::server::Host;
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Service, serve};
 use tokio::net::TcpListener;
@@ -118,11 +118,19 @@ impl Told {
         self.requests.iter().any(removed)
     }
 
-    pub fn put_sequence(&self) -> Option<u64> {
+    pub fn durable_sequence(&self) -> Option<u64> {
         self.requests.iter().rev().find_map(|request| match request {
-            ManagerRequest::Heartbeat { put_sequence, .. } => Some(*put_sequence),
+            ManagerRequest::Heartbeat { durable_sequence, .. } => Some(*durable_sequence),
             _ => None,
         })
+    }
+
+    pub fn receipt_key(&self) -> ReceiptKey {
+        let key = self.requests.iter().rev().find_map(|request| match request {
+            ManagerRequest::Register { receipt_key, .. } => Some(receipt_key.clone()),
+            _ => None,
+        });
+        key.unwrap()
     }
 
     pub fn inventories(&self) -> usize {
@@ -183,20 +191,21 @@ pub fn whole(bytes: &[u8]) -> (BlockId, Form) {
     (BlockId::whole(chunk), Form::plain(chunk, u32::try_from(bytes.len()).unwrap()))
 }
 
-pub async fn put(connection: &Connection, bytes: &[u8]) -> Result<(Incarnation, bool), CallError> {
+/// Puts a block; whether it was there before.
+pub async fn put(connection: &Connection, bytes: &[u8]) -> Result<bool, CallError> {
     let (block, form) = whole(bytes);
     let request = BenefactorRequest::Put { block, form, durable: false };
     let payload = Bytes::copy_from_slice(bytes);
     match connection.call(&request, payload, LIMIT).await?.0 {
-        BenefactorReply::Stored { incarnation, known } => Ok((incarnation, known)),
+        BenefactorReply::Stored { receipt: None, known } => Ok(known),
         other => panic!("{other:?}"),
     }
 }
 
-pub async fn sync(connection: &Connection, incarnation: Incarnation) -> Result<(), CallError> {
-    let request = BenefactorRequest::Sync { incarnation, tell: false };
-    match connection.call(&request, Bytes::new(), LIMIT).await?.0 {
-        BenefactorReply::Durable => Ok(()),
+pub async fn sync(connection: &Connection, blocks: &[BlockId]) -> Receipt {
+    let request = BenefactorRequest::Sync { blocks: blocks.to_vec(), tell: false };
+    match connection.call(&request, Bytes::new(), LIMIT).await.unwrap().0 {
+        BenefactorReply::Synced(receipt) => receipt,
         other => panic!("{other:?}"),
     }
 }

@@ -1,4 +1,4 @@
-//! The chunks of a session: which it has dealt with, where they are, and which of them are durable.
+//! The chunks of a session: which it has dealt with, where they are, and of which their benefactors gave receipts.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -6,8 +6,7 @@ use std::sync::Weak;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use stdchk_model::message::manager::StagedChunk;
-use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Incarnation};
+use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Receipt};
 
 use super::pieces::collect;
 use super::sealed::Sealed;
@@ -40,47 +39,47 @@ impl Origin {
     }
 }
 
-struct Placed {
+/// A benefactor that has a chunk.
+struct Place {
     benefactor: BenefactorId,
-    incarnation: Incarnation,
-    durable: bool,
+    /// It gave a receipt for the chunk, which the manager has, or will have with the next commit.
+    secured: bool,
 }
 
 struct Entry {
     chunk: ChunkRef,
     origin: Origin,
-    /// Where the pool had it, if it did; the manager keeps it for this session.
-    pinned: Vec<BenefactorId>,
+    /// The pool had it before.
+    found: bool,
     /// Whoever claimed it is not done with it.
     storing: bool,
-    placed: Vec<Placed>,
-    /// Durable places that the manager has been told; `None`: it doesn't know of the chunk.
-    reported: Option<usize>,
+    places: Vec<Place>,
     /// How many commits had begun when a cell used it last.
     used: u64,
 }
 
 impl Entry {
-    fn durable(&self) -> impl Iterator<Item = BenefactorId> + '_ {
-        self.placed.iter().filter(|place| place.durable).map(|place| place.benefactor)
+    fn secured(&self) -> usize {
+        self.places.iter().filter(|place| place.secured).count()
     }
 
-    fn places(&self) -> impl Iterator<Item = BenefactorId> + '_ {
-        self.pinned.iter().copied().chain(self.placed.iter().map(|place| place.benefactor))
+    fn at(&self) -> impl Iterator<Item = BenefactorId> + '_ {
+        self.places.iter().map(|place| place.benefactor)
     }
 }
 
 #[derive(Default)]
 struct Table {
     entries: HashMap<ChunkId, Entry>,
+    /// Receipts that the manager has not been given yet.
+    receipts: Vec<(BenefactorId, Receipt)>,
     /// Commits that have begun.
     commits: u64,
 }
 
 impl Table {
     fn entry(&self, chunk: ChunkRef, origin: Origin) -> Entry {
-        let (pinned, storing, placed, reported) = (Vec::new(), false, Vec::new(), None);
-        Entry { chunk, origin, pinned, storing, placed, reported, used: self.commits }
+        Entry { chunk, origin, found: false, storing: false, places: Vec::new(), used: self.commits }
     }
 
     /// The entry of a chunk that a cell uses now.
@@ -137,14 +136,15 @@ impl Chunks {
     pub(super) fn adopt(&self, chunk: ChunkRef, there: Vec<BenefactorId>) {
         let mut table = self.table.lock();
         if table.used(chunk.id).is_none() {
-            let entry = Entry { pinned: there, ..table.entry(chunk, Origin::Elsewhere) };
+            let entry =
+                Entry { found: true, places: unsecured(&there), ..table.entry(chunk, Origin::Elsewhere) };
             table.entries.insert(chunk.id, entry);
         }
     }
 
     /// Whether a cell can use this chunk because the session stored, or stores, it itself since the last commit.
     pub(super) fn is_own(&self, chunk: ChunkId) -> bool {
-        self.table.lock().used(chunk).is_some_and(|entry| entry.pinned.is_empty())
+        self.table.lock().used(chunk).is_some_and(|entry| !entry.found)
     }
 
     fn with<R>(&self, chunk: ChunkId, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
@@ -152,105 +152,93 @@ impl Chunks {
     }
 
     /// The pool has the chunk there, and keeps it for this session.
-    pub(super) fn pinned(&self, chunk: ChunkId, there: &[BenefactorId]) {
-        self.with(chunk, |entry| entry.pinned = there.to_vec());
+    pub(super) fn found(&self, chunk: ChunkId, there: &[BenefactorId]) {
+        self.with(chunk, |entry| (entry.found, entry.places) = (true, unsecured(there)));
     }
 
-    /// A benefactor stored the chunk; unless it is `durable` there, a sync will tell whether it is.
-    pub(super) fn placed(
-        &self,
-        chunk: ChunkId,
-        benefactor: BenefactorId,
-        incarnation: Incarnation,
-        durable: bool,
-    ) {
-        self.with(chunk, |entry| entry.placed.push(Placed { benefactor, incarnation, durable }));
-    }
-
-    /// What must be synced of `needed`: benefactors in the incarnation that stored, with the chunks that wait for it.
-    pub(super) fn unsynced(
-        &self,
-        needed: &HashSet<ChunkId>,
-    ) -> HashMap<(BenefactorId, Incarnation), Vec<ChunkId>> {
-        let mut unsynced: HashMap<_, Vec<ChunkId>> = HashMap::new();
-        for (id, entry) in self.table.lock().entries.iter().filter(|(id, _)| needed.contains(*id)) {
-            for place in entry.placed.iter().filter(|place| !place.durable) {
-                unsynced.entry((place.benefactor, place.incarnation)).or_default().push(*id);
-            }
-        }
-        unsynced
-    }
-
-    /// These chunks are durable at a benefactor.
-    pub(super) fn synced(&self, chunks: &[ChunkId], benefactor: BenefactorId) {
-        self.each_place(chunks, benefactor, |place| place.durable = true);
-    }
-
-    /// These chunks survived a restart of their benefactor, and must be synced with its new life.
-    pub(super) fn restarted(&self, chunks: &[ChunkId], benefactor: BenefactorId, incarnation: Incarnation) {
-        self.each_place(chunks, benefactor, |place| place.incarnation = incarnation);
-    }
-
-    fn each_place(&self, chunks: &[ChunkId], benefactor: BenefactorId, change: impl Fn(&mut Placed)) {
+    /// A benefactor stored the chunk, with a receipt if it is durable.
+    pub(super) fn placed(&self, chunk: ChunkId, benefactor: BenefactorId, receipt: Option<Receipt>) {
+        let secured = receipt.as_ref().is_some_and(|receipt| names(receipt).contains(&chunk));
         let mut table = self.table.lock();
-        for chunk in chunks {
-            let places = table.entries.get_mut(chunk).into_iter().flat_map(|entry| entry.placed.iter_mut());
-            places.filter(|place| place.benefactor == benefactor).for_each(&change);
+        if let Some(entry) = table.entries.get_mut(&chunk) {
+            entry.places.push(Place { benefactor, secured });
         }
+        table.receipts.extend(receipt.map(|receipt| (benefactor, receipt)));
     }
 
-    /// Chunks of `needed` that were found in the pool, by where, unless so many copies of them were stored since.
-    pub(super) fn found(
+    /// Those of `needed` for which fewer than `copies` benefactors gave receipts, by those who could.
+    pub(super) fn unsecured(
         &self,
         needed: &HashSet<ChunkId>,
         copies: usize,
     ) -> HashMap<BenefactorId, Vec<ChunkId>> {
-        let mut found: HashMap<BenefactorId, Vec<ChunkId>> = HashMap::new();
+        let mut unsecured: HashMap<BenefactorId, Vec<ChunkId>> = HashMap::new();
         for (id, entry) in self.table.lock().entries.iter().filter(|(id, _)| needed.contains(*id)) {
-            if entry.durable().count() < copies {
-                entry.pinned.iter().for_each(|holder| found.entry(*holder).or_default().push(*id));
+            if entry.secured() < copies {
+                for place in entry.places.iter().filter(|place| !place.secured) {
+                    unsecured.entry(place.benefactor).or_default().push(*id);
+                }
             }
         }
-        found
+        unsecured
     }
 
-    /// These chunks were found at a benefactor, and can't be had there after all.
-    pub(super) fn not_found(&self, chunks: &[ChunkId], benefactor: BenefactorId) {
+    /// A benefactor that was asked for these chunks gave a receipt. What the receipt doesn't name is not there.
+    pub(super) fn secured(&self, chunks: &[ChunkId], benefactor: BenefactorId, receipt: Receipt) {
+        let named = names(&receipt);
         let mut table = self.table.lock();
         for chunk in chunks {
-            if let Some(entry) = table.entries.get_mut(chunk) {
-                entry.pinned.retain(|holder| *holder != benefactor);
+            let Some(entry) = table.entries.get_mut(chunk) else { continue };
+            match named.contains(chunk) {
+                true => entry
+                    .places
+                    .iter_mut()
+                    .filter(|place| place.benefactor == benefactor)
+                    .for_each(|place| place.secured = true),
+                false => entry.places.retain(|place| place.benefactor != benefactor),
             }
         }
+        table.receipts.push((benefactor, receipt));
     }
 
-    /// A benefactor doesn't have these chunks.
+    /// A benefactor can't be asked for these chunks.
     pub(super) fn gone(&self, chunks: &[ChunkId], benefactor: BenefactorId) {
         let mut table = self.table.lock();
         for chunk in chunks {
             if let Some(entry) = table.entries.get_mut(chunk) {
-                entry.placed.retain(|place| place.benefactor != benefactor || place.durable);
+                entry.places.retain(|place| place.benefactor != benefactor || place.secured);
             }
         }
     }
 
-    /// Of these chunks the pool has none any more, whatever was known of them.
-    pub(super) fn collected(&self, chunks: &[ChunkId]) {
+    /// Takes receipts for the manager: as many as have `limit` blocks together, at least one if there is any.
+    pub(super) fn take_receipts(&self, limit: usize) -> Vec<(BenefactorId, Receipt)> {
         let mut table = self.table.lock();
-        for chunk in chunks {
-            if let Some(entry) = table.entries.get_mut(chunk) {
-                entry.reported = None;
-                entry.pinned.clear();
-                entry.placed.clear();
-            }
-        }
+        let mut blocks = 0;
+        let fit = table.receipts.iter().take_while(|(_, receipt)| {
+            blocks += receipt.blocks.len();
+            blocks <= limit
+        });
+        let count = fit.count().max(1).min(table.receipts.len());
+        table.receipts.drain(..count).collect()
+    }
+
+    /// The manager may not have got the receipts that it was given, or has refused one: all are asked for again. Returns the
+    /// chunks that are somewhere.
+    pub(super) fn forget_receipts(&self) -> Vec<ChunkId> {
+        let mut table = self.table.lock();
+        table.receipts.clear();
+        let places = table.entries.values_mut().flat_map(|entry| &mut entry.places);
+        places.for_each(|place| place.secured = false);
+        let there = table.entries.iter().filter(|(_, entry)| !entry.places.is_empty());
+        there.map(|(id, _)| *id).collect()
     }
 
     /// Whether losing this benefactor would lose one of these chunks: no other place and no bytes at hand.
     pub(super) fn would_lose(&self, chunks: &[ChunkId], benefactor: BenefactorId) -> bool {
         let table = self.table.lock();
         let only_there =
-            |entry: &Entry| entry.places().all(|place| place == benefactor) && !entry.origin.is_at_hand();
+            |entry: &Entry| entry.at().all(|place| place == benefactor) && !entry.origin.is_at_hand();
         chunks.iter().filter_map(|chunk| table.entries.get(chunk)).any(only_there)
     }
 
@@ -258,58 +246,24 @@ impl Chunks {
     pub(super) fn lacking(&self, needed: &HashSet<ChunkId>, copies: usize) -> Vec<Lacking> {
         let table = self.table.lock();
         let entries = table.entries.iter().filter(|(id, _)| needed.contains(*id)).map(|(_, entry)| entry);
-        let few = entries.filter(|entry| !entry.storing && entry.places().count() < copies);
+        let few = entries.filter(|entry| !entry.storing && entry.places.len() < copies);
         let lacking = |entry: &Entry| Lacking {
             chunk: entry.chunk,
             bytes: entry.origin.bytes(),
-            at: entry.places().collect(),
+            at: entry.at().collect(),
         };
         few.map(lacking).collect()
     }
 
-    /// What the manager has not been told yet, at most `limit` chunks of it, and only those of `needed` if it is given;
-    /// counts as told from now on.
-    pub(super) fn take_unreported(
-        &self,
-        limit: usize,
-        needed: Option<&HashSet<ChunkId>>,
-    ) -> Vec<StagedChunk> {
-        let mut table = self.table.lock();
-        let entries = table.entries.iter_mut();
-        let entries = entries.filter(|(id, _)| needed.is_none_or(|needed| needed.contains(*id)));
-        let news = entries.filter_map(|(_, entry)| {
-            let at: Vec<BenefactorId> = entry.durable().collect();
-            let news = !entry.placed.is_empty() && entry.reported != Some(at.len());
-            news.then(|| {
-                entry.reported = Some(at.len());
-                StagedChunk { chunk: entry.chunk, at }
-            })
-        });
-        news.take(limit).collect()
-    }
-
-    /// The manager has forgotten everything, or a report did not arrive: all is to be told again. Returns what the pool has.
-    pub(super) fn forget_reports(&self) -> Vec<ChunkId> {
-        let mut table = self.table.lock();
-        table.entries.values_mut().for_each(|entry| entry.reported = None);
-        let there = table.entries.iter().filter(|(_, entry)| entry.places().next().is_some());
-        there.map(|(id, _)| *id).collect()
-    }
-
-    /// Those of `chunks` of which the manager has not heard in this session since the last commit.
-    pub(super) fn untold(&self, chunks: &[ChunkId]) -> Vec<ChunkId> {
+    /// Those of `chunks` that this session has not dealt with since the last commit.
+    pub(super) fn unknown(&self, chunks: &[ChunkId]) -> Vec<ChunkId> {
         let table = self.table.lock();
-        let is_told = |chunk: &ChunkId| {
-            table.entries.get(chunk).is_some_and(|entry| !entry.pinned.is_empty() || entry.reported.is_some())
-        };
-        chunks.iter().filter(|chunk| !is_told(chunk)).copied().collect()
+        chunks.iter().filter(|chunk| !table.entries.contains_key(chunk)).copied().collect()
     }
 
-    /// Where a chunk that the session stored is.
+    /// Where a chunk that the session has dealt with is.
     pub(super) fn places(&self, chunk: ChunkId) -> Vec<BenefactorId> {
-        let table = self.table.lock();
-        let placed = table.entries.get(&chunk).map(|entry| entry.placed.as_slice()).unwrap_or_default();
-        placed.iter().map(|place| place.benefactor).collect()
+        self.table.lock().entries.get(&chunk).map_or(Vec::new(), |entry| entry.at().collect())
     }
 
     /// A commit begins: what cells use from now on is none of its affair.
@@ -326,11 +280,22 @@ impl Chunks {
     }
 }
 
+fn unsecured(at: &[BenefactorId]) -> Vec<Place> {
+    at.iter().map(|benefactor| Place { benefactor: *benefactor, secured: false }).collect()
+}
+
+fn names(receipt: &Receipt) -> HashSet<ChunkId> {
+    receipt.blocks.iter().map(|stored| stored.block.chunk).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use stdchk_model::message::manager::StoredBlock;
+    use stdchk_model::{BlockId, Incarnation, ReceiptKey};
+
     use super::*;
 
-    const LIFE: Incarnation = Incarnation(1);
+    const HOLDER: BenefactorId = BenefactorId(7);
 
     fn chunk(byte: u8) -> ChunkRef {
         ChunkRef { id: ChunkId([byte; 32]), length: 1 }
@@ -340,42 +305,55 @@ mod tests {
         Origin::Own(Bytes::from_static(b"x"))
     }
 
-    /// The session has stored the chunk at benefactor 7.
+    fn receipt(chunks: &[ChunkRef]) -> Receipt {
+        let stored = |chunk: &ChunkRef| {
+            let (block, length) = (BlockId::whole(chunk.id), chunk.length);
+            StoredBlock { block, plain_length: length, stored_length: length }
+        };
+        Receipt::new(&ReceiptKey([1; 32]), Incarnation(1), 1, chunks.iter().map(stored).collect())
+    }
+
+    /// The session has stored the chunk.
     fn store(chunks: &Chunks, chunk: ChunkRef) {
         assert!(chunks.claim(chunk, own()));
-        chunks.placed(chunk.id, BenefactorId(7), LIFE, false);
+        chunks.placed(chunk.id, HOLDER, None);
         chunks.unclaim(chunk.id);
     }
 
-    fn unsynced(chunks: &Chunks, needed: &HashSet<ChunkId>) -> HashSet<ChunkId> {
-        chunks.unsynced(needed).into_values().flatten().collect()
+    fn unsecured_of(chunks: &Chunks, needed: &HashSet<ChunkId>) -> HashSet<ChunkId> {
+        chunks.unsecured(needed, 1).into_values().flatten().collect()
     }
 
     #[test]
-    fn a_chunk_is_claimed_once_and_told_of_once() {
+    fn a_chunk_is_claimed_once() {
         let chunks = Chunks::default();
-        let both = [chunk(1).id, chunk(2).id];
-        assert!(chunks.claim(chunk(2), own()));
-        assert!(!chunks.claim(chunk(2), own()));
-        assert_eq!(chunks.untold(&both).len(), 2);
-        chunks.placed(chunk(2).id, BenefactorId(7), LIFE, false);
-        assert_eq!(chunks.take_unreported(9, None).len(), 1);
-        assert_eq!(chunks.untold(&both), [chunk(1).id]);
+        assert!(chunks.claim(chunk(2), own()) && !chunks.claim(chunk(2), own()));
+        assert_eq!(chunks.unknown(&[chunk(1).id, chunk(2).id]), [chunk(1).id]);
     }
 
     #[test]
-    fn only_durable_places_are_reported_and_each_once() {
+    fn a_receipt_is_given_to_the_manager_once_and_asked_for_again_when_that_came_to_nothing() {
+        let (chunks, needed) = (Chunks::default(), HashSet::from([chunk(1).id, chunk(2).id]));
+        [1, 2].into_iter().for_each(|number| store(&chunks, chunk(number)));
+        assert_eq!(unsecured_of(&chunks, &needed), needed);
+        assert!(unsecured_of(&chunks, &HashSet::new()).is_empty());
+        chunks.secured(&[chunk(1).id, chunk(2).id], HOLDER, receipt(&[chunk(1)]));
+        assert!(unsecured_of(&chunks, &needed).is_empty());
+        assert_eq!(chunks.lacking(&needed, 1).len(), 1, "the other is not there");
+        assert_eq!(chunks.take_receipts(9).len(), 1);
+        assert!(chunks.take_receipts(9).is_empty());
+        assert_eq!(chunks.forget_receipts(), [chunk(1).id]);
+        assert_eq!(unsecured_of(&chunks, &needed), HashSet::from([chunk(1).id]));
+    }
+
+    #[test]
+    fn receipts_go_to_the_manager_in_parts_of_a_bounded_number_of_blocks() {
         let chunks = Chunks::default();
-        chunks.claim(chunk(1), own());
-        assert!(chunks.take_unreported(9, None).is_empty(), "nothing is stored yet");
-        chunks.placed(chunk(1).id, BenefactorId(7), LIFE, false);
-        assert!(chunks.take_unreported(9, Some(&HashSet::new())).is_empty(), "nothing of it is asked for");
-        assert_eq!(chunks.take_unreported(9, None)[0].at, []);
-        assert!(chunks.take_unreported(9, None).is_empty());
-        chunks.synced(&[chunk(1).id], BenefactorId(7));
-        assert_eq!(chunks.take_unreported(9, None)[0].at, [BenefactorId(7)]);
-        assert!(chunks.take_unreported(9, None).is_empty());
-        assert!(unsynced(&chunks, &HashSet::from([chunk(1).id])).is_empty());
+        for number in 0..5 {
+            chunks.secured(&[], HOLDER, receipt(&[chunk(number), chunk(number + 100)]));
+        }
+        let parts: Vec<usize> = [4, 1, 9].iter().map(|limit| chunks.take_receipts(*limit).len()).collect();
+        assert_eq!(parts, [2, 1, 2], "a large one goes alone");
     }
 
     #[test]
@@ -383,8 +361,8 @@ mod tests {
         let (chunks, needed) = (Chunks::default(), HashSet::from([chunk(1).id]));
         store(&chunks, chunk(1));
         assert!(chunks.lacking(&needed, 1).is_empty());
-        assert!(!chunks.would_lose(&[chunk(1).id], BenefactorId(7)), "its bytes are at hand");
-        chunks.gone(&[chunk(1).id], BenefactorId(7));
+        assert!(!chunks.would_lose(&[chunk(1).id], HOLDER), "its bytes are at hand");
+        chunks.gone(&[chunk(1).id], HOLDER);
         assert_eq!(chunks.lacking(&needed, 1).len(), 1);
         assert!(chunks.lacking(&HashSet::new(), 1).is_empty(), "no version needs it");
     }
@@ -393,12 +371,12 @@ mod tests {
     fn bytes_that_left_the_window_are_at_hand_again_once_they_are_written_again() {
         let (chunks, needed) = (Chunks::default(), HashSet::from([chunk(1).id]));
         chunks.claim(chunk(1), Origin::Cell(Weak::new(), Vec::new()));
-        chunks.placed(chunk(1).id, BenefactorId(7), LIFE, false);
+        chunks.placed(chunk(1).id, HOLDER, None);
         chunks.unclaim(chunk(1).id);
-        assert!(chunks.would_lose(&[chunk(1).id], BenefactorId(7)));
+        assert!(chunks.would_lose(&[chunk(1).id], HOLDER));
         assert!(!chunks.claim(chunk(1), own()));
-        assert!(!chunks.would_lose(&[chunk(1).id], BenefactorId(7)));
-        chunks.gone(&[chunk(1).id], BenefactorId(7));
+        assert!(!chunks.would_lose(&[chunk(1).id], HOLDER));
+        chunks.gone(&[chunk(1).id], HOLDER);
         assert!(chunks.lacking(&needed, 1)[0].bytes.is_some());
     }
 
@@ -421,7 +399,7 @@ mod tests {
         assert!(chunks.is_own(chunk(2).id), "a cell of after the commit uses it, too");
         chunks.settled();
         let all: HashSet<ChunkId> = (1..5).map(|number| chunk(number).id).collect();
-        assert_eq!(unsynced(&chunks, &all), HashSet::from([chunk(2).id, chunk(3).id]));
+        assert_eq!(unsecured_of(&chunks, &all), HashSet::from([chunk(2).id, chunk(3).id]));
         assert!(chunks.is_storing(chunk(4).id));
     }
 }

@@ -7,13 +7,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, HEARTBEAT_MS, LIST_ENTRIES_MAX, MAP_INLINE_BYTES_MAX};
-use stdchk_model::message::manager::{
-    ManagerReply, ManagerRequest, StagedChunk, TimeNs, VersionInfo, VersionState,
-};
+use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX, MAP_INLINE_BYTES_MAX};
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs, VersionInfo, VersionState};
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Extent, Failure, Incarnation, MapRoot,
-    Source,
+    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Extent, Failure, MapRoot, Receipt, Source,
 };
 use stdchk_net::CallError;
 use tokio::task::JoinSet;
@@ -25,16 +22,16 @@ use super::{Session, State};
 use crate::map_view::MapView;
 use crate::pool::Inner;
 
-/// Chunks in one report to the manager: about 700 kB.
-const REPORT_MAX: usize = 16_384;
-/// Chunks that are reported with the commit itself: those of a small file, and the last ones of a large one.
+/// Chunks of one receipt: about 400 kB.
+const RECEIPT_MAX: usize = 8192;
+/// Chunks whose receipts go with the commit itself: those of a small file, and the last ones of a large one.
 const COMMITTED_WITH_MAX: usize = 256;
+/// Pause before benefactors are asked for receipts again, of which the manager refused some.
+const RECEIPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a benefactor that went away with the only copy of chunks may take to come back.
 const RETURN_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between attempts to reach it.
 const RETURN_PAUSE: Duration = Duration::from_millis(250);
-/// How long it may take until the manager hears from a benefactor of what that has stored: several heartbeats.
-const ANNOUNCED_WITHIN: Duration = Duration::from_millis(6 * HEARTBEAT_MS);
 
 /// The file at one moment: what a commit makes a version of.
 struct Snapshot {
@@ -179,113 +176,61 @@ impl Session {
         Ok(MapRoot::Pieces { pieces, length: encoded.len() as u64 })
     }
 
-    /// Makes the chunks of a version durable; what a benefactor lost meanwhile is stored again elsewhere.
+    /// Gathers receipts for the chunks of a version; what a benefactor lost meanwhile is stored again elsewhere.
     async fn settle(&self, needed: &HashSet<ChunkId>) -> Result<(), Failure> {
         let give_up = Instant::now() + RETURN_PATIENCE;
-        self.look_after_found(needed, give_up).await;
-        loop {
-            for lacking in self.chunks.lacking(needed, usize::from(self.policy.replicas_at_commit())) {
-                self.put_again(lacking).await?;
-            }
-            let unsynced = self.chunks.unsynced(needed);
-            if unsynced.is_empty() {
-                return Ok(());
-            }
-            for ((benefactor, incarnation), chunks, outcome) in self.sync_all(unsynced).await {
-                match outcome {
-                    Ok(()) => self.chunks.synced(&chunks, benefactor),
-                    Err(error) => self.unsettled(benefactor, incarnation, &chunks, &error, give_up).await?,
-                }
-            }
-        }
-    }
-
-    /// Makes sure that what was found in the pool is still there: whoever has it may have gone since. What isn't is stored
-    /// anew from the window, or waited for if its bytes have left that.
-    async fn look_after_found(&self, needed: &HashSet<ChunkId>, give_up: Instant) {
         let copies = usize::from(self.policy.replicas_at_commit());
         loop {
-            let mut asked = JoinSet::new();
-            for (benefactor, chunks) in self.chunks.found(needed, copies) {
-                let pool = Arc::clone(&self.pool);
-                asked.spawn(async move {
-                    let missing = missing_at(&pool, benefactor, &chunks).await;
-                    (benefactor, missing)
-                });
+            for lacking in self.chunks.lacking(needed, copies) {
+                self.put_again(lacking).await?;
+            }
+            let unsecured = self.chunks.unsecured(needed, copies);
+            if unsecured.is_empty() {
+                return Ok(());
             }
             let mut wait = false;
-            for (benefactor, missing) in asked.join_all().await {
-                if self.chunks.would_lose(&missing, benefactor) && Instant::now() < give_up {
-                    wait = true;
-                    continue;
+            for (benefactor, chunks, answer) in self.sync_all(unsecured).await {
+                match answer {
+                    Ok(receipt) => self.chunks.secured(&chunks, benefactor, receipt),
+                    // It may come back, as after a restart, and nobody else has them.
+                    Err(error)
+                        if error.is_transport()
+                            && Instant::now() < give_up
+                            && self.chunks.would_lose(&chunks, benefactor) =>
+                    {
+                        wait = true;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%benefactor, %error, chunks = chunks.len(), "a benefactor can't make chunks durable");
+                        self.chunks.gone(&chunks, benefactor);
+                    }
                 }
-                self.chunks.not_found(&missing, benefactor);
             }
-            if !wait {
-                return;
+            if wait {
+                tokio::time::sleep(RETURN_PAUSE).await;
             }
-            tokio::time::sleep(RETURN_PAUSE).await;
         }
     }
 
     fn is_settled(&self, needed: &HashSet<ChunkId>) -> bool {
         let copies = usize::from(self.policy.replicas_at_commit());
-        self.chunks.lacking(needed, copies).is_empty() && self.chunks.unsynced(needed).is_empty()
+        self.chunks.lacking(needed, copies).is_empty() && self.chunks.unsecured(needed, copies).is_empty()
     }
 
-    async fn sync_all(
-        &self,
-        unsynced: HashMap<(BenefactorId, Incarnation), Vec<ChunkId>>,
-    ) -> Vec<((BenefactorId, Incarnation), Vec<ChunkId>, Result<(), CallError>)> {
+    /// Asks benefactors for receipts, all at a time, each in parts.
+    async fn sync_all(&self, unsecured: HashMap<BenefactorId, Vec<ChunkId>>) -> Vec<Synced> {
         let mut syncs = JoinSet::new();
-        for ((benefactor, incarnation), chunks) in unsynced {
+        for (benefactor, chunks) in unsecured {
             let pool = Arc::clone(&self.pool);
             syncs.spawn(async move {
-                let outcome = pool.benefactors.sync(benefactor, incarnation).await;
-                ((benefactor, incarnation), chunks, outcome)
+                let mut answers = Vec::new();
+                for part in chunks.chunks(RECEIPT_MAX) {
+                    answers.push((benefactor, part.to_vec(), sync_at(&pool, benefactor, part).await));
+                }
+                answers
             });
         }
-        syncs.join_all().await
-    }
-
-    /// A benefactor couldn't make chunks durable: it was restarted and still has some of them, or it is gone.
-    async fn unsettled(
-        &self,
-        benefactor: BenefactorId,
-        incarnation: Incarnation,
-        chunks: &[ChunkId],
-        error: &CallError,
-        give_up: Instant,
-    ) -> Result<(), Failure> {
-        tracing::debug!(%benefactor, %incarnation, %error, chunks = chunks.len(), "chunks aren't durable yet");
-        let mut survivors = HashSet::new();
-        for part in chunks.chunks(LIST_ENTRIES_MAX) {
-            let blocks = part.iter().map(|chunk| BlockId::whole(*chunk)).collect();
-            match self.pool.benefactors.has(benefactor, blocks).await {
-                // One that lives on and refuses has a disk that failed; one that doesn't answer may have one that hangs.
-                Ok((life, present))
-                    if life != incarnation || error.is_transport() && Instant::now() < give_up =>
-                {
-                    let there =
-                        part.iter().zip(&present).filter(|(_, there)| **there).map(|(chunk, _)| *chunk);
-                    let there: Vec<ChunkId> = there.collect();
-                    self.chunks.restarted(&there, benefactor, life);
-                    survivors.extend(there);
-                }
-                Ok(_) => {}
-                Err(_) if self.chunks.would_lose(part, benefactor) && Instant::now() < give_up => {
-                    tokio::time::sleep(RETURN_PAUSE).await;
-                    return Ok(());
-                }
-                Err(_) => {}
-            }
-        }
-        let gone: Vec<ChunkId> = chunks.iter().filter(|chunk| !survivors.contains(chunk)).copied().collect();
-        if !gone.is_empty() {
-            tracing::warn!(%benefactor, chunks = gone.len(), "a benefactor went away with chunks that weren't durable yet");
-        }
-        self.chunks.gone(&gone, benefactor);
-        Ok(())
+        syncs.join_all().await.into_iter().flatten().collect()
     }
 
     async fn put_again(&self, lacking: Lacking) -> Result<(), Failure> {
@@ -294,6 +239,7 @@ impl Session {
             Some(bytes) => self.put(lacking.chunk, bytes, copies, lacking.at).await.map(drop),
             // With another place left, background replication brings the rest.
             None if !lacking.at.is_empty() => self.copy_again(lacking, copies).await,
+            None if self.find_elsewhere(lacking.chunk.id).await? => Ok(()),
             None => Err(Failure::new(
                 ErrorCode::Unavailable,
                 format!(
@@ -304,6 +250,15 @@ impl Session {
                 ),
             )),
         }
+    }
+
+    /// Whether the pool has a chunk, of which the session knows no place any more, after all.
+    async fn find_elsewhere(&self, chunk: ChunkId) -> Result<bool, Failure> {
+        let known = self.ask_known(vec![chunk]).await?;
+        let there = known.iter().flat_map(|known| &known.at).map(|location| location.benefactor);
+        let there: Vec<BenefactorId> = there.collect();
+        self.chunks.found(chunk, &there);
+        Ok(!there.is_empty())
     }
 
     async fn copy_again(&self, lacking: Lacking, copies: usize) -> Result<(), Failure> {
@@ -321,6 +276,7 @@ impl Session {
     ) -> Result<VersionInfo, Failure> {
         let named = map.chunks().iter().chain(root.pieces());
         let needed: HashSet<ChunkId> = named.map(|chunk| chunk.id).collect();
+        let give_up = Instant::now() + RETURN_PATIENCE;
         loop {
             self.settle(&needed).await.inspect_err(|failure| self.fail(failure))?;
             let turn = self.telling.lock().await;
@@ -332,6 +288,11 @@ impl Session {
             match asked {
                 // Where the manager has forgotten the session, what it stored may be gone.
                 Err(failure) if failure.code == ErrorCode::Stale => self.reattach().await?,
+                // The manager, or a benefactor, was started again moments ago, or a collection came between.
+                Err(failure) if failure.code == ErrorCode::Outdated && Instant::now() < give_up => {
+                    tracing::debug!(%failure, "asking for receipts again");
+                    tokio::time::sleep(RECEIPT_PAUSE).await;
+                }
                 committed => return committed,
             }
         }
@@ -346,15 +307,15 @@ impl Session {
         mtime: TimeNs,
         state: VersionState,
     ) -> Result<VersionInfo, Failure> {
-        let staged = self.stage(Some(needed), COMMITTED_WITH_MAX).await?;
+        let receipts = self.tell_receipts().await?;
         // A small map says itself what it names.
         let mut named = match &root {
             MapRoot::Inline { .. } => Vec::new(),
             MapRoot::Pieces { .. } => needed.iter().copied().collect(),
         };
-        // What doesn't fit into the commit is announced before: staged by now, or else pinned.
+        // What doesn't fit into the commit the session holds: by receipts, or since it asked for it.
         let beyond = named.split_off(named.len().min(LIST_ENTRIES_MAX));
-        for part in self.chunks.untold(&beyond).chunks(LIST_ENTRIES_MAX) {
+        for part in self.chunks.unknown(&beyond).chunks(LIST_ENTRIES_MAX) {
             self.pool.manager.ask(&self.ask_of(part)).await?;
         }
         let (size, stored_bytes) = (map.size(), self.stored_bytes());
@@ -368,9 +329,9 @@ impl Session {
             named,
             state,
             hole_bytes,
-            staged,
+            receipts,
         };
-        match self.ask_patiently(&commit).await.inspect_err(|_| drop(self.chunks.forget_reports()))? {
+        match self.ask_patiently(&commit).await.inspect_err(|_| drop(self.chunks.forget_receipts()))? {
             ManagerReply::Version { info: Some(info), hold, .. } => {
                 *self.hold.lock() = hold;
                 Ok(info)
@@ -394,33 +355,16 @@ impl Session {
         }
     }
 
-    /// Tells the manager which chunks this session has stored, and where they are durable.
-    pub(crate) async fn report(&self) -> Result<(), Failure> {
-        let told = {
-            let _turn = self.telling.lock().await;
-            self.stage(None, 0).await.map(drop)
-        };
-        match told {
-            Err(failure) if failure.code == ErrorCode::Stale => self.reattach().await,
-            told => told,
-        }
-    }
-
-    /// The same for those of `needed`, or all; the caller has the turn to tell, and tells of the last ones itself, of so many
-    /// at most.
-    async fn stage(
-        &self,
-        needed: Option<&HashSet<ChunkId>>,
-        last_max: usize,
-    ) -> Result<Vec<StagedChunk>, Failure> {
+    /// Gives the manager the receipts of this session, and returns the last of them, which go with the commit.
+    async fn tell_receipts(&self) -> Result<Vec<(BenefactorId, Receipt)>, Failure> {
         loop {
-            let chunks = self.chunks.take_unreported(REPORT_MAX, needed);
-            if chunks.len() <= last_max {
-                return Ok(chunks);
+            let receipts = self.chunks.take_receipts(LIST_ENTRIES_MAX);
+            if receipts.iter().map(|(_, receipt)| receipt.blocks.len()).sum::<usize>() <= COMMITTED_WITH_MAX {
+                return Ok(receipts);
             }
-            let staged = ManagerRequest::Staged { session: self.id, chunks };
-            if let Err(failure) = self.pool.manager.ask(&staged).await {
-                self.chunks.forget_reports();
+            let told = ManagerRequest::Receipts { session: self.id, receipts };
+            if let Err(failure) = self.pool.manager.ask(&told).await {
+                self.chunks.forget_receipts();
                 return Err(failure);
             }
         }
@@ -450,44 +394,15 @@ impl Session {
         let session = self.id;
         self.open_again().await?;
         self.pieces.settled();
-        self.keep_again(self.chunks.forget_reports()).await?;
-        self.stage(None, 0).await?;
+        // What was collected while the manager took this client for gone shows when benefactors are asked for receipts again.
+        for part in self.chunks.forget_receipts().chunks(LIST_ENTRIES_MAX) {
+            self.pool.manager.ask(&self.ask_of(part)).await?;
+        }
         if self.is_closing() {
             let size = self.size();
             self.pool.manager.ask(&ManagerRequest::Closing { session, size }).await?;
         }
         Ok(())
-    }
-
-    /// Has the manager keep these chunks for the session. Those that it finds nowhere, and expects nowhere, were collected
-    /// while it took this client for gone: benefactors that have stored one know nothing of that.
-    async fn keep_again(&self, chunks: Vec<ChunkId>) -> Result<(), Failure> {
-        let give_up = Instant::now() + ANNOUNCED_WITHIN;
-        let mut missing = chunks;
-        loop {
-            missing = self.missing_of(&missing).await?;
-            if missing.is_empty() {
-                return Ok(());
-            }
-            if Instant::now() >= give_up {
-                tracing::warn!(ino = %self.ino(), chunks = missing.len(), "chunks of a session were collected");
-                self.chunks.collected(&missing);
-                return Ok(());
-            }
-            tokio::time::sleep(RETURN_PAUSE).await;
-        }
-    }
-
-    async fn missing_of(&self, chunks: &[ChunkId]) -> Result<Vec<ChunkId>, Failure> {
-        let mut missing = Vec::new();
-        for part in chunks.chunks(LIST_ENTRIES_MAX) {
-            let ManagerReply::Known { found, .. } = self.pool.manager.ask(&self.ask_of(part)).await? else {
-                return Err(crate::unexpected("Known"));
-            };
-            let nowhere = part.iter().zip(&found).filter(|(_, found)| found.at.is_empty() && !found.pending);
-            missing.extend(nowhere.map(|(chunk, _)| *chunk));
-        }
-        Ok(missing)
     }
 
     /// Lets the manager leave these chunks to this session until it ends.
@@ -524,23 +439,16 @@ impl Session {
     }
 }
 
-/// Which of the chunks a benefactor doesn't have, all of them if it doesn't answer.
-async fn missing_at(pool: &Inner, benefactor: BenefactorId, chunks: &[ChunkId]) -> Vec<ChunkId> {
-    let mut missing = Vec::new();
-    for part in chunks.chunks(LIST_ENTRIES_MAX) {
-        let blocks = part.iter().map(|chunk| BlockId::whole(*chunk)).collect();
-        match pool.benefactors.has(benefactor, blocks).await {
-            Ok((_, present)) => {
-                let absent = part.iter().zip(&present).filter(|(_, there)| !**there);
-                missing.extend(absent.map(|(chunk, _)| *chunk));
-            }
-            Err(error) => {
-                tracing::debug!(%benefactor, %error, "what was found there is not relied on");
-                missing.extend(part);
-            }
-        }
+/// What a benefactor answered that was asked for a receipt for these chunks.
+type Synced = (BenefactorId, Vec<ChunkId>, Result<Receipt, CallError>);
+
+/// Asks a benefactor for a receipt, once more at once if the connection broke: it may have been started again.
+async fn sync_at(pool: &Inner, benefactor: BenefactorId, chunks: &[ChunkId]) -> Result<Receipt, CallError> {
+    let blocks: Vec<BlockId> = chunks.iter().map(|chunk| BlockId::whole(*chunk)).collect();
+    match pool.benefactors.sync(benefactor, blocks.clone()).await {
+        Err(error) if error.is_transport() => pool.benefactors.sync(benefactor, blocks).await,
+        answer => answer,
     }
-    missing
 }
 
 /// Puts the extents of a map together, in file order.

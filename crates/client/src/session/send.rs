@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use stdchk_model::message::manager::ChunkLocations;
-use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Failure, Incarnation};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Failure, Receipt};
 use stdchk_net::CallError;
 use stdchk_reduce::{cut, is_zero};
 use tokio::task::JoinSet;
@@ -115,7 +115,7 @@ impl Session {
             known.iter().flat_map(|known| &known.at).map(|location| location.benefactor).collect();
         let new = holders.is_empty();
         if !new {
-            self.chunks.pinned(chunk.id, &holders);
+            self.chunks.found(chunk.id, &holders);
         }
         // A folder with laxer semantics may have left the chunk with fewer copies than this one's commit needs.
         let copies = usize::from(self.policy.replicas_at_commit());
@@ -174,8 +174,8 @@ impl Session {
             let durable = self.is_all_sent_at_once.load(Ordering::Acquire);
             for (target, answer) in self.put_at(chunk.id, &encoded, targets, durable).await {
                 match answer {
-                    Ok(incarnation) => {
-                        self.chunks.placed(chunk.id, target, incarnation, durable);
+                    Ok(receipt) => {
+                        self.chunks.placed(chunk.id, target, receipt);
                         at.push(target);
                     }
                     Err(error) => {
@@ -196,7 +196,7 @@ impl Session {
         encoded: &Encoded,
         targets: Vec<BenefactorId>,
         durable: bool,
-    ) -> Vec<(BenefactorId, Result<Incarnation, CallError>)> {
+    ) -> Vec<(BenefactorId, Result<Option<Receipt>, CallError>)> {
         let mut puts = JoinSet::new();
         for target in targets {
             let (pool, form, bytes) = (Arc::clone(&self.pool), encoded.form.clone(), encoded.bytes.clone());

@@ -173,7 +173,7 @@ impl Core {
         held.iter().for_each(|chunk| self.locations.refer(chunk, wanted, None, marking, &self.registry));
         let online = self.registry.hosts().iter().filter(|host| host.online).count();
         let online = u8::try_from(online).unwrap_or(u8::MAX);
-        self.check_durable(session, &held, wanted.min(online).max(at_commit))
+        self.check_durable(&held, wanted.min(online).max(at_commit))
     }
 }
 

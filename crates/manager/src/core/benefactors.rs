@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stdchk_model::message::benefactor::BenefactorLoad;
 use stdchk_model::message::manager::{BenefactorInfo, BenefactorState};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, Incarnation, cbor};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Incarnation, ReceiptKey, cbor};
 use stdchk_placement::HostState;
 
 use super::Timing;
@@ -32,12 +32,19 @@ pub struct Benefactor {
     pub registered_ms: u64,
     /// When it was last heard of, milliseconds of the manager's life.
     pub heard_ms: u64,
-    /// Number of its last put that the manager knows of.
-    pub put_sequence: u64,
+    /// What the receipts of its present life are checked with.
+    pub receipt_key: Option<ReceiptKey>,
+    /// Number of its last put before all puts were durable last: the manager has heard of all that is durable since then.
+    pub durable_sequence: u64,
+    /// The highest put sequence on which an order to delete rests that it may have been given in this life, by this manager or
+    /// one before. A receipt that isn't younger says nothing.
+    pub fence: u64,
     /// Counts the inventories begun; holders that an inventory doesn't renew are gone.
     pub inventory: u32,
     /// When it last had no more blocks than the index knows of, milliseconds of the manager's life.
-    pub agreed_ms: u64,
+    pub not_more_ms: u64,
+    /// When it last had no fewer.
+    pub not_fewer_ms: u64,
     /// How it was seen when states were last looked at.
     pub state: BenefactorState,
 }
@@ -229,9 +236,12 @@ fn unheard(address: String) -> Benefactor {
         awaited: true,
         registered_ms: 0,
         heard_ms: 0,
-        put_sequence: 0,
+        receipt_key: None,
+        durable_sequence: 0,
+        fence: 0,
         inventory: 0,
-        agreed_ms: 0,
+        not_more_ms: 0,
+        not_fewer_ms: 0,
         state: BenefactorState::Expected,
     }
 }

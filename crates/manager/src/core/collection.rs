@@ -329,10 +329,19 @@ impl Core {
         }
     }
 
-    /// Has a block deleted with the next heartbeat, unless it is put again from now on.
+    /// Has a block deleted with the next heartbeat, unless it is put again from now on. From now on receipts of before don't
+    /// count.
     pub(super) fn delete(&mut self, block: BlockId, at: BenefactorId) {
-        let sequence = self.registry.get(at).map_or(0, |benefactor| benefactor.put_sequence);
-        self.deletions.entry(at).or_default().push_back((block, sequence));
+        let Some(benefactor) = self.registry.get_mut(at) else { return };
+        benefactor.fence = benefactor.fence.max(benefactor.durable_sequence);
+        self.deletions.entry(at).or_default().insert(block, benefactor.durable_sequence);
+    }
+
+    /// A benefactor says that it has the block: no order of before takes it.
+    pub(super) fn keep_block(&mut self, block: &BlockId, at: BenefactorId) {
+        if let Some(queue) = self.deletions.get_mut(&at) {
+            queue.remove(block);
+        }
     }
 }
 

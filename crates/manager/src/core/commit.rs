@@ -26,7 +26,7 @@ impl Core {
             named,
             state,
             hole_bytes,
-            staged,
+            receipts,
         } = request
         else {
             return Err(invalid("not a commit"));
@@ -35,13 +35,13 @@ impl Core {
         if state == VersionState::Lost {
             return Err(invalid("what is committed isn't lost"));
         }
-        if !staged.is_empty() {
-            self.staged(session, &staged, now)?;
+        if !receipts.is_empty() {
+            self.take_receipts(session, &receipts, now)?;
         }
         let ino = self.sessions.get_mut(session, now.ms)?.ino;
         let referred = self.referred(session, &root, size, &named)?;
         let policy = self.namespace.policy(ino)?;
-        self.check_durable(session, &referred, policy.replicas_at_commit())?;
+        self.check_durable(&referred, policy.replicas_at_commit())?;
         let committed_at = self.namespace.clock;
         let hole_bytes = hole_bytes.min(size);
         let version = Version {
@@ -58,8 +58,6 @@ impl Core {
         let milestone = self.milestone(ino, info.version, info.committed_at, &policy);
         self.sessions.get_mut(session, now.ms)?.closing = None;
         self.commits += 1;
-        let staged = &self.sessions.get(session)?.staged;
-        staged.iter().for_each(|chunk| self.locations.vouch(chunk));
         for chunk in &referred {
             let marking = self.marking.generation();
             // With one copy nothing ever lacks one.
@@ -104,17 +102,10 @@ impl Core {
         }
     }
 
-    /// The client made durable what it staged; of other chunks only confirmed copies count.
-    pub(super) fn check_durable(
-        &self,
-        session: SessionId,
-        chunks: &HashSet<ChunkId>,
-        copies: u8,
-    ) -> Result<(), Failure> {
-        let staged = &self.sessions.get(session)?.staged;
+    /// Refuses chunks of which benefactors haven't said often enough that they have them.
+    pub(super) fn check_durable(&self, chunks: &HashSet<ChunkId>, copies: u8) -> Result<(), Failure> {
         let copies = usize::from(copies);
-        let few =
-            |chunk: &&ChunkId| self.locations.copies(chunk, staged.contains(*chunk), &self.registry) < copies;
+        let few = |chunk: &&ChunkId| self.locations.copies(chunk, &self.registry) < copies;
         let missing: Vec<&ChunkId> = chunks.iter().filter(few).collect();
         let Some(example) = missing.iter().min() else { return Ok(()) };
         let pending = match self.registry.is_pending() {

@@ -32,7 +32,7 @@ impl Core {
             Q::Space | Q::Locate { .. } | Q::Benefactors | Q::GetPolicy(_) | Q::KeepAlive(_) => {
                 Leaves::AtOnce
             }
-            Q::Reserve { .. } | Q::Known { .. } | Q::Staged { .. } => Leaves::AtOnce,
+            Q::Reserve { .. } | Q::Known { .. } | Q::Receipts { .. } => Leaves::AtOnce,
             // Only who made a file can make it again, so nobody else writes to it before it is durable.
             Q::OpenSession { ino, .. } if !self.namespace.changed.inodes.contains(ino) => Leaves::AtOnce,
             // Two clients that make the same file must not both be told that they did, whatever crashes in between.

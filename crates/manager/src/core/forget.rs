@@ -41,7 +41,7 @@ impl Core {
             return Err(unavailable(message));
         }
         let elsewhere = |holder: &super::locations::Holder| {
-            holder.benefactor != id && holder.confirmed && self.registry.counts(holder.benefactor)
+            holder.benefactor != id && self.registry.counts(holder.benefactor)
         };
         let wanted = self.locations.iter().filter(|(_, chunk)| chunk.wanted > 0);
         match wanted.filter(|(_, chunk)| !chunk.holders.iter().any(elsewhere)).count() {

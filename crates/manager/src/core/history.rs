@@ -195,7 +195,7 @@ impl Core {
             | Q::OpenContainer { .. }
             | Q::Reserve { .. }
             | Q::Known { .. }
-            | Q::Staged { .. }
+            | Q::Receipts { .. }
             | Q::Commit { .. }
             | Q::Closing { .. }
             | Q::Aggregate { .. }

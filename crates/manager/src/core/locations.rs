@@ -1,8 +1,7 @@
 //! The location index: which benefactor holds which block, how many copies there should be, and which are missing.
 //!
-//! Soft state: built from inventories, heartbeats and the reports of sessions. A holder is *confirmed* once the
-//! benefactor itself reported the block durable, or a session committed it; before that it is a session's claim, which
-//! no other session may build on. Chunks with fewer usable copies than wanted are counted by the versions that they expose
+//! Soft state: built from what benefactors themselves say, in inventories, heartbeats and receipts that sessions pass on.
+//! Chunks with fewer usable copies than wanted are counted by the versions that they expose
 //! ([`Exposure`]) and stand in the queues of their holders, ordered by how few copies are left, then by the age of what
 //! refers to them: so sets get their copies one after the other, the oldest first.
 
@@ -19,12 +18,12 @@ use super::exposure::{Exposure, Lacking, SHARED, Span, joined};
 pub struct Holder {
     pub benefactor: BenefactorId,
     pub fragment: u16,
-    /// Durable: reported by the benefactor itself or committed, not only claimed by a session.
-    pub confirmed: bool,
     /// The benefactor's inventory that saw it last.
     pub inventory: u32,
-    /// Bytes that it takes there; 0 while unconfirmed.
+    /// Bytes that it takes there.
     pub stored_length: u32,
+    /// The put sequence of the last receipt for it; 0: none. What the benefactor said before doesn't count against it.
+    pub receipt_sequence: u64,
 }
 
 /// What is known of a chunk.
@@ -131,36 +130,9 @@ impl Locations {
         self.at_risk.len()
     }
 
-    /// Benefactors with a whole copy that counts; claims count only with `claims`.
-    pub fn copies(&self, id: &ChunkId, claims: bool, registry: &Registry) -> usize {
-        let holders = self.chunks.get(id).map(|chunk| chunk.holders.iter());
-        let counted = holders.into_iter().flatten().filter(|holder| claims || holder.confirmed);
-        counted.filter(|holder| is_usable(holder, registry)).count()
-    }
-
-    /// A session says that it stored the chunk there.
-    pub fn claim(&mut self, id: ChunkId, length: u32, at: BenefactorId, inventory: u32, now_ms: u64) {
-        let chunk = self.chunks.entry(id).or_default();
-        chunk.length = length;
-        chunk.touched_ms = now_ms;
-        if let Some(holder) = find(chunk, at, BlockId::WHOLE) {
-            holder.inventory = inventory;
-            return;
-        }
-        chunk.holders.push(Holder {
-            benefactor: at,
-            fragment: BlockId::WHOLE,
-            confirmed: false,
-            inventory,
-            stored_length: 0,
-        });
-        *self.blocks.entry(at).or_insert(0) += 1;
-    }
-
-    /// A session that stored the chunk vouches that all its copies are durable.
-    pub fn vouch(&mut self, id: &ChunkId) {
-        let holders = self.chunks.get_mut(id).map(|chunk| chunk.holders.iter_mut());
-        holders.into_iter().flatten().for_each(|holder| holder.confirmed = true);
+    /// Benefactors with a whole copy that counts.
+    pub fn copies(&self, id: &ChunkId, registry: &Registry) -> usize {
+        self.chunks.get(id).map_or(0, |chunk| usable(chunk, registry))
     }
 
     /// A benefactor says that it holds the block, durable.
@@ -170,41 +142,46 @@ impl Locations {
             .entry(stored.block.chunk)
             .or_insert_with(|| Chunk { touched_ms: now_ms, ..Chunk::default() });
         chunk.length = stored.plain_length;
-        let confirmed = Holder {
-            benefactor: at,
-            fragment: stored.block.fragment,
-            confirmed: true,
-            inventory,
-            stored_length: stored.stored_length,
-        };
-        match find(chunk, at, stored.block.fragment) {
-            Some(holder) => *holder = confirmed,
+        let (fragment, stored_length) = (stored.block.fragment, stored.stored_length);
+        let holder = Holder { benefactor: at, fragment, inventory, stored_length, receipt_sequence: 0 };
+        match find(chunk, at, fragment) {
+            Some(known) => *known = Holder { receipt_sequence: known.receipt_sequence, ..holder },
             None => {
-                chunk.holders.push(confirmed);
+                chunk.holders.push(holder);
                 *self.blocks.entry(at).or_insert(0) += 1;
             }
         }
     }
 
-    /// The block is there no longer. Returns whether it was known.
-    pub fn remove(&mut self, block: &BlockId, at: BenefactorId) -> bool {
-        let gone = |holder: &Holder| holder.benefactor == at && holder.fragment == block.fragment;
-        self.retain_holders(&block.chunk, |holder| !gone(holder)) > 0
+    /// A benefactor gave a receipt for a block that is confirmed.
+    pub fn receipt(&mut self, block: &BlockId, at: BenefactorId, sequence: u64) {
+        let chunk = self.chunks.get_mut(&block.chunk);
+        if let Some(holder) = chunk.and_then(|chunk| find(chunk, at, block.fragment)) {
+            holder.receipt_sequence = holder.receipt_sequence.max(sequence);
+        }
     }
 
-    fn retain_holders(&mut self, id: &ChunkId, keep: impl Fn(&Holder) -> bool) -> usize {
-        let Some(chunk) = self.chunks.get_mut(id) else { return 0 };
-        let before = chunk.holders.len();
+    /// The block is there no longer.
+    pub fn remove(&mut self, block: &BlockId, at: BenefactorId) {
+        self.remove_unless(block, at, |_| false);
+    }
+
+    /// The block is there no longer, unless `stays` knows better.
+    pub fn remove_unless(&mut self, block: &BlockId, at: BenefactorId, stays: impl Fn(&Holder) -> bool) {
+        let gone = |holder: &Holder| holder.benefactor == at && holder.fragment == block.fragment;
+        self.retain_holders(&block.chunk, |holder| !gone(holder) || stays(holder));
+    }
+
+    fn retain_holders(&mut self, id: &ChunkId, keep: impl Fn(&Holder) -> bool) {
+        let Some(chunk) = self.chunks.get_mut(id) else { return };
         for holder in chunk.holders.iter().filter(|holder| !keep(holder)) {
             let count = self.blocks.entry(holder.benefactor).or_insert(0);
             *count = count.saturating_sub(1);
         }
         chunk.holders.retain(keep);
-        let removed = before - chunk.holders.len();
         if chunk.holders.is_empty() && chunk.wanted == 0 {
             self.forget(id);
         }
-        removed
     }
 
     /// Removes the holders of one benefactor that `stays` refuses. Looks at every chunk: for registrations and inventories.
@@ -415,8 +392,7 @@ impl Locations {
     /// Where a chunk is on-line and durable now.
     pub fn locate_durable(&self, id: &ChunkId, registry: &Registry) -> ChunkLocations {
         let holders = self.chunks.get(id).map_or(&[][..], |chunk| &chunk.holders);
-        let online =
-            holders.iter().filter(|holder| holder.confirmed && registry.is_online(holder.benefactor));
+        let online = holders.iter().filter(|holder| registry.is_online(holder.benefactor));
         let at: Vec<Location> = online.map(location).collect();
         let pending = at.is_empty() && registry.is_pending();
         ChunkLocations { at, pending, away: Vec::new() }

@@ -28,16 +28,17 @@ mod state;
 mod surplus;
 mod versions;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 
 use stdchk_model::limits::{
     BENEFACTOR_LEASE_MS, BENEFACTOR_LOST_MS, CHUNK_BYTES_DEFAULT, CLIENT_LEASE_MS, LIST_ENTRIES_MAX,
 };
 use stdchk_model::message::manager::{
-    BenefactorInfo, Change, ChunkLocations, ManagerReply, ManagerRequest, StagedChunk, TimeNs, VersionState,
+    BenefactorInfo, Change, ChunkLocations, ManagerReply, ManagerRequest, TimeNs, VersionState,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ClientId, ErrorCode, Failure, Ino, OpId, PoolId, SessionId, cbor, size,
+    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Ino, OpId, PoolId, Receipt,
+    SessionId, cbor, size,
 };
 use stdchk_placement::{RoundRobin, Select, Wish};
 
@@ -124,7 +125,7 @@ pub struct Core {
     copies: Copies,
     begun: hold::Begun,
     /// Blocks to delete, each with the put sequence that the decision rests on.
-    deletions: HashMap<BenefactorId, VecDeque<(BlockId, u64)>>,
+    deletions: HashMap<BenefactorId, BTreeMap<BlockId, u64>>,
     marking: collection::Progress,
     select: Box<dyn Select>,
     /// Sessions of before the manager's start were given their time to come back.
@@ -261,7 +262,7 @@ impl Core {
             Q::OpenContainer { session, client, folder } => self.open_container(session, client, folder, now),
             Q::Reserve { session, bytes, avoid } => self.reserve(session, bytes, &avoid, now),
             Q::Known { session, chunks, room_bytes } => self.known(session, &chunks, room_bytes, now),
-            Q::Staged { session, chunks } => self.staged(session, &chunks, now),
+            Q::Receipts { session, receipts } => self.take_receipts(session, &receipts, now),
             Q::Commit { .. } => self.commit(request, now),
             Q::CloseSession { session, interrupted } => self.close_session(session, interrupted),
             Q::Closing { session, size } => self.closing(session, size, now),
@@ -436,38 +437,57 @@ impl Core {
         Ok(ManagerReply::Known { found, benefactors, room_bytes })
     }
 
-    fn staged(&mut self, id: SessionId, chunks: &[StagedChunk], now: Now) -> Answer {
-        check_length("chunks", chunks.len())?;
-        chunks.iter().try_for_each(|staged| self.check_staged(staged))?;
+    /// Takes receipts for chunks that a session is about to commit. They may be given again.
+    fn take_receipts(&mut self, id: SessionId, receipts: &[(BenefactorId, Receipt)], now: Now) -> Answer {
+        check_length("receipts", receipts.len())?;
+        check_length("blocks", receipts.iter().map(|(_, receipt)| receipt.blocks.len()).sum())?;
+        receipts.iter().try_for_each(|(at, receipt)| self.check_receipt(*at, receipt))?;
         let session = self.sessions.get_mut(id, now.ms)?;
         let mut used: u64 = 0;
-        for staged in chunks {
-            let chunk = staged.chunk.id;
-            session.staged.insert(chunk);
-            session.asked.remove(&chunk);
-            for at in &staged.at {
-                let Some(inventory) = self.registry.get(*at).map(|benefactor| benefactor.inventory) else {
-                    continue; // Forgotten since the client stored it there.
-                };
-                self.locations.claim(chunk, staged.chunk.length, *at, inventory, now.ms);
-                used = used.saturating_add(u64::from(staged.chunk.length));
+        for (at, receipt) in receipts {
+            let inventory = self.registry.get(*at).map_or(0, |benefactor| benefactor.inventory);
+            for stored in &receipt.blocks {
+                let chunk = stored.block.chunk;
+                if !session.pinned.contains(&chunk) {
+                    used = used.saturating_add(u64::from(stored.stored_length));
+                }
+                session.asked.remove(&chunk);
+                session.secured.insert(chunk);
+                self.locations.confirm(stored, *at, inventory, now.ms);
+                self.locations.receipt(&stored.block, *at, receipt.sequence);
+                self.locations.touch(&chunk, now.ms);
+                self.locations.requeue(&chunk, &self.registry);
             }
-            self.locations.requeue(&chunk, &self.registry);
         }
         self.sessions.used(id, used);
         Ok(ManagerReply::Done)
     }
 
-    fn check_staged(&self, staged: &StagedChunk) -> Result<(), Failure> {
-        check_length("benefactors of a chunk", staged.at.len())?;
-        commit::check_chunk(&staged.chunk)?;
-        match staged.at.iter().find(|at| at.0 >= self.registry.next) {
-            None => Ok(()),
-            Some(at) => {
-                let message = format!("{at} holds no chunk: the pool has no such benefactor");
-                Err(Failure::new(ErrorCode::NotFound, message))
-            }
+    /// Refuses a receipt that the benefactor didn't give, and one of which it may have deleted something since.
+    fn check_receipt(&self, at: BenefactorId, receipt: &Receipt) -> Result<(), Failure> {
+        let outdated = |why: &str| {
+            let message = format!("a receipt of {at} doesn't count: {why}; ask it for a new one");
+            Err(Failure::new(ErrorCode::Outdated, message))
+        };
+        let benefactor = self.registry.get(at);
+        let Some((benefactor, key)) = benefactor.and_then(|known| Some((known, known.receipt_key.as_ref()?)))
+        else {
+            return outdated("it has not registered since the manager started");
+        };
+        if benefactor.incarnation != Some(receipt.incarnation) {
+            return outdated("it was given in another life");
         }
+        if !receipt.is_genuine(key) {
+            let message = format!("{at} didn't give the receipt that a client presents as its own");
+            return Err(Failure::new(ErrorCode::Denied, message));
+        }
+        if receipt.sequence <= benefactor.fence {
+            return outdated("blocks may have been deleted since");
+        }
+        let chunks = receipt.blocks.iter();
+        let mut chunks =
+            chunks.map(|stored| ChunkRef { id: stored.block.chunk, length: stored.plain_length });
+        chunks.try_for_each(|chunk| commit::check_chunk(&chunk))
     }
 
     fn closing(&mut self, id: SessionId, size: u64, now: Now) -> Answer {

@@ -7,7 +7,7 @@ use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, StoredBlock};
 use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Incarnation};
 
-use super::locations::Care;
+use super::locations::{Care, Holder};
 use super::{Answer, Core, Now, check_length};
 
 /// Most blocks that one answer to a heartbeat tells to delete: keeps the answer small.
@@ -19,7 +19,17 @@ const RECOUNT_AFTER_MS: u64 = 600_000;
 
 impl Core {
     pub(super) fn register(&mut self, request: ManagerRequest, now: Now) -> Answer {
-        let ManagerRequest::Register { id, incarnation, address, pid, load, remembered } = request else {
+        let ManagerRequest::Register {
+            id,
+            incarnation,
+            address,
+            pid,
+            load,
+            remembered,
+            put_sequence,
+            receipt_key,
+        } = request
+        else {
             return Err(unexpected());
         };
         let id = self.registry.number(id, &address)?;
@@ -32,10 +42,13 @@ impl Core {
         if new_life {
             benefactor.reported = false;
             benefactor.registered_ms = now.ms;
-            benefactor.put_sequence = 0;
-            self.deletions.remove(&id);
+            benefactor.durable_sequence = 0;
+            benefactor.fence = put_sequence;
+            benefactor.receipt_key = Some(receipt_key);
             self.locations.sift(id, &self.registry, |_| false);
         }
+        // Its inventory says what is there. What of that is garbage, the next sweep decides anew.
+        self.deletions.remove(&id);
         self.update_states(now);
         if let Some(moment) = remembered {
             self.compare_history(id, moment);
@@ -44,7 +57,7 @@ impl Core {
     }
 
     pub(super) fn inventory(&mut self, request: ManagerRequest, now: Now) -> Answer {
-        let ManagerRequest::Inventory { id, incarnation, first, last, blocks } = request else {
+        let ManagerRequest::Inventory { id, incarnation, first, last, blocks, put_sequence } = request else {
             return Err(unexpected());
         };
         check_length("blocks of an inventory", blocks.len())?;
@@ -58,7 +71,7 @@ impl Core {
         self.confirm_all(id, inventory, &blocks, now);
         if last {
             let stays =
-                |holder: &super::locations::Holder| !holder.confirmed || holder.inventory == inventory;
+                |holder: &Holder| holder.inventory == inventory || holder.receipt_sequence > put_sequence;
             self.locations.sift(id, &self.registry, stays);
             self.marking.again = true;
         }
@@ -71,12 +84,12 @@ impl Core {
             id,
             incarnation,
             load,
-            put_sequence,
+            durable_sequence,
             added,
             removed,
             damaged,
             copies_failed,
-            copied_bytes: _,
+            put_sequence,
         } = request
         else {
             return Err(unexpected());
@@ -85,10 +98,10 @@ impl Core {
         let benefactor = self.registry.living(id, incarnation)?;
         benefactor.heard_ms = now.ms;
         benefactor.load = load;
-        benefactor.put_sequence = put_sequence;
+        benefactor.durable_sequence = durable_sequence;
         let inventory = benefactor.inventory;
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged));
-        self.remove_all(id, &removed);
+        self.remove_all(id, &removed, put_sequence);
         self.confirm_all(id, inventory, &added, now);
         for block in &copies_failed {
             if self.copies.failed(&block.chunk, id, now.ms) {
@@ -114,17 +127,20 @@ impl Core {
         Ok(ManagerReply::Commands(copies))
     }
 
-    /// Asks for the inventory of a benefactor that has had more blocks than the index knows for long: an answer with
-    /// deletions was lost on its way.
+    /// Asks for the inventory of a benefactor that has had more blocks than the index knows for long, or fewer.
     fn recount(&mut self, id: BenefactorId, now: Now) -> Option<Command> {
         let known = self.locations.blocks_at(id);
         let benefactor = self.registry.get_mut(id)?;
         if benefactor.load.blocks <= known {
-            benefactor.agreed_ms = now.ms;
+            benefactor.not_more_ms = now.ms;
         }
-        let due = benefactor.reported && now.ms.saturating_sub(benefactor.agreed_ms) >= RECOUNT_AFTER_MS;
+        if benefactor.load.blocks >= known {
+            benefactor.not_fewer_ms = now.ms;
+        }
+        let since_ms = benefactor.not_more_ms.min(benefactor.not_fewer_ms);
+        let due = benefactor.reported && now.ms.saturating_sub(since_ms) >= RECOUNT_AFTER_MS;
         due.then(|| {
-            benefactor.agreed_ms = now.ms;
+            (benefactor.not_more_ms, benefactor.not_fewer_ms) = (now.ms, now.ms);
             Command::SendInventory
         })
     }
@@ -132,6 +148,7 @@ impl Core {
     fn confirm_all(&mut self, id: BenefactorId, inventory: u32, blocks: &[StoredBlock], now: Now) {
         for stored in blocks {
             self.locations.confirm(stored, id, inventory, now.ms);
+            self.keep_block(&stored.block, id);
             match self.copies.arrived(&stored.block.chunk, id) {
                 true => self.locations.care_for(&stored.block.chunk, Care::Waits, &self.registry),
                 false => self.locations.requeue(&stored.block.chunk, &self.registry),
@@ -139,9 +156,10 @@ impl Core {
         }
     }
 
-    fn remove_all(&mut self, id: BenefactorId, blocks: &[BlockId]) {
+    /// Blocks that the benefactor didn't have at a put sequence; a receipt that is younger counts more.
+    fn remove_all(&mut self, id: BenefactorId, blocks: &[BlockId], put_sequence: u64) {
         for block in blocks {
-            self.locations.remove(block, id);
+            self.locations.remove_unless(block, id, |holder| holder.receipt_sequence > put_sequence);
             self.locations.requeue(&block.chunk, &self.registry);
         }
     }
@@ -149,7 +167,8 @@ impl Core {
     fn deletions_for(&mut self, id: BenefactorId) -> Vec<Command> {
         let Some(queue) = self.deletions.get_mut(&id) else { return Vec::new() };
         let mut commands: Vec<Command> = Vec::new();
-        for (block, sequence) in queue.drain(..queue.len().min(DELETIONS_AT_ONCE)) {
+        for _ in 0..DELETIONS_AT_ONCE {
+            let Some((block, sequence)) = queue.pop_first() else { break };
             match commands.last_mut() {
                 Some(Command::Delete { blocks, put_sequence }) if *put_sequence == sequence => {
                     blocks.push(block)

@@ -21,8 +21,8 @@ pub struct Session {
     pub base: Option<MapRoot>,
     /// When that version was committed.
     pub base_at: Option<TimeNs>,
-    /// Chunks that it stored; its client makes them durable before it commits.
-    pub staged: HashSet<ChunkId>,
+    /// Chunks of which it brought receipts.
+    pub secured: HashSet<ChunkId>,
     /// Chunks of others that it asked for.
     pub pinned: HashSet<ChunkId>,
     /// Chunks that it asked for in vain. It is about to store them, perhaps where an older copy lies that nobody else wants.
@@ -36,9 +36,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Chunks that it stored or found.
+    /// Chunks that it found, or of which it brought receipts.
     pub fn held(&self) -> impl Iterator<Item = &ChunkId> {
-        self.staged.iter().chain(&self.pinned)
+        self.secured.iter().chain(&self.pinned)
     }
 
     /// Chunks that the collection must leave alone.
@@ -114,10 +114,10 @@ impl Sessions {
             let message = format!("{SESSIONS_MAX} files are being written already: close some first");
             return Err(Failure::new(ErrorCode::Unavailable, message));
         }
-        let (staged, pinned, asked, turn) = (HashSet::new(), HashSet::new(), HashSet::new(), self.opened);
+        let (secured, pinned, asked, turn) = (HashSet::new(), HashSet::new(), HashSet::new(), self.opened);
         self.opened += 1;
         let (reserved, closing) = (0, None);
-        let session = Session { client, ino, base, base_at, staged, pinned, asked, reserved, turn, closing };
+        let session = Session { client, ino, base, base_at, secured, pinned, asked, reserved, turn, closing };
         self.sessions.insert(id, session);
         let client = self.clients.entry(client).or_default();
         client.heard_ms = now_ms;

@@ -2,7 +2,7 @@
 //! were copied elsewhere, or when a policy asks for fewer.
 //!
 //! They go with a sweep, because only then it is known how many copies each chunk should have. The rule is narrow: of the
-//! copies that are beyond doubt (on-line, reported by the benefactor itself in this life, nothing to be deleted there)
+//! copies that are beyond doubt (on-line, as many blocks there as the index believes, nothing to be deleted there)
 //! as many stay as are wanted, and of the others none is touched. What is in doubt now is looked at again later.
 
 use std::collections::{HashMap, HashSet};
@@ -28,7 +28,7 @@ impl Core {
             hosts.map(|(id, benefactor)| (id, benefactor.load.free_bytes)).collect();
         for (id, chunk) in self.locations.iter().filter(|(_, chunk)| chunk.marked == generation) {
             let wanted = usize::from(chunk.wanted);
-            if wanted == 0 || self.locations.copies(id, true, &self.registry) <= wanted {
+            if wanted == 0 || self.locations.copies(id, &self.registry) <= wanted {
                 continue;
             }
             let mut certain = self.certain(id, chunk, held, now);
@@ -53,9 +53,11 @@ impl Core {
         let certain = |holder: &&Holder| {
             let benefactor = self.registry.get(holder.benefactor);
             holder.fragment == BlockId::WHOLE
-                && holder.confirmed
                 && self.registry.is_online(holder.benefactor)
-                && benefactor.is_some_and(|benefactor| benefactor.reported)
+                // Fewer blocks than the index believes: one of those that it lacks may be this one.
+                && benefactor.is_some_and(|benefactor| {
+                    benefactor.reported && benefactor.load.blocks >= self.locations.blocks_at(holder.benefactor)
+                })
                 && self.deletions.get(&holder.benefactor).is_none_or(|queue| queue.is_empty())
         };
         chunk.holders.iter().filter(certain).copied().collect()

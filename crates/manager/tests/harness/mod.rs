@@ -2,21 +2,27 @@
 #![allow(dead_code, reason = "each test file uses its own part of it")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
+
 use stdchk_manager::core::{Core, Now, Setting, Timing};
 use stdchk_manager::store::{MemoryStore, Store};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command};
 use stdchk_model::message::manager::{
     Attr, Change, ChunkLocations, Existing, Exposed, FileKind, Hold, ManagerReply, ManagerRequest, Moment,
-    PoolStatus, StagedChunk, StoredBlock, VersionInfo, VersionState,
+    PoolStatus, StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, MapRoot,
-    OpId, PoolId, SessionId, Source,
+    OpId, PoolId, Receipt, ReceiptKey, SessionId, Source,
 };
 
 pub const GIB: u64 = 1 << 30;
 pub const CLIENT: ClientId = ClientId([9; 16]);
 pub const CHUNK_LENGTH: u32 = 1000;
+/// What all benefactors make their receipts with.
+pub const KEY: ReceiptKey = ReceiptKey([5; 32]);
+/// The put sequence that heartbeats tell at first; receipts are younger.
+pub const TOLD: u64 = 77;
 
 pub struct Pool {
     pub store: MemoryStore,
@@ -25,6 +31,12 @@ pub struct Pool {
     operations: u128,
     lives: u64,
     starts: u64,
+    /// Put sequence of the last receipt.
+    pub receipts: u64,
+    /// The put sequence of which heartbeats say that all before is durable.
+    pub told: u64,
+    /// The present life of each benefactor.
+    living: BTreeMap<u32, Incarnation>,
 }
 
 pub fn timing() -> Timing {
@@ -73,7 +85,8 @@ impl Pool {
     pub fn new() -> Self {
         let (store, now) = (MemoryStore::default(), Now { wall: 1_000, ms: 0 });
         let core = load(&store, now, 1);
-        let mut pool = Self { store, core, now, operations: 0, lives: 0, starts: 1 };
+        let (receipts, told, living) = (TOLD, TOLD, BTreeMap::new());
+        let mut pool = Self { store, core, now, operations: 0, lives: 0, starts: 1, receipts, told, living };
         pool.sync();
         pool
     }
@@ -171,14 +184,21 @@ impl Pool {
         self.ask(request).unwrap();
     }
 
-    pub fn stage(&mut self, number: u8, chunks: &[u32], at: &[u32]) {
-        let at: Vec<BenefactorId> = at.iter().map(|number| BenefactorId(*number)).collect();
-        let staged = chunks.iter().map(|number| StagedChunk {
-            chunk: ChunkRef { id: chunk(*number), length: CHUNK_LENGTH },
-            at: at.clone(),
-        });
-        let chunks = staged.collect();
-        self.ask(ManagerRequest::Staged { session: session(number), chunks }).unwrap();
+    /// A receipt for these chunks of a benefactor, as it gives it now.
+    pub fn receipt(&mut self, at: u32, chunks: &[u32]) -> (BenefactorId, Receipt) {
+        self.receipt_of(at, chunks.iter().map(|number| stored(*number)).collect())
+    }
+
+    pub fn receipt_of(&mut self, at: u32, blocks: Vec<StoredBlock>) -> (BenefactorId, Receipt) {
+        self.receipts += 1;
+        let life = self.living.get(&at).copied().unwrap_or(Incarnation(0));
+        (BenefactorId(at), Receipt::new(&KEY, life, self.receipts, blocks))
+    }
+
+    /// A session brings receipts for these chunks from each of these benefactors.
+    pub fn secure(&mut self, number: u8, chunks: &[u32], at: &[u32]) {
+        let receipts = at.iter().map(|at| self.receipt(*at, chunks)).collect();
+        self.ask(ManagerRequest::Receipts { session: session(number), receipts }).unwrap();
     }
 
     pub fn commit(&mut self, number: u8, chunks: &[u32]) -> Result<u64, Failure> {
@@ -201,7 +221,7 @@ impl Pool {
     ) -> Result<u64, Failure> {
         let (session, mtime, named) =
             (session(number), 5, chunks.iter().map(|number| chunk(*number)).collect());
-        let (stored_bytes, state, hole_bytes, staged) = (size, VersionState::Open, 0, Vec::new());
+        let (stored_bytes, state, hole_bytes, receipts) = (size, VersionState::Open, 0, Vec::new());
         let request = ManagerRequest::Commit {
             session,
             root,
@@ -211,7 +231,7 @@ impl Pool {
             named,
             state,
             hole_bytes,
-            staged,
+            receipts,
         };
         match self.ask(request)? {
             ManagerReply::Version { info: Some(info), .. } => Ok(info.version),
@@ -225,7 +245,7 @@ impl Pool {
         let map = map_of(&ids);
         let (session, size, root) = (session(number), map.size(), MapRoot::Inline { map: map.encode() });
         let (mtime, stored_bytes, named) = (5, size, Vec::new());
-        let (state, hole_bytes, staged) = (VersionState::Open, 0, Vec::new());
+        let (state, hole_bytes, receipts) = (VersionState::Open, 0, Vec::new());
         let request = ManagerRequest::Commit {
             session,
             root,
@@ -235,7 +255,7 @@ impl Pool {
             named,
             state,
             hole_bytes,
-            staged,
+            receipts,
         };
         match self.ask(request).unwrap() {
             ManagerReply::Version { hold, .. } => hold,
@@ -246,7 +266,7 @@ impl Pool {
     /// Writes a version of these chunks, stored at these benefactors, and tells for what the writer should wait.
     pub fn write_held(&mut self, number: u8, ino: Ino, chunks: &[u32], at: &[u32]) -> Option<Hold> {
         self.open(number, ino);
-        self.stage(number, chunks, at);
+        self.secure(number, chunks, at);
         let hold = self.commit_held(number, chunks);
         self.close(number);
         hold
@@ -277,7 +297,7 @@ impl Pool {
     /// Writes a version of these chunks, stored at these benefactors, from open to close.
     pub fn write(&mut self, number: u8, ino: Ino, chunks: &[u32], at: &[u32]) -> u64 {
         self.open(number, ino);
-        self.stage(number, chunks, at);
+        self.secure(number, chunks, at);
         let version = self.commit(number, chunks).unwrap();
         self.close(number);
         version
@@ -326,16 +346,31 @@ impl Pool {
         remembered: Option<Moment>,
     ) -> (BenefactorId, Option<Moment>) {
         self.lives += 1;
+        self.register_as(id, Incarnation(self.lives), remembered)
+    }
+
+    /// Registers a benefactor in this life, new or not.
+    pub fn register_as(
+        &mut self,
+        id: Option<u32>,
+        incarnation: Incarnation,
+        remembered: Option<Moment>,
+    ) -> (BenefactorId, Option<Moment>) {
         let request = ManagerRequest::Register {
             id: id.map(BenefactorId),
-            incarnation: Incarnation(self.lives),
+            incarnation,
             address: "127.0.0.1:1".to_owned(),
             pid: 1,
             load: empty_load(),
             remembered,
+            put_sequence: self.receipts,
+            receipt_key: KEY,
         };
         match self.ask(request).unwrap() {
-            ManagerReply::Registered { id, moment } => (id, moment),
+            ManagerReply::Registered { id, moment } => {
+                self.living.insert(id.0, incarnation);
+                (id, moment)
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -359,7 +394,14 @@ impl Pool {
     ) -> Result<ManagerReply, Failure> {
         let blocks = chunks.iter().map(|number| stored(*number)).collect();
         let id = BenefactorId(number);
-        self.ask(ManagerRequest::Inventory { id, incarnation, first: true, last: true, blocks })
+        self.ask(ManagerRequest::Inventory {
+            id,
+            incarnation,
+            first: true,
+            last: true,
+            blocks,
+            put_sequence: self.receipts,
+        })
     }
 
     /// A heartbeat of a benefactor in the life `with_benefactors` gave it.
@@ -412,12 +454,12 @@ impl Pool {
             id: BenefactorId(number),
             incarnation,
             load,
-            put_sequence: 77,
+            durable_sequence: self.told,
             added: added.iter().map(|number| stored(*number)).collect(),
             removed: removed.iter().map(|number| BlockId::whole(chunk(*number))).collect(),
             damaged: 0,
             copies_failed: Vec::new(),
-            copied_bytes: 0,
+            put_sequence: self.receipts,
         };
         match self.ask(request)? {
             ManagerReply::Commands(commands) => Ok(commands),
@@ -445,7 +487,7 @@ impl Pool {
 }
 
 pub fn empty_load() -> BenefactorLoad {
-    BenefactorLoad { donated_bytes: GIB, free_bytes: GIB, ..BenefactorLoad::default() }
+    BenefactorLoad { donated_bytes: GIB, free_bytes: GIB, blocks: 1000, ..BenefactorLoad::default() }
 }
 
 pub fn stored(number: u32) -> StoredBlock {

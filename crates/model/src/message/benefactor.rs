@@ -2,8 +2,9 @@
 
 use minicbor::{Decode, Encode};
 
-use crate::id::{BenefactorId, BlockId, ChunkId, Incarnation};
+use crate::id::{BenefactorId, BlockId, ChunkId};
 use crate::message::manager::Moment;
+use crate::receipt::Receipt;
 
 /// How the stored bytes of a block were made from the plain chunk. The reader undoes it; the benefactor only keeps it.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
@@ -61,13 +62,13 @@ pub enum BenefactorRequest {
         #[cbor(default)]
         durable: bool,
     },
-    /// Make durable all that was answered `Stored` in this incarnation. Answered by `Durable`; fails with `Restarted`
-    /// if the benefactor lives another life by now.
+    /// Make these blocks durable, keep them from every deletion that was ordered before, and give a receipt for those that
+    /// are here. Answered by `Synced`.
     #[n(1)]
     Sync {
-        /// The incarnation that answered `Stored`.
+        /// The blocks, at most [`crate::limits::LIST_ENTRIES_MAX`].
         #[n(0)]
-        incarnation: Incarnation,
+        blocks: Vec<BlockId>,
         /// The manager waits to hear of it: it is told at once, not with the next heartbeat that is due.
         #[n(1)]
         tell: bool,
@@ -80,42 +81,35 @@ pub enum BenefactorRequest {
         #[n(0)]
         block: BlockId,
     },
-    /// Which of these blocks are here, durable or not? Answered by `Present`.
-    #[n(3)]
-    Has {
-        /// The blocks, at most [`crate::limits::LIST_ENTRIES_MAX`].
-        #[n(0)]
-        blocks: Vec<BlockId>,
-    },
     /// Read these blocks and compare them with their names. Answered by `Verified`; damaged ones are set aside and
     /// reported to the manager.
-    #[n(4)]
+    #[n(3)]
     Verify {
         /// The blocks, at most [`crate::limits::LIST_ENTRIES_MAX`].
         #[n(0)]
         blocks: Vec<BlockId>,
     },
     /// What is here in numbers. Answered by `Status`.
-    #[n(5)]
+    #[n(4)]
     Status,
 }
 
 /// The answer of a benefactor.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub enum BenefactorReply {
-    /// The block is in the store's file. `Sync` with this incarnation makes it durable.
+    /// The block is in the store's file. `Sync` makes it durable.
     #[n(0)]
     Stored {
-        /// The benefactor's present life.
+        /// That the block is durable, if it was to be.
         #[n(0)]
-        incarnation: Incarnation,
+        receipt: Option<Receipt>,
         /// Whether the block was there before.
         #[n(1)]
         known: bool,
     },
-    /// All that was stored before the request is durable.
+    /// Those of the blocks that are here and durable; the others are not here.
     #[n(1)]
-    Durable,
+    Synced(#[n(0)] Receipt),
     /// The block's stored bytes are the payload.
     #[n(2)]
     Block {
@@ -123,25 +117,15 @@ pub enum BenefactorReply {
         #[n(0)]
         form: Form,
     },
-    /// One entry per asked block, in order: present or not.
-    #[n(3)]
-    Present {
-        /// The benefactor's present life; present blocks are durable once `Sync` with it succeeds.
-        #[n(0)]
-        incarnation: Incarnation,
-        /// One entry per asked block.
-        #[n(1)]
-        present: Vec<bool>,
-    },
     /// One entry per asked block, in order.
-    #[n(4)]
+    #[n(3)]
     Verified {
         /// One entry per asked block.
         #[n(0)]
         states: Vec<BlockState>,
     },
     /// What is here in numbers.
-    #[n(5)]
+    #[n(4)]
     Status(#[n(0)] BenefactorLoad),
 }
 

@@ -11,12 +11,10 @@ use std::time::Duration;
 use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
 use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorRequest, Form};
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role};
-use stdchk_model::message::manager::{
-    Change, Existing, FileKind, ManagerRequest, StagedChunk, StoredBlock, VersionState,
-};
+use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerRequest, StoredBlock, VersionState};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
-    SessionId, cbor,
+    Receipt, ReceiptKey, SessionId, cbor,
 };
 use stdchk_net::frame::{HEAD_BYTES, Head, Kind, encode};
 use stdchk_tests::{PATIENCE, Pool, random_bytes};
@@ -238,6 +236,8 @@ fn manager_requests() -> Vec<Vec<u8>> {
     let block = BlockId::whole(some_chunk(1).id);
     let stored = StoredBlock { block, stored_length: 1000, plain_length: 1000 };
     let root = MapRoot::Pieces { pieces: vec![some_chunk(2)], length: 1000 };
+    let receipts =
+        vec![(BenefactorId(0), Receipt::new(&ReceiptKey([1; 32]), incarnation, 1 << 40, vec![stored]))];
     let mut requests: Vec<Q> = changes().into_iter().map(|change| Q::Change { id, change }).collect();
     requests.extend([
         Q::Lookup { parent, name },
@@ -254,7 +254,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
         Q::OpenSession { session, client, ino },
         Q::Reserve { session, bytes: 1 << 20, avoid: vec![BenefactorId(0)] },
         Q::Known { session, chunks: vec![some_chunk(1).id], room_bytes: 1 << 20 },
-        Q::Staged { session, chunks: vec![StagedChunk { chunk: some_chunk(1), at: vec![BenefactorId(0)] }] },
+        Q::Receipts { session, receipts: receipts.clone() },
         Q::Commit {
             session,
             root,
@@ -264,7 +264,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
             named: vec![some_chunk(1).id],
             state: VersionState::Open,
             hole_bytes: 0,
-            staged: vec![StagedChunk { chunk: some_chunk(1), at: vec![BenefactorId(0)] }],
+            receipts,
         },
         Q::Closing { session, size: 1000 },
         Q::CloseSession { session, interrupted: true },
@@ -279,18 +279,27 @@ fn manager_requests() -> Vec<Vec<u8>> {
             pid: 1,
             load,
             remembered: None,
+            put_sequence: 1,
+            receipt_key: ReceiptKey([1; 32]),
         },
-        Q::Inventory { id: benefactor, incarnation, first: true, last: true, blocks: vec![stored] },
+        Q::Inventory {
+            id: benefactor,
+            incarnation,
+            first: true,
+            last: true,
+            blocks: vec![stored],
+            put_sequence: 1,
+        },
         Q::Heartbeat {
             id: benefactor,
             incarnation,
             load,
-            put_sequence: 1,
+            durable_sequence: 1,
             added: Vec::new(),
             removed: vec![block],
             damaged: 1,
             copies_failed: vec![block],
-            copied_bytes: 1,
+            put_sequence: 1,
         },
     ]);
     requests.iter().map(cbor::encode).collect()
@@ -303,9 +312,8 @@ fn benefactor_requests() -> Vec<Vec<u8>> {
     let block = BlockId::whole(chunk.id);
     let requests = [
         Q::Put { block, form: Form::plain(chunk.id, chunk.length), durable: true },
-        Q::Sync { incarnation: Incarnation(1), tell: false },
+        Q::Sync { blocks: vec![block, BlockId { fragment: 3, ..block }], tell: false },
         Q::Get { block },
-        Q::Has { blocks: vec![block, BlockId { fragment: 3, ..block }] },
         Q::Verify { blocks: vec![block] },
         Q::Status,
     ];

@@ -1,20 +1,8 @@
-//! Chunks and where they are: as sessions stage them, as benefactors report them, as readers are told.
+//! Chunks and where they are: as benefactors report them, as readers are told.
 
 use minicbor::{Decode, Encode};
 
-use crate::chunk_map::ChunkRef;
 use crate::id::{BenefactorId, BlockId};
-
-/// A chunk that a session stored.
-#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
-pub struct StagedChunk {
-    /// The chunk and its plain length.
-    #[n(0)]
-    pub chunk: ChunkRef,
-    /// Where it is.
-    #[n(1)]
-    pub at: Vec<BenefactorId>,
-}
 
 /// Where a chunk is.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]

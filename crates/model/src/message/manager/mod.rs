@@ -12,7 +12,7 @@ mod version;
 
 use crate::id::Ino;
 
-pub use chunk::{ChunkLocations, Location, StagedChunk, StoredBlock};
+pub use chunk::{ChunkLocations, Location, StoredBlock};
 pub use namespace::{Attr, Change, DirEntry, Existing, FileKind};
 pub use pool::{BenefactorInfo, BenefactorState, ExposedSet, Moment, PoolStatus, Space};
 pub use reply::ManagerReply;

@@ -2,10 +2,11 @@
 
 use minicbor::{Decode, Encode};
 
-use super::{Change, Hold, Moment, PackedMembers, StagedChunk, StoredBlock, TimeNs, VersionState};
+use super::{Change, Hold, Moment, PackedMembers, StoredBlock, TimeNs, VersionState};
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, BlockId, ChunkId, ClientId, Incarnation, Ino, OpId, SessionId};
 use crate::message::benefactor::BenefactorLoad;
+use crate::receipt::{Receipt, ReceiptKey};
 
 /// A request to the manager.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -134,20 +135,20 @@ pub enum ManagerRequest {
         #[cbor(default)]
         room_bytes: u64,
     },
-    /// Chunks that the session stored, reported at the latest before the commit, and every few seconds. Answered by
-    /// `Done`.
+    /// Receipts of benefactors for chunks that the session is about to commit. The session holds these chunks from now on.
+    /// Answered by `Done`, or refused with `Outdated`.
     #[n(33)]
-    Staged {
+    Receipts {
         /// The session.
         #[n(0)]
         session: SessionId,
-        /// The chunks with where they are durable or, before the commit, stored.
+        /// Receipts, each with the benefactor that gave it; of at most [`crate::limits::LIST_ENTRIES_MAX`] blocks together.
         #[n(1)]
-        chunks: Vec<StagedChunk>,
+        receipts: Vec<(BenefactorId, Receipt)>,
     },
-    /// The session's content becomes the newest version, in one step (I2). Every chunk of the map must be staged,
-    /// pinned or part of the base version, and durable. Repeated commits of one session replace each other's version.
-    /// Answered by `Version`.
+    /// The session's content becomes the newest version, in one step (I2). Every chunk of the map must have durable copies
+    /// that the manager knows of, by receipts or by reports of benefactors. Repeated commits of one session replace each
+    /// other's version. Answered by `Version`, or refused with `Outdated`.
     #[n(34)]
     Commit {
         /// The session.
@@ -166,7 +167,7 @@ pub enum ManagerRequest {
         #[n(4)]
         stored_bytes: u64,
         /// All distinct chunks that the map names, its own pieces counted, unless the map is in `root`. If they don't fit into
-        /// a list, it is full, and all others were staged or pinned in this session.
+        /// a list, it is full, and the session holds all others: by receipts, or since `Known` found them.
         #[n(5)]
         named: Vec<ChunkId>,
         /// `Open`: the session goes on. `Closed` or `Interrupted`: this was its last commit.
@@ -177,10 +178,10 @@ pub enum ManagerRequest {
         #[n(7)]
         #[cbor(default)]
         hole_bytes: u64,
-        /// Chunks that count as `Staged` with this request.
+        /// Receipts as in `Receipts`.
         #[n(8)]
         #[cbor(default)]
-        staged: Vec<StagedChunk>,
+        receipts: Vec<(BenefactorId, Receipt)>,
     },
     /// Ends a session. Its last commit counts as finished; without a commit nothing happened. Answered by `Done`.
     #[n(35)]
@@ -347,6 +348,12 @@ pub enum ManagerRequest {
         /// The last moment of the manager's history that it was told to remember, if it was.
         #[n(5)]
         remembered: Option<Moment>,
+        /// Sequence number of its last put.
+        #[n(6)]
+        put_sequence: u64,
+        /// What the receipts of this life are checked with.
+        #[n(7)]
+        receipt_key: ReceiptKey,
     },
     /// A part of a full inventory. Answered by `Done`.
     #[n(61)]
@@ -366,6 +373,9 @@ pub enum ManagerRequest {
         /// The blocks of this part.
         #[n(4)]
         blocks: Vec<StoredBlock>,
+        /// Sequence number of its last put when the inventory was taken.
+        #[n(5)]
+        put_sequence: u64,
     },
     /// A sign of life with what changed since the last. Answered by `Commands`.
     #[n(62)]
@@ -379,9 +389,9 @@ pub enum ManagerRequest {
         /// Its space.
         #[n(2)]
         load: BenefactorLoad,
-        /// Sequence number of its last put.
+        /// Sequence number of its last put before all puts were made durable last: orders to delete rest on it.
         #[n(3)]
-        put_sequence: u64,
+        durable_sequence: u64,
         /// Blocks that became durable.
         #[n(4)]
         added: Vec<StoredBlock>,
@@ -394,9 +404,9 @@ pub enum ManagerRequest {
         /// Copies that failed since the last heartbeat: to be planned anew.
         #[n(7)]
         copies_failed: Vec<BlockId>,
-        /// Bytes copied to other benefactors since the last heartbeat.
+        /// Sequence number of its last put when `added` and `removed` were taken.
         #[n(8)]
-        copied_bytes: u64,
+        put_sequence: u64,
     },
     /// A benefactor is ready to make copies. Answered by `Commands` with copies to make as soon as there are some, and by
     /// none after a second.
