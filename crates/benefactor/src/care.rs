@@ -75,7 +75,7 @@ async fn give_way(benefactor: &Benefactor, pause: Duration) {
     }
 }
 
-/// Rewrites mostly dead segments where the file system makes no holes.
+/// Rewrites segments of which little is left.
 pub(crate) async fn compact(benefactor: Arc<Benefactor>) {
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
     loop {

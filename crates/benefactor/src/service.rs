@@ -302,7 +302,7 @@ impl Service for Benefactor {
 /// Whether a compressed block is the chunk that it is named after: else one lying client could make everybody's next
 /// write of that chunk a reference to something that can't be read. What the store itself compares is the stored bytes.
 fn genuine(block: BlockId, form: &Form, stored: &[u8]) -> Result<(), Failure> {
-    let whole = block.fragment == BlockId::WHOLE && form.cipher.is_none() && form.erasure.is_none();
+    let whole = block.fragment == BlockId::WHOLE && form.erasure.is_none();
     if !whole || form.codec == Codec::Store.number() {
         return Ok(());
     }

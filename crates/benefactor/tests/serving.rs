@@ -54,6 +54,7 @@ async fn nobody_can_give_bytes_a_name_that_is_not_theirs() {
     let mut attempts = vec![(block, form.clone()), (block, whole(&bad).1)];
     attempts.push((BlockId { fragment: 1, ..block }, whole(&bad).1));
     attempts.push((whole(&bad).0, Form { plain_length: 1, ..whole(&bad).1 }));
+    attempts.push((block, Form { cipher: Some(1), ..whole(&bad).1 }));
     for (block, form) in attempts {
         let request = BenefactorRequest::Put { block, form, durable: false };
         let call = running.connection.call::<_, BenefactorReply>(&request, bad.clone().into(), LIMIT);

@@ -341,6 +341,32 @@ fn a_mostly_dead_segment_is_rewritten_and_its_file_goes() {
 }
 
 #[test]
+fn segments_of_which_little_is_left_do_not_pile_up() {
+    let place = tempfile::tempdir().unwrap();
+    let donation = Donation { donated_bytes: 1 << 30, floor_bytes: 0 };
+    let store = Store::open(place.path(), donation, 512 << 10).unwrap().0;
+    let contents: Vec<Vec<u8>> = (0..250).map(|seed| content(seed, 50_000)).collect();
+    put_all(&store, &contents);
+    store.sync().unwrap();
+    let before = segments(place.path()).len();
+    assert!(before > 19);
+    // One block of ten stays, about one in each segment.
+    let (kept, gone): (Vec<_>, Vec<_>) =
+        contents.iter().enumerate().partition(|(number, _)| number % 10 == 0);
+    let blocks: Vec<BlockId> = gone.iter().map(|(_, bytes)| block_of(bytes)).collect();
+    assert_eq!(store.remove(&blocks, u64::MAX).unwrap(), 225);
+    let buffers: Arc<BufferPool> = BufferPool::new(8 << 20);
+    while store.compact(&buffers).unwrap() > 0 {}
+    assert!(segments(place.path()).len() <= 18, "{before} segments became {}", segments(place.path()).len());
+    check_space(&store, place.path());
+    drop(store);
+    let store = open(place.path());
+    for (_, bytes) in kept {
+        assert!(get(&store, block_of(bytes)).unwrap() == *bytes);
+    }
+}
+
+#[test]
 fn the_owners_floor_holds_and_removals_make_room() {
     let place = tempfile::tempdir().unwrap();
     let donation = Donation { donated_bytes: 100_000, floor_bytes: 0 };

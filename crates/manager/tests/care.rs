@@ -111,6 +111,23 @@ fn a_damaged_block_is_no_copy_and_is_repaired() {
 }
 
 #[test]
+fn more_replicas_are_made_of_what_is_there_without_anybody_writing() {
+    let (mut pool, folder, file) = pool_with_file(2);
+    pool.change(Change::SetPolicy { ino: folder, pairs: vec![("replicas".to_owned(), "1".to_owned())] })
+        .unwrap();
+    pool.write(1, file, &[1], &[0]);
+    pool.pass_alive(HOUR_MS, &[0, 1]);
+    pool.collect(&[]).unwrap();
+    pool.pass_alive(HOUR_MS, &[0, 1]);
+    assert!(!pool.core.marking_is_due(pool.now));
+    pool.change(Change::SetPolicy { ino: folder, pairs: vec![("replicas".to_owned(), "2".to_owned())] })
+        .unwrap();
+    assert!(pool.core.marking_is_due(pool.now));
+    pool.collect(&[]).unwrap();
+    assert_eq!(copies(&pool.beat(0, &[], &[])).len(), 1);
+}
+
+#[test]
 fn a_failed_copy_is_planned_anew_after_a_while() {
     let (mut pool, _, file) = pool_with_file(2);
     pool.write(1, file, &[1], &[0]);
@@ -221,6 +238,28 @@ fn a_live_session_keeps_its_chunks_and_the_version_it_builds_on() {
     assert_eq!(pool.collect(&[]), Ok(0));
     pool.close(3);
     assert_eq!(pool.collect(&[]), Ok(4));
+}
+
+#[test]
+fn a_session_that_commits_again_and_again_does_not_keep_what_it_wrote_over() {
+    let (mut pool, _, file) = pool_with_file(1);
+    pool.open(1, file);
+    for number in 1..=3 {
+        pool.known(1, number);
+        pool.secure(1, &[number], &[0]);
+        pool.commit(1, &[number]).unwrap();
+    }
+    pool.pass_alive(HOUR_MS, &[0]);
+    assert!(pool.core.marking_is_due(pool.now));
+    assert_eq!(pool.collect(&[]), Ok(2));
+    assert_eq!(pool.locate(3), [0]);
+    // What comes between two commits is kept, and so is the version that the session builds on.
+    pool.known(1, 4);
+    pool.secure(1, &[4], &[0]);
+    pool.write(2, file, &[5], &[0]);
+    pool.pass_alive(HOUR_MS, &[0]);
+    assert_eq!(pool.collect(&[]), Ok(0));
+    assert_eq!((pool.locate(3), pool.locate(4)), (vec![0], vec![0]));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Rewriting what is live out of segments that are mostly dead, where the file system makes no holes.
+//! Rewriting what is live out of segments that are mostly dead: where the file system makes no holes, to get their space back;
+//! where it does, because each segment costs a file and an open descriptor, however little is left in it.
 //!
 //! A block is copied to the active segment, made durable there, and only then loses its old place.
 
@@ -8,10 +9,14 @@ use stdchk_net::BufferPool;
 
 use super::record::Record;
 use super::segment::{FIRST_RECORD, Segment};
-use super::{Store, StoreError, io_error, write};
+use super::{SegmentState, Store, StoreError, io_error, write};
+
+/// How many segments may have an eighth of a full one or less: what deletions left of them, or short lives.
+const SMALL_MAX: usize = 16;
 
 impl Store {
-    /// Rewrites the deadest full segment if at least half of it is dead; returns the bytes that were moved.
+    /// Rewrites the deadest full segment if at least half of it is dead, or else the smallest of too many small ones; returns the
+    /// bytes that were moved.
     ///
     /// # Errors
     /// There is no room for the copies, or the disk refuses; what was not moved stays where it is.
@@ -35,10 +40,17 @@ impl Store {
 
     fn deadest(&self) -> Option<Arc<Segment>> {
         let state = self.state.lock();
-        let full =
-            state.segments.iter().filter(|(number, holder)| **number != state.newest && holder.writing == 0);
-        let half = full.filter(|(_, holder)| holder.dead * 2 >= holder.end);
-        half.max_by_key(|(_, holder)| holder.dead).map(|(_, holder)| Arc::clone(&holder.segment))
+        let full = |number: &u32, holder: &SegmentState| *number != state.newest && holder.writing == 0;
+        let full = state.segments.iter().filter(|(number, holder)| full(number, holder));
+        let full: Vec<&SegmentState> = full.map(|(_, holder)| holder).collect();
+        let dead =
+            full.iter().filter(|holder| holder.dead * 2 >= holder.end).max_by_key(|holder| holder.dead);
+        let small = || {
+            let small = full.iter().filter(|holder| holder.used * 8 <= self.segment_bytes);
+            let count = small.clone().count();
+            small.min_by_key(|holder| holder.used).filter(|_| count > SMALL_MAX)
+        };
+        dead.or_else(small).map(|holder| Arc::clone(&holder.segment))
     }
 
     fn move_record(

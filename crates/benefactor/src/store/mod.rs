@@ -430,7 +430,11 @@ impl SegmentState {
 /// Whether `payload` is what `block` and `form` say, as far as one can tell without undoing the codec.
 fn verify(block: BlockId, form: &Form, payload: &[u8]) -> Result<(), StoreError> {
     let mismatch = |why| Err(StoreError::Mismatch { block, why });
-    let plain = form.codec == 0 && form.cipher.is_none() && form.erasure.is_none();
+    if form.cipher.is_some() {
+        // Nobody could tell whether it is the chunk.
+        return mismatch("nothing is encrypted in this version of the protocol");
+    }
+    let plain = form.codec == 0 && form.erasure.is_none();
     if plain && block.fragment == BlockId::WHOLE {
         if form.stored_id != block.chunk {
             return mismatch("a whole plain block is named by its own bytes");

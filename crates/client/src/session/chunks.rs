@@ -261,6 +261,11 @@ impl Chunks {
         chunks.iter().filter(|chunk| !table.entries.contains_key(chunk)).copied().collect()
     }
 
+    /// All chunks that the session deals with.
+    pub(super) fn all(&self) -> Vec<ChunkId> {
+        self.table.lock().entries.keys().copied().collect()
+    }
+
     /// Where a chunk that the session has dealt with is.
     pub(super) fn places(&self, chunk: ChunkId) -> Vec<BenefactorId> {
         self.table.lock().entries.get(&chunk).map_or(Vec::new(), |entry| entry.at().collect())
@@ -271,8 +276,8 @@ impl Chunks {
         self.table.lock().commits += 1;
     }
 
-    /// The commit settled what was used before it began; the manager still holds that for the session. A file that stays
-    /// open for days doesn't gather a table of all that it ever wrote.
+    /// The commit settled what was used before it began. A file that stays open for days doesn't gather a table of all that it
+    /// ever wrote.
     pub(super) fn settled(&self) {
         let mut table = self.table.lock();
         let commits = table.commits;

@@ -92,6 +92,7 @@ impl Session {
         let info = self.commit_map(&map, root, mtime, state).await?;
         *self.made.lock() = None; // It became durable with the commit.
         self.rebase(&snapshot, map);
+        self.hold_again().await;
         if self.is_closing() {
             self.announce_closing().await?;
         }
@@ -415,6 +416,17 @@ impl Session {
 
     fn ask_of(&self, chunks: &[ChunkId]) -> ManagerRequest {
         ManagerRequest::Known { session: self.id, chunks: chunks.to_vec(), room_bytes: 0 }
+    }
+
+    /// With a commit the manager lets go of what the session held and the version doesn't name. What cells have used meanwhile, the
+    /// session asks for again; no collection comes so soon. A session that the manager forgets meanwhile is opened again as ever.
+    async fn hold_again(&self) {
+        let chunks = self.chunks.all();
+        if !chunks.is_empty()
+            && let Err(failure) = self.pin(&chunks).await
+        {
+            tracing::warn!(ino = %self.ino(), %failure, "chunks that were stored during a commit may be collected");
+        }
     }
 
     /// What was committed becomes the base; cells that haven't changed since are done with.

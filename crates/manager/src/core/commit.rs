@@ -65,6 +65,13 @@ impl Core {
             self.locations.refer(chunk, policy.replicas, span, marking, &self.registry);
             self.locations.touch(chunk, now.ms);
         }
+        // What of the session's earlier chunks the version doesn't name, no version of this session will; those that were stored
+        // while it was committed, the client asks for again.
+        if named.len() < LIST_ENTRIES_MAX {
+            let let_go = self.sessions.rebase(session, &root, &referred);
+            let_go.iter().for_each(|chunk| self.locations.touch(chunk, now.ms));
+            self.namespace.removals += u64::from(!let_go.is_empty());
+        }
         let hold = self.hold(milestone, self.sessions.get(session)?.base_at, &policy);
         let attr = self.namespace.attr(ino)?;
         Ok(ManagerReply::Version { info: Some(info), root: Some(root), attr, hold })

@@ -321,6 +321,16 @@ impl Core {
         }
         let entry = self.namespace.change(change)?;
         self.commits += 1;
+        // How many copies chunks should have is found out by a marking.
+        self.marking.again |= match change {
+            Change::SetPolicy { pairs, .. } => pairs.iter().any(|(key, _)| key == "replicas"),
+            Change::Rename { parent, new_parent, .. } => {
+                parent != new_parent
+                    && self.namespace.policy(*parent)?.replicas
+                        != self.namespace.policy(*new_parent)?.replicas
+            }
+            _ => false,
+        };
         let renamed = match change {
             Change::Rename { .. } => entry.as_ref().map(|attr| attr.ino),
             _ => None,

@@ -17,9 +17,9 @@ const SESSIONS_MAX: usize = 65_536;
 pub struct Session {
     pub client: ClientId,
     pub ino: Ino,
-    /// The version that it builds on, as it was when the session began.
+    /// The version that it builds on: that of when it began, then its own last one.
     pub base: Option<MapRoot>,
-    /// When that version was committed.
+    /// When the version was committed that the file had when the session began.
     pub base_at: Option<TimeNs>,
     /// Chunks of which it brought receipts.
     pub secured: HashSet<ChunkId>,
@@ -123,6 +123,15 @@ impl Sessions {
         client.heard_ms = now_ms;
         client.sessions.insert(id);
         Ok(true)
+    }
+
+    /// The session committed a version, on which it builds from now on, and holds no other chunks than those that this names. The
+    /// chunks that it held beside them.
+    pub fn rebase(&mut self, id: SessionId, root: &MapRoot, named: &HashSet<ChunkId>) -> Vec<ChunkId> {
+        let Some(session) = self.sessions.get_mut(&id) else { return Vec::new() };
+        session.base = Some(root.clone());
+        let held = [&mut session.secured, &mut session.pinned, &mut session.asked];
+        held.into_iter().flat_map(|held| held.extract_if(|chunk| !named.contains(chunk))).collect()
     }
 
     /// Ends a session; its reservation returns.
