@@ -1,6 +1,7 @@
-//! What needs processes of its own: killing a writer at any moment, and a disk that is full.
+//! What needs processes of its own: killing a writer at any moment, a disk that is full, and descriptors that ran out.
 //!
-//! This program is its own child: `write DIR` writes and syncs until it is killed, `fill DIR` fills a small file system.
+//! This program is its own child: `write DIR` writes and syncs until it is killed, `fill DIR` fills a small file system, `use up DIR`
+//! takes all descriptors.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -23,11 +24,14 @@ fn main() {
     match words.as_slice() {
         ["write", directory] => write_for_ever(Path::new(directory)),
         ["fill", directory] => fill(Path::new(directory)),
+        ["use up", directory] => use_descriptors_up(Path::new(directory)),
         _ => {
             all_that_was_synced_survives_sigkill();
             println!("test all_that_was_synced_survives_sigkill ... ok");
             a_full_disk_fails_puts_and_nothing_else();
             println!("test a_full_disk_fails_puts_and_nothing_else ... ok");
+            a_store_without_descriptors_takes_nothing_and_goes_on_once_there_are_some();
+            println!("test a_store_without_descriptors_takes_nothing_and_goes_on_once_there_are_some ... ok");
         }
     }
 }
@@ -115,6 +119,36 @@ fn all_that_was_synced_survives_sigkill() {
             }
         }
     }
+}
+
+fn a_store_without_descriptors_takes_nothing_and_goes_on_once_there_are_some() {
+    let place = tempfile::tempdir().unwrap();
+    let script = "ulimit -n 64 && exec \"$1\" \"use up\" \"$2\"";
+    let child = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(std::env::current_exe().unwrap())
+        .arg(place.path())
+        .status()
+        .unwrap();
+    assert!(child.success(), "a store without descriptors failed: {child}");
+}
+
+fn use_descriptors_up(directory: &Path) {
+    let store = open(directory);
+    put(&store, &content(3)).unwrap();
+    let others: Vec<File> = std::iter::from_fn(|| File::open(directory).ok()).collect();
+    // A sync of new names needs none, a further segment does.
+    store.sync().unwrap();
+    let refused = (1..).find_map(|number| put(&store, &content(4 * number + 3)).err()).unwrap();
+    assert!(matches!(refused, StoreError::Io { .. }), "{refused}");
+    store.sync().unwrap();
+    assert!(holds(&store, &content(3)));
+    drop(others);
+    (1..40).for_each(|number| assert!(put(&store, &content(4 * number + 3)).is_ok()));
+    store.sync().unwrap();
+    drop(store);
+    let store = open(directory);
+    assert!((0..40).all(|number| holds(&store, &content(4 * number + 3))));
 }
 
 /// A small file system in a mount namespace of its own, filled by two stores at once.

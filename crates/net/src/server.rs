@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use minicbor::{Decode, Encode};
+use rustix::process::{Resource, getrlimit};
 use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
@@ -25,7 +26,8 @@ use crate::patience::{PATIENCE, Patient};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed accept, for instance when descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections at one time; more are turned away, so that descriptors for files remain.
+/// Connections at one time; more are turned away, as are those that would take more than half of the descriptors, so that some
+/// remain for files.
 const CONNECTIONS_MAX: usize = 4096;
 
 /// What a server does with requests.
@@ -72,7 +74,9 @@ pub async fn serve<S: Service>(
     stop: impl Future<Output = ()>,
 ) {
     let mut connections = tokio::task::JoinSet::new();
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let descriptors = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
+    let most = descriptors.map_or(CONNECTIONS_MAX, |limit| CONNECTIONS_MAX.min(limit / 2));
+    let room = Arc::new(Semaphore::new(most));
     tokio::pin!(stop);
     loop {
         let accepted = tokio::select! {

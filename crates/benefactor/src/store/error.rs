@@ -49,10 +49,22 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether the disk is sound as far as this error says.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self, Self::Io { cause, .. } if is_passing(cause))
+    }
+
     /// Whether the disk refused for want of space alone.
     pub(super) fn is_full(&self) -> bool {
         matches!(self, Self::Io { cause, .. } if is_full(cause))
     }
+}
+
+/// Whether the system lacked something else than a sound disk: space, or descriptors that others have taken for now.
+fn is_passing(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let said = error.raw_os_error().map(Errno::from_raw_os_error);
+    is_full(error) || said.is_some_and(|said| [Errno::MFILE, Errno::NFILE, Errno::NOMEM].contains(&said))
 }
 
 fn is_full(error: &io::Error) -> bool {

@@ -215,7 +215,7 @@ impl Store {
         let segment = segment
             .map_err(|cause| io_error("open a new segment in", &self.directory, cause))
             .inspect_err(|error| {
-                if !error.is_full() {
+                if !error.is_passing() {
                     state.fail(At::Write, error);
                 }
             })?;
@@ -247,7 +247,7 @@ impl Store {
     }
 
     /// A write failed: its place is made unreadable, or its segment is looked at closely at the next start. A disk that
-    /// fails otherwise than by being full gets nothing more.
+    /// fails otherwise than for want of space or descriptors gets nothing more.
     fn give_up(&self, record: &Record, segment: &Segment, cause: io::Error) -> StoreError {
         let error = io_error("write a block to", segment.path(), cause);
         let erased = segment.file.punch(record.place.offset(), record.span());
@@ -262,7 +262,7 @@ impl Store {
             holder.doubtful |= !erased;
             holder.unsynced = true;
         }
-        if !error.is_full() {
+        if !error.is_passing() {
             state.fail(At::Write, &error);
         }
         error

@@ -97,8 +97,8 @@ impl Store {
             segment.file.sync().map_err(|cause| io_error("make durable", segment.path(), cause))?;
         }
         if names {
-            disk::sync_directory(&self.directory)
-                .map_err(|cause| io_error("make durable", &self.directory, cause))?;
+            // By the descriptor that is open, since there may be no other.
+            self.opened.sync_all().map_err(|cause| io_error("make durable", &self.directory, cause))?;
         }
         Ok(())
     }
