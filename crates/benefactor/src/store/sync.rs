@@ -10,7 +10,7 @@ use stdchk_model::BlockId;
 
 use super::error::io_error;
 use super::segment::Segment;
-use super::{SegmentState, State, Store, StoreError, disk};
+use super::{SegmentState, State, Store, StoreError};
 
 /// What the disk failed at.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
