@@ -7,14 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, DataDir, Identity};
-use tokio::task::JoinHandle;
 
 use crate::copy::Copies;
 use crate::service::{Benefactor, blocking};
@@ -36,8 +34,6 @@ pub(crate) struct Link {
     pub(crate) heartbeat: Duration,
     pub(crate) benefactor: Arc<Benefactor>,
     pub(crate) copies: Copies,
-    /// Deletions under way.
-    pub(crate) deletions: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) buffers: Arc<BufferPool>,
 }
 
@@ -146,14 +142,10 @@ impl Link {
         Ok(id)
     }
 
-    /// Tells all that is here. Nothing that was ordered before acts on it any more: what it names stays until an order that
-    /// comes later.
+    /// Tells all that is here. What was ordered to go before is out of use by then: what the inventory names stays until an order
+    /// that comes later.
     async fn send_inventory(&self, connection: &Connection, id: BenefactorId) -> Result<(), CallError> {
         self.sync().await;
-        let deletions = std::mem::take(&mut *self.deletions.lock());
-        for deletion in deletions {
-            deletion.await.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
-        }
         let store = Arc::clone(self.benefactor.store());
         let (put_sequence, all) = blocking(move || store.inventory()).await?;
         let parts: Vec<&[_]> = match all.is_empty() {
@@ -228,14 +220,12 @@ impl Link {
             match command {
                 Command::Delete { blocks, put_sequence } => {
                     let store = Arc::clone(self.benefactor.store());
-                    let deletion =
-                        tokio::task::spawn_blocking(move || match store.remove(&blocks, put_sequence) {
-                            Ok(removed) => tracing::debug!(removed, "blocks removed"),
-                            Err(error) => tracing::error!(%error, "blocks can't be removed"),
-                        });
-                    let mut deletions = self.deletions.lock();
-                    deletions.retain(|deletion| !deletion.is_finished());
-                    deletions.push(deletion);
+                    let removed = store.take_out(&blocks, put_sequence);
+                    tokio::task::spawn_blocking(move || {
+                        if let Err(error) = store.free(&removed) {
+                            tracing::error!(%error, "the space of removed blocks can't be freed");
+                        }
+                    });
                 }
                 Command::Copy { block, to: _, address } => self.copies.order(block, address),
                 Command::SendInventory => inventory = true,

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use stdchk_model::limits::{BLOCK_BYTES_MAX, HEARTBEAT_MS};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey};
@@ -209,7 +208,6 @@ fn start_background(
         heartbeat: config.heartbeat,
         benefactor: Arc::clone(benefactor),
         copies: Copies::new(copier),
-        deletions: Mutex::default(),
         buffers,
     };
     let mut background = JoinSet::new();

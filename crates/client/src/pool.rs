@@ -631,7 +631,8 @@ async fn keep_alive(pool: Weak<Inner>) {
         };
         let sessions: Vec<_> =
             pool.sessions.lock().iter().filter_map(|(id, session)| Some((*id, session.upgrade()?))).collect();
-        for (id, session) in sessions.into_iter().filter(|(id, _)| !known.contains(id)) {
+        let forgotten = |(id, session): &(_, Arc<Session>)| !known.contains(id) || session.is_to_be_held();
+        for (id, session) in sessions.into_iter().filter(forgotten) {
             if let Err(failure) = session.reattach().await {
                 tracing::warn!(session = %id, %failure, "the manager could not be told about a session");
             }

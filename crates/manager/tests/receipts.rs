@@ -146,40 +146,42 @@ fn what_a_heartbeat_adds_or_an_inventory_that_was_asked_for_names_is_not_deleted
 }
 
 #[test]
-fn what_a_benefactor_lacked_before_it_gave_a_receipt_says_nothing() {
+fn a_receipt_from_before_a_block_was_found_damaged_says_nothing() {
     let (mut pool, _, file) = pool_with_file(1);
-    let before = pool.receipts;
     pool.open(1, file);
-    pool.secure(1, &[1], &[0]);
-    pool.commit(1, &[1]).unwrap();
-    let late = |put_sequence| ManagerRequest::Heartbeat {
+    pool.known(1, 1);
+    let kept = pool.receipt(0, &[1]);
+    let damaged = ManagerRequest::Heartbeat {
         id: BenefactorId(0),
         incarnation: Incarnation(1),
         load: empty_load(),
-        durable_sequence: before,
+        durable_sequence: pool.told,
         added: Vec::new(),
         removed: vec![BlockId::whole(chunk(1))],
-        damaged: 0,
+        damaged: 1,
         copies_failed: Vec::new(),
-        put_sequence,
+        put_sequence: pool.receipts,
     };
-    pool.ask(late(before)).unwrap();
-    assert_eq!(pool.locate(1), [0]);
-    let inventory = |put_sequence| ManagerRequest::Inventory {
-        id: BenefactorId(0),
-        incarnation: Incarnation(1),
-        first: true,
-        last: true,
-        blocks: Vec::new(),
-        put_sequence,
-    };
-    pool.ask(inventory(before)).unwrap();
-    assert_eq!(pool.locate(1), [0]);
-    pool.ask(late(pool.receipts)).unwrap();
-    assert!(pool.locate(1).is_empty(), "gone since");
-    pool.secure(1, &[1], &[0]);
-    pool.ask(inventory(pool.receipts)).unwrap();
+    pool.ask(damaged).unwrap();
+    assert_eq!(present(&mut pool, vec![kept.clone()]), Err(ErrorCode::Outdated));
+    let fresh = pool.receipt(0, &[1]);
+    assert_eq!(present(&mut pool, vec![fresh.clone()]), Ok(()));
+    pool.inventory_as(0, Incarnation(1), &[]).unwrap();
+    assert_eq!(
+        present(&mut pool, vec![fresh]),
+        Err(ErrorCode::Outdated),
+        "an inventory says what is not there"
+    );
     assert!(pool.locate(1).is_empty());
+}
+
+#[test]
+fn who_is_forgotten_is_told_that_and_not_that_its_receipts_are_old() {
+    let (mut pool, _, file) = pool_with_file(1);
+    pool.open(1, file);
+    let kept = pool.receipt(0, &[1]);
+    pool.restart();
+    assert_eq!(present(&mut pool, vec![kept]), Err(ErrorCode::Stale));
 }
 
 #[test]

@@ -22,15 +22,23 @@ impl Store {
     /// There is no room for the copies, or the disk refuses; what was not moved stays where it is.
     pub fn compact(&self, buffers: &Arc<BufferPool>) -> Result<u64, StoreError> {
         let Some(segment) = self.deadest() else { return Ok(0) };
-        let mut moved = 0;
+        let (mut blocks, mut bytes) = (0, 0);
         let mut offset = FIRST_RECORD;
         while let Some(record) = self.next_record(&segment, offset)? {
             offset = record.place.offset() + record.span();
-            moved += self.move_record(&segment, &record, buffers)?;
+            if self.move_record(&segment, &record, buffers)? {
+                blocks += 1;
+                bytes += record.span();
+            }
         }
         self.sync()?;
+        // Only now: until the copies are durable, a segment without live blocks would be unlinked, and the blocks be nowhere.
+        if let Some(holder) = self.state.lock().segments.get_mut(&segment.number) {
+            holder.live = holder.live.saturating_sub(blocks);
+            holder.dead += bytes;
+        }
         self.unlink_dead(segment.number)?;
-        Ok(moved)
+        Ok(bytes)
     }
 
     /// The first record of `segment` at or behind `offset`.
@@ -58,9 +66,9 @@ impl Store {
         segment: &Arc<Segment>,
         record: &Record,
         buffers: &Arc<BufferPool>,
-    ) -> Result<u64, StoreError> {
-        let Some(found) = self.live(segment, record) else { return Ok(0) };
-        let Some(mut buffer) = buffers.try_take(found.span()) else { return Ok(0) };
+    ) -> Result<bool, StoreError> {
+        let Some(found) = self.live(segment, record) else { return Ok(false) };
+        let Some(mut buffer) = buffers.try_take(found.span()) else { return Ok(false) };
         let (form, range) = self.read(&found, &mut buffer)?;
         let length = range.len();
         buffer.copy_within(range, 0);
@@ -69,11 +77,10 @@ impl Store {
         if let Err(cause) = write(&target, &copy, &mut buffer) {
             return Err(self.give_up(&copy, &target, cause));
         }
-        self.finish_move(record, &copy);
-        Ok(record.span())
+        Ok(self.finish_move(record, &copy))
     }
 
-    fn finish_move(&self, from: &Record, to: &Record) {
+    fn finish_move(&self, from: &Record, to: &Record) -> bool {
         let mut state = self.state.lock();
         state.in_flight -= to.span();
         let moved = state.index.relocate(&to.block, from.place, to.place);
@@ -83,9 +90,6 @@ impl Store {
             holder.live += u64::from(moved);
             holder.dead += if moved { 0 } else { to.span() };
         }
-        if let Some(holder) = state.segments.get_mut(&from.place.segment).filter(|_| moved) {
-            holder.live = holder.live.saturating_sub(1);
-            holder.dead += from.span();
-        }
+        moved
     }
 }

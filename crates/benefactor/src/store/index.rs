@@ -163,14 +163,14 @@ impl Index {
         true
     }
 
-    /// A block was written again at `to`; false if it isn't at `from` any more.
+    /// A block was written again at `to`; false if it isn't at `from` any more. It is as durable as it was, for as long as what
+    /// is at `from` stays on the disk; the next sync covers it at `to`.
     pub fn relocate(&mut self, block: &BlockId, from: Place, to: Place) -> bool {
         let Some(entry) = self.blocks.get_mut(block).filter(|entry| entry.place == from) else {
             return false;
         };
         self.ticket += 1;
-        (entry.place, entry.ticket) = (to, self.ticket);
-        self.fresh.push(*block);
+        entry.place = to;
         true
     }
 

@@ -37,6 +37,7 @@ pub use index::Changes;
 use index::Index;
 use record::{HEADER_BYTES, Key, Kind, Place, Record, payload_start, span};
 pub use recover::Recovered;
+pub use remove::Removed;
 pub use scrub::Cursor;
 use segment::{FIRST_RECORD, Segment};
 pub use space::{Donation, NoRoom};
@@ -150,6 +151,9 @@ impl Store {
         let mut state = self.state.lock();
         if state.index.get(block).is_none() {
             return Ok(false);
+        }
+        if let Some(trouble) = state.trouble.as_ref().filter(|_| !state.index.is_durable(block)) {
+            return Err(trouble.error()); // It may never become durable here.
         }
         if !state.begun {
             self.open_segment(&mut state)?;
@@ -352,7 +356,11 @@ impl Store {
     /// Those of `blocks` that are here count as put now, so that no deletion that was ordered before takes them. Returns the
     /// put sequence of that, and whether all of them are durable.
     pub fn touch(&self, blocks: &[BlockId]) -> (u64, bool) {
-        self.state.lock().index.touch(blocks)
+        let mut state = self.state.lock();
+        let (sequence, all_durable) = state.index.touch(blocks);
+        // After a failed sync the files may be gone: whoever asks looks.
+        let is_sound = state.trouble.as_ref().is_none_or(|trouble| trouble.at != At::Sync);
+        (sequence, all_durable && is_sound)
     }
 
     /// Those of `blocks` that are here and durable.

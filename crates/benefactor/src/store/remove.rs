@@ -12,12 +12,22 @@ use super::record::{Kind, Place, span};
 use super::segment::Segment;
 use super::{Store, StoreError, io_error};
 
+/// Blocks that were taken out of use and still take space.
+#[derive(Debug)]
+pub struct Removed(Vec<(Place, u64)>);
+
 impl Store {
     /// Removes each of `blocks` unless it was put again after `put_sequence`; returns how many went.
     ///
     /// # Errors
-    /// The disk refuses; the blocks are out of use all the same, their space returns at the next start.
+    /// Those of [`Store::free`].
     pub fn remove(&self, blocks: &[BlockId], put_sequence: u64) -> Result<u64, StoreError> {
+        let removed = self.take_out(blocks, put_sequence);
+        self.free(&removed).map(|()| removed.0.len() as u64)
+    }
+
+    /// Takes each of `blocks` out of use unless it was put again after `put_sequence`. Takes no longer than looking them up.
+    pub fn take_out(&self, blocks: &[BlockId], put_sequence: u64) -> Removed {
         let mut state = self.state.lock();
         let mut gone = Vec::new();
         for block in blocks {
@@ -27,9 +37,15 @@ impl Store {
             }
             gone.push((entry.place, span(entry.stored_length)));
         }
-        drop(state);
-        self.discard(&gone)?;
-        Ok(gone.len() as u64)
+        Removed(gone)
+    }
+
+    /// Frees the space of what was taken out of use.
+    ///
+    /// # Errors
+    /// The disk refuses; the space returns at the next start.
+    pub fn free(&self, removed: &Removed) -> Result<(), StoreError> {
+        self.discard(&removed.0)
     }
 
     /// Frees the space of records that the index doesn't refer to.

@@ -24,7 +24,7 @@ pub(super) enum At {
 /// A disk that failed: the store takes nothing more in this life.
 #[derive(Debug)]
 pub(super) struct Trouble {
-    at: At,
+    pub(super) at: At,
     cause: String,
 }
 

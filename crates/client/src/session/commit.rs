@@ -182,8 +182,13 @@ impl Session {
         let give_up = Instant::now() + RETURN_PATIENCE;
         let copies = usize::from(self.policy.replicas_at_commit());
         loop {
+            let has_patience = Instant::now() < give_up;
+            let mut wait = false;
             for lacking in self.chunks.lacking(needed, copies) {
-                self.put_again(lacking).await?;
+                wait |= self.put_again(lacking, has_patience).await? == Again::FoundInThePool;
+            }
+            if wait {
+                tokio::time::sleep(RETURN_PAUSE).await;
             }
             let unsecured = self.chunks.unsecured(needed, copies);
             if unsecured.is_empty() {
@@ -196,7 +201,7 @@ impl Session {
                     // It may come back, as after a restart, and nobody else has them.
                     Err(error)
                         if error.is_transport()
-                            && Instant::now() < give_up
+                            && has_patience
                             && self.chunks.would_lose(&chunks, benefactor) =>
                     {
                         wait = true;
@@ -225,8 +230,15 @@ impl Session {
             let pool = Arc::clone(&self.pool);
             syncs.spawn(async move {
                 let mut answers = Vec::new();
-                for part in chunks.chunks(RECEIPT_MAX) {
-                    answers.push((benefactor, part.to_vec(), sync_at(&pool, benefactor, part).await));
+                let mut rest = chunks.as_slice();
+                while !rest.is_empty() {
+                    let (part, after) = rest.split_at(rest.len().min(RECEIPT_MAX));
+                    let answer = sync_at(&pool, benefactor, part).await;
+                    // One that doesn't answer isn't asked for the others.
+                    let is_silent = answer.as_ref().is_err_and(CallError::is_transport);
+                    let answered = if is_silent { rest } else { part };
+                    answers.push((benefactor, answered.to_vec(), answer));
+                    rest = if is_silent { &[] } else { after };
                 }
                 answers
             });
@@ -234,13 +246,20 @@ impl Session {
         syncs.join_all().await.into_iter().flatten().collect()
     }
 
-    async fn put_again(&self, lacking: Lacking) -> Result<(), Failure> {
+    /// Stores a chunk in further places. With `has_patience` it may have been found in the pool instead, where it isn't for sure.
+    async fn put_again(&self, lacking: Lacking, has_patience: bool) -> Result<Again, Failure> {
         let copies = usize::from(self.policy.replicas_at_commit());
         match lacking.bytes {
-            Some(bytes) => self.put(lacking.chunk, bytes, copies, lacking.at).await.map(drop),
+            Some(bytes) => {
+                self.put(lacking.chunk, bytes, copies, lacking.at).await?;
+                Ok(Again::Stored)
+            }
             // With another place left, background replication brings the rest.
-            None if !lacking.at.is_empty() => self.copy_again(lacking, copies).await,
-            None if self.find_elsewhere(lacking.chunk.id).await? => Ok(()),
+            None if !lacking.at.is_empty() => {
+                self.copy_again(lacking, copies).await?;
+                Ok(Again::Stored)
+            }
+            None if has_patience && self.find_elsewhere(lacking.chunk.id).await? => Ok(Again::FoundInThePool),
             None => Err(Failure::new(
                 ErrorCode::Unavailable,
                 format!(
@@ -277,7 +296,7 @@ impl Session {
     ) -> Result<VersionInfo, Failure> {
         let named = map.chunks().iter().chain(root.pieces());
         let needed: HashSet<ChunkId> = named.map(|chunk| chunk.id).collect();
-        let give_up = Instant::now() + RETURN_PATIENCE;
+        let mut refused_since = None;
         loop {
             self.settle(&needed).await.inspect_err(|failure| self.fail(failure))?;
             let turn = self.telling.lock().await;
@@ -288,9 +307,15 @@ impl Session {
             drop(turn);
             match asked {
                 // Where the manager has forgotten the session, what it stored may be gone.
-                Err(failure) if failure.code == ErrorCode::Stale => self.reattach().await?,
+                Err(failure) if failure.code == ErrorCode::Stale => {
+                    self.reattach().await?;
+                    refused_since = None;
+                }
                 // The manager, or a benefactor, was started again moments ago, or a collection came between.
-                Err(failure) if failure.code == ErrorCode::Outdated && Instant::now() < give_up => {
+                Err(failure)
+                    if failure.code == ErrorCode::Outdated
+                        && refused_since.get_or_insert_with(Instant::now).elapsed() < RETURN_PATIENCE =>
+                {
                     tracing::debug!(%failure, "asking for receipts again");
                     tokio::time::sleep(RECEIPT_PAUSE).await;
                 }
@@ -317,7 +342,8 @@ impl Session {
         // What doesn't fit into the commit the session holds: by receipts, or since it asked for it.
         let beyond = named.split_off(named.len().min(LIST_ENTRIES_MAX));
         for part in self.chunks.unknown(&beyond).chunks(LIST_ENTRIES_MAX) {
-            self.pool.manager.ask(&self.ask_of(part)).await?;
+            let held = self.pool.manager.ask(&self.ask_of(part)).await;
+            held.inspect_err(|_| self.chunks.forget_receipts())?;
         }
         let (size, stored_bytes) = (map.size(), self.stored_bytes());
         let (session, hole_bytes) = (self.id, map.hole_bytes());
@@ -332,7 +358,7 @@ impl Session {
             hole_bytes,
             receipts,
         };
-        match self.ask_patiently(&commit).await.inspect_err(|_| drop(self.chunks.forget_receipts()))? {
+        match self.ask_patiently(&commit).await.inspect_err(|_| self.chunks.forget_receipts())? {
             ManagerReply::Version { info: Some(info), hold, .. } => {
                 *self.hold.lock() = hold;
                 Ok(info)
@@ -393,17 +419,26 @@ impl Session {
             ));
         }
         let session = self.id;
+        self.is_to_be_held.store(true, Ordering::Release);
         self.open_again().await?;
         self.pieces.settled();
-        // What was collected while the manager took this client for gone shows when benefactors are asked for receipts again.
-        for part in self.chunks.forget_receipts().chunks(LIST_ENTRIES_MAX) {
+        // What was collected while the manager took this client for gone shows when benefactors are asked for receipts again. What is
+        // on its way to a benefactor is to be held as well.
+        self.chunks.forget_receipts();
+        for part in self.chunks.all().chunks(LIST_ENTRIES_MAX) {
             self.pool.manager.ask(&self.ask_of(part)).await?;
         }
         if self.is_closing() {
             let size = self.size();
             self.pool.manager.ask(&ManagerRequest::Closing { session, size }).await?;
         }
+        self.is_to_be_held.store(false, Ordering::Release);
         Ok(())
+    }
+
+    /// Whether the manager may know the session and not hold all of its chunks: [`Session::reattach`] is to be called again.
+    pub(crate) fn is_to_be_held(&self) -> bool {
+        self.is_to_be_held.load(Ordering::Acquire)
     }
 
     /// Lets the manager leave these chunks to this session until it ends.
@@ -425,7 +460,8 @@ impl Session {
         if !chunks.is_empty()
             && let Err(failure) = self.pin(&chunks).await
         {
-            tracing::warn!(ino = %self.ino(), %failure, "chunks that were stored during a commit may be collected");
+            tracing::warn!(ino = %self.ino(), %failure, "chunks that were stored during a commit are to be held later");
+            self.is_to_be_held.store(true, Ordering::Release);
         }
     }
 
@@ -449,6 +485,13 @@ impl Session {
         state.base = Arc::new(MapView::new(map));
         state.committed = snapshot.generation;
     }
+}
+
+/// What became of a chunk that lacked places.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    Stored,
+    FoundInThePool,
 }
 
 /// What a benefactor answered that was asked for a receipt for these chunks.

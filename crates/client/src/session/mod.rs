@@ -85,6 +85,8 @@ pub struct Session {
     sending: AtomicUsize,
     /// The commit under way sends the only cell that is to be sent: its chunks are stored and made durable by one request.
     is_all_sent_at_once: AtomicBool,
+    /// The manager may know the session and not hold all of its chunks.
+    is_to_be_held: AtomicBool,
     /// How the file was made, until it is known to be durable.
     made: Mutex<Option<Made>>,
     /// Told when somebody is done with a chunk that they claimed.
@@ -155,6 +157,7 @@ impl Session {
             first: base,
             sending: AtomicUsize::new(0),
             is_all_sent_at_once: AtomicBool::new(false),
+            is_to_be_held: AtomicBool::new(false),
             made: Mutex::default(),
             claims: Notify::new(),
             telling: tokio::sync::Mutex::default(),

@@ -37,7 +37,8 @@ pub struct Benefactor {
     /// Number of its last put before all puts were durable last: the manager has heard of all that is durable since then.
     pub durable_sequence: u64,
     /// The highest put sequence on which an order to delete rests that it may have been given in this life, by this manager or
-    /// one before. A receipt that isn't younger says nothing.
+    /// one before, or up to which the benefactor itself has told of blocks that are gone. A receipt that isn't younger says
+    /// nothing.
     pub fence: u64,
     /// Counts the inventories begun; holders that an inventory doesn't renew are gone.
     pub inventory: u32,

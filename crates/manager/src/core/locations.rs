@@ -22,8 +22,6 @@ pub struct Holder {
     pub inventory: u32,
     /// Bytes that it takes there.
     pub stored_length: u32,
-    /// The put sequence of the last receipt for it; 0: none. What the benefactor said before doesn't count against it.
-    pub receipt_sequence: u64,
 }
 
 /// What is known of a chunk.
@@ -143,9 +141,9 @@ impl Locations {
             .or_insert_with(|| Chunk { touched_ms: now_ms, ..Chunk::default() });
         chunk.length = stored.plain_length;
         let (fragment, stored_length) = (stored.block.fragment, stored.stored_length);
-        let holder = Holder { benefactor: at, fragment, inventory, stored_length, receipt_sequence: 0 };
+        let holder = Holder { benefactor: at, fragment, inventory, stored_length };
         match find(chunk, at, fragment) {
-            Some(known) => *known = Holder { receipt_sequence: known.receipt_sequence, ..holder },
+            Some(known) => *known = holder,
             None => {
                 chunk.holders.push(holder);
                 *self.blocks.entry(at).or_insert(0) += 1;
@@ -153,23 +151,10 @@ impl Locations {
         }
     }
 
-    /// A benefactor gave a receipt for a block that is confirmed.
-    pub fn receipt(&mut self, block: &BlockId, at: BenefactorId, sequence: u64) {
-        let chunk = self.chunks.get_mut(&block.chunk);
-        if let Some(holder) = chunk.and_then(|chunk| find(chunk, at, block.fragment)) {
-            holder.receipt_sequence = holder.receipt_sequence.max(sequence);
-        }
-    }
-
     /// The block is there no longer.
     pub fn remove(&mut self, block: &BlockId, at: BenefactorId) {
-        self.remove_unless(block, at, |_| false);
-    }
-
-    /// The block is there no longer, unless `stays` knows better.
-    pub fn remove_unless(&mut self, block: &BlockId, at: BenefactorId, stays: impl Fn(&Holder) -> bool) {
         let gone = |holder: &Holder| holder.benefactor == at && holder.fragment == block.fragment;
-        self.retain_holders(&block.chunk, |holder| !gone(holder) || stays(holder));
+        self.retain_holders(&block.chunk, |holder| !gone(holder));
     }
 
     fn retain_holders(&mut self, id: &ChunkId, keep: impl Fn(&Holder) -> bool) {

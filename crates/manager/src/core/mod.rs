@@ -451,6 +451,8 @@ impl Core {
     fn take_receipts(&mut self, id: SessionId, receipts: &[(BenefactorId, Receipt)], now: Now) -> Answer {
         check_length("receipts", receipts.len())?;
         check_length("blocks", receipts.iter().map(|(_, receipt)| receipt.blocks.len()).sum())?;
+        // First, since a client that is told that its session is forgotten asks for new receipts anyway.
+        self.sessions.get_mut(id, now.ms)?;
         receipts.iter().try_for_each(|(at, receipt)| self.check_receipt(*at, receipt))?;
         let session = self.sessions.get_mut(id, now.ms)?;
         let mut used: u64 = 0;
@@ -458,13 +460,11 @@ impl Core {
             let inventory = self.registry.get(*at).map_or(0, |benefactor| benefactor.inventory);
             for stored in &receipt.blocks {
                 let chunk = stored.block.chunk;
-                if !session.pinned.contains(&chunk) {
+                session.asked.remove(&chunk);
+                if session.secured.insert(chunk) && !session.pinned.contains(&chunk) {
                     used = used.saturating_add(u64::from(stored.stored_length));
                 }
-                session.asked.remove(&chunk);
-                session.secured.insert(chunk);
                 self.locations.confirm(stored, *at, inventory, now.ms);
-                self.locations.receipt(&stored.block, *at, receipt.sequence);
                 self.locations.touch(&chunk, now.ms);
                 self.locations.requeue(&chunk, &self.registry);
             }

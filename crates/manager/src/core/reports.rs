@@ -3,11 +3,13 @@
 //! Registration is soft state (paper, section IV.A). A new life of a benefactor starts with nothing known of it: what it
 //! really has comes with its inventory. Nothing that a benefactor says is trusted further than its own blocks.
 
+use std::collections::BTreeMap;
+
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, StoredBlock};
 use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Incarnation};
 
-use super::locations::{Care, Holder};
+use super::locations::Care;
 use super::{Answer, Core, Now, check_length};
 
 /// Most blocks that one answer to a heartbeat tells to delete: keeps the answer small.
@@ -42,6 +44,7 @@ impl Core {
         if new_life {
             benefactor.reported = false;
             benefactor.registered_ms = now.ms;
+            (benefactor.not_more_ms, benefactor.not_fewer_ms) = (now.ms, now.ms);
             benefactor.durable_sequence = 0;
             benefactor.fence = put_sequence;
             benefactor.receipt_key = Some(receipt_key);
@@ -68,11 +71,10 @@ impl Core {
         }
         let inventory = benefactor.inventory;
         benefactor.reported |= last;
+        benefactor.fence = benefactor.fence.max(put_sequence);
         self.confirm_all(id, inventory, &blocks, now);
         if last {
-            let stays =
-                |holder: &Holder| holder.inventory == inventory || holder.receipt_sequence > put_sequence;
-            self.locations.sift(id, &self.registry, stays);
+            self.locations.sift(id, &self.registry, |holder| holder.inventory == inventory);
             self.marking.again = true;
         }
         self.update_states(now);
@@ -99,9 +101,13 @@ impl Core {
         benefactor.heard_ms = now.ms;
         benefactor.load = load;
         benefactor.durable_sequence = durable_sequence;
+        if damaged > 0 {
+            // A receipt of before may name what was found damaged.
+            benefactor.fence = benefactor.fence.max(put_sequence);
+        }
         let inventory = benefactor.inventory;
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged));
-        self.remove_all(id, &removed, put_sequence);
+        self.remove_all(id, &removed);
         self.confirm_all(id, inventory, &added, now);
         for block in &copies_failed {
             if self.copies.failed(&block.chunk, id, now.ms) {
@@ -156,27 +162,22 @@ impl Core {
         }
     }
 
-    /// Blocks that the benefactor didn't have at a put sequence; a receipt that is younger counts more.
-    fn remove_all(&mut self, id: BenefactorId, blocks: &[BlockId], put_sequence: u64) {
+    fn remove_all(&mut self, id: BenefactorId, blocks: &[BlockId]) {
         for block in blocks {
-            self.locations.remove_unless(block, id, |holder| holder.receipt_sequence > put_sequence);
+            self.locations.remove(block, id);
             self.locations.requeue(&block.chunk, &self.registry);
         }
     }
 
     fn deletions_for(&mut self, id: BenefactorId) -> Vec<Command> {
         let Some(queue) = self.deletions.get_mut(&id) else { return Vec::new() };
-        let mut commands: Vec<Command> = Vec::new();
+        let mut orders: BTreeMap<u64, Vec<BlockId>> = BTreeMap::new();
         for _ in 0..DELETIONS_AT_ONCE {
-            let Some((block, sequence)) = queue.pop_first() else { break };
-            match commands.last_mut() {
-                Some(Command::Delete { blocks, put_sequence }) if *put_sequence == sequence => {
-                    blocks.push(block)
-                }
-                _ => commands.push(Command::Delete { blocks: vec![block], put_sequence: sequence }),
-            }
+            let Some((block, put_sequence)) = queue.pop_first() else { break };
+            orders.entry(put_sequence).or_default().push(block);
         }
-        commands
+        let delete = |(put_sequence, blocks)| Command::Delete { blocks, put_sequence };
+        orders.into_iter().map(delete).collect()
     }
 
     /// Looks at who is there; what is missing for good, or back, changes which chunks are at risk.
