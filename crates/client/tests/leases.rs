@@ -92,3 +92,43 @@ async fn a_session_that_was_closed_is_not_opened_again_by_what_is_still_on_its_w
     assert_eq!(near.status().await.unwrap().sessions, 0);
     assert_eq!(near.status().await.unwrap().space.reserved_bytes, 0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_written_while_the_manager_is_started_again_and_again_is_not_collected() {
+    const RESTARTS: usize = 5;
+    let timing = Timing { garbage_age_ms: 0, collect_every_ms: 600_000, ..Timing::default() };
+    let mut pools = TestPool::start_with(1, timing).await;
+    let pool = pools.connect(4 << 20).await;
+    let ino = file_with(&pool, &[("replicas", "1"), ("codec", "store")]).await;
+    let session = pool.write(ino).await.unwrap();
+    let content = Random::new(5).bytes(96 * MIB);
+    let writing = tokio::spawn({
+        let (session, content) = (Arc::clone(&session), content.clone());
+        async move {
+            for (place, cell) in content.chunks(MIB).enumerate() {
+                session.write_at((place * MIB) as u64, cell).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    });
+    for _ in 0..RESTARTS {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        pools.restart_manager().await;
+    }
+    writing.await.unwrap();
+    wait_until("all is stored", async || session.stored_bytes() >= content.len() as u64).await;
+    let near = pools.connect(4 << 20).await;
+    wait_until("the session is open again", async || near.status().await.unwrap().sessions == 1).await;
+    wait_until("all is reported", async || {
+        let status = near.status().await.unwrap();
+        status.benefactors.iter().map(|one| one.load.blocks).sum::<u64>() == status.chunks
+    })
+    .await;
+    assert_eq!(near.collect(false).await.unwrap().chunks, 0);
+    session.commit(0).await.unwrap();
+    session.close(false).await.unwrap();
+    let reader = near.read(ino, None).await.unwrap();
+    for (place, cell) in content.chunks(MIB).enumerate() {
+        assert!(reader.read_at((place * MIB) as u64, MIB).await.unwrap() == cell, "{place}");
+    }
+}

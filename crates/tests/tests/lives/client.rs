@@ -40,6 +40,9 @@ pub struct Client {
     pub sent: Option<ManagerRequest>,
     /// It gives no signs of life.
     pub silent: bool,
+    /// It believes that what it knew before its session was forgotten still holds, stores without asking first, and commits without
+    /// receipts. The manager must be safe from that.
+    careless: bool,
 }
 
 impl Client {
@@ -56,12 +59,13 @@ impl Client {
             receipts: Vec::new(),
             sent: None,
             silent: false,
+            careless: false,
         }
     }
 
     /// Begins a file.
-    pub fn begin(&mut self, session: SessionId, file: usize, ino: Ino, chunks: Vec<u8>) {
-        *self = Self { id: self.id, silent: self.silent, ..Self::new(0) };
+    pub fn begin(&mut self, session: SessionId, file: usize, ino: Ino, chunks: Vec<u8>, careless: bool) {
+        *self = Self { id: self.id, silent: self.silent, careless, ..Self::new(0) };
         (self.session, self.step, self.file, self.ino, self.chunks) =
             (session, Step::Open, file, ino, chunks);
     }
@@ -74,7 +78,9 @@ impl Client {
 
     /// Its session is to be opened again.
     pub fn forgotten(&mut self) {
-        self.forget_receipts();
+        if !self.careless {
+            self.forget_receipts();
+        }
         self.step = Step::Open;
     }
 
@@ -127,8 +133,12 @@ impl World {
         if self.clients[number].sent.is_some() {
             return self.deliver_request(number);
         }
-        match self.clients[number].step {
+        let step = self.clients[number].step;
+        match step {
             Step::Put => self.client_puts(number),
+            Step::Sync if self.clients[number].careless && self.one_in(4) => {
+                self.clients[number].step = Step::Commit
+            }
             Step::Sync => self.client_syncs(number),
             _ => {
                 let request = self.clients[number].request();
@@ -175,6 +185,7 @@ impl World {
     fn answered(&mut self, number: usize, reply: ManagerReply) {
         let client = &mut self.clients[number];
         match (client.step, reply) {
+            (Step::Open, _) if client.careless => client.step = Step::Put,
             (Step::Open, _) => client.step = Step::Ask,
             (Step::Ask, ManagerReply::Known { found, .. }) => {
                 for (chunk, found) in client.chunks.iter().zip(&found) {

@@ -32,8 +32,8 @@ pub enum Plant {
     ReceiptThatProtectsNothing,
     /// The manager answers a commit before it is in its store.
     AnswerBeforeStore,
-    /// A benefactor takes its inventory before the deletions that it was ordered to make.
-    InventoryBeforeDeletions,
+    /// A benefactor carries out an order to delete when it has said other things since.
+    LateDeletion,
     /// A benefactor removes whatever an order names, put again or not.
     DeletionOfWhatWasPutAgain,
     /// A benefactor calls puts durable in its heartbeat that are not.
@@ -45,7 +45,7 @@ impl Plant {
         Self::ReceiptWithoutSync,
         Self::ReceiptThatProtectsNothing,
         Self::AnswerBeforeStore,
-        Self::InventoryBeforeDeletions,
+        Self::LateDeletion,
         Self::DeletionOfWhatWasPutAgain,
         Self::AnnouncedBeforeDurable,
     ];
@@ -92,11 +92,11 @@ pub fn content(number: u8) -> Vec<u8> {
 
 fn load(disk: &MemoryStore, start: u64, now: Now) -> Core {
     let timing = Timing {
-        client_lease_ms: 3_000,
+        client_lease_ms: 1_500,
         benefactor_lease_ms: 2_000,
-        benefactor_lost_ms: 6_000,
-        garbage_age_ms: 6_000,
-        collect_every_ms: 500,
+        benefactor_lost_ms: 4_000,
+        garbage_age_ms: 3_000,
+        collect_every_ms: 0,
     };
     let setting = Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start, timing };
     Core::load(disk, setting, now).unwrap()
@@ -231,9 +231,6 @@ impl World {
     // --- links
 
     fn connect(&mut self, node: usize) {
-        if self.plant != Plant::InventoryBeforeDeletions {
-            self.delete_all(node);
-        }
         let ManagerReply::Registered { id, .. } = self.ask(self.nodes[node].registration()).unwrap() else {
             panic!("not an answer to a registration")
         };
@@ -345,14 +342,12 @@ impl World {
                     let names: Vec<_> = blocks.iter().map(|block| self.name(block)).collect();
                     self.note(format!("{:?} is to delete {names:?}", self.nodes[node].id));
                     self.nodes[node].deletions.push((blocks, put_sequence));
+                    if self.plant != Plant::LateDeletion {
+                        self.delete(node);
+                    }
                 }
                 Command::Copy { block, to, .. } => self.nodes[node].copies.push((block, to)),
-                Command::SendInventory => {
-                    if self.plant != Plant::InventoryBeforeDeletions {
-                        self.delete_all(node);
-                    }
-                    self.nodes[node].sent = self.nodes[node].inventory();
-                }
+                Command::SendInventory => self.nodes[node].sent = self.nodes[node].inventory(),
                 Command::Remember(_) => {}
             }
         }
@@ -407,7 +402,7 @@ impl World {
         if !self.calm {
             self.note("time passes".to_owned());
         }
-        for _ in 0..12 {
+        for _ in 0..5 {
             self.pass(900);
             for node in 0..self.nodes.len() {
                 if self.nodes[node].connected && self.nodes[node].sent.is_empty() {
@@ -423,22 +418,22 @@ impl World {
     pub fn event(&mut self) {
         let (node, client) = (self.below(self.nodes.len()), self.below(self.clients.len()));
         match self.below(100) {
-            0..45 => self.client_event(client),
-            45..70 => self.link(node),
-            70..75 => self.delete(node),
-            75..79 => self.copy(node),
-            79..85 => {
-                let ms = self.next() % 1_200;
+            0..40 => self.client_event(client),
+            40..64 => self.link(node),
+            64..67 => self.delete(node),
+            67..71 => self.copy(node),
+            71..77 => {
+                let ms = self.next() % 2_000;
                 self.pass(ms);
             }
-            85..91 => self.collect(),
-            91 => self.long_time(),
-            92 => self.restart_manager(),
-            93 | 94 => self.stop(node),
-            95 => self.disconnect(node),
-            96 => self.stray(),
-            97 => self.clients[client].silent ^= true,
-            98 => self.unlink(),
+            77..83 => self.collect(),
+            83..86 => self.long_time(),
+            86 => self.restart_manager(),
+            87 | 88 => self.stop(node),
+            89..92 => self.disconnect(node),
+            92 => self.stray(),
+            93 => self.clients[client].silent ^= true,
+            94..99 => self.unlink(),
             _ => {}
         }
     }
@@ -467,12 +462,12 @@ impl World {
                 ino
             }
         };
-        let count = 1 + self.below(3);
+        let (count, careless) = (1 + self.below(3), self.below(3) == 0);
         let chunks: Vec<u8> = (0..count).map(|_| u8::try_from(self.below(CHUNKS)).unwrap()).collect();
         self.sessions += 1;
         let session = SessionId(u128::from(self.sessions).to_be_bytes());
-        self.note(format!("client {client} begins to write {chunks:?} to file {file}"));
-        self.clients[client].begin(session, file, ino, chunks);
+        self.note(format!("client {client} begins to write {chunks:?} to file {file}, careless: {careless}"));
+        self.clients[client].begin(session, file, ino, chunks, careless);
     }
 
     fn unlink(&mut self) {
@@ -554,7 +549,7 @@ impl World {
             (0..self.clients.len()).filter(|client| self.clients[*client].step != Step::Idle).collect();
         assert!(busy.is_empty(), "clients {busy:?} never end");
         // Numbers of blocks that differ are looked into after ten minutes.
-        for _ in 0..80 {
+        for _ in 0..160 {
             self.long_time();
             self.collect();
             for node in 0..self.nodes.len() {
