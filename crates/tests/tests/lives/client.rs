@@ -36,6 +36,8 @@ pub struct Client {
     /// Of whom it has receipts.
     secured: BTreeMap<u8, BTreeSet<BenefactorId>>,
     receipts: Vec<(BenefactorId, Receipt)>,
+    /// What it has stored after its session asked for it: no collection may take that while the session is known.
+    pub held: BTreeSet<(u8, BenefactorId)>,
     /// A request that the manager has not received, or whose answer is not there.
     pub sent: Option<ManagerRequest>,
     /// It gives no signs of life.
@@ -57,6 +59,7 @@ impl Client {
             places: BTreeMap::new(),
             secured: BTreeMap::new(),
             receipts: Vec::new(),
+            held: BTreeSet::new(),
             sent: None,
             silent: false,
             careless: false,
@@ -81,6 +84,7 @@ impl Client {
         if !self.careless {
             self.forget_receipts();
         }
+        self.held.clear();
         self.step = Step::Open;
     }
 
@@ -250,6 +254,9 @@ impl World {
         }
         let client = &mut self.clients[number];
         client.places.entry(chunk).or_default().insert(id);
+        if !client.careless {
+            client.held.insert((chunk, id));
+        }
         if let Some(receipt) = receipt {
             client.secured.entry(chunk).or_default().insert(id);
             client.receipts.push((id, receipt));
@@ -292,14 +299,24 @@ impl World {
         let named: BTreeSet<BlockId> = receipt.blocks.iter().map(|stored| stored.block).collect();
         self.note(format!("client {number} has a receipt of {id} for {} of {asked:?}", named.len()));
         let client = &mut self.clients[number];
+        let mut missing = Vec::new();
         for (chunk, block) in asked.into_iter().zip(blocks) {
             if named.contains(&block) {
                 client.secured.entry(chunk).or_default().insert(id);
             } else {
                 client.places.entry(chunk).or_default().remove(&id);
+                missing.push(chunk);
             }
         }
         client.receipts.push((id, receipt));
+        // A manager that has forgotten the session may have collected what it held.
+        let session = client.session;
+        let lost = missing.into_iter().filter(|chunk| client.held.remove(&(*chunk, id))).collect::<Vec<_>>();
+        let is_known = self.core.handle(ManagerRequest::Settle(session), self.now).is_ok();
+        assert!(
+            lost.is_empty() || !is_known,
+            "{lost:?}, which client {number} stored and holds, are gone from {id}"
+        );
     }
 }
 

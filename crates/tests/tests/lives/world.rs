@@ -80,7 +80,8 @@ pub struct World {
     pub files: Vec<File>,
     /// Messages of connections that are gone, which the manager has not read.
     strays: Vec<ManagerRequest>,
-    marking: Option<u32>,
+    /// Markings that were begun and not swept behind.
+    markings: Vec<u32>,
     /// Nothing goes wrong any more.
     calm: bool,
     history: VecDeque<String>,
@@ -123,7 +124,7 @@ impl World {
             clients: (1..=CLIENTS).map(Client::new).collect(),
             files: (0..FILES).map(|_| File::default()).collect(),
             strays: Vec::new(),
-            marking: None,
+            markings: Vec::new(),
             calm: false,
             history: VecDeque::new(),
         };
@@ -207,24 +208,24 @@ impl World {
         self.now.ms = 0;
         self.core = load(&self.disk, self.starts, self.now);
         self.commit_store();
-        self.marking = None;
+        self.markings.clear();
         self.strays.clear();
         self.nodes.iter_mut().for_each(Node::disconnect);
     }
 
+    /// Begins a marking, also beside another as `stdchk gc` does, or sweeps behind one.
     fn collect(&mut self) {
-        match self.marking.take() {
-            Some(generation) => {
-                let swept = self.core.sweep(generation, false, self.now);
-                self.note(format!("a sweep: {:?}", swept.as_ref().map_err(|failure| failure.code)));
-            }
-            None if self.core.marking_is_due(self.now) => {
-                let marking = self.core.begin_marking(self.now).unwrap();
-                assert!(marking.maps.is_empty(), "all maps lie in their roots");
-                self.marking = Some(marking.generation);
-                self.note("a marking begins".to_owned());
-            }
-            None => {}
+        let wanted = self.core.marking_is_due(self.now) || self.one_in(8);
+        if wanted && (self.markings.is_empty() || self.one_in(3)) {
+            let marking = self.core.begin_marking(self.now).unwrap();
+            assert!(marking.maps.is_empty(), "all maps lie in their roots");
+            self.markings.push(marking.generation);
+            self.note(format!("marking {} begins", marking.generation));
+        } else if !self.markings.is_empty() {
+            let place = self.below(self.markings.len());
+            let generation = self.markings.remove(place);
+            let swept = self.core.sweep(generation, false, self.now).map_err(|failure| failure.code);
+            self.note(format!("a sweep behind marking {generation}: {swept:?}"));
         }
     }
 
@@ -441,8 +442,12 @@ impl World {
     fn stop(&mut self, node: usize) {
         let power = self.below(2) == 0;
         if self.nodes[node].is_up() {
-            self.note(format!("{:?} stops, for want of power: {power}", self.nodes[node].id));
+            let id = self.nodes[node].id;
+            self.note(format!("{id:?} stops, for want of power: {power}"));
             self.nodes[node].stop(power);
+            for client in &mut self.clients {
+                client.held.retain(|(_, at)| Some(*at) != id);
+            }
         }
     }
 
