@@ -26,11 +26,15 @@ impl Core {
         let hosts = self.registry.iter();
         let mut free: HashMap<BenefactorId, u64> =
             hosts.map(|(id, benefactor)| (id, benefactor.load.free_bytes)).collect();
-        for (id, chunk) in self.locations.iter().filter(|(_, chunk)| chunk.marked == generation) {
+        let beyond = |(id, chunk): &(&ChunkId, &Chunk)| {
             let wanted = usize::from(chunk.wanted);
-            if wanted == 0 || self.locations.copies(id, &self.registry) <= wanted {
-                continue;
-            }
+            chunk.marked == generation && wanted > 0 && self.locations.copies(id, &self.registry) > wanted
+        };
+        let mut chunks: Vec<(&ChunkId, &Chunk)> = self.locations.iter().filter(beyond).collect();
+        // Each choice changes who is the fullest: the same choices each time.
+        chunks.sort_by_key(|(id, _)| **id);
+        for (id, chunk) in chunks {
+            let wanted = usize::from(chunk.wanted);
             let mut certain = self.certain(id, chunk, held, now);
             certain.sort_by_key(|holder| (free.get(&holder.benefactor).copied(), holder.benefactor));
             let beyond = certain.len().saturating_sub(wanted);

@@ -227,7 +227,9 @@ impl Node {
     /// The inventory in parts of two blocks.
     pub fn inventory(&self) -> Vec<ManagerRequest> {
         self.sync();
-        let (put_sequence, all) = self.store().inventory();
+        let (put_sequence, mut all) = self.store().inventory();
+        // In an order that each life of a seed has.
+        all.sort_by_key(|stored| stored.block);
         let mut parts: Vec<Vec<_>> = all.chunks(2).map(<[_]>::to_vec).collect();
         if parts.is_empty() {
             parts.push(Vec::new());
@@ -255,7 +257,9 @@ impl Node {
         if sync {
             self.durable_sequence = put_sequence;
         }
-        let changes = changes?;
+        let mut changes = changes?;
+        changes.added.sort_by_key(|stored| stored.block);
+        changes.removed.sort();
         Some(ManagerRequest::Heartbeat {
             id: self.id.unwrap(),
             incarnation: service.incarnation(),

@@ -85,6 +85,8 @@ pub struct World {
     /// Nothing goes wrong any more.
     calm: bool,
     history: VecDeque<String>,
+    /// Of the whole history.
+    hash: blake3::Hasher,
 }
 
 pub fn content(number: u8) -> Vec<u8> {
@@ -127,6 +129,7 @@ impl World {
             markings: Vec::new(),
             calm: false,
             history: VecDeque::new(),
+            hash: blake3::Hasher::new(),
         };
         world.commit_store();
         world.folder = world.make(Ino::ROOT, "app", FileKind::Directory);
@@ -160,6 +163,7 @@ impl World {
     }
 
     pub fn note(&mut self, line: String) {
+        self.hash.update(line.as_bytes());
         if self.history.len() == SHOWN {
             self.history.pop_front();
         }
@@ -171,6 +175,11 @@ impl World {
             let _ = writeln!(text, "{line}");
             text
         })
+    }
+
+    /// Two lives with the same are the same.
+    pub fn hash(&self) -> blake3::Hash {
+        self.hash.finalize()
     }
 
     // --- the manager
