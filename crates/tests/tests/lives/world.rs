@@ -112,7 +112,7 @@ impl World {
         let mut world = Self {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d,
             plant,
-            replicas: if seed % 2 == 0 { 1 } else { 2 },
+            replicas: if seed.is_multiple_of(2) { 1 } else { 2 },
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
             core,
             disk,
