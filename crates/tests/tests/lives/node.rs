@@ -8,12 +8,14 @@ use std::sync::Arc;
 use stdchk_benefactor::memory::Memory;
 use stdchk_benefactor::service::Benefactor;
 use stdchk_benefactor::store::{Donation, Store};
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Form};
+use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest, Form};
 use stdchk_model::message::manager::ManagerRequest;
 use stdchk_model::{BenefactorId, BlockId, Failure, Incarnation, Receipt, ReceiptKey};
 use stdchk_net::{BufferPool, Bytes, Service};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+
+const DONATED_BYTES: u64 = 1 << 40;
 
 pub struct Node {
     place: TempDir,
@@ -76,7 +78,7 @@ impl Node {
     }
 
     pub fn start(&mut self, life: u64) {
-        let donation = Donation { donated_bytes: 1 << 40, floor_bytes: 0 };
+        let donation = Donation { donated_bytes: DONATED_BYTES, floor_bytes: 0 };
         let store = Store::open(&self.place.path().join("segments"), donation, 1 << 20).unwrap().0;
         let memory = Arc::new(Memory::open(self.place.path()));
         let key = ReceiptKey([u8::try_from(life % 251).unwrap(); 32]);
@@ -210,6 +212,12 @@ impl Node {
 
     // --- the link
 
+    /// What it reports. The memory that others leave free differs from run to run, and the manager chooses by it.
+    fn load(&self) -> BenefactorLoad {
+        let load = self.service.as_ref().unwrap().load();
+        BenefactorLoad { free_bytes: DONATED_BYTES - load.used_bytes, ..load }
+    }
+
     pub fn registration(&self) -> ManagerRequest {
         let service = self.service.as_ref().unwrap();
         ManagerRequest::Register {
@@ -217,7 +225,7 @@ impl Node {
             incarnation: service.incarnation(),
             address: "127.0.0.1:1".to_owned(),
             pid: 1,
-            load: service.load(),
+            load: self.load(),
             remembered: None,
             put_sequence: self.store().put_sequence(),
             receipt_key: service.receipt_key().clone(),
@@ -263,7 +271,7 @@ impl Node {
         Some(ManagerRequest::Heartbeat {
             id: self.id.unwrap(),
             incarnation: service.incarnation(),
-            load: service.load(),
+            load: self.load(),
             durable_sequence: self.durable_sequence,
             added: changes.added,
             removed: changes.removed,
