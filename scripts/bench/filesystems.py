@@ -69,7 +69,7 @@ class Plain(Filesystem):
 
 class Stdchk(Filesystem):
     name = "stdchk"
-    how = "stdchk up --benefactors 4 --mount; policy replicas=1, close=stored (OAB) or durable (ASB)"
+    how = "stdchk up --benefactors 4 --mount; policy redundancy=replicate:1, close=stored (OAB) or durable (ASB)"
     CLOSE = {"OAB": "stored", "ASB": "durable"}  # the policy under which each rate is taken
     OPTIONS = ()
     POLICY = ()
@@ -82,7 +82,7 @@ class Stdchk(Filesystem):
         self.run("up", "--benefactors", SERVERS, "--mount", self.mount, "--floor", 0, *self.OPTIONS)
         for close in self.CLOSE.values():
             (self.mount / close).mkdir()
-            self.run("policy", "set", close, "replicas=1", f"close={close}", *self.POLICY)
+            self.run("policy", "set", close, "redundancy=replicate:1", f"close={close}", *self.POLICY)
 
     def run(self, *arguments):
         data = self.folder / "data"
@@ -121,7 +121,7 @@ class Stdchk(Filesystem):
 class StdchkTwice(Stdchk):
     """Beside one copy also what nobody has to ask for: two of them, and writers that wait for those of the timestep before."""
 
-    how = "stdchk up --benefactors 4 --mount; close=stored (OAB) or durable (ASB) with replicas=1, default: no policy set"
+    how = "stdchk up --benefactors 4 --mount; close=stored (OAB) or durable (ASB) with redundancy=replicate:1, default: no policy set"
     DEFAULT = "default"
 
     def start(self):
@@ -149,7 +149,7 @@ class StdchkEarly(Stdchk):
 
     how = (
         "a second pool, for files of up to 1280 MiB: stdchk up --window 2560MiB; "
-        "policy replicas=1, close=early, window=2560MiB"
+        "policy redundancy=replicate:1, close=early, window=2560MiB"
     )
     CLOSE = {"OAB-early": "early"}
     OPTIONS = ("--window", "2560MiB")

@@ -97,7 +97,7 @@ class Stdchk(Store):
         self.stdchk = Path(stdchk)
         try:
             self.run_stdchk("up", "--benefactors", 4, "--floor", 0)
-            self.run_stdchk("policy", "set", "images", "replicas=1", f"cutter={self.cutter}", f"codec={self.codec}")
+            self.run_stdchk("policy", "set", "images", "redundancy=replicate:1", f"cutter={self.cutter}", f"codec={self.codec}")
         except BaseException:
             with contextlib.suppress(Failure):  # the first failure is the one to tell
                 self.close()
@@ -119,7 +119,7 @@ class Stdchk(Store):
 
 def stdchk_with(cutter, codec):
     """A kind of store: stdchk with this policy."""
-    how = f"stdchk up --benefactors 4; policy replicas=1 close=durable cutter={cutter} codec={codec}; stdchk put"
+    how = f"stdchk up --benefactors 4; policy redundancy=replicate:1 close=durable cutter={cutter} codec={codec}; stdchk put"
     return type("Stdchk", (Stdchk,), {"name": f"stdchk {cutter} {codec}", "how": how, "cutter": cutter, "codec": codec})
 
 

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stdchk_benefactor::store::{Donation, SEGMENT_BYTES, Store};
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Form};
+use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{BlockId, ChunkId, Incarnation, PoolId, ReceiptKey};
+use stdchk_model::{BlockId, ChunkId, ChunkRef, Encoding, Incarnation, PoolId, ReceiptKey};
 use stdchk_net::server::Host;
 use stdchk_net::{BufferPool, Bytes, Connection, Identity, serve};
 use tokio::net::TcpListener;
@@ -136,13 +136,14 @@ async fn feed(address: &str, pid: u32, mib: usize) {
     let blocks: Vec<(BlockId, Bytes)> = (0..mib)
         .map(|seed| {
             let content = content(seed);
-            (BlockId::whole(ChunkId::of(&content)), content)
+            (BlockId::plain(ChunkId::of(&content)), content)
         })
         .collect();
     let (own, start, before) = (cpu(std::process::id()), Instant::now(), cpu(pid));
     let puts = blocks.clone().into_iter().map(|(block, content)| {
-        let form = Form::plain(block.chunk, u32::try_from(content.len()).unwrap());
-        (BenefactorRequest::Put { block, form, durable: false }, content)
+        let chunk = ChunkRef { id: block.chunk, length: u32::try_from(content.len()).unwrap() };
+        let encoding = Encoding::plain(chunk);
+        (BenefactorRequest::Put { block, encoding, durable: false }, content)
     });
     run_all(&connection, puts).await;
     let stored = start.elapsed();

@@ -1,8 +1,11 @@
-//! Copies of blocks to other benefactors, as the manager orders them (paper, section IV.A: replication).
+//! Blocks made anew at other benefactors, as the manager orders them (paper, section IV.A: replication).
+//!
+//! A copy goes out as it lies here. For fragments, or copies of a chunk that is coded, as many fragments as suffice are gathered
+//! first, once for all blocks that are to be made of them ([`crate::remake`]).
 //!
 //! Each destination has a lane of its own, so that a slow one holds nobody else up: no lane has all the turns, and a batch ends
-//! with the first copy that is not answered. Within a lane copies are made in the order in which they were ordered, in
-//! batches, each made durable at its end. A copy lets clients go first for a moment, not for ever: writers may be waiting for
+//! with the first block that is not answered. Within a lane blocks go in the order in which they were ordered, in
+//! batches, each made durable at its end. A block lets clients go first for a moment, not for ever: writers may be waiting for
 //! it. A rate bounds what copies take from the network, if the owner sets one.
 
 use std::collections::{HashMap, HashSet};
@@ -10,13 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest};
+use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Make};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{BlockId, ErrorCode, Failure, PoolId};
+use stdchk_model::{BlockId, ChunkId, Encoding, ErrorCode, Failure, PoolId};
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
+use crate::remake::Remaker;
 use crate::service::Benefactor;
 
 /// Orders that wait in a lane; more are handed back to the manager as failed.
@@ -36,12 +40,30 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Time for the other benefactor's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The ordered copies, by destination.
+/// A block to be put at another benefactor.
+pub(crate) enum Work {
+    /// It lies here.
+    Own(BlockId),
+    /// It was made of others, and takes memory until it is sent.
+    Made { block: BlockId, encoding: Encoding, stored: Bytes, memory: Arc<OwnedSemaphorePermit> },
+}
+
+impl Work {
+    fn block(&self) -> BlockId {
+        match self {
+            Self::Own(block) | Self::Made { block, .. } => *block,
+        }
+    }
+}
+
+/// The ordered blocks, by destination.
 #[derive(Clone)]
 pub(crate) struct Copies {
     copier: Arc<Copier>,
-    lanes: Arc<Mutex<HashMap<String, mpsc::Sender<BlockId>>>>,
-    failed: Arc<Mutex<Vec<BlockId>>>,
+    remaker: Arc<Remaker>,
+    lanes: Arc<Mutex<HashMap<String, mpsc::Sender<Work>>>>,
+    /// Chunks of which a block could not be made.
+    failed: Arc<Mutex<Vec<ChunkId>>>,
 }
 
 /// Carries copies out.
@@ -57,6 +79,10 @@ pub(crate) struct Copier {
 }
 
 impl Copier {
+    fn identity(&self) -> Identity {
+        Identity { role: Role::Benefactor, pool: Some(self.pool), token: self.token.clone() }
+    }
+
     /// As many copies as are made at one time.
     pub(crate) fn turns() -> Semaphore {
         Semaphore::new(AT_ONCE)
@@ -66,23 +92,47 @@ impl Copier {
 impl Copies {
     /// Nothing is ordered yet.
     pub(crate) fn new(copier: Copier) -> Self {
-        Self { copier: Arc::new(copier), lanes: Arc::default(), failed: Arc::default() }
+        let identity = copier.identity();
+        let remaker = Remaker::new(Arc::clone(&copier.benefactor), identity, Arc::clone(&copier.buffers));
+        let (copier, remaker) = (Arc::new(copier), Arc::new(remaker));
+        Self { copier, remaker, lanes: Arc::default(), failed: Arc::default() }
     }
 
-    /// Orders a copy of `block` to the benefactor at `address`.
-    pub(crate) fn order(&self, block: BlockId, address: String) {
+    /// Orders blocks of a chunk.
+    pub(crate) fn order(&self, make: Make) {
+        let own = make.from.first().filter(|source| source.encoding.code.is_copy());
+        if let Some(source) = own {
+            let block = BlockId { chunk: make.chunk, encoding: source.encoding, index: source.index };
+            make.blocks.into_iter().for_each(|new| self.enqueue(new.address, Work::Own(block)));
+            return;
+        }
+        let this = self.clone();
+        tokio::spawn(async move {
+            match this.remaker.remake(&make).await {
+                Ok(made) => made.into_iter().for_each(|(address, work)| this.enqueue(address, work)),
+                Err(failure) => {
+                    tracing::warn!(chunk = %make.chunk, %failure, "blocks of a chunk can't be made anew");
+                    this.failed.lock().push(make.chunk);
+                    this.copier.benefactor.has_news();
+                }
+            }
+        });
+    }
+
+    /// Puts work into the lane of its destination.
+    fn enqueue(&self, address: String, work: Work) {
         let mut lanes = self.lanes.lock();
         let sent = match lanes.get(&address) {
-            Some(lane) => lane.try_send(block),
-            None => Err(TrySendError::Closed(block)),
+            Some(lane) => lane.try_send(work),
+            None => Err(TrySendError::Closed(work)),
         };
         match sent {
             Ok(()) => {}
-            Err(TrySendError::Full(block)) => self.failed.lock().push(block),
-            Err(TrySendError::Closed(block)) => {
+            Err(TrySendError::Full(work)) => self.failed.lock().push(work.block().chunk),
+            Err(TrySendError::Closed(work)) => {
                 let (lane, queue) = mpsc::channel(ORDERS_MAX);
                 // The queue is new and has room.
-                let _ = lane.try_send(block);
+                let _ = lane.try_send(work);
                 // Those that ended.
                 lanes.retain(|_, lane| !lane.is_closed());
                 lanes.insert(address.clone(), lane);
@@ -93,13 +143,13 @@ impl Copies {
     }
 
     /// What failed since the last call.
-    pub(crate) fn take_failed(&self) -> Vec<BlockId> {
+    pub(crate) fn take_failed(&self) -> Vec<ChunkId> {
         std::mem::take(&mut self.failed.lock())
     }
 
     /// Takes back what didn't reach the manager.
-    pub(crate) fn return_failed(&self, mut blocks: Vec<BlockId>) {
-        self.failed.lock().append(&mut blocks);
+    pub(crate) fn return_failed(&self, mut chunks: Vec<ChunkId>) {
+        self.failed.lock().append(&mut chunks);
     }
 }
 
@@ -108,8 +158,8 @@ impl Copier {
     async fn work(
         self: Arc<Self>,
         address: String,
-        mut queue: mpsc::Receiver<BlockId>,
-        failed: Arc<Mutex<Vec<BlockId>>>,
+        mut queue: mpsc::Receiver<Work>,
+        failed: Arc<Mutex<Vec<ChunkId>>>,
     ) {
         let mut connection = None;
         loop {
@@ -124,25 +174,26 @@ impl Copier {
         }
     }
 
-    /// Copies `blocks` to `address` and makes them durable there.
+    /// Puts blocks at `address` and makes them durable there.
     async fn batch(
         self: &Arc<Self>,
         address: &str,
         connection: &mut Option<Arc<Connection>>,
-        blocks: Vec<BlockId>,
-        failed: &Mutex<Vec<BlockId>>,
+        orders: Vec<Work>,
+        failed: &Mutex<Vec<ChunkId>>,
     ) {
         let open = match self.connected(address, connection).await {
             Ok(open) => open,
             Err(error) => {
                 tracing::warn!(%address, %error, "blocks can't be copied");
-                failed.lock().extend(blocks);
+                failed.lock().extend(orders.iter().map(|work| work.block().chunk));
                 self.benefactor.has_news();
                 return;
             }
         };
         let places = Arc::new(Semaphore::new(AT_ONCE_IN_LANE));
-        let copies: Vec<_> = blocks.iter().map(|block| self.spawn(&open, &places, *block)).collect();
+        let blocks: Vec<BlockId> = orders.iter().map(Work::block).collect();
+        let copies: Vec<_> = orders.into_iter().map(|work| self.spawn(&open, &places, work)).collect();
         let mut sent = Vec::new();
         for (copy, block) in copies.into_iter().zip(&blocks) {
             if connection.is_none() {
@@ -152,12 +203,12 @@ impl Copier {
                 Ok(Ok(())) => sent.push(*block),
                 Ok(Err(error)) => {
                     tracing::warn!(?block, %address, %error, "a block can't be copied");
-                    failed.lock().push(*block);
+                    failed.lock().push(block.chunk);
                     if error.is_transport() {
                         *connection = None;
                     }
                 }
-                Err(_) => failed.lock().push(*block),
+                Err(_) => failed.lock().push(block.chunk),
             }
         }
         self.settle(&open, sent, failed).await;
@@ -174,13 +225,12 @@ impl Copier {
         if let Some(open) = connection {
             return Ok(Arc::clone(open));
         }
-        let identity = Identity { role: Role::Benefactor, pool: Some(self.pool), token: self.token.clone() };
-        let open = Arc::new(Connection::open(address, &identity, &self.buffers).await?);
+        let open = Arc::new(Connection::open(address, &self.identity(), &self.buffers).await?);
         *connection = Some(Arc::clone(&open));
         Ok(open)
     }
 
-    async fn settle(&self, connection: &Connection, sent: Vec<BlockId>, failed: &Mutex<Vec<BlockId>>) {
+    async fn settle(&self, connection: &Connection, sent: Vec<BlockId>, failed: &Mutex<Vec<ChunkId>>) {
         if sent.is_empty() {
             return;
         }
@@ -188,12 +238,13 @@ impl Copier {
         match connection.call(&request, Bytes::new(), ANSWER_TIMEOUT).await {
             Ok((BenefactorReply::Synced(receipt), _)) => {
                 let durable: HashSet<BlockId> = receipt.blocks.iter().map(|stored| stored.block).collect();
-                failed.lock().extend(sent.into_iter().filter(|block| !durable.contains(block)));
+                let missing = sent.into_iter().filter(|block| !durable.contains(block));
+                failed.lock().extend(missing.map(|block| block.chunk));
             }
             answer => {
                 let error = answer.err();
                 tracing::warn!(address = connection.address(), ?error, "copied blocks can't be made durable");
-                failed.lock().extend(sent);
+                failed.lock().extend(sent.into_iter().map(|block| block.chunk));
             }
         }
     }
@@ -202,21 +253,28 @@ impl Copier {
         self: &Arc<Self>,
         connection: &Arc<Connection>,
         places: &Arc<Semaphore>,
-        block: BlockId,
+        work: Work,
     ) -> tokio::task::JoinHandle<Result<(), CallError>> {
         let (this, connection, places) = (Arc::clone(self), Arc::clone(connection), Arc::clone(places));
         tokio::spawn(async move {
             let _place = places.acquire().await.map_err(|_| stopped())?;
-            this.copy(&connection, block).await
+            this.copy(&connection, work).await
         })
     }
 
-    async fn copy(&self, connection: &Connection, block: BlockId) -> Result<(), CallError> {
+    async fn copy(&self, connection: &Connection, work: Work) -> Result<(), CallError> {
         let _turn = self.turns.acquire().await.map_err(|_| stopped())?;
         self.give_way().await;
-        let (form, bytes) = self.benefactor.get(block).await?;
+        let block = work.block();
+        let (encoding, bytes, _memory) = match work {
+            Work::Own(block) => {
+                let (encoding, bytes) = self.benefactor.get(block).await?;
+                (encoding, bytes, None)
+            }
+            Work::Made { encoding, stored, memory, .. } => (encoding, stored, Some(memory)),
+        };
         let length = bytes.len() as u64;
-        let request = BenefactorRequest::Put { block, form, durable: false };
+        let request = BenefactorRequest::Put { block, encoding, durable: false };
         let (reply, _) = connection.call(&request, bytes, ANSWER_TIMEOUT).await?;
         let BenefactorReply::Stored { .. } = reply else {
             let message = "the other benefactor answered a put with something else";

@@ -2,13 +2,14 @@
 //!
 //! It stores, serves, verifies, copies on request, reports and removes blocks; it knows nothing of files. [`store`] is
 //! synchronous and holds the thinking about the disk; the rest is an async shell around it: [`service`] answers
-//! requests, `link` keeps the manager informed and takes its commands, `copy` carries them out beside the clients' work,
+//! requests, `link` keeps the manager informed and takes its commands, `copy` and `remake` carry them out beside the clients' work,
 //! `care` looks for damage, [`memory`] keeps what finds out a manager that was set back.
 
 mod care;
 mod copy;
 mod link;
 pub mod memory;
+mod remake;
 mod run;
 pub mod service;
 pub mod store;

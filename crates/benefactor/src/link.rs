@@ -227,7 +227,7 @@ impl Link {
                         }
                     });
                 }
-                Command::Copy { block, to: _, address } => self.copies.order(block, address),
+                Command::Make(make) => self.copies.order(make),
                 Command::SendInventory => inventory = true,
                 Command::Remember(moment) => {
                     let memory = Arc::clone(self.benefactor.memory());

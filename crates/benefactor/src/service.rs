@@ -8,20 +8,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use stdchk_model::limits::{CHUNK_BYTES_MAX, LIST_ENTRIES_MAX};
+use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Form,
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState,
 };
-use stdchk_model::{BlockId, ChunkId, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey};
+use stdchk_model::{BlockId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey};
 use stdchk_net::{Buffer, BufferPool, Bytes, Service};
-use stdchk_reduce::{Codec, decompress};
 use tokio::sync::Notify;
 
 use crate::memory::Memory;
 use crate::store::{Found, Store, StoreError};
 
 /// How a found block is read: [`Store::read`], or another way with the same promises.
-type Read = fn(&Store, &Found, &mut [u8]) -> Result<(Form, Range<usize>), StoreError>;
+type Read = fn(&Store, &Found, &mut [u8]) -> Result<(Encoding, Range<usize>), StoreError>;
 
 /// The store as the protocol sees it.
 #[derive(Debug)]
@@ -139,20 +138,20 @@ impl Benefactor {
     }
 
     /// Reads a block, verified.
-    pub async fn get(&self, block: BlockId) -> Result<(Form, Bytes), Failure> {
+    pub async fn get(&self, block: BlockId) -> Result<(Encoding, Bytes), Failure> {
         self.read_by(block, Store::read).await
     }
 
-    async fn read_by(&self, block: BlockId, read: Read) -> Result<(Form, Bytes), Failure> {
+    async fn read_by(&self, block: BlockId, read: Read) -> Result<(Encoding, Bytes), Failure> {
         let found = self.store.find(block)?;
         let mut buffer = self.buffers.take(found.span()).await;
         let store = Arc::clone(&self.store);
-        let (form, range, buffer) = blocking(move || {
-            let (form, range) = read(&store, &found, &mut buffer)?;
-            Ok::<_, StoreError>((form, range, buffer))
+        let (encoding, range, buffer) = blocking(move || {
+            let (encoding, range) = read(&store, &found, &mut buffer)?;
+            Ok::<_, StoreError>((encoding, range, buffer))
         })
         .await??;
-        Ok((form, buffer.into_bytes().slice(range)))
+        Ok((encoding, buffer.into_bytes().slice(range)))
     }
 
     /// Takes no more puts, and waits until what is under way is answered, for at most `limit`.
@@ -193,7 +192,7 @@ impl Benefactor {
     async fn put(
         &self,
         block: BlockId,
-        form: Form,
+        encoding: Encoding,
         mut payload: Buffer,
         durable: bool,
     ) -> Result<BenefactorReply, Failure> {
@@ -205,8 +204,7 @@ impl Benefactor {
         }
         let store = Arc::clone(&self.store);
         let known = blocking(move || {
-            genuine(block, &form, &payload)?;
-            let known = store.put(block, form, &mut payload)?;
+            let known = store.put(block, encoding, &mut payload)?;
             if durable {
                 store.sync()?;
             }
@@ -261,13 +259,13 @@ impl Benefactor {
         payload: Buffer,
     ) -> Result<(BenefactorReply, Bytes), Failure> {
         let reply = match request {
-            BenefactorRequest::Put { block, form, durable } => {
-                self.put(block, form, payload, durable).await?
+            BenefactorRequest::Put { block, encoding, durable } => {
+                self.put(block, encoding, payload, durable).await?
             }
             BenefactorRequest::Sync { blocks, tell } => self.sync_blocks(&blocks, tell).await?,
             BenefactorRequest::Get { block } => {
-                let (form, bytes) = self.read_by(block, Store::read_to_verify).await?;
-                return Ok((BenefactorReply::Block { form }, bytes));
+                let (encoding, bytes) = self.read_by(block, Store::read_to_verify).await?;
+                return Ok((BenefactorReply::Block { encoding }, bytes));
             }
             BenefactorRequest::Verify { blocks } => self.verify(&blocks).await?,
             BenefactorRequest::Status => BenefactorReply::Status(self.load()),
@@ -296,24 +294,5 @@ impl Service for Benefactor {
         let _counted = Counted::new(&self.requests);
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.answer(request, payload).await
-    }
-}
-
-/// Whether a compressed block is the chunk that it is named after: else one lying client could make everybody's next
-/// write of that chunk a reference to something that can't be read. What the store itself compares is the stored bytes.
-fn genuine(block: BlockId, form: &Form, stored: &[u8]) -> Result<(), Failure> {
-    let whole = block.fragment == BlockId::WHOLE && form.erasure.is_none();
-    if !whole || form.codec == Codec::Store.number() {
-        return Ok(());
-    }
-    let refuse = |why: &dyn std::fmt::Display| {
-        Failure::new(ErrorCode::Invalid, format!("chunk {} can't be stored so: {why}", block.chunk))
-    };
-    let length = (form.plain_length as usize).min(CHUNK_BYTES_MAX);
-    let codec = Codec::from_number(form.codec).map_err(|error| refuse(&error))?;
-    let plain = decompress(codec, stored, length).map_err(|error| refuse(&error))?;
-    match plain.len() == form.plain_length as usize && ChunkId::of(&plain) == block.chunk {
-        true => Ok(()),
-        false => Err(refuse(&"the bytes don't match their name")),
     }
 }

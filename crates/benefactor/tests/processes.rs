@@ -53,7 +53,7 @@ fn content(seed: u64) -> Vec<u8> {
 }
 
 fn block_of(bytes: &[u8]) -> BlockId {
-    BlockId::whole(ChunkId::of(bytes))
+    BlockId::plain(ChunkId::of(bytes))
 }
 
 fn put(store: &Store, bytes: &[u8]) -> Result<bool, StoreError> {

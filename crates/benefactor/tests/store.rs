@@ -24,7 +24,7 @@ fn content(seed: u8, length: usize) -> Vec<u8> {
 }
 
 fn block_of(bytes: &[u8]) -> BlockId {
-    BlockId::whole(ChunkId::of(bytes))
+    BlockId::plain(ChunkId::of(bytes))
 }
 
 fn open(directory: &Path) -> Store {

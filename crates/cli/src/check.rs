@@ -17,8 +17,8 @@ const CHUNKS_PER_REQUEST: usize = 1024;
 /// What is left of a chunk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum State {
-    /// A holder has it intact; how many do, and whether another one had it damaged.
-    Intact { copies: u32, damaged: bool },
+    /// It can be read: how many benefactors have to be lost before it can't, and whether a block of it was damaged.
+    Intact { distance: u8, damaged: bool },
     /// Nobody has it intact, but these could not be asked, and have it or may have it.
     Unreachable(Vec<BenefactorId>),
     /// Nobody has it.
@@ -86,7 +86,7 @@ impl<'a> Checker<'a> {
         Self { pool, progress, known: HashMap::new() }
     }
 
-    /// Verifies one version, the newest if none is named. `copies`: how many every chunk should have. Where the chunk map
+    /// Verifies one version, the newest if none is named. `wanted`: how far from loss every chunk should be. Where the chunk map
     /// can't be had, what is said is about the chunks that it lies in.
     ///
     /// # Errors
@@ -96,11 +96,11 @@ impl<'a> Checker<'a> {
         &mut self,
         ino: Ino,
         version: Option<u64>,
-        copies: u8,
+        wanted: u8,
     ) -> Result<(Option<VersionInfo>, Health), Failure> {
         let (mut info, mut root) = self.pool.map_root(ino, version).await?;
         loop {
-            let health = self.content(root.as_ref(), copies).await;
+            let health = self.content(root.as_ref(), wanted).await;
             if health.as_ref().is_ok_and(Health::is_readable) {
                 return Ok((info, health?));
             }
@@ -113,18 +113,18 @@ impl<'a> Checker<'a> {
         }
     }
 
-    async fn content(&mut self, root: Option<&MapRoot>, copies: u8) -> Result<Health, Failure> {
+    async fn content(&mut self, root: Option<&MapRoot>, wanted: u8) -> Result<Health, Failure> {
         let pieces = root.map_or(&[][..], MapRoot::pieces);
-        let of_map = self.chunks(pieces, copies).await?;
+        let of_map = self.chunks(pieces, wanted).await?;
         if !of_map.is_readable() {
             return Ok(of_map);
         }
         let map = self.pool.map_at(root).await?;
         let chunks: Vec<ChunkRef> = map.chunks().iter().chain(pieces).copied().collect();
-        self.chunks(&chunks, copies).await
+        self.chunks(&chunks, wanted).await
     }
 
-    async fn chunks(&mut self, chunks: &[ChunkRef], copies: u8) -> Result<Health, Failure> {
+    async fn chunks(&mut self, chunks: &[ChunkRef], wanted: u8) -> Result<Health, Failure> {
         let distinct: HashMap<ChunkId, ChunkRef> = chunks.iter().map(|chunk| (chunk.id, *chunk)).collect();
         let new: Vec<ChunkRef> =
             distinct.values().filter(|chunk| !self.known.contains_key(&chunk.id)).copied().collect();
@@ -137,21 +137,21 @@ impl<'a> Checker<'a> {
         let mut sum = Health::default();
         for chunk in distinct.values() {
             let unknown = State::Unreachable(Vec::new());
-            count(&mut sum, *chunk, self.known.get(&chunk.id).unwrap_or(&unknown), copies);
+            count(&mut sum, *chunk, self.known.get(&chunk.id).unwrap_or(&unknown), wanted);
         }
         Ok(sum)
     }
 }
 
 fn state_of(health: &ChunkHealth) -> State {
-    match (health.intact, health.unreachable) {
+    match (health.distance, health.unreachable) {
         (0, 0) => State::Lost,
         (0, _) => State::Unreachable(health.away.clone()),
-        (copies, _) => State::Intact { copies, damaged: health.damaged > 0 },
+        (distance, _) => State::Intact { distance, damaged: health.damaged > 0 },
     }
 }
 
-fn count(sum: &mut Health, chunk: ChunkRef, state: &State, copies_wanted: u8) {
+fn count(sum: &mut Health, chunk: ChunkRef, state: &State, wanted: u8) {
     sum.chunks += 1;
     sum.bytes += u64::from(chunk.length);
     match state {
@@ -160,8 +160,8 @@ fn count(sum: &mut Health, chunk: ChunkRef, state: &State, copies_wanted: u8) {
             sum.unreachable += 1;
             sum.away.extend(away);
         }
-        State::Intact { copies, damaged } => {
-            let at_risk = *copies < u32::from(copies_wanted);
+        State::Intact { distance, damaged } => {
+            let at_risk = *distance < wanted;
             sum.intact += 1;
             sum.damaged += u64::from(*damaged);
             sum.at_risk += u64::from(at_risk);
@@ -184,16 +184,16 @@ pub fn is_about_content(failure: &Failure) -> bool {
 mod tests {
     use super::*;
 
-    fn health(intact: u32, damaged: u32, unreachable: u32) -> ChunkHealth {
+    fn health(distance: u8, damaged: u32, unreachable: u32) -> ChunkHealth {
         let chunk = ChunkRef { id: ChunkId([1; 32]), length: 10 };
-        ChunkHealth { chunk, intact, damaged, missing: 0, unreachable, away: Vec::new() }
+        ChunkHealth { chunk, distance, damaged, missing: 0, unreachable, away: Vec::new() }
     }
 
     #[test]
     fn one_intact_copy_is_enough_to_read_and_too_few_are_at_risk() {
         let mut sum = Health::default();
-        for (intact, damaged, unreachable) in [(2, 0, 0), (1, 1, 0), (0, 1, 1), (0, 1, 0), (0, 0, 0)] {
-            let health = health(intact, damaged, unreachable);
+        for (distance, damaged, unreachable) in [(2, 0, 0), (1, 1, 0), (0, 1, 1), (0, 1, 0), (0, 0, 0)] {
+            let health = health(distance, damaged, unreachable);
             count(&mut sum, health.chunk, &state_of(&health), 2);
         }
         let (intact, at_risk, at_risk_bytes, damaged) = (2, 1, 10, 1);

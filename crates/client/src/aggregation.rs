@@ -182,8 +182,8 @@ impl Pool {
 
     /// Refuses a set whose containers might fill the pool: they lie beside its chunks until these are collected.
     async fn check_room(&self, folder: Ino, chunk_bytes: u64) -> Result<()> {
-        let replicas = u64::from(self.policy(folder).await?.replicas);
-        let wanted = chunk_bytes.saturating_add(chunk_bytes / ROOM_PART).saturating_mul(replicas);
+        let redundancy = self.policy(folder).await?.redundancy;
+        let wanted = redundancy.stored_bytes(chunk_bytes.saturating_add(chunk_bytes / ROOM_PART));
         let free = self.space().await?.free_bytes;
         if free >= wanted {
             return Ok(());

@@ -5,9 +5,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState, Form};
+use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState};
 use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest};
-use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Receipt};
+use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, Receipt};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection};
 use tokio::task::JoinSet;
 
@@ -220,11 +220,11 @@ impl Benefactors {
         self: &Arc<Self>,
         id: BenefactorId,
         block: BlockId,
-        form: Form,
+        encoding: Encoding,
         payload: Bytes,
         durable: bool,
     ) -> Result<Option<Receipt>, CallError> {
-        let request = BenefactorRequest::Put { block, form, durable };
+        let request = BenefactorRequest::Put { block, encoding, durable };
         let answer = match durable {
             true => self.call_patiently(id, &request, payload, SYNC_TIMEOUT).await?,
             false => self.call(id, &request, payload, PUT_TIMEOUT).await?,
@@ -284,9 +284,9 @@ impl Benefactors {
         self: &Arc<Self>,
         id: BenefactorId,
         block: BlockId,
-    ) -> Result<(Form, Buffer), CallError> {
+    ) -> Result<(Encoding, Buffer), CallError> {
         match self.call(id, &BenefactorRequest::Get { block }, Bytes::new(), GET_TIMEOUT).await? {
-            (BenefactorReply::Block { form }, payload) => Ok((form, payload)),
+            (BenefactorReply::Block { encoding }, payload) => Ok((encoding, payload)),
             _ => Err(crate::unexpected("Get").into()),
         }
     }

@@ -1,4 +1,5 @@
-//! From plain chunks to the form in which they are sent: compressed where that pays, on cores that are free.
+//! From plain chunks to the blocks in which they are sent: compressed where that pays, coded where the folder asks for it, on
+//! cores that are free.
 //!
 //! Compressing is bounded twice: no more chunks at once than there are cores, and no more compressed bytes in memory
 //! than [`ENCODED_MAX`] chunks, beside the plain ones that the window counts. Whatever goes wrong, the plain bytes are
@@ -15,8 +16,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use stdchk_model::message::benefactor::Form;
-use stdchk_model::{ChunkId, ChunkRef};
+use stdchk_model::{ChunkRef, Encoding, Redundancy};
+use stdchk_protect::Blocks;
 use stdchk_reduce::{Codec, Compression, Compressor, Effort, Pace};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -29,15 +30,14 @@ const PROBES_MAX: usize = 2;
 
 /// A chunk ready to be sent.
 pub(crate) struct Encoded {
-    pub(crate) form: Form,
-    pub(crate) bytes: Bytes,
-    /// The room of a compressed copy in memory, or the place of a chunk that finds out how fast the sink is.
-    _held: Option<OwnedSemaphorePermit>,
+    pub(crate) blocks: Blocks,
+    /// The room of compressed bytes and parity in memory, and the place of a chunk that finds out how fast the sink is.
+    _held: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl Encoded {
     fn plain(chunk: ChunkRef, plain: Bytes) -> Self {
-        Self { form: Form::plain(chunk.id, chunk.length), bytes: plain, _held: None }
+        Self { blocks: Blocks::plain(chunk, plain), _held: [None, None] }
     }
 }
 
@@ -65,15 +65,21 @@ impl Encoder {
         }
     }
 
-    /// The form in which `plain` is stored under this compression.
-    pub(crate) async fn encode(self: &Arc<Self>, how: Compression, chunk: ChunkRef, plain: Bytes) -> Encoded {
-        if how == Compression::Auto
-            && let Ok(probe) = Arc::clone(&self.probes).acquire_owned().await
-        {
-            return Encoded { _held: Some(probe), ..Encoded::plain(chunk, plain) };
-        }
-        if self.effort(how) == Effort::Store {
-            return Encoded::plain(chunk, plain);
+    /// The blocks in which `plain` is stored under this compression and redundancy.
+    pub(crate) async fn encode(
+        self: &Arc<Self>,
+        how: Compression,
+        chunk: ChunkRef,
+        plain: Bytes,
+        redundancy: Redundancy,
+    ) -> Encoded {
+        let probe = match how {
+            Compression::Auto => Arc::clone(&self.probes).acquire_owned().await.ok(),
+            Compression::Always(_) => None,
+        };
+        let is_sent_as_it_is = probe.is_some() || self.effort(how) == Effort::Store;
+        if is_sent_as_it_is && redundancy.code_of(plain.len()).is_copy() {
+            return Encoded { _held: [None, probe], ..Encoded::plain(chunk, plain) };
         }
         let Ok(room) = Arc::clone(&self.room).acquire_owned().await else {
             return Encoded::plain(chunk, plain);
@@ -82,22 +88,26 @@ impl Encoder {
             return Encoded::plain(chunk, plain);
         };
         // More may be known of the sink since the chunk began to wait.
-        let (encoder, bytes, effort) = (Arc::clone(self), plain.clone(), self.effort(how));
+        let effort = if probe.is_some() { Effort::Store } else { self.effort(how) };
+        let (encoder, bytes) = (Arc::clone(self), plain.clone());
         let work = move || {
-            let shrunk = encoder.compress(effort, &bytes);
+            let shrunk = if effort == Effort::Store { None } else { encoder.compress(effort, &bytes) };
+            let (codec, encoded) = shrunk.unwrap_or((Codec::Store, bytes));
+            let code = redundancy.code_of(encoded.len());
+            let blocks = Blocks::of(chunk, codec.number(), encoded, code);
             drop(core);
-            shrunk
+            blocks
         };
         // A thread of its own takes longer to wake than few bytes take.
-        let shrunk = match plain.len() <= INLINE_BYTES_MAX {
-            true => work(),
-            false => tokio::task::spawn_blocking(work).await.ok().flatten(),
+        let made = match plain.len() <= INLINE_BYTES_MAX {
+            true => Some(work()),
+            false => tokio::task::spawn_blocking(work).await.ok(),
         };
-        match shrunk {
-            Some((form, bytes)) => {
-                let form = Form { plain_length: chunk.length, ..form };
-                Encoded { form, bytes, _held: Some(room) }
+        match made {
+            Some(blocks) if blocks.encoding == Encoding::plain(chunk) => {
+                Encoded { blocks, _held: [None, probe] }
             }
+            Some(blocks) => Encoded { blocks, _held: [Some(room), probe] },
             None => Encoded::plain(chunk, plain),
         }
     }
@@ -109,17 +119,15 @@ impl Encoder {
         }
     }
 
-    /// The compressed bytes and how they were made; `None` where compressing gains little.
-    fn compress(&self, effort: Effort, plain: &[u8]) -> Option<(Form, Bytes)> {
+    /// The compressed bytes and their codec; `None` where compressing gains little.
+    fn compress(&self, effort: Effort, plain: &[u8]) -> Option<(Codec, Bytes)> {
         let mut compressor = self.take(effort)?;
         let started = Instant::now();
         let shrunk = match compressor.compress(plain) {
             (Codec::Store, _) | (_, Cow::Borrowed(_)) => None,
             (codec, Cow::Owned(bytes)) => {
                 self.pace.lock().compressed(effort, plain.len(), started.elapsed());
-                let stored_id = ChunkId::of(&bytes);
-                let form = Form { codec: codec.number(), ..Form::plain(stored_id, 0) };
-                Some((form, Bytes::from(bytes)))
+                Some((codec, Bytes::from(bytes)))
             }
         };
         self.give_back(effort, compressor);
@@ -195,8 +203,12 @@ mod tests {
 
     async fn encode(encoder: &Arc<Encoder>) -> Encoded {
         let plain = Bytes::from(vec![7; BYTES]);
-        let chunk = ChunkRef { id: ChunkId::of(&plain), length: u32::try_from(BYTES).unwrap() };
-        encoder.encode(Compression::Auto, chunk, plain).await
+        let chunk = ChunkRef { id: stdchk_model::ChunkId::of(&plain), length: u32::try_from(BYTES).unwrap() };
+        encoder.encode(Compression::Auto, chunk, plain, Redundancy::Replicate(1)).await
+    }
+
+    fn length(encoded: &Encoded) -> usize {
+        encoded.blocks.stored_length()
     }
 
     #[tokio::test]
@@ -206,12 +218,12 @@ mod tests {
         for _ in 0..PROBES_MAX {
             probes.push(encode(&encoder).await);
         }
-        assert!(probes.iter().all(|probe| probe.bytes.len() == BYTES));
+        assert!(probes.iter().all(|probe| length(probe) == BYTES));
         let mut next = pin!(encode(&encoder));
         assert!(is_ready(next.as_mut()).is_none());
         encoder.pace.lock().stored(BYTES, std::time::Duration::from_secs(1 << 20));
         encoder.probes.close();
-        assert!(next.await.bytes.len() < BYTES, "on a slow sink it is compressed");
+        assert!(length(&next.await) < BYTES, "on a slow sink it is compressed");
     }
 
     #[tokio::test]
@@ -222,7 +234,7 @@ mod tests {
         for _ in 0..=PROBES_MAX {
             encoded.push(encode(&encoder).await);
         }
-        assert!(encoded.iter().all(|encoded| encoded.form.plain_length as usize == BYTES));
+        assert!(encoded.iter().all(|encoded| encoded.blocks.encoding.plain_length as usize == BYTES));
     }
 
     #[tokio::test]
@@ -235,6 +247,6 @@ mod tests {
         let mut next = pin!(encode(&encoder));
         assert!(is_ready(next.as_mut()).is_none());
         probes.pop();
-        assert_eq!(is_ready(next.as_mut()).map(|next| next.bytes.len()), Some(BYTES));
+        assert_eq!(is_ready(next.as_mut()).map(|next| length(&next)), Some(BYTES));
     }
 }

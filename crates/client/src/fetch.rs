@@ -1,18 +1,17 @@
-//! Fetching one chunk: from any benefactor that has it, verified, with another one asked when the first is slow, gone
-//! or lying.
+//! Fetching one chunk: from as many benefactors as have enough of its blocks, verified, with others asked when the first are
+//! slow, gone or lying.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stdchk_model::limits::{CHUNK_BYTES_MAX, LIST_ENTRIES_MAX};
-use stdchk_model::message::benefactor::Form;
-use stdchk_model::message::manager::{ChunkLocations, ManagerReply, ManagerRequest};
-use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Failure};
-use stdchk_net::{Buffer, Bytes, CallError};
-use stdchk_reduce::codec::{Codec, decompress};
+use stdchk_model::limits::LIST_ENTRIES_MAX;
+use stdchk_model::message::manager::{ChunkLocations, Location, ManagerReply, ManagerRequest};
+use stdchk_model::{BenefactorId, ChunkId, ChunkRef, EncodingId, ErrorCode, Failure};
+use stdchk_net::{Bytes, CallError};
+use stdchk_protect::{Assembly, BadFragments, Gathered, distance_at};
 use tokio::task::JoinSet;
 
 use crate::benefactors::{Benefactors, Doubt};
@@ -27,13 +26,13 @@ const ROUNDS_MAX: u32 = 4;
 const ROUND_PAUSE: Duration = Duration::from_millis(400);
 /// Rounds while the manager still waits for benefactors to report after its restart.
 const PENDING_ROUNDS_MAX: u32 = 60;
-/// Locations remembered; beyond, all are forgotten and asked for again. 40 MB at most.
+/// Chunks whose locations are remembered; beyond, all are forgotten and asked for again. 45 MB at most with two copies of each.
 const LOCATIONS_MAX: usize = 1 << 18;
 
 /// Who has a chunk.
 #[derive(Default)]
 struct Holders {
-    at: Vec<BenefactorId>,
+    at: Vec<Location>,
     /// The manager was not asked just now: there may be others.
     remembered: bool,
     /// Some of them may have yet to report that they have it.
@@ -46,7 +45,7 @@ struct Holders {
 pub(crate) struct Fetcher {
     manager: Arc<ManagerLink>,
     benefactors: Arc<Benefactors>,
-    locations: Mutex<HashMap<ChunkId, Vec<BenefactorId>>>,
+    locations: Mutex<HashMap<ChunkId, Vec<Location>>>,
 }
 
 impl Fetcher {
@@ -55,7 +54,7 @@ impl Fetcher {
     }
 
     /// Remembers holders of a chunk that a session stored itself.
-    pub(crate) fn remember(&self, chunk: ChunkId, at: Vec<BenefactorId>) {
+    pub(crate) fn remember(&self, chunk: ChunkId, at: Vec<Location>) {
         let mut locations = self.locations.lock();
         if locations.len() >= LOCATIONS_MAX {
             locations.clear();
@@ -72,7 +71,7 @@ impl Fetcher {
         for part in unknown.chunks(LIST_ENTRIES_MAX) {
             for (chunk, found) in part.iter().zip(self.ask_locations(part).await?) {
                 if !found.at.is_empty() {
-                    self.remember(*chunk, holders(&found));
+                    self.remember(*chunk, found.at);
                 }
             }
         }
@@ -138,11 +137,12 @@ impl Fetcher {
         let known = self.locations.lock().get(&chunk).cloned();
         let Some(known) = known else { return self.find(chunk).await };
         let remembered = Holders { at: known, remembered: true, ..Holders::default() };
-        if remembered.at.iter().any(|holder| self.benefactors.doubt(*holder).is_none()) {
+        let trusted = remembered.at.iter().filter(|at| self.benefactors.doubt(at.benefactor).is_none());
+        if distance_at(trusted) > 0 {
             return Ok(remembered);
         }
         match tokio::time::timeout(HEDGE_AFTER, self.find(chunk)).await {
-            Ok(Ok(found)) if !found.at.is_empty() => Ok(found),
+            Ok(Ok(found)) if distance_at(&found.at) > 0 => Ok(found),
             _ => Ok(remembered),
         }
     }
@@ -150,41 +150,59 @@ impl Fetcher {
     /// Asks the manager for the holders of a chunk.
     async fn find(&self, chunk: ChunkId) -> Result<Holders, Failure> {
         let found = self.ask_locations(&[chunk]).await?.pop().unwrap_or_default();
-        let at = holders(&found);
+        let at = found.at;
         if !at.is_empty() {
             self.remember(chunk, at.clone());
         }
         Ok(Holders { at, remembered: false, pending: found.pending, away: found.away })
     }
 
-    /// Tries all holders, those without doubts first; if they are `remembered` and let it wait, also others that the manager
-    /// knows. `Err(None)`: there are none.
+    /// Gathers blocks from holders, those without doubts first, as many at a time as are still needed; if they are `remembered` and
+    /// let it wait, also from others that the manager knows. `Err(None)`: there are none.
     async fn fetch_from(
         &self,
         chunk: ChunkRef,
-        holders: &[BenefactorId],
+        holders: &[Location],
         mut remembered: bool,
     ) -> Result<Bytes, Option<Failure>> {
         let mut waiting = VecDeque::from(self.order(chunk.id, holders));
         let (mut asked, mut unanswered) = (HashSet::new(), HashSet::new());
+        let assembly = Arc::new(Mutex::new(Assembly::new(chunk)));
         let mut attempts = JoinSet::new();
         let (mut others, mut are_others_sought) = (pin!(self.find(chunk.id)), false);
         let mut last: Option<Failure> = None;
+        // Holders that are to be asked beside those that were.
+        let mut due = 0;
         loop {
-            if let Some(holder) = waiting.pop_front() {
-                let benefactors = Arc::clone(&self.benefactors);
-                attempts.spawn(async move { (holder, attempt(&benefactors, holder, chunk).await) });
+            if attempts.is_empty() && due == 0 {
+                due = waiting.front().map_or(0, |next| {
+                    let gathered = assembly.lock().gathered(&next.encoding);
+                    next.encoding.code.data().saturating_sub(gathered).max(1)
+                });
+            }
+            while due > 0
+                && let Some(holder) = waiting.pop_front()
+            {
+                let (benefactors, assembly) = (Arc::clone(&self.benefactors), Arc::clone(&assembly));
+                attempts.spawn(async move { (holder, attempt(&benefactors, holder, chunk, &assembly).await) });
                 asked.insert(holder);
                 unanswered.insert(holder);
-            } else if attempts.is_empty() {
+                due -= 1;
+            }
+            due = 0;
+            if attempts.is_empty() {
                 return Err(last);
             }
             tokio::select! {
                 finished = attempts.join_next() => match finished {
-                    Some(Ok((_, Ok(bytes)))) => return Ok(bytes),
+                    Some(Ok((_, Ok(Gathered::Whole(bytes))))) => return Ok(bytes),
+                    Some(Ok((holder, Ok(Gathered::Lacks(_))))) => {
+                        unanswered.remove(&holder);
+                    }
                     Some(Ok((holder, Err(failure)))) => {
                         unanswered.remove(&holder);
                         last = Some(worse(last, failure));
+                        due = 1;
                     }
                     _ => {}
                 },
@@ -193,25 +211,45 @@ impl Fetcher {
                     let found = found.map(|found| found.at).unwrap_or_default();
                     let new: Vec<_> = found.into_iter().filter(|holder| !asked.contains(holder)).collect();
                     waiting.extend(self.order(chunk.id, &new));
+                    due = 1;
                 }
                 () = tokio::time::sleep(HEDGE_AFTER) => {
-                    unanswered.iter().for_each(|holder| self.benefactors.late(*holder, HEDGE_AFTER));
+                    unanswered.iter().for_each(|holder| self.benefactors.late(holder.benefactor, HEDGE_AFTER));
                     if waiting.is_empty() {
                         are_others_sought |= std::mem::take(&mut remembered);
                     }
+                    due = 1;
                 }
             }
         }
     }
 
-    /// Holders in the order in which they are asked: rotated by the chunk's name, so that all of them get work, and
-    /// those in doubt last.
-    fn order(&self, chunk: ChunkId, holders: &[BenefactorId]) -> Vec<BenefactorId> {
-        let mut order = holders.to_vec();
-        let turn = usize::from(chunk.0.first().copied().unwrap_or(0)).checked_rem(order.len()).unwrap_or(0);
-        order.rotate_left(turn);
-        order.sort_by_cached_key(|holder| self.benefactors.doubt(*holder));
-        order
+    /// Holders in the order in which they are asked. Blocks of one encoding stand together, those first of which enough are at
+    /// benefactors without doubts. Within an encoding holders in doubt come last, and data fragments before parity, which costs
+    /// computing; copies are rotated by the chunk's name, so that all holders get work.
+    fn order(&self, chunk: ChunkId, holders: &[Location]) -> Vec<Location> {
+        let mut rotated = holders.to_vec();
+        let turn = usize::from(chunk.0.first().copied().unwrap_or(0)).checked_rem(rotated.len()).unwrap_or(0);
+        rotated.rotate_left(turn);
+        let mut groups: BTreeMap<EncodingId, Vec<(Option<Doubt>, Location)>> = BTreeMap::new();
+        for at in rotated {
+            // Copies are one group, however they were compressed.
+            let group = if at.encoding.code.is_copy() { EncodingId::PLAIN } else { at.encoding };
+            groups.entry(group).or_default().push((self.benefactors.doubt(at.benefactor), at));
+        }
+        let mut groups: Vec<(EncodingId, Vec<(Option<Doubt>, Location)>)> = groups.into_iter().collect();
+        for (encoding, group) in &mut groups {
+            let data = encoding.code.data();
+            group.sort_by_key(|(doubt, at)| (*doubt, at.index >= data));
+        }
+        // How much the last of those that are needed is doubted; none is worse than any doubt.
+        let doubt = |(encoding, group): &(EncodingId, Vec<(Option<Doubt>, Location)>)| {
+            let needed = usize::from(encoding.code.data());
+            let last = needed.checked_sub(1).and_then(|last| group.get(last));
+            (last.is_none(), last.and_then(|(doubt, _)| *doubt), !encoding.code.is_copy())
+        };
+        groups.sort_by_key(doubt);
+        groups.into_iter().flat_map(|(_, group)| group.into_iter().map(|(_, at)| at)).collect()
     }
 }
 
@@ -220,87 +258,37 @@ fn worse(last: Option<Failure>, next: Failure) -> Failure {
     last.filter(|last| last.code == ErrorCode::Damaged).unwrap_or(next)
 }
 
-fn holders(found: &ChunkLocations) -> Vec<BenefactorId> {
-    let whole = found.at.iter().filter(|location| location.fragment == BlockId::WHOLE);
-    whole.map(|location| location.benefactor).collect()
-}
-
+/// Fetches the block at `holder` and adds it to those that were gathered: verified there (I3), and kept from here on outside of the
+/// memory for answers.
 async fn attempt(
     benefactors: &Arc<Benefactors>,
-    holder: BenefactorId,
+    holder: Location,
     chunk: ChunkRef,
-) -> Result<Bytes, Failure> {
-    let blame = |failure: Failure| crate::context(&failure, format_args!("benefactor {holder}"));
-    let fetched = benefactors.get(holder, BlockId::whole(chunk.id)).await;
-    let (form, stored) = fetched.map_err(|error: CallError| match blame(error.failure()) {
+    assembly: &Mutex<Assembly>,
+) -> Result<Gathered, Failure> {
+    let (id, block) = (holder.benefactor, holder.block(chunk.id));
+    let blame = |failure: Failure| crate::context(&failure, format_args!("benefactor {id}"));
+    let fetched = benefactors.get(id, block).await;
+    let (encoding, stored) = fetched.map_err(|error: CallError| match blame(error.failure()) {
         // The file is there; it is a copy of its content that isn't, or not any more.
         failure if failure.code == ErrorCode::NotFound => Failure { code: ErrorCode::Damaged, ..failure },
         failure => failure,
     })?;
-    let damaged = match plain(&form, stored, chunk) {
-        Ok(bytes) => return Ok(bytes),
-        Err(failure) => blame(failure),
+    let bad = match assembly.lock().add(block, encoding, stored.keep()) {
+        Ok(gathered) => return Ok(gathered),
+        Err(bad) => bad,
     };
-    tracing::warn!(%holder, chunk = %chunk.id, "a benefactor served bytes that don't match their name");
-    benefactors.note(holder, Doubt::Poor);
-    // It did not look itself when it served them; now it does, and reports what is damaged, so that it is repaired.
-    if let Err(error) = benefactors.verify(holder, vec![BlockId::whole(chunk.id)]).await {
-        tracing::warn!(%holder, chunk = %chunk.id, %error, "the benefactor can't be told of the damage");
-    }
-    Err(damaged)
-}
-
-/// Undoes `form` and verifies the result (I3), which is kept: from here on it takes nothing of the memory for answers.
-fn plain(form: &Form, stored: Buffer, chunk: ChunkRef) -> Result<Bytes, Failure> {
-    if form.cipher.is_some() || form.erasure.is_some() {
-        return Err(Failure::new(ErrorCode::Unsupported, "its form needs a later stdchk".to_owned()));
-    }
-    let length = chunk.length as usize;
-    let damaged =
-        |error: stdchk_reduce::codec::BadStored| Failure::new(ErrorCode::Damaged, error.to_string());
-    let plain = match Codec::from_number(form.codec).map_err(damaged)? {
-        Codec::Store => stored.keep(),
-        codec => {
-            decompress(codec, &stored, length.min(CHUNK_BYTES_MAX)).map_err(damaged)?.into_owned().into()
-        }
+    let code = match bad {
+        BadFragments::Unsupported => ErrorCode::Unsupported,
+        BadFragments::Block(_) | BadFragments::Encoding => ErrorCode::Damaged,
     };
-    if plain.len() != length || ChunkId::of(&plain) != chunk.id {
-        return Err(Failure::new(ErrorCode::Damaged, "the bytes don't match their name".to_owned()));
-    }
-    Ok(plain)
-}
-
-#[cfg(test)]
-mod tests {
-    use stdchk_net::BufferPool;
-    use stdchk_reduce::codec::{Compressor, Effort};
-
-    use super::*;
-
-    fn received(bytes: &[u8]) -> Buffer {
-        let mut buffer = BufferPool::new(1 << 20).try_take(bytes.len()).unwrap();
-        buffer.copy_from_slice(bytes);
-        buffer
-    }
-
-    #[test]
-    fn bytes_that_do_not_match_their_name_are_damage_in_whatever_form_they_come() {
-        let (content, other) = ([7u8; 5000], [8u8; 5000]);
-        let chunk = ChunkRef { id: ChunkId::of(&content), length: 5000 };
-        let mut compressor = Compressor::new(Effort::Lz4).unwrap();
-        let (_, packed) = compressor.compress(&content);
-        let (_, other_packed) = compressor.compress(&other);
-        let stored = Form::plain(chunk.id, chunk.length);
-        let compressed = Form { codec: Codec::Lz4.number(), ..stored.clone() };
-        assert_eq!(*plain(&stored, received(&content), chunk).unwrap(), content);
-        assert_eq!(*plain(&compressed, received(&packed), chunk).unwrap(), content);
-        for (form, lie) in [
-            (&stored, &other[..]),
-            (&stored, &content[..4999]),
-            (&compressed, &other_packed[..]),
-            (&compressed, &content[..]),
-        ] {
-            assert_eq!(plain(form, received(lie), chunk).unwrap_err().code, ErrorCode::Damaged);
+    if let BadFragments::Block(_) = bad {
+        tracing::warn!(%id, chunk = %chunk.id, "a benefactor served bytes that don't match their name");
+        benefactors.note(id, Doubt::Poor);
+        // It did not look itself when it served them; now it does, and reports what is damaged, so that it is repaired.
+        if let Err(error) = benefactors.verify(id, vec![block]).await {
+            tracing::warn!(%id, chunk = %chunk.id, %error, "the benefactor can't be told of the damage");
         }
     }
+    Err(blame(Failure::new(code, bad.to_string())))
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use stdchk_model::limits::{CHUNK_BYTES_MAX, CLIENT_KEEPALIVE_MS, LIST_ENTRIES_MAX, WINDOW_BYTES_DEFAULT};
 use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::manager::{
-    Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Hold,
+    Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Hold, Location,
     ManagerReply, ManagerRequest, PoolStatus, Space, VersionInfo,
 };
 use stdchk_model::policy::Protocol;
@@ -20,6 +20,7 @@ use stdchk_model::{
     Policy, PoolId, SessionId,
 };
 use stdchk_net::{BufferPool, waits};
+use stdchk_protect::distance_at;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
@@ -93,16 +94,17 @@ pub struct Collected {
     pub bytes: u64,
 }
 
-/// What a verification found of a chunk: how many of its holders have it intact, damaged, not at all, or didn't answer.
+/// What a verification found of a chunk: what its intact blocks are worth, and how many of its blocks are damaged, not there, or
+/// could not be asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChunkHealth {
     /// The chunk.
     pub chunk: ChunkRef,
-    /// Holders with intact bytes.
-    pub intact: u32,
-    /// Holders with bytes that don't match the name.
+    /// How many benefactors have to be lost before the chunk is, by the blocks that are intact; 0: they don't suffice to read it.
+    pub distance: u8,
+    /// Blocks with bytes that don't match their name.
     pub damaged: u32,
-    /// Holders that don't have it after all.
+    /// Blocks that aren't there after all.
     pub missing: u32,
     /// Holders that gave no answer, and benefactors that are away and have it or may have it.
     pub unreachable: u32,
@@ -555,11 +557,11 @@ impl Inner {
     async fn verify_part(self: &Arc<Self>, chunks: &[ChunkRef]) -> Result<Vec<ChunkHealth>, Failure> {
         let ids: Vec<ChunkId> = chunks.iter().map(|chunk| chunk.id).collect();
         let found = self.fetcher.holders_of(&ids).await?;
-        let mut by_holder: HashMap<BenefactorId, Vec<(usize, BlockId)>> = HashMap::new();
+        let mut by_holder: HashMap<BenefactorId, Vec<Placed>> = HashMap::new();
         for (place, (chunk, locations)) in chunks.iter().zip(&found).enumerate() {
             for location in &locations.at {
-                let block = BlockId { chunk: chunk.id, fragment: location.fragment };
-                by_holder.entry(location.benefactor).or_default().push((place, block));
+                let placed = Placed { place, at: *location, block: location.block(chunk.id) };
+                by_holder.entry(location.benefactor).or_default().push(placed);
             }
         }
         let mut asked = JoinSet::new();
@@ -569,7 +571,7 @@ impl Inner {
         }
         let unseen = |(chunk, locations): (&ChunkRef, &ChunkLocations)| ChunkHealth {
             chunk: *chunk,
-            intact: 0,
+            distance: 0,
             damaged: 0,
             missing: 0,
             unreachable: u32::from(
@@ -578,17 +580,21 @@ impl Inner {
             away: locations.away.clone(),
         };
         let mut healths: Vec<ChunkHealth> = chunks.iter().zip(&found).map(unseen).collect();
-        for (holder, place, state) in asked.join_all().await.into_iter().flatten() {
-            let Some(health) = healths.get_mut(place) else { continue };
+        let mut intact: Vec<Vec<Location>> = vec![Vec::new(); chunks.len()];
+        for (Placed { place, at, .. }, state) in asked.join_all().await.into_iter().flatten() {
+            let (Some(health), Some(intact)) = (healths.get_mut(place), intact.get_mut(place)) else { continue };
             match state {
-                Some(BlockState::Intact) => health.intact += 1,
+                Some(BlockState::Intact) => intact.push(at),
                 Some(BlockState::Damaged) => health.damaged += 1,
                 Some(BlockState::Missing) => health.missing += 1,
                 None => {
                     health.unreachable += 1;
-                    health.away.push(holder);
+                    health.away.push(at.benefactor);
                 }
             }
+        }
+        for (health, intact) in healths.iter_mut().zip(&intact) {
+            health.distance = distance_at(intact);
         }
         Ok(healths)
     }
@@ -596,23 +602,31 @@ impl Inner {
     async fn verify_at(
         &self,
         holder: BenefactorId,
-        blocks: Vec<(usize, BlockId)>,
-    ) -> Vec<(BenefactorId, usize, Option<BlockState>)> {
+        blocks: Vec<Placed>,
+    ) -> Vec<(Placed, Option<BlockState>)> {
         let mut states = Vec::with_capacity(blocks.len());
         for part in blocks.chunks(VERIFY_MAX) {
-            let asked = part.iter().map(|(_, block)| *block).collect();
+            let asked = part.iter().map(|placed| placed.block).collect();
             // One that doesn't answer is not waited for with each further part.
             let answer = match self.benefactors.doubt(holder) {
                 Some(Doubt::Failed) => None,
                 _ => self.benefactors.verify(holder, asked).await.ok(),
             };
-            let answered = part.iter().enumerate().map(|(place, (index, _))| {
-                (holder, *index, answer.as_ref().and_then(|states| states.get(place).copied()))
+            let answered = part.iter().enumerate().map(|(number, placed)| {
+                (*placed, answer.as_ref().and_then(|states| states.get(number).copied()))
             });
             states.extend(answered);
         }
         states
     }
+}
+
+/// A block that is to be verified: of which of the chunks, and where it is.
+#[derive(Clone, Copy)]
+struct Placed {
+    place: usize,
+    at: Location,
+    block: BlockId,
 }
 
 /// Keeps the client's lease, and its sessions known to the manager.

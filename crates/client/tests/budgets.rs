@@ -149,7 +149,7 @@ async fn files_of_all_sizes_are_written_and_read_in_any_order_within_the_smalles
     let pools = TestPool::start(2).await;
     let pool = pools.connect_with_cache(WINDOW, CACHE).await;
     let folder = make(&pool, Ino::ROOT, "app", FileKind::Directory).await.ino;
-    let pairs = vec![("replicas".to_owned(), "1".to_owned())];
+    let pairs = vec![("redundancy".to_owned(), "replicate:1".to_owned())];
     pool.change(Change::SetPolicy { ino: folder, pairs }).await.unwrap();
     for seed in 1..=rounds {
         let ended = timeout(PATIENCE, round(&pool, folder, seed)).await;

@@ -14,7 +14,7 @@ const MIB: usize = 1 << 20;
 const WINDOW: u64 = 16 << 20;
 
 async fn early_file(pool: &Pool) -> Ino {
-    file_with(pool, &[("replicas", "1"), ("close", "early"), ("codec", "store")]).await
+    file_with(pool, &[("redundancy", "replicate:1"), ("close", "early"), ("codec", "store")]).await
 }
 
 async fn reads_back(pool: &Pool, ino: Ino, content: &[u8]) {

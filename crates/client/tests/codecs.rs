@@ -15,7 +15,7 @@ fn field() -> Vec<u8> {
 async fn comes_back(codec: &str, content: &[u8], stored_at_most: usize) {
     let tests = TestPool::start(2).await;
     let pool = tests.connect(16 << 20).await;
-    let file = file_with(&pool, &[("replicas", "2"), ("codec", codec)]).await;
+    let file = file_with(&pool, &[("redundancy", "replicate:2"), ("codec", codec)]).await;
     let session = pool.write(file).await.unwrap();
     session.write_at(0, content).await.unwrap();
     session.commit(0).await.unwrap();

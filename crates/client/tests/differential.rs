@@ -111,7 +111,7 @@ impl Twin {
 async fn run(policy: (&str, &str), seed: u64, steps: u32) {
     let pools = TestPool::start(3).await;
     let pool = pools.connect(6 << 20).await;
-    let ino = file_with(&pool, &[("replicas", "1"), policy]).await;
+    let ino = file_with(&pool, &[("redundancy", "replicate:1"), policy]).await;
     let session = pool.write(ino).await.unwrap();
     let mut twin = Twin { pool, ino, session, model: Vec::new(), committed: Vec::new() };
     let mut random = Random::new(seed);

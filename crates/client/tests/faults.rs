@@ -18,14 +18,14 @@ const WINDOW: u64 = 32 << 20;
 async fn a_write_goes_on_when_a_benefactor_dies_and_every_byte_comes_back() {
     let mut pools = TestPool::start(4).await;
     let pool = pools.connect(WINDOW).await;
-    for (semantics, replicas) in [("optimistic", "1"), ("pessimistic", "2")] {
-        let policy = [("replicas", replicas), ("semantics", semantics)];
-        let ino = file_with(&pool, if replicas == "1" { &policy[..1] } else { &policy[..] }).await;
+    for (semantics, redundancy) in [("optimistic", "replicate:1"), ("pessimistic", "replicate:2")] {
+        let policy = [("redundancy", redundancy), ("semantics", semantics)];
+        let ino = file_with(&pool, if redundancy == "replicate:1" { &policy[..1] } else { &policy[..] }).await;
         // Each has its own: what is at both victims is lost.
-        let content = Random::new(if replicas == "1" { 5 } else { 15 }).bytes(12 << 20);
+        let content = Random::new(if redundancy == "replicate:1" { 5 } else { 15 }).bytes(12 << 20);
         let session = pool.write(ino).await.unwrap();
         session.write_at(0, &content[..6 << 20]).await.unwrap();
-        let victim = usize::from(replicas == "2");
+        let victim = usize::from(redundancy == "replicate:2");
         pools.stop_benefactor(victim).await;
         session.write_at(6 << 20, &content[6 << 20..]).await.unwrap();
         session.commit(0).await.unwrap();
@@ -39,7 +39,7 @@ async fn a_write_goes_on_when_a_benefactor_dies_and_every_byte_comes_back() {
 async fn a_manager_that_is_restarted_costs_a_pause_and_no_session() {
     let mut pools = TestPool::start(3).await;
     let pool = pools.connect(WINDOW).await;
-    let ino = file_with(&pool, &[("replicas", "1")]).await;
+    let ino = file_with(&pool, &[("redundancy", "replicate:1")]).await;
     let content = Random::new(6).bytes(9 << 20);
     let session = pool.write(ino).await.unwrap();
     session.write_at(0, &content[..4 << 20]).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_manager_that_is_restarted_costs_a_pause_and_no_session() {
 async fn with_all_replicas_gone_the_file_says_so_and_others_are_not_affected() {
     let mut pools = TestPool::start(2).await;
     let pool = pools.connect(WINDOW).await;
-    let lost = file_with(&pool, &[("replicas", "1"), ("stripe", "1")]).await;
+    let lost = file_with(&pool, &[("redundancy", "replicate:1"), ("stripe", "1")]).await;
     let session = pool.write(lost).await.unwrap();
     session.write_at(0, &Random::new(7).bytes(1 << 20)).await.unwrap();
     session.commit(0).await.unwrap();
@@ -136,7 +136,7 @@ async fn a_version_that_is_removed_while_it_is_read_is_told_to_be_removed_and_no
     let timing = Timing { garbage_age_ms: 0, collect_every_ms: 600_000, ..Timing::default() };
     let pools = TestPool::start_with(1, timing).await;
     let pool = pools.connect(WINDOW).await;
-    let ino = file_with(&pool, &[("replicas", "1")]).await;
+    let ino = file_with(&pool, &[("redundancy", "replicate:1")]).await;
     let content = Random::new(11).bytes(32 << 20);
     let session = pool.write(ino).await.unwrap();
     session.write_at(0, &content).await.unwrap();
@@ -184,7 +184,7 @@ async fn collected(pool: &Pool) {
 async fn chunks_of_benefactors_that_a_new_manager_has_not_heard_of_are_waited_for_and_not_called_lost() {
     let mut pools = TestPool::start(1).await;
     let pool = pools.connect(WINDOW).await;
-    let ino = file_with(&pool, &[("replicas", "1")]).await;
+    let ino = file_with(&pool, &[("redundancy", "replicate:1")]).await;
     let session = pool.write(ino).await.unwrap();
     session.write_at(0, &Random::new(12).bytes(1 << 20)).await.unwrap();
     session.commit(0).await.unwrap();
@@ -207,7 +207,7 @@ async fn chunks_of_benefactors_that_a_new_manager_has_not_heard_of_are_waited_fo
 async fn a_file_whose_chunk_map_is_lost_can_be_replaced_and_nothing_is_left_of_who_could_not_open_it() {
     let mut pools = TestPool::start(1).await;
     let pool = pools.connect(WINDOW).await;
-    let one = file_with(&pool, &[("replicas", "1")]).await;
+    let one = file_with(&pool, &[("redundancy", "replicate:1")]).await;
     let folder = pool.resolve("app1").await.unwrap().ino;
     let other = make(&pool, folder, "a.N1.T1", FileKind::File).await.ino;
     for ino in [one, other] {
@@ -244,7 +244,7 @@ async fn a_benefactor_that_can_make_nothing_durable_any_more_is_replaced() {
     (0..2).for_each(|number| pools.start_benefactor_beating(number, Duration::from_secs(4)));
     pools.wait_online(2).await;
     let pool = pools.connect(WINDOW).await;
-    let ino = file_with(&pool, &[("replicas", "1"), ("codec", "store")]).await;
+    let ino = file_with(&pool, &[("redundancy", "replicate:1"), ("codec", "store")]).await;
     let content = Random::new(13).bytes(8 << 20);
     let session = pool.write(ino).await.unwrap();
     session.write_at(0, &content).await.unwrap();
@@ -266,7 +266,7 @@ async fn what_was_written_over_is_not_missed_when_its_benefactor_dies() {
     let timing = Timing { benefactor_lease_ms, benefactor_lost_ms, ..timing };
     let mut pools = TestPool::start_with(3, timing).await;
     let (pool, other) = (pools.connect(WINDOW).await, pools.connect(WINDOW).await);
-    let ino = file_with(&pool, &[("replicas", "1"), ("cutter", "fsch:512KiB"), ("codec", "store")]).await;
+    let ino = file_with(&pool, &[("redundancy", "replicate:1"), ("cutter", "fsch:512KiB"), ("codec", "store")]).await;
     let session = pool.write(ino).await.unwrap();
     let mut random = Random::new(14);
     session.write_at(0, &random.bytes(24 * CHUNK)).await.unwrap();
@@ -293,8 +293,8 @@ async fn a_further_copy_that_is_lost_before_it_is_durable_is_made_again() {
     let mut pools = TestPool::start(1).await;
     let pool = pools.connect(WINDOW).await;
     let content = Random::new(16).bytes(8 << 20);
-    let lax = file_with(&pool, &[("replicas", "1")]).await;
-    let strict = file_with(&pool, &[("replicas", "2"), ("semantics", "pessimistic")]).await;
+    let lax = file_with(&pool, &[("redundancy", "replicate:1")]).await;
+    let strict = file_with(&pool, &[("redundancy", "replicate:2"), ("semantics", "pessimistic")]).await;
     write_whole(&pool, lax, &content).await;
     // Between signs of life nothing is made durable but what is asked for.
     pools.start_benefactor_beating(1, Duration::from_secs(4));
@@ -318,8 +318,8 @@ async fn further_copies_count_without_a_word_from_their_benefactor() {
     let mut pools = TestPool::start_with(1, timing).await;
     let pool = pools.connect(WINDOW).await;
     let content = Random::new(17).bytes(8 << 20);
-    let lax = file_with(&pool, &[("replicas", "1")]).await;
-    let strict = file_with(&pool, &[("replicas", "2"), ("semantics", "pessimistic")]).await;
+    let lax = file_with(&pool, &[("redundancy", "replicate:1")]).await;
+    let strict = file_with(&pool, &[("redundancy", "replicate:2"), ("semantics", "pessimistic")]).await;
     write_whole(&pool, lax, &content).await;
     pools.start_benefactor_beating(1, Duration::from_secs(60));
     pools.wait_online(2).await;

@@ -32,7 +32,7 @@ async fn come_back(window: u64) -> Away {
     let pools = TestPool::start_with(1, TIMING()).await;
     let (gate, near) = (Gate::to(pools.manager).await, pools.connect(4 << 20).await);
     let far = gate.connect(window).await;
-    let ino = file_with(&far, &[("replicas", "1"), ("codec", "store")]).await;
+    let ino = file_with(&far, &[("redundancy", "replicate:1"), ("codec", "store")]).await;
     let content = Random::new(3).bytes(STORED + 3 * MIB);
     let session = far.write(ino).await.unwrap();
     session.write_at(0, &content[..STORED]).await.unwrap();
@@ -74,7 +74,7 @@ async fn a_session_that_was_closed_is_not_opened_again_by_what_is_still_on_its_w
     let pools = TestPool::start(1).await;
     let (gate, near) = (Gate::to(pools.manager).await, pools.connect(4 << 20).await);
     let far = gate.connect(32 << 20).await;
-    let ino = file_with(&far, &[("replicas", "1"), ("codec", "store")]).await;
+    let ino = file_with(&far, &[("redundancy", "replicate:1"), ("codec", "store")]).await;
     let session = far.write(ino).await.unwrap();
     gate.set_open(false);
     session.write_at(0, &Random::new(4).bytes(STORED)).await.unwrap();
@@ -99,7 +99,7 @@ async fn what_is_written_while_the_manager_is_started_again_and_again_is_not_col
     let timing = Timing { garbage_age_ms: 0, collect_every_ms: 600_000, ..Timing::default() };
     let mut pools = TestPool::start_with(1, timing).await;
     let pool = pools.connect(4 << 20).await;
-    let ino = file_with(&pool, &[("replicas", "1"), ("codec", "store")]).await;
+    let ino = file_with(&pool, &[("redundancy", "replicate:1"), ("codec", "store")]).await;
     let session = pool.write(ino).await.unwrap();
     let content = Random::new(5).bytes(96 * MIB);
     let writing = tokio::spawn({

@@ -16,7 +16,7 @@ const MIB: usize = 1 << 20;
 
 async fn folder(pool: &Pool, cutter: &str) -> Ino {
     let folder = make(pool, Ino::ROOT, "app", FileKind::Directory).await.ino;
-    let pairs = [("cutter", cutter), ("replicas", "1"), ("codec", "store")];
+    let pairs = [("cutter", cutter), ("redundancy", "replicate:1"), ("codec", "store")];
     let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
     pool.change(Change::SetPolicy { ino: folder, pairs }).await.unwrap();
     folder

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 const MIB: usize = 1 << 20;
 const WINDOW: u64 = 16 << 20;
 /// Content that differs with each number and takes next to nothing once it is compressed.
-const POLICY: [(&str, &str); 2] = [("replicas", "1"), ("codec", "lz4")];
+const POLICY: [(&str, &str); 2] = [("redundancy", "replicate:1"), ("codec", "lz4")];
 
 fn content(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(MIB / 8)

@@ -91,7 +91,7 @@ fn commit(session: SessionId, chunk: ChunkRef) -> ManagerRequest {
 
 /// What the benefactor says of a chunk that it took.
 fn receipt(number: u32, chunk: ChunkRef) -> (BenefactorId, Receipt) {
-    let (block, length) = (BlockId::whole(chunk.id), chunk.length);
+    let (block, length) = (BlockId::plain(chunk.id), chunk.length);
     let stored = StoredBlock { block, plain_length: length, stored_length: length };
     (BenefactorId(number), Receipt::new(&KEY, Incarnation(u64::from(number)), 1, vec![stored]))
 }

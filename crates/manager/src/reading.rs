@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stdchk_model::limits::{BLOCK_BYTES_MAX, CHUNK_BYTES_MAX, MAP_BYTES_MAX};
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Form};
+use stdchk_model::limits::{BLOCK_BYTES_MAX, MAP_BYTES_MAX};
+use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest};
 use stdchk_model::message::manager::BenefactorInfo;
-use stdchk_model::{BlockId, ChunkId, ChunkMap, ChunkRef};
+use stdchk_model::{BlockId, ChunkId, ChunkMap, ChunkRef, Encoding};
 use stdchk_net::{Buffer, BufferPool, Bytes, Connection, Identity};
-use stdchk_reduce::{Codec, decompress};
+use stdchk_protect::{Assembly, BadFragments, Gathered};
 
 use crate::core::MapToRead;
 
@@ -47,40 +47,50 @@ impl MapReader {
         .await
     }
 
-    async fn piece(&mut self, piece: &ChunkRef, at: &[BenefactorInfo]) -> Result<Vec<u8>, String> {
+    /// The plain bytes of a piece, from as many of its blocks as suffice.
+    async fn piece(&mut self, piece: &ChunkRef, at: &[(BlockId, BenefactorInfo)]) -> Result<Bytes, String> {
         let mut last = format!("piece {} is at no benefactor that is there", piece.id);
-        for benefactor in at {
-            match self.piece_at(piece, &benefactor.address).await {
-                Ok(plain) => return Ok(plain),
-                Err(cause) => last = format!("piece {} at benefactor {}: {cause}", piece.id, benefactor.id),
+        let mut served = Vec::new();
+        for (block, benefactor) in at {
+            let why = |cause: String| format!("piece {} at benefactor {}: {cause}", piece.id, benefactor.id);
+            match self.block_at(*block, &benefactor.address).await {
+                Ok((encoding, stored)) => served.push((*block, encoding, stored)),
+                Err(cause) => {
+                    last = why(cause);
+                    continue;
+                }
+            }
+            let (piece, blocks) = (*piece, served.clone());
+            match elsewhere(move || Ok(assemble(piece, blocks))).await? {
+                Ok(Some(plain)) => return Ok(plain),
+                Ok(None) => last = format!("too few fragments of piece {} can be had", piece.id),
+                Err(bad) => {
+                    served.pop();
+                    last = why(bad.to_string());
+                    self.let_verify(*block, &benefactor.address).await;
+                }
             }
         }
         Err(last)
     }
 
-    async fn piece_at(&mut self, piece: &ChunkRef, address: &str) -> Result<Vec<u8>, String> {
-        let request = BenefactorRequest::Get { block: BlockId::whole(piece.id) };
+    async fn block_at(&mut self, block: BlockId, address: &str) -> Result<(Encoding, Bytes), String> {
         let connection = self.connection(address).await?;
-        let answer = connection.call(&request, Bytes::new(), PIECE_TIMEOUT).await;
+        let answer = connection.call(&BenefactorRequest::Get { block }, Bytes::new(), PIECE_TIMEOUT).await;
         let (reply, stored): (BenefactorReply, Buffer) = answer.map_err(|error| error.to_string())?;
         match reply {
-            BenefactorReply::Block { form } => match elsewhere({
-                let piece = *piece;
-                move || plain(&piece, &form, &stored)
-            })
-            .await
-            {
-                Ok(plain) => Ok(plain),
-                Err(cause) => {
-                    let request = BenefactorRequest::Verify { blocks: vec![BlockId::whole(piece.id)] };
-                    // It looks at it and reports it by itself; without that, scrubbing finds it later.
-                    let _: Result<(BenefactorReply, Buffer), _> =
-                        connection.call(&request, Bytes::new(), PIECE_TIMEOUT).await;
-                    Err(cause)
-                }
-            },
+            BenefactorReply::Block { encoding } => Ok((encoding, stored.keep())),
             _ => Err("it answered with something else than a block".to_owned()),
         }
+    }
+
+    /// The benefactor looks at a block that it served damaged, and reports it by itself.
+    async fn let_verify(&mut self, block: BlockId, address: &str) {
+        let Ok(connection) = self.connection(address).await else { return };
+        let request = BenefactorRequest::Verify { blocks: vec![block] };
+        // Without that, its own search for damage finds it later.
+        let _: Result<(BenefactorReply, Buffer), _> =
+            connection.call(&request, Bytes::new(), PIECE_TIMEOUT).await;
     }
 
     async fn connection(&mut self, address: &str) -> Result<&Connection, String> {
@@ -99,18 +109,13 @@ async fn elsewhere<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())?
 }
 
-/// Undoes the form of stored bytes and verifies the result.
-fn plain(piece: &ChunkRef, form: &Form, stored: &[u8]) -> Result<Vec<u8>, String> {
-    if form.cipher.is_some() || form.erasure.is_some() {
-        return Err("its form needs a later stdchk".to_owned());
+/// The plain bytes of `piece`, if these blocks suffice; the last of them is the one that was not looked at before.
+fn assemble(piece: ChunkRef, blocks: Vec<(BlockId, Encoding, Bytes)>) -> Result<Option<Bytes>, BadFragments> {
+    let mut assembly = Assembly::new(piece);
+    for (block, encoding, stored) in blocks {
+        if let Gathered::Whole(plain) = assembly.add(block, encoding, stored)? {
+            return Ok(Some(plain));
+        }
     }
-    let length = usize::try_from(piece.length).unwrap_or(usize::MAX).min(CHUNK_BYTES_MAX);
-    let plain = match Codec::from_number(form.codec).map_err(|error| error.to_string())? {
-        Codec::Store => stored.to_vec(),
-        codec => decompress(codec, stored, length).map_err(|error| error.to_string())?.into_owned(),
-    };
-    match ChunkId::of(&plain) == piece.id {
-        true => Ok(plain),
-        false => Err("the bytes don't match their name".to_owned()),
-    }
+    Ok(None)
 }

@@ -298,7 +298,7 @@ fn a_manager_that_was_killed_before_the_step_takes_it_once_sessions_had_time_to_
 #[test]
 fn after_a_restart_the_container_still_needs_the_copies_that_the_members_folder_asks_for() {
     let mut packed = Packed::new();
-    let pairs = vec![("replicas".to_owned(), "3".to_owned())];
+    let pairs = vec![("redundancy".to_owned(), "replicate:3".to_owned())];
     packed.pool.change(Change::SetPolicy { ino: packed.folder, pairs }).unwrap();
     packed.open_container().unwrap();
     packed.pool.secure(PACKER, &PACKED, &[1, 2]);

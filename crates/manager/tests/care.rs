@@ -47,7 +47,7 @@ fn write_large(pool: &mut Pool, number: u8, ino: Ino, chunks: &[u32], at: u32) -
     let piece = ChunkRef { id: ChunkId::of(&encoded), length };
     pool.open(number, ino);
     pool.secure(number, chunks, &[at]);
-    let stored = StoredBlock { block: BlockId::whole(piece.id), plain_length: length, stored_length: length };
+    let stored = StoredBlock { block: BlockId::plain(piece.id), plain_length: length, stored_length: length };
     let receipts = vec![pool.receipt_of(at, vec![stored])];
     pool.ask(ManagerRequest::Receipts { session: session(number), receipts }).unwrap();
     let root = MapRoot::Pieces { pieces: vec![piece], length: u64::from(length) };
@@ -91,7 +91,7 @@ fn what_a_lost_benefactor_had_is_copied_to_another() {
 #[test]
 fn chunks_with_fewest_copies_are_repaired_first() {
     let (mut pool, folder, file) = pool_with_file(4);
-    let pairs = vec![("replicas".to_owned(), "3".to_owned())];
+    let pairs = vec![("redundancy".to_owned(), "replicate:3".to_owned())];
     pool.change(Change::SetPolicy { ino: folder, pairs }).unwrap();
     let many: Vec<u32> = (100..200).collect();
     pool.write(1, file, &many[..7], &[0, 1]);
@@ -113,14 +113,14 @@ fn a_damaged_block_is_no_copy_and_is_repaired() {
 #[test]
 fn more_replicas_are_made_of_what_is_there_without_anybody_writing() {
     let (mut pool, folder, file) = pool_with_file(2);
-    pool.change(Change::SetPolicy { ino: folder, pairs: vec![("replicas".to_owned(), "1".to_owned())] })
+    pool.change(Change::SetPolicy { ino: folder, pairs: vec![("redundancy".to_owned(), "replicate:1".to_owned())] })
         .unwrap();
     pool.write(1, file, &[1], &[0]);
     pool.pass_alive(HOUR_MS, &[0, 1]);
     pool.collect(&[]).unwrap();
     pool.pass_alive(HOUR_MS, &[0, 1]);
     assert!(!pool.core.marking_is_due(pool.now));
-    pool.change(Change::SetPolicy { ino: folder, pairs: vec![("replicas".to_owned(), "2".to_owned())] })
+    pool.change(Change::SetPolicy { ino: folder, pairs: vec![("redundancy".to_owned(), "replicate:2".to_owned())] })
         .unwrap();
     assert!(pool.core.marking_is_due(pool.now));
     pool.collect(&[]).unwrap();
@@ -140,7 +140,7 @@ fn a_failed_copy_is_planned_anew_after_a_while() {
         added: Vec::new(),
         removed: Vec::new(),
         damaged: 0,
-        copies_failed: vec![stdchk_model::BlockId::whole(chunk(1))],
+        copies_failed: vec![stdchk_model::BlockId::plain(chunk(1))],
         put_sequence: harness::TOLD,
     };
     pool.ask(failed).unwrap();

@@ -42,7 +42,7 @@ fn fail(pool: &mut Pool, benefactor: u32, chunks: &[u32]) {
         added: Vec::new(),
         removed: Vec::new(),
         damaged: 0,
-        copies_failed: chunks.iter().map(|number| BlockId::whole(chunk(*number))).collect(),
+        copies_failed: chunks.iter().map(|number| BlockId::plain(chunk(*number))).collect(),
         put_sequence: harness::TOLD,
     };
     pool.ask(failed).unwrap();
@@ -147,7 +147,7 @@ fn where_nothing_lacks_a_copy_the_answer_to_a_commit_says_so() {
         let number = u8::try_from(timestep).unwrap();
         assert_eq!(pool.write_held(number, ino, &[timestep], &[0, 1]), None);
     }
-    set_policy(&mut pool, folder, "replicas", "1");
+    set_policy(&mut pool, folder, "redundancy", "replicate:1");
     for timestep in 4..=6 {
         let ino = file(&mut pool, folder, 0, timestep);
         let number = u8::try_from(timestep).unwrap();

@@ -13,7 +13,7 @@ const HOUR_MS: u64 = 3_600_000;
 fn pool_with_file(benefactors: u32) -> (Pool, Ino, Ino) {
     let mut pool = Pool::with_benefactors(benefactors);
     let folder = pool.make(Ino::ROOT, "app", FileKind::Directory);
-    pool.change(Change::SetPolicy { ino: folder, pairs: vec![("replicas".to_owned(), "1".to_owned())] })
+    pool.change(Change::SetPolicy { ino: folder, pairs: vec![("redundancy".to_owned(), "replicate:1".to_owned())] })
         .unwrap();
     let file = pool.make(folder, "app.N0.T1", FileKind::File);
     (pool, folder, file)
@@ -157,7 +157,7 @@ fn a_receipt_from_before_a_block_was_found_damaged_says_nothing() {
         load: empty_load(),
         durable_sequence: pool.told,
         added: Vec::new(),
-        removed: vec![BlockId::whole(chunk(1))],
+        removed: vec![BlockId::plain(chunk(1))],
         damaged: 1,
         copies_failed: Vec::new(),
         put_sequence: pool.receipts,

@@ -107,14 +107,14 @@ fn acknowledged_commits_and_changes_survive_a_killed_manager() {
     pool.write(1, file, &[1, 2], &[0]);
     pool.open(2, file);
     pool.secure(2, &[3], &[0]);
-    let pairs = vec![("replicas".to_owned(), "3".to_owned())];
+    let pairs = vec![("redundancy".to_owned(), "replicate:3".to_owned())];
     pool.change(Change::SetPolicy { ino: folder, pairs }).unwrap();
     let before = (pool.attr("app/app.N0.T1").unwrap(), pool.versions(file), pool.root(file, None));
     pool.restart();
     let after = (pool.attr("app/app.N0.T1").unwrap(), pool.versions(file), pool.root(file, None));
     assert_eq!(after, before);
     let ManagerReply::Policy(policy) = pool.ask(ManagerRequest::GetPolicy(file)).unwrap() else { panic!() };
-    assert_eq!(policy.replicas, 3);
+    assert_eq!(policy.redundancy, Redundancy::Replicate(3));
     let new = pool.make(folder, "new", FileKind::File);
     assert!(new > file, "inode numbers are never used twice");
 }
@@ -316,7 +316,7 @@ fn senseless_reports_are_refused_and_change_nothing() {
     let (mut pool, _, file) = pool_with_file();
     pool.open(1, file);
     let mut report = |at, plain_length| {
-        let stored = StoredBlock { block: BlockId::whole(chunk(1)), plain_length, stored_length: 9 };
+        let stored = StoredBlock { block: BlockId::plain(chunk(1)), plain_length, stored_length: 9 };
         let receipts = vec![pool.receipt_of(at, vec![stored])];
         pool.ask(ManagerRequest::Receipts { session: session(1), receipts }).unwrap_err().code
     };
@@ -346,20 +346,20 @@ fn a_policy_is_inherited_from_the_nearest_directory_that_sets_a_key() {
     let (mut pool, folder, _) = pool_with_file();
     let run = pool.make(folder, "run", FileKind::Directory);
     let deep = pool.make(run, "x", FileKind::File);
-    set(&mut pool, folder, "replicas", "3").unwrap();
+    set(&mut pool, folder, "redundancy", "replicate:3").unwrap();
     set(&mut pool, folder, "stripe", "4").unwrap();
-    set(&mut pool, run, "replicas", "1").unwrap();
+    set(&mut pool, run, "redundancy", "replicate:1").unwrap();
     let policy = |pool: &mut Pool| match pool.ask(ManagerRequest::GetPolicy(deep)).unwrap() {
-        ManagerReply::Policy(policy) => (policy.replicas, policy.stripe),
+        ManagerReply::Policy(policy) => (policy.redundancy.distance(), policy.stripe),
         other => panic!("{other:?}"),
     };
     assert_eq!(policy(&mut pool), (1, 4));
-    set(&mut pool, run, "replicas", "").unwrap();
+    set(&mut pool, run, "redundancy", "").unwrap();
     assert_eq!(policy(&mut pool), (3, 4));
-    for (key, value) in [("naming", "{when}"), ("cutter", "saw:1"), ("colour", "red"), ("replicas", "0")] {
+    for (key, value) in [("naming", "{when}"), ("cutter", "saw:1"), ("colour", "red"), ("redundancy", "replicate:0")] {
         assert_eq!(set(&mut pool, run, key, value).unwrap_err().code, ErrorCode::Invalid, "{key}");
     }
-    assert_eq!(set(&mut pool, Ino::ROOT, "replicas", "1").unwrap_err().code, ErrorCode::Invalid);
+    assert_eq!(set(&mut pool, Ino::ROOT, "redundancy", "replicate:1").unwrap_err().code, ErrorCode::Invalid);
 }
 
 #[test]

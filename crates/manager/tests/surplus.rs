@@ -26,7 +26,7 @@ fn deleted(commands: &[Command]) -> Vec<ChunkId> {
 fn pool_with_folder(benefactors: u32, replicas: u8) -> (Pool, Ino) {
     let mut pool = Pool::with_benefactors(benefactors);
     let folder = pool.make(Ino::ROOT, "app", FileKind::Directory);
-    let pairs = vec![("replicas".to_owned(), replicas.to_string())];
+    let pairs = vec![("redundancy".to_owned(), format!("replicate:{replicas}"))];
     pool.change(Change::SetPolicy { ino: folder, pairs }).unwrap();
     (pool, folder)
 }

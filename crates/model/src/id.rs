@@ -49,27 +49,6 @@ impl FromStr for ChunkId {
     }
 }
 
-/// What a benefactor stores under one key: a whole chunk, or one fragment of an erasure-coded chunk.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Encode, Decode)]
-pub struct BlockId {
-    /// The chunk that the block holds or is a part of.
-    #[n(0)]
-    pub chunk: ChunkId,
-    /// [`BlockId::WHOLE`], or the index of the fragment within its stripe plus one.
-    #[n(1)]
-    pub fragment: u16,
-}
-
-impl BlockId {
-    /// Value of `fragment` for a block that holds a whole chunk.
-    pub const WHOLE: u16 = 0;
-
-    /// The block that holds all of `chunk`.
-    pub fn whole(chunk: ChunkId) -> Self {
-        Self { chunk, fragment: Self::WHOLE }
-    }
-}
-
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($int:ty), $format:literal) => {
         $(#[$doc])*

@@ -4,6 +4,7 @@
 //! CBOR (RFC 8949) with integer keys, so that fields and variants can be added without breaking what exists;
 //! `docs/FORMAT.md` and `docs/PROTOCOL.md` describe the bytes.
 
+pub mod block;
 pub mod cbor;
 pub mod chunk_map;
 pub mod error;
@@ -14,11 +15,14 @@ pub mod name;
 pub mod naming;
 pub mod policy;
 pub mod receipt;
+pub mod redundancy;
 pub mod sets;
 pub mod size;
 
+pub use block::{BlockId, Code, Encoding, EncodingId};
 pub use chunk_map::{ChunkMap, ChunkRef, Extent, InContainer, MapRoot, Source};
 pub use error::{ErrorCode, Failure};
-pub use id::{BenefactorId, BlockId, ChunkId, ClientId, Incarnation, Ino, OpId, PoolId, SessionId};
+pub use id::{BenefactorId, ChunkId, ClientId, Incarnation, Ino, OpId, PoolId, SessionId};
 pub use policy::Policy;
 pub use receipt::{Receipt, ReceiptKey};
+pub use redundancy::Redundancy;

@@ -8,6 +8,16 @@ pub const CHUNK_BYTES_MIN: usize = 4 << 10;
 pub const CHUNK_BYTES_DEFAULT: usize = 1 << 20;
 /// Largest stored block, bytes: a chunk that no codec shrank, plus room for an encryption's tag and nonce.
 pub const BLOCK_BYTES_MAX: usize = CHUNK_BYTES_MAX + 4096;
+/// Largest encoded chunk, bytes: the same, since a codec is used only where it shrinks.
+pub const ENCODED_BYTES_MAX: usize = BLOCK_BYTES_MAX;
+/// Most blocks of an erasure code, m + k: so many hosts with a fragment each fail together rarely enough, and the hashes of all
+/// blocks, which stand in the record of each, fit into its first unit.
+pub const CODE_BLOCKS_MAX: usize = 32;
+/// Least length of a fragment, bytes: a unit of a benefactor's disk. Smaller ones would cost more than copies do.
+pub const FRAGMENT_BYTES_MIN: u32 = 4096;
+/// Least length of encoded bytes for each data fragment from which on a chunk is coded, bytes. Smaller chunks are replicated
+/// k + 1 times: they survive as many losses, and a request costs more than the bytes that coding saves.
+pub const CODED_BYTES_PER_FRAGMENT_MIN: u32 = 16 << 10;
 /// Largest body of a message, bytes. Lists longer than this are sent in parts.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 /// Most entries in one list of a message (chunks, blocks, directory entries): keeps bodies below [`BODY_BYTES_MAX`].
@@ -43,9 +53,9 @@ pub const BENEFACTOR_LEASE_MS: u64 = 5_000;
 /// Longer than a reboot would waste less copying; shorter leaves less time with fewer replicas.
 pub const BENEFACTOR_LOST_MS: u64 = 30_000;
 
-/// Replicas of a chunk in a new folder.
+/// Copies of a chunk in a new folder.
 pub const REPLICAS_DEFAULT: u8 = 2;
-/// Most replicas of a chunk.
+/// Most copies of a chunk.
 pub const REPLICAS_MAX: u8 = 16;
 /// Benefactors that one file is striped over unless the folder says otherwise.
 pub const STRIPE_WIDTH_DEFAULT: u16 = 8;

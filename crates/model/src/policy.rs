@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use crate::error::{ErrorCode, Failure};
 use crate::limits::{
-    CHUNK_BYTES_DEFAULT, REPLICAS_DEFAULT, REPLICAS_MAX, SEGMENT_BYTES_DEFAULT, STRIPE_WIDTH_DEFAULT,
-    STRIPE_WIDTH_MAX, WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN,
+    CHUNK_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT, STRIPE_WIDTH_DEFAULT, STRIPE_WIDTH_MAX, WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN,
 };
+use crate::redundancy::Redundancy;
 use crate::size;
 
 /// When a commit counts (paper, section IV.A, "Reliable writes").
@@ -21,10 +21,10 @@ use crate::size;
 #[serde(rename_all = "lowercase")]
 #[cbor(index_only)]
 pub enum Semantics {
-    /// Once every chunk is durable at one benefactor; the other replicas follow in the background.
+    /// Once as many blocks of every chunk are durable as are enough to read it; the others follow in the background.
     #[n(0)]
     Optimistic,
-    /// Once every chunk is durable at all its benefactors.
+    /// Once all blocks of every chunk are durable.
     #[n(1)]
     Pessimistic,
 }
@@ -84,9 +84,9 @@ pub enum Exposure {
 /// How the files of a folder are treated.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
 pub struct Policy {
-    /// Copies of every chunk, 1 to 16.
+    /// How chunks survive the loss of benefactors.
     #[n(0)]
-    pub replicas: u8,
+    pub redundancy: Redundancy,
     /// When a commit counts.
     #[n(1)]
     pub semantics: Semantics,
@@ -134,7 +134,7 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self {
-            replicas: REPLICAS_DEFAULT,
+            redundancy: Redundancy::default(),
             semantics: Semantics::Optimistic,
             close: CloseWaits::Durable,
             cutter: format!("fsch:{}", size::exact(CHUNK_BYTES_DEFAULT as u64)),
@@ -159,7 +159,7 @@ impl Policy {
     /// the crates that read them.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
         match key {
-            "replicas" => self.replicas = number(key, value, 1, REPLICAS_MAX)?,
+            "redundancy" => self.redundancy = value.parse()?,
             "semantics" => self.semantics = value.parse()?,
             "exposure" => self.exposure = value.parse()?,
             "close" => self.close = value.parse()?,
@@ -179,7 +179,7 @@ impl Policy {
 
     /// The keys of a policy, in the order in which they are shown.
     pub const KEYS: [&str; 13] = [
-        "replicas",
+        "redundancy",
         "semantics",
         "exposure",
         "protocol",
@@ -197,7 +197,7 @@ impl Policy {
     /// The policy as pairs of key and value, each acceptable to [`Policy::set`].
     pub fn pairs(&self) -> [(&'static str, String); 13] {
         [
-            ("replicas", self.replicas.to_string()),
+            ("redundancy", self.redundancy.to_string()),
             ("semantics", self.semantics.to_string()),
             ("exposure", self.exposure.to_string()),
             ("protocol", self.protocol.to_string()),
@@ -213,16 +213,16 @@ impl Policy {
         ]
     }
 
-    /// Durable copies of every chunk that a commit needs under these semantics.
-    pub fn replicas_at_commit(&self) -> u8 {
+    /// Losses that a commit needs every chunk to survive, and one more: how many benefactors have to be lost before a chunk is.
+    pub fn distance_at_commit(&self) -> u8 {
         match self.semantics {
             Semantics::Optimistic => 1,
-            Semantics::Pessimistic => self.replicas,
+            Semantics::Pessimistic => self.redundancy.distance(),
         }
     }
 }
 
-fn invalid(key: &str, value: &str, why: &str) -> Failure {
+pub(crate) fn invalid(key: &str, value: &str, why: &str) -> Failure {
     let shown: String = value.chars().take(80).collect();
     Failure::new(ErrorCode::Invalid, format!("`{key}={shown}` can't be used; {why}"))
 }
@@ -337,7 +337,7 @@ mod tests {
     fn a_policy_reads_back_what_it_prints() {
         let mut policy = Policy::default();
         for (key, value) in [
-            ("replicas", "3"),
+            ("redundancy", "erasure:3,2"),
             ("close", "early"),
             ("exposure", "90s"),
             ("protocol", "iw"),
@@ -358,7 +358,7 @@ mod tests {
     fn values_that_cannot_work_are_refused_with_the_reason() {
         let mut policy = Policy::default();
         let bad = [
-            ("replicas", "0"),
+            ("redundancy", "0"),
             ("window", "1KiB"),
             ("segment", "1MiB"),
             ("protocol", "nfs"),
@@ -392,8 +392,8 @@ mod tests {
     }
 
     #[test]
-    fn a_new_folder_has_two_replicas_and_is_optimistic() {
+    fn a_new_folder_has_two_copies_and_is_optimistic() {
         let policy = Policy::default();
-        assert_eq!((policy.replicas, policy.replicas_at_commit()), (2, 1));
+        assert_eq!((policy.redundancy, policy.distance_at_commit()), (Redundancy::Replicate(2), 1));
     }
 }

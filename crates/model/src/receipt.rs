@@ -61,7 +61,9 @@ fn proof(key: &ReceiptKey, incarnation: Incarnation, sequence: u64, blocks: &[St
     for StoredBlock { block, plain_length, stored_length } in blocks {
         // Each block takes the same number of bytes, so no two lists look alike.
         hasher.update(&block.chunk.0);
-        hasher.update(&block.fragment.to_le_bytes());
+        hasher.update(&block.encoding.code.number().to_le_bytes());
+        hasher.update(&block.encoding.tag);
+        hasher.update(&[block.index]);
         hasher.update(&plain_length.to_le_bytes());
         hasher.update(&stored_length.to_le_bytes());
     }
@@ -71,10 +73,11 @@ fn proof(key: &ReceiptKey, incarnation: Incarnation, sequence: u64, blocks: &[St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{BlockId, ChunkId};
+    use crate::block::BlockId;
+    use crate::id::ChunkId;
 
     fn stored(number: u8) -> StoredBlock {
-        let block = BlockId::whole(ChunkId([number; 32]));
+        let block = BlockId::plain(ChunkId([number; 32]));
         StoredBlock { block, plain_length: 7, stored_length: 5 }
     }
 

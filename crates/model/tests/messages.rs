@@ -9,7 +9,7 @@ use std::fmt::{Debug, Write};
 
 use minicbor::{Decode, Encode};
 use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, Erasure, Form,
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, Make, NewBlock, SourceBlock,
 };
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
 use stdchk_model::message::manager::{
@@ -18,7 +18,8 @@ use stdchk_model::message::manager::{
     PoolStatus, SetMember, SetState, Space, StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
+    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId,
+    ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
     Policy, PoolId, Receipt, ReceiptKey, SessionId, cbor,
 };
 
@@ -39,7 +40,7 @@ fn chunk_ref(byte: u8) -> ChunkRef {
 }
 
 fn block(byte: u8) -> BlockId {
-    BlockId::whole(chunk(byte))
+    BlockId::plain(chunk(byte))
 }
 
 fn stored(byte: u8) -> StoredBlock {
@@ -196,7 +197,7 @@ fn changes() -> Vec<Change> {
         Change::SetAttr { ino, mode: Some(0o600), uid: None, gid: Some(100), atime: None, mtime: Some(-1) },
         Change::DropVersion { ino, version: 2 },
         Change::Learn { ino, cutter: "fsch:4KiB".to_owned() },
-        Change::SetPolicy { ino, pairs: vec![("replicas".to_owned(), "3".to_owned())] },
+        Change::SetPolicy { ino, pairs: vec![("redundancy".to_owned(), "replicate:3".to_owned())] },
     ]
 }
 
@@ -320,7 +321,7 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
             added: vec![stored(0xc1)],
             removed: vec![block(0xc2)],
             damaged: 1,
-            copies_failed: vec![block(0xc3)],
+            copies_failed: vec![chunk(0xc3)],
             put_sequence: (1 << 40) + 1,
         },
         Q::Orders { id: benefactor, incarnation },
@@ -329,10 +330,13 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
 
 fn manager_replies() -> Vec<ManagerReply> {
     use ManagerReply as R;
-    let place = Location { benefactor: BENEFACTOR, fragment: BlockId::WHOLE };
+    let place = Location { benefactor: BENEFACTOR, encoding: EncodingId::PLAIN, index: 0 };
     let deletion = Command::Delete { blocks: vec![block(0xc1)], put_sequence: 1 << 40 };
-    let copy =
-        Command::Copy { block: block(0xc2), to: BenefactorId(6), address: "127.0.0.1:7101".to_owned() };
+    let address = "127.0.0.1:7101".to_owned();
+    let source = |index| SourceBlock { encoding: coded().id(chunk(0xc2)), index, address: address.clone() };
+    let new = |index| NewBlock { index, to: BenefactorId(6), address: address.clone() };
+    let (from, blocks) = ((0..3).map(source).collect(), vec![new(Some(4)), new(None)]);
+    let make = Command::Make(Make { chunk: chunk(0xc2), from, blocks });
     vec![
         R::Done,
         R::Entry(attr()),
@@ -360,22 +364,26 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Status(status()),
         R::Collected { chunks: 1, blocks: 2, bytes: 2 << 20 },
         R::Registered { id: BENEFACTOR, moment: Some(MOMENT) },
-        R::Commands(vec![deletion, copy, Command::SendInventory, Command::Remember(MOMENT)]),
+        R::Commands(vec![deletion, make, Command::SendInventory, Command::Remember(MOMENT)]),
         R::Known { found: vec![ChunkLocations::default()], benefactors: vec![info()], room_bytes: 16 << 20 },
         R::Held { attr: attr(), hold: hold() },
         R::Waiting { progress: 3 },
     ]
 }
 
+/// An encoding with everything that one can have.
+fn coded() -> Encoding {
+    let hashes = (0xd0..0xd6).map(chunk).collect();
+    let code = Code::erasure(4, 2).unwrap();
+    Encoding { codec: 1, plain_length: 1 << 20, cipher: Some(1), code, encoded_length: 900_000, hashes }
+}
+
 fn benefactor_requests() -> Vec<BenefactorRequest> {
     use BenefactorRequest as Q;
-    let form = Form::plain(chunk(0xc1), 1 << 20);
-    let fragment = BlockId { fragment: 3, ..block(0xc1) };
-    let erasure = Some(Erasure { data: 4, parity: 2 });
-    let coded = Form { codec: 1, stored_id: chunk(0xd1), cipher: Some(1), erasure, ..form.clone() };
+    let fragment = coded().block(chunk(0xc1), 3);
     vec![
-        Q::Put { block: block(0xc1), form, durable: true },
-        Q::Put { block: fragment, form: coded, durable: false },
+        Q::Put { block: block(0xc1), encoding: Encoding::plain(chunk_ref(0xc1)), durable: true },
+        Q::Put { block: fragment, encoding: coded(), durable: false },
         Q::Sync { blocks: vec![block(0xc1), fragment], tell: true },
         Q::Get { block: block(0xc1) },
         Q::Verify { blocks: vec![block(0xc1)] },
@@ -389,7 +397,7 @@ fn benefactor_replies() -> Vec<BenefactorReply> {
         R::Stored { receipt: None, known: false },
         R::Stored { receipt: Some(receipt()), known: true },
         R::Synced(receipt()),
-        R::Block { form: Form::plain(chunk(0xc1), 1 << 20) },
+        R::Block { encoding: Encoding::plain(chunk_ref(0xc1)) },
         R::Verified { states: vec![BlockState::Intact, BlockState::Damaged, BlockState::Missing] },
         R::Status(load()),
     ]

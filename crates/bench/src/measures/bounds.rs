@@ -62,8 +62,8 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
     let null = NullMount::start(&bench.own, &bench.dir, "write-back")?;
     let direct = NullMount::start(&bench.own, &bench.dir, "direct")?;
     let pool = bench.up(BENEFACTORS, WINDOW)?;
-    let stored = pool.folder("oab", &["replicas=1", "close=stored"])?.join("run.N0.T0");
-    let durable = pool.folder("asb", &["replicas=1", "close=durable"])?.join("run.N0.T0");
+    let stored = pool.folder("oab", &["redundancy=replicate:1", "close=stored"])?.join("run.N0.T0");
+    let durable = pool.folder("asb", &["redundancy=replicate:1", "close=durable"])?.join("run.N0.T0");
     let files = tempfile::Builder::new().prefix("bounds-").tempdir_in(&bench.dir)?;
     let (disk, nothing) = (files.path().join("disk"), null.path().join("run.N0.T0"));
     let past_cache = direct.path().join("run.N0.T0");

@@ -117,8 +117,8 @@ fn store(
     let pool = bench.up(BENEFACTORS, way.window_bytes)?;
     let close = format!("close={}", way.close);
     let (cutter, codec) = (format!("cutter={}", way.cutter), format!("codec={}", way.codec));
-    pool.folder("images", &["replicas=1", &close, &cutter, &codec])?;
-    let unique = pool.folder("unique", &["replicas=1", &close])?;
+    pool.folder("images", &["redundancy=replicate:1", &close, &cutter, &codec])?;
+    let unique = pool.folder("unique", &["redundancy=replicate:1", &close])?;
     let mut row = ImagesRow {
         series: series.name.clone(),
         way,

@@ -12,7 +12,7 @@ use crate::transfer::{self, Content};
 pub fn run(bench: &Bench) -> Result<Section, Error> {
     let mut stock = Stock::new();
     let pool = bench.up(BENEFACTORS, WINDOW)?;
-    let folder = pool.folder("large", &["replicas=1"])?;
+    let folder = pool.folder("large", &["redundancy=replicate:1"])?;
     let content = Content { bytes: bench.sizes.large_bytes, ..bench.content() };
     let before = cpu::seconds_with(&pool.pids(""));
     let seconds = transfer::write(&folder.join("run.N0.T0"), content, &mut stock, false)?;

@@ -27,12 +27,12 @@ const FIRST_BYTE_SECONDS: [(&str, f64); 2] = [("of one chunk", 0.02), ("in scatt
 pub fn run(bench: &Bench) -> Result<Section, Error> {
     let mut stock = Stock::new();
     let pool = bench.up(BENEFACTORS, WINDOW)?;
-    let folder = pool.folder("oab", &["replicas=1", "close=stored"])?;
-    let durable = pool.folder("asb", &["replicas=1", "close=durable"])?;
+    let folder = pool.folder("oab", &["redundancy=replicate:1", "close=stored"])?;
+    let durable = pool.folder("asb", &["redundancy=replicate:1", "close=durable"])?;
     let row = |name: &str| Row::new(&format!("mount, {name}"), BENEFACTORS, WINDOW, BLOCK);
     let mut rows = KINDS.map(row);
     let (mut asb, mut cold) = (row("ASB"), row("read, cold"));
-    let scattered = pool.folder("scattered", &["replicas=1", "cutter=fsch:4KiB"])?;
+    let scattered = pool.folder("scattered", &["redundancy=replicate:1", "cutter=fsch:4KiB"])?;
     let mut first_bytes = FIRST_BYTE_SECONDS.map(|_| Vec::new());
     for round in 0..=bench.sizes.rounds {
         let measured = round > 0;

@@ -80,7 +80,7 @@ fn in_turn(
     let pool = bench.up(benefactors, window)?;
     for (place, kind) in kinds.iter().enumerate() {
         let [protocol, close] = kind.policy;
-        pool.folder(&folder(place), &["replicas=1", protocol, close])?;
+        pool.folder(&folder(place), &["redundancy=replicate:1", protocol, close])?;
     }
     let mut rows: Vec<Row> =
         kinds.iter().map(|kind| Row::new(kind.name, benefactors, window, BLOCK)).collect();

@@ -29,7 +29,7 @@ fn extent(size: Size) -> (usize, usize) {
 pub fn run(bench: &Bench) -> Result<Section, Error> {
     let (versions, bytes) = extent(bench.size);
     let pool = bench.up(BENEFACTORS, WINDOW)?;
-    let folder = pool.folder("versions", &["replicas=1", "cutter=fsch:4KiB"])?;
+    let folder = pool.folder("versions", &["redundancy=replicate:1", "cutter=fsch:4KiB"])?;
     let mut content = vec![0; bytes];
     let mut draw = Draw(1);
     content.chunks_mut(PAGE_BYTES).for_each(|page| draw.fill(page));

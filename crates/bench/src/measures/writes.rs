@@ -47,11 +47,11 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
     let files = tempfile::Builder::new().prefix("local-").tempdir_in(&bench.dir)?;
     let local = LocalFuse::start(files.path(), &bench.dir)?;
     let pool = bench.up(BENEFACTORS, WINDOW)?;
-    let stored = pool.folder("oab", &["replicas=1", "close=stored"])?;
-    let early = pool.folder("early", &["replicas=1", "close=early"])?;
-    let found = pool.folder("cdc", &["replicas=1", "close=stored", "cutter=cdc:64KiB"])?;
-    let spooled = pool.folder("clw", &["replicas=1", "protocol=clw"])?;
-    let durable = pool.folder("asb", &["replicas=1", "close=durable"])?;
+    let stored = pool.folder("oab", &["redundancy=replicate:1", "close=stored"])?;
+    let early = pool.folder("early", &["redundancy=replicate:1", "close=early"])?;
+    let found = pool.folder("cdc", &["redundancy=replicate:1", "close=stored", "cutter=cdc:64KiB"])?;
+    let spooled = pool.folder("clw", &["redundancy=replicate:1", "protocol=clw"])?;
+    let durable = pool.folder("asb", &["redundancy=replicate:1", "close=durable"])?;
     let plain = tempfile::Builder::new().prefix("plain-").tempdir_in(&bench.dir)?;
     let (null_pids, pool_pids) = ([null.pid()], pool.pids(""));
     let (through_pids, direct_pids) = ([through.pid()], [direct.pid()]);
@@ -162,7 +162,7 @@ fn puts(bench: &Bench, pool: &LocalPool, stock: &mut Stock) -> Result<Vec<Row>, 
     let mut rows = Vec::new();
     for (name, close) in [("put, OAB", "close=stored"), ("put, ASB", "close=durable")] {
         let folder = close.replace('=', "-");
-        pool.folder(&folder, &["replicas=1", close])?;
+        pool.folder(&folder, &["redundancy=replicate:1", close])?;
         let mut row = Row::new(name, BENEFACTORS, WINDOW, BLOCK);
         for round in 0..=bench.sizes.rounds {
             stock.renew();

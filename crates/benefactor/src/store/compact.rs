@@ -69,11 +69,11 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let Some(found) = self.live(segment, record) else { return Ok(false) };
         let Some(mut buffer) = buffers.try_take(found.span()) else { return Ok(false) };
-        let (form, range) = self.read(&found, &mut buffer)?;
+        let (encoding, range) = self.read(&found, &mut buffer)?;
         let length = range.len();
         buffer.copy_within(range, 0);
         buffer.set_len(length);
-        let (copy, target) = self.reserve(record.block, form, record.stored_length)?;
+        let (copy, target) = self.reserve(record.block, encoding, record.stored_length)?;
         if let Err(cause) = write(&target, &copy, &mut buffer) {
             return Err(self.give_up(&copy, &target, cause));
         }

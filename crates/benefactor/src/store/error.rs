@@ -16,7 +16,7 @@ pub enum StoreError {
         /// The block.
         block: BlockId,
         /// What doesn't match.
-        why: &'static str,
+        why: String,
     },
     /// The donation or the owner's floor is reached.
     #[error("no room for {needed} bytes: {0}", needed = needed(.0))]

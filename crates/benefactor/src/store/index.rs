@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     fn block(byte: u8) -> BlockId {
-        BlockId::whole(ChunkId([byte; 32]))
+        BlockId::plain(ChunkId([byte; 32]))
     }
 
     const PLACE: Place = Place { segment: 1, unit: 1 };

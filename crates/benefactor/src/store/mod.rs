@@ -26,10 +26,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use stdchk_model::message::benefactor::{BenefactorLoad, Form};
+use stdchk_model::message::benefactor::BenefactorLoad;
 use stdchk_model::message::manager::StoredBlock;
-use stdchk_model::{BlockId, ChunkId};
+use stdchk_model::{BlockId, Encoding};
 use stdchk_net::Buffer;
+use stdchk_protect::genuine;
 
 pub use error::StoreError;
 use error::{io_error, is_of_the_medium};
@@ -131,13 +132,13 @@ impl Store {
     ///
     /// # Errors
     /// The bytes don't match their name, there is no room, or the disk refuses; then nothing is stored.
-    pub fn put(&self, block: BlockId, form: Form, payload: &mut Buffer) -> Result<bool, StoreError> {
+    pub fn put(&self, block: BlockId, encoding: Encoding, payload: &mut Buffer) -> Result<bool, StoreError> {
         if self.put_again(&block)? {
             return Ok(true);
         }
-        verify(block, &form, payload)?;
-        let stored_length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        let (record, segment) = self.reserve(block, form, stored_length)?;
+        verify(block, &encoding, payload)?;
+        let (stored_length, place_of) = (encoding.block_length(), |length| self.reserve(block, encoding, length));
+        let (record, segment) = place_of(stored_length)?;
         let written = write(&segment, &record, payload);
         match written {
             Ok(()) => self.finish(&record),
@@ -165,7 +166,7 @@ impl Store {
     fn reserve(
         &self,
         block: BlockId,
-        form: Form,
+        encoding: Encoding,
         stored_length: u32,
     ) -> Result<(Record, Arc<Segment>), StoreError> {
         let available = self.available()?;
@@ -179,7 +180,7 @@ impl Store {
         self.donation.admit(state.used, available.saturating_sub(in_flight), needed)?;
         let place = self.place(&mut state, needed)?;
         let put_sequence = state.index.next_sequence();
-        let record = Record { kind: Kind::Block, place, block, form, stored_length, put_sequence };
+        let record = Record { kind: Kind::Block, place, block, encoding, stored_length, put_sequence };
         let Some(holder) = state.segments.get_mut(&place.segment) else {
             return Err(StoreError::Poisoned("the active segment is gone".to_owned()));
         };
@@ -235,7 +236,7 @@ impl Store {
         let new = {
             let mut state = self.state.lock();
             state.in_flight -= record.span();
-            let lengths = (record.stored_length, record.form.plain_length);
+            let lengths = (record.stored_length, record.encoding.plain_length);
             let new = state.index.insert(record.block, record.place, lengths);
             if let Some(holder) = state.segments.get_mut(&record.place.segment) {
                 holder.writing -= 1;
@@ -284,14 +285,14 @@ impl Store {
         Ok(Found { block, place: entry.place, stored_length: entry.stored_length, segment })
     }
 
-    /// Reads a found block into `bytes`, [`Found::span`] long, and verifies it. Returns its form and where in `bytes`
+    /// Reads a found block into `bytes`, [`Found::span`] long, and verifies it. Returns how it was made and where in `bytes`
     /// its stored bytes are.
     ///
     /// # Errors
     /// It was removed meanwhile; it can't be read now; or it is damaged, and then it is set aside and reported as such.
-    pub fn read(&self, found: &Found, bytes: &mut [u8]) -> Result<(Form, Range<usize>), StoreError> {
+    pub fn read(&self, found: &Found, bytes: &mut [u8]) -> Result<(Encoding, Range<usize>), StoreError> {
         self.read_if(found, bytes, |record, stored| {
-            is_of(record, found) && ChunkId::of(stored) == record.form.stored_id
+            is_of(record, found) && record.encoding.check_bytes(record.block.index, stored).is_ok()
         })
     }
 
@@ -303,7 +304,7 @@ impl Store {
         &self,
         found: &Found,
         bytes: &mut [u8],
-    ) -> Result<(Form, Range<usize>), StoreError> {
+    ) -> Result<(Encoding, Range<usize>), StoreError> {
         self.read_if(found, bytes, |record, _| is_of(record, found))
     }
 
@@ -312,22 +313,22 @@ impl Store {
         found: &Found,
         bytes: &mut [u8],
         is_intact: impl Fn(&Record, &[u8]) -> bool,
-    ) -> Result<(Form, Range<usize>), StoreError> {
+    ) -> Result<(Encoding, Range<usize>), StoreError> {
         let start = payload_start(found.stored_length);
         let range = start..start + found.stored_length as usize;
         let mut look = || {
             let record = found.segment.read_record(found.place, bytes)?;
             let stored = bytes.get(range.clone());
             let intact = record.zip(stored).filter(|(record, stored)| is_intact(record, stored));
-            Ok(intact.map(|(record, _)| record.form))
+            Ok(intact.map(|(record, _)| record.encoding))
         };
         // A good block must not go because a disk, a cable or the system had a bad moment: it is looked at twice.
-        let looked: io::Result<Option<Form>> = match look() {
-            Ok(Some(form)) => Ok(Some(form)),
+        let looked: io::Result<Option<Encoding>> = match look() {
+            Ok(Some(encoding)) => Ok(Some(encoding)),
             Ok(None) | Err(_) => look(),
         };
         match looked {
-            Ok(Some(form)) => Ok((form, range)),
+            Ok(Some(encoding)) => Ok((encoding, range)),
             Ok(None) => Err(self.set_aside(found, "bytes don't match")),
             // Other copies are made at once. A disk that is gone takes no mark: what it has is found again after a restart.
             Err(error) if is_of_the_medium(&error) => Err(self.set_aside(found, &error.to_string())),
@@ -435,29 +436,14 @@ impl SegmentState {
     }
 }
 
-/// Whether `payload` is what `block` and `form` say, as far as one can tell without undoing the codec.
-fn verify(block: BlockId, form: &Form, payload: &[u8]) -> Result<(), StoreError> {
-    let mismatch = |why| Err(StoreError::Mismatch { block, why });
-    if form.cipher.is_some() {
+/// Whether `payload` is the block that it is said to be.
+fn verify(block: BlockId, encoding: &Encoding, payload: &[u8]) -> Result<(), StoreError> {
+    if encoding.cipher.is_some() {
         // Nobody could tell whether it is the chunk.
-        return mismatch("nothing is encrypted in this version of the protocol");
+        let why = "nothing is encrypted in this version of the protocol".to_owned();
+        return Err(StoreError::Mismatch { block, why });
     }
-    let plain = form.codec == 0 && form.erasure.is_none();
-    if plain && block.fragment == BlockId::WHOLE {
-        if form.stored_id != block.chunk {
-            return mismatch("a whole plain block is named by its own bytes");
-        }
-        if form.plain_length as usize != payload.len() {
-            return mismatch("its length is another one");
-        }
-    }
-    if (block.fragment == BlockId::WHOLE) != form.erasure.is_none() {
-        return mismatch("a fragment belongs to an erasure code, a whole block to none");
-    }
-    match ChunkId::of(payload) == form.stored_id {
-        true => Ok(()),
-        false => mismatch("their hash is another one"),
-    }
+    genuine(&block, encoding, payload).map_err(|bad| StoreError::Mismatch { block, why: bad.to_string() })
 }
 
 /// Whether `record` is that of the block that was looked for.

@@ -3,8 +3,8 @@
 //! The header's check is keyed with a secret of the store and covers the record's own place, so that neither a copy of
 //! a record inside some block's content nor one left in reused space is ever taken for a record.
 
-use stdchk_model::message::benefactor::{Erasure, Form};
-use stdchk_model::{BlockId, ChunkId};
+use stdchk_model::limits::CODE_BLOCKS_MAX;
+use stdchk_model::{BlockId, ChunkId, Code, Encoding, EncodingId};
 
 use super::disk::{UNIT, UNIT_LENGTH, padded};
 
@@ -13,10 +13,16 @@ const MAGIC: [u8; 4] = *b"SCKR";
 ///
 /// History: 1, the first.
 const LAYOUT: u8 = 1;
-const CHECKED_BYTES: usize = 128;
+/// Length of what every header has before the hashes of its encoding's blocks, bytes.
+const FIXED_BYTES: usize = 96;
+const HASH_BYTES: usize = 32;
 const CHECK_BYTES: usize = 32;
-/// Length of a header, bytes.
-pub const HEADER_BYTES: usize = CHECKED_BYTES + CHECK_BYTES;
+/// Length of the header of a copy, bytes. Each further block of the encoding adds a hash.
+pub const HEADER_BYTES: usize = FIXED_BYTES + HASH_BYTES + CHECK_BYTES;
+// Every header fits into a unit, so that one read of a unit tells what a record is.
+const _: () = assert!(FIXED_BYTES + CODE_BLOCKS_MAX * HASH_BYTES + CHECK_BYTES <= UNIT_LENGTH);
+// Fragments never share the unit of their header, which may be longer than that of a copy.
+const _: () = assert!(stdchk_model::limits::FRAGMENT_BYTES_MIN as usize > INLINE_BYTES_MAX);
 /// Longest stored bytes that share the header's unit, bytes: small blocks take one unit, not two.
 pub const INLINE_BYTES_MAX: usize = UNIT_LENGTH - HEADER_BYTES;
 
@@ -60,7 +66,7 @@ pub struct Record {
     /// The block's name.
     pub block: BlockId,
     /// How its bytes were made.
-    pub form: Form,
+    pub encoding: Encoding,
     /// Length of its stored bytes.
     pub stored_length: u32,
     /// Order of records: of two for one block the later holds.
@@ -88,60 +94,71 @@ impl Record {
 
     /// The header's bytes.
     pub fn encode(&self, key: &Key) -> Vec<u8> {
-        let erasure = self.form.erasure.unwrap_or(Erasure { data: 0, parity: 0 });
+        let encoding = &self.encoding;
+        assert_eq!(encoding.hashes.len(), usize::from(encoding.code.blocks()), "a hash for each block");
         let mut bytes = Vec::with_capacity(HEADER_BYTES);
         bytes.extend(MAGIC);
-        bytes.extend([LAYOUT, kind_number(self.kind), self.form.codec]);
-        bytes.push(u8::from(self.form.cipher.is_some()));
+        bytes.extend([LAYOUT, kind_number(self.kind), encoding.codec]);
+        bytes.push(u8::from(encoding.cipher.is_some()));
         bytes.extend(self.put_sequence.to_le_bytes());
         bytes.extend(self.place.segment.to_le_bytes());
         bytes.extend(self.place.unit.to_le_bytes());
-        bytes.extend(self.form.plain_length.to_le_bytes());
-        bytes.extend(self.stored_length.to_le_bytes());
-        bytes.extend(self.block.fragment.to_le_bytes());
-        bytes.extend(erasure.data.to_le_bytes());
-        bytes.extend(erasure.parity.to_le_bytes());
-        bytes.extend([self.form.cipher.unwrap_or(0), 0]);
+        bytes.extend(encoding.plain_length.to_le_bytes());
+        bytes.extend(encoding.encoded_length.to_le_bytes());
+        bytes.extend(encoding.code.number().to_le_bytes());
+        bytes.extend([self.block.index, encoding.cipher.unwrap_or(0)]);
+        bytes.extend(self.block.encoding.tag);
         bytes.extend(self.block.chunk.0);
-        bytes.extend(self.form.stored_id.0);
-        bytes.resize(CHECKED_BYTES, 0);
+        bytes.resize(FIXED_BYTES, 0);
+        bytes.extend(encoding.hashes.iter().flat_map(|hash| hash.0));
         bytes.extend(blake3::keyed_hash(key, &bytes).as_bytes());
         bytes
     }
 
     /// The record whose header starts `bytes`, if there is one, intact and in its own place.
     pub fn decode(bytes: &[u8], key: &Key, place: Place) -> Option<Self> {
-        let (checked, rest) = bytes.split_first_chunk::<CHECKED_BYTES>()?;
-        let (check, _) = rest.split_first_chunk::<CHECK_BYTES>()?;
-        if !checked.starts_with(&MAGIC) || blake3::keyed_hash(key, checked) != *check {
+        let (fixed, rest) = bytes.split_at_checked(FIXED_BYTES)?;
+        if !fixed.starts_with(&MAGIC) {
             return None;
         }
-        let record = parse(checked)?;
+        let code = code_of(fixed)?;
+        let (hashes, rest) = rest.split_at_checked(usize::from(code.blocks()) * HASH_BYTES)?;
+        let (check, _) = rest.split_first_chunk::<CHECK_BYTES>()?;
+        let checked = bytes.get(..FIXED_BYTES + hashes.len())?;
+        if blake3::keyed_hash(key, checked) != *check {
+            return None;
+        }
+        let record = parse(fixed, hashes)?;
         (record.place == place).then_some(record)
     }
 }
 
-fn parse(mut bytes: &[u8]) -> Option<Record> {
-    let from = &mut bytes;
+/// Where the number of the code stands in a header.
+const CODE_AT: usize = 32;
+
+fn code_of(fixed: &[u8]) -> Option<Code> {
+    let number = fixed.get(CODE_AT..)?.split_first_chunk::<2>()?.0;
+    Code::from_number(u16::from_le_bytes(*number))
+}
+
+fn parse(mut fixed: &[u8], hashes: &[u8]) -> Option<Record> {
+    let from = &mut fixed;
     take::<4>(from)?;
     let [layout, kind, codec, encrypted] = take::<4>(from)?;
     let put_sequence = u64::from_le_bytes(take(from)?);
     let place = Place { segment: u32::from_le_bytes(take(from)?), unit: u32::from_le_bytes(take(from)?) };
-    let (plain_length, stored_length) = (u32::from_le_bytes(take(from)?), u32::from_le_bytes(take(from)?));
-    let fragment = u16::from_le_bytes(take(from)?);
-    let erasure = Erasure { data: u16::from_le_bytes(take(from)?), parity: u16::from_le_bytes(take(from)?) };
-    let [cipher, _] = take::<2>(from)?;
-    let (chunk, stored_id) = (ChunkId(take(from)?), ChunkId(take(from)?));
-    let form = Form {
-        codec,
-        plain_length,
-        stored_id,
-        cipher: (encrypted != 0).then_some(cipher),
-        erasure: (erasure.data != 0).then_some(erasure),
-    };
-    let block = BlockId { chunk, fragment };
-    let record = Record { kind: kind_of(kind)?, place, block, form, stored_length, put_sequence };
-    (layout == LAYOUT).then_some(record)
+    let (plain_length, encoded_length) = (u32::from_le_bytes(take(from)?), u32::from_le_bytes(take(from)?));
+    let code = Code::from_number(u16::from_le_bytes(take(from)?))?;
+    let [index, cipher] = take::<2>(from)?;
+    let (tag, chunk) = (take(from)?, ChunkId(take(from)?));
+    let (hashes, _) = hashes.as_chunks::<HASH_BYTES>();
+    let hashes = hashes.iter().map(|hash| ChunkId(*hash)).collect();
+    let cipher = (encrypted != 0).then_some(cipher);
+    let encoding = Encoding { codec, plain_length, cipher, code, encoded_length, hashes };
+    let block = BlockId { chunk, encoding: EncodingId { code, tag }, index };
+    let stored_length = encoding.block_length();
+    let record = Record { kind: kind_of(kind)?, place, block, encoding, stored_length, put_sequence };
+    (layout == LAYOUT && index < code.blocks()).then_some(record)
 }
 
 fn take<const LENGTH: usize>(from: &mut &[u8]) -> Option<[u8; LENGTH]> {
@@ -164,38 +181,45 @@ fn kind_of(number: u8) -> Option<Kind> {
 
 #[cfg(test)]
 mod tests {
+    use stdchk_model::ChunkRef;
+
     use super::*;
 
-    fn record() -> Record {
-        let chunk = ChunkId::of(b"plain");
-        let form = Form {
-            codec: 2,
-            plain_length: 9_000,
-            stored_id: ChunkId::of(b"stored"),
-            cipher: Some(0),
-            erasure: Some(Erasure { data: 4, parity: 2 }),
-        };
-        let place = Place { segment: 7, unit: 11 };
-        let block = BlockId { chunk, fragment: 3 };
-        Record { kind: Kind::Block, place, block, form, stored_length: 5_000, put_sequence: 1 << 41 }
+    fn records() -> [Record; 2] {
+        let chunk = ChunkRef { id: ChunkId::of(b"plain"), length: 9_000 };
+        let (code, hashes) = (Code::erasure(4, 2).unwrap(), (0..6).map(|byte| ChunkId([byte; 32])).collect());
+        let coded = Encoding { codec: 2, cipher: Some(0), code, hashes, ..Encoding::plain(chunk) };
+        [(Encoding::plain(chunk), 0), (coded, 5)].map(|(encoding, index)| Record {
+            kind: Kind::Block,
+            place: Place { segment: 7, unit: 11 },
+            block: encoding.block(chunk.id, index),
+            stored_length: encoding.block_length(),
+            encoding,
+            put_sequence: 1 << 41,
+        })
     }
 
     #[test]
     fn a_header_survives_and_every_flipped_bit_is_noticed() {
-        let (record, key) = (record(), [5; 32]);
-        let bytes = record.encode(&key);
-        assert_eq!(bytes.len(), HEADER_BYTES);
-        assert_eq!(Record::decode(&bytes, &key, record.place), Some(record.clone()));
-        for bit in 0..bytes.len() * 8 {
-            let mut bad = bytes.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Record::decode(&bad, &key, record.place), None, "bit {bit}");
+        let key = [5; 32];
+        for record in records() {
+            let bytes = record.encode(&key);
+            assert_eq!(bytes.len(), HEADER_BYTES + (record.encoding.hashes.len() - 1) * HASH_BYTES);
+            assert_eq!(Record::decode(&bytes, &key, record.place), Some(record.clone()));
+            for bit in 0..bytes.len() * 8 {
+                let mut bad = bytes.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(Record::decode(&bad, &key, record.place), None, "bit {bit}");
+            }
+            for length in 0..bytes.len() {
+                assert_eq!(Record::decode(&bytes[..length], &key, record.place), None);
+            }
         }
     }
 
     #[test]
     fn a_record_counts_in_its_own_store_and_place_only() {
-        let (record, key) = (record(), [5; 32]);
+        let ([record, _], key) = (records(), [5; 32]);
         let bytes = record.encode(&key);
         assert_eq!(Record::decode(&bytes, &[6; 32], record.place), None);
         assert_eq!(Record::decode(&bytes, &key, Place { segment: 7, unit: 12 }), None);

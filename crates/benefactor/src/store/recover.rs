@@ -15,7 +15,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 use stdchk_model::limits::BLOCK_BYTES_MAX;
-use stdchk_model::{BlockId, ChunkId};
+use stdchk_model::BlockId;
 use stdchk_net::BufferPool;
 
 use super::disk::{UNIT, UnitFile};
@@ -132,7 +132,7 @@ impl Store {
         recovered.blocks = last.len() as u64;
         let mut state = self.state.lock();
         for record in last.into_values() {
-            let lengths = (record.stored_length, record.form.plain_length);
+            let lengths = (record.stored_length, record.encoding.plain_length);
             state.index.restore(record.block, record.place, lengths, record.put_sequence);
             if let Some(holder) = state.segments.get_mut(&record.place.segment) {
                 holder.live += 1;
@@ -290,5 +290,6 @@ fn is_whole(segment: &Segment, record: &Record, buffers: &std::sync::Arc<BufferP
     let start = payload_start(record.stored_length);
     let read = segment.read_record(record.place, &mut bytes);
     let stored = bytes.get(start..start + record.stored_length as usize);
-    read.is_ok() && stored.is_some_and(|stored| ChunkId::of(stored) == record.form.stored_id)
+    read.is_ok()
+        && stored.is_some_and(|stored| record.encoding.check_bytes(record.block.index, stored).is_ok())
 }

@@ -188,7 +188,7 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
 
 pub fn whole(bytes: &[u8]) -> (BlockId, Form) {
     let chunk = ChunkId::of(bytes);
-    (BlockId::whole(chunk), Form::plain(chunk, u32::try_from(bytes.len()).unwrap()))
+    (BlockId::plain(chunk), Form::plain(chunk, u32::try_from(bytes.len()).unwrap()))
 }
 
 /// Puts a block; whether it was there before.

@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use stdchk_client::Pool;
 use stdchk_model::message::manager::{self, CheckpointSet, SetMember, SetState};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, size};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, Redundancy, size};
 
 use super::ls::{Member, set_bytes};
 use crate::check::{Checker, Health, is_about_content};
@@ -75,7 +75,7 @@ pub struct Found {
     /// What of it was found to have fewer copies than its folder asks for.
     exposed: Health,
     /// Copies that its folder asks for.
-    replicas: u8,
+    redundancy: Redundancy,
     /// The newer ones that can't, newest first.
     pub passed_over: Vec<PassedOver>,
 }
@@ -117,13 +117,13 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
 /// The newest set of a folder that is complete and verifies.
 pub async fn newest(pool: &Pool, app: &Target, quiet: bool) -> Outcome<Found> {
     let attr = namespace::resolve_folder(pool, app).await?;
-    let replicas = pool.policy(attr.ino).await.about(app.shown())?.replicas;
+    let redundancy = pool.policy(attr.ino).await.about(app.shown())?.redundancy;
     let progress = Progress::start("verify", 0, quiet);
     let mut checker = Checker::new(pool, &progress);
     let mut looks = 1;
     let mut found = loop {
         let sets = pool.sets(attr.ino).await.about(app.shown())?;
-        match newest_of(&mut checker, sets, replicas).await {
+        match newest_of(&mut checker, sets, redundancy).await {
             // A member was replaced or removed after the sets were listed.
             Err(failure) if failure.code == ErrorCode::NotFound && looks < namespace::LOOKS_MAX => looks += 1,
             found => break found.about(app.shown())?,
@@ -136,16 +136,16 @@ pub async fn newest(pool: &Pool, app: &Target, quiet: bool) -> Outcome<Found> {
 async fn newest_of(
     checker: &mut Checker<'_>,
     sets: Vec<CheckpointSet>,
-    replicas: u8,
+    redundancy: Redundancy,
 ) -> Result<Found, Failure> {
     let mut passed_over: Vec<PassedOver> = Vec::new();
     for set in sets {
-        match verified(checker, &set, replicas).await? {
-            Verdict::Intact(exposed) => return Ok(Found { set: Some(set), exposed, replicas, passed_over }),
+        match verified(checker, &set, redundancy).await? {
+            Verdict::Intact(exposed) => return Ok(Found { set: Some(set), exposed, redundancy, passed_over }),
             Verdict::PassedOver(reason) => passed_over.push(reason),
         }
     }
-    Ok(Found { set: None, exposed: Health::default(), replicas, passed_over })
+    Ok(Found { set: None, exposed: Health::default(), redundancy, passed_over })
 }
 
 /// What a look at all chunks of a set says.
@@ -157,7 +157,7 @@ enum Verdict {
 }
 
 /// Looks at all chunks of a set.
-async fn verified(checker: &mut Checker<'_>, set: &CheckpointSet, replicas: u8) -> Result<Verdict, Failure> {
+async fn verified(checker: &mut Checker<'_>, set: &CheckpointSet, redundancy: Redundancy) -> Result<Verdict, Failure> {
     let refuse = |exit, reason, away| {
         let exposed = set.exposed.map(Exposed::from);
         let (timestep, unavailable) = (set.timestep, exit == Exit::Unreachable);
@@ -168,7 +168,7 @@ async fn verified(checker: &mut Checker<'_>, set: &CheckpointSet, replicas: u8) 
     }
     let mut all = Health::default();
     for member in &set.members {
-        match checker.version(member.ino, Some(member.version), replicas).await {
+        match checker.version(member.ino, Some(member.version), redundancy.distance()).await {
             Ok((_, health)) if health.is_readable() => {
                 all.chunks += health.chunks;
                 all.at_risk += health.at_risk;
@@ -271,11 +271,11 @@ fn print(set: &CheckpointSet, found: &Found) -> Outcome {
         let since = set.exposed.and_then(|exposed| exposed.since);
         let since = since.map(|since| format!(", since {}", output::time(since))).unwrap_or_default();
         output::line(format_args!(
-            "  exposed: {} of {} chunks ({}) have fewer than {} copies{since}",
+            "  exposed: {} of {} chunks ({}) have {}{since}",
             exposed.chunks,
             found.exposed.chunks,
             size::human(exposed.bytes),
-            found.replicas
+            found.redundancy.shortage()
         ))?;
     }
     for member in &set.members {

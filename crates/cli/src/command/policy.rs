@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use stdchk_client::Pool;
 use stdchk_model::message::manager::Change;
 use stdchk_model::naming::Naming;
-use stdchk_model::{Ino, Policy};
+use stdchk_model::{Ino, Policy, Redundancy};
 use stdchk_reduce::learn::AUTO;
 use stdchk_reduce::{Compression, CutterSpec};
 
@@ -18,7 +18,7 @@ use crate::{namespace, output};
 #[command(after_help = "\
 Example:
   stdchk policy get climate
-  stdchk policy set climate replicas=3 semantics=pessimistic
+  stdchk policy set climate redundancy=replicate:3 semantics=pessimistic
   stdchk policy set climate 'naming=restart.{step}.{rank}' ranks=4")]
 pub struct Arguments {
     /// What to do.
@@ -40,8 +40,9 @@ enum Action {
     /// Change keys of a folder's policy; holds for what is written from then on
     #[command(after_help = "\
 Keys:
-  replicas   copies of every chunk, 1 to 16
-  semantics  optimistic: close() counts at the first durable copy, the others follow; pessimistic: at the last
+  redundancy replicate:2 keeps so many copies of every chunk, 1 to 16; erasure:3,2 makes 3 data and 2 parity
+             fragments of it, each at another benefactor, of which any 3 are enough
+  semantics  optimistic: close() counts once it can be read, further copies follow; pessimistic: once all are durable
   protocol   sw: through memory; clw: into the mount's spool, pushed after close(); iw: through files in the spool
   close      durable: close() returns when the version is committed; stored: when all is at benefactors; early: at
              once, and what fails later is lost (not for protocol=clw)
@@ -53,10 +54,10 @@ Keys:
   stripe     benefactors that one file is spread over
   naming     patterns that map file names to {rank} and {step}, separated by blanks; empty: A.Ni.Tj
   ranks      files of a complete checkpoint set; 0: learned from earlier sets
-An empty value (`replicas=`) takes a key back to its default. The folder is made if it is missing.
+An empty value (`redundancy=`) takes a key back to its default. The folder is made if it is missing.
 
 Example:
-  stdchk policy set climate replicas=1 cutter=cdc:64KiB")]
+  stdchk policy set climate redundancy=replicate:1 cutter=cdc:64KiB")]
     Set {
         /// The folder, APP[/FOLDER]
         app: String,
@@ -107,7 +108,7 @@ async fn set(app: &str, texts: &[String], context: &Context) -> Outcome {
             output::shown(&pattern)
         ));
     }
-    warn_of_replicas(&pool, ino, &target).await
+    warn_of_hosts(&pool, ino, &target).await
 }
 
 /// The first pattern of a `naming` in which nothing varies.
@@ -116,17 +117,27 @@ fn fixed_pattern(naming: &str) -> Option<String> {
     naming.patterns().iter().find(|pattern| pattern.is_fixed()).map(|pattern| pattern.text().to_owned())
 }
 
-/// Says that there are fewer benefactors than copies are wanted: then some are never made.
-async fn warn_of_replicas(pool: &Pool, ino: Ino, target: &Target) -> Outcome {
-    let replicas = usize::from(pool.policy(ino).await.about(target.shown())?.replicas);
+/// Says that there are fewer benefactors than blocks are wanted: then some are never made.
+async fn warn_of_hosts(pool: &Pool, ino: Ino, target: &Target) -> Outcome {
+    let redundancy = pool.policy(ino).await.about(target.shown())?.redundancy;
     let benefactors = pool.benefactors().await.about(target.shown())?.len();
-    if replicas > benefactors {
-        let shown = target.shown();
-        output::note(format_args!(
-            "stdchk: {shown}: `replicas={replicas}` asks for more copies than the pool has benefactors ({benefactors}): \
-             the missing ones are made once there are more; `stdchk up --benefactors {replicas}` starts them in a local pool"
-        ));
+    let hosts = usize::from(redundancy.hosts());
+    if hosts <= benefactors {
+        return Ok(());
     }
+    let shown = target.shown();
+    let more = format!("`stdchk up --benefactors {hosts}` starts them in a local pool");
+    output::note(match redundancy {
+        Redundancy::Replicate(_) => format!(
+            "stdchk: {shown}: `redundancy={redundancy}` asks for more copies than the pool has benefactors ({benefactors}): the \
+             missing ones are made once there are more; {more}"
+        ),
+        Redundancy::Erasure(code) => format!(
+            "stdchk: {shown}: `redundancy={redundancy}` needs {hosts} benefactors, one for each fragment, and the pool has \
+             {benefactors}: with fewer than {} nothing can be stored, and missing fragments are made once there are more; {more}",
+            code.data()
+        ),
+    });
     Ok(())
 }
 
@@ -163,8 +174,8 @@ mod tests {
     #[test]
     fn pairs_that_cannot_work_are_refused_before_they_are_sent() {
         for bad in [
-            "replicas",
-            "replicas=0",
+            "redundancy",
+            "redundancy=0",
             "cutter=scissors",
             "codec=gzip",
             "colour=red",
@@ -176,7 +187,7 @@ mod tests {
         assert_eq!(pair("naming={step}=b").unwrap(), ("naming".into(), "{step}=b".into()));
         assert_eq!(fixed_pattern("restart").as_deref(), Some("restart"));
         assert_eq!(fixed_pattern("restart.{step} *.out"), None);
-        assert_eq!(pair("replicas=").unwrap(), ("replicas".into(), String::new()));
+        assert_eq!(pair("redundancy=").unwrap(), ("redundancy".into(), String::new()));
         assert_eq!(pair("cutter=fsch:64KiB").unwrap().1, "fsch:64KiB");
     }
 }

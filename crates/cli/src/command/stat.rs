@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 use stdchk_client::Pool;
 use stdchk_model::message::manager::{Attr, FileKind, VersionInfo};
-use stdchk_model::size;
+use stdchk_model::{Redundancy, size};
 
 use super::ls::Version;
 use crate::check::{Checker, Health};
@@ -45,7 +45,7 @@ struct Report {
     link_target: Option<String>,
     version: Option<Version>,
     versions: u64,
-    replicas: Option<u8>,
+    redundancy: Option<Redundancy>,
     health: Option<Health>,
 }
 
@@ -88,7 +88,7 @@ fn report_of(target: &Target, attr: &Attr) -> Report {
         link_target: None,
         version: None,
         versions: 0,
-        replicas: None,
+        redundancy: None,
         health: None,
     }
 }
@@ -96,12 +96,12 @@ fn report_of(target: &Target, attr: &Attr) -> Report {
 async fn content(pool: &Pool, target: &Target, attr: &Attr, quiet: bool) -> Outcome<Report> {
     let (shown, mut report) = (target.shown(), report_of(target, attr));
     let versions = namespace::kept_versions(pool, attr.ino).await.about(&shown)?;
-    let replicas = pool.policy(attr.ino).await.about(&shown)?.replicas;
+    let redundancy = pool.policy(attr.ino).await.about(&shown)?.redundancy;
     let progress = Progress::start("verify", 0, quiet);
     let mut checker = Checker::new(pool, &progress);
-    let (info, health) = checker.version(attr.ino, target.version, replicas).await.about(&shown)?;
+    let (info, health) = checker.version(attr.ino, target.version, redundancy.distance()).await.about(&shown)?;
     report.versions = versions.len() as u64;
-    report.replicas = Some(replicas);
+    report.redundancy = Some(redundancy);
     if let Some(info) = info {
         describe(&mut report, &info);
     }
@@ -151,14 +151,14 @@ fn print(report: &Report) -> Outcome {
     if let Some(version) = &report.version {
         output::line(format_args!("version   {}", version.summary(report.versions)))?;
     }
-    output::line(format_args!("content   {}", summary(health, report.replicas.unwrap_or(1))))
+    output::line(format_args!("content   {}", summary(health, report.redundancy.unwrap_or_default())))
 }
 
 /// The state of content in one line.
-pub fn summary(health: &Health, replicas: u8) -> String {
+pub fn summary(health: &Health, redundancy: Redundancy) -> String {
     let mut text = format!("{} chunks, {} intact", health.chunks, health.intact);
     for (count, what) in [
-        (health.at_risk, format!("with fewer than {replicas} copies")),
+        (health.at_risk, format!("with {}", redundancy.shortage())),
         (health.damaged, "with a damaged copy".to_owned()),
         (health.unreachable, "out of reach".to_owned()),
         (health.lost, "lost".to_owned()),

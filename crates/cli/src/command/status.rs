@@ -296,7 +296,7 @@ fn health(status: &PoolStatus, mount: Option<&Mount>) -> (&'static str, Vec<Stri
             "degraded",
             format!(
                 "{stuck} chunks have fewer copies than their folder asks for, and no more can be made now: start more \
-                 benefactors, make room, or set `replicas` lower"
+                 benefactors, make room, or ask for less `redundancy`"
             ),
         ),
         (

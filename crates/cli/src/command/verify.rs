@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use stdchk_client::Pool;
-use stdchk_model::ErrorCode;
+use stdchk_model::{ErrorCode, Redundancy};
 use stdchk_model::message::manager::Attr;
 
 use super::stat::summary;
@@ -113,11 +113,11 @@ async fn verify_file(
 ) -> Outcome<Report> {
     let shown = target.shown();
     let mut report = Report { files: 1, ..Report::default() };
-    let replicas = pool.policy(attr.ino).await.about(&shown)?.replicas;
+    let redundancy = pool.policy(attr.ino).await.about(&shown)?.redundancy;
     for info in namespace::kept_versions(pool, attr.ino).await.about(&shown)? {
         report.versions += 1;
-        match checker.version(attr.ino, Some(info.version), replicas).await {
-            Ok((_, health)) => report.add_version(target, info.version, &health, replicas),
+        match checker.version(attr.ino, Some(info.version), redundancy.distance()).await {
+            Ok((_, health)) => report.add_version(target, info.version, &health, redundancy),
             Err(failure) if is_about_content(&failure) => {
                 report.lost_chunks += 1;
                 report.bad.push(Bad {
@@ -181,7 +181,7 @@ impl Report {
     }
 
     /// Adds what was found of one version. Chunks that versions share are counted with each of them.
-    fn add_version(&mut self, target: &Target, version: u64, health: &Health, replicas: u8) {
+    fn add_version(&mut self, target: &Target, version: u64, health: &Health, redundancy: Redundancy) {
         self.damaged_copies += health.damaged;
         self.lost_chunks += health.lost;
         self.unreachable_chunks += health.unreachable;
@@ -192,7 +192,7 @@ impl Report {
                 (0, _) => Exit::Unreachable,
                 _ => Exit::Integrity,
             };
-            let reason = summary(health, replicas);
+            let reason = summary(health, redundancy);
             self.bad.push(Bad { path: target.path(), version, reason, exit });
         }
     }

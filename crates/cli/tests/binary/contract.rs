@@ -67,7 +67,7 @@ fn listings_have_their_shapes() {
         (&"file".into(), &7.into(), &0.into())
     );
     let policy = pool.json(&["policy", "get", "app", "--json"]);
-    assert_eq!((&policy["replicas"], &policy["semantics"]), (&2.into(), &"optimistic".into()));
+    assert_eq!((&policy["redundancy"], &policy["semantics"]), (&"replicate:2".into(), &"optimistic".into()));
     let usage = pool.json(&["du", "--json"]);
     assert_eq!((&usage["total"]["files"], &usage["entries"][0]["path"]), (&1.into(), &"app".into()));
     assert!(pool.json(&["verify", "--json"])["bad"].as_array().unwrap().is_empty());
@@ -146,7 +146,7 @@ fn names_that_can_not_be_are_usage_errors() {
     pool.fails(&["put", &file, "/"], 2, &["APP/"]);
     pool.fails(&["put", "-", "app/"], 2, &["no name"]);
     pool.fails(&["rm", "/"], 2, &["root"]);
-    pool.fails(&["policy", "set", "app", "replicas=99"], 2, &["1 to 16"]);
+    pool.fails(&["policy", "set", "app", "redundancy=replicate:99"], 2, &["1 to 16"]);
     pool.fails(&["policy", "set", "app", "naming=restart.{colour}"], 2, &["colour"]);
     pool.fails(&["ls", "--window", "1KiB"], 2, &["window"]);
     assert!(pool.ok(&["ls"]).is_empty(), "nothing of this made a folder");

@@ -35,7 +35,7 @@ fn start(pool: &Pool, arguments: &[&str]) -> Child {
 #[test]
 fn a_file_larger_than_all_memory_budgets_goes_through_without_filling_them() {
     let pool = Pool::up(2, &[]);
-    pool.policy("app", &["replicas=1"]);
+    pool.policy("app", &["redundancy=replicate:1"]);
     let content = random_bytes(FILE_BYTES, 1);
 
     let mut put = start(&pool, &["put", "-", "app/x"]);

@@ -131,13 +131,13 @@ fn no_complete_timestep_for_latest_and_restore() {
 fn values_of_a_policy_that_can_not_be() {
     let pool = Pool::up(1, &[]);
     for (pair, word) in [
-        ("colour=red", "replicas, semantics"),
-        ("replicas=99", "1 to 16"),
+        ("colour=red", "redundancy, semantics"),
+        ("redundancy=replicate:99", "1 to 16"),
         ("semantics=eager", "`optimistic`"),
         ("cutter=scissors", "fsch:1MiB"),
         ("window=wide", "MiB"),
         ("naming=r.{colour}", "{step}"),
-        ("replicas", "key=value"),
+        ("redundancy", "key=value"),
     ] {
         in_pool(&pool, &["policy", "set", "app", pair], 2, &[pair, word]);
     }
@@ -318,7 +318,7 @@ fn numbers_and_benefactors_that_cannot_be_meant() {
     for (arguments, words) in [
         (&["up", "--benefactors", "0"][..], "from 1 to 64"),
         (&["restore", "app", "--set", "abc", "-o", "r"], "a timestep is a number"),
-        (&["policy", "set", "app", "replicas=0"], "give replicas a number from 1 to 16"),
+        (&["policy", "set", "app", "redundancy=replicate:0"], "give `replicate:N` with 1 to 16 copies"),
         (&["policy", "set", "app", "close=never"], "give close one of `durable`"),
     ] {
         let refused = pool.run(arguments);

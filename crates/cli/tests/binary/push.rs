@@ -258,7 +258,7 @@ done
 #[test]
 fn a_job_with_checkpoint_sets_moves_to_the_newest_complete_one() {
     let pool = Pool::mounted(2);
-    pool.policy("sim", &["ranks=1", "replicas=1"]);
+    pool.policy("sim", &["ranks=1", "redundancy=replicate:1"]);
     let (folder, outside) = (pool.at("sim"), tempfile::tempdir().unwrap());
     let job = |root: &Path, flags: &[&str]| {
         let places = [folder.to_str().unwrap(), outside.path().to_str().unwrap()];

@@ -28,7 +28,7 @@ fn pool_with_steps(steps: &[(u64, usize)], replicas: u8) -> Pool {
         "sim",
         "ranks=4",
         "naming=run/sim.N{rank}.T{step}",
-        &format!("replicas={replicas}"),
+        &format!("redundancy=replicate:{replicas}"),
     ]);
     steps.iter().for_each(|(step, ranks)| put_step(&pool, *step, *ranks));
     pool
@@ -137,7 +137,7 @@ fn a_restore_brings_every_file_back_and_goes_on_where_it_stopped() {
 #[test]
 fn a_restore_of_files_of_small_pieces_is_not_repeated_either() {
     let pool = Pool::up(2, &[]);
-    pool.policy("sim", &["ranks=1", "cutter=fsch:4KiB", "replicas=1"]);
+    pool.policy("sim", &["ranks=1", "cutter=fsch:4KiB", "redundancy=replicate:1"]);
     let mut content = random_bytes(9 << 20, 1);
     for step in 0..3 {
         for page in (0..content.len()).step_by(32 << 10) {

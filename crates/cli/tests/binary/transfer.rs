@@ -114,7 +114,7 @@ fn a_moved_file_keeps_its_content_and_hands_on_versions() {
     assert_eq!(pool.ok(&["get", "app/old", "-o", "-"]), "2");
     let versions = pool.json(&["ls", "app/old", "--versions", "--json"]);
     assert_eq!(versions[0]["versions"].as_array().unwrap().len(), 2);
-    pool.ok(&["policy", "set", "archive", "replicas=1"]);
+    pool.ok(&["policy", "set", "archive", "redundancy=replicate:1"]);
     pool.ok(&["mv", "app/old", "archive"]);
     assert_eq!(pool.ok(&["get", "archive/old", "-o", "-"]), "2");
 }
@@ -141,7 +141,7 @@ fn a_difference_is_told_by_its_bytes_even_if_the_file_is_cut_in_another_way() {
 #[test]
 fn damaged_content_is_never_served_and_is_told_with_its_own_code() {
     let pool = Pool::up(2, &[]);
-    pool.ok(&["policy", "set", "app", "replicas=1"]);
+    pool.ok(&["policy", "set", "app", "redundancy=replicate:1"]);
     let content = random_bytes(MIB, 6);
     let file = pool.file("x", &content);
     pool.ok(&["put", &file, "app/x"]);
@@ -208,7 +208,7 @@ fn a_sparse_file_comes_back_sparse() {
 #[test]
 fn the_cutter_is_learned_from_what_put_stores_too() {
     let pool = Pool::up(1, &[]);
-    pool.policy("app", &["cutter=auto", "replicas=1"]);
+    pool.policy("app", &["cutter=auto", "redundancy=replicate:1"]);
     let learned = || pool.json(&["policy", "get", "app", "--json"])["learned"].clone();
     pool.put(&random_bytes(2 << 20, 1), "app/x");
     assert_eq!(learned(), "", "one version says nothing");

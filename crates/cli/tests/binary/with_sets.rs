@@ -40,7 +40,7 @@ fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn pool_with_folders(apps: &[&str]) -> Pool {
     let pool = Pool::mounted(2);
     for app in apps {
-        pool.policy(app, &["ranks=2", "replicas=1"]);
+        pool.policy(app, &["ranks=2", "redundancy=replicate:1"]);
     }
     pool
 }

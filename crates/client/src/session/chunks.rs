@@ -6,7 +6,9 @@ use std::sync::Weak;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Receipt};
+use stdchk_model::message::manager::Location;
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, Receipt};
+use stdchk_protect::distance_at;
 
 use super::pieces::collect;
 use super::sealed::Sealed;
@@ -39,10 +41,10 @@ impl Origin {
     }
 }
 
-/// A benefactor that has a chunk.
+/// A benefactor that has a block of a chunk.
 struct Place {
-    benefactor: BenefactorId,
-    /// It gave a receipt for the chunk, which the manager has, or will have with the next commit.
+    at: Location,
+    /// It gave a receipt for the block, which the manager has, or will have with the next commit.
     secured: bool,
 }
 
@@ -59,12 +61,19 @@ struct Entry {
 }
 
 impl Entry {
-    fn secured(&self) -> usize {
-        self.places.iter().filter(|place| place.secured).count()
+    /// How far from loss the chunk is by the receipts that there are.
+    fn secured(&self) -> u8 {
+        let secured = self.places.iter().filter(|place| place.secured);
+        distance_at(secured.map(|place| &place.at))
     }
 
-    fn at(&self) -> impl Iterator<Item = BenefactorId> + '_ {
-        self.places.iter().map(|place| place.benefactor)
+    /// How far from loss it is if all places are what they seem.
+    fn distance(&self) -> u8 {
+        distance_at(self.at())
+    }
+
+    fn at(&self) -> impl Iterator<Item = &Location> + Clone + '_ {
+        self.places.iter().map(|place| &place.at)
     }
 }
 
@@ -90,11 +99,11 @@ impl Table {
     }
 }
 
-/// A chunk that is in too few places, with its bytes if they are still at hand.
+/// A chunk that is nearer to loss than a commit wants it, with its bytes if they are still at hand.
 pub(super) struct Lacking {
     pub(super) chunk: ChunkRef,
     pub(super) bytes: Option<Bytes>,
-    pub(super) at: Vec<BenefactorId>,
+    pub(super) at: Vec<Location>,
 }
 
 /// All chunks that one session has dealt with.
@@ -133,11 +142,11 @@ impl Chunks {
     }
 
     /// A chunk of an earlier version, which is there, is referred to; the manager keeps it for this session.
-    pub(super) fn adopt(&self, chunk: ChunkRef, there: Vec<BenefactorId>) {
+    pub(super) fn adopt(&self, chunk: ChunkRef, there: &[Location]) {
         let mut table = self.table.lock();
         if table.used(chunk.id).is_none() {
             let entry =
-                Entry { found: true, places: unsecured(&there), ..table.entry(chunk, Origin::Elsewhere) };
+                Entry { found: true, places: unsecured(there), ..table.entry(chunk, Origin::Elsewhere) };
             table.entries.insert(chunk.id, entry);
         }
     }
@@ -152,61 +161,62 @@ impl Chunks {
     }
 
     /// The pool has the chunk there, and keeps it for this session.
-    pub(super) fn found(&self, chunk: ChunkId, there: &[BenefactorId]) {
+    pub(super) fn found(&self, chunk: ChunkId, there: &[Location]) {
         self.with(chunk, |entry| (entry.found, entry.places) = (true, unsecured(there)));
     }
 
-    /// A benefactor stored the chunk, with a receipt if it is durable.
-    pub(super) fn placed(&self, chunk: ChunkId, benefactor: BenefactorId, receipt: Option<Receipt>) {
-        let secured = receipt.as_ref().is_some_and(|receipt| names(receipt).contains(&chunk));
+    /// A benefactor stored a block of the chunk, with a receipt if it is durable.
+    pub(super) fn placed(&self, chunk: ChunkId, at: Location, receipt: Option<Receipt>) {
+        let secured = receipt.as_ref().is_some_and(|receipt| names(receipt).contains(&at.block(chunk)));
         let mut table = self.table.lock();
         if let Some(entry) = table.entries.get_mut(&chunk) {
-            entry.places.push(Place { benefactor, secured });
+            entry.places.push(Place { at, secured });
         }
-        table.receipts.extend(receipt.map(|receipt| (benefactor, receipt)));
+        table.receipts.extend(receipt.map(|receipt| (at.benefactor, receipt)));
     }
 
-    /// Those of `needed` for which fewer than `copies` benefactors gave receipts, by those who could.
+    /// Blocks of those of `needed` that are nearer to loss than `wanted` by the receipts that there are, by those who could give
+    /// one.
     pub(super) fn unsecured(
         &self,
         needed: &HashSet<ChunkId>,
-        copies: usize,
-    ) -> HashMap<BenefactorId, Vec<ChunkId>> {
-        let mut unsecured: HashMap<BenefactorId, Vec<ChunkId>> = HashMap::new();
+        wanted: u8,
+    ) -> HashMap<BenefactorId, Vec<BlockId>> {
+        let mut unsecured: HashMap<BenefactorId, Vec<BlockId>> = HashMap::new();
         for (id, entry) in self.table.lock().entries.iter().filter(|(id, _)| needed.contains(*id)) {
-            if entry.secured() < copies {
+            if entry.secured() < wanted {
                 for place in entry.places.iter().filter(|place| !place.secured) {
-                    unsecured.entry(place.benefactor).or_default().push(*id);
+                    unsecured.entry(place.at.benefactor).or_default().push(place.at.block(*id));
                 }
             }
         }
         unsecured
     }
 
-    /// A benefactor that was asked for these chunks gave a receipt. What the receipt doesn't name is not there.
-    pub(super) fn secured(&self, chunks: &[ChunkId], benefactor: BenefactorId, receipt: Receipt) {
+    /// A benefactor that was asked for these blocks gave a receipt. What the receipt doesn't name is not there.
+    pub(super) fn secured(&self, blocks: &[BlockId], benefactor: BenefactorId, receipt: Receipt) {
         let named = names(&receipt);
         let mut table = self.table.lock();
-        for chunk in chunks {
-            let Some(entry) = table.entries.get_mut(chunk) else { continue };
-            match named.contains(chunk) {
-                true => entry
-                    .places
-                    .iter_mut()
-                    .filter(|place| place.benefactor == benefactor)
-                    .for_each(|place| place.secured = true),
-                false => entry.places.retain(|place| place.benefactor != benefactor),
+        for block in blocks {
+            let Some(entry) = table.entries.get_mut(&block.chunk) else { continue };
+            let is_it = |place: &Place| is_at(place, block, benefactor);
+            match named.contains(block) {
+                true => {
+                    let places = entry.places.iter_mut().filter(|place| is_it(place));
+                    places.for_each(|place| place.secured = true);
+                }
+                false => entry.places.retain(|place| !is_it(place)),
             }
         }
         table.receipts.push((benefactor, receipt));
     }
 
-    /// A benefactor can't be asked for these chunks.
-    pub(super) fn gone(&self, chunks: &[ChunkId], benefactor: BenefactorId) {
+    /// A benefactor can't be asked for these blocks.
+    pub(super) fn gone(&self, blocks: &[BlockId], benefactor: BenefactorId) {
         let mut table = self.table.lock();
-        for chunk in chunks {
-            if let Some(entry) = table.entries.get_mut(chunk) {
-                entry.places.retain(|place| place.benefactor != benefactor || place.secured);
+        for block in blocks {
+            if let Some(entry) = table.entries.get_mut(&block.chunk) {
+                entry.places.retain(|place| place.secured || !is_at(place, block, benefactor));
             }
         }
     }
@@ -231,25 +241,28 @@ impl Chunks {
         places.for_each(|place| place.secured = false);
     }
 
-    /// Whether losing this benefactor would lose one of these chunks: no other place and no bytes at hand.
-    pub(super) fn would_lose(&self, chunks: &[ChunkId], benefactor: BenefactorId) -> bool {
+    /// Whether losing this benefactor would lose a chunk of one of these blocks: the others don't suffice, and its bytes aren't at
+    /// hand.
+    pub(super) fn would_lose(&self, blocks: &[BlockId], benefactor: BenefactorId) -> bool {
         let table = self.table.lock();
-        let only_there =
-            |entry: &Entry| entry.at().all(|place| place == benefactor) && !entry.origin.is_at_hand();
-        chunks.iter().filter_map(|chunk| table.entries.get(chunk)).any(only_there)
+        let lost = |entry: &Entry| {
+            let others = entry.at().filter(|at| at.benefactor != benefactor);
+            distance_at(others) == 0 && !entry.origin.is_at_hand()
+        };
+        blocks.iter().filter_map(|block| table.entries.get(&block.chunk)).any(lost)
     }
 
-    /// Those of `needed` with fewer than `copies` places that nobody is storing.
-    pub(super) fn lacking(&self, needed: &HashSet<ChunkId>, copies: usize) -> Vec<Lacking> {
+    /// Those of `needed` that are nearer to loss than `wanted` and that nobody is storing.
+    pub(super) fn lacking(&self, needed: &HashSet<ChunkId>, wanted: u8) -> Vec<Lacking> {
         let table = self.table.lock();
         let entries = table.entries.iter().filter(|(id, _)| needed.contains(*id)).map(|(_, entry)| entry);
-        let few = entries.filter(|entry| !entry.storing && entry.places.len() < copies);
+        let near = entries.filter(|entry| !entry.storing && entry.distance() < wanted);
         let lacking = |entry: &Entry| Lacking {
             chunk: entry.chunk,
             bytes: entry.origin.bytes(),
-            at: entry.at().collect(),
+            at: entry.at().copied().collect(),
         };
-        few.map(lacking).collect()
+        near.map(lacking).collect()
     }
 
     /// Those of `chunks` that this session has not dealt with since the last commit.
@@ -264,8 +277,8 @@ impl Chunks {
     }
 
     /// Where a chunk that the session has dealt with is.
-    pub(super) fn places(&self, chunk: ChunkId) -> Vec<BenefactorId> {
-        self.table.lock().entries.get(&chunk).map_or(Vec::new(), |entry| entry.at().collect())
+    pub(super) fn places(&self, chunk: ChunkId) -> Vec<Location> {
+        self.table.lock().entries.get(&chunk).map_or(Vec::new(), |entry| entry.at().copied().collect())
     }
 
     /// A commit begins: what cells use from now on is none of its affair.
@@ -282,25 +295,34 @@ impl Chunks {
     }
 }
 
-fn unsecured(at: &[BenefactorId]) -> Vec<Place> {
-    at.iter().map(|benefactor| Place { benefactor: *benefactor, secured: false }).collect()
+fn unsecured(at: &[Location]) -> Vec<Place> {
+    at.iter().map(|at| Place { at: *at, secured: false }).collect()
 }
 
-fn names(receipt: &Receipt) -> HashSet<ChunkId> {
-    receipt.blocks.iter().map(|stored| stored.block.chunk).collect()
+fn is_at(place: &Place, block: &BlockId, benefactor: BenefactorId) -> bool {
+    place.at.benefactor == benefactor && place.at.block(block.chunk) == *block
+}
+
+fn names(receipt: &Receipt) -> HashSet<BlockId> {
+    receipt.blocks.iter().map(|stored| stored.block).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use stdchk_model::message::manager::StoredBlock;
-    use stdchk_model::{BlockId, Incarnation, ReceiptKey};
+    use stdchk_model::{EncodingId, Incarnation, ReceiptKey};
 
     use super::*;
 
     const HOLDER: BenefactorId = BenefactorId(7);
+    const PLACE: Location = Location { benefactor: HOLDER, encoding: EncodingId::PLAIN, index: 0 };
 
     fn chunk(byte: u8) -> ChunkRef {
         ChunkRef { id: ChunkId([byte; 32]), length: 1 }
+    }
+
+    fn block(byte: u8) -> BlockId {
+        BlockId::plain(chunk(byte).id)
     }
 
     fn own() -> Origin {
@@ -309,7 +331,7 @@ mod tests {
 
     fn receipt(chunks: &[ChunkRef]) -> Receipt {
         let stored = |chunk: &ChunkRef| {
-            let (block, length) = (BlockId::whole(chunk.id), chunk.length);
+            let (block, length) = (BlockId::plain(chunk.id), chunk.length);
             StoredBlock { block, plain_length: length, stored_length: length }
         };
         Receipt::new(&ReceiptKey([1; 32]), Incarnation(1), 1, chunks.iter().map(stored).collect())
@@ -318,12 +340,12 @@ mod tests {
     /// The session has stored the chunk.
     fn store(chunks: &Chunks, chunk: ChunkRef) {
         assert!(chunks.claim(chunk, own()));
-        chunks.placed(chunk.id, HOLDER, None);
+        chunks.placed(chunk.id, PLACE, None);
         chunks.unclaim(chunk.id);
     }
 
     fn unsecured_of(chunks: &Chunks, needed: &HashSet<ChunkId>) -> HashSet<ChunkId> {
-        chunks.unsecured(needed, 1).into_values().flatten().collect()
+        chunks.unsecured(needed, 1).into_values().flatten().map(|block| block.chunk).collect()
     }
 
     #[test]
@@ -339,7 +361,7 @@ mod tests {
         [1, 2].into_iter().for_each(|number| store(&chunks, chunk(number)));
         assert_eq!(unsecured_of(&chunks, &needed), needed);
         assert!(unsecured_of(&chunks, &HashSet::new()).is_empty());
-        chunks.secured(&[chunk(1).id, chunk(2).id], HOLDER, receipt(&[chunk(1)]));
+        chunks.secured(&[block(1), block(2)], HOLDER, receipt(&[chunk(1)]));
         assert!(unsecured_of(&chunks, &needed).is_empty());
         assert_eq!(chunks.lacking(&needed, 1).len(), 1, "the other is not there");
         assert_eq!(chunks.take_receipts(9).len(), 1);
@@ -363,8 +385,8 @@ mod tests {
         let (chunks, needed) = (Chunks::default(), HashSet::from([chunk(1).id]));
         store(&chunks, chunk(1));
         assert!(chunks.lacking(&needed, 1).is_empty());
-        assert!(!chunks.would_lose(&[chunk(1).id], HOLDER), "its bytes are at hand");
-        chunks.gone(&[chunk(1).id], HOLDER);
+        assert!(!chunks.would_lose(&[block(1)], HOLDER), "its bytes are at hand");
+        chunks.gone(&[block(1)], HOLDER);
         assert_eq!(chunks.lacking(&needed, 1).len(), 1);
         assert!(chunks.lacking(&HashSet::new(), 1).is_empty(), "no version needs it");
     }
@@ -373,12 +395,12 @@ mod tests {
     fn bytes_that_left_the_window_are_at_hand_again_once_they_are_written_again() {
         let (chunks, needed) = (Chunks::default(), HashSet::from([chunk(1).id]));
         chunks.claim(chunk(1), Origin::Cell(Weak::new(), Vec::new()));
-        chunks.placed(chunk(1).id, HOLDER, None);
+        chunks.placed(chunk(1).id, PLACE, None);
         chunks.unclaim(chunk(1).id);
-        assert!(chunks.would_lose(&[chunk(1).id], HOLDER));
+        assert!(chunks.would_lose(&[block(1)], HOLDER));
         assert!(!chunks.claim(chunk(1), own()));
-        assert!(!chunks.would_lose(&[chunk(1).id], HOLDER));
-        chunks.gone(&[chunk(1).id], HOLDER);
+        assert!(!chunks.would_lose(&[block(1)], HOLDER));
+        chunks.gone(&[block(1)], HOLDER);
         assert!(chunks.lacking(&needed, 1)[0].bytes.is_some());
     }
 

@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX, MAP_INLINE_BYTES_MAX};
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs, VersionInfo, VersionState};
+use stdchk_model::message::manager::{
+    Location, ManagerReply, ManagerRequest, TimeNs, VersionInfo, VersionState,
+};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Extent, Failure, MapRoot, Receipt, Source,
 };
 use stdchk_net::CallError;
+use stdchk_protect::distance_at;
 use tokio::task::JoinSet;
 
 use super::cell::Cell;
@@ -22,7 +25,7 @@ use super::{Session, State};
 use crate::map_view::MapView;
 use crate::pool::Inner;
 
-/// Chunks of one receipt: about 400 kB.
+/// Blocks of one receipt: about 600 kB.
 const RECEIPT_MAX: usize = 8192;
 /// Chunks whose receipts go with the commit itself: those of a small file, and the last ones of a large one.
 const COMMITTED_WITH_MAX: usize = 256;
@@ -180,35 +183,35 @@ impl Session {
     /// Gathers receipts for the chunks of a version; what a benefactor lost meanwhile is stored again elsewhere.
     async fn settle(&self, needed: &HashSet<ChunkId>) -> Result<(), Failure> {
         let give_up = Instant::now() + RETURN_PATIENCE;
-        let copies = usize::from(self.policy.replicas_at_commit());
+        let wanted = self.policy.distance_at_commit();
         loop {
             let has_patience = Instant::now() < give_up;
             let mut wait = false;
-            for lacking in self.chunks.lacking(needed, copies) {
+            for lacking in self.chunks.lacking(needed, wanted) {
                 wait |= self.put_again(lacking, has_patience).await? == Again::FoundInThePool;
             }
             if wait {
                 tokio::time::sleep(RETURN_PAUSE).await;
             }
-            let unsecured = self.chunks.unsecured(needed, copies);
+            let unsecured = self.chunks.unsecured(needed, wanted);
             if unsecured.is_empty() {
                 return Ok(());
             }
             let mut wait = false;
-            for (benefactor, chunks, answer) in self.sync_all(unsecured).await {
+            for (benefactor, blocks, answer) in self.sync_all(unsecured).await {
                 match answer {
-                    Ok(receipt) => self.chunks.secured(&chunks, benefactor, receipt),
+                    Ok(receipt) => self.chunks.secured(&blocks, benefactor, receipt),
                     // It may come back, as after a restart, and nobody else has them.
                     Err(error)
                         if error.is_transport()
                             && has_patience
-                            && self.chunks.would_lose(&chunks, benefactor) =>
+                            && self.chunks.would_lose(&blocks, benefactor) =>
                     {
                         wait = true;
                     }
                     Err(error) => {
-                        tracing::warn!(%benefactor, %error, chunks = chunks.len(), "a benefactor can't make chunks durable");
-                        self.chunks.gone(&chunks, benefactor);
+                        tracing::warn!(%benefactor, %error, blocks = blocks.len(), "a benefactor can't make blocks durable");
+                        self.chunks.gone(&blocks, benefactor);
                     }
                 }
             }
@@ -219,18 +222,18 @@ impl Session {
     }
 
     fn is_settled(&self, needed: &HashSet<ChunkId>) -> bool {
-        let copies = usize::from(self.policy.replicas_at_commit());
-        self.chunks.lacking(needed, copies).is_empty() && self.chunks.unsecured(needed, copies).is_empty()
+        let wanted = self.policy.distance_at_commit();
+        self.chunks.lacking(needed, wanted).is_empty() && self.chunks.unsecured(needed, wanted).is_empty()
     }
 
     /// Asks benefactors for receipts, all at a time, each in parts.
-    async fn sync_all(&self, unsecured: HashMap<BenefactorId, Vec<ChunkId>>) -> Vec<Synced> {
+    async fn sync_all(&self, unsecured: HashMap<BenefactorId, Vec<BlockId>>) -> Vec<Synced> {
         let mut syncs = JoinSet::new();
-        for (benefactor, chunks) in unsecured {
+        for (benefactor, blocks) in unsecured {
             let pool = Arc::clone(&self.pool);
             syncs.spawn(async move {
                 let mut answers = Vec::new();
-                let mut rest = chunks.as_slice();
+                let mut rest = blocks.as_slice();
                 while !rest.is_empty() {
                     let (part, after) = rest.split_at(rest.len().min(RECEIPT_MAX));
                     let answer = sync_at(&pool, benefactor, part).await;
@@ -248,15 +251,15 @@ impl Session {
 
     /// Stores a chunk in further places. With `has_patience` it may have been found in the pool instead, where it isn't for sure.
     async fn put_again(&self, lacking: Lacking, has_patience: bool) -> Result<Again, Failure> {
-        let copies = usize::from(self.policy.replicas_at_commit());
         match lacking.bytes {
             Some(bytes) => {
-                self.put(lacking.chunk, bytes, copies, lacking.at).await?;
+                self.put(lacking.chunk, bytes, lacking.at).await?;
                 Ok(Again::Stored)
             }
-            // With another place left, background replication brings the rest.
-            None if !lacking.at.is_empty() => {
-                self.copy_again(lacking, copies).await?;
+            // What is left of it is enough to read it; where the commit wants no more, the pool makes the rest.
+            None if distance_at(&lacking.at) > 0 => {
+                let bytes = self.pool.cache.get(lacking.chunk).await?;
+                self.put(lacking.chunk, bytes, lacking.at).await?;
                 Ok(Again::Stored)
             }
             None if has_patience && self.find_elsewhere(lacking.chunk.id).await? => Ok(Again::FoundInThePool),
@@ -265,7 +268,7 @@ impl Session {
                 format!(
                     "chunk {} was lost before it was part of a version (its benefactor went away, or the pool hadn't heard \
                      of this writer for long), and its bytes have left the window: write the file again; where \
-                     benefactors go away, use replicas with `semantics=pessimistic`",
+                     benefactors go away, use more than one copy with `semantics=pessimistic`, or an erasure code",
                     lacking.chunk.id
                 ),
             )),
@@ -275,15 +278,9 @@ impl Session {
     /// Whether the pool has a chunk, of which the session knows no place any more, after all.
     async fn find_elsewhere(&self, chunk: ChunkId) -> Result<bool, Failure> {
         let known = self.ask_known(vec![chunk]).await?;
-        let there = known.iter().flat_map(|known| &known.at).map(|location| location.benefactor);
-        let there: Vec<BenefactorId> = there.collect();
+        let there: Vec<Location> = known.into_iter().flat_map(|known| known.at).collect();
         self.chunks.found(chunk, &there);
-        Ok(!there.is_empty())
-    }
-
-    async fn copy_again(&self, lacking: Lacking, copies: usize) -> Result<(), Failure> {
-        let bytes = self.pool.cache.get(lacking.chunk).await?;
-        self.put(lacking.chunk, bytes, copies, lacking.at).await.map(drop)
+        Ok(distance_at(&there) > 0)
     }
 
     /// Makes the map the newest version once all that it names is durable.
@@ -494,14 +491,13 @@ enum Again {
     FoundInThePool,
 }
 
-/// What a benefactor answered that was asked for a receipt for these chunks.
-type Synced = (BenefactorId, Vec<ChunkId>, Result<Receipt, CallError>);
+/// What a benefactor answered that was asked for a receipt for these blocks.
+type Synced = (BenefactorId, Vec<BlockId>, Result<Receipt, CallError>);
 
 /// Asks a benefactor for a receipt, once more at once if the connection broke: it may have been started again.
-async fn sync_at(pool: &Inner, benefactor: BenefactorId, chunks: &[ChunkId]) -> Result<Receipt, CallError> {
-    let blocks: Vec<BlockId> = chunks.iter().map(|chunk| BlockId::whole(*chunk)).collect();
-    match pool.benefactors.sync(benefactor, blocks.clone()).await {
-        Err(error) if error.is_transport() => pool.benefactors.sync(benefactor, blocks).await,
+async fn sync_at(pool: &Inner, benefactor: BenefactorId, blocks: &[BlockId]) -> Result<Receipt, CallError> {
+    match pool.benefactors.sync(benefactor, blocks.to_vec()).await {
+        Err(error) if error.is_transport() => pool.benefactors.sync(benefactor, blocks.to_vec()).await,
         answer => answer,
     }
 }

@@ -17,6 +17,7 @@ use stdchk_model::chunk_map::{Piece, PieceName};
 use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{ChunkId, ChunkMap, ChunkRef, Failure};
+use stdchk_protect::distance_at;
 use stdchk_reduce::{CutterSpec, cut, is_zero};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 use tokio::task::JoinSet;
@@ -267,7 +268,7 @@ impl Session {
         Ok(())
     }
 
-    /// Those of earlier chunks that the pool doesn't have in all the copies that a commit needs; the others are kept for
+    /// Those of earlier chunks that are nearer to loss in the pool than a commit wants them; the others are kept for
     /// this session from now on.
     pub(super) async fn unusable(&self, chunks: Vec<ChunkRef>) -> Result<Vec<ChunkId>, Failure> {
         let unknown: Vec<ChunkRef> = {
@@ -281,10 +282,9 @@ impl Session {
         };
         let mut index = self.pieces.index.lock();
         for (chunk, found) in unknown.into_iter().zip(found) {
-            let usable = found.at.len() >= usize::from(self.policy.replicas_at_commit());
+            let usable = distance_at(&found.at) >= self.policy.distance_at_commit();
             if usable {
-                let there = found.at.iter().map(|location| location.benefactor).collect();
-                self.chunks.adopt(chunk, there);
+                self.chunks.adopt(chunk, &found.at);
             }
             index.usable.insert(chunk.id, usable);
         }

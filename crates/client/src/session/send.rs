@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use stdchk_model::message::manager::ChunkLocations;
-use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Failure, Receipt};
+use stdchk_model::message::manager::{ChunkLocations, Location};
+use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, ErrorCode, Failure, Receipt};
 use stdchk_net::CallError;
+use stdchk_protect::{Blocks, Held, distance_at, missing};
 use stdchk_reduce::{cut, is_zero};
 use tokio::task::JoinSet;
 
@@ -17,7 +18,6 @@ use super::chunks::Origin;
 use super::grid::Turn;
 use super::pieces;
 use super::sealed::{Part, Sealed};
-use crate::encode::Encoded;
 
 /// Pause before benefactors are tried again when none would take a chunk.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -111,16 +111,14 @@ impl Session {
 
     async fn store(&self, chunk: ChunkRef, bytes: Bytes) -> Result<(), Failure> {
         let known = self.ask_known(vec![chunk.id]).await?;
-        let holders: Vec<BenefactorId> =
-            known.iter().flat_map(|known| &known.at).map(|location| location.benefactor).collect();
-        let new = holders.is_empty();
+        let at: Vec<Location> = known.into_iter().flat_map(|known| known.at).collect();
+        let new = distance_at(&at) == 0;
         if !new {
-            self.chunks.found(chunk.id, &holders);
+            self.chunks.found(chunk.id, &at);
         }
-        // A folder with laxer semantics may have left the chunk with fewer copies than this one's commit needs.
-        let copies = usize::from(self.policy.replicas_at_commit());
-        let sent = self.put(chunk, bytes, copies, holders).await?;
-        self.stored_bytes.fetch_add(if new { sent as u64 } else { 0 }, Ordering::Relaxed);
+        // A folder with laxer semantics may have left the chunk with less than this one's commit needs.
+        let sent = self.put(chunk, bytes, at).await?;
+        self.stored_bytes.fetch_add(if new { sent } else { 0 }, Ordering::Relaxed);
         Ok(())
     }
 
@@ -141,45 +139,57 @@ impl Session {
         Ok(known)
     }
 
-    /// Puts a chunk at benefactors until `copies` have it, those of `at` included; one that fails is replaced by another.
-    /// Returns the bytes that each new copy takes.
+    /// Puts blocks of a chunk at benefactors until it is as far from loss as a commit wants, those of `at` included; a benefactor
+    /// that fails is replaced by another. Of an erasure code all blocks are put, as far as there are benefactors for them: the
+    /// others the pool makes once there are. Returns the encoded bytes that were sent, each once.
     pub(super) async fn put(
         &self,
         chunk: ChunkRef,
         bytes: Bytes,
-        copies: usize,
-        mut at: Vec<BenefactorId>,
-    ) -> Result<usize, Failure> {
+        mut at: Vec<Location>,
+    ) -> Result<u64, Failure> {
         let give_up = Instant::now() + PUT_PATIENCE;
-        if at.len() >= copies {
+        let needed = self.policy.distance_at_commit();
+        if distance_at(&at) >= needed {
             self.pool.fetcher.remember(chunk.id, at);
             return Ok(0);
         }
-        let encoded = self.pool.encoder.encode(self.compression, chunk, bytes).await;
+        let encoded = self.pool.encoder.encode(self.compression, chunk, bytes, self.policy.redundancy).await;
+        let blocks = &encoded.blocks;
+        let (encoding, block_bytes) = (blocks.encoding.id(chunk.id), u64::from(blocks.encoding.block_length()));
+        // Further copies cost as much as the first and are made beside; fragments are worth little alone.
+        let wanted = if encoding.code.is_copy() { needed } else { self.policy.redundancy.distance() };
         let mut refused = Vec::new();
         let mut last = None;
-        while at.len() < copies {
-            let avoid: Vec<BenefactorId> = at.iter().chain(&refused).copied().collect();
-            let (granted, bytes) = (|| self.known.take_room(), encoded.bytes.len() as u64);
-            let next = self.stripe.next(&self.pool, granted, copies - at.len(), bytes, &avoid).await;
+        loop {
+            let held: Vec<Held> = at.iter().map(Held::from).collect();
+            let missing = missing(&held, encoding, wanted);
+            if missing.is_empty() {
+                break;
+            }
+            let avoid: Vec<BenefactorId> = held.iter().map(|held| held.benefactor).chain(refused.iter().copied()).collect();
+            let granted = || self.known.take_room();
+            let next = self.stripe.next(&self.pool, granted, missing.len(), block_bytes, &avoid).await;
             let targets = match next {
                 Ok(targets) => targets,
+                Err(_) if distance_at(&at) >= needed => break,
                 Err(failure) => {
-                    let cause = last.clone().unwrap_or_else(|| too_few(at.len(), copies, &failure));
+                    let cause = last.clone().unwrap_or_else(|| self.too_few(&at, encoding.code, &failure));
                     self.endure(&cause, &failure, give_up).await?;
                     refused.clear();
                     continue;
                 }
             };
             let durable = self.is_all_sent_at_once.load(Ordering::Acquire);
-            for (target, answer) in self.put_at(chunk.id, &encoded, targets, durable).await {
+            for (index, target, answer) in self.put_at(blocks, missing.into_iter().zip(targets), durable).await {
+                let place = Location { benefactor: target, encoding, index };
                 match answer {
                     Ok(receipt) => {
-                        self.chunks.placed(chunk.id, target, receipt);
-                        at.push(target);
+                        self.chunks.placed(chunk.id, place, receipt);
+                        at.push(place);
                     }
                     Err(error) => {
-                        tracing::debug!(%target, %error, "a benefactor didn't take a chunk; another one will");
+                        tracing::debug!(%target, %error, "a benefactor didn't take a block; another one will");
                         refused.push(target);
                         last = Some(error.failure());
                     }
@@ -187,26 +197,27 @@ impl Session {
             }
         }
         self.pool.fetcher.remember(chunk.id, at);
-        Ok(encoded.bytes.len())
+        Ok(u64::from(blocks.encoding.encoded_length))
     }
 
     async fn put_at(
         &self,
-        chunk: ChunkId,
-        encoded: &Encoded,
-        targets: Vec<BenefactorId>,
+        blocks: &Blocks,
+        targets: impl Iterator<Item = (u8, BenefactorId)>,
         durable: bool,
-    ) -> Vec<(BenefactorId, Result<Option<Receipt>, CallError>)> {
+    ) -> Vec<(u8, BenefactorId, Result<Option<Receipt>, CallError>)> {
         let mut puts = JoinSet::new();
-        for target in targets {
-            let (pool, form, bytes) = (Arc::clone(&self.pool), encoded.form.clone(), encoded.bytes.clone());
+        for (index, target) in targets {
+            let Some(bytes) = blocks.stored(index).cloned() else { continue };
+            let (pool, encoding) = (Arc::clone(&self.pool), blocks.encoding.clone());
+            let block = encoding.block(blocks.chunk, index);
             puts.spawn(async move {
                 let sending = pool.encoder.sending(bytes.len());
-                let answer = pool.benefactors.put(target, BlockId::whole(chunk), form, bytes, durable).await;
+                let answer = pool.benefactors.put(target, block, encoding, bytes, durable).await;
                 if answer.is_ok() {
                     sending.stored();
                 }
-                (target, answer)
+                (index, target, answer)
             });
         }
         puts.join_all().await
@@ -224,18 +235,29 @@ impl Session {
             _ => Err(crate::context(cause, "the data can't be stored")),
         }
     }
-}
 
-/// Why no benefactor could be had for a further copy, if none has failed: there are no more of them.
-fn too_few(taken: usize, copies: usize, failure: &Failure) -> Failure {
-    if taken == 0 {
-        return failure.clone();
+    /// Why no benefactor could be had for a further block, if none has failed: there are no more of them.
+    fn too_few(&self, at: &[Location], code: Code, failure: &Failure) -> Failure {
+        if at.is_empty() {
+            return failure.clone();
+        }
+        let redundancy = self.policy.redundancy;
+        let what = match code.is_copy() {
+            true => format!(
+                "`redundancy={redundancy}` wants {} copies before a version counts, and {} can be made now; start more \
+                 benefactors, or ask for fewer copies",
+                self.policy.distance_at_commit(),
+                at.len()
+            ),
+            false => format!(
+                "`redundancy={redundancy}` needs {} benefactors, one for each fragment, and {} take one now; start more \
+                 benefactors, or use another code",
+                code.blocks(),
+                at.len()
+            ),
+        };
+        Failure::new(failure.code, what)
     }
-    let what = format!(
-        "the folder's policy wants {copies} copies before a version counts, and {taken} can be made now; start more \
-         benefactors, or set `replicas` lower"
-    );
-    Failure::new(failure.code, what)
 }
 
 /// The chunk that `piece` is; none for zeros, which are never stored.

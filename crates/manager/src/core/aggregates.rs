@@ -57,7 +57,7 @@ impl Core {
             return Ok(ManagerReply::Done); // The first answer was lost.
         }
         self.check_unwritten(&replaced)?;
-        let wanted = self.copies_wanted(folder, &replaced)?;
+        let wanted = self.redundancy_wanted(folder, &replaced)?;
         for packed in containers {
             self.check_held(packed)?;
             self.check_redundant(packed.session, wanted)?;
@@ -150,31 +150,41 @@ impl Core {
         )))
     }
 
-    /// The most copies that the folders of the members ask for, and the most that they ask for before a commit. The container
-    /// itself has no folder any more once the manager was restarted.
-    fn copies_wanted(&self, folder: Ino, replaced: &[Replaced]) -> Result<(u8, u8), Failure> {
+    /// The most that the folders of the members ask for. The container itself has no folder any more once the manager was restarted.
+    fn redundancy_wanted(&self, folder: Ino, replaced: &[Replaced]) -> Result<Wanted, Failure> {
         let mut by_folder = HashMap::from([(folder, folder)]);
         for member in replaced {
             by_folder.insert(self.namespace.inode(member.ino)?.parent, member.ino);
         }
-        let mut wanted = (0, 0);
+        let online = self.registry.hosts().iter().filter(|host| host.online).count();
+        let mut wanted = Wanted::default();
         for ino in by_folder.into_values().chain([folder]) {
             let policy = self.namespace.policy(ino)?;
-            wanted = (policy.replicas.max(wanted.0), policy.replicas_at_commit().max(wanted.1));
+            wanted.distance = wanted.distance.max(policy.redundancy.distance());
+            let now = policy.redundancy.distance_with(online).max(policy.distance_at_commit());
+            wanted.now = wanted.now.max(now);
         }
         Ok(wanted)
     }
 
-    /// Refuses a container that would be less safe than what it replaces: its chunks need all the copies that are wanted, as
-    /// far as there are benefactors for them. They are made from now on, whatever the container's own folder asks for.
-    fn check_redundant(&mut self, session: SessionId, (wanted, at_commit): (u8, u8)) -> Result<(), Failure> {
+    /// Refuses a container that would be less safe than what it replaces: its chunks have to be as far from loss as is wanted, as
+    /// far as there are benefactors for that. From now on they are, whatever the container's own folder asks for.
+    fn check_redundant(&mut self, session: SessionId, wanted: Wanted) -> Result<(), Failure> {
         let held: HashSet<ChunkId> = self.sessions.get(session)?.held().copied().collect();
         let marking = self.marking.generation();
-        held.iter().for_each(|chunk| self.locations.refer(chunk, wanted, None, marking, &self.registry));
-        let online = self.registry.hosts().iter().filter(|host| host.online).count();
-        let online = u8::try_from(online).unwrap_or(u8::MAX);
-        self.check_durable(&held, wanted.min(online).max(at_commit))
+        let refer = |chunk| self.locations.refer(chunk, wanted.distance, None, marking, &self.registry);
+        held.iter().for_each(refer);
+        self.check_durable(&held, wanted.now)
     }
+}
+
+/// How far from loss the chunks of a container have to be.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wanted {
+    /// In the end.
+    distance: u8,
+    /// Before it replaces anything.
+    now: u8,
 }
 
 /// The part of `whole` that `size` is of `total`.

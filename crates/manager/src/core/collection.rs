@@ -29,12 +29,12 @@ const PAUSE_FACTOR: u64 = 20;
 pub struct MapToRead {
     /// Identity of the map: of its pieces.
     pub key: ChunkId,
-    /// Its pieces in order, each with the benefactors to ask.
-    pub pieces: Vec<(ChunkRef, Vec<BenefactorInfo>)>,
+    /// Its pieces in order, each with its blocks and the benefactors to ask for them.
+    pub pieces: Vec<(ChunkRef, Vec<(BlockId, BenefactorInfo)>)>,
     /// Length of the encoded map, bytes.
     pub length: u64,
-    /// Copies that its chunks should have.
-    pub replicas: u8,
+    /// The distance to loss that its chunks should have.
+    pub wanted: u8,
     /// The versions that it is the map of; `None`: only sessions build on it.
     pub span: Option<Span>,
 }
@@ -42,14 +42,14 @@ pub struct MapToRead {
 /// What is known of a map that versions or sessions refer to.
 struct Root {
     root: MapRoot,
-    replicas: u8,
+    wanted: u8,
     span: Option<Span>,
 }
 
 /// A version, as the markings look at it.
 struct Kept {
     root: MapRoot,
-    replicas: u8,
+    wanted: u8,
     folder: Ino,
     timestep: Option<u64>,
     committed_at: TimeNs,
@@ -127,11 +127,11 @@ impl Core {
         self.marking.begun_ms = now.ms;
         self.locations.is_counting = !self.marking.is_complete();
         let mut roots: HashMap<ChunkId, Root> = HashMap::new();
-        for Root { root, replicas, span } in self.roots()? {
+        for Root { root, wanted, span } in self.roots()? {
             let root =
                 root.of_chunks().map_err(|error| Failure::new(ErrorCode::Damaged, error.to_string()))?;
-            let known = roots.entry(key_of(&root)).or_insert(Root { root, replicas, span });
-            known.replicas = known.replicas.max(replicas);
+            let known = roots.entry(key_of(&root)).or_insert(Root { root, wanted, span });
+            known.wanted = known.wanted.max(wanted);
             known.span = joined(known.span, span);
         }
         let mut maps = Vec::new();
@@ -154,14 +154,14 @@ impl Core {
         }
         self.begun.retain(&alive);
         let mut roots: Vec<Root> = Vec::with_capacity(kept.len());
-        for Kept { root, replicas, folder, timestep, committed_at, renamed } in kept {
+        for Kept { root, wanted, folder, timestep, committed_at, renamed } in kept {
             let timestep = timestep.filter(|_| !renamed);
             let begun = timestep.map(|timestep| self.begun.note(folder, timestep, committed_at));
             let span = Some(Span::at(folder, begun.unwrap_or(committed_at)));
-            roots.push(Root { root, replicas, span });
+            roots.push(Root { root, wanted, span });
         }
         let bases = self.sessions.values().filter_map(|session| session.base.clone());
-        roots.extend(bases.map(|root| Root { root, replicas: 1, span: None }));
+        roots.extend(bases.map(|root| Root { root, wanted: 1, span: None }));
         Ok(roots)
     }
 
@@ -170,17 +170,17 @@ impl Core {
         let mut kept = Vec::new();
         for (ino, inode) in &self.namespace.inodes {
             let Body::File(file) = &inode.body else { continue };
-            let (replicas, below) = match folders.entry(inode.parent) {
+            let (wanted, below) = match folders.entry(inode.parent) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(unknown) => {
-                    let replicas = self.namespace.policy(*ino)?.replicas;
+                    let wanted = self.namespace.policy(*ino)?.redundancy.distance();
                     // A file without a name may have outlived its folder.
-                    unknown.insert((replicas, self.namespace.named_below(inode.parent).ok()))
+                    unknown.insert((wanted, self.namespace.named_below(inode.parent).ok()))
                 }
             };
             kept.extend(file.versions.iter().map(|(number, version)| Kept {
                 root: version.root.clone(),
-                replicas: *replicas,
+                wanted: *wanted,
                 folder: below.as_ref().map_or(SHARED, NamedBelow::folder),
                 timestep: below.as_ref().and_then(|below| below.timestep(&inode.name, *number)),
                 committed_at: version.committed_at,
@@ -192,33 +192,32 @@ impl Core {
 
     /// Marks what is known of a map; what must be read to know more.
     fn mark_root(&mut self, key: ChunkId, root: &Root, now: Now) -> Result<Option<MapToRead>, Failure> {
-        let Root { root, replicas, span } = root;
+        let Root { root, wanted, span } = root;
         let (pieces, length) = match root {
             MapRoot::Pieces { pieces, length } => (pieces, *length),
             MapRoot::Inline { map } => {
                 let map = super::commit::inline_map(map)?;
-                map.chunks().iter().for_each(|chunk| self.mark(&chunk.id, *replicas, *span));
+                map.chunks().iter().for_each(|chunk| self.mark(&chunk.id, *wanted, *span));
                 return Ok(None);
             }
         };
         self.marking.used.insert(key);
-        pieces.iter().for_each(|piece| self.mark(&piece.id, *replicas, *span));
+        pieces.iter().for_each(|piece| self.mark(&piece.id, *wanted, *span));
         if let Some(chunks) = self.marking.lists.get(&key).cloned() {
-            chunks.iter().for_each(|chunk| self.mark(chunk, *replicas, *span));
+            chunks.iter().for_each(|chunk| self.mark(chunk, *wanted, *span));
             return Ok(None);
         }
         let pieces = pieces.iter().map(|piece| (*piece, self.readers_of(&piece.id, now))).collect();
-        Ok(Some(MapToRead { key, pieces, length, replicas: *replicas, span: *span }))
+        Ok(Some(MapToRead { key, pieces, length, wanted: *wanted, span: *span }))
     }
 
-    fn mark(&mut self, chunk: &ChunkId, replicas: u8, span: Option<Span>) {
-        self.locations.refer(chunk, replicas, span, self.marking.generation, &self.registry);
+    fn mark(&mut self, chunk: &ChunkId, wanted: u8, span: Option<Span>) {
+        self.locations.refer(chunk, wanted, span, self.marking.generation, &self.registry);
     }
 
-    fn readers_of(&self, chunk: &ChunkId, now: Now) -> Vec<BenefactorInfo> {
-        let at = self.locations.locate(chunk, &self.registry).at;
-        let whole = at.iter().filter(|location| location.fragment == BlockId::WHOLE);
-        whole.filter_map(|location| self.registry.info(location.benefactor, now.ms)).collect()
+    fn readers_of(&self, chunk: &ChunkId, now: Now) -> Vec<(BlockId, BenefactorInfo)> {
+        let at = self.locations.locate(chunk, &self.registry).at.into_iter();
+        at.filter_map(|at| Some((at.block(*chunk), self.registry.info(at.benefactor, now.ms)?))).collect()
     }
 
     /// Takes in the chunks of a map that a marking asked for.
@@ -226,7 +225,7 @@ impl Core {
         if generation != self.marking.generation || !self.marking.missing.remove(&map.key) {
             return;
         }
-        chunks.iter().for_each(|chunk| self.mark(chunk, map.replicas, map.span));
+        chunks.iter().for_each(|chunk| self.mark(chunk, map.wanted, map.span));
         self.marking.keep(map.key, chunks);
     }
 
@@ -325,7 +324,7 @@ impl Core {
     /// Takes a chunk out of the index and has its blocks deleted; one that is put again from now on stays.
     fn discard(&mut self, id: &ChunkId) {
         for holder in self.locations.forget(id) {
-            self.delete(BlockId { chunk: *id, fragment: holder.fragment }, holder.benefactor);
+            self.delete(holder.block(*id), holder.benefactor);
         }
     }
 

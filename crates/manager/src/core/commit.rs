@@ -41,7 +41,7 @@ impl Core {
         let ino = self.sessions.get_mut(session, now.ms)?.ino;
         let referred = self.referred(session, &root, size, &named)?;
         let policy = self.namespace.policy(ino)?;
-        self.check_durable(&referred, policy.replicas_at_commit())?;
+        self.check_durable(&referred, policy.distance_at_commit())?;
         let committed_at = self.namespace.clock;
         let hole_bytes = hole_bytes.min(size);
         let version = Version {
@@ -60,9 +60,10 @@ impl Core {
         self.commits += 1;
         for chunk in &referred {
             let marking = self.marking.generation();
+            let wanted = policy.redundancy.distance();
             // With one copy nothing ever lacks one.
-            let span = (policy.replicas > 1).then(|| milestone.span());
-            self.locations.refer(chunk, policy.replicas, span, marking, &self.registry);
+            let span = (wanted > 1).then(|| milestone.span());
+            self.locations.refer(chunk, wanted, span, marking, &self.registry);
             self.locations.touch(chunk, now.ms);
         }
         // What of the session's earlier chunks the version doesn't name, no version of this session will; those that were stored
@@ -109,18 +110,21 @@ impl Core {
         }
     }
 
-    /// Refuses chunks of which benefactors haven't said often enough that they have them.
-    pub(super) fn check_durable(&self, chunks: &HashSet<ChunkId>, copies: u8) -> Result<(), Failure> {
-        let copies = usize::from(copies);
-        let few = |chunk: &&ChunkId| self.locations.copies(chunk, &self.registry) < copies;
-        let missing: Vec<&ChunkId> = chunks.iter().filter(few).collect();
+    /// Refuses chunks that are nearer to loss than `wanted`, by what benefactors have said that they have.
+    pub(super) fn check_durable(&self, chunks: &HashSet<ChunkId>, wanted: u8) -> Result<(), Failure> {
+        let near = |chunk: &&ChunkId| self.locations.distance(chunk, &self.registry) < wanted;
+        let missing: Vec<&ChunkId> = chunks.iter().filter(near).collect();
         let Some(example) = missing.iter().min() else { return Ok(()) };
         let pending = match self.registry.is_pending() {
             true => "; benefactors are still reporting what they have: try again",
             false => "; store them again",
         };
+        let what = match wanted {
+            0 | 1 => "are not known to be durable anywhere".to_owned(),
+            _ => format!("would not survive the loss of {} benefactors as far as the manager knows", wanted - 1),
+        };
         Err(unavailable(format!(
-            "{} of {} chunks have fewer than {copies} durable copies that the manager knows of, for instance {example}{pending}",
+            "{} of {} chunks {what}, for instance {example}{pending}",
             missing.len(),
             chunks.len()
         )))

@@ -139,7 +139,7 @@ impl Namespace {
 impl Core {
     /// Where a version stands that was committed at `at`.
     pub(super) fn milestone(&mut self, ino: Ino, version: u64, at: TimeNs, policy: &Policy) -> Milestone {
-        if policy.replicas < 2 {
+        if policy.redundancy.distance() < 2 {
             // It never lacks a copy.
             let folder = self.namespace.inode(ino).map_or(SHARED, |inode| inode.parent);
             return Milestone { folder, position: at, in_set: false };
@@ -202,15 +202,16 @@ impl Core {
                 late <= self.namespace.clock
             }),
         };
-        exceeds && policy.replicas > 1 && !self.registry.is_pending() && self.has_room(policy.replicas)
+        let redundancy = policy.redundancy;
+        exceeds && redundancy.distance() > 1 && !self.registry.is_pending() && self.has_room(redundancy.hosts())
     }
 
     /// Whether so many benefactors are on-line and have room.
-    fn has_room(&self, copies: u8) -> bool {
+    fn has_room(&self, wanted: u8) -> bool {
         let hosts = self.registry.hosts();
         let with_room =
             hosts.iter().filter(|host| host.online && host.free_bytes >= CHUNK_BYTES_DEFAULT as u64);
-        with_room.count() >= usize::from(copies)
+        with_room.count() >= usize::from(wanted)
     }
 
     /// Answers a writer that waits: done, or how far it has come.

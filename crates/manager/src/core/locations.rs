@@ -1,14 +1,15 @@
 //! The location index: which benefactor holds which block, how many copies there should be, and which are missing.
 //!
 //! Soft state: built from what benefactors themselves say, in inventories, heartbeats and receipts that sessions pass on.
-//! Chunks with fewer usable copies than wanted are counted by the versions that they expose
-//! ([`Exposure`]) and stand in the queues of their holders, ordered by how few copies are left, then by the age of what
-//! refers to them: so sets get their copies one after the other, the oldest first.
+//! How far a chunk is from loss, and what to make anew, says `protect`. Chunks that are nearer to it than wanted are counted by
+//! the versions that they expose ([`Exposure`]) and stand in the queues of those who can make blocks of them, ordered by how near
+//! they are, then by the age of what refers to them: so sets are completed one after the other, the oldest first.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use stdchk_model::message::manager::{ChunkLocations, Location, StoredBlock, TimeNs};
-use stdchk_model::{BenefactorId, BlockId, ChunkId};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, EncodingId};
+use stdchk_protect::{Held, Plan, distance, distance_at, plan};
 
 use super::benefactors::Registry;
 use super::exposure::{Exposure, Lacking, SHARED, Span, joined};
@@ -17,18 +18,31 @@ use super::exposure::{Exposure, Lacking, SHARED, Span, joined};
 #[derive(Clone, Copy, Debug)]
 pub struct Holder {
     pub benefactor: BenefactorId,
-    pub fragment: u16,
+    pub encoding: EncodingId,
+    pub index: u8,
     /// The benefactor's inventory that saw it last.
     pub inventory: u32,
     /// Bytes that it takes there.
     pub stored_length: u32,
 }
 
+impl Holder {
+    /// The block, for `protect`.
+    pub fn held(&self) -> Held {
+        Held { benefactor: self.benefactor, encoding: self.encoding, index: self.index }
+    }
+
+    /// Which block of `chunk` it is.
+    pub fn block(&self, chunk: ChunkId) -> BlockId {
+        BlockId { chunk, encoding: self.encoding, index: self.index }
+    }
+}
+
 /// What is known of a chunk.
 #[derive(Clone, Debug, Default)]
 pub struct Chunk {
     pub length: u32,
-    /// Copies that the versions referring to it ask for; 0: none is known to.
+    /// The distance to loss that the versions referring to it ask for; 0: none is known to refer to it.
     pub wanted: u8,
     /// The marking that last reached it.
     pub marked: u32,
@@ -46,34 +60,34 @@ pub struct Chunk {
 /// What is done about a chunk that lacks copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Care {
-    /// Nothing: it stands in the queues of its holders.
+    /// Nothing: it stands in the queues of those who can make blocks of it.
     #[default]
     Waits,
-    /// No benefactor had room for a copy when one was looked for last.
+    /// No benefactor had room for a block when one was looked for last.
     Blocked,
-    /// A copy is being made.
+    /// Blocks are being made.
     Copied,
-    /// A copy failed moments ago; another one is made soon.
+    /// Making blocks failed moments ago; it is tried again soon.
     Failed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Risk {
-    /// Usable copies left.
-    copies: u8,
+    /// How many benefactors have to be lost before the chunk is.
+    distance: u8,
     lacking: Lacking,
 }
 
 impl Risk {
     fn place(self) -> (u8, TimeNs) {
-        (self.copies, self.lacking.span.first)
+        (self.distance, self.lacking.span.first)
     }
 }
 
-/// Place of a chunk in a queue: usable copies left, position of the oldest version that refers to it, name.
+/// Place of a chunk in a queue: distance to loss, position of the oldest version that refers to it, name.
 type Key = (u8, TimeNs, ChunkId);
 
-/// Chunks of which one benefactor could make copies. An entry holds only as long as the chunk's own state says the same.
+/// Chunks of which one benefactor could make blocks. An entry holds only as long as the chunk's own state says the same.
 #[derive(Debug, Default)]
 struct Queue {
     ready: BTreeSet<Key>,
@@ -85,7 +99,7 @@ struct Queue {
 #[derive(Debug, Default)]
 pub struct Locations {
     chunks: HashMap<ChunkId, Chunk>,
-    /// Chunks with fewer usable copies than wanted and at least one.
+    /// Chunks that are nearer to loss than wanted and not lost.
     at_risk: BTreeSet<Key>,
     queues: HashMap<BenefactorId, Queue>,
     exposure: Exposure,
@@ -128,9 +142,14 @@ impl Locations {
         self.at_risk.len()
     }
 
-    /// Benefactors with a whole copy that counts.
-    pub fn copies(&self, id: &ChunkId, registry: &Registry) -> usize {
-        self.chunks.get(id).map_or(0, |chunk| usable(chunk, registry))
+    /// How many benefactors have to be lost before the chunk is; 0: it is not there.
+    pub fn distance(&self, id: &ChunkId, registry: &Registry) -> u8 {
+        self.chunks.get(id).map_or(0, |chunk| distance_of(chunk, registry))
+    }
+
+    /// What should be made anew of the chunk, and from what, if anything can be now.
+    pub fn plan(&self, id: &ChunkId, registry: &Registry) -> Option<Plan> {
+        self.chunks.get(id).and_then(|chunk| plan_of(chunk, registry))
     }
 
     /// A benefactor says that it holds the block, durable.
@@ -140,9 +159,9 @@ impl Locations {
             .entry(stored.block.chunk)
             .or_insert_with(|| Chunk { touched_ms: now_ms, ..Chunk::default() });
         chunk.length = stored.plain_length;
-        let (fragment, stored_length) = (stored.block.fragment, stored.stored_length);
-        let holder = Holder { benefactor: at, fragment, inventory, stored_length };
-        match find(chunk, at, fragment) {
+        let BlockId { encoding, index, .. } = stored.block;
+        let holder = Holder { benefactor: at, encoding, index, inventory, stored_length: stored.stored_length };
+        match find(chunk, at, &stored.block) {
             Some(known) => *known = holder,
             None => {
                 chunk.holders.push(holder);
@@ -153,7 +172,7 @@ impl Locations {
 
     /// The block is there no longer.
     pub fn remove(&mut self, block: &BlockId, at: BenefactorId) {
-        let gone = |holder: &Holder| holder.benefactor == at && holder.fragment == block.fragment;
+        let gone = |holder: &Holder| holder.benefactor == at && holder.block(block.chunk) == *block;
         self.retain_holders(&block.chunk, |holder| !gone(holder));
     }
 
@@ -223,26 +242,26 @@ impl Locations {
         }
     }
 
-    /// Counts the chunk as it is now, and puts it into the queues of those that can copy it.
+    /// Counts the chunk as it is now, and puts it into the queues of those that can make blocks of it.
     pub fn requeue(&mut self, id: &ChunkId, registry: &Registry) {
         let Some(chunk) = self.chunks.get_mut(id) else { return };
-        let copies = u8::try_from(usable(chunk, registry)).unwrap_or(u8::MAX);
-        let sources: Vec<BenefactorId> = match copies {
-            copies if copies >= chunk.wanted => Vec::new(),
-            _ => sources(chunk, registry).collect(),
+        let distance = distance_of(chunk, registry);
+        let sources: Vec<BenefactorId> = match distance {
+            distance if distance >= chunk.wanted => Vec::new(),
+            _ => sources(chunk, registry),
         };
         let span = chunk.span.unwrap_or(Span::at(SHARED, TimeNs::MIN));
-        if chunk.care == Care::Blocked && chunk.risk.map(Risk::place) != Some((copies, span.first)) {
+        if chunk.care == Care::Blocked && chunk.risk.map(Risk::place) != Some((distance, span.first)) {
             // Its place among the blocked ones is no longer good.
             chunk.care = Care::Waits;
         }
-        let risk = (copies < chunk.wanted).then(|| {
+        let risk = (distance < chunk.wanted).then(|| {
             let movable = match chunk.care {
-                Care::Copied => copies > 0,
+                Care::Copied => distance > 0,
                 Care::Waits => !sources.is_empty(),
                 Care::Blocked | Care::Failed => false,
             };
-            Risk { copies, lacking: Lacking { span, bytes: chunk.length, movable } }
+            Risk { distance, lacking: Lacking { span, bytes: chunk.length, movable } }
         });
         let waits = chunk.care == Care::Waits;
         let before = std::mem::replace(&mut chunk.risk, risk);
@@ -255,14 +274,14 @@ impl Locations {
                 self.discount(id, before);
             }
             // Both may stand at the same place.
-            if let Some(risk) = risk.filter(|risk| risk.copies > 0) {
-                self.at_risk.insert((risk.copies, risk.lacking.span.first, *id));
+            if let Some(risk) = risk.filter(|risk| risk.distance > 0) {
+                self.at_risk.insert((risk.distance, risk.lacking.span.first, *id));
             }
         }
         if let Some(risk) = risk.filter(|_| waits) {
             for source in sources {
                 let queue = self.queues.entry(source).or_default();
-                let is_new = queue.ready.insert((risk.copies, risk.lacking.span.first, *id));
+                let is_new = queue.ready.insert((risk.distance, risk.lacking.span.first, *id));
                 self.queued += u64::from(is_new);
             }
         }
@@ -275,7 +294,7 @@ impl Locations {
 
     fn discount(&mut self, id: &ChunkId, risk: Risk) {
         self.exposure.remove(risk.lacking);
-        self.at_risk.remove(&(risk.copies, risk.lacking.span.first, *id));
+        self.at_risk.remove(&(risk.distance, risk.lacking.span.first, *id));
     }
 
     /// Counts those chunks anew that are at risk: after benefactors went off-line or came on-line. Others can make copies now,
@@ -327,8 +346,8 @@ impl Locations {
         chunk.care = Care::Blocked;
         self.requeue(id, registry);
         let Some(risk) = self.chunks.get(id).and_then(|chunk| chunk.risk) else { return };
-        let (copies, first) = risk.place();
-        self.queues.entry(source).or_default().blocked.push_back((copies, first, *id));
+        let (distance, first) = risk.place();
+        self.queues.entry(source).or_default().blocked.push_back((distance, first, *id));
     }
 
     /// There is room again: all that was blocked is looked at in its order.
@@ -359,19 +378,19 @@ impl Locations {
             holders.iter().partition(|holder| registry.is_online(holder.benefactor));
         let (readable, lost): (Vec<&Holder>, Vec<&Holder>) =
             others.into_iter().partition(|holder| registry.counts(holder.benefactor));
-        let pending = online.is_empty() && registry.is_pending();
+        let is_readable = distance(online.iter().map(|holder| holder.held())) > 0;
+        let pending = !is_readable && registry.is_pending();
         let at: Vec<Location> = online.into_iter().chain(readable).map(location).collect();
         let mut away: Vec<BenefactorId> = lost.iter().map(|holder| holder.benefactor).collect();
-        if at.is_empty() && away.is_empty() {
+        if distance_at(&at) == 0 && away.is_empty() {
             away = registry.unreported().collect();
         }
         ChunkLocations { at, pending, away }
     }
 
-    /// Whether a benefactor that is away has a whole copy of the chunk, or may have one.
+    /// Whether the chunk could be read if those came back that are away and have blocks of it, or may have some.
     pub fn may_come_back(&self, chunk: &Chunk, registry: &Registry) -> bool {
-        chunk.holders.iter().any(|holder| holder.fragment == BlockId::WHOLE)
-            || registry.unreported().next().is_some()
+        distance(chunk.holders.iter().map(Holder::held)) > 0 || registry.unreported().next().is_some()
     }
 
     /// Where a chunk is on-line and durable now.
@@ -379,40 +398,42 @@ impl Locations {
         let holders = self.chunks.get(id).map_or(&[][..], |chunk| &chunk.holders);
         let online = holders.iter().filter(|holder| registry.is_online(holder.benefactor));
         let at: Vec<Location> = online.map(location).collect();
-        let pending = at.is_empty() && registry.is_pending();
+        let pending = distance_at(&at) == 0 && registry.is_pending();
         ChunkLocations { at, pending, away: Vec::new() }
     }
 }
 
 fn location(holder: &Holder) -> Location {
-    Location { benefactor: holder.benefactor, fragment: holder.fragment }
+    Location { benefactor: holder.benefactor, encoding: holder.encoding, index: holder.index }
 }
 
-fn find(chunk: &mut Chunk, at: BenefactorId, fragment: u16) -> Option<&mut Holder> {
-    chunk.holders.iter_mut().find(|holder| holder.benefactor == at && holder.fragment == fragment)
+fn find<'a>(chunk: &'a mut Chunk, at: BenefactorId, block: &BlockId) -> Option<&'a mut Holder> {
+    chunk.holders.iter_mut().find(|holder| holder.benefactor == at && holder.block(block.chunk) == *block)
 }
 
-fn usable(chunk: &Chunk, registry: &Registry) -> usize {
-    chunk.holders.iter().filter(|holder| is_usable(holder, registry)).count()
+/// How far the chunk is from loss, by the blocks that count.
+fn distance_of(chunk: &Chunk, registry: &Registry) -> u8 {
+    distance(chunk.holders.iter().filter(|holder| registry.counts(holder.benefactor)).map(Holder::held))
 }
 
-/// Who can copy the chunk now.
-fn sources<'a>(chunk: &'a Chunk, registry: &'a Registry) -> impl Iterator<Item = BenefactorId> + 'a {
-    let whole = chunk.holders.iter().filter(|holder| holder.fragment == BlockId::WHOLE);
-    whole.map(|holder| holder.benefactor).filter(move |benefactor| registry.is_online(*benefactor))
+fn plan_of(chunk: &Chunk, registry: &Registry) -> Option<Plan> {
+    let counted = chunk.holders.iter().filter(|holder| registry.counts(holder.benefactor)).map(Holder::held);
+    let counted: Vec<Held> = counted.collect();
+    let readable = counted.iter().filter(|held| registry.is_online(held.benefactor)).copied();
+    plan(&readable.collect::<Vec<_>>(), &counted, chunk.wanted)
+}
+
+/// Who can make blocks of the chunk now.
+fn sources(chunk: &Chunk, registry: &Registry) -> Vec<BenefactorId> {
+    plan_of(chunk, registry).map_or(Vec::new(), |plan| plan.from.iter().map(|held| held.benefactor).collect())
 }
 
 /// Whether a queue's entry still says what the chunk's own state says.
-fn is_queued(chunks: &HashMap<ChunkId, Chunk>, (copies, first, id): &Key, source: BenefactorId) -> bool {
+fn is_queued(chunks: &HashMap<ChunkId, Chunk>, (distance, first, id): &Key, source: BenefactorId) -> bool {
     let in_queue = |chunk: &&Chunk| matches!(chunk.care, Care::Waits | Care::Blocked);
     let Some(chunk) = chunks.get(id).filter(in_queue) else { return false };
-    let risk = chunk.risk.is_some_and(|risk| risk.place() == (*copies, *first));
-    let holds = |holder: &Holder| holder.benefactor == source && holder.fragment == BlockId::WHOLE;
-    risk && chunk.holders.iter().any(holds)
-}
-
-fn is_usable(holder: &Holder, registry: &Registry) -> bool {
-    holder.fragment == BlockId::WHOLE && registry.counts(holder.benefactor)
+    let risk = chunk.risk.is_some_and(|risk| risk.place() == (*distance, *first));
+    risk && chunk.holders.iter().any(|holder| holder.benefactor == source)
 }
 
 #[cfg(test)]
@@ -476,13 +497,13 @@ mod tests {
     fn apply(locations: &mut Locations, registry: &mut Registry, event: Event, now_ms: u64) {
         match event {
             Event::Confirm(chunk, at) => {
-                let block = BlockId::whole(id(chunk));
+                let block = BlockId::plain(id(chunk));
                 let stored = StoredBlock { block, plain_length: 10, stored_length: 10 };
                 locations.confirm(&stored, BenefactorId(at), 1, now_ms);
                 locations.requeue(&id(chunk), registry);
             }
             Event::Remove(chunk, at) => {
-                locations.remove(&BlockId::whole(id(chunk)), BenefactorId(at));
+                locations.remove(&BlockId::plain(id(chunk)), BenefactorId(at));
                 locations.requeue(&id(chunk), registry);
             }
             Event::Refer(chunk, wanted, at) => {
@@ -524,11 +545,11 @@ mod tests {
                     }
                 }
                 apply(&mut locations, &mut registry, event, now_ms);
-                let lacking = locations.chunks.values().filter(|chunk| usable(chunk, &registry) < usize::from(chunk.wanted));
+                let lacking = locations.chunks.values().filter(|chunk| distance_of(chunk, &registry) < chunk.wanted);
                 let lacking: Vec<&Chunk> = lacking.collect();
                 let movable = lacking.iter().filter(|chunk| match chunk.care {
-                    Care::Copied => usable(chunk, &registry) > 0,
-                    Care::Waits => sources(chunk, &registry).next().is_some(),
+                    Care::Copied => distance_of(chunk, &registry) > 0,
+                    Care::Waits => !sources(chunk, &registry).is_empty(),
                     Care::Blocked | Care::Failed => false,
                 });
                 let total = locations.exposure.total();
@@ -537,11 +558,11 @@ mod tests {
                 let covers = |chunk: &&&Chunk| chunk.span.is_some_and(|span| span.first <= 5 && span.last >= 5);
                 let exposed = locations.exposure.exposed(Ino(2), &(5..=5)).count;
                 prop_assert_eq!(exposed.chunks, lacking.iter().filter(covers).count() as u64);
-                let at_risk = lacking.iter().filter(|chunk| usable(chunk, &registry) > 0).count();
+                let at_risk = lacking.iter().filter(|chunk| distance_of(chunk, &registry) > 0).count();
                 prop_assert_eq!(locations.at_risk_count(), at_risk);
                 for (id, chunk) in &locations.chunks {
                     let queued = chunk.risk.filter(|_| chunk.care == Care::Waits).is_some();
-                    for source in sources(chunk, &registry).filter(|_| queued) {
+                    for source in sources(chunk, &registry).into_iter().filter(|_| queued) {
                         let queue = locations.queues.get(&source);
                         prop_assert!(queue.is_some_and(|queue| queue.ready.iter().any(|(_, _, other)| other == id)));
                     }

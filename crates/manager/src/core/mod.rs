@@ -321,13 +321,13 @@ impl Core {
         }
         let entry = self.namespace.change(change)?;
         self.commits += 1;
-        // How many copies chunks should have is found out by a marking.
+        // How far from loss chunks should be is found out by a marking.
         self.marking.again |= match change {
-            Change::SetPolicy { pairs, .. } => pairs.iter().any(|(key, _)| key == "replicas"),
+            Change::SetPolicy { pairs, .. } => pairs.iter().any(|(key, _)| key == "redundancy"),
             Change::Rename { parent, new_parent, .. } => {
                 parent != new_parent
-                    && self.namespace.policy(*parent)?.replicas
-                        != self.namespace.policy(*new_parent)?.replicas
+                    && self.namespace.policy(*parent)?.redundancy
+                        != self.namespace.policy(*new_parent)?.redundancy
             }
             _ => false,
         };
@@ -381,7 +381,7 @@ impl Core {
         let session = self.sessions.get_mut(id, now.ms)?;
         let (turn, ino, own) = (session.turn, session.ino, session.reserved);
         let policy = self.namespace.policy(ino)?;
-        let width = usize::from(policy.stripe.max(u16::from(policy.replicas)));
+        let width = usize::from(policy.stripe.max(u16::from(policy.redundancy.hosts())));
         let stripe = self.stripe(&Wish { width, avoid, room_bytes: CHUNK_BYTES_DEFAULT as u64, turn })?;
         let free = self.free_beside(own);
         let share = (free / RESERVATION_SHARE).max(CHUNK_BYTES_DEFAULT as u64).min(free);

@@ -1,15 +1,15 @@
-//! Replication and repair: copies of chunks that have fewer than their folder asks for (paper, section IV.A).
+//! Replication and repair: blocks of chunks that are nearer to loss than their folder asks for (paper, section IV.A).
 //!
-//! The paper's shadow map, chunk by chunk: the manager selects a destination as for a new write, tells a source to copy,
-//! and counts the copy once the destination reports it. Chunks with the fewest copies come first, then those of the oldest
-//! versions, so that checkpoint sets are completed one after the other. As many bytes are ordered as keep a source busy
+//! The paper's shadow map, chunk by chunk: the manager selects destinations as for a new write, tells a source to make the blocks
+//! that `protect` names, and counts each once its destination reports it. Chunks that are nearest to loss come first, then those
+//! of the oldest versions, so that checkpoint sets are completed one after the other. As many bytes are ordered as keep a source busy
 //! until it asks again: disks and network are the limit, also while files are being written. How far writers may get
 //! ahead of the copies is a matter of the folder's `exposure`, not of an order here.
 
 use std::collections::HashMap;
 
-use stdchk_model::message::benefactor::Command;
-use stdchk_model::{BenefactorId, BlockId, ChunkId};
+use stdchk_model::message::benefactor::{Command, Make, NewBlock, SourceBlock};
+use stdchk_model::{BenefactorId, ChunkId};
 use stdchk_placement::{HostState, Wish};
 
 use super::locations::Care;
@@ -56,7 +56,8 @@ struct Ordered {
 struct Running {
     /// `None` after a failure, while the retry waits.
     from: Option<BenefactorId>,
-    to: BenefactorId,
+    /// Where blocks are still to arrive.
+    to: Vec<BenefactorId>,
     bytes: u64,
     until_ms: u64,
 }
@@ -76,7 +77,7 @@ impl Copies {
         ordered.copies < ORDERED_PER_SOURCE && ordered.bytes < ORDERED_BYTES_PER_SOURCE
     }
 
-    fn start(&mut self, chunk: ChunkId, bytes: u64, from: BenefactorId, to: BenefactorId, now_ms: u64) {
+    fn start(&mut self, chunk: ChunkId, bytes: u64, from: BenefactorId, to: Vec<BenefactorId>, now_ms: u64) {
         // The chunk may have been forgotten and stored again while a copy was under way.
         self.end(&chunk);
         let ordered = self.ordered.entry(from).or_default();
@@ -99,11 +100,13 @@ impl Copies {
         true
     }
 
-    /// The destination reports the chunk. Tells whether that was the copy on order.
+    /// A destination reports a block of the chunk. Tells whether that was the last one on order.
     pub fn arrived(&mut self, chunk: &ChunkId, at: BenefactorId) -> bool {
-        let arrived = self.running.get(chunk).is_some_and(|running| running.to == at) && self.end(chunk);
-        self.done += u64::from(arrived);
-        arrived
+        let Some(running) = self.running.get_mut(chunk) else { return false };
+        let before = running.to.len();
+        running.to.retain(|to| *to != at);
+        self.done += (before - running.to.len()) as u64;
+        running.to.is_empty() && self.end(chunk)
     }
 
     /// The source could not copy. Tells whether it had that copy on order.
@@ -112,8 +115,9 @@ impl Copies {
             return false;
         };
         running.until_ms = now_ms + COPY_RETRY_MS;
-        let (from, to, bytes) = (running.from.take(), running.to, running.bytes);
-        self.avoided.insert((source, to), now_ms + AVOID_MS);
+        let (from, to, bytes) = (running.from.take(), running.to.clone(), running.bytes);
+        // Which of them it was, the source doesn't say.
+        self.avoided.extend(to.into_iter().map(|to| ((source, to), now_ms + AVOID_MS)));
         self.free_source(from, bytes);
         true
     }
@@ -134,7 +138,7 @@ impl Copies {
     #[must_use]
     pub fn give_up_with(&mut self, gone: &[BenefactorId]) -> Vec<ChunkId> {
         self.give_up(|running| {
-            gone.contains(&running.to) || running.from.is_some_and(|from| gone.contains(&from))
+            running.to.iter().any(|to| gone.contains(to)) || running.from.is_some_and(|from| gone.contains(&from))
         })
     }
 
@@ -161,8 +165,8 @@ impl Core {
                 break;
             }
             let Some(chunk) = self.locations.take_ready(source) else { break };
-            match self.destination(&chunk, source, &hosts) {
-                Some(to) => commands.extend(self.copy(chunk, source, to, now)),
+            match self.make(chunk, source, &hosts, now) {
+                Some(command) => commands.push(command),
                 None => self.locations.block(&chunk, source, &self.registry),
             }
         }
@@ -177,31 +181,49 @@ impl Core {
         let hosts = self.registry.hosts();
         for _ in 0..self.locations.blocked(source).min(BLOCKED_LOOKED_AT) {
             let Some(chunk) = self.locations.take_blocked(source) else { break };
-            if let Some(to) = self.destination(&chunk, source, &hosts) {
+            if let Some(command) = self.make(chunk, source, &hosts, now) {
                 self.locations.unblock(source);
-                return self.copy(chunk, source, to, now).into_iter().collect();
+                return vec![command];
             }
             self.locations.block(&chunk, source, &self.registry);
         }
         Vec::new()
     }
 
-    fn destination(&self, id: &ChunkId, source: BenefactorId, hosts: &[HostState]) -> Option<BenefactorId> {
-        let chunk = self.locations.get(id)?;
+    /// The order to `source` to make what the chunk lacks, as far as there are benefactors with room for it; `None` if there is
+    /// none, or nothing is lacking any more.
+    fn make(&mut self, id: ChunkId, source: BenefactorId, hosts: &[HostState], now: Now) -> Option<Command> {
+        let plan = self.locations.plan(&id, &self.registry)?;
+        let chunk = self.locations.get(&id)?;
+        let own = plan.from.iter().position(|held| held.benefactor == source)?;
         let holders = chunk.holders.iter().map(|holder| holder.benefactor);
         let avoid: Vec<BenefactorId> = holders.chain(self.copies.avoided(source)).collect();
         let turn = u64::from_le_bytes(*id.0.first_chunk::<8>()?);
-        let room_bytes = u64::from(chunk.length);
-        let wish = Wish { width: 1, avoid: &avoid, room_bytes, turn };
-        self.select.select(hosts, &wish).first().copied()
-    }
-
-    fn copy(&mut self, chunk: ChunkId, from: BenefactorId, to: BenefactorId, now: Now) -> Option<Command> {
-        let address = self.registry.get(to)?.address.clone();
-        let bytes = u64::from(self.locations.get(&chunk)?.length);
-        self.copies.start(chunk, bytes, from, to, now.ms);
-        self.locations.care_for(&chunk, Care::Copied, &self.registry);
-        Some(Command::Copy { block: BlockId::whole(chunk), to, address })
+        let bytes = u64::from(chunk.length);
+        let wish = Wish { width: plan.make.len(), avoid: &avoid, room_bytes: bytes, turn };
+        let destinations = self.select.select(hosts, &wish);
+        let address = |id: BenefactorId| Some(self.registry.get(id)?.address.clone());
+        let mut from = plan.from;
+        from.swap(0, own);
+        if from.first().is_some_and(|own| own.encoding.code.is_copy()) {
+            from.truncate(1); // Each copy suffices alone.
+        }
+        let new = |(to, index): (&BenefactorId, &Option<u8>)| {
+            Some(NewBlock { index: *index, to: *to, address: address(*to)? })
+        };
+        let blocks: Vec<NewBlock> = destinations.iter().zip(&plan.make).filter_map(new).collect();
+        let source_block = |held: &stdchk_protect::Held| {
+            let address = address(held.benefactor)?;
+            Some(SourceBlock { encoding: held.encoding, index: held.index, address })
+        };
+        let from: Vec<SourceBlock> = from.iter().filter_map(source_block).collect();
+        if blocks.is_empty() {
+            return None;
+        }
+        let to = blocks.iter().map(|block| block.to).collect();
+        self.copies.start(id, bytes, source, to, now.ms);
+        self.locations.care_for(&id, Care::Copied, &self.registry);
+        Some(Command::Make(Make { chunk: id, from, blocks }))
     }
 
     /// No copies of these chunks are being made any more.

@@ -109,9 +109,9 @@ impl Core {
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged));
         self.remove_all(id, &removed);
         self.confirm_all(id, inventory, &added, now);
-        for block in &copies_failed {
-            if self.copies.failed(&block.chunk, id, now.ms) {
-                self.locations.care_for(&block.chunk, Care::Failed, &self.registry);
+        for chunk in &copies_failed {
+            if self.copies.failed(chunk, id, now.ms) {
+                self.locations.care_for(chunk, Care::Failed, &self.registry);
             }
         }
         self.update_states(now);

@@ -4,10 +4,11 @@ use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX};
 use stdchk_model::message::manager::{BenefactorState, CheckpointSet, PoolStatus, Space};
 use stdchk_model::naming::Naming;
 use stdchk_model::sets::{FileVersions, checkpoint_sets};
-use stdchk_model::{BlockId, ErrorCode, Failure, Ino};
+use stdchk_model::{ErrorCode, Failure, Ino};
+use stdchk_protect::distance;
 
 use super::inode::Body;
-use super::locations::Chunk;
+use super::locations::{Chunk, Holder};
 use super::{Core, Now};
 
 impl Core {
@@ -69,9 +70,8 @@ impl Core {
     }
 
     fn count_chunk(&self, chunk: &Chunk, status: &mut PoolStatus) {
-        let online = |holder: &&super::locations::Holder| self.registry.is_online(holder.benefactor);
-        let whole = |holder: &&super::locations::Holder| holder.fragment == BlockId::WHOLE;
-        if chunk.wanted > 0 && chunk.holders.iter().filter(whole).filter(online).count() == 0 {
+        let online = chunk.holders.iter().filter(|holder| self.registry.is_online(holder.benefactor));
+        if chunk.wanted > 0 && distance(online.map(Holder::held)) == 0 {
             match self.locations.may_come_back(chunk, &self.registry) {
                 true => status.chunks_away += 1,
                 false => status.chunks_lost += 1,

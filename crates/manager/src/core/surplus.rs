@@ -1,13 +1,14 @@
-//! Copies beyond what any folder asks for: left over when a benefactor that counted as lost comes back after its blocks
-//! were copied elsewhere, or when a policy asks for fewer.
+//! Blocks beyond what any folder asks for: left over when a benefactor that counted as lost comes back after its blocks
+//! were made elsewhere, when a policy asks for less, or when a chunk was stored in several encodings.
 //!
-//! They go with a sweep, because only then it is known how many copies each chunk should have. The rule is narrow: of the
-//! copies that are beyond doubt (on-line, as many blocks there as the index believes, nothing to be deleted there)
-//! as many stay as are wanted, and of the others none is touched. What is in doubt now is looked at again later.
+//! They go with a sweep, because only then it is known how far from loss each chunk should be. The rule is narrow: those blocks
+//! that are beyond doubt (on-line, as many blocks there as the index believes, nothing to be deleted there) must keep the chunk as
+//! far from loss as is wanted without the ones that go, and of the others none is touched. What is in doubt now is looked at again later.
 
 use std::collections::{HashMap, HashSet};
 
-use stdchk_model::{BenefactorId, BlockId, ChunkId};
+use stdchk_model::{BenefactorId, ChunkId};
+use stdchk_protect::{Held, surplus as superfluous};
 
 use super::locations::{Chunk, Holder};
 use super::{Core, Now};
@@ -20,35 +21,41 @@ pub(super) struct Surplus {
 }
 
 impl Core {
-    /// The surplus copies of chunks that the marking `generation` reached, those of the fullest holders.
+    /// The surplus blocks of chunks that the marking `generation` reached, those of the fullest holders.
     pub(super) fn surplus(&self, generation: u32, held: &HashSet<&ChunkId>, now: Now) -> Surplus {
-        let mut surplus = Surplus::default();
+        let mut surplus_found = Surplus::default();
         let hosts = self.registry.iter();
         let mut free: HashMap<BenefactorId, u64> =
             hosts.map(|(id, benefactor)| (id, benefactor.load.free_bytes)).collect();
-        let beyond = |(id, chunk): &(&ChunkId, &Chunk)| {
-            let wanted = usize::from(chunk.wanted);
-            chunk.marked == generation && wanted > 0 && self.locations.copies(id, &self.registry) > wanted
+        let whole = |(_, chunk): &(&ChunkId, &Chunk)| {
+            let wanted = chunk.wanted;
+            // What has no more blocks than the fewest that reach the distance has none to spare.
+            chunk.marked == generation && wanted > 0 && chunk.holders.len() > usize::from(wanted)
         };
-        let mut chunks: Vec<(&ChunkId, &Chunk)> = self.locations.iter().filter(beyond).collect();
+        let mut chunks: Vec<(&ChunkId, &Chunk)> = self.locations.iter().filter(whole).collect();
         // Each choice changes who is the fullest: the same choices each time.
         chunks.sort_by_key(|(id, _)| **id);
         for (id, chunk) in chunks {
-            let wanted = usize::from(chunk.wanted);
+            let counted = chunk.holders.iter().filter(|holder| self.registry.counts(holder.benefactor));
+            let counted: Vec<Held> = counted.map(Holder::held).collect();
+            if superfluous(&counted, chunk.wanted).is_empty() {
+                continue;
+            }
             let mut certain = self.certain(id, chunk, held, now);
             certain.sort_by_key(|holder| (free.get(&holder.benefactor).copied(), holder.benefactor));
-            let beyond = certain.len().saturating_sub(wanted);
-            surplus.in_doubt |= beyond == 0;
-            for holder in certain.into_iter().take(beyond) {
+            let blocks: Vec<Held> = certain.iter().map(Holder::held).collect();
+            let gone = superfluous(&blocks, chunk.wanted);
+            surplus_found.in_doubt |= gone.is_empty();
+            for holder in certain.into_iter().filter(|holder| gone.contains(&holder.held())) {
                 let room = free.entry(holder.benefactor).or_insert(0);
                 *room = room.saturating_add(u64::from(holder.stored_length));
-                surplus.blocks.push((*id, holder));
+                surplus_found.blocks.push((*id, holder));
             }
         }
-        surplus
+        surplus_found
     }
 
-    /// The copies of a chunk that surely are there and stay there; none while somebody is busy with the chunk.
+    /// The blocks of a chunk that surely are there and stay there; none while somebody is busy with the chunk.
     fn certain(&self, id: &ChunkId, chunk: &Chunk, held: &HashSet<&ChunkId>, now: Now) -> Vec<Holder> {
         let young = now.ms.saturating_sub(chunk.touched_ms) < self.setting.timing.garbage_age_ms;
         if young || held.contains(id) || self.copies.is_running(id) || self.registry.is_pending() {
@@ -56,8 +63,7 @@ impl Core {
         }
         let certain = |holder: &&Holder| {
             let benefactor = self.registry.get(holder.benefactor);
-            holder.fragment == BlockId::WHOLE
-                && self.registry.is_online(holder.benefactor)
+            self.registry.is_online(holder.benefactor)
                 // Fewer blocks than the index believes: one of those that it lacks may be this one.
                 && benefactor.is_some_and(|benefactor| {
                     benefactor.reported && benefactor.load.blocks >= self.locations.blocks_at(holder.benefactor)
@@ -70,7 +76,7 @@ impl Core {
     /// Has surplus copies deleted. The chunk counts as just brought up: it is left alone until the deletion is done.
     pub(super) fn trim(&mut self, surplus: &[(ChunkId, Holder)], now: Now) {
         for (id, holder) in surplus {
-            let block = BlockId { chunk: *id, fragment: holder.fragment };
+            let block = holder.block(*id);
             self.locations.remove(&block, holder.benefactor);
             self.locations.touch(id, now.ms);
             self.delete(block, holder.benefactor);

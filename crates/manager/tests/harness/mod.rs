@@ -456,7 +456,7 @@ impl Pool {
             load,
             durable_sequence: self.told,
             added: added.iter().map(|number| stored(*number)).collect(),
-            removed: removed.iter().map(|number| BlockId::whole(chunk(*number))).collect(),
+            removed: removed.iter().map(|number| BlockId::plain(chunk(*number))).collect(),
             damaged: 0,
             copies_failed: Vec::new(),
             put_sequence: self.receipts,
@@ -491,6 +491,6 @@ pub fn empty_load() -> BenefactorLoad {
 }
 
 pub fn stored(number: u32) -> StoredBlock {
-    let block = BlockId::whole(chunk(number));
+    let block = BlockId::plain(chunk(number));
     StoredBlock { block, plain_length: CHUNK_LENGTH, stored_length: CHUNK_LENGTH }
 }

@@ -2,47 +2,10 @@
 
 use minicbor::{Decode, Encode};
 
-use crate::id::{BenefactorId, BlockId, ChunkId};
+use crate::block::{BlockId, Encoding, EncodingId};
+use crate::id::{BenefactorId, ChunkId};
 use crate::message::manager::Moment;
 use crate::receipt::Receipt;
-
-/// How the stored bytes of a block were made from the plain chunk. The reader undoes it; the benefactor only keeps it.
-#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
-pub struct Form {
-    /// Codec of the stored bytes, a number of `reduce`; 0: stored as they are.
-    #[n(0)]
-    pub codec: u8,
-    /// Length of the plain chunk, bytes.
-    #[n(1)]
-    pub plain_length: u32,
-    /// BLAKE3-256 of the stored bytes; for a whole, plain block it is the chunk's name. What a benefactor verifies.
-    #[n(2)]
-    pub stored_id: ChunkId,
-    /// Encryption of the stored bytes; none yet defined, absent: none.
-    #[n(3)]
-    pub cipher: Option<u8>,
-    /// Erasure code that the fragment belongs to; absent: the block is whole.
-    #[n(4)]
-    pub erasure: Option<Erasure>,
-}
-
-impl Form {
-    /// The form of a whole chunk stored as it is.
-    pub fn plain(chunk: ChunkId, length: u32) -> Self {
-        Self { codec: 0, plain_length: length, stored_id: chunk, cipher: None, erasure: None }
-    }
-}
-
-/// An (m, k) erasure code: m data fragments, k parity fragments (FALCON, section IV).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
-pub struct Erasure {
-    /// Data fragments, m.
-    #[n(0)]
-    pub data: u16,
-    /// Parity fragments, k.
-    #[n(1)]
-    pub parity: u16,
-}
 
 /// A request to a benefactor.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
@@ -56,7 +19,7 @@ pub enum BenefactorRequest {
         block: BlockId,
         /// How the payload was made.
         #[n(1)]
-        form: Form,
+        encoding: Encoding,
         /// Answer once the block is durable, as if `Sync` had followed.
         #[n(2)]
         #[cbor(default)]
@@ -115,7 +78,7 @@ pub enum BenefactorReply {
     Block {
         /// How to make the plain chunk from them.
         #[n(0)]
-        form: Form,
+        encoding: Encoding,
     },
     /// One entry per asked block, in order.
     #[n(3)]
@@ -177,24 +140,56 @@ pub enum Command {
         #[n(1)]
         put_sequence: u64,
     },
-    /// Copy a block to another benefactor (the paper's shadow map, section IV.A); it arrives there by `Put`, followed
-    /// by `Sync`, after which the other benefactor tells the manager.
+    /// Make blocks of a chunk at other benefactors (the paper's shadow map, section IV.A), each by `Put` followed by `Sync`,
+    /// after which the other benefactor tells the manager.
     #[n(1)]
-    Copy {
-        /// The block.
-        #[n(0)]
-        block: BlockId,
-        /// Where to.
-        #[n(1)]
-        to: BenefactorId,
-        /// Its address.
-        #[n(2)]
-        address: String,
-    },
+    Make(#[n(0)] Make),
     /// Report the whole inventory again.
     #[n(2)]
     SendInventory,
     /// Remember this moment of the manager's history in place of the one before.
     #[n(3)]
     Remember(#[n(0)] Moment),
+}
+
+/// Blocks of a chunk to be made anew, and what they are made from.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Make {
+    /// The chunk.
+    #[n(0)]
+    pub chunk: ChunkId,
+    /// Blocks of one encoding, as many at least as are enough. The first is at the benefactor that gets this order.
+    #[n(1)]
+    pub from: Vec<SourceBlock>,
+    /// What is to be made.
+    #[n(2)]
+    pub blocks: Vec<NewBlock>,
+}
+
+/// A block that others are made from.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct SourceBlock {
+    /// How it is made.
+    #[n(0)]
+    pub encoding: EncodingId,
+    /// Which block of the encoding.
+    #[n(1)]
+    pub index: u8,
+    /// Address of the benefactor that has it.
+    #[n(2)]
+    pub address: String,
+}
+
+/// A block to be made.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct NewBlock {
+    /// Which block of the sources' encoding; absent: a copy of all of the encoded bytes.
+    #[n(0)]
+    pub index: Option<u8>,
+    /// Where to.
+    #[n(1)]
+    pub to: BenefactorId,
+    /// Its address.
+    #[n(2)]
+    pub address: String,
 }

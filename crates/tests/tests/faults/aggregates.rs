@@ -271,7 +271,7 @@ fn a_lost_benefactor_and_a_damaged_copy_cost_nothing() {
 #[test]
 fn damage_without_another_copy_is_an_io_error_of_the_files_that_lie_there() {
     let pool = pool(2);
-    pool.policy("sim", &["replicas=1"]);
+    pool.policy("sim", &["redundancy=replicate:1"]);
     write_set(&pool);
     let report = aggregate(&pool);
     wait_for_collection(&pool, report["sets"][0]["stored_bytes"].as_u64().unwrap() + 200_000);
@@ -321,7 +321,7 @@ fn a_set_whose_containers_could_fill_the_pool_is_not_packed() {
     let pool = pool(1);
     (0..RANKS).for_each(|rank| pool.put(&random_bytes(5 * MIB, rank as u64), &name(rank)));
     // Twenty mebibytes sixteen times are more than the pool was donated.
-    pool.policy("sim", &["replicas=16"]);
+    pool.policy("sim", &["redundancy=replicate:16"]);
     pool.fails(&["aggregate", "sim", "--once"], 3, &["timestep 1 waits", "free in the pool"]);
     assert!(!is_aggregated(&pool));
 }

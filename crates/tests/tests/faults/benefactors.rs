@@ -64,29 +64,29 @@ fn survives_a_kill(app: &str, policy: &[&str], revive: bool, must_succeed: bool)
 
 #[test]
 fn with_one_replica_a_killed_benefactor_costs_an_error_and_the_version_before_stays() {
-    survives_a_kill("single", &["replicas=1"], false, false);
+    survives_a_kill("single", &["redundancy=replicate:1"], false, false);
 }
 
 #[test]
 fn with_one_replica_a_benefactor_that_comes_back_costs_nothing() {
-    survives_a_kill("revived", &["replicas=1"], true, true);
+    survives_a_kill("revived", &["redundancy=replicate:1"], true, true);
 }
 
 #[test]
 fn with_two_replicas_and_optimistic_writes_a_killed_benefactor_costs_at_most_an_error() {
-    survives_a_kill("optimistic", &["replicas=2"], false, false);
+    survives_a_kill("optimistic", &["redundancy=replicate:2"], false, false);
 }
 
 #[test]
 fn with_two_replicas_and_pessimistic_writes_a_killed_benefactor_costs_nothing() {
-    survives_a_kill("pessimistic", &["replicas=2", "semantics=pessimistic"], false, true);
+    survives_a_kill("pessimistic", &["redundancy=replicate:2", "semantics=pessimistic"], false, true);
 }
 
 #[test]
 fn what_the_window_still_holds_is_sent_again_when_a_benefactor_is_killed() {
     let pool = Setup::of(3).up();
     fs::create_dir(pool.at("app")).unwrap();
-    pool.policy("app", &["replicas=1"]);
+    pool.policy("app", &["redundancy=replicate:1"]);
     let content = random_bytes(FILE_BYTES, 3);
     let written = write_and_kill(&pool, "app/a.N0.T1", &content, "benefactor-0", false);
     assert!(written.accepted, "{written:?}");
@@ -121,7 +121,7 @@ fn reads_go_on_at_the_other_replica_when_a_benefactor_is_killed() {
 fn with_all_replicas_of_a_chunk_gone_that_file_alone_fails_until_one_is_back() {
     let pool = Setup::of(2).up();
     fs::create_dir(pool.at("app")).unwrap();
-    pool.policy("app", &["replicas=1", "stripe=1"]);
+    pool.policy("app", &["redundancy=replicate:1", "stripe=1"]);
     let contents: Vec<Vec<u8>> = (0..4).map(|seed| random_bytes(MIB, 10 + seed)).collect();
     for (number, content) in contents.iter().enumerate() {
         pool.put(content, &format!("app/x{number}"));
@@ -182,7 +182,7 @@ fn a_benefactor_whose_folder_is_removed_ends_and_its_chunks_are_copied_from_othe
 fn a_set_whose_chunk_maps_are_out_of_reach_is_passed_over_and_counted_as_such() {
     let pool = Setup::of(2).up();
     fs::create_dir(pool.at("app")).unwrap();
-    pool.policy("app", &["replicas=1", "stripe=1", "ranks=1"]);
+    pool.policy("app", &["redundancy=replicate:1", "stripe=1", "ranks=1"]);
     // Their maps are too large to lie with the manager.
     let contents: Vec<Vec<u8>> = (0..4).map(|seed| random_bytes(20 * MIB, 20 + seed)).collect();
     for (step, content) in contents.iter().enumerate() {

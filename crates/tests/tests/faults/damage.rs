@@ -35,7 +35,7 @@ fn a_flipped_bit_is_never_served_and_the_other_copy_makes_it_good() {
 fn without_another_copy_damage_is_an_io_error_of_that_file_alone() {
     let pool = Pool::mounted(2);
     fs::create_dir(pool.at("app")).unwrap();
-    pool.policy("app", &["replicas=1"]);
+    pool.policy("app", &["redundancy=replicate:1"]);
     let [damaged, intact] = [2, 3].map(|seed| random_bytes(MIB, seed));
     pool.put(&damaged, "app/damaged");
     pool.put(&intact, "app/intact");

@@ -48,7 +48,7 @@ fn a_benefactor_whose_disk_refuses_writes_takes_nothing_more_and_serves_on() {
     let victim = "benefactor-1";
     let pool = Setup { mounted: false, ..Setup::of(3) }.up();
     pool.put(b"seed", "app/seed");
-    pool.policy("app", &["replicas=1", "stripe=1"]);
+    pool.policy("app", &["redundancy=replicate:1", "stripe=1"]);
     let before = put_in_turn(&pool, 0..6);
     assert!(before.iter().any(|(_, content)| pool.holder_of(content) == Some(1)), "files take turns");
     pool.kill(victim);

@@ -14,7 +14,7 @@ const MIB: usize = 1 << 20;
 fn pool_with_disk(setup: Setup) -> (Pool, Disk) {
     let pool = Setup { donate: "64KiB".to_owned(), ..setup }.up();
     fs::create_dir(pool.at("app")).unwrap();
-    pool.policy("app", &["replicas=1", "close=early"]);
+    pool.policy("app", &["redundancy=replicate:1", "close=early"]);
     let disk = Disk::start(&pool, "disk", 64, "0");
     (pool, disk)
 }

@@ -188,7 +188,7 @@ fn a_large_write_that_finds_no_room_leaves_room_for_the_copies_of_what_was_there
 fn pool_with_short_leases() -> Pool {
     let setup = Setup { mounted: false, ..Setup::of(2) };
     let pool = setup.with("STDCHK_BENEFACTOR_LEASE_MS", 2000).with("STDCHK_BENEFACTOR_LOST_MS", 4000).up();
-    pool.policy("sim", &["replicas=1", "ranks=1"]);
+    pool.policy("sim", &["redundancy=replicate:1", "ranks=1"]);
     pool
 }
 
@@ -229,10 +229,10 @@ fn sets_passed_over(latest: &Value) -> Vec<(u64, bool)> {
 fn what_can_come_back_is_passed_over_and_not_called_damaged() {
     let pool = pool_with_short_leases();
     let (old, new) = (random_bytes(MIB, 1), random_bytes(MIB, 2));
-    pool.policy("sim", &["replicas=2"]);
+    pool.policy("sim", &["redundancy=replicate:2"]);
     pool.put(&old, "sim/run.N0.T1");
     pool.wait_for_copies();
-    pool.policy("sim", &["replicas=1"]);
+    pool.policy("sim", &["redundancy=replicate:1"]);
     pool.put(&new, "sim/run.N0.T2");
     kill_holder_of(&pool, &new);
     for state in ["offline", "lost"] {

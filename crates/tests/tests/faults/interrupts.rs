@@ -201,7 +201,7 @@ fn all_gone(programs: &mut [Program]) -> Vec<String> {
 fn pool_with_folders(calls: &[Call]) -> Pool {
     let pool = Setup { donate: "1GiB".to_owned(), ..Setup::of(1) }.up();
     fs::create_dir(pool.at("app")).unwrap();
-    pool.policy("app", &["replicas=1", "window=4MiB"]);
+    pool.policy("app", &["redundancy=replicate:1", "window=4MiB"]);
     for number in 0..calls.len() {
         let folder = pool.at(&format!("app/{number}"));
         fs::create_dir_all(folder.join("folder")).unwrap();

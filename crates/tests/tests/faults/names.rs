@@ -48,7 +48,7 @@ fn names_that_can_not_be_are_refused_and_leave_nothing_behind() {
         pool.fails(&["get", bad, "-o", "-"], USAGE, &[]);
         pool.fails(&["rm", bad], USAGE, &[]);
         pool.fails(&["mv", bad, "app/y"], USAGE, &[]);
-        pool.fails(&["policy", "set", bad, "replicas=1"], USAGE, &[]);
+        pool.fails(&["policy", "set", bad, "redundancy=replicate:1"], USAGE, &[]);
     }
     let mut command = pool.command(&["put", &source]);
     command.arg(OsStr::from_bytes(b"app/caf\xe9"));

@@ -80,7 +80,7 @@ fn random_operations_give_what_a_local_file_gives_by_every_protocol() {
     let protocols = ["sw", "clw", "iw"];
     for protocol in protocols {
         std::fs::create_dir(pool.at(protocol)).unwrap();
-        let policy = ["replicas=1", "cutter=fsch:64KiB", "segment=4MiB", &format!("protocol={protocol}")];
+        let policy = ["redundancy=replicate:1", "cutter=fsch:64KiB", "segment=4MiB", &format!("protocol={protocol}")];
         pool.policy(protocol, &policy);
     }
     let started: Vec<Fsx> = protocols
@@ -100,7 +100,7 @@ fn random_operations_past_the_page_cache_give_what_a_local_file_gives_by_every_p
         std::fs::create_dir(pool.at(protocol)).unwrap();
         // The name is what is learned, wherever it is.
         learn(&pool, &format!("{protocol}-1"));
-        let policy = ["replicas=1", "cutter=fsch:64KiB", "segment=4MiB", &format!("protocol={protocol}")];
+        let policy = ["redundancy=replicate:1", "cutter=fsch:64KiB", "segment=4MiB", &format!("protocol={protocol}")];
         pool.policy(protocol, &policy);
     }
     // What is closed by all is opened again through the page cache.
@@ -116,7 +116,7 @@ fn random_operations_past_the_page_cache_give_what_a_local_file_gives_by_every_p
 fn random_operations_see_nothing_of_a_benefactor_that_dies() {
     let pool = Setup { donate: "16GiB".to_owned(), ..Setup::of(3) }.up();
     std::fs::create_dir(pool.at("app")).unwrap();
-    pool.policy("app", &["replicas=2", "semantics=pessimistic"]);
+    pool.policy("app", &["redundancy=replicate:2", "semantics=pessimistic"]);
     let fsx = Fsx::start(&pool, "app/x", 4);
     wait_until("it has begun", || fsx.said().contains("begun"));
     pool.kill("benefactor-1");

@@ -10,7 +10,7 @@ const LINK_MBIT: u32 = 40;
 
 fn pool_on_a_slow_network() -> Pool {
     let pool = Setup { link_mbit: Some(LINK_MBIT), mounted: false, ..Setup::of(2) }.up();
-    pool.ok(&["policy", "set", "app", "replicas=1"]);
+    pool.ok(&["policy", "set", "app", "redundancy=replicate:1"]);
     pool
 }
 

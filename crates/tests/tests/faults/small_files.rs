@@ -84,7 +84,7 @@ fn read_anew(path: &Path) -> Vec<u8> {
 fn a_tree_of_small_files_is_read_whole_twice_through_one_mount_and_restored() {
     let files = tree_files();
     let pool = Setup { donate: "16GiB".to_owned(), ..Setup::of(2) }.up();
-    pool.policy("tree", &["replicas=1", "naming={step}/f{rank}"]);
+    pool.policy("tree", &["redundancy=replicate:1", "naming={step}/f{rank}"]);
     for folder in 0..files.div_ceil(FOLDER_FILES) {
         fs::create_dir(pool.at(&format!("tree/{folder}"))).unwrap();
     }
@@ -142,7 +142,7 @@ const LINES: usize = 150;
 fn shells_append_lines_after_a_large_file_was_written_and_read_back() {
     const FILE_BYTES: usize = 48 * MIB;
     let pool = Setup { donate: "1GiB".to_owned(), ..Setup::of(2) }.up();
-    pool.policy("app", &["replicas=1"]);
+    pool.policy("app", &["redundancy=replicate:1"]);
     let large = pool.at("app/large");
     for round in 0..2 {
         let source = PathBuf::from(pool.file("source", &random_bytes(FILE_BYTES, round)));
@@ -166,7 +166,7 @@ fn shells_append_lines_after_a_large_file_was_written_and_read_back() {
 fn appenders_that_sync_go_on_beside_a_file_that_is_replaced_and_read() {
     const SYNCS: usize = 200;
     let pool = Setup { donate: "1GiB".to_owned(), ..Setup::of(2) }.up();
-    pool.policy("app", &["replicas=1"]);
+    pool.policy("app", &["redundancy=replicate:1"]);
     // What is read of it stays in the cache.
     let large = random_bytes(40 * MIB, 1);
     fs::write(pool.at("app/large"), &large).unwrap();
@@ -216,7 +216,7 @@ fn appenders_that_sync_go_on_beside_a_file_that_is_replaced_and_read() {
 #[test]
 fn status_says_what_a_mount_waits_for_as_long_as_it_does() {
     let pool = Setup::of(1).with("STDCHK_LONG_WAIT_MS", 500).up();
-    pool.policy("app", &["replicas=1"]);
+    pool.policy("app", &["redundancy=replicate:1"]);
     let content = random_bytes(MIB, 1);
     fs::write(pool.at("app/x"), &content).unwrap();
     let benefactor = pool.process("benefactor-0");

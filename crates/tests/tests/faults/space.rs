@@ -37,7 +37,7 @@ fn with_short_leases(setup: Setup) -> Setup {
 
 fn single(pool: &Pool) {
     fs::create_dir(pool.at("app")).unwrap();
-    pool.policy("app", &["replicas=1"]);
+    pool.policy("app", &["redundancy=replicate:1"]);
 }
 
 fn free_bytes(pool: &Pool) -> u64 {

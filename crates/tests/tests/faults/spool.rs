@@ -21,7 +21,7 @@ const KILLS_DEFAULT: u64 = 5;
 fn pool_with(policy: &[&str]) -> Pool {
     let pool = Setup::of(2).up();
     fs::create_dir(pool.at("app")).unwrap();
-    pool.policy("app", &[&["replicas=1"], policy].concat());
+    pool.policy("app", &[&["redundancy=replicate:1"], policy].concat());
     pool
 }
 
@@ -351,7 +351,7 @@ fn a_mount_that_is_killed_at_any_moment_keeps_what_each_protocol_promised_at_clo
     };
     for folder in &test.folders {
         fs::create_dir(test.pool.at(folder)).unwrap();
-        test.pool.policy(folder, &["replicas=1", &format!("protocol={folder}"), "segment=4MiB"]);
+        test.pool.policy(folder, &["redundancy=replicate:1", &format!("protocol={folder}"), "segment=4MiB"]);
     }
     let moments = random_bytes(usize::try_from(kills).unwrap(), 77);
     for (number, moment) in (1..=kills).zip(moments) {

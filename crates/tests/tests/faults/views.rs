@@ -298,7 +298,7 @@ fn wait_for_versions(pool: &Pool, folder: &str, state: &str) {
 fn files_that_are_closed_read_the_same_in_every_way_also_with_a_copy_lost() {
     let mut table = Table::new(pool());
     let plain = table.plain();
-    let two = &["replicas=2"];
+    let two = &["redundancy=replicate:2"];
     table.base("chunks", "control", two);
     let mut states: Vec<(&str, PathBuf, bool)> = Vec::new();
     for base in ["chunks", "pieces", "container"] {
@@ -379,7 +379,7 @@ const STEPS: [(&str, bool); 9] = [
 fn files_that_are_being_written_read_the_same_in_every_way_after_every_step() {
     let all = std::env::var_os("STDCHK_VIEWS").is_some_and(|value| value == "all");
     let mut table = Table::new(pool());
-    table.base("chunks", "control", &["replicas=1"]);
+    table.base("chunks", "control", &["redundancy=replicate:1"]);
     for (base, protocol, always) in [
         ("chunks", "sw", true),
         ("container", "sw", true),
@@ -400,7 +400,7 @@ fn files_that_are_being_written_read_the_same_in_every_way_after_every_step() {
 
 fn walk_steps(table: &mut Table, base: &str, protocol: &str) {
     let state = format!("{base}-{protocol}");
-    let folder = table.base(base, &state, &["replicas=1"]);
+    let folder = table.base(base, &state, &["redundancy=replicate:1"]);
     table.pool.policy(&state, &[&format!("protocol={protocol}")]);
     let before = table.plain();
     let plain = table.pool.path(&format!("plain.{state}"));
@@ -445,8 +445,8 @@ fn walk_steps(table: &mut Table, base: &str, protocol: &str) {
 fn files_that_are_closed_in_the_spool_read_the_same_in_every_way_before_and_after_they_are_pushed() {
     let mut table = Table::new(Setup::of(2).up());
     let plain = table.plain();
-    table.base("chunks", "control", &["replicas=1"]);
-    let folder = table.folder("spooled", &["replicas=1", "protocol=clw"]);
+    table.base("chunks", "control", &["redundancy=replicate:1"]);
+    let folder = table.folder("spooled", &["redundancy=replicate:1", "protocol=clw"]);
     ["benefactor-0", "benefactor-1"].iter().for_each(|role| table.pool.kill(role));
     write_files(&folder);
     table.copy("in the spool", &folder, &plain);

@@ -214,7 +214,7 @@ fn changes() -> Vec<Change> {
     let (new_parent, new_name, existing) = (parent, "fuzz2".to_owned(), Existing::Exchange);
     let rename = Change::Rename { parent, name: name.clone(), new_parent, new_name, existing };
     let attr = Change::SetAttr { ino, mode: Some(1), uid: None, gid: Some(2), atime: Some(-1), mtime: None };
-    let policy = Change::SetPolicy { ino, pairs: vec![("replicas".to_owned(), "3".to_owned())] };
+    let policy = Change::SetPolicy { ino, pairs: vec![("redundancy".to_owned(), "replicate:3".to_owned())] };
     vec![
         make,
         rename,
@@ -233,7 +233,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
     let (parent, ino, name) = (Ino::ROOT, Ino(77), "fuzz".to_owned());
     let (session, client, id) = (SessionId([9; 16]), ClientId([8; 16]), OpId([7; 16]));
     let (benefactor, incarnation, load) = (BenefactorId(40_000), Incarnation(5), BenefactorLoad::default());
-    let block = BlockId::whole(some_chunk(1).id);
+    let block = BlockId::plain(some_chunk(1).id);
     let stored = StoredBlock { block, stored_length: 1000, plain_length: 1000 };
     let root = MapRoot::Pieces { pieces: vec![some_chunk(2)], length: 1000 };
     let receipts =
@@ -309,7 +309,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
 fn benefactor_requests() -> Vec<Vec<u8>> {
     use BenefactorRequest as Q;
     let chunk = some_chunk(1);
-    let block = BlockId::whole(chunk.id);
+    let block = BlockId::plain(chunk.id);
     let requests = [
         Q::Put { block, form: Form::plain(chunk.id, chunk.length), durable: true },
         Q::Sync { blocks: vec![block, BlockId { fragment: 3, ..block }], tell: false },

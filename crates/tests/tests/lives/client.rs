@@ -290,7 +290,7 @@ impl World {
             return;
         };
         let blocks: Vec<BlockId> =
-            asked.iter().map(|chunk| BlockId::whole(ChunkId::of(&content(*chunk)))).collect();
+            asked.iter().map(|chunk| BlockId::plain(ChunkId::of(&content(*chunk)))).collect();
         let receipt = match self.plant {
             Plant::ReceiptWithoutSync => self.nodes[node].receipt_without_sync(&blocks),
             Plant::ReceiptThatProtectsNothing => self.nodes[node].receipt_that_protects_nothing(&blocks),

@@ -157,7 +157,7 @@ impl Node {
     pub fn put(&self, bytes: &[u8], durable: bool, runtime: &Runtime) -> Option<Receipt> {
         let chunk = stdchk_model::ChunkId::of(bytes);
         let form = Form::plain(chunk, u32::try_from(bytes.len()).unwrap());
-        let request = BenefactorRequest::Put { block: BlockId::whole(chunk), form, durable };
+        let request = BenefactorRequest::Put { block: BlockId::plain(chunk), form, durable };
         let BenefactorReply::Stored { receipt, .. } = self.ask(request, bytes, runtime).unwrap() else {
             panic!("not an answer to a put")
         };

@@ -133,7 +133,7 @@ impl World {
         };
         world.commit_store();
         world.folder = world.make(Ino::ROOT, "app", FileKind::Directory);
-        let pairs = vec![("replicas".to_owned(), world.replicas.to_string())];
+        let pairs = vec![("redundancy".to_owned(), format!("replicate:{}", world.replicas))];
         world.change(Change::SetPolicy { ino: world.folder, pairs });
         for node in 0..world.nodes.len() {
             world.connect(node);
@@ -528,7 +528,7 @@ impl World {
 
     pub fn check(&mut self) {
         for chunk in self.named() {
-            let block = BlockId::whole(chunk);
+            let block = BlockId::plain(chunk);
             let durable = self.nodes.iter().any(|node| node.has_durable(block));
             assert!(durable, "a version names chunk {:?}, which is durable nowhere", self.name(&block));
         }
@@ -580,7 +580,7 @@ impl World {
     fn check_tidy(&mut self) {
         let named = self.named();
         for number in 0..u8::try_from(CHUNKS).unwrap() {
-            let block = BlockId::whole(ChunkId::of(&content(number)));
+            let block = BlockId::plain(ChunkId::of(&content(number)));
             let at: BTreeSet<BenefactorId> = self
                 .nodes
                 .iter()

@@ -2,7 +2,8 @@
 
 use minicbor::{Decode, Encode};
 
-use crate::id::{BenefactorId, BlockId};
+use crate::block::{BlockId, EncodingId};
+use crate::id::{BenefactorId, ChunkId};
 
 /// Where a chunk is.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
@@ -19,15 +20,25 @@ pub struct ChunkLocations {
     pub away: Vec<BenefactorId>,
 }
 
-/// A block at a benefactor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+/// A block of some chunk at a benefactor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Encode, Decode)]
 pub struct Location {
     /// The benefactor.
     #[n(0)]
     pub benefactor: BenefactorId,
-    /// [`BlockId::WHOLE`] or the fragment.
+    /// How the block is made.
     #[n(1)]
-    pub fragment: u16,
+    pub encoding: EncodingId,
+    /// Which block of the encoding.
+    #[n(2)]
+    pub index: u8,
+}
+
+impl Location {
+    /// The block that is there, of `chunk`.
+    pub fn block(&self, chunk: ChunkId) -> BlockId {
+        BlockId { chunk, encoding: self.encoding, index: self.index }
+    }
 }
 
 /// A block as a benefactor reports it.

@@ -4,7 +4,8 @@ use minicbor::{Decode, Encode};
 
 use super::{Change, Hold, Moment, PackedMembers, StoredBlock, TimeNs, VersionState};
 use crate::chunk_map::MapRoot;
-use crate::id::{BenefactorId, BlockId, ChunkId, ClientId, Incarnation, Ino, OpId, SessionId};
+use crate::block::BlockId;
+use crate::id::{BenefactorId, ChunkId, ClientId, Incarnation, Ino, OpId, SessionId};
 use crate::message::benefactor::BenefactorLoad;
 use crate::receipt::{Receipt, ReceiptKey};
 
@@ -403,7 +404,7 @@ pub enum ManagerRequest {
         damaged: u32,
         /// Copies that failed since the last heartbeat: to be planned anew.
         #[n(7)]
-        copies_failed: Vec<BlockId>,
+        copies_failed: Vec<ChunkId>,
         /// Sequence number of its last put when `added` and `removed` were taken.
         #[n(8)]
         put_sequence: u64,

@@ -1,0 +1,197 @@
+//! The chunk of blocks that suffice, in whatever order they come, whoever lies.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use stdchk_model::block::BadBlock;
+use stdchk_model::limits::CHUNK_BYTES_MAX;
+use stdchk_model::{BlockId, ChunkId, ChunkRef, Encoding, EncodingId};
+use stdchk_reduce::{Codec, decompress};
+
+use crate::blocks::Blocks;
+
+/// What came of a block that was added.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Gathered {
+    /// It is good, and more blocks of its encoding are needed: so many.
+    Lacks(u8),
+    /// The plain bytes of the chunk, which match its name.
+    Whole(Bytes),
+}
+
+/// Why a block was not taken, or the blocks of its encoding are of no use.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadFragments {
+    /// The block isn't what it is named after: its benefactor is to blame.
+    #[error("{0}")]
+    Block(#[from] BadBlock),
+    /// Every block is what it is named after, and together they don't make the chunk: whoever stored it is to blame. None of
+    /// this encoding is of use.
+    #[error("the blocks match their names, and what they make doesn't match the chunk's name")]
+    Encoding,
+    /// A form that this version doesn't know.
+    #[error("its form needs a later stdchk")]
+    Unsupported,
+}
+
+/// Blocks of one encoding that were gathered.
+#[derive(Debug)]
+struct Group {
+    encoding: Encoding,
+    stored: BTreeMap<u8, Bytes>,
+}
+
+/// Gathers blocks of a chunk until those of one encoding suffice.
+#[derive(Debug)]
+pub struct Assembly {
+    chunk: ChunkRef,
+    groups: BTreeMap<EncodingId, Group>,
+}
+
+impl Assembly {
+    /// Nothing was gathered yet.
+    pub fn new(chunk: ChunkRef) -> Self {
+        Self { chunk, groups: BTreeMap::new() }
+    }
+
+    /// Adds a block as a benefactor served it.
+    ///
+    /// # Errors
+    /// The block is of no use, and why.
+    pub fn add(&mut self, block: BlockId, encoding: Encoding, stored: Bytes) -> Result<Gathered, BadFragments> {
+        assert_eq!(block.chunk, self.chunk.id, "a block of this chunk");
+        if encoding.cipher.is_some() {
+            return Err(BadFragments::Unsupported);
+        }
+        encoding.check(&block)?;
+        if encoding.code.is_copy() {
+            // A copy is compared with the chunk's name, which is better than with its own.
+            return match plain(self.chunk, &encoding, stored.clone()) {
+                Ok(bytes) => Ok(Gathered::Whole(bytes)),
+                Err(BadFragments::Encoding) => {
+                    encoding.check_bytes(block.index, &stored)?;
+                    Err(BadFragments::Encoding)
+                }
+                Err(other) => Err(other),
+            };
+        }
+        encoding.check_bytes(block.index, &stored)?;
+        let group = self.groups.entry(block.encoding);
+        let group = group.or_insert_with(|| Group { encoding, stored: BTreeMap::new() });
+        group.stored.insert(block.index, stored);
+        let lacks = usize::from(group.encoding.code.data()).saturating_sub(group.stored.len());
+        if let Some(lacks) = u8::try_from(lacks).ok().filter(|lacks| *lacks > 0) {
+            return Ok(Gathered::Lacks(lacks));
+        }
+        let group = self.groups.remove(&block.encoding).ok_or(BadFragments::Encoding)?;
+        plain(self.chunk, &group.encoding, group.encoded()?).map(Gathered::Whole)
+    }
+
+    /// How many different blocks of an encoding were gathered.
+    pub fn gathered(&self, encoding: &EncodingId) -> u8 {
+        let count = self.groups.get(encoding).map_or(0, |group| group.stored.len());
+        u8::try_from(count).unwrap_or_else(|_| unreachable!("a code has at most 32 blocks"))
+    }
+}
+
+impl Group {
+    /// The encoded bytes, of as many fragments as suffice.
+    fn encoded(&self) -> Result<Bytes, BadFragments> {
+        let code = self.encoding.code;
+        let (data, parity) = (usize::from(code.data()), usize::from(code.parity()));
+        assert!(self.stored.len() >= data, "as many fragments as suffice");
+        let of = |numbers: std::ops::Range<usize>, from: usize| {
+            let stored = self.stored.iter().map(|(index, stored)| (usize::from(*index), stored));
+            stored.filter(move |(index, _)| numbers.contains(index)).map(move |(index, stored)| (index - from, stored))
+        };
+        let restored = match self.stored.keys().filter(|index| usize::from(**index) < data).count() == data {
+            true => Default::default(),
+            false => reed_solomon_simd::decode(data, parity, of(0..data, 0), of(data..data + parity, data))
+                .map_err(|_| BadFragments::Encoding)?,
+        };
+        let length = self.encoding.encoded_length as usize;
+        let mut encoded = Vec::with_capacity(data * self.encoding.block_length() as usize);
+        for number in 0..data {
+            let index = u8::try_from(number).map_err(|_| BadFragments::Encoding)?;
+            match (self.stored.get(&index), restored.get(&number)) {
+                (Some(stored), _) => encoded.extend_from_slice(stored),
+                (None, Some(made)) => encoded.extend_from_slice(made),
+                (None, None) => return Err(BadFragments::Encoding),
+            }
+        }
+        assert!(encoded.len() >= length, "fragments cover what was encoded");
+        encoded.truncate(length);
+        Ok(Bytes::from(encoded))
+    }
+}
+
+/// The plain bytes that `encoded` makes, compared with the chunk's name (I3).
+fn plain(chunk: ChunkRef, encoding: &Encoding, encoded: Bytes) -> Result<Bytes, BadFragments> {
+    let length = chunk.length as usize;
+    let codec = Codec::from_number(encoding.codec).map_err(|_| BadFragments::Unsupported)?;
+    let plain = match codec {
+        Codec::Store => encoded,
+        codec => match decompress(codec, &encoded, length.min(CHUNK_BYTES_MAX)) {
+            Ok(plain) => plain.into_owned().into(),
+            Err(_) => return Err(BadFragments::Encoding),
+        },
+    };
+    match plain.len() == length && ChunkId::of(&plain) == chunk.id {
+        true => Ok(plain),
+        false => Err(BadFragments::Encoding),
+    }
+}
+
+/// Makes all blocks of an encoding anew from enough of them, without undoing the codec.
+#[derive(Debug)]
+pub struct Remaking {
+    chunk: ChunkId,
+    id: EncodingId,
+    group: Option<Group>,
+}
+
+impl Remaking {
+    /// Nothing was gathered yet of the encoding `id` of `chunk`.
+    pub fn new(chunk: ChunkId, id: EncodingId) -> Self {
+        Self { chunk, id, group: None }
+    }
+
+    /// Adds a block; how many more are needed.
+    ///
+    /// # Errors
+    /// The block isn't what it is named after.
+    pub fn add(&mut self, index: u8, encoding: Encoding, stored: Bytes) -> Result<u8, BadBlock> {
+        encoding.check(&BlockId { chunk: self.chunk, encoding: self.id, index })?;
+        encoding.check_bytes(index, &stored)?;
+        let group = self.group.get_or_insert_with(|| Group { encoding, stored: BTreeMap::new() });
+        group.stored.insert(index, stored);
+        let lacks = usize::from(self.id.code.data()).saturating_sub(group.stored.len());
+        Ok(u8::try_from(lacks).unwrap_or_else(|_| unreachable!("a code has at most 32 blocks")))
+    }
+
+    /// The blocks of the encoding, or with `as_copies` those that hold all of the encoded bytes.
+    ///
+    /// # Errors
+    /// What was gathered doesn't suffice, or doesn't make the same blocks: whoever stored them is to blame.
+    pub fn remake(self, as_copies: bool) -> Result<Blocks, BadFragments> {
+        let group = self.group.ok_or(BadFragments::Encoding)?;
+        let Encoding { codec, plain_length, .. } = group.encoding;
+        let chunk = ChunkRef { id: self.chunk, length: plain_length };
+        let encoded = match group.encoding.code.is_copy() {
+            true => group.stored.into_values().next().ok_or(BadFragments::Encoding)?,
+            false if group.stored.len() < usize::from(group.encoding.code.data()) => {
+                return Err(BadFragments::Encoding);
+            }
+            false => group.encoded()?,
+        };
+        let code = if as_copies { stdchk_model::Code::COPY } else { self.id.code };
+        if as_copies && codec == Codec::Store.number() && ChunkId::of(&encoded) != self.chunk {
+            return Err(BadFragments::Encoding);
+        }
+        let made = Blocks::of(chunk, codec, encoded, code);
+        match as_copies || made.encoding.id(self.chunk) == self.id {
+            true => Ok(made),
+            false => Err(BadFragments::Encoding),
+        }
+    }
+}

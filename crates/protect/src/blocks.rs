@@ -1,0 +1,115 @@
+//! From the encoded bytes of a chunk to its blocks, and whether a block can be what it is said to be.
+
+use bytes::Bytes;
+use stdchk_model::block::BadBlock;
+use stdchk_model::limits::CHUNK_BYTES_MAX;
+use stdchk_model::{BlockId, ChunkId, ChunkRef, Code, Encoding};
+use stdchk_reduce::{Codec, decompress};
+
+/// All blocks of one encoding of a chunk.
+#[derive(Clone, Debug)]
+pub struct Blocks {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// How they were made.
+    pub encoding: Encoding,
+    /// Stored bytes of each block, in the order of their numbers. Data fragments share the memory of the encoded bytes.
+    stored: Vec<Bytes>,
+}
+
+impl Blocks {
+    /// The blocks of a chunk that is stored as it is; the bytes are not looked at.
+    pub fn plain(chunk: ChunkRef, plain: Bytes) -> Self {
+        assert_eq!(plain.len(), chunk.length as usize, "the bytes are the chunk's");
+        Self { chunk: chunk.id, encoding: Encoding::plain(chunk), stored: vec![plain] }
+    }
+
+    /// Makes the blocks of a chunk under `code` from `encoded`, which the codec number `codec` made of it. Takes milliseconds:
+    /// everything is hashed.
+    pub fn of(chunk: ChunkRef, codec: u8, encoded: Bytes, code: Code) -> Self {
+        if code.is_copy() && codec == Codec::Store.number() {
+            return Self::plain(chunk, encoded);
+        }
+        assert!(encoded.len() <= CHUNK_BYTES_MAX, "a codec is used only where it shrinks");
+        #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+        let encoded_length = encoded.len() as u32;
+        let empty = Encoding {
+            codec,
+            plain_length: chunk.length,
+            cipher: None,
+            code,
+            encoded_length,
+            hashes: Vec::new(),
+        };
+        let stored = match code.is_copy() {
+            true => vec![encoded],
+            false => fragments(&encoded, code, empty.block_length() as usize),
+        };
+        let hashes = stored.iter().map(|stored| ChunkId::of(stored)).collect();
+        Self { chunk: chunk.id, encoding: Encoding { hashes, ..empty }, stored }
+    }
+
+    /// The blocks with their stored bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (BlockId, &Bytes)> {
+        let encoding = self.encoding.id(self.chunk);
+        let block = move |index| BlockId { chunk: self.chunk, encoding, index };
+        (0u8..).map(block).zip(&self.stored)
+    }
+
+    /// The stored bytes of the block number `index`.
+    pub fn stored(&self, index: u8) -> Option<&Bytes> {
+        self.stored.get(usize::from(index))
+    }
+
+    /// Bytes that all blocks take.
+    pub fn stored_length(&self) -> usize {
+        self.stored.iter().map(Bytes::len).sum()
+    }
+}
+
+/// Cuts encoded bytes into data fragments of `length` bytes, the last ones filled up with zeros, and adds the parity fragments.
+fn fragments(encoded: &Bytes, code: Code, length: usize) -> Vec<Bytes> {
+    let (data, parity) = (usize::from(code.data()), usize::from(code.parity()));
+    assert!(data * length >= encoded.len() && length.is_multiple_of(2), "fragments cover what was encoded");
+    let mut fragments = Vec::with_capacity(data + parity);
+    for number in 0..data {
+        let (start, end) = (number * length, (number + 1) * length);
+        fragments.push(match end <= encoded.len() {
+            true => encoded.slice(start..end),
+            false => {
+                let mut filled = encoded.slice(start.min(encoded.len())..).to_vec();
+                filled.resize(length, 0);
+                Bytes::from(filled)
+            }
+        });
+    }
+    let made = reed_solomon_simd::encode(data, parity, &fragments);
+    #[expect(clippy::panic, reason = "the numbers and lengths of fragments are those that the code takes")]
+    let made = made.unwrap_or_else(|error| panic!("{code:?} of fragments of {length} bytes: {error}"));
+    assert_eq!(made.len(), parity, "as many parity fragments as the code has");
+    fragments.extend(made.into_iter().map(Bytes::from));
+    fragments
+}
+
+/// Whether `stored` is the block that it is said to be. Of a copy that means that it decodes to the chunk: else one lying client
+/// could make everybody's next write of that chunk a reference to something that can't be read. A fragment can be told to be
+/// the one that its encoding names; whether the fragments of an encoding make the chunk shows when they are put together.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn genuine(block: &BlockId, encoding: &Encoding, stored: &[u8]) -> Result<(), BadBlock> {
+    encoding.check(block)?;
+    encoding.check_bytes(block.index, stored)?;
+    if !encoding.code.is_copy() || encoding.codec == Codec::Store.number() {
+        // Of a copy that is stored as it is, the hash that was compared must be the chunk's name.
+        let is_named_otherwise = encoding.code.is_copy() && *block != BlockId::plain(block.chunk);
+        return if is_named_otherwise { Err(BadBlock::Name) } else { Ok(()) };
+    }
+    let length = encoding.plain_length as usize;
+    let codec = Codec::from_number(encoding.codec).map_err(|_| BadBlock::Bytes)?;
+    let plain = decompress(codec, stored, length).map_err(|_| BadBlock::Bytes)?;
+    match plain.len() == length && ChunkId::of(&plain) == block.chunk {
+        true => Ok(()),
+        false => Err(BadBlock::Bytes),
+    }
+}

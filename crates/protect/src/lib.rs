@@ -1,0 +1,16 @@
+//! Protection of a chunk: its blocks, the chunk of blocks that suffice, and what the holders of its blocks are worth.
+//!
+//! Everybody who deals with redundancy asks here and nowhere else. Who writes makes blocks ([`Blocks`]); who reads, repairs or
+//! verifies puts the chunk together ([`Assembly`]); and who knows where blocks are asks how far from loss the chunk is
+//! ([`distance`]), what should be made anew from what ([`plan`]), and what is too much ([`surplus`]). Copies and erasure codes
+//! (FALCON, section IV) differ in [`Code`](stdchk_model::Code) alone.
+//!
+//! Pure: no clock, no randomness, no files, no sockets.
+
+mod assembly;
+mod blocks;
+mod holders;
+
+pub use assembly::{Assembly, BadFragments, Gathered, Remaking};
+pub use blocks::{Blocks, genuine};
+pub use holders::{Held, Plan, distance, distance_at, missing, plan, surplus};

@@ -1,0 +1,230 @@
+//! Properties of protection: any blocks that suffice make the chunk, no liar gets through, and distances are never too large.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use stdchk_model::limits::CODE_BLOCKS_MAX;
+use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, EncodingId};
+use stdchk_protect::{Assembly, BadFragments, Blocks, Gathered, Held, Remaking, distance, genuine, plan, surplus};
+use stdchk_reduce::{Compressor, Effort};
+
+fn content(length: usize, seed: u8) -> Vec<u8> {
+    // Compressible, and different for each seed.
+    (0..length).map(|at| (at / 7) as u8 ^ (at >> 9) as u8 ^ seed).collect()
+}
+
+fn chunk_of(content: &[u8]) -> ChunkRef {
+    ChunkRef { id: ChunkId::of(content), length: u32::try_from(content.len()).unwrap() }
+}
+
+/// The blocks of `content` under a codec and a code.
+fn blocks(content: &[u8], effort: Effort, code: Code) -> Blocks {
+    let mut compressor = Compressor::new(effort).unwrap();
+    let (codec, encoded) = compressor.compress(content);
+    Blocks::of(chunk_of(content), codec.number(), Bytes::from(encoded.into_owned()), code)
+}
+
+/// Blocks of another chunk under the name of `content`.
+fn said_to_be(content: &[u8], mut blocks: Blocks) -> Blocks {
+    blocks.chunk = ChunkId::of(content);
+    blocks
+}
+
+fn code() -> impl Strategy<Value = Code> {
+    let erasure = (2..=20u8, 1..=12u8).prop_filter_map("too many", |(data, parity)| Code::erasure(data, parity));
+    prop_oneof![1 => Just(Code::COPY), 4 => erasure]
+}
+
+fn effort() -> impl Strategy<Value = Effort> {
+    prop_oneof![Just(Effort::Store), Just(Effort::Lz4), Just(Effort::Zstd(1))]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn any_blocks_that_suffice_make_the_chunk_in_any_order(
+        length in 100_000..300_000usize,
+        (code, effort) in (code(), effort()),
+        order in Just((0..CODE_BLOCKS_MAX).collect::<Vec<_>>()).prop_shuffle(),
+        lie in proptest::option::of(0..CODE_BLOCKS_MAX),
+    ) {
+        let content = content(length, 0);
+        let made = blocks(&content, effort, code);
+        prop_assume!(made.encoding.block_length() >= 4096 || code.is_copy());
+        let all: Vec<_> = made.iter().map(|(block, stored)| (block, stored.clone())).collect();
+        prop_assert_eq!(all.len(), usize::from(code.blocks()));
+        let mut assembly = Assembly::new(chunk_of(&content));
+        let (mut good, mut whole) = (0, None);
+        for at in order.into_iter().filter(|at| *at < all.len()) {
+            let (block, stored) = &all[at];
+            prop_assert!(genuine(block, &made.encoding, stored).is_ok());
+            if lie == Some(at) {
+                let mut bytes = stored.to_vec();
+                bytes[stored.len() / 2] ^= 4;
+                prop_assert!(genuine(block, &made.encoding, &bytes).is_err());
+                let refused = assembly.add(*block, made.encoding.clone(), bytes.into());
+                prop_assert!(refused.is_err(), "a lie is taken");
+                continue;
+            }
+            good += 1;
+            match assembly.add(*block, made.encoding.clone(), stored.clone()).unwrap() {
+                Gathered::Lacks(count) => prop_assert_eq!(count, code.data() - good),
+                Gathered::Whole(bytes) => { whole = Some(bytes); break; }
+            }
+        }
+        let sufficed = whole.is_some();
+        prop_assert_eq!(sufficed, good >= code.data());
+        prop_assert!(whole.is_none_or(|whole| *whole == content[..]));
+    }
+
+    #[test]
+    fn lost_blocks_are_made_anew_exactly_from_any_that_suffice(
+        (data, parity) in (2..8u8, 1..6u8),
+        chosen in Just((0..13u8).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
+        let code = Code::erasure(data, parity).unwrap();
+        let content = content(200_001, 3);
+        let made = blocks(&content, Effort::Zstd(1), code);
+        prop_assume!(made.encoding.block_length() >= 4096);
+        let mut remaking = Remaking::new(made.chunk, made.encoding.id(made.chunk));
+        let mut lacks = data;
+        for index in chosen.into_iter().filter(|index| *index < code.blocks()).take(usize::from(data)) {
+            lacks = remaking.add(index, made.encoding.clone(), made.stored(index).unwrap().clone()).unwrap();
+        }
+        prop_assert_eq!(lacks, 0);
+        let again = remaking.remake(false).unwrap();
+        prop_assert_eq!(&again.encoding, &made.encoding);
+        prop_assert!(again.iter().zip(made.iter()).all(|(again, made)| again == made));
+    }
+}
+
+#[test]
+fn fragments_of_another_encoding_are_not_mixed_in() {
+    let (content, code) = (content(200_000, 0), Code::erasure(3, 2).unwrap());
+    let (one, other) = (blocks(&content, Effort::Store, code), blocks(&content, Effort::Lz4, code));
+    let mut assembly = Assembly::new(chunk_of(&content));
+    let mut add = |blocks: &Blocks, index: u8| {
+        let block = blocks.encoding.block(blocks.chunk, index);
+        assembly.add(block, blocks.encoding.clone(), blocks.stored(index).unwrap().clone()).unwrap()
+    };
+    assert_eq!(add(&one, 0), Gathered::Lacks(2));
+    assert_eq!(add(&other, 1), Gathered::Lacks(2), "it begins a count of its own");
+    assert_eq!(add(&one, 4), Gathered::Lacks(1));
+    assert_eq!(add(&one, 4), Gathered::Lacks(1), "the same block twice is one");
+    assert_eq!(add(&other, 2), Gathered::Lacks(1));
+    assert!(matches!(add(&one, 2), Gathered::Whole(bytes) if bytes[..] == content[..]));
+}
+
+#[test]
+fn an_encoding_whose_blocks_match_and_make_another_chunk_is_found_out() {
+    let (content, other) = (content(200_000, 0), content(200_000, 9));
+    let code = Code::erasure(3, 2).unwrap();
+    let lie = said_to_be(&content, blocks(&other, Effort::Store, code));
+    let mut assembly = Assembly::new(chunk_of(&content));
+    let added: Vec<_> = lie
+        .iter()
+        .take(3)
+        .map(|(block, stored)| assembly.add(block, lie.encoding.clone(), stored.clone()))
+        .collect();
+    assert_eq!(added, [Ok(Gathered::Lacks(2)), Ok(Gathered::Lacks(1)), Err(BadFragments::Encoding)]);
+    let good = blocks(&content, Effort::Store, code);
+    let last = good.iter().take(3).map(|(block, stored)| {
+        assembly.add(block, good.encoding.clone(), stored.clone()).unwrap()
+    });
+    assert!(matches!(last.last(), Some(Gathered::Whole(_))), "the others are enough");
+}
+
+#[test]
+fn a_copy_that_decodes_to_another_chunk_is_not_genuine() {
+    let (content, other) = (content(50_000, 0), content(50_000, 9));
+    let lie = said_to_be(&content, blocks(&other, Effort::Lz4, Code::COPY));
+    let (block, stored) = lie.iter().next().unwrap();
+    assert!(genuine(&block, &lie.encoding, stored).is_err());
+    let plain = said_to_be(&content, blocks(&other, Effort::Store, Code::COPY));
+    let (block, stored) = plain.iter().next().unwrap();
+    assert!(genuine(&block, &plain.encoding, stored).is_err(), "a copy that is stored as it is is the chunk");
+}
+
+// --- holders
+
+fn encoding(code: Code, number: u8) -> EncodingId {
+    EncodingId { code, tag: [number; 16] }
+}
+
+fn held() -> impl Strategy<Value = Vec<Held>> {
+    let codes = [Code::COPY, Code::COPY, Code::erasure(2, 1).unwrap(), Code::erasure(3, 2).unwrap()];
+    let one = (0..7u32, 0..codes.len(), 0..5u8).prop_map(move |(benefactor, of, index)| {
+        let code = codes[of];
+        let encoding = encoding(code, u8::try_from(of).unwrap());
+        Held { benefactor: BenefactorId(benefactor), encoding, index: index % code.blocks() }
+    });
+    proptest::collection::vec(one, 0..9)
+}
+
+/// Whether blocks suffice to read the chunk.
+fn is_readable(held: &[Held]) -> bool {
+    held.iter().any(|block| {
+        let own = held.iter().filter(|other| other.encoding == block.encoding);
+        own.map(|block| block.index).collect::<BTreeSet<_>>().len() >= usize::from(block.encoding.code.data())
+    })
+}
+
+/// The true distance, by trying all losses.
+fn true_distance(held: &[Held]) -> u8 {
+    let hosts: Vec<BenefactorId> = held.iter().map(|block| block.benefactor).collect::<BTreeSet<_>>().into_iter().collect();
+    let lost = (0..1u32 << hosts.len()).filter(|bits| {
+        let is_left = |block: &&Held| {
+            let at = hosts.iter().position(|host| *host == block.benefactor).unwrap();
+            bits & 1 << at == 0
+        };
+        !is_readable(&held.iter().filter(is_left).copied().collect::<Vec<_>>())
+    });
+    u8::try_from(lost.map(u32::count_ones).min().unwrap()).unwrap()
+}
+
+fn distance_of(held: &[Held]) -> u8 {
+    distance(held.iter().copied())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn a_distance_is_never_larger_than_the_losses_that_it_takes(held in held()) {
+        let (told, truth) = (distance_of(&held), true_distance(&held));
+        prop_assert!(told <= truth, "{told} > {truth}");
+        prop_assert_eq!(told > 0, truth > 0, "what can be read is not called lost, nor the other way round");
+    }
+
+    #[test]
+    fn what_is_surplus_leaves_enough(held in held(), wanted in 0..5u8) {
+        let gone = surplus(&held, wanted);
+        let kept: Vec<Held> = held.iter().filter(|block| !gone.contains(block)).copied().collect();
+        prop_assert!(gone.is_empty() || distance_of(&kept) >= wanted);
+        prop_assert!(wanted > 0 || gone.is_empty());
+    }
+
+    #[test]
+    fn a_plan_that_is_carried_out_reaches_what_is_wanted(held in held(), wanted in 1..5u8, away in 0..8u32) {
+        let readable: Vec<Held> = held.iter().filter(|block| block.benefactor.0 != away).copied().collect();
+        let Some(plan) = plan(&readable, &held, wanted) else {
+            prop_assert!(distance_of(&held) >= wanted || !is_readable(&readable));
+            return Ok(());
+        };
+        prop_assert!(distance_of(&held) < wanted && plan.from.iter().all(|block| readable.contains(block)));
+        prop_assert!(is_readable(&plan.from));
+        let mut after = held.clone();
+        for (host, index) in (100..).zip(&plan.make) {
+            let source = plan.from[0].encoding;
+            let (encoding, index) = match index {
+                Some(index) => (source, *index),
+                None => (encoding(Code::COPY, 77), 0),
+            };
+            after.push(Held { benefactor: BenefactorId(host), encoding, index });
+        }
+        prop_assert!(distance_of(&after) >= wanted, "{plan:?} leads to {after:?}");
+    }
+}
