@@ -49,7 +49,9 @@ impl Remaker {
             return Err(Failure::new(ErrorCode::Malformed, "an order to make blocks names no sources"));
         };
         let memory = Arc::clone(&self.memory).acquire_owned().await;
-        let memory = Arc::new(memory.map_err(|_| Failure::new(ErrorCode::Unavailable, "no blocks are made any more"))?);
+        let memory = Arc::new(
+            memory.map_err(|_| Failure::new(ErrorCode::Unavailable, "no blocks are made any more"))?,
+        );
         let remaking = self.gather(make.chunk, own, &make.from).await?;
         // The manager orders one kind at a time.
         let as_copies = make.blocks.iter().all(|block| block.index.is_none());
@@ -81,7 +83,8 @@ impl Remaker {
         let (encoding, stored) = self.benefactor.get(block(own)).await?;
         let refused = |bad: stdchk_model::block::BadBlock| Failure::new(ErrorCode::Damaged, bad.to_string());
         // Out of the memory for answers, which others wait for.
-        let mut lacks = remaking.add(own.index, encoding, Bytes::copy_from_slice(&stored)).map_err(refused)?;
+        let mut lacks =
+            remaking.add(own.index, encoding, Bytes::copy_from_slice(&stored)).map_err(refused)?;
         let mut waiting: VecDeque<&SourceBlock> = from.iter().skip(1).collect();
         let mut fetches: JoinSet<Fetched> = JoinSet::new();
         while lacks > 0 {

@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use stdchk_model::limits::LIST_ENTRIES_MAX;
-use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState,
-};
+use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState};
 use stdchk_model::{BlockId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey};
 use stdchk_net::{Buffer, BufferPool, Bytes, Service};
 use tokio::sync::Notify;

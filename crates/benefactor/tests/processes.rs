@@ -11,8 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use stdchk_benefactor::store::{Donation, Store, StoreError};
-use stdchk_model::message::benefactor::Form;
-use stdchk_model::{BlockId, ChunkId, ErrorCode, Failure};
+use stdchk_model::{BlockId, ChunkId, ChunkRef, Encoding, ErrorCode, Failure};
 use stdchk_net::BufferPool;
 
 const SEGMENT: u64 = 4 << 20;
@@ -60,7 +59,8 @@ fn put(store: &Store, bytes: &[u8]) -> Result<bool, StoreError> {
     let mut buffer = BufferPool::new(1 << 20).try_take(bytes.len()).unwrap();
     buffer.copy_from_slice(bytes);
     let block = block_of(bytes);
-    store.put(block, Form::plain(block.chunk, u32::try_from(bytes.len()).unwrap()), &mut buffer)
+    let chunk = ChunkRef { id: block.chunk, length: u32::try_from(bytes.len()).unwrap() };
+    store.put(block, Encoding::plain(chunk), &mut buffer)
 }
 
 fn holds(store: &Store, bytes: &[u8]) -> bool {

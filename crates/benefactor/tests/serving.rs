@@ -4,17 +4,18 @@
 mod common;
 
 use common::*;
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState, Command, Form};
+use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState, Command};
 use stdchk_model::message::manager::ManagerRequest;
-use stdchk_model::{BenefactorId, BlockId, ChunkId, ErrorCode};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, Code, Encoding, EncodingId, ErrorCode};
 use stdchk_net::Bytes;
+use stdchk_protect::Blocks;
 use stdchk_reduce::{Compressor, Effort};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_put_is_served_reported_and_still_there_after_a_restart() {
     let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
     let running = Running::start(config(place.path(), manager.address)).await;
-    let contents: Vec<Vec<u8>> = [0, 1, 3936, 3937, 1 << 20, 4 << 20]
+    let contents: Vec<Vec<u8>> = [1, 3936, 3937, 1 << 20, 4 << 20]
         .into_iter()
         .enumerate()
         .map(|(seed, length)| bytes(seed as u64, length))
@@ -49,17 +50,27 @@ async fn what_is_put_is_served_reported_and_still_there_after_a_restart() {
 async fn nobody_can_give_bytes_a_name_that_is_not_theirs() {
     let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
     let running = Running::start(config(place.path(), manager.address)).await;
-    let (good, bad) = (bytes(1, 10_000), bytes(2, 10_000));
-    let (block, form) = whole(&good);
-    let mut attempts = vec![(block, form.clone()), (block, whole(&bad).1)];
-    attempts.push((BlockId { fragment: 1, ..block }, whole(&bad).1));
-    attempts.push((whole(&bad).0, Form { plain_length: 1, ..whole(&bad).1 }));
-    attempts.push((block, Form { cipher: Some(1), ..whole(&bad).1 }));
-    for (block, form) in attempts {
-        let request = BenefactorRequest::Put { block, form, durable: false };
-        let call = running.connection.call::<_, BenefactorReply>(&request, bad.clone().into(), LIMIT);
-        assert_eq!(code(&call.await.unwrap_err()), ErrorCode::Invalid);
+    let (good, bad) = (bytes(1, 100_000), bytes(2, 100_000));
+    let (block, encoding) = whole(&good);
+    let bad_encoding = whole(&bad).1;
+    let mut attempts = vec![(block, encoding.clone()), (block, bad_encoding.clone())];
+    attempts.push((whole(&bad).0, Encoding { plain_length: 1, ..bad_encoding.clone() }));
+    attempts.push((block, Encoding { cipher: Some(1), ..bad_encoding.clone() }));
+    // Under a name that fits the lie about its bytes.
+    attempts.push((bad_encoding.block(block.chunk, 0), bad_encoding.clone()));
+    let made = fragments(&good);
+    for index in 0..5 {
+        attempts.push((made.encoding.block(block.chunk, index), made.encoding.clone()));
     }
+    for (block, encoding) in attempts {
+        let put = put_block(&running.connection, block, encoding, &bad);
+        assert_eq!(code(&put.await.unwrap_err()), ErrorCode::Invalid);
+    }
+    let (fragment, stored) = made.iter().last().unwrap();
+    let other = Encoding { codec: 1, ..made.encoding.clone() };
+    let put = put_block(&running.connection, fragment, other, stored);
+    assert_eq!(code(&put.await.unwrap_err()), ErrorCode::Invalid, "a fragment of another encoding");
+    assert!(!put_block(&running.connection, fragment, made.encoding.clone(), stored).await.unwrap());
     assert_eq!(code(&get(&running.connection, block).await.unwrap_err()), ErrorCode::NotFound);
     running.stop().await;
 }
@@ -70,20 +81,19 @@ async fn a_compressed_block_is_stored_as_it_is_and_only_under_its_own_name() {
     let running = Running::start(config(place.path(), manager.address)).await;
     let content = b"abcdefgh".repeat(5_000);
     let (codec, stored) = Compressor::new(Effort::Lz4).unwrap().compress(&content);
-    let (block, plain) = whole(&content);
-    let form = Form { codec: codec.number(), stored_id: ChunkId::of(&stored), ..plain };
-    let ask = async |block, form: &Form, stored: &[u8]| {
-        let request = BenefactorRequest::Put { block, form: form.clone(), durable: false };
-        let stored = Bytes::copy_from_slice(stored);
-        running.connection.call::<_, BenefactorReply>(&request, stored, LIMIT).await
-    };
-    let other = whole(b"something else").0;
-    let short = Form { plain_length: form.plain_length - 1, ..form.clone() };
-    let unknown = Form { codec: 99, ..form.clone() };
-    for (block, form) in [(other, &form), (block, &short), (block, &unknown)] {
-        assert_eq!(code(&ask(block, form, &stored).await.unwrap_err()), ErrorCode::Invalid);
+    let (BlockId { chunk, .. }, plain) = whole(&content);
+    let length = u32::try_from(stored.len()).unwrap();
+    let encoding = Encoding::copy(plain.plain_length, codec.number(), length, ChunkId::of(&stored));
+    let other = ChunkId::of(b"something else");
+    let short = Encoding { plain_length: encoding.plain_length - 1, ..encoding.clone() };
+    let unknown = Encoding { codec: 99, ..encoding.clone() };
+    for (chunk, encoding) in [(other, &encoding), (chunk, &short), (chunk, &unknown)] {
+        let block = encoding.block(chunk, 0);
+        let put = put_block(&running.connection, block, encoding.clone(), &stored);
+        assert_eq!(code(&put.await.unwrap_err()), ErrorCode::Invalid);
     }
-    ask(block, &form, &stored).await.unwrap();
+    let block = encoding.block(chunk, 0);
+    put_block(&running.connection, block, encoding, &stored).await.unwrap();
     assert!(get(&running.connection, block).await.unwrap()[..] == stored[..]);
     running.stop().await;
 }
@@ -155,12 +165,12 @@ async fn blocks_are_copied_to_another_benefactor_on_order_and_failures_are_repor
     let contents: Vec<Vec<u8>> = (0..40).map(|seed| bytes(seed, 100_000)).collect();
     for content in &contents {
         put(&one.connection, content).await.unwrap();
-        let (block, address) = (whole(content).0, two.address());
-        manager.order(1, Command::Copy { block, to: BenefactorId(2), address });
+        let (from, to) = ((0, one.address()), (Some(0), 2, two.address()));
+        manager.order(1, make(ChunkId::of(content), EncodingId::PLAIN, &[from], &[to]));
     }
-    let nowhere = whole(&contents[0]).0;
-    let address = "127.0.0.1:1".to_owned();
-    manager.order(1, Command::Copy { block: nowhere, to: BenefactorId(9), address });
+    let nowhere = ChunkId::of(&contents[0]);
+    let to = (Some(0), 9, "127.0.0.1:1".to_owned());
+    manager.order(1, make(nowhere, EncodingId::PLAIN, &[(0, one.address())], &[to]));
     for content in &contents {
         manager.wait("the copy's report", |told| reported_by(told, 2, whole(content).0)).await;
         assert!(get(&two.connection, whole(content).0).await.unwrap()[..] == content[..]);
@@ -168,6 +178,51 @@ async fn blocks_are_copied_to_another_benefactor_on_order_and_failures_are_repor
     manager.wait("the failure", |told| failed(told) == [nowhere]).await;
     one.stop().await;
     two.stop().await;
+}
+
+/// The fragments of `content` under (3, 2).
+fn fragments(content: &[u8]) -> Blocks {
+    let chunk = ChunkRef { id: ChunkId::of(content), length: u32::try_from(content.len()).unwrap() };
+    Blocks::of(chunk, 0, Bytes::copy_from_slice(content), Code::erasure(3, 2).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_fragments_are_made_anew_from_enough_others_even_if_one_is_damaged() {
+    let places: Vec<_> = (0..6).map(|_| tempfile::tempdir().unwrap()).collect();
+    let manager = Manager::start().await;
+    let mut running = Vec::new();
+    for (number, place) in places.iter().enumerate() {
+        running.push(Running::start(config(place.path(), manager.address)).await);
+        manager.wait("its inventory", |told| told.inventories() == number + 1).await;
+    }
+    let content = bytes(4, 300_000);
+    let (made, chunk) = (fragments(&content), ChunkId::of(&content));
+    let id = made.encoding.id(chunk);
+    // Fragment 4 is lost, and what the benefactor of fragment 1 serves is damaged.
+    for (index, (block, stored)) in made.iter().take(4).enumerate() {
+        put_block(&running[index].connection, block, made.encoding.clone(), stored).await.unwrap();
+        sync(&running[index].connection, &[block]).await;
+    }
+    flip(&places[1].path().join("segments"), &made.stored(1).unwrap()[5_000..5_064]);
+    let from: Vec<(u8, String)> =
+        (0..4).map(|index| (index, running[usize::from(index)].address())).collect();
+    let to = [(Some(4), 5, running[4].address()), (Some(1), 6, running[5].address())];
+    manager.order(1, make(chunk, id, &from, &to));
+    for (index, at) in [(4, 4), (1, 5)] {
+        let block = made.encoding.block(chunk, index);
+        manager.wait("the fragment", |told| told.added(block)).await;
+        assert!(get(&running[at].connection, block).await.unwrap()[..] == made.stored(index).unwrap()[..]);
+    }
+    manager.wait("the damage", |told| told.removed(made.encoding.block(chunk, 1))).await;
+    // Two are not enough for another; a copy of all of it can be made of three.
+    manager.order(1, make(chunk, id, &from[..2], &[(Some(3), 5, running[4].address())]));
+    manager.wait("the failure", |told| failed(told) == [chunk]).await;
+    manager.order(1, make(chunk, id, &from, &[(None, 5, running[4].address())]));
+    manager.wait("the copy", |told| told.added(BlockId::plain(chunk))).await;
+    assert!(get(&running[4].connection, BlockId::plain(chunk)).await.unwrap()[..] == content[..]);
+    for running in running {
+        running.stop().await;
+    }
 }
 
 fn reported_by(told: &Told, number: u32, wanted: BlockId) -> bool {
@@ -183,7 +238,7 @@ fn reported_by(told: &Told, number: u32, wanted: BlockId) -> bool {
     })
 }
 
-fn failed(told: &Told) -> Vec<BlockId> {
+fn failed(told: &Told) -> Vec<ChunkId> {
     let failed = told.requests.iter().filter_map(|request| match request {
         ManagerRequest::Heartbeat { copies_failed, .. } => Some(copies_failed),
         _ => None,

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use stdchk_benefactor::store::{Cursor, Donation, Store, StoreError};
-use stdchk_model::message::benefactor::Form;
-use stdchk_model::{BlockId, ChunkId};
+use stdchk_model::{BlockId, ChunkId, ChunkRef, Encoding};
 use stdchk_net::BufferPool;
 
 const DONATION: Donation = Donation { donated_bytes: 1 << 30, floor_bytes: 0 };
@@ -35,7 +34,8 @@ fn put(store: &Store, bytes: &[u8]) -> Result<bool, StoreError> {
     let mut buffer = BufferPool::new(8 << 20).try_take(bytes.len()).unwrap();
     buffer.copy_from_slice(bytes);
     let block = block_of(bytes);
-    store.put(block, Form::plain(block.chunk, u32::try_from(bytes.len()).unwrap()), &mut buffer)
+    let chunk = ChunkRef { id: block.chunk, length: u32::try_from(bytes.len()).unwrap() };
+    store.put(block, Encoding::plain(chunk), &mut buffer)
 }
 
 fn put_all(store: &Store, contents: &[Vec<u8>]) {

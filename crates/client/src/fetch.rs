@@ -184,7 +184,8 @@ impl Fetcher {
                 && let Some(holder) = waiting.pop_front()
             {
                 let (benefactors, assembly) = (Arc::clone(&self.benefactors), Arc::clone(&assembly));
-                attempts.spawn(async move { (holder, attempt(&benefactors, holder, chunk, &assembly).await) });
+                attempts
+                    .spawn(async move { (holder, attempt(&benefactors, holder, chunk, &assembly).await) });
                 asked.insert(holder);
                 unanswered.insert(holder);
                 due -= 1;

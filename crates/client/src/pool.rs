@@ -582,7 +582,9 @@ impl Inner {
         let mut healths: Vec<ChunkHealth> = chunks.iter().zip(&found).map(unseen).collect();
         let mut intact: Vec<Vec<Location>> = vec![Vec::new(); chunks.len()];
         for (Placed { place, at, .. }, state) in asked.join_all().await.into_iter().flatten() {
-            let (Some(health), Some(intact)) = (healths.get_mut(place), intact.get_mut(place)) else { continue };
+            let (Some(health), Some(intact)) = (healths.get_mut(place), intact.get_mut(place)) else {
+                continue;
+            };
             match state {
                 Some(BlockState::Intact) => intact.push(at),
                 Some(BlockState::Damaged) => health.damaged += 1,

@@ -23,7 +23,8 @@ impl Series {
     async fn start() -> Self {
         let tests = TestPool::start(2).await;
         let pool = tests.connect(16 << 20).await;
-        let ino = file_with(&pool, &[("cutter", "auto"), ("codec", "store"), ("redundancy", "replicate:1")]).await;
+        let ino =
+            file_with(&pool, &[("cutter", "auto"), ("codec", "store"), ("redundancy", "replicate:1")]).await;
         Self { tests, pool, ino }
     }
 

@@ -20,7 +20,8 @@ async fn a_write_goes_on_when_a_benefactor_dies_and_every_byte_comes_back() {
     let pool = pools.connect(WINDOW).await;
     for (semantics, redundancy) in [("optimistic", "replicate:1"), ("pessimistic", "replicate:2")] {
         let policy = [("redundancy", redundancy), ("semantics", semantics)];
-        let ino = file_with(&pool, if redundancy == "replicate:1" { &policy[..1] } else { &policy[..] }).await;
+        let ino =
+            file_with(&pool, if redundancy == "replicate:1" { &policy[..1] } else { &policy[..] }).await;
         // Each has its own: what is at both victims is lost.
         let content = Random::new(if redundancy == "replicate:1" { 5 } else { 15 }).bytes(12 << 20);
         let session = pool.write(ino).await.unwrap();
@@ -65,11 +66,11 @@ async fn with_all_replicas_gone_the_file_says_so_and_others_are_not_affected() {
     session.close(false).await.unwrap();
     let (_, map, _) = pool.chunk_map(lost, None).await.unwrap();
     let health = pool.verify_chunks(map.chunks()).await.unwrap();
-    assert_eq!(health[0].intact, 1);
+    assert_eq!(health[0].distance, 1);
     // Which of the two has it shows by stopping one: either the file is gone, or the other one is stopped, too.
     pools.stop_benefactor(0).await;
     let mut stopped = 1;
-    if pool.verify_chunks(map.chunks()).await.unwrap()[0].intact == 1 {
+    if pool.verify_chunks(map.chunks()).await.unwrap()[0].distance == 1 {
         pools.stop_benefactor(1).await;
         pools.start_benefactor(0);
         pools.wait_online(1).await;
@@ -200,7 +201,7 @@ async fn chunks_of_benefactors_that_a_new_manager_has_not_heard_of_are_waited_fo
     };
     let (health, ()) = tokio::join!(pool.verify_chunks(map.chunks()), back);
     let health = &health.unwrap()[0];
-    assert_eq!((health.intact, health.unreachable), (1, 0), "{health:?}");
+    assert_eq!((health.distance, health.unreachable), (1, 0), "{health:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -266,7 +267,9 @@ async fn what_was_written_over_is_not_missed_when_its_benefactor_dies() {
     let timing = Timing { benefactor_lease_ms, benefactor_lost_ms, ..timing };
     let mut pools = TestPool::start_with(3, timing).await;
     let (pool, other) = (pools.connect(WINDOW).await, pools.connect(WINDOW).await);
-    let ino = file_with(&pool, &[("redundancy", "replicate:1"), ("cutter", "fsch:512KiB"), ("codec", "store")]).await;
+    let ino =
+        file_with(&pool, &[("redundancy", "replicate:1"), ("cutter", "fsch:512KiB"), ("codec", "store")])
+            .await;
     let session = pool.write(ino).await.unwrap();
     let mut random = Random::new(14);
     session.write_at(0, &random.bytes(24 * CHUNK)).await.unwrap();

@@ -41,7 +41,8 @@ struct Twin {
 impl Twin {
     async fn start(tests: &TestPool, protocol: &str, spool_bytes: u64) -> Self {
         let pool = tests.connect(8 * MIB).await;
-        let policy = [("redundancy", "replicate:1"), ("protocol", protocol), ("segment", "4MiB"), ("codec", "store")];
+        let policy =
+            [("redundancy", "replicate:1"), ("protocol", protocol), ("segment", "4MiB"), ("codec", "store")];
         let ino = file_with(&pool, &policy).await;
         let directory = tests.dir.path().join(format!("spool-{protocol}"));
         let spool = spool_in(&directory, spool_bytes, &pool, BOOT).await;
@@ -199,8 +200,13 @@ async fn a_spool_that_is_full_makes_a_file_go_on_through_memory() {
 /// A file that takes most of the spool and stays.
 async fn file_hog(twin: &Twin, tests: &TestPool) -> Arc<Writer> {
     let pool = tests.connect(8 * MIB).await;
-    let policy =
-        [("protocol", "clw"), ("redundancy", "replicate:1"), ("ranks", "1"), ("codec", "store"), ("stripe", "1")];
+    let policy = [
+        ("protocol", "clw"),
+        ("redundancy", "replicate:1"),
+        ("ranks", "1"),
+        ("codec", "store"),
+        ("stripe", "1"),
+    ];
     let ino = file_with(&pool, &policy).await;
     let hog = pool.writer(ino, twin.spool.as_ref()).await.unwrap();
     for at in 0..14 {

@@ -21,11 +21,11 @@ fn pool_with_file(benefactors: u32) -> (Pool, Ino, Ino) {
 
 /// Destinations of the copies in an answer, with their chunks.
 fn copies(commands: &[Command]) -> Vec<(ChunkId, u32)> {
-    let copy = |command: &Command| match command {
-        Command::Copy { block, to, .. } => Some((block.chunk, to.0)),
-        _ => None,
+    let copies = |command: &Command| match command {
+        Command::Make(make) => make.blocks.iter().map(|new| (make.chunk, new.to.0)).collect(),
+        _ => Vec::new(),
     };
-    commands.iter().filter_map(copy).collect()
+    commands.iter().flat_map(copies).collect()
 }
 
 fn deleted(commands: &[Command]) -> Vec<(ChunkId, u64)> {
@@ -113,15 +113,21 @@ fn a_damaged_block_is_no_copy_and_is_repaired() {
 #[test]
 fn more_replicas_are_made_of_what_is_there_without_anybody_writing() {
     let (mut pool, folder, file) = pool_with_file(2);
-    pool.change(Change::SetPolicy { ino: folder, pairs: vec![("redundancy".to_owned(), "replicate:1".to_owned())] })
-        .unwrap();
+    pool.change(Change::SetPolicy {
+        ino: folder,
+        pairs: vec![("redundancy".to_owned(), "replicate:1".to_owned())],
+    })
+    .unwrap();
     pool.write(1, file, &[1], &[0]);
     pool.pass_alive(HOUR_MS, &[0, 1]);
     pool.collect(&[]).unwrap();
     pool.pass_alive(HOUR_MS, &[0, 1]);
     assert!(!pool.core.marking_is_due(pool.now));
-    pool.change(Change::SetPolicy { ino: folder, pairs: vec![("redundancy".to_owned(), "replicate:2".to_owned())] })
-        .unwrap();
+    pool.change(Change::SetPolicy {
+        ino: folder,
+        pairs: vec![("redundancy".to_owned(), "replicate:2".to_owned())],
+    })
+    .unwrap();
     assert!(pool.core.marking_is_due(pool.now));
     pool.collect(&[]).unwrap();
     assert_eq!(copies(&pool.beat(0, &[], &[])).len(), 1);
@@ -140,7 +146,7 @@ fn a_failed_copy_is_planned_anew_after_a_while() {
         added: Vec::new(),
         removed: Vec::new(),
         damaged: 0,
-        copies_failed: vec![stdchk_model::BlockId::plain(chunk(1))],
+        copies_failed: vec![chunk(1)],
         put_sequence: harness::TOLD,
     };
     pool.ask(failed).unwrap();

@@ -4,9 +4,9 @@
 mod harness;
 
 use harness::{CHUNK_LENGTH, Pool, chunk, rename, session};
-use stdchk_model::message::benefactor::Command;
+use stdchk_model::message::benefactor::{Command, NewBlock};
 use stdchk_model::message::manager::{Change, FileKind, Hold, ManagerReply, ManagerRequest};
-use stdchk_model::{BenefactorId, BlockId, ChunkId, Incarnation, Ino};
+use stdchk_model::{BenefactorId, ChunkId, Incarnation, Ino};
 
 fn pool_with_folder(benefactors: u32) -> (Pool, Ino) {
     let mut pool = Pool::with_benefactors(benefactors);
@@ -26,7 +26,7 @@ fn file(pool: &mut Pool, folder: Ino, rank: u32, timestep: u32) -> Ino {
 
 fn copied(commands: &[Command]) -> Vec<ChunkId> {
     let copy = |command: &Command| match command {
-        Command::Copy { block, .. } => Some(block.chunk),
+        Command::Make(make) => Some(make.chunk),
         _ => None,
     };
     commands.iter().filter_map(copy).collect()
@@ -42,7 +42,7 @@ fn fail(pool: &mut Pool, benefactor: u32, chunks: &[u32]) {
         added: Vec::new(),
         removed: Vec::new(),
         damaged: 0,
-        copies_failed: chunks.iter().map(|number| BlockId::plain(chunk(*number))).collect(),
+        copies_failed: chunks.iter().map(|number| chunk(*number)).collect(),
         put_sequence: harness::TOLD,
     };
     pool.ask(failed).unwrap();
@@ -276,7 +276,8 @@ fn a_wait_is_over_when_what_it_waits_for_goes_away() {
 #[test]
 fn a_copy_that_its_destination_took_away_with_it_is_made_elsewhere() {
     let (mut pool, _, _) = exposed_folder(3);
-    let [Command::Copy { to, .. }] = &pool.beat(0, &[], &[])[..] else { panic!("one copy") };
+    let [Command::Make(make)] = &pool.beat(0, &[], &[])[..] else { panic!("one copy") };
+    let [NewBlock { to, .. }] = &make.blocks[..] else { panic!("one copy") };
     let other = if to.0 == 1 { 2 } else { 1 };
     pool.pass_alive(5_000, &[0, other]);
     let status = pool.status();

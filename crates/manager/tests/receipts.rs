@@ -13,8 +13,11 @@ const HOUR_MS: u64 = 3_600_000;
 fn pool_with_file(benefactors: u32) -> (Pool, Ino, Ino) {
     let mut pool = Pool::with_benefactors(benefactors);
     let folder = pool.make(Ino::ROOT, "app", FileKind::Directory);
-    pool.change(Change::SetPolicy { ino: folder, pairs: vec![("redundancy".to_owned(), "replicate:1".to_owned())] })
-        .unwrap();
+    pool.change(Change::SetPolicy {
+        ino: folder,
+        pairs: vec![("redundancy".to_owned(), "replicate:1".to_owned())],
+    })
+    .unwrap();
     let file = pool.make(folder, "app.N0.T1", FileKind::File);
     (pool, folder, file)
 }

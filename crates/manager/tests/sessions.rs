@@ -8,7 +8,9 @@ use stdchk_model::limits::CLIENT_LEASE_MS;
 use stdchk_model::message::manager::{
     Change, FileKind, ManagerReply, ManagerRequest, StoredBlock, VersionState,
 };
-use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot, OpId};
+use stdchk_model::{
+    BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot, OpId, Redundancy,
+};
 
 const MIB: u64 = 1 << 20;
 /// Less than the sixteenth of free space that a session may reserve.
@@ -356,7 +358,9 @@ fn a_policy_is_inherited_from_the_nearest_directory_that_sets_a_key() {
     assert_eq!(policy(&mut pool), (1, 4));
     set(&mut pool, run, "redundancy", "").unwrap();
     assert_eq!(policy(&mut pool), (3, 4));
-    for (key, value) in [("naming", "{when}"), ("cutter", "saw:1"), ("colour", "red"), ("redundancy", "replicate:0")] {
+    for (key, value) in
+        [("naming", "{when}"), ("cutter", "saw:1"), ("colour", "red"), ("redundancy", "replicate:0")]
+    {
         assert_eq!(set(&mut pool, run, key, value).unwrap_err().code, ErrorCode::Invalid, "{key}");
     }
     assert_eq!(set(&mut pool, Ino::ROOT, "redundancy", "replicate:1").unwrap_err().code, ErrorCode::Invalid);

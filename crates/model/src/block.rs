@@ -265,9 +265,10 @@ impl Encoding {
     /// # Errors
     /// [`BadBlock::Bytes`].
     pub fn check_bytes(&self, index: u8, stored: &[u8]) -> Result<(), BadBlock> {
-        let matches = self.hashes.get(usize::from(index)).is_some_and(|hash| {
-            stored.len() == self.block_length() as usize && *hash == ChunkId::of(stored)
-        });
+        let matches = self
+            .hashes
+            .get(usize::from(index))
+            .is_some_and(|hash| stored.len() == self.block_length() as usize && *hash == ChunkId::of(stored));
         if matches { Ok(()) } else { Err(BadBlock::Bytes) }
     }
 }

@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use crate::error::{ErrorCode, Failure};
 use crate::limits::{
-    CHUNK_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT, STRIPE_WIDTH_DEFAULT, STRIPE_WIDTH_MAX, WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN,
+    CHUNK_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT, STRIPE_WIDTH_DEFAULT, STRIPE_WIDTH_MAX, WINDOW_BYTES_DEFAULT,
+    WINDOW_BYTES_MIN,
 };
 use crate::redundancy::Redundancy;
 use crate::size;

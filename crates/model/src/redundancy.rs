@@ -143,7 +143,9 @@ mod tests {
         }
         assert_eq!("erasure(3, 2)".parse(), Ok(erasure));
         assert_eq!("replicate(1)".parse(), Ok(Redundancy::Replicate(1)));
-        for bad in ["2", "", "replicate:0", "replicate:17", "erasure:1,1", "erasure:3", "erasure:30,3", "raid:5"] {
+        for bad in
+            ["2", "", "replicate:0", "replicate:17", "erasure:1,1", "erasure:3", "erasure:30,3", "raid:5"]
+        {
             assert!(bad.parse::<Redundancy>().unwrap_err().message.contains("give `replicate:N`"), "{bad}");
         }
     }

@@ -18,9 +18,8 @@ use stdchk_model::message::manager::{
     PoolStatus, SetMember, SetState, Space, StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId,
-    ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
-    Policy, PoolId, Receipt, ReceiptKey, SessionId, cbor,
+    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId, ErrorCode, Failure,
+    Incarnation, Ino, MapRoot, OpId, Policy, PoolId, Receipt, ReceiptKey, SessionId, cbor,
 };
 
 const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");

@@ -58,7 +58,12 @@ impl Assembly {
     ///
     /// # Errors
     /// The block is of no use, and why.
-    pub fn add(&mut self, block: BlockId, encoding: Encoding, stored: Bytes) -> Result<Gathered, BadFragments> {
+    pub fn add(
+        &mut self,
+        block: BlockId,
+        encoding: Encoding,
+        stored: Bytes,
+    ) -> Result<Gathered, BadFragments> {
         assert_eq!(block.chunk, self.chunk.id, "a block of this chunk");
         if encoding.cipher.is_some() {
             return Err(BadFragments::Unsupported);
@@ -102,7 +107,9 @@ impl Group {
         assert!(self.stored.len() >= data, "as many fragments as suffice");
         let of = |numbers: std::ops::Range<usize>, from: usize| {
             let stored = self.stored.iter().map(|(index, stored)| (usize::from(*index), stored));
-            stored.filter(move |(index, _)| numbers.contains(index)).map(move |(index, stored)| (index - from, stored))
+            stored
+                .filter(move |(index, _)| numbers.contains(index))
+                .map(move |(index, stored)| (index - from, stored))
         };
         let restored = match self.stored.keys().filter(|index| usize::from(**index) < data).count() == data {
             true => Default::default(),

@@ -109,7 +109,8 @@ pub fn plan(readable: &[Held], counted: &[Held], wanted: u8) -> Option<Plan> {
     let from: Vec<Held> = readable.iter().filter(is_copy).copied().collect();
     let (whole, mut best) = (u32::from(u8::MAX), None);
     if !from.is_empty() {
-        let make: Vec<Option<u8>> = missing(counted, EncodingId::PLAIN, wanted).into_iter().map(Some).collect();
+        let make: Vec<Option<u8>> =
+            missing(counted, EncodingId::PLAIN, wanted).into_iter().map(Some).collect();
         best = Some((make.len() as u32 * whole, Plan { from, make }));
     }
     for block in readable.iter().filter(|block| !is_copy(block)) {

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use stdchk_model::limits::CODE_BLOCKS_MAX;
 use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, EncodingId};
-use stdchk_protect::{Assembly, BadFragments, Blocks, Gathered, Held, Remaking, distance, genuine, plan, surplus};
+use stdchk_protect::{
+    Assembly, BadFragments, Blocks, Gathered, Held, Remaking, distance, genuine, plan, surplus,
+};
 use stdchk_reduce::{Compressor, Effort};
 
 fn content(length: usize, seed: u8) -> Vec<u8> {
@@ -33,7 +35,8 @@ fn said_to_be(content: &[u8], mut blocks: Blocks) -> Blocks {
 }
 
 fn code() -> impl Strategy<Value = Code> {
-    let erasure = (2..=20u8, 1..=12u8).prop_filter_map("too many", |(data, parity)| Code::erasure(data, parity));
+    let erasure =
+        (2..=20u8, 1..=12u8).prop_filter_map("too many", |(data, parity)| Code::erasure(data, parity));
     prop_oneof![1 => Just(Code::COPY), 4 => erasure]
 }
 
@@ -131,9 +134,10 @@ fn an_encoding_whose_blocks_match_and_make_another_chunk_is_found_out() {
         .collect();
     assert_eq!(added, [Ok(Gathered::Lacks(2)), Ok(Gathered::Lacks(1)), Err(BadFragments::Encoding)]);
     let good = blocks(&content, Effort::Store, code);
-    let last = good.iter().take(3).map(|(block, stored)| {
-        assembly.add(block, good.encoding.clone(), stored.clone()).unwrap()
-    });
+    let last = good
+        .iter()
+        .take(3)
+        .map(|(block, stored)| assembly.add(block, good.encoding.clone(), stored.clone()).unwrap());
     assert!(matches!(last.last(), Some(Gathered::Whole(_))), "the others are enough");
 }
 
@@ -174,7 +178,8 @@ fn is_readable(held: &[Held]) -> bool {
 
 /// The true distance, by trying all losses.
 fn true_distance(held: &[Held]) -> u8 {
-    let hosts: Vec<BenefactorId> = held.iter().map(|block| block.benefactor).collect::<BTreeSet<_>>().into_iter().collect();
+    let hosts: Vec<BenefactorId> =
+        held.iter().map(|block| block.benefactor).collect::<BTreeSet<_>>().into_iter().collect();
     let lost = (0..1u32 << hosts.len()).filter(|bits| {
         let is_left = |block: &&Held| {
             let at = hosts.iter().position(|host| *host == block.benefactor).unwrap();

@@ -137,7 +137,8 @@ impl Store {
             return Ok(true);
         }
         verify(block, &encoding, payload)?;
-        let (stored_length, place_of) = (encoding.block_length(), |length| self.reserve(block, encoding, length));
+        let (stored_length, place_of) =
+            (encoding.block_length(), |length| self.reserve(block, encoding, length));
         let (record, segment) = place_of(stored_length)?;
         let written = write(&segment, &record, payload);
         match written {

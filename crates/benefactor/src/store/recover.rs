@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
-use stdchk_model::limits::BLOCK_BYTES_MAX;
 use stdchk_model::BlockId;
+use stdchk_model::limits::BLOCK_BYTES_MAX;
 use stdchk_net::BufferPool;
 
 use super::disk::{UNIT, UnitFile};

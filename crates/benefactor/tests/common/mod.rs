@@ -7,10 +7,15 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use stdchk_benefactor::{Config, Error};
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Command, Form};
+use stdchk_model::message::benefactor::{
+    BenefactorReply, BenefactorRequest, Command, Make, NewBlock, SourceBlock,
+};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
-use stdchk_model::{BenefactorId, BlockId, ChunkId, ErrorCode, Failure, PoolId, Receipt, ReceiptKey};
+use stdchk_model::{
+    BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, EncodingId, ErrorCode, Failure, PoolId, Receipt,
+    ReceiptKey,
+};
 use stdchk_net::server::Host;
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Service, serve};
 use tokio::net::TcpListener;
@@ -186,16 +191,44 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-pub fn whole(bytes: &[u8]) -> (BlockId, Form) {
-    let chunk = ChunkId::of(bytes);
-    (BlockId::plain(chunk), Form::plain(chunk, u32::try_from(bytes.len()).unwrap()))
+/// The block of a chunk that is stored as it is.
+pub fn whole(bytes: &[u8]) -> (BlockId, Encoding) {
+    let chunk = ChunkRef { id: ChunkId::of(bytes), length: u32::try_from(bytes.len()).unwrap() };
+    (BlockId::plain(chunk.id), Encoding::plain(chunk))
+}
+
+/// An order to make blocks of a chunk from those at these addresses.
+pub fn make(
+    chunk: ChunkId,
+    encoding: EncodingId,
+    from: &[(u8, String)],
+    to: &[(Option<u8>, u32, String)],
+) -> Command {
+    let source =
+        |(index, address): &(u8, String)| SourceBlock { encoding, index: *index, address: address.clone() };
+    let new = |(index, to, address): &(Option<u8>, u32, String)| NewBlock {
+        index: *index,
+        to: BenefactorId(*to),
+        address: address.clone(),
+    };
+    let (from, blocks) = (from.iter().map(source).collect(), to.iter().map(new).collect());
+    Command::Make(Make { chunk, from, blocks })
 }
 
 /// Puts a block; whether it was there before.
 pub async fn put(connection: &Connection, bytes: &[u8]) -> Result<bool, CallError> {
-    let (block, form) = whole(bytes);
-    let request = BenefactorRequest::Put { block, form, durable: false };
-    let payload = Bytes::copy_from_slice(bytes);
+    let (block, encoding) = whole(bytes);
+    put_block(connection, block, encoding, bytes).await
+}
+
+pub async fn put_block(
+    connection: &Connection,
+    block: BlockId,
+    encoding: Encoding,
+    stored: &[u8],
+) -> Result<bool, CallError> {
+    let request = BenefactorRequest::Put { block, encoding, durable: false };
+    let payload = Bytes::copy_from_slice(stored);
     match connection.call(&request, payload, LIMIT).await?.0 {
         BenefactorReply::Stored { receipt: None, known } => Ok(known),
         other => panic!("{other:?}"),

@@ -141,7 +141,9 @@ async fn newest_of(
     let mut passed_over: Vec<PassedOver> = Vec::new();
     for set in sets {
         match verified(checker, &set, redundancy).await? {
-            Verdict::Intact(exposed) => return Ok(Found { set: Some(set), exposed, redundancy, passed_over }),
+            Verdict::Intact(exposed) => {
+                return Ok(Found { set: Some(set), exposed, redundancy, passed_over });
+            }
             Verdict::PassedOver(reason) => passed_over.push(reason),
         }
     }
@@ -157,7 +159,11 @@ enum Verdict {
 }
 
 /// Looks at all chunks of a set.
-async fn verified(checker: &mut Checker<'_>, set: &CheckpointSet, redundancy: Redundancy) -> Result<Verdict, Failure> {
+async fn verified(
+    checker: &mut Checker<'_>,
+    set: &CheckpointSet,
+    redundancy: Redundancy,
+) -> Result<Verdict, Failure> {
     let refuse = |exit, reason, away| {
         let exposed = set.exposed.map(Exposed::from);
         let (timestep, unavailable) = (set.timestep, exit == Exit::Unreachable);

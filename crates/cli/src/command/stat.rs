@@ -99,7 +99,8 @@ async fn content(pool: &Pool, target: &Target, attr: &Attr, quiet: bool) -> Outc
     let redundancy = pool.policy(attr.ino).await.about(&shown)?.redundancy;
     let progress = Progress::start("verify", 0, quiet);
     let mut checker = Checker::new(pool, &progress);
-    let (info, health) = checker.version(attr.ino, target.version, redundancy.distance()).await.about(&shown)?;
+    let (info, health) =
+        checker.version(attr.ino, target.version, redundancy.distance()).await.about(&shown)?;
     report.versions = versions.len() as u64;
     report.redundancy = Some(redundancy);
     if let Some(info) = info {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use stdchk_client::Pool;
-use stdchk_model::{ErrorCode, Redundancy};
 use stdchk_model::message::manager::Attr;
+use stdchk_model::{ErrorCode, Redundancy};
 
 use super::stat::summary;
 use crate::check::{Checker, Health, is_about_content};

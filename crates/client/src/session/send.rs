@@ -156,7 +156,8 @@ impl Session {
         }
         let encoded = self.pool.encoder.encode(self.compression, chunk, bytes, self.policy.redundancy).await;
         let blocks = &encoded.blocks;
-        let (encoding, block_bytes) = (blocks.encoding.id(chunk.id), u64::from(blocks.encoding.block_length()));
+        let (encoding, block_bytes) =
+            (blocks.encoding.id(chunk.id), u64::from(blocks.encoding.block_length()));
         // Further copies cost as much as the first and are made beside; fragments are worth little alone.
         let wanted = if encoding.code.is_copy() { needed } else { self.policy.redundancy.distance() };
         let mut refused = Vec::new();
@@ -167,7 +168,8 @@ impl Session {
             if missing.is_empty() {
                 break;
             }
-            let avoid: Vec<BenefactorId> = held.iter().map(|held| held.benefactor).chain(refused.iter().copied()).collect();
+            let avoid: Vec<BenefactorId> =
+                held.iter().map(|held| held.benefactor).chain(refused.iter().copied()).collect();
             let granted = || self.known.take_room();
             let next = self.stripe.next(&self.pool, granted, missing.len(), block_bytes, &avoid).await;
             let targets = match next {
@@ -181,7 +183,9 @@ impl Session {
                 }
             };
             let durable = self.is_all_sent_at_once.load(Ordering::Acquire);
-            for (index, target, answer) in self.put_at(blocks, missing.into_iter().zip(targets), durable).await {
+            for (index, target, answer) in
+                self.put_at(blocks, missing.into_iter().zip(targets), durable).await
+            {
                 let place = Location { benefactor: target, encoding, index };
                 match answer {
                     Ok(receipt) => {

@@ -121,7 +121,10 @@ impl Core {
         };
         let what = match wanted {
             0 | 1 => "are not known to be durable anywhere".to_owned(),
-            _ => format!("would not survive the loss of {} benefactors as far as the manager knows", wanted - 1),
+            _ => format!(
+                "would not survive the loss of {} benefactors as far as the manager knows",
+                wanted - 1
+            ),
         };
         Err(unavailable(format!(
             "{} of {} chunks {what}, for instance {example}{pending}",

@@ -203,7 +203,10 @@ impl Core {
             }),
         };
         let redundancy = policy.redundancy;
-        exceeds && redundancy.distance() > 1 && !self.registry.is_pending() && self.has_room(redundancy.hosts())
+        exceeds
+            && redundancy.distance() > 1
+            && !self.registry.is_pending()
+            && self.has_room(redundancy.hosts())
     }
 
     /// Whether so many benefactors are on-line and have room.

@@ -160,7 +160,8 @@ impl Locations {
             .or_insert_with(|| Chunk { touched_ms: now_ms, ..Chunk::default() });
         chunk.length = stored.plain_length;
         let BlockId { encoding, index, .. } = stored.block;
-        let holder = Holder { benefactor: at, encoding, index, inventory, stored_length: stored.stored_length };
+        let holder =
+            Holder { benefactor: at, encoding, index, inventory, stored_length: stored.stored_length };
         match find(chunk, at, &stored.block) {
             Some(known) => *known = holder,
             None => {

@@ -138,7 +138,8 @@ impl Copies {
     #[must_use]
     pub fn give_up_with(&mut self, gone: &[BenefactorId]) -> Vec<ChunkId> {
         self.give_up(|running| {
-            running.to.iter().any(|to| gone.contains(to)) || running.from.is_some_and(|from| gone.contains(&from))
+            running.to.iter().any(|to| gone.contains(to))
+                || running.from.is_some_and(|from| gone.contains(&from))
         })
     }
 

@@ -80,7 +80,8 @@ fn random_operations_give_what_a_local_file_gives_by_every_protocol() {
     let protocols = ["sw", "clw", "iw"];
     for protocol in protocols {
         std::fs::create_dir(pool.at(protocol)).unwrap();
-        let policy = ["redundancy=replicate:1", "cutter=fsch:64KiB", "segment=4MiB", &format!("protocol={protocol}")];
+        let policy =
+            ["redundancy=replicate:1", "cutter=fsch:64KiB", "segment=4MiB", &format!("protocol={protocol}")];
         pool.policy(protocol, &policy);
     }
     let started: Vec<Fsx> = protocols
@@ -100,7 +101,8 @@ fn random_operations_past_the_page_cache_give_what_a_local_file_gives_by_every_p
         std::fs::create_dir(pool.at(protocol)).unwrap();
         // The name is what is learned, wherever it is.
         learn(&pool, &format!("{protocol}-1"));
-        let policy = ["redundancy=replicate:1", "cutter=fsch:64KiB", "segment=4MiB", &format!("protocol={protocol}")];
+        let policy =
+            ["redundancy=replicate:1", "cutter=fsch:64KiB", "segment=4MiB", &format!("protocol={protocol}")];
         pool.policy(protocol, &policy);
     }
     // What is closed by all is opened again through the page cache.

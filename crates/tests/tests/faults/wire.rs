@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
-use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorRequest, Form};
+use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorRequest};
 use stdchk_model::message::handshake::{Hello, PROTOCOL, Role};
 use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerRequest, StoredBlock, VersionState};
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
-    Receipt, ReceiptKey, SessionId, cbor,
+    BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, ErrorCode, Failure, Incarnation, Ino,
+    MapRoot, OpId, Receipt, ReceiptKey, SessionId, cbor,
 };
 use stdchk_net::frame::{HEAD_BYTES, Head, Kind, encode};
 use stdchk_tests::{PATIENCE, Pool, random_bytes};
@@ -298,7 +298,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
             added: Vec::new(),
             removed: vec![block],
             damaged: 1,
-            copies_failed: vec![block],
+            copies_failed: vec![block.chunk],
             put_sequence: 1,
         },
     ]);
@@ -310,9 +310,12 @@ fn benefactor_requests() -> Vec<Vec<u8>> {
     use BenefactorRequest as Q;
     let chunk = some_chunk(1);
     let block = BlockId::plain(chunk.id);
+    let code = Code::erasure(3, 2).unwrap();
+    let coded = Encoding { code, hashes: vec![chunk.id; 5], ..Encoding::plain(chunk) };
     let requests = [
-        Q::Put { block, form: Form::plain(chunk.id, chunk.length), durable: true },
-        Q::Sync { blocks: vec![block, BlockId { fragment: 3, ..block }], tell: false },
+        Q::Put { block, encoding: Encoding::plain(chunk), durable: true },
+        Q::Put { block: coded.block(chunk.id, 3), encoding: coded.clone(), durable: false },
+        Q::Sync { blocks: vec![block, coded.block(chunk.id, 3)], tell: false },
         Q::Get { block },
         Q::Verify { blocks: vec![block] },
         Q::Status,

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use stdchk_benefactor::memory::Memory;
 use stdchk_benefactor::service::Benefactor;
 use stdchk_benefactor::store::{Donation, Store};
-use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest, Form};
+use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest};
 use stdchk_model::message::manager::ManagerRequest;
-use stdchk_model::{BenefactorId, BlockId, Failure, Incarnation, Receipt, ReceiptKey};
+use stdchk_model::{BenefactorId, BlockId, ChunkRef, Encoding, Failure, Incarnation, Receipt, ReceiptKey};
 use stdchk_net::{BufferPool, Bytes, Service};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -156,8 +156,9 @@ impl Node {
 
     pub fn put(&self, bytes: &[u8], durable: bool, runtime: &Runtime) -> Option<Receipt> {
         let chunk = stdchk_model::ChunkId::of(bytes);
-        let form = Form::plain(chunk, u32::try_from(bytes.len()).unwrap());
-        let request = BenefactorRequest::Put { block: BlockId::plain(chunk), form, durable };
+        let length = u32::try_from(bytes.len()).unwrap();
+        let encoding = Encoding::plain(ChunkRef { id: chunk, length });
+        let request = BenefactorRequest::Put { block: BlockId::plain(chunk), encoding, durable };
         let BenefactorReply::Stored { receipt, .. } = self.ask(request, bytes, runtime).unwrap() else {
             panic!("not an answer to a put")
         };

@@ -356,7 +356,10 @@ impl World {
                         self.delete(node);
                     }
                 }
-                Command::Copy { block, to, .. } => self.nodes[node].copies.push((block, to)),
+                Command::Make(make) => {
+                    let block = BlockId::plain(make.chunk);
+                    self.nodes[node].copies.extend(make.blocks.iter().map(|new| (block, new.to)));
+                }
                 Command::SendInventory => self.nodes[node].sent = self.nodes[node].inventory(),
                 Command::Remember(_) => {}
             }

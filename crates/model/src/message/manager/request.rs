@@ -3,8 +3,8 @@
 use minicbor::{Decode, Encode};
 
 use super::{Change, Hold, Moment, PackedMembers, StoredBlock, TimeNs, VersionState};
-use crate::chunk_map::MapRoot;
 use crate::block::BlockId;
+use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, ChunkId, ClientId, Incarnation, Ino, OpId, SessionId};
 use crate::message::benefactor::BenefactorLoad;
 use crate::receipt::{Receipt, ReceiptKey};
