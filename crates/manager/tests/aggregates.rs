@@ -319,7 +319,7 @@ fn after_a_restart_the_container_still_needs_the_copies_that_the_members_folder_
     PACKED.iter().for_each(|number| drop(packed.pool.known(PACKER, *number)));
     let refused = packed.swap().unwrap_err();
     assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
-    assert!(refused.message.contains("fewer than 3 durable copies"), "{refused}");
+    assert!(refused.message.contains("would not survive the loss of 2 benefactors"), "{refused}");
     assert!(packed.pool.status().chunks_at_risk >= 2, "a third copy is wanted");
     packed.pool.register(Some(0));
     packed.pool.inventory(0, &[1, 2, 3, 101, 102]);

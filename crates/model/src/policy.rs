@@ -152,6 +152,121 @@ impl Default for Policy {
     }
 }
 
+/// A key of a policy: all that is said of it anywhere follows from its row in [`KEYS`].
+pub struct Key {
+    /// As it is written: `redundancy`.
+    pub name: &'static str,
+    /// What it means and which values it takes, for people, in lines that fit a terminal beside the name.
+    pub meaning: &'static [&'static str],
+    get: fn(&Policy) -> String,
+    set: fn(&mut Policy, &str) -> Result<(), Failure>,
+}
+
+/// The keys of a policy, in the order in which they are shown.
+pub const KEYS: [Key; 13] = [
+    Key {
+        name: "redundancy",
+        meaning: &[
+            "replicate:2 keeps so many copies of every chunk, 1 to 16; erasure:3,2 makes 3 data and 2 parity",
+            "fragments of it, each at another benefactor, of which any 3 are enough",
+        ],
+        get: |policy| policy.redundancy.to_string(),
+        set: |policy, value| Ok(policy.redundancy = value.parse()?),
+    },
+    Key {
+        name: "semantics",
+        meaning: &[
+            "optimistic: close() counts once everything can be read, further copies follow; pessimistic: once all",
+            "copies or fragments are durable",
+        ],
+        get: |policy| policy.semantics.to_string(),
+        set: |policy, value| Ok(policy.semantics = value.parse()?),
+    },
+    Key {
+        name: "exposure",
+        meaning: &[
+            "how far writers may get ahead of copies: previous (one timestep), a duration such as 30s, a size such",
+            "as 1GiB, or none (no bound)",
+        ],
+        get: |policy| policy.exposure.to_string(),
+        set: |policy, value| Ok(policy.exposure = value.parse()?),
+    },
+    Key {
+        name: "protocol",
+        meaning: &[
+            "sw: through memory; clw: into the mount's spool, pushed after close(); iw: through files in the spool",
+        ],
+        get: |policy| policy.protocol.to_string(),
+        set: |policy, value| Ok(policy.protocol = value.parse()?),
+    },
+    Key {
+        name: "close",
+        meaning: &[
+            "durable: close() returns when the version is committed; stored: when all is at benefactors; early: at",
+            "once, and what fails later is lost (not for protocol=clw)",
+        ],
+        get: |policy| policy.close.to_string(),
+        set: |policy, value| Ok(policy.close = value.parse()?),
+    },
+    Key {
+        name: "cutter",
+        meaning: &[
+            "fsch:1MiB, cdc:64KiB or cbch:m=20,k=14,p=20; auto: what earlier versions have in common decides",
+        ],
+        get: |policy| policy.cutter.clone(),
+        set: |policy, value| Ok(policy.cutter = value.to_owned()),
+    },
+    Key {
+        name: "learned",
+        meaning: &["what auto decided; empty it to learn anew"],
+        get: |policy| policy.learned.clone(),
+        set: |policy, value| Ok(policy.learned = value.to_owned()),
+    },
+    Key {
+        name: "codec",
+        meaning: &["auto (what makes the transfer fastest), store, lz4, zstd:1 to zstd:19"],
+        get: |policy| policy.codec.clone(),
+        set: |policy, value| Ok(policy.codec = value.to_owned()),
+    },
+    Key {
+        name: "window",
+        meaning: &["memory for the writes of one file in flight, such as 64MiB"],
+        get: |policy| size::exact(policy.window),
+        set: |policy, value| Ok(policy.window = window(value)?),
+    },
+    Key {
+        name: "segment",
+        meaning: &["size of the spool's files for protocol=iw"],
+        get: |policy| size::exact(policy.segment),
+        set: |policy, value| Ok(policy.segment = segment(value)?),
+    },
+    Key {
+        name: "stripe",
+        meaning: &["benefactors that one file is spread over"],
+        get: |policy| policy.stripe.to_string(),
+        set: |policy, value| Ok(policy.stripe = number("stripe", value, 1, STRIPE_WIDTH_MAX)?),
+    },
+    Key {
+        name: "naming",
+        meaning: &["patterns that map file names to {rank} and {step}, separated by blanks; empty: A.Ni.Tj"],
+        get: |policy| policy.naming.clone(),
+        set: |policy, value| Ok(policy.naming = value.to_owned()),
+    },
+    Key {
+        name: "ranks",
+        meaning: &["files of a complete checkpoint set; 0: learned from earlier sets"],
+        get: |policy| policy.ranks.to_string(),
+        set: |policy, value| Ok(policy.ranks = number("ranks", value, 0, u32::MAX)?),
+    },
+];
+
+impl Key {
+    /// The key of this name.
+    pub fn of(name: &str) -> Option<&'static Self> {
+        KEYS.iter().find(|key| key.name == name)
+    }
+}
+
 impl Policy {
     /// Changes one value, given as text.
     ///
@@ -159,59 +274,18 @@ impl Policy {
     /// An unknown key or a value that can't work, with the values that can. The cutter, the codec and the patterns are checked by
     /// the crates that read them.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
-        match key {
-            "redundancy" => self.redundancy = value.parse()?,
-            "semantics" => self.semantics = value.parse()?,
-            "exposure" => self.exposure = value.parse()?,
-            "close" => self.close = value.parse()?,
-            "cutter" => self.cutter = value.to_owned(),
-            "learned" => self.learned = value.to_owned(),
-            "window" => self.window = window(value)?,
-            "stripe" => self.stripe = number(key, value, 1, STRIPE_WIDTH_MAX)?,
-            "naming" => self.naming = value.to_owned(),
-            "codec" => self.codec = value.to_owned(),
-            "protocol" => self.protocol = value.parse()?,
-            "segment" => self.segment = segment(value)?,
-            "ranks" => self.ranks = number(key, value, 0, u32::MAX)?,
-            _ => return Err(invalid(key, value, &format!("a policy has {}", Self::KEYS.join(", ")))),
+        match Key::of(key) {
+            Some(known) => (known.set)(self, value),
+            None => {
+                let names = KEYS.map(|key| key.name).join(", ");
+                Err(invalid(key, value, &format!("a policy has {names}")))
+            }
         }
-        Ok(())
     }
 
-    /// The keys of a policy, in the order in which they are shown.
-    pub const KEYS: [&str; 13] = [
-        "redundancy",
-        "semantics",
-        "exposure",
-        "protocol",
-        "close",
-        "cutter",
-        "learned",
-        "codec",
-        "window",
-        "segment",
-        "stripe",
-        "naming",
-        "ranks",
-    ];
-
     /// The policy as pairs of key and value, each acceptable to [`Policy::set`].
-    pub fn pairs(&self) -> [(&'static str, String); 13] {
-        [
-            ("redundancy", self.redundancy.to_string()),
-            ("semantics", self.semantics.to_string()),
-            ("exposure", self.exposure.to_string()),
-            ("protocol", self.protocol.to_string()),
-            ("close", self.close.to_string()),
-            ("cutter", self.cutter.clone()),
-            ("learned", self.learned.clone()),
-            ("codec", self.codec.clone()),
-            ("window", size::exact(self.window)),
-            ("segment", size::exact(self.segment)),
-            ("stripe", self.stripe.to_string()),
-            ("naming", self.naming.clone()),
-            ("ranks", self.ranks.to_string()),
-        ]
+    pub fn pairs(&self) -> [(&'static str, String); KEYS.len()] {
+        KEYS.map(|key| (key.name, (key.get)(self)))
     }
 
     /// Losses that a commit needs every chunk to survive, and one more: how many benefactors have to be lost before a chunk is.
@@ -375,6 +449,15 @@ mod tests {
             assert!(failure.message.contains(value), "{failure}");
         }
         assert_eq!(policy, Policy::default());
+    }
+
+    #[test]
+    fn the_documents_explain_every_key() {
+        let document = include_str!("../../../docs/OPERATIONS.md");
+        for key in KEYS {
+            assert!(document.contains(&format!("\n| `{}` | ", key.name)), "{}", key.name);
+            assert!(key.meaning.iter().all(|line| line.len() <= 105), "{}", key.name);
+        }
     }
 
     #[test]

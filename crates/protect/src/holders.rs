@@ -33,14 +33,20 @@ pub struct Plan {
     /// Blocks to make it from. Of copies each alone is enough, and stands for its own encoding; else they are of one encoding, and
     /// as many as its code needs are enough.
     pub from: Vec<Held>,
-    /// The blocks to make, each at a benefactor that has none of the chunk: blocks of the sources' encoding, or `None` for a copy
-    /// of all encoded bytes.
+    /// The blocks to make: blocks of the sources' encoding, or `None` for a copy of all encoded bytes.
     pub make: Vec<Option<u8>>,
+    /// Benefactors that have a block which counts together with these: others are needed.
+    pub taken: Vec<BenefactorId>,
 }
 
 /// The distance of a chunk to loss whose blocks are at `locations`.
 pub fn distance_at<'a>(locations: impl IntoIterator<Item = &'a Location, IntoIter: Clone>) -> u8 {
     distance(locations.into_iter().map(Held::from))
+}
+
+/// Whether blocks of these encodings count together. No two of those that do should be at one benefactor.
+pub fn count_together(one: EncodingId, other: EncodingId) -> bool {
+    one == other || one.code.is_copy() && other.code.is_copy()
 }
 
 /// How many benefactors have to be lost before a chunk is of which these blocks are there; 0: it is lost.
@@ -106,12 +112,16 @@ pub fn plan(readable: &[Held], counted: &[Held], wanted: u8) -> Option<Plan> {
         return None;
     }
     let is_copy = |block: &&Held| block.encoding.code.is_copy();
+    let taken = |encoding: EncodingId| {
+        let together = counted.iter().filter(|block| count_together(block.encoding, encoding));
+        together.map(|block| block.benefactor).collect()
+    };
+    let copies = || missing(counted, EncodingId::PLAIN, wanted);
     let from: Vec<Held> = readable.iter().filter(is_copy).copied().collect();
     let (whole, mut best) = (u32::from(u8::MAX), None);
     if !from.is_empty() {
-        let make: Vec<Option<u8>> =
-            missing(counted, EncodingId::PLAIN, wanted).into_iter().map(Some).collect();
-        best = Some((make.len() as u32 * whole, Plan { from, make }));
+        let make: Vec<Option<u8>> = copies().into_iter().map(Some).collect();
+        best = Some((make.len() as u32 * whole, Plan { from, make, taken: taken(EncodingId::PLAIN) }));
     }
     for block in readable.iter().filter(|block| !is_copy(block)) {
         let from: Vec<Held> =
@@ -120,17 +130,17 @@ pub fn plan(readable: &[Held], counted: &[Held], wanted: u8) -> Option<Plan> {
         if bits.count_ones() < u32::from(code.data()) {
             continue;
         }
-        let (make, size): (Vec<Option<u8>>, u32) = match code.parity() < wanted.saturating_sub(1) {
-            // The code can't survive so many losses.
-            true => (missing(counted, EncodingId::PLAIN, wanted).into_iter().map(|_| None).collect(), whole),
+        // What the code can't survive, copies have to.
+        let (make, size, taken): (Vec<Option<u8>>, u32, _) = match code.parity() < wanted.saturating_sub(1) {
+            true => (copies().into_iter().map(|_| None).collect(), whole, taken(EncodingId::PLAIN)),
             false => {
                 let make = missing(counted, block.encoding, wanted).into_iter().map(Some).collect();
-                (make, whole / u32::from(code.data()))
+                (make, whole / u32::from(code.data()), taken(block.encoding))
             }
         };
         let cost = make.len() as u32 * size;
         if !make.is_empty() && best.as_ref().is_none_or(|(least, _)| cost < *least) {
-            best = Some((cost, Plan { from, make }));
+            best = Some((cost, Plan { from, make, taken }));
         }
     }
     best.map(|(_, plan)| plan).filter(|plan| !plan.make.is_empty())

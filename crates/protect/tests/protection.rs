@@ -221,8 +221,10 @@ proptest! {
         };
         prop_assert!(distance_of(&held) < wanted && plan.from.iter().all(|block| readable.contains(block)));
         prop_assert!(is_readable(&plan.from));
+        // At others than those that are taken, also where blocks of other encodings are.
+        let free = (0..7).chain(100..).filter(|host| !plan.taken.contains(&BenefactorId(*host)));
         let mut after = held.clone();
-        for (host, index) in (100..).zip(&plan.make) {
+        for (host, index) in free.zip(&plan.make) {
             let source = plan.from[0].encoding;
             let (encoding, index) = match index {
                 Some(index) => (source, *index),

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use stdchk_client::Pool;
 use stdchk_model::message::manager::Change;
 use stdchk_model::naming::Naming;
+use stdchk_model::policy::{KEYS, Key};
 use stdchk_model::{Ino, Policy, Redundancy};
 use stdchk_reduce::learn::AUTO;
 use stdchk_reduce::{Compression, CutterSpec};
@@ -38,26 +39,7 @@ enum Action {
         json: bool,
     },
     /// Change keys of a folder's policy; holds for what is written from then on
-    #[command(after_help = "\
-Keys:
-  redundancy replicate:2 keeps so many copies of every chunk, 1 to 16; erasure:3,2 makes 3 data and 2 parity
-             fragments of it, each at another benefactor, of which any 3 are enough
-  semantics  optimistic: close() counts once it can be read, further copies follow; pessimistic: once all are durable
-  protocol   sw: through memory; clw: into the mount's spool, pushed after close(); iw: through files in the spool
-  close      durable: close() returns when the version is committed; stored: when all is at benefactors; early: at
-             once, and what fails later is lost (not for protocol=clw)
-  cutter     fsch:1MiB, cdc:64KiB or cbch:m=20,k=14,p=20; auto: what earlier versions have in common decides
-  learned    what auto decided; empty it to learn anew
-  codec      auto (what makes the transfer fastest), store, lz4, zstd:1 to zstd:19
-  window     memory for the writes of one file in flight, such as 64MiB
-  segment    size of the spool's files for protocol=iw
-  stripe     benefactors that one file is spread over
-  naming     patterns that map file names to {rank} and {step}, separated by blanks; empty: A.Ni.Tj
-  ranks      files of a complete checkpoint set; 0: learned from earlier sets
-An empty value (`redundancy=`) takes a key back to its default. The folder is made if it is missing.
-
-Example:
-  stdchk policy set climate redundancy=replicate:1 cutter=cdc:64KiB")]
+    #[command(after_help = keys())]
     Set {
         /// The folder, APP[/FOLDER]
         app: String,
@@ -111,6 +93,23 @@ async fn set(app: &str, texts: &[String], context: &Context) -> Outcome {
     warn_of_hosts(&pool, ino, &target).await
 }
 
+/// The keys of a policy, as the help shows them.
+fn keys() -> String {
+    let mut text = "Keys:\n".to_owned();
+    for key in KEYS {
+        let mut name = key.name;
+        for line in key.meaning {
+            text.push_str(&format!("  {name:<10} {line}\n"));
+            name = "";
+        }
+    }
+    text.push_str(
+        "An empty value (`redundancy=`) takes a key back to its default. The folder is made if it is missing.\n\n\
+         Example:\n  stdchk policy set climate redundancy=replicate:1 cutter=cdc:64KiB",
+    );
+    text
+}
+
 /// The first pattern of a `naming` in which nothing varies.
 fn fixed_pattern(naming: &str) -> Option<String> {
     let naming: Naming = naming.parse().ok()?;
@@ -146,7 +145,7 @@ fn pair(text: &str) -> Outcome<(String, String)> {
     let Some((key, value)) = text.split_once('=') else {
         return Err(CommandError::usage(format!("`{text}`"), "a pair is expected", "write key=value"));
     };
-    if value.is_empty() && Policy::KEYS.contains(&key) {
+    if value.is_empty() && Key::of(key).is_some() {
         return Ok((key.to_owned(), String::new()));
     }
     Policy::default().set(key, value).about(text)?;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use stdchk_model::message::manager::{ChunkLocations, Location};
 use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, ErrorCode, Failure, Receipt};
 use stdchk_net::CallError;
-use stdchk_protect::{Blocks, Held, distance_at, missing};
+use stdchk_protect::{Blocks, Held, count_together, distance_at, missing};
 use stdchk_reduce::{cut, is_zero};
 use tokio::task::JoinSet;
 
@@ -168,8 +168,9 @@ impl Session {
             if missing.is_empty() {
                 break;
             }
+            let taken = held.iter().filter(|held| count_together(held.encoding, encoding));
             let avoid: Vec<BenefactorId> =
-                held.iter().map(|held| held.benefactor).chain(refused.iter().copied()).collect();
+                taken.map(|held| held.benefactor).chain(refused.iter().copied()).collect();
             let granted = || self.known.take_room();
             let next = self.stripe.next(&self.pool, granted, missing.len(), block_bytes, &avoid).await;
             let targets = match next {

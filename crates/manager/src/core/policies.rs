@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use stdchk_model::policy::Key;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy};
 use stdchk_reduce::learn::AUTO;
 
@@ -89,10 +90,7 @@ impl Namespace {
 }
 
 fn check(key: &str, value: &str) -> Result<(), Failure> {
-    if !Policy::KEYS.contains(&key) {
-        return Policy::default().set(key, value);
-    }
-    if value.is_empty() {
+    if value.is_empty() && Key::of(key).is_some() {
         return Ok(());
     }
     if value.len() > VALUE_BYTES_MAX {

@@ -197,8 +197,7 @@ impl Core {
         let plan = self.locations.plan(&id, &self.registry)?;
         let chunk = self.locations.get(&id)?;
         let own = plan.from.iter().position(|held| held.benefactor == source)?;
-        let holders = chunk.holders.iter().map(|holder| holder.benefactor);
-        let avoid: Vec<BenefactorId> = holders.chain(self.copies.avoided(source)).collect();
+        let avoid: Vec<BenefactorId> = plan.taken.into_iter().chain(self.copies.avoided(source)).collect();
         let turn = u64::from_le_bytes(*id.0.first_chunk::<8>()?);
         let bytes = u64::from(chunk.length);
         let wish = Wish { width: plan.make.len(), avoid: &avoid, room_bytes: bytes, turn };

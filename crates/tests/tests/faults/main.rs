@@ -15,6 +15,7 @@ mod damage;
 mod directories;
 mod disk;
 mod early;
+mod erasure;
 mod exposure;
 mod full_disk;
 mod interrupts;
