@@ -41,6 +41,9 @@ struct Holders {
     away: Vec<BenefactorId>,
 }
 
+/// A holder with what is held against its benefactor.
+type Doubted = (Option<Doubt>, Location);
+
 /// Fetches chunks and remembers where they are.
 pub(crate) struct Fetcher {
     manager: Arc<ManagerLink>,
@@ -232,19 +235,19 @@ impl Fetcher {
         let mut rotated = holders.to_vec();
         let turn = usize::from(chunk.0.first().copied().unwrap_or(0)).checked_rem(rotated.len()).unwrap_or(0);
         rotated.rotate_left(turn);
-        let mut groups: BTreeMap<EncodingId, Vec<(Option<Doubt>, Location)>> = BTreeMap::new();
+        let mut groups: BTreeMap<EncodingId, Vec<Doubted>> = BTreeMap::new();
         for at in rotated {
             // Copies are one group, however they were compressed.
             let group = if at.encoding.code.is_copy() { EncodingId::PLAIN } else { at.encoding };
             groups.entry(group).or_default().push((self.benefactors.doubt(at.benefactor), at));
         }
-        let mut groups: Vec<(EncodingId, Vec<(Option<Doubt>, Location)>)> = groups.into_iter().collect();
+        let mut groups: Vec<(EncodingId, Vec<Doubted>)> = groups.into_iter().collect();
         for (encoding, group) in &mut groups {
             let data = encoding.code.data();
             group.sort_by_key(|(doubt, at)| (*doubt, at.index >= data));
         }
         // How much the last of those that are needed is doubted; none is worse than any doubt.
-        let doubt = |(encoding, group): &(EncodingId, Vec<(Option<Doubt>, Location)>)| {
+        let doubt = |(encoding, group): &(EncodingId, Vec<Doubted>)| {
             let needed = usize::from(encoding.code.data());
             let last = needed.checked_sub(1).and_then(|last| group.get(last));
             (last.is_none(), last.and_then(|(doubt, _)| *doubt), !encoding.code.is_copy())

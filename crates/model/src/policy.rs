@@ -171,7 +171,10 @@ pub const KEYS: [Key; 13] = [
             "fragments of it, each at another benefactor, of which any 3 are enough",
         ],
         get: |policy| policy.redundancy.to_string(),
-        set: |policy, value| Ok(policy.redundancy = value.parse()?),
+        set: |policy, value| {
+            policy.redundancy = value.parse()?;
+            Ok(())
+        },
     },
     Key {
         name: "semantics",
@@ -180,7 +183,10 @@ pub const KEYS: [Key; 13] = [
             "copies or fragments are durable",
         ],
         get: |policy| policy.semantics.to_string(),
-        set: |policy, value| Ok(policy.semantics = value.parse()?),
+        set: |policy, value| {
+            policy.semantics = value.parse()?;
+            Ok(())
+        },
     },
     Key {
         name: "exposure",
@@ -189,7 +195,10 @@ pub const KEYS: [Key; 13] = [
             "as 1GiB, or none (no bound)",
         ],
         get: |policy| policy.exposure.to_string(),
-        set: |policy, value| Ok(policy.exposure = value.parse()?),
+        set: |policy, value| {
+            policy.exposure = value.parse()?;
+            Ok(())
+        },
     },
     Key {
         name: "protocol",
@@ -197,7 +206,10 @@ pub const KEYS: [Key; 13] = [
             "sw: through memory; clw: into the mount's spool, pushed after close(); iw: through files in the spool",
         ],
         get: |policy| policy.protocol.to_string(),
-        set: |policy, value| Ok(policy.protocol = value.parse()?),
+        set: |policy, value| {
+            policy.protocol = value.parse()?;
+            Ok(())
+        },
     },
     Key {
         name: "close",
@@ -206,7 +218,10 @@ pub const KEYS: [Key; 13] = [
             "once, and what fails later is lost (not for protocol=clw)",
         ],
         get: |policy| policy.close.to_string(),
-        set: |policy, value| Ok(policy.close = value.parse()?),
+        set: |policy, value| {
+            policy.close = value.parse()?;
+            Ok(())
+        },
     },
     Key {
         name: "cutter",
@@ -214,49 +229,73 @@ pub const KEYS: [Key; 13] = [
             "fsch:1MiB, cdc:64KiB or cbch:m=20,k=14,p=20; auto: what earlier versions have in common decides",
         ],
         get: |policy| policy.cutter.clone(),
-        set: |policy, value| Ok(policy.cutter = value.to_owned()),
+        set: |policy, value| {
+            policy.cutter = value.to_owned();
+            Ok(())
+        },
     },
     Key {
         name: "learned",
         meaning: &["what auto decided; empty it to learn anew"],
         get: |policy| policy.learned.clone(),
-        set: |policy, value| Ok(policy.learned = value.to_owned()),
+        set: |policy, value| {
+            policy.learned = value.to_owned();
+            Ok(())
+        },
     },
     Key {
         name: "codec",
         meaning: &["auto (what makes the transfer fastest), store, lz4, zstd:1 to zstd:19"],
         get: |policy| policy.codec.clone(),
-        set: |policy, value| Ok(policy.codec = value.to_owned()),
+        set: |policy, value| {
+            policy.codec = value.to_owned();
+            Ok(())
+        },
     },
     Key {
         name: "window",
         meaning: &["memory for the writes of one file in flight, such as 64MiB"],
         get: |policy| size::exact(policy.window),
-        set: |policy, value| Ok(policy.window = window(value)?),
+        set: |policy, value| {
+            policy.window = window(value)?;
+            Ok(())
+        },
     },
     Key {
         name: "segment",
         meaning: &["size of the spool's files for protocol=iw"],
         get: |policy| size::exact(policy.segment),
-        set: |policy, value| Ok(policy.segment = segment(value)?),
+        set: |policy, value| {
+            policy.segment = segment(value)?;
+            Ok(())
+        },
     },
     Key {
         name: "stripe",
         meaning: &["benefactors that one file is spread over"],
         get: |policy| policy.stripe.to_string(),
-        set: |policy, value| Ok(policy.stripe = number("stripe", value, 1, STRIPE_WIDTH_MAX)?),
+        set: |policy, value| {
+            policy.stripe = number("stripe", value, 1, STRIPE_WIDTH_MAX)?;
+            Ok(())
+        },
     },
     Key {
         name: "naming",
         meaning: &["patterns that map file names to {rank} and {step}, separated by blanks; empty: A.Ni.Tj"],
         get: |policy| policy.naming.clone(),
-        set: |policy, value| Ok(policy.naming = value.to_owned()),
+        set: |policy, value| {
+            policy.naming = value.to_owned();
+            Ok(())
+        },
     },
     Key {
         name: "ranks",
         meaning: &["files of a complete checkpoint set; 0: learned from earlier sets"],
         get: |policy| policy.ranks.to_string(),
-        set: |policy, value| Ok(policy.ranks = number("ranks", value, 0, u32::MAX)?),
+        set: |policy, value| {
+            policy.ranks = number("ranks", value, 0, u32::MAX)?;
+            Ok(())
+        },
     },
 ];
 

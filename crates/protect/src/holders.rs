@@ -118,10 +118,10 @@ pub fn plan(readable: &[Held], counted: &[Held], wanted: u8) -> Option<Plan> {
     };
     let copies = || missing(counted, EncodingId::PLAIN, wanted);
     let from: Vec<Held> = readable.iter().filter(is_copy).copied().collect();
-    let (whole, mut best) = (u32::from(u8::MAX), None);
+    let (whole, mut best) = (usize::from(u8::MAX), None);
     if !from.is_empty() {
         let make: Vec<Option<u8>> = copies().into_iter().map(Some).collect();
-        best = Some((make.len() as u32 * whole, Plan { from, make, taken: taken(EncodingId::PLAIN) }));
+        best = Some((make.len() * whole, Plan { from, make, taken: taken(EncodingId::PLAIN) }));
     }
     for block in readable.iter().filter(|block| !is_copy(block)) {
         let from: Vec<Held> =
@@ -131,14 +131,15 @@ pub fn plan(readable: &[Held], counted: &[Held], wanted: u8) -> Option<Plan> {
             continue;
         }
         // What the code can't survive, copies have to.
-        let (make, size, taken): (Vec<Option<u8>>, u32, _) = match code.parity() < wanted.saturating_sub(1) {
+        let (make, size, taken): (Vec<Option<u8>>, usize, _) = match code.parity() < wanted.saturating_sub(1)
+        {
             true => (copies().into_iter().map(|_| None).collect(), whole, taken(EncodingId::PLAIN)),
             false => {
                 let make = missing(counted, block.encoding, wanted).into_iter().map(Some).collect();
-                (make, whole / u32::from(code.data()), taken(block.encoding))
+                (make, whole / usize::from(code.data()), taken(block.encoding))
             }
         };
-        let cost = make.len() as u32 * size;
+        let cost = make.len() * size;
         if !make.is_empty() && best.as_ref().is_none_or(|(least, _)| cost < *least) {
             best = Some((cost, Plan { from, make, taken }));
         }

@@ -1,5 +1,11 @@
 //! Properties of protection: any blocks that suffice make the chunk, no liar gets through, and distances are never too large.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking"
+)]
 
 use std::collections::BTreeSet;
 
