@@ -100,9 +100,9 @@ async fn a_receipt_names_what_is_there_and_durable_and_the_manager_hears_what_is
     assert!(receipt.is_genuine(&manager.told.lock().receipt_key()));
     // A deletion that was decided before the receipt leaves the block, a later one takes it.
     let delete = |put_sequence| Command::Delete { blocks: vec![here], put_sequence };
+    let inventories = manager.told.lock().inventories();
     manager.order(1, delete(receipt.sequence - 1));
     manager.order(1, Command::SendInventory);
-    let inventories = manager.told.lock().inventories();
     manager.wait("the inventory", |told| told.inventories() > inventories).await;
     let receipt = sync(&running.connection, &[here]).await;
     assert_eq!(receipt.blocks.len(), 1);
