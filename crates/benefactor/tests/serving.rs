@@ -93,6 +93,8 @@ async fn a_receipt_names_what_is_there_and_durable_and_the_manager_hears_what_is
     let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
     let running = Running::start(config(place.path(), manager.address)).await;
     let (here, never) = (whole(b"here").0, whole(b"never").0);
+    // An inventory tells by itself what isn't there.
+    manager.wait("the first inventory", |told| told.inventories() > 0).await;
     put(&running.connection, b"here").await.unwrap();
     let receipt = sync(&running.connection, &[never, here]).await;
     assert_eq!(receipt.blocks.iter().map(|stored| stored.block).collect::<Vec<_>>(), [here]);
