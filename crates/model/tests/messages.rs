@@ -11,7 +11,7 @@ use minicbor::{Decode, Encode};
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, Erasure, Form,
 };
-use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
+use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role, Welcome};
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Existing,
     Exposed, ExposedSet, FileKind, Hold, Location, ManagerReply, ManagerRequest, Moment, PackedMembers,
@@ -434,11 +434,16 @@ fn kinds<T: Encode<()>>(messages: &[T]) -> BTreeSet<u8> {
 
 #[test]
 fn messages_are_byte_for_byte_as_documented() {
-    let (role, pool) = (Role::Client, PoolId([1; 16]));
-    let hello = Hello { protocol: PROTOCOL, role, pool: None, token: vec![0xaa; 32] };
+    let (role, pool, token) = (Role::Client, PoolId([1; 16]), [0xaa; 32]);
+    let hello = Hello { protocol: PROTOCOL, role, pool: None, nonce: Nonce([0xc0; 32]) };
+    let challenge = Challenge { protocol: PROTOCOL, nonce: Nonce([0x50; 32]) };
+    let greeting = Greeting { hello: hello.clone(), challenge: challenge.clone() };
+    let proof = greeting.server_proof(&token, Role::Manager, pool);
     let text = [
         vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), ..hello }]),
-        vectors("Welcome", &[Welcome { protocol: PROTOCOL, role: Role::Manager, pool }]),
+        vectors("Challenge", &[challenge]),
+        vectors("Proof", &[Proof { proof: greeting.caller_proof(&token) }]),
+        vectors("Welcome", &[Welcome { role: Role::Manager, pool, proof }]),
         vectors("Failure", &[Failure::new(ErrorCode::NotFound, "no `x`")]),
         vectors("ManagerRequest", &manager_requests()),
         vectors("ManagerReply", &manager_replies()),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
 use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorRequest, Form};
-use stdchk_model::message::handshake::{Hello, PROTOCOL, Role};
+use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role};
 use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerRequest, StoredBlock, VersionState};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
@@ -87,9 +87,14 @@ fn answer(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
 
 /// A connection that was let in.
 fn greet(pool: &Pool, address: &str) -> TcpStream {
-    let hello = Hello { protocol: PROTOCOL, role: Role::Client, pool: None, token: token_of(pool) };
+    let hello = Hello { protocol: PROTOCOL, role: Role::Client, pool: None, nonce: Nonce([7; 32]) };
     let mut stream = connect(address);
     stream.write_all(&frame(0, &cbor::encode(&hello), &[])).unwrap();
+    let (kind, body) = answer(&mut stream).unwrap();
+    assert_eq!(kind, 1);
+    let challenge: Challenge = cbor::decode(&body).unwrap();
+    let proof = Greeting { hello, challenge }.caller_proof(&token_of(pool));
+    stream.write_all(&frame(0, &cbor::encode(&Proof { proof }), &[])).unwrap();
     assert_eq!(answer(&mut stream).unwrap().0, 1);
     stream
 }
