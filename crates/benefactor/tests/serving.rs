@@ -38,9 +38,7 @@ async fn what_is_put_is_served_reported_and_still_there_after_a_restart() {
         assert!(get(&running.connection, block).await.unwrap()[..] == content[..]);
         manager.wait("the inventory", |told| told.added(block)).await;
     }
-    let again = |told: &Told| {
-        matches!(told.requests.first(), Some(ManagerRequest::Register { id: Some(BenefactorId(1)), .. }))
-    };
+    let again = |told: &Told| matches!(told.requests.first(), Some(ManagerRequest::Register { registration, .. }) if registration.id == Some(BenefactorId(1)));
     assert!(again(&manager.told.lock()), "it registers under its number");
     running.stop().await;
 }

@@ -13,9 +13,10 @@ use stdchk_model::message::benefactor::{
 };
 use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role, Welcome};
 use stdchk_model::message::manager::{
-    Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Existing,
-    Exposed, ExposedSet, FileKind, Hold, Location, ManagerReply, ManagerRequest, Moment, PackedMembers,
-    PoolStatus, SetMember, SetState, Space, StoredBlock, VersionInfo, VersionState,
+    Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
+    Existing, Exposed, ExposedSet, FileKind, Hold, Location, ManagerReply, ManagerRequest, Moment,
+    PackedMembers, PoolStatus, Registration, SetMember, SetState, Space, StoredBlock, VersionInfo,
+    VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
@@ -53,6 +54,19 @@ fn load() -> BenefactorLoad {
         free_bytes: 1 << 39,
         blocks: 1000,
         requests: 2,
+    }
+}
+
+fn registration() -> Registration {
+    Registration {
+        id: None,
+        incarnation: LIFE,
+        address: "127.0.0.1:7100".to_owned(),
+        pid: 4711,
+        load: load(),
+        remembered: Some(MOMENT),
+        put_sequence: 1 << 40,
+        receipt_key: ReceiptKey([0xee; 32]),
     }
 }
 
@@ -294,16 +308,8 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
         Q::Collect { dry_run: true },
         Q::Forget { id: benefactor, force: false },
         Q::AcceptOlderStore,
-        Q::Register {
-            id: None,
-            incarnation,
-            address: "127.0.0.1:7100".to_owned(),
-            pid: 4711,
-            load,
-            remembered: Some(MOMENT),
-            put_sequence: 1 << 40,
-            receipt_key: ReceiptKey([0xee; 32]),
-        },
+        registration().proved(&BenefactorSecret([0x5e; 32])),
+        registration().introduced(&BenefactorSecret([0x5e; 32])),
         Q::Inventory {
             id: benefactor,
             incarnation,

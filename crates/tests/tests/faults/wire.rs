@@ -11,7 +11,9 @@ use std::time::Duration;
 use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
 use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorRequest, Form};
 use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role};
-use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerRequest, StoredBlock, VersionState};
+use stdchk_model::message::manager::{
+    BenefactorSecret, Change, Existing, FileKind, ManagerRequest, Registration, StoredBlock, VersionState,
+};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Incarnation, Ino, MapRoot, OpId,
     Receipt, ReceiptKey, SessionId, cbor,
@@ -277,7 +279,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
         Q::GetPolicy(ino),
         Q::Sets(parent),
         Q::Status,
-        Q::Register {
+        Registration {
             id: Some(benefactor),
             incarnation,
             address: "127.0.0.1:9".to_owned(),
@@ -286,7 +288,8 @@ fn manager_requests() -> Vec<Vec<u8>> {
             remembered: None,
             put_sequence: 1,
             receipt_key: ReceiptKey([1; 32]),
-        },
+        }
+        .introduced(&BenefactorSecret([1; 32])),
         Q::Inventory {
             id: benefactor,
             incarnation,
