@@ -10,7 +10,7 @@ use std::time::Duration;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::Role;
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, DataDir, Identity};
 
@@ -120,7 +120,7 @@ impl Link {
         connection: &Connection,
         directory: &mut DataDir,
     ) -> Result<BenefactorId, CallError> {
-        let request = ManagerRequest::Register {
+        let registration = Registration {
             id: directory.benefactor(),
             incarnation: self.benefactor.incarnation(),
             address: self.address.clone(),
@@ -130,7 +130,21 @@ impl Link {
             put_sequence: self.benefactor.store().put_sequence(),
             receipt_key: self.benefactor.receipt_key().clone(),
         };
-        let ManagerReply::Registered { id, moment } = ask(connection, &request).await? else {
+        let secret = directory.secret();
+        let secret =
+            secret.ok_or_else(|| Failure::new(ErrorCode::Internal, "the data directory has no secret"))?;
+        let introduced = registration.clone().introduced(secret);
+        let answer = match registration.id {
+            Some(_) => match ask(connection, &registration.proved(secret)).await {
+                // A manager that has forgotten this benefactor, or has an older store, doesn't know its secret.
+                Err(CallError::Refused(failure)) if failure.code == ErrorCode::NotFound => {
+                    ask(connection, &introduced).await
+                }
+                answer => answer,
+            },
+            None => ask(connection, &introduced).await,
+        };
+        let ManagerReply::Registered { id, moment } = answer? else {
             return Err(unexpected("a registration"));
         };
         self.benefactor.memory().registered(moment);

@@ -1,7 +1,7 @@
 //! What needs processes of its own: killing a writer at any moment, a disk that is full, and descriptors that ran out.
 //!
 //! This program is its own child: `write DIR` writes and syncs until it is killed, `fill DIR` fills a small file system, `use up DIR`
-//! takes all descriptors.
+//! takes all descriptors, `many DIR` has more segments than descriptors.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use stdchk_benefactor::store::{Donation, Store, StoreError};
+use stdchk_benefactor::store::{Cursor, Donation, Store, StoreError};
 use stdchk_model::{BlockId, ChunkId, ChunkRef, Encoding, ErrorCode, Failure};
 use stdchk_net::BufferPool;
 
@@ -24,6 +24,7 @@ fn main() {
         ["write", directory] => write_for_ever(Path::new(directory)),
         ["fill", directory] => fill(Path::new(directory)),
         ["use up", directory] => use_descriptors_up(Path::new(directory)),
+        ["many", directory] => use_more_segments_than_descriptors(Path::new(directory)),
         _ => {
             all_that_was_synced_survives_sigkill();
             println!("test all_that_was_synced_survives_sigkill ... ok");
@@ -31,6 +32,8 @@ fn main() {
             println!("test a_full_disk_fails_puts_and_nothing_else ... ok");
             a_store_without_descriptors_takes_nothing_and_goes_on_once_there_are_some();
             println!("test a_store_without_descriptors_takes_nothing_and_goes_on_once_there_are_some ... ok");
+            a_store_of_more_segments_than_descriptors_starts_and_serves();
+            println!("test a_store_of_more_segments_than_descriptors_starts_and_serves ... ok");
         }
     }
 }
@@ -131,6 +134,69 @@ fn a_store_without_descriptors_takes_nothing_and_goes_on_once_there_are_some() {
         .status()
         .unwrap();
     assert!(child.success(), "a store without descriptors failed: {child}");
+}
+
+/// A store of 600 segments with 256 descriptors.
+fn a_store_of_more_segments_than_descriptors_starts_and_serves() {
+    let place = tempfile::tempdir().unwrap();
+    for life in ["first", "second"] {
+        let script = "ulimit -n 256 && exec \"$1\" many \"$2\"";
+        let child = Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(std::env::current_exe().unwrap())
+            .arg(place.path())
+            .status()
+            .unwrap();
+        assert!(child.success(), "the {life} life of a store with many segments failed: {child}");
+    }
+}
+
+fn use_more_segments_than_descriptors(directory: &Path) {
+    const SEGMENTS: u64 = 600;
+    const READERS: u64 = 100;
+    let donation = Donation { donated_bytes: 1 << 34, floor_bytes: 0 };
+    // A block of 30 kB fills a segment.
+    let (store, recovered) = Store::open(directory, donation, 32 << 10).unwrap();
+    let contents = |number: u64| content(4 * number + 2);
+    if recovered.blocks == 0 {
+        // None of them is made durable by anybody until the end.
+        (0..SEGMENTS).for_each(|number| assert!(!put(&store, &contents(number)).unwrap()));
+        store.sync().unwrap();
+    }
+    assert!(std::fs::read_dir(directory).unwrap().count() as u64 >= SEGMENTS);
+    let most = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(most < 128, "{most} descriptors are open");
+    std::thread::scope(|scope| {
+        for reader in 0..READERS {
+            let (store, contents) = (&store, &contents);
+            scope.spawn(move || {
+                (0..SEGMENTS).filter(|number| (number + reader) % 7 == 0).for_each(|number| {
+                    assert!(holds(store, &contents(number)));
+                });
+            });
+        }
+    });
+    let (buffers, mut cursor, mut blocks) = (BufferPool::new(1 << 20), Cursor::default(), 0);
+    while let Some((next, read)) = store.scrub(cursor, &buffers).unwrap() {
+        (cursor, blocks) = (next, blocks + u64::from(read > 0));
+    }
+    assert_eq!(blocks, SEGMENTS);
+    assert_eq!(store.compact(&buffers).unwrap(), 0);
+    let gone = block_of(&contents(0));
+    assert!(recovered.blocks == 0 || store.remove(&[gone], u64::MAX).unwrap() == 1);
+    for _ in 0..SEGMENTS + 2 {
+        store.check_presence().unwrap();
+    }
+    if recovered.blocks > 0 {
+        assert_eq!((recovered.blocks, recovered.verified_segments), (SEGMENTS, 1));
+        // A segment that is closed is missed when it is read.
+        std::fs::remove_file(directory.join("0000000002.segment")).unwrap();
+        let found = store.find(block_of(&contents(1))).unwrap();
+        let mut buffer = buffers.try_take(found.span()).unwrap();
+        assert!(matches!(store.read(&found, &mut buffer), Err(StoreError::Gone(_))));
+        assert!(store.sync().is_err(), "nothing counts as durable any more");
+        assert!((0..SEGMENTS + 2).any(|_| store.check_presence().is_err()));
+    }
 }
 
 fn use_descriptors_up(directory: &Path) {

@@ -329,9 +329,14 @@ fn a_mostly_dead_segment_is_rewritten_and_its_file_goes() {
     scrub_all(&store);
     assert_eq!(store.load().blocks, 10);
     let buffers: Arc<BufferPool> = BufferPool::new(8 << 20);
+    let found = store.find(block_of(&contents[2])).unwrap();
     assert_eq!(store.compact(&buffers).unwrap(), 4 * 4096);
     assert!(!first.exists());
     assert!(get(&store, block_of(&contents[2])).unwrap() == contents[2]);
+    // Who found it before reads it where it is now.
+    let mut buffer = buffers.try_take(found.span()).unwrap();
+    let (_, range) = store.read(&found, &mut buffer).unwrap();
+    assert_eq!(buffer.get(range).unwrap(), contents[2]);
     check_space(&store, place.path());
     drop(store);
     let store = open(place.path());

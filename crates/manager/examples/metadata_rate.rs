@@ -13,7 +13,7 @@ use stdchk_manager::{Config, Manager};
 use stdchk_model::message::benefactor::BenefactorLoad;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{
-    Change, FileKind, ManagerReply, ManagerRequest, StoredBlock, VersionState,
+    BenefactorSecret, Change, FileKind, ManagerReply, ManagerRequest, Registration, StoredBlock, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Incarnation, Ino, MapRoot, OpId,
@@ -108,16 +108,9 @@ async fn register_benefactors(address: &str) {
         let incarnation = Incarnation(number);
         let address = format!("127.0.0.1:{}", number + 1);
         let (pid, remembered, put_sequence, receipt_key) = (0, None, 0, KEY);
-        let register = ManagerRequest::Register {
-            id: None,
-            incarnation,
-            address,
-            pid,
-            load,
-            remembered,
-            put_sequence,
-            receipt_key,
-        };
+        let registration =
+            Registration { id: None, incarnation, address, pid, load, remembered, put_sequence, receipt_key };
+        let register = registration.introduced(&BenefactorSecret([u8::try_from(number).unwrap_or(0); 32]));
         let (reply, _) = connection.call(&register, Bytes::new(), LIMIT).await.unwrap();
         let ManagerReply::Registered { id, .. } = reply else { return };
         let (first, last, blocks) = (true, true, Vec::new());

@@ -5,7 +5,7 @@
 //! description for strangers.
 
 use minicbor::{Decode, Encode};
-use stdchk_model::message::manager::{Attr, FileKind, TimeNs, VersionState};
+use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionState};
 use stdchk_model::{BenefactorId, Ino, MapRoot, OpId, PoolId, SessionId, cbor};
 
 use crate::store::StoreError;
@@ -139,6 +139,9 @@ pub struct BenefactorRecord {
     /// Where it served last, `host:port`.
     #[n(1)]
     pub address: String,
+    /// What it proves with that it is this benefactor.
+    #[n(2)]
+    pub secret: BenefactorSecret,
 }
 
 /// The result of a change, so that its repetition is answered and not done again.

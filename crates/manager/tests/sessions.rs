@@ -6,7 +6,7 @@ mod harness;
 use harness::{CLIENT, GIB, Pool, chunk, make, map_of, rename, session};
 use stdchk_model::limits::CLIENT_LEASE_MS;
 use stdchk_model::message::manager::{
-    Change, FileKind, ManagerReply, ManagerRequest, StoredBlock, VersionState,
+    BenefactorSecret, Change, FileKind, ManagerReply, ManagerRequest, StoredBlock, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot, OpId, Redundancy,
@@ -329,16 +329,7 @@ fn senseless_reports_are_refused_and_change_nothing() {
     assert_eq!(pool.ask(ManagerRequest::Locate { chunks: many }).unwrap_err().code, ErrorCode::TooLong);
     let life = Incarnation(1);
     assert_eq!(pool.inventory_as(44, life, &[1]).unwrap_err().code, ErrorCode::Stale);
-    let request = ManagerRequest::Register {
-        id: Some(BenefactorId(u32::MAX)),
-        incarnation: life,
-        address: "127.0.0.1:1".to_owned(),
-        pid: 0,
-        load: harness::empty_load(),
-        remembered: None,
-        put_sequence: 0,
-        receipt_key: harness::KEY,
-    };
+    let request = pool.registration(Some(u32::MAX), life, None).introduced(&BenefactorSecret([1; 32]));
     assert_eq!(pool.ask(request).unwrap_err().code, ErrorCode::Invalid);
     assert!(pool.locate(1).is_empty());
 }

@@ -11,11 +11,12 @@ use minicbor::{Decode, Encode};
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, Make, NewBlock, SourceBlock,
 };
-use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
+use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role, Welcome};
 use stdchk_model::message::manager::{
-    Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Existing,
-    Exposed, ExposedSet, FileKind, Hold, Location, ManagerReply, ManagerRequest, Moment, PackedMembers,
-    PoolStatus, SetMember, SetState, Space, StoredBlock, VersionInfo, VersionState,
+    Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
+    Existing, Exposed, ExposedSet, FileKind, Hold, Location, ManagerReply, ManagerRequest, Moment,
+    PackedMembers, PoolStatus, Registration, SetMember, SetState, Space, StoredBlock, VersionInfo,
+    VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId, ErrorCode, Failure,
@@ -53,6 +54,19 @@ fn load() -> BenefactorLoad {
         free_bytes: 1 << 39,
         blocks: 1000,
         requests: 2,
+    }
+}
+
+fn registration() -> Registration {
+    Registration {
+        id: None,
+        incarnation: LIFE,
+        address: "127.0.0.1:7100".to_owned(),
+        pid: 4711,
+        load: load(),
+        remembered: Some(MOMENT),
+        put_sequence: 1 << 40,
+        receipt_key: ReceiptKey([0xee; 32]),
     }
 }
 
@@ -294,16 +308,8 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
         Q::Collect { dry_run: true },
         Q::Forget { id: benefactor, force: false },
         Q::AcceptOlderStore,
-        Q::Register {
-            id: None,
-            incarnation,
-            address: "127.0.0.1:7100".to_owned(),
-            pid: 4711,
-            load,
-            remembered: Some(MOMENT),
-            put_sequence: 1 << 40,
-            receipt_key: ReceiptKey([0xee; 32]),
-        },
+        registration().proved(&BenefactorSecret([0x5e; 32])),
+        registration().introduced(&BenefactorSecret([0x5e; 32])),
         Q::Inventory {
             id: benefactor,
             incarnation,
@@ -441,11 +447,16 @@ fn kinds<T: Encode<()>>(messages: &[T]) -> BTreeSet<u8> {
 
 #[test]
 fn messages_are_byte_for_byte_as_documented() {
-    let (role, pool) = (Role::Client, PoolId([1; 16]));
-    let hello = Hello { protocol: PROTOCOL, role, pool: None, token: vec![0xaa; 32] };
+    let (role, pool, token) = (Role::Client, PoolId([1; 16]), [0xaa; 32]);
+    let hello = Hello { protocol: PROTOCOL, role, pool: None, nonce: Nonce([0xc0; 32]) };
+    let challenge = Challenge { protocol: PROTOCOL, nonce: Nonce([0x50; 32]) };
+    let greeting = Greeting { hello: hello.clone(), challenge: challenge.clone() };
+    let proof = greeting.server_proof(&token, Role::Manager, pool);
     let text = [
         vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), ..hello }]),
-        vectors("Welcome", &[Welcome { protocol: PROTOCOL, role: Role::Manager, pool }]),
+        vectors("Challenge", &[challenge]),
+        vectors("Proof", &[Proof { proof: greeting.caller_proof(&token) }]),
+        vectors("Welcome", &[Welcome { role: Role::Manager, pool, proof }]),
         vectors("Failure", &[Failure::new(ErrorCode::NotFound, "no `x`")]),
         vectors("ManagerRequest", &manager_requests()),
         vectors("ManagerReply", &manager_replies()),

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use minicbor::{Decode, Encode};
 use parking_lot::Mutex;
 use rustix::net::sockopt;
-use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
+use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -131,6 +131,9 @@ impl Connection {
         let opened = timeout(CONNECT_TIMEOUT, handshake(address, identity)).await;
         let (reader, writer, pool) = match opened {
             Ok(Ok(opened)) => opened,
+            Ok(Err(HandshakeError::Refused(failure))) if failure.code == ErrorCode::Unavailable => {
+                return Err(connect(failure.message));
+            }
             Ok(Err(HandshakeError::Refused(failure))) => return Err(failure.into()),
             Ok(Err(HandshakeError::Io(error))) => return Err(connect(error.to_string())),
             Err(_) => return Err(connect(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()))),
@@ -278,17 +281,42 @@ async fn handshake(address: &str, identity: &Identity) -> Result<Opened, Handsha
     let (reader, writer) = stream.into_split();
     let (mut reader, mut writer) =
         (Patient::new(buffered(reader), PATIENCE), Patient::new(writer, REQUEST_PATIENCE));
-    let hello =
-        Hello { protocol: PROTOCOL, role: identity.role, pool: identity.pool, token: identity.token.clone() };
-    let bytes = frame::encode(&Head { kind: Kind::Request, id: 0 }, &cbor::encode(&hello), 0)?;
-    write_frame(&mut writer, &bytes, &Bytes::new()).await?;
-    let (head, body) = frame::read_greeting(&mut reader).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let hello = Hello { protocol: PROTOCOL, role: identity.role, pool: identity.pool, nonce: nonce()? };
+    let challenge: Challenge = say(&mut reader, &mut writer, &hello).await?;
+    let greeting = Greeting { hello, challenge };
+    let proof = Proof { proof: greeting.caller_proof(&identity.token) };
+    let Welcome { role, pool, proof } = say(&mut reader, &mut writer, &proof).await?;
+    if proof != greeting.server_proof(&identity.token, role, pool) {
+        // Not for ever, as a refusal is: the server that was there may come back.
+        let message = "who answers doesn't know the pool's token: another program has taken the address; find out with `ss -tlnp` \
+                       which, and end it";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message).into());
+    }
+    Ok((reader, writer, pool))
+}
+
+/// Sends a part of the greeting and reads the answer to it.
+async fn say<Q: Encode<()>, R: for<'b> Decode<'b, ()>>(
+    reader: &mut Patient<BufReader<OwnedReadHalf>>,
+    writer: &mut Patient<OwnedWriteHalf>,
+    said: &Q,
+) -> Result<R, HandshakeError> {
+    let bytes = frame::encode(&Head { kind: Kind::Request, id: 0 }, &cbor::encode(said), 0)?;
+    write_frame(writer, &bytes, &Bytes::new()).await?;
+    let (head, body) = frame::read_greeting(reader).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let garbled =
         |error: minicbor::decode::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
     match head.kind {
         Kind::Failure => Err(HandshakeError::Refused(cbor::decode(&body).map_err(garbled)?)),
-        _ => Ok((reader, writer, cbor::decode::<Welcome>(&body).map_err(garbled)?.pool)),
+        _ => Ok(cbor::decode(&body).map_err(garbled)?),
     }
+}
+
+/// Random bytes for one greeting.
+pub(crate) fn nonce() -> io::Result<Nonce> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(Nonce(bytes))
 }
 
 impl From<io::ErrorKind> for HandshakeError {

@@ -9,15 +9,17 @@
 //! stdchk benefactor 1                          role and layout of the directory
 //! pool 00112233445566778899aabbccddeeff        once the pool is known
 //! benefactor 3                                 once the manager gave a number
+//! secret 6f1c..                                a benefactor's, 64 hexadecimal digits, made with the directory
 //! ```
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use stdchk_model::message::handshake::Role;
+use stdchk_model::message::manager::BenefactorSecret;
 use stdchk_model::{BenefactorId, PoolId};
 
 /// Layout of data directories that this code writes and reads.
@@ -30,6 +32,8 @@ const MARK_NEW: &str = "STDCHK.new";
 const LOCK: &str = "LOCK";
 /// Permissions of a new data directory.
 const OWNER_ONLY: u32 = 0o700;
+/// Permissions of the mark.
+const OWNER_ONLY_FILE: u32 = 0o600;
 /// Largest mark that is read, bytes; a real one has three short lines.
 const MARK_BYTES_MAX: u64 = 4096;
 
@@ -92,10 +96,12 @@ pub struct DataDir {
     _lock: File,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Mark {
     pool: Option<PoolId>,
     benefactor: Option<BenefactorId>,
+    /// Of a benefactor.
+    secret: Option<BenefactorSecret>,
 }
 
 impl DataDir {
@@ -114,6 +120,10 @@ impl DataDir {
         let mut directory = Self { path: path.to_owned(), role, mark: Mark::default(), _lock: lock };
         if fresh && !path.join(MARK).exists() {
             close_to_others(path);
+            if role == Role::Benefactor {
+                let secret = random_secret().map_err(|cause| io_error("make a secret for", path, cause))?;
+                directory.mark.secret = Some(secret);
+            }
             directory.write()?;
         } else {
             directory.mark = directory.read()?;
@@ -136,6 +146,11 @@ impl DataDir {
         self.mark.benefactor
     }
 
+    /// What a benefactor proves with that it is the one of this directory.
+    pub fn secret(&self) -> Option<&BenefactorSecret> {
+        self.mark.secret.as_ref()
+    }
+
     /// Writes down which pool the directory belongs to, and under which number; durable on return.
     ///
     /// # Errors
@@ -145,7 +160,7 @@ impl DataDir {
             let cause = format!("it belongs to pool {other}, not to {pool}; use a directory of its own");
             return Err(self.unusable(cause));
         }
-        let mark = Mark { pool: Some(pool), benefactor };
+        let mark = Mark { pool: Some(pool), benefactor, secret: self.mark.secret.clone() };
         if mark == self.mark {
             return Ok(());
         }
@@ -177,8 +192,10 @@ impl DataDir {
     }
 }
 
+/// Readable by its owner only: the directory may be open to others.
 fn write_durably(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = File::create(path)?;
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(OWNER_ONLY_FILE).open(path)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
 }
@@ -255,7 +272,16 @@ fn print(mark: &Mark, role: Role) -> String {
     if let Some(BenefactorId(number)) = mark.benefactor {
         text += &format!("benefactor {number}\n");
     }
+    if let Some(BenefactorSecret(secret)) = &mark.secret {
+        text += &format!("secret {}\n", blake3::Hash::from_bytes(*secret).to_hex());
+    }
     text
+}
+
+fn random_secret() -> io::Result<BenefactorSecret> {
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(BenefactorSecret(secret))
 }
 
 /// The mark in `text`, or what stands against using it for `role`.
@@ -282,8 +308,15 @@ fn parse(text: &str, role: Role) -> Result<Mark, String> {
             Some(("benefactor", number)) => {
                 mark.benefactor = Some(BenefactorId(number.parse().map_err(|_| damaged())?));
             }
+            Some(("secret", hex)) => {
+                let secret = blake3::Hash::from_hex(hex).map_err(|_| damaged())?;
+                mark.secret = Some(BenefactorSecret(*secret.as_bytes()));
+            }
             _ => return Err(damaged()),
         }
+    }
+    if mark.secret.is_some() != (role == Role::Benefactor) {
+        return Err(damaged());
     }
     Ok(mark)
 }
@@ -309,9 +342,13 @@ mod tests {
         let mut directory = DataDir::open(&path, Role::Benefactor).unwrap();
         assert_eq!((directory.pool(), directory.benefactor()), (None, None));
         directory.claim(POOL, Some(BenefactorId(3))).unwrap();
+        let secret = directory.secret().cloned();
         drop(directory);
+        let mode = fs::metadata(path.join(MARK)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
         let mut directory = DataDir::open(&path, Role::Benefactor).unwrap();
         assert_eq!((directory.pool(), directory.benefactor()), (Some(POOL), Some(BenefactorId(3))));
+        assert!(secret.is_some() && directory.secret() == secret.as_ref());
         assert_eq!(pool_of(directory.path(), Role::Benefactor), Some(POOL));
         assert_eq!(pool_of(directory.path(), Role::Manager), None);
         let refused = directory.claim(PoolId([8; 16]), None).unwrap_err();
@@ -370,6 +407,7 @@ mod tests {
             fs::write(place.path().join(left), "").unwrap();
         }
         DataDir::open(place.path(), Role::Benefactor).unwrap();
-        assert_eq!(fs::read_to_string(place.path().join(MARK)).unwrap(), "stdchk benefactor 1\n");
+        let mark = fs::read_to_string(place.path().join(MARK)).unwrap();
+        assert!(mark.starts_with("stdchk benefactor 1\nsecret "), "{mark}");
     }
 }

@@ -1,24 +1,27 @@
 //! The serving side: accept, shake hands, answer requests concurrently, stop when told.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use minicbor::{Decode, Encode};
 use rustix::process::{Resource, getrlimit};
 use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
-use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
+use stdchk_model::message::handshake::{Challenge, Greeting, Hello, PROTOCOL, Proof, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
 use tokio::io::BufReader;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::buffer::{Buffer, BufferPool};
-use crate::connection::{buffered, prepare, write_frame};
+use crate::connection::{buffered, nonce, prepare, write_frame};
 use crate::frame::{self, Head, Kind};
 use crate::patience::{PATIENCE, Patient};
 
@@ -26,9 +29,51 @@ use crate::patience::{PATIENCE, Patient};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed accept, for instance when descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections at one time; more are turned away, as are those that would take more than half of the descriptors, so that some
-/// remain for files.
-const CONNECTIONS_MAX: usize = 4096;
+/// Connections of members of the pool at one time; more are refused.
+const MEMBERS_MAX: usize = 4096;
+/// Connections that haven't greeted at one time; for one more the oldest is dropped, so that strangers, however many there are,
+/// keep no member out that greets sooner than so many others come.
+const STRANGERS_MAX: usize = 256;
+
+/// How many connections a server keeps: of descriptors members take three eighths at most and strangers an eighth, and half of
+/// them remain for files.
+struct Limits {
+    members: usize,
+    strangers: usize,
+}
+
+impl Limits {
+    fn new() -> Self {
+        let limit = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
+        let eighth = limit.map_or(usize::MAX, |limit| limit / 8);
+        let members = MEMBERS_MAX.min(eighth.saturating_mul(3)).max(1);
+        Self { members, strangers: STRANGERS_MAX.min(eighth).max(1) }
+    }
+}
+
+/// A connection that hasn't greeted yet.
+struct Stranger {
+    task: AbortHandle,
+    /// Set by whoever is first: the greeting, or one who needs the place.
+    settled: Arc<AtomicBool>,
+}
+
+/// The connections that haven't greeted, oldest first.
+#[derive(Default)]
+struct Strangers(VecDeque<Stranger>);
+
+impl Strangers {
+    /// Makes room for one more; drops the oldest if there are `most`.
+    fn make_room(&mut self, most: usize) {
+        self.0.retain(|stranger| !stranger.task.is_finished() && !stranger.settled.load(Ordering::Relaxed));
+        while self.0.len() >= most {
+            let Some(oldest) = self.0.pop_front() else { return };
+            if !oldest.settled.swap(true, Ordering::Relaxed) {
+                oldest.task.abort();
+            }
+        }
+    }
+}
 
 /// What a server does with requests.
 pub trait Service: Send + Sync + 'static {
@@ -52,7 +97,7 @@ pub struct Host {
     pub role: Role,
     /// Its pool.
     pub pool: PoolId,
-    /// The pool's shared token; callers must show the same.
+    /// The pool's shared token; callers must prove that they know it.
     pub token: Vec<u8>,
     /// How long a caller may stop within a frame, see [`crate::patience`].
     pub patience: Duration,
@@ -74,9 +119,8 @@ pub async fn serve<S: Service>(
     stop: impl Future<Output = ()>,
 ) {
     let mut connections = tokio::task::JoinSet::new();
-    let descriptors = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
-    let most = descriptors.map_or(CONNECTIONS_MAX, |limit| CONNECTIONS_MAX.min(limit / 2));
-    let room = Arc::new(Semaphore::new(most));
+    let limits = Limits::new();
+    let (places, mut strangers) = (Arc::new(Semaphore::new(limits.members)), Strangers::default());
     tokio::pin!(stop);
     loop {
         let accepted = tokio::select! {
@@ -84,41 +128,46 @@ pub async fn serve<S: Service>(
             accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        let (Ok((stream, peer)), Ok(place)) = (accepted, Arc::clone(&room).try_acquire_owned()) else {
+        let Ok((stream, peer)) = accepted else {
             tokio::select! {
                 () = &mut stop => return,
                 () = tokio::time::sleep(ACCEPT_PAUSE) => continue,
             }
         };
-        let (host, service, buffers) = (host.clone(), Arc::clone(&service), Arc::clone(&buffers));
-        connections.spawn(async move {
-            if let Err(error) = converse(stream, &host, service, buffers).await {
+        strangers.make_room(limits.strangers);
+        let settled = Arc::new(AtomicBool::new(false));
+        let door = Door { host: host.clone(), places: Arc::clone(&places), settled: Arc::clone(&settled) };
+        let (service, buffers) = (Arc::clone(&service), Arc::clone(&buffers));
+        let task = connections.spawn(async move {
+            if let Err(error) = converse(stream, door, service, buffers).await {
                 tracing::debug!(%peer, %error, "a connection ended");
             }
-            drop(place);
         });
+        strangers.0.push_back(Stranger { task, settled });
     }
+}
+
+/// What a connection needs to be let in.
+struct Door {
+    host: Host,
+    places: Arc<Semaphore>,
+    settled: Arc<AtomicBool>,
 }
 
 async fn converse<S: Service>(
     stream: TcpStream,
-    host: &Host,
+    door: Door,
     service: Arc<S>,
     buffers: Arc<BufferPool>,
 ) -> io::Result<()> {
     prepare(&stream)?;
+    let patience = door.host.patience;
     let (reader, writer) = stream.into_split();
-    let (mut reader, mut writer) = (Patient::new(reader, host.patience), Patient::new(writer, host.patience));
-    let greeting = timeout(HANDSHAKE_TIMEOUT, frame::read_greeting(&mut reader)).await;
-    let Some((head, body)) = greeting.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
-    let answer = welcome(host, &body);
-    let refused = answer.is_err();
-    write_frame(&mut writer, &encode_answer(head.id, answer)?, &Bytes::new()).await?;
-    if refused {
-        return Ok(());
-    }
+    let (mut reader, mut writer) = (Patient::new(reader, patience), Patient::new(writer, patience));
+    let greeted = timeout(HANDSHAKE_TIMEOUT, greet(&door, &mut reader, &mut writer)).await;
+    let Some(_place) = greeted.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
     // Who is known may have memory to read ahead into; a greeting has nothing behind it.
-    let reader = Patient::new(buffered(reader.into_half()), host.patience);
+    let reader = Patient::new(buffered(reader.into_half()), patience);
     let (answers, queue) = mpsc::channel(REQUESTS_IN_FLIGHT_MAX);
     let writing = write_answers(writer, queue);
     let reading = read_requests(reader, service, buffers, answers);
@@ -127,25 +176,78 @@ async fn converse<S: Service>(
     tokio::try_join!(reading, writing).map(|_| ())
 }
 
-fn welcome(host: &Host, body: &[u8]) -> Result<Welcome, Failure> {
-    let hello: Hello = cbor::decode(body)
-        .map_err(|error| Failure::new(ErrorCode::Malformed, format!("no greeting: {error}")))?;
+/// The greeting; the member's place, or none if it was refused or the peer has gone.
+async fn greet(
+    door: &Door,
+    reader: &mut Patient<OwnedReadHalf>,
+    writer: &mut Patient<OwnedWriteHalf>,
+) -> io::Result<Option<OwnedSemaphorePermit>> {
+    let Some((head, body)) = frame::read_greeting(reader).await? else { return Ok(None) };
+    let greeting = match challenge(&body) {
+        Ok(greeting) => greeting,
+        Err(error) => return refuse(writer, head.id, error?).await,
+    };
+    let answer = encode_answer(head.id, Ok(&greeting.challenge))?;
+    write_frame(writer, &answer, &Bytes::new()).await?;
+    let Some((head, body)) = frame::read_greeting(reader).await? else { return Ok(None) };
+    let (welcome, place) = match door.welcome(&greeting, &body) {
+        Ok(welcomed) => welcomed,
+        Err(failure) => return refuse(writer, head.id, failure).await,
+    };
+    write_frame(writer, &encode_answer(head.id, Ok(welcome))?, &Bytes::new()).await?;
+    Ok(Some(place))
+}
+
+async fn refuse(
+    writer: &mut Patient<OwnedWriteHalf>,
+    id: u64,
+    failure: Failure,
+) -> io::Result<Option<OwnedSemaphorePermit>> {
+    write_frame(writer, &encode_answer::<()>(id, Err(failure))?, &Bytes::new()).await?;
+    Ok(None)
+}
+
+/// The begin of a greeting with a challenge of its own, or why there is none.
+fn challenge(body: &[u8]) -> Result<Greeting, io::Result<Failure>> {
+    let hello: Hello = match cbor::decode(body) {
+        Ok(hello) => hello,
+        Err(error) => return Err(Ok(no_greeting(&error))),
+    };
     if hello.protocol != PROTOCOL {
         let (theirs, ours) = (hello.protocol, PROTOCOL);
         let message =
             format!("the caller speaks protocol {theirs}, this server {ours}: use the same stdchk on both");
-        return Err(Failure::new(ErrorCode::Unsupported, message));
+        return Err(Ok(Failure::new(ErrorCode::Unsupported, message)));
     }
-    // Compared as hashes, so that the time taken tells nothing about the token.
-    if blake3::hash(&hello.token) != blake3::hash(&host.token) {
-        let message = "the pool's token doesn't match: use the token file of this pool";
-        return Err(Failure::new(ErrorCode::Denied, message));
+    let challenge = Challenge { protocol: PROTOCOL, nonce: nonce().map_err(Err)? };
+    Ok(Greeting { hello, challenge })
+}
+
+fn no_greeting(error: &minicbor::decode::Error) -> Failure {
+    Failure::new(ErrorCode::Malformed, format!("no greeting: {error}"))
+}
+
+impl Door {
+    /// Lets the caller in if it proves that it knows the token, means this pool, and there is a place for it.
+    fn welcome(&self, greeting: &Greeting, body: &[u8]) -> Result<(Welcome, OwnedSemaphorePermit), Failure> {
+        let Host { role, pool, ref token, .. } = self.host;
+        let Proof { proof } = cbor::decode(body).map_err(|error| no_greeting(&error))?;
+        if proof != greeting.caller_proof(token) {
+            let message = "the pool's token doesn't match: use the token file of this pool";
+            return Err(Failure::new(ErrorCode::Denied, message));
+        }
+        if greeting.hello.pool.is_some_and(|meant| meant != pool) {
+            let message = format!("this server belongs to another pool, {pool}");
+            return Err(Failure::new(ErrorCode::Denied, message));
+        }
+        let busy = |what| Failure::new(ErrorCode::Unavailable, format!("{what}; try again later"));
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let place = place.map_err(|_| busy("this server has as many connections as it takes"))?;
+        if self.settled.swap(true, Ordering::Relaxed) {
+            return Err(busy("too many others have called meanwhile"));
+        }
+        Ok((Welcome { role, pool, proof: greeting.server_proof(token, role, pool) }, place))
     }
-    if hello.pool.is_some_and(|pool| pool != host.pool) {
-        let message = format!("this server belongs to another pool, {}", host.pool);
-        return Err(Failure::new(ErrorCode::Denied, message));
-    }
-    Ok(Welcome { protocol: PROTOCOL, role: host.role, pool: host.pool })
 }
 
 fn encode_answer<R: Encode<()>>(id: u64, answer: Result<R, Failure>) -> io::Result<Vec<u8>> {

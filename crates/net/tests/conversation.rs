@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stdchk_model::message::handshake::Role;
-use stdchk_model::{ErrorCode, Failure, PoolId};
+use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role, Welcome};
+use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
+use stdchk_net::frame::{HEAD_BYTES, Head, Kind, encode};
 use stdchk_net::server::Host;
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Service, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -87,6 +88,62 @@ async fn strangers_are_turned_away_and_garbage_ends_only_its_own_connection() {
 }
 
 #[tokio::test]
+async fn who_has_taken_the_port_of_a_server_learns_no_token_and_is_found_out() {
+    let secret = b"the secret that nobody hears";
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let heard = tokio::spawn(async move {
+        let mut heard = Vec::new();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        // It answers all that it is asked as a server would that knows another token.
+        let challenge = Challenge { protocol: PROTOCOL, nonce: Nonce([1; 32]) };
+        let hello = Hello { protocol: PROTOCOL, role: Role::Client, pool: None, nonce: Nonce([2; 32]) };
+        let greeting = Greeting { hello, challenge: challenge.clone() };
+        let (role, pool) = (Role::Manager, PoolId([1; 16]));
+        let welcome = Welcome { role, pool, proof: greeting.server_proof(b"guess", role, pool) };
+        for answer in [cbor::encode(&challenge), cbor::encode(&welcome)] {
+            let mut said = [0; 1024];
+            let length = stream.read(&mut said).await.unwrap();
+            heard.extend_from_slice(&said[..length]);
+            let frame = encode(&Head { kind: Kind::Reply, id: 0 }, &answer, 0).unwrap();
+            stream.write_all(&frame).await.unwrap();
+        }
+        heard
+    });
+    let buffers = BufferPool::new(1 << 20);
+    let error = Connection::open(&address.to_string(), &identity(secret), &buffers).await.unwrap_err();
+    // The one who was there may come back, so this is no refusal.
+    assert!(error.is_transport() && error.to_string().contains("doesn't know the pool's token"), "{error}");
+    let heard = heard.await.unwrap();
+    assert!(heard.len() > 100 && !heard.windows(secret.len()).any(|window| window == secret));
+}
+
+#[tokio::test]
+async fn a_proof_that_was_heard_opens_no_other_connection() {
+    let (address, _) = start().await;
+    let hello = Hello { protocol: PROTOCOL, role: Role::Client, pool: None, nonce: Nonce([2; 32]) };
+    let mut heard = None;
+    for _ in 0..2 {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let head = Head { kind: Kind::Request, id: 0 };
+        stream.write_all(&encode(&head, &cbor::encode(&hello), 0).unwrap()).await.unwrap();
+        let mut said = [0; 1024];
+        let length = stream.read(&mut said).await.unwrap();
+        let challenge: Challenge = cbor::decode(&said[HEAD_BYTES..length]).unwrap();
+        let greeting = Greeting { hello: hello.clone(), challenge };
+        let is_first = heard.is_none();
+        let proof = *heard.get_or_insert_with(|| greeting.caller_proof(b"secret"));
+        stream.write_all(&encode(&head, &cbor::encode(&Proof { proof }), 0).unwrap()).await.unwrap();
+        let length = stream.read(&mut said).await.unwrap();
+        let body = &said[HEAD_BYTES..length];
+        match is_first {
+            true => assert_eq!(cbor::decode::<Welcome>(body).unwrap().pool, PoolId([1; 16])),
+            false => assert_eq!(cbor::decode::<Failure>(body).unwrap().code, ErrorCode::Denied),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_is_not_there_is_named() {
     let buffers = BufferPool::new(1 << 20);
     let error = Connection::open("127.0.0.1:1", &identity(b""), &buffers).await.unwrap_err();
@@ -104,8 +161,8 @@ async fn requests_that_are_given_up_before_they_are_sent_hold_no_memory() {
         let (mut near, _) = listener.accept().await.unwrap();
         let mut far = tokio::net::TcpStream::connect(address).await.unwrap();
         let mut greeting = [0; 1024];
-        for turn in 0..2 {
-            let (from, to) = if turn == 0 { (&mut near, &mut far) } else { (&mut far, &mut near) };
+        for turn in 0..4 {
+            let (from, to) = if turn % 2 == 0 { (&mut near, &mut far) } else { (&mut far, &mut near) };
             let length = from.read(&mut greeting).await.unwrap();
             to.write_all(&greeting[..length]).await.unwrap();
         }

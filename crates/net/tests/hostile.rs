@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX};
-use stdchk_model::message::handshake::{Hello, PROTOCOL, Role};
+use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role};
 use stdchk_model::{Failure, PoolId, cbor};
 use stdchk_net::frame::{HEAD_BYTES, Head, Kind, encode};
 use stdchk_net::server::Host;
@@ -68,7 +68,12 @@ impl Server {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(64 << 10).unwrap();
         let mut stream = socket.connect(self.address).await.unwrap();
-        stream.write_all(&request(&hello(), 0)).await.unwrap();
+        stream.write_all(&request(&cbor::encode(&hello()), 0)).await.unwrap();
+        let (kind, body) = answer_with_body(&mut stream).await;
+        assert_eq!(kind, 1);
+        let challenge: Challenge = cbor::decode(&body).unwrap();
+        let proof = Greeting { hello: hello(), challenge }.caller_proof(TOKEN);
+        stream.write_all(&request(&cbor::encode(&Proof { proof }), 0)).await.unwrap();
         assert_eq!(answer(&mut stream).await, 1);
         stream
     }
@@ -83,8 +88,8 @@ impl Server {
     }
 }
 
-fn hello() -> Vec<u8> {
-    cbor::encode(&Hello { protocol: PROTOCOL, role: Role::Client, pool: None, token: TOKEN.to_vec() })
+fn hello() -> Hello {
+    Hello { protocol: PROTOCOL, role: Role::Client, pool: None, nonce: Nonce([7; 32]) }
 }
 
 /// Head and body of a request that announces a payload.
@@ -94,13 +99,18 @@ fn request(body: &[u8], payload: usize) -> Vec<u8> {
 
 /// Reads one answer; its kind.
 async fn answer(stream: &mut TcpStream) -> u8 {
+    answer_with_body(stream).await.0
+}
+
+/// Reads one answer; its kind, and its body with the payload.
+async fn answer_with_body(stream: &mut TcpStream) -> (u8, Vec<u8>) {
     let mut head = [0; HEAD_BYTES];
     timeout(LIMIT, stream.read_exact(&mut head)).await.unwrap().unwrap();
     let length = |at: usize| head.get(at..at + 4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap()));
     let length = length(16).unwrap() + length(20).unwrap();
     let mut rest = vec![0; usize::try_from(length).unwrap()];
     timeout(LIMIT, stream.read_exact(&mut rest)).await.unwrap().unwrap();
-    *head.get(4).unwrap()
+    (*head.get(4).unwrap(), rest)
 }
 
 /// Waits until the server has ended the connection; it must not have answered.
@@ -116,7 +126,7 @@ async fn before_the_greeting_is_accepted_nobody_gets_a_buffer() {
     const SOON: Duration = Duration::from_secs(4);
     let server = Server::start(BLOCK_BYTES_MAX).await;
     let mut strangers = Vec::new();
-    for body in [hello(), vec![0; 64], vec![0; BODY_BYTES_MAX]] {
+    for body in [cbor::encode(&hello()), vec![0; 64], vec![0; BODY_BYTES_MAX]] {
         for payload in [1, BLOCK_BYTES_MAX] {
             let mut stranger = TcpStream::connect(server.address).await.unwrap();
             let bytes = request(&body, payload);
@@ -196,4 +206,59 @@ async fn who_never_takes_its_answers_comes_to_a_halt_and_is_dropped() {
     assert!(handled <= REQUESTS_IN_FLIGHT_MAX + IN_SOCKETS, "{handled} requests were answered unread");
     let (reply, _) = server.caller().await.call::<u64, u64>(&7, Bytes::new(), LIMIT).await.unwrap();
     assert_eq!(reply, 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_strangers_keep_no_member_out() {
+    /// More than the connections that a server keeps of members and strangers together.
+    const STRANGERS: usize = 5000;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    assert!(limit.maximum.is_none_or(|most| most >= 12_000), "this test needs 12000 descriptors");
+    let server = Server::start(8 << 20).await;
+    let early = server.caller().await;
+    let mut idle = Vec::new();
+    for number in 0..STRANGERS {
+        let mut stranger = TcpStream::connect(server.address).await.unwrap();
+        if number % 2 == 0 {
+            // One half says hello, and never proves anything. The server may have dropped it already.
+            let _ = stranger.write_all(&request(&cbor::encode(&hello()), 0)).await;
+        }
+        idle.push(stranger);
+        if number % 500 == 499 {
+            let (reply, _) = server.caller().await.call::<u64, u64>(&7, Bytes::new(), LIMIT).await.unwrap();
+            assert_eq!(reply, 7);
+        }
+    }
+    let members = members_of(&server, 40).await;
+    for member in members.iter().chain([&early]) {
+        let (reply, _) = member.call::<u64, u64>(&7, Bytes::new(), LIMIT).await.unwrap();
+        assert_eq!(reply, 7);
+    }
+    // The server has dropped nearly all of the strangers.
+    let mut kept = 0;
+    for stranger in &idle {
+        let mut bytes = [0; 1024];
+        loop {
+            match stranger.try_read(&mut bytes) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => {
+                    kept += usize::from(error.kind() == std::io::ErrorKind::WouldBlock);
+                    break;
+                }
+            }
+        }
+    }
+    assert!(kept <= 300, "{kept} strangers are kept");
+}
+
+/// So many connections of members, opened one behind the other.
+async fn members_of(server: &Server, count: usize) -> Vec<Connection> {
+    let mut members = Vec::new();
+    for _ in 0..count {
+        members.push(server.caller().await);
+    }
+    members
 }

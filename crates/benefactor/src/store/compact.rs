@@ -1,8 +1,9 @@
 //! Rewriting what is live out of segments that are mostly dead: where the file system makes no holes, to get their space back;
-//! where it does, because each segment costs a file and an open descriptor, however little is left in it.
+//! where it does, because each segment costs a file, however little is left in it.
 //!
 //! A block is copied to the active segment, made durable there, and only then loses its old place.
 
+use std::io;
 use std::sync::Arc;
 
 use stdchk_net::BufferPool;
@@ -41,9 +42,14 @@ impl Store {
         Ok(bytes)
     }
 
-    /// The first record of `segment` at or behind `offset`.
+    /// The first record of `segment` at or behind `offset`; none in a segment that was removed since all in it is dead.
     pub(super) fn next_record(&self, segment: &Segment, offset: u64) -> Result<Option<Record>, StoreError> {
-        segment.next_record(offset).map_err(|cause| io_error("read", segment.path(), cause))
+        match segment.next_record(offset) {
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
+                self.check_names(std::iter::once(segment.number)).map(|()| None)
+            }
+            next => next.map_err(|cause| io_error("read", segment.path(), cause)),
+        }
     }
 
     fn deadest(&self) -> Option<Arc<Segment>> {

@@ -3,12 +3,13 @@
 //! Direct I/O goes past the page cache, which belongs to the machine's owner, and costs a third of the CPU of buffered
 //! writing (measured). Where the file system takes none, pages are written back and dropped right behind the writes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{Advice, FallocateFlags, OFlags, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 /// Unit of placing and writing, bytes: what direct I/O and hole punching want at most.
@@ -47,23 +48,25 @@ pub struct UnitFile {
 }
 
 impl UnitFile {
-    /// Makes the file at `path`; fails if it is there.
-    pub fn create(path: &Path) -> io::Result<Self> {
-        Self::with(OpenOptions::new().read(true).write(true).create_new(true), path)
+    /// Makes the file `name` in `directory`; fails if it is there.
+    pub fn create(directory: impl AsFd, name: &str) -> io::Result<Self> {
+        Self::with(directory, name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// Opens the file at `path`; on a disk that was mounted read-only, for reading alone.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        match Self::with(OpenOptions::new().read(true).write(true), path) {
+    /// Opens the file `name` in `directory`; on a disk that was mounted read-only, for reading alone.
+    pub fn open(directory: impl AsFd, name: &str) -> io::Result<Self> {
+        match Self::with(&directory, name, OFlags::RDWR) {
             Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-                Ok(Self { read_only: true, ..Self::with(OpenOptions::new().read(true), path)? })
+                Ok(Self { read_only: true, ..Self::with(&directory, name, OFlags::RDONLY)? })
             }
             opened => opened,
         }
     }
 
-    fn with(options: &mut OpenOptions, path: &Path) -> io::Result<Self> {
-        let file = options.open(path)?;
+    fn with(directory: impl AsFd, name: &str, flags: OFlags) -> io::Result<Self> {
+        let mode = Mode::from_raw_mode(0o666);
+        let open = || rustix::fs::openat(&directory, name, flags | OFlags::CLOEXEC, mode);
+        let file = File::from(rustix::io::retry_on_intr(open)?);
         // Switched on after opening: a refusal must not leave an open with side effects to be repeated.
         let flags = rustix::fs::fcntl_getfl(&file)?;
         let direct = rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT).is_ok();
@@ -167,11 +170,6 @@ pub fn is_elsewhere(path: &Path, opened: &File) -> bool {
     }
 }
 
-/// Makes the names in a directory durable.
-pub fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
 /// Space on the file system of `path` that an ordinary user may fill, bytes.
 pub fn available(path: &Path) -> io::Result<u64> {
     let state = rustix::fs::statvfs(path)?;
@@ -185,7 +183,7 @@ mod tests {
     #[test]
     fn holes_are_skipped_and_take_no_space() {
         let place = tempfile::tempdir().unwrap();
-        let file = UnitFile::create(&place.path().join("f")).unwrap();
+        let file = UnitFile::create(File::open(place.path()).unwrap(), "f").unwrap();
         let unit = Unit::with(&[7; UNIT_LENGTH]);
         file.write(&[&unit.0, &unit.0, &unit.0], 0).unwrap();
         assert!(file.punch(UNIT, UNIT).unwrap());

@@ -3,12 +3,12 @@
 //! Pure bookkeeping. Two counters carry it: the *put sequence* fences deletions (a block put again later than a deletion
 //! was decided stays), the *ticket* says whether a finished put is covered by a finished sync.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 
 use stdchk_model::message::manager::StoredBlock;
 use stdchk_model::{BlockId, limits::LIST_ENTRIES_MAX};
 
-use super::record::Place;
+use super::record::{Place, Record};
 
 /// Bits of a put sequence that count the puts of one life; the life's number stands above them.
 const LIFE_SHIFT: u32 = 40;
@@ -79,10 +79,25 @@ impl Index {
         }
     }
 
-    /// Takes up a block that was found on the disk, durable.
-    pub fn restore(&mut self, block: BlockId, place: Place, lengths: (u32, u32), put_sequence: u64) {
-        let (stored_length, plain_length) = lengths;
-        self.blocks.insert(block, Entry { place, stored_length, plain_length, put_sequence, ticket: 0 });
+    /// Takes up a record that was found on the disk, durable. Of two records for one block the later put holds; returns place and
+    /// stored length of the other one.
+    pub fn restore(&mut self, record: &Record) -> Option<(Place, u32)> {
+        let Record { place, stored_length, put_sequence, .. } = *record;
+        let plain_length = record.encoding.plain_length;
+        let entry = Entry { place, stored_length, plain_length, put_sequence, ticket: 0 };
+        match self.blocks.entry(record.block) {
+            hash_map::Entry::Occupied(known) if known.get().put_sequence >= put_sequence => {
+                Some((place, stored_length))
+            }
+            hash_map::Entry::Occupied(mut known) => {
+                let before = known.insert(entry);
+                Some((before.place, before.stored_length))
+            }
+            hash_map::Entry::Vacant(unknown) => {
+                unknown.insert(entry);
+                None
+            }
+        }
     }
 
     /// The next put sequence.
@@ -286,12 +301,32 @@ fn describe(block: BlockId, entry: &Entry) -> StoredBlock {
 
 #[cfg(test)]
 mod tests {
-    use stdchk_model::ChunkId;
+    use stdchk_model::{ChunkId, ChunkRef, Encoding};
 
+    use super::super::record::Kind;
     use super::*;
 
     fn block(byte: u8) -> BlockId {
         BlockId::plain(ChunkId([byte; 32]))
+    }
+
+    fn record(number: u8, put_sequence: u64) -> Record {
+        let block = block(number);
+        let encoding = Encoding::plain(ChunkRef { id: block.chunk, length: 5 });
+        Record { kind: Kind::Block, place: PLACE, block, encoding, stored_length: 5, put_sequence }
+    }
+
+    #[test]
+    fn of_two_records_for_one_block_the_later_put_holds_in_whichever_order_they_are_found() {
+        for order in [[3, 7], [7, 3]] {
+            let mut index = Index::new(1);
+            let found = order.map(|put| {
+                let place = Place { unit: u32::try_from(put).unwrap(), ..PLACE };
+                index.restore(&Record { place, ..record(1, put) })
+            });
+            assert_eq!(found.map(|loser| loser.map(|(place, _)| place.unit)), [None, Some(3)]);
+            assert_eq!(index.get(&block(1)).unwrap().place.unit, 7);
+        }
     }
 
     const PLACE: Place = Place { segment: 1, unit: 1 };
@@ -325,7 +360,7 @@ mod tests {
     #[test]
     fn what_a_receipt_is_given_for_outlives_older_deletions_and_what_is_missing_is_told() {
         let mut index = Index::new(1);
-        index.restore(block(1), PLACE, (5, 5), 0);
+        assert_eq!(index.restore(&record(1, 0)), None);
         index.insert(block(2), PLACE, (5, 5));
         let decided = index.put_sequence();
         let (sequence, all_durable) = index.touch(&[block(1), block(2), block(3)]);
@@ -362,7 +397,7 @@ mod tests {
     #[test]
     fn a_removal_that_was_not_heard_gives_way_to_a_later_put() {
         let mut index = Index::new(1);
-        index.restore(block(1), PLACE, (5, 5), 0);
+        assert_eq!(index.restore(&record(1, 0)), None);
         index.set_aside(&block(1), PLACE);
         let lost = index.take_changes().unwrap();
         assert_eq!((lost.removed.len(), lost.damaged), (1, 1));

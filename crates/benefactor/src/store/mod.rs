@@ -8,6 +8,7 @@
 mod compact;
 pub mod disk;
 mod error;
+mod files;
 mod index;
 mod presence;
 mod record;
@@ -19,10 +20,8 @@ mod space;
 mod sync;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -34,6 +33,7 @@ use stdchk_protect::genuine;
 
 pub use error::StoreError;
 use error::{io_error, is_of_the_medium};
+use files::Files;
 pub use index::Changes;
 use index::Index;
 use record::{HEADER_BYTES, Key, Kind, Place, Record, payload_start, span};
@@ -47,6 +47,10 @@ use sync::{At, Trouble};
 /// Length at which a segment is full, bytes: small enough to be verified in a moment after a crash and to be rewritten
 /// where holes can't be made, large enough that opening files costs nothing.
 pub const SEGMENT_BYTES: u64 = 256 << 20;
+
+/// Segments that may wait for a sync at a time, each with an open file: more than are filled between two syncs of those who wait
+/// for their blocks to be durable.
+const UNSYNCED_SEGMENTS_MAX: usize = 16;
 
 /// A block found in the index, ready to be read.
 #[derive(Clone, Debug)]
@@ -114,9 +118,7 @@ impl State {
 /// A chunk store in one directory.
 #[derive(Debug)]
 pub struct Store {
-    directory: PathBuf,
-    /// The directory as it was when the store was opened.
-    opened: File,
+    files: Arc<Files>,
     key: Key,
     donation: Donation,
     segment_bytes: u64,
@@ -172,6 +174,9 @@ impl Store {
     ) -> Result<(Record, Arc<Segment>), StoreError> {
         let available = self.available()?;
         let needed = span(stored_length);
+        if self.has_many_unsynced(needed) {
+            self.sync_full_segments()?;
+        }
         let mut state = self.state.lock();
         if let Some(trouble) = &state.trouble {
             return Err(trouble.error());
@@ -193,10 +198,21 @@ impl Store {
         Ok((record, segment))
     }
 
-    fn place(&self, state: &mut State, needed: u64) -> Result<Place, StoreError> {
+    /// Whether a record takes a new segment while as many wait for a sync as may.
+    fn has_many_unsynced(&self, needed: u64) -> bool {
+        let state = self.state.lock();
+        let unsynced = || state.segments.values().filter(|holder| holder.unsynced).count();
+        self.takes_new_segment(&state, needed) && unsynced() >= UNSYNCED_SEGMENTS_MAX
+    }
+
+    fn takes_new_segment(&self, state: &State, needed: u64) -> bool {
         let full =
             |holder: &SegmentState| holder.end + needed > self.segment_bytes.max(FIRST_RECORD + needed);
-        if !state.begun || state.segments.get(&state.newest).is_none_or(full) {
+        !state.begun || state.segments.get(&state.newest).is_none_or(full)
+    }
+
+    fn place(&self, state: &mut State, needed: u64) -> Result<Place, StoreError> {
+        if self.takes_new_segment(state, needed) {
             self.open_segment(state)?;
         }
         let active = state.newest;
@@ -215,11 +231,11 @@ impl Store {
     fn open_segment(&self, state: &mut State) -> Result<(), StoreError> {
         let number = state.newest + 1;
         let segment = match state.begun {
-            true => Segment::create(&self.directory, number, self.key),
-            false => Segment::create_durably(&self.directory, number, self.key),
+            true => Segment::create(&self.files, number, self.key),
+            false => Segment::create_durably(&self.files, number, self.key),
         };
         let segment = segment
-            .map_err(|cause| io_error("open a new segment in", &self.directory, cause))
+            .map_err(|cause| io_error("open a new segment in", self.files.path(), cause))
             .inspect_err(|error| {
                 if !error.is_passing() {
                     state.fail(At::Write, error);
@@ -256,7 +272,7 @@ impl Store {
     /// fails otherwise than for want of space or descriptors gets nothing more.
     fn give_up(&self, record: &Record, segment: &Segment, cause: io::Error) -> StoreError {
         let error = io_error("write a block to", segment.path(), cause);
-        let erased = segment.file.punch(record.place.offset(), record.span());
+        let erased = segment.punch(record.place.offset(), record.span());
         let erased = matches!(erased, Ok(true));
         let mut state = self.state.lock();
         state.in_flight -= record.span();
@@ -317,24 +333,49 @@ impl Store {
     ) -> Result<(Encoding, Range<usize>), StoreError> {
         let start = payload_start(found.stored_length);
         let range = start..start + found.stored_length as usize;
-        let mut look = || {
+        let mut look = |found: &Found| -> io::Result<Option<Encoding>> {
             let record = found.segment.read_record(found.place, bytes)?;
             let stored = bytes.get(range.clone());
             let intact = record.zip(stored).filter(|(record, stored)| is_intact(record, stored));
             Ok(intact.map(|(record, _)| record.encoding))
         };
-        // A good block must not go because a disk, a cable or the system had a bad moment: it is looked at twice.
-        let looked: io::Result<Option<Encoding>> = match look() {
-            Ok(Some(encoding)) => Ok(Some(encoding)),
-            Ok(None) | Err(_) => look(),
-        };
-        match looked {
+        if let Ok(Some(encoding)) = look(found) {
+            return Ok((encoding, range));
+        }
+        // It may have moved to another segment meanwhile. And a good block must not go because a disk, a cable or the system had
+        // a bad moment: it is looked at twice.
+        let found = &self.find_again(found)?;
+        match look(found) {
             Ok(Some(encoding)) => Ok((encoding, range)),
             Ok(None) => Err(self.set_aside(found, "bytes don't match")),
             // Other copies are made at once. A disk that is gone takes no mark: what it has is found again after a restart.
             Err(error) if is_of_the_medium(&error) => Err(self.set_aside(found, &error.to_string())),
-            Err(error) => Err(io_error("read", found.segment.path(), error)),
+            Err(error) => {
+                if error.kind() == io::ErrorKind::NotFound {
+                    self.check_names(std::iter::once(found.place.segment))?;
+                }
+                Err(io_error("read", found.segment.path(), error))
+            }
         }
+    }
+
+    /// Where a block is now that was found before.
+    fn find_again(&self, found: &Found) -> Result<Found, StoreError> {
+        let state = self.state.lock();
+        let missing = || StoreError::Missing(found.block);
+        let entry = state.index.get(&found.block).ok_or_else(missing)?;
+        if entry.stored_length != found.stored_length {
+            return Err(missing()); // It was removed and put again in another form: whoever asks again gets that.
+        }
+        let holder = state.segments.get(&entry.place.segment).ok_or_else(missing)?;
+        Ok(Found { place: entry.place, segment: Arc::clone(&holder.segment), ..found.clone() })
+    }
+
+    /// Makes the writes to a segment durable that have ended. The system tells of a write that failed only once: whoever hears of
+    /// it here, while removing a block perhaps, hears it for all who wait.
+    fn sync_segment(&self, segment: &Segment) -> Result<(), StoreError> {
+        let synced = segment.sync().map_err(|cause| io_error("make durable", segment.path(), cause));
+        synced.inspect_err(|error| self.state.lock().fail(At::Sync, error))
     }
 
     fn set_aside(&self, found: &Found, cause: &str) -> StoreError {
@@ -344,8 +385,9 @@ impl Store {
         let path = found.segment.path().display();
         tracing::error!(block = ?found.block, %path, %cause, "a block is damaged and set aside");
         let marked = found.segment.mark(found.place, Kind::SetAside);
-        let synced = marked.and_then(|()| found.segment.file.sync());
-        if let Err(error) = synced {
+        let marked = marked.map_err(|cause| io_error("mark a block in", found.segment.path(), cause));
+        let synced = self.sync_segment(&found.segment);
+        if let Err(error) = marked.and(synced) {
             tracing::error!(%path, %error, "the damaged block can't be marked; it will be found again after a restart");
         }
         if let Some(holder) = self.state.lock().segments.get_mut(&found.place.segment) {
@@ -410,9 +452,10 @@ impl Store {
     }
 
     fn available(&self) -> Result<u64, StoreError> {
-        disk::available(&self.directory).map_err(|cause| match cause.kind() {
-            io::ErrorKind::NotFound => StoreError::Gone(self.directory.clone()),
-            _ => io_error("ask for the free space of", &self.directory, cause),
+        let directory = self.files.path();
+        disk::available(directory).map_err(|cause| match cause.kind() {
+            io::ErrorKind::NotFound => StoreError::Gone(directory.to_owned()),
+            _ => io_error("ask for the free space of", directory, cause),
         })
     }
 

@@ -4,7 +4,7 @@
 //! So nothing is called durable before the names were looked at, and they are looked at with every heartbeat.
 
 use super::sync::At;
-use super::{Store, StoreError, disk};
+use super::{Store, StoreError};
 
 impl Store {
     /// Looks whether the directory, the newest segment and one other, in turn, are still in place.
@@ -23,13 +23,13 @@ impl Store {
 
     /// Looks whether the directory and the segments of these numbers are still in place, as far as they are in use.
     pub(super) fn check_names(&self, numbers: impl Iterator<Item = u32>) -> Result<(), StoreError> {
-        let moved = disk::is_elsewhere(&self.directory, &self.opened);
+        let moved = self.files.is_elsewhere();
         // Under the lock: the store itself takes names of dead segments away, and holds it meanwhile.
         let mut state = self.state.lock();
-        let mut gone = moved.then(|| self.directory.clone());
+        let mut gone = moved.then(|| self.files.path().to_owned());
         for number in numbers {
             let Some(holder) = state.segments.get(&number) else { continue };
-            if holder.segment.file.is_removed() {
+            if holder.segment.is_removed() {
                 gone = Some(holder.segment.path().to_owned());
             }
         }

@@ -6,24 +6,27 @@
 //!
 //! A disk that takes nothing, because it is full or read-only, keeps no store from opening: what could not be marked or
 //! sealed is looked through again at the next start.
+//!
+//! A start takes memory for the index and the records of some segments, and reads one unit for each record in sealed segments.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
-use stdchk_model::BlockId;
 use stdchk_model::limits::BLOCK_BYTES_MAX;
 use stdchk_net::BufferPool;
 
-use super::disk::{UNIT, UnitFile};
+use super::disk::UNIT;
 use super::error::takes_nothing;
+use super::files::{Files, number_of};
 use super::index::Index;
-use super::record::{Key, Kind, Place, Record, payload_start};
-use super::segment::{self, FIRST_RECORD, Head, Segment};
-use super::{BTreeMap, Donation, PathBuf, SegmentState, State, Store, StoreError, io_error};
+use super::record::{Key, Kind, Place, Record, payload_start, span};
+use super::segment::{FIRST_RECORD, Head, Segment};
+use super::{Donation, SegmentState, State, Store, StoreError, io_error};
 
 /// Segments read at the same time: enough to keep a disk busy with reads of single headers.
 const READERS: usize = 8;
@@ -39,6 +42,16 @@ pub struct Recovered {
     pub verified_segments: u64,
 }
 
+/// What was found in all segments together.
+#[derive(Default)]
+struct Found {
+    /// Records of blocks that were put again later, with their spans.
+    outdated: Vec<(Place, u64)>,
+    /// Segments whose heads are damaged.
+    headless: Vec<u32>,
+    recovered: Recovered,
+}
+
 /// A segment's records.
 struct Scanned {
     segment: Segment,
@@ -52,8 +65,6 @@ struct Scanned {
     headless: bool,
 }
 
-type Opened = (u32, UnitFile, Option<Head>);
-
 impl Store {
     /// Opens the store in `directory`, or makes one there. Segments are full at `segment_bytes`.
     ///
@@ -65,87 +76,92 @@ impl Store {
         segment_bytes: u64,
     ) -> Result<(Self, Recovered), StoreError> {
         fs::create_dir_all(directory).map_err(|cause| io_error("make", directory, cause))?;
-        let handle = fs::File::open(directory).map_err(|cause| io_error("open", directory, cause))?;
-        let opened = open_all(directory)?;
-        let key = match opened.iter().find_map(|(_, _, head)| *head) {
-            Some(head) => head.key,
-            None => random_key(directory)?,
-        };
-        let newest = opened.iter().map(|(number, _, _)| *number).max().unwrap_or(0);
-        let scanned = scan_all(directory, opened, key)?;
-        let mut recovered = Recovered::default();
+        let files = Files::open(directory).map_err(|cause| io_error("open", directory, cause))?;
+        let numbers = list(directory)?;
+        let newest = numbers.last().copied().unwrap_or(0);
         let store = Self {
-            directory: directory.to_owned(),
-            opened: handle,
-            key,
+            key: find_key(&files, &numbers)?,
+            files: Arc::new(files),
             donation,
             segment_bytes,
             state: Mutex::new(empty_state(newest)),
             syncing: Mutex::new(()),
             freeing: Mutex::new(()),
         };
-        let (records, headless) = store.take_up(scanned, &mut recovered);
-        store.index_records(records, &headless, &mut recovered)?;
+        let recovered = store.recover(&numbers)?;
         Ok((store, recovered))
     }
 
-    fn take_up(&self, scanned: Vec<Scanned>, recovered: &mut Recovered) -> (Vec<Record>, Vec<u32>) {
-        let mut state = self.state.lock();
-        let (mut records, mut headless) = (Vec::new(), Vec::new());
-        for mut found in scanned {
-            recovered.torn += found.torn;
-            recovered.verified_segments += u64::from(found.verified);
-            state.used += found.allocated;
-            let number = found.segment.number;
-            headless.extend(found.headless.then_some(number));
-            let holder = SegmentState {
-                end: found.end,
-                used: found.allocated,
-                dead: found.allocated.saturating_sub(FIRST_RECORD),
-                unsynced: false,
-                sealed: !found.doubtful,
-                doubtful: found.doubtful,
-                ..SegmentState::empty(found.segment)
-            };
-            state.segments.insert(number, holder);
-            records.append(&mut found.records);
+    /// Scans all segments, several at a time, and removes what is outdated.
+    fn recover(&self, numbers: &[u32]) -> Result<Recovered, StoreError> {
+        let found = Mutex::new(Found::default());
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let refused = |cause| io_error("read", &self.files.path_of(*number), cause);
+                let head = Segment::read_head(&self.files, *number).map_err(refused)?;
+                let segment = Segment::of(&self.files, *number, self.key);
+                let scanned = scan(segment, head).map_err(refused)?;
+                self.take_up(scanned, &mut found.lock());
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let readers: Vec<_> = (0..READERS.min(numbers.len())).map(|_| scope.spawn(work)).collect();
+            readers.into_iter().try_for_each(|reader| {
+                reader.join().unwrap_or_else(|_| {
+                    Err(StoreError::Poisoned("a thread that read segments ended early".to_owned()))
+                })
+            })
+        })?;
+        let Found { outdated, headless, mut recovered } = found.into_inner();
+        recovered.blocks = self.state.lock().index.len();
+        unless_disk_takes_nothing(self.discard(&outdated))?;
+        for number in numbers.iter().filter(|number| !headless.contains(number)) {
+            unless_disk_takes_nothing(self.unlink_dead(*number).map(drop))?;
         }
-        (records, headless)
+        Ok(recovered)
     }
 
-    /// Puts the last record of each block into the index and removes the others.
-    fn index_records(
-        &self,
-        records: Vec<Record>,
-        headless: &[u32],
-        recovered: &mut Recovered,
-    ) -> Result<(), StoreError> {
-        let mut last: HashMap<BlockId, Record> = HashMap::with_capacity(records.len());
-        let mut outdated: Vec<(Place, u64)> = Vec::new();
-        for record in records {
-            let loser = match last.get(&record.block) {
-                Some(other) if other.put_sequence >= record.put_sequence => Some(record),
-                _ => last.insert(record.block, record),
-            };
-            outdated.extend(loser.map(|loser| (loser.place, loser.span())));
-        }
-        recovered.blocks = last.len() as u64;
+    /// Puts the records of a segment into the index; of each block the last one holds.
+    fn take_up(&self, scanned: Scanned, found: &mut Found) {
         let mut state = self.state.lock();
-        for record in last.into_values() {
-            let lengths = (record.stored_length, record.encoding.plain_length);
-            state.index.restore(record.block, record.place, lengths, record.put_sequence);
-            if let Some(holder) = state.segments.get_mut(&record.place.segment) {
-                holder.live += 1;
-                holder.dead = holder.dead.saturating_sub(record.span());
+        let Scanned { segment, records, torn, end, allocated, verified, doubtful, headless } = scanned;
+        found.recovered.torn += torn;
+        found.recovered.verified_segments += u64::from(verified);
+        found.headless.extend(headless.then_some(segment.number));
+        state.used += allocated;
+        let holder = SegmentState {
+            end,
+            used: allocated,
+            dead: allocated.saturating_sub(FIRST_RECORD),
+            unsynced: false,
+            sealed: !doubtful,
+            doubtful,
+            ..SegmentState::empty(segment)
+        };
+        state.segments.insert(holder.segment.number, holder);
+        for record in records {
+            let loser = state.index.restore(&record);
+            state.count_live(record.place, record.stored_length, true);
+            if let Some((place, stored_length)) = loser {
+                state.count_live(place, stored_length, false);
+                found.outdated.push((place, span(stored_length)));
             }
         }
-        let numbers: Vec<u32> = state.segments.keys().copied().collect();
-        drop(state);
-        unless_disk_takes_nothing(self.discard(&outdated))?;
-        for number in numbers.into_iter().filter(|number| !headless.contains(number)) {
-            unless_disk_takes_nothing(self.unlink_dead(number).map(drop))?;
+    }
+}
+
+impl State {
+    fn count_live(&mut self, place: Place, stored_length: u32, is_live: bool) {
+        let Some(holder) = self.segments.get_mut(&place.segment) else { return };
+        if is_live {
+            holder.live += 1;
+            holder.dead = holder.dead.saturating_sub(span(stored_length));
+        } else {
+            holder.live -= 1;
+            holder.dead += span(stored_length);
         }
-        Ok(())
     }
 }
 
@@ -182,47 +198,32 @@ fn random_key(directory: &Path) -> Result<Key, StoreError> {
     Ok(key)
 }
 
-fn open_all(directory: &Path) -> Result<Vec<Opened>, StoreError> {
-    let mut opened = Vec::new();
+/// Numbers of the segments in a directory, ascending.
+fn list(directory: &Path) -> Result<Vec<u32>, StoreError> {
+    let mut numbers = Vec::new();
     let entries = fs::read_dir(directory).map_err(|cause| io_error("list", directory, cause))?;
     for entry in entries {
         let name = entry.map_err(|cause| io_error("list", directory, cause))?.file_name();
-        let Some(number) = name.to_str().and_then(segment::number_of) else {
-            tracing::warn!(file = %directory.join(name).display(), "a file that is no segment is left alone");
-            continue;
-        };
-        let (file, head) = Segment::open(directory, number)
-            .map_err(|cause| io_error("open", &directory.join(segment::file_name(number)), cause))?;
-        opened.push((number, file, head));
+        match name.to_str().and_then(number_of) {
+            Some(number) => numbers.push(number),
+            None => {
+                tracing::warn!(file = %directory.join(name).display(), "a file that is no segment is left alone");
+            }
+        }
     }
-    Ok(opened)
+    numbers.sort_unstable();
+    Ok(numbers)
 }
 
-/// Scans all segments, several at a time.
-fn scan_all(directory: &Path, opened: Vec<Opened>, key: Key) -> Result<Vec<Scanned>, StoreError> {
-    let jobs: Vec<Mutex<Option<Opened>>> = opened.into_iter().map(|job| Mutex::new(Some(job))).collect();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut scanned = Vec::new();
-        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let Some((number, file, head)) = job.lock().take() else { continue };
-            let segment = Segment::of(directory, number, file, key);
-            let path = PathBuf::from(segment.path());
-            scanned.push(scan(segment, head).map_err(|cause| io_error("read", &path, cause))?);
+/// The key of the store, which all its segments have; a new one if no head can be believed.
+fn find_key(files: &Files, numbers: &[u32]) -> Result<Key, StoreError> {
+    for number in numbers {
+        let head = Segment::read_head(files, *number);
+        if let Some(head) = head.map_err(|cause| io_error("open", &files.path_of(*number), cause))? {
+            return Ok(head.key);
         }
-        Ok(scanned)
-    };
-    thread::scope(|scope| {
-        let readers: Vec<_> = (0..READERS.min(jobs.len())).map(|_| scope.spawn(work)).collect();
-        let mut all = Vec::new();
-        for reader in readers {
-            let scanned = reader.join().unwrap_or_else(|_| {
-                Err(StoreError::Poisoned("a thread that read segments ended early".to_owned()))
-            });
-            all.append(&mut scanned?);
-        }
-        Ok(all)
-    })
+    }
+    random_key(files.path())
 }
 
 fn scan(segment: Segment, head: Option<Head>) -> std::io::Result<Scanned> {
@@ -243,7 +244,7 @@ fn scan(segment: Segment, head: Option<Head>) -> std::io::Result<Scanned> {
     }
     if !sealed || !removed.is_empty() {
         // What the last life wrote counts as durable from here on.
-        segment.file.sync()?;
+        segment.sync_earlier_writes()?;
     }
     let doubtful = match settle(&segment, sealed, &torn, &removed) {
         Err(error) if takes_nothing(&error) => {
@@ -253,7 +254,7 @@ fn scan(segment: Segment, head: Option<Head>) -> std::io::Result<Scanned> {
         }
         settled => settled.map(|()| false)?,
     };
-    let allocated = segment.file.allocated()?;
+    let allocated = segment.allocated()?;
     let headless = head.is_none() && allocated > FIRST_RECORD;
     if headless {
         tracing::error!(path = %segment.path().display(), records = records.len(), "a segment's head is damaged");
@@ -268,15 +269,15 @@ fn settle(segment: &Segment, sealed: bool, torn: &[Record], removed: &[Record]) 
         segment.mark(record.place, Kind::Removed)?;
     }
     if !torn.is_empty() {
-        segment.file.sync()?;
+        segment.sync()?;
     }
     for record in removed {
         // The last life ended between the mark and the hole.
-        segment.file.punch(record.place.offset(), record.span())?;
+        segment.punch(record.place.offset(), record.span())?;
     }
     if !sealed {
         segment.write_head(true)?;
-        segment.file.sync()?;
+        segment.sync()?;
     }
     Ok(())
 }

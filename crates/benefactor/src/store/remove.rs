@@ -73,13 +73,12 @@ impl Store {
     /// Marks and frees `records` of one segment; returns the bytes that the file system took back.
     fn punch(&self, segment: &Segment, records: &[(Place, u64)]) -> Result<u64, StoreError> {
         let refused = |cause| io_error("remove blocks from", segment.path(), cause);
-        for (place, _) in records {
-            segment.mark(*place, Kind::Removed).map_err(refused)?;
-        }
-        segment.file.sync().map_err(refused)?;
+        let marked = records.iter().try_for_each(|(place, _)| segment.mark(*place, Kind::Removed));
+        self.sync_segment(segment)?;
+        marked.map_err(refused)?;
         let mut freed = 0;
         for (place, span) in records {
-            if !segment.file.punch(place.offset(), *span).map_err(refused)? {
+            if !segment.punch(place.offset(), *span).map_err(refused)? {
                 break;
             }
             freed += span;

@@ -8,8 +8,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::disk::{UNIT, UNIT_LENGTH, Unit, UnitFile, sync_directory};
+use parking_lot::Mutex;
+
+use super::disk::{UNIT, UNIT_LENGTH, Unit, UnitFile};
+use super::files::{Files, InUse};
 use super::record::{HEADER_BYTES, Key, Kind, Place, Record};
 
 const MAGIC: [u8; 8] = *b"SCKSEG01";
@@ -30,33 +34,55 @@ pub struct Head {
     pub sealed: bool,
 }
 
-/// An open segment.
+/// A segment. Its file is opened when it is needed ([`Files`]), and stays open from a write to the sync that covers it: only a
+/// descriptor that was open all the time is sure to be told of a write that failed later.
 #[derive(Debug)]
 pub struct Segment {
     /// Its number.
     pub number: u32,
-    /// Its file.
-    pub file: UnitFile,
+    files: Arc<Files>,
     path: PathBuf,
     key: Key,
+    unsynced: Mutex<Unsynced>,
 }
 
-/// Name of a segment's file.
-pub fn file_name(number: u32) -> String {
-    format!("{number:010}.segment")
+/// Writes that no sync covers yet.
+#[derive(Debug, Default)]
+struct Unsynced {
+    file: Option<Arc<UnitFile>>,
+    /// Writes under way.
+    running: usize,
+    /// Writes that have ended.
+    ended: u64,
 }
 
-/// Number of the segment in the file `name`, if it is one's name.
-pub fn number_of(name: &str) -> Option<u32> {
-    let number = name.strip_suffix(".segment")?.parse().ok()?;
-    (file_name(number) == name).then_some(number)
+/// A segment's file, open.
+enum Opened<'a> {
+    Unsynced(Arc<UnitFile>),
+    Used(InUse<'a>),
+}
+
+impl Opened<'_> {
+    fn file(&self) -> &Arc<UnitFile> {
+        match self {
+            Self::Unsynced(file) => file,
+            Self::Used(file) => file.file(),
+        }
+    }
 }
 
 impl Segment {
-    /// Makes a segment in `directory`. Neither its name nor its head is durable yet.
-    pub fn create(directory: &Path, number: u32, key: Key) -> io::Result<Self> {
-        let path = directory.join(file_name(number));
-        let segment = Self { number, file: UnitFile::create(&path)?, path, key };
+    /// The segment whose file is there.
+    pub fn of(files: &Arc<Files>, number: u32, key: Key) -> Self {
+        let (files, path) = (Arc::clone(files), files.path_of(number));
+        Self { number, files, path, key, unsynced: Mutex::default() }
+    }
+
+    /// Makes a segment. Neither its name nor its head is durable yet.
+    pub fn create(files: &Arc<Files>, number: u32, key: Key) -> io::Result<Self> {
+        let file = files.create(number)?;
+        let segment = Self::of(files, number, key);
+        segment.unsynced.lock().file = Some(file);
         if let Err(error) = segment.write_head(false) {
             // Or its name would be in the way of the next attempt.
             let _ = segment.unlink();
@@ -66,9 +92,9 @@ impl Segment {
     }
 
     /// Makes a segment whose name and head are durable.
-    pub fn create_durably(directory: &Path, number: u32, key: Key) -> io::Result<Self> {
-        let segment = Self::create(directory, number, key)?;
-        let made = segment.file.sync().and_then(|()| sync_directory(directory));
+    pub fn create_durably(files: &Arc<Files>, number: u32, key: Key) -> io::Result<Self> {
+        let segment = Self::create(files, number, key)?;
+        let made = segment.sync().and_then(|()| files.sync_names());
         if let Err(error) = made {
             let _ = segment.unlink();
             return Err(error);
@@ -76,29 +102,92 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Opens a segment and reads its head; `None` for a head that can't be believed, then `key` stands in.
-    pub fn open(directory: &Path, number: u32) -> io::Result<(UnitFile, Option<Head>)> {
-        let file = UnitFile::open(&directory.join(file_name(number)))?;
+    /// Reads the segment's head; `None`: it can't be believed.
+    pub fn read_head(files: &Files, number: u32) -> io::Result<Option<Head>> {
         let mut unit = Unit::with(&[]);
-        let head = match file.read(&mut unit.0, 0) {
-            Ok(()) => decode_head(&unit.0, number),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
-            Err(error) => return Err(error),
-        };
-        Ok((file, head))
+        match files.get(number)?.read(&mut unit.0, 0) {
+            Ok(()) => Ok(decode_head(&unit.0, number)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
-    /// The segment of an opened file.
-    pub fn of(directory: &Path, number: u32, file: UnitFile, key: Key) -> Self {
-        Self { number, file, path: directory.join(file_name(number)), key }
+    fn open(&self) -> io::Result<Opened<'_>> {
+        match self.unsynced.lock().file.clone() {
+            Some(file) => Ok(Opened::Unsynced(file)),
+            None => self.files.get(self.number).map(Opened::Used),
+        }
+    }
+
+    /// Does something that only a sync makes durable.
+    fn change<T>(&self, change: impl FnOnce(&UnitFile) -> io::Result<T>) -> io::Result<T> {
+        let opened = self.open()?;
+        let file = {
+            let mut unsynced = self.unsynced.lock();
+            unsynced.running += 1;
+            // All writers between two syncs use one descriptor, which the sync then asks.
+            Arc::clone(unsynced.file.get_or_insert_with(|| Arc::clone(opened.file())))
+        };
+        let changed = change(&file);
+        let mut unsynced = self.unsynced.lock();
+        unsynced.running -= 1;
+        unsynced.ended += 1;
+        changed
+    }
+
+    /// Makes all writes durable that have ended.
+    pub fn sync(&self) -> io::Result<()> {
+        let (file, ended) = {
+            let unsynced = self.unsynced.lock();
+            (unsynced.file.clone(), unsynced.ended)
+        };
+        let Some(file) = file else { return Ok(()) };
+        let synced = file.sync();
+        let mut unsynced = self.unsynced.lock();
+        if unsynced.running == 0 && unsynced.ended == ended {
+            unsynced.file = None;
+        }
+        synced
+    }
+
+    /// Makes durable what earlier lives have written.
+    pub fn sync_earlier_writes(&self) -> io::Result<()> {
+        self.open()?.file().sync()
+    }
+
+    /// Gives the space of a range back to the file system; false if it can't do that.
+    pub fn punch(&self, offset: u64, length: u64) -> io::Result<bool> {
+        self.open()?.file().punch(offset, length)
+    }
+
+    /// Space that the file takes on the disk, bytes.
+    pub fn allocated(&self) -> io::Result<u64> {
+        self.open()?.file().allocated()
+    }
+
+    /// Whether its name was taken away.
+    pub fn is_removed(&self) -> bool {
+        let unsynced = self.unsynced.lock().file.clone();
+        self.files.is_removed(self.number) || unsynced.is_some_and(|file| file.is_removed())
     }
 
     /// Marks the segment as sealed or not. What was written before must be durable first.
     pub fn write_head(&self, sealed: bool) -> io::Result<()> {
+        let unit = self.head(sealed);
+        self.change(|file| file.write(&[&unit.0], 0))
+    }
+
+    /// Marks the segment as sealed, not for sure: no sync follows. What was written before must be durable first.
+    pub fn seal_if_possible(&self) -> io::Result<()> {
+        let unit = self.head(true);
+        self.open()?.file().write(&[&unit.0], 0)
+    }
+
+    fn head(&self, sealed: bool) -> Unit {
         let head = encode_head(&Head { number: self.number, key: self.key, sealed });
         let mut unit = Unit::with(&head);
         unit.0.iter_mut().skip(SECOND_HEAD).zip(&head).for_each(|(to, from)| *to = *from);
-        self.file.write(&[&unit.0], 0)
+        unit
     }
 
     /// Writes a record. `tail` is what follows the header's unit, whole aligned units; `inline` shares its unit.
@@ -106,10 +195,10 @@ impl Segment {
         let mut header = record.encode(&self.key);
         header.extend_from_slice(inline);
         let unit = Unit::with(&header);
-        match tail {
-            [] => self.file.write(&[&unit.0], record.place.offset()),
-            tail => self.file.write(&[&unit.0, tail], record.place.offset()),
-        }
+        self.change(|file| match tail {
+            [] => file.write(&[&unit.0], record.place.offset()),
+            tail => file.write(&[&unit.0, tail], record.place.offset()),
+        })
     }
 
     /// Replaces the header at `place` by one that says `kind`, or by zeros if there is no valid one; not durable yet.
@@ -119,20 +208,21 @@ impl Segment {
         let header = record.map(|record| Record { kind, ..record }.encode(&self.key));
         let header = header.unwrap_or_else(|| vec![0; HEADER_BYTES]);
         unit.0.iter_mut().zip(&header).for_each(|(to, from)| *to = *from);
-        self.file.write(&[&unit.0], place.offset())
+        self.change(|file| file.write(&[&unit.0], place.offset()))
     }
 
     /// Reads the record at `place` into `bytes`, as long as its span, and returns its header if it is valid.
     pub fn read_record(&self, place: Place, bytes: &mut [u8]) -> io::Result<Option<Record>> {
-        self.file.read(bytes, place.offset())?;
+        self.open()?.file().read(bytes, place.offset())?;
         Ok(Record::decode(bytes, &self.key, place))
     }
 
     /// The first record at or behind `offset`, skipping holes and anything that is no record.
     pub fn next_record(&self, mut offset: u64) -> io::Result<Option<Record>> {
-        let length = self.file.length()?;
+        let opened = self.open()?;
+        let length = opened.file().length()?;
         let mut unit = Unit::with(&[]);
-        while let Some(found) = self.file.next_data(offset)? {
+        while let Some(found) = opened.file().next_data(offset)? {
             if found + UNIT > length {
                 break;
             }
@@ -149,7 +239,7 @@ impl Segment {
 
     /// Takes the segment's name away; its space returns when the last reader is done.
     pub fn unlink(&self) -> io::Result<()> {
-        std::fs::remove_file(&self.path)
+        self.files.remove(self.number)
     }
 
     /// Where its file is, for messages.
@@ -197,21 +287,15 @@ mod tests {
     #[test]
     fn one_bad_half_of_the_head_is_survived() {
         let place = tempfile::tempdir().unwrap();
-        Segment::create(place.path(), 3, [9; 32]).unwrap();
-        let path = place.path().join(file_name(3));
+        Segment::create(&Arc::new(Files::open(place.path()).unwrap()), 3, [9; 32]).unwrap();
+        let path = place.path().join(super::super::files::file_name(3));
         for half in [0, SECOND_HEAD] {
             let mut bytes = std::fs::read(&path).unwrap();
             bytes[half + 20] ^= 1;
             let other = tempfile::tempdir().unwrap();
-            std::fs::write(other.path().join(file_name(3)), &bytes).unwrap();
-            let (_, head) = Segment::open(other.path(), 3).unwrap();
+            std::fs::write(other.path().join(super::super::files::file_name(3)), &bytes).unwrap();
+            let head = Segment::read_head(&Files::open(other.path()).unwrap(), 3).unwrap();
             assert_eq!(head, Some(Head { number: 3, key: [9; 32], sealed: false }));
         }
-    }
-
-    #[test]
-    fn names_and_numbers_belong_together() {
-        assert_eq!(number_of(&file_name(12)), Some(12));
-        assert_eq!((number_of("12.segment"), number_of("x")), (None, None));
     }
 }

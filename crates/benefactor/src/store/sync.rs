@@ -70,6 +70,24 @@ impl Store {
         Ok(())
     }
 
+    /// Makes full segments durable, so that their files can be closed. This calls no block durable: a sync does.
+    pub(super) fn sync_full_segments(&self) -> Result<(), StoreError> {
+        let _turn = self.syncing.lock();
+        let full: Vec<Arc<Segment>> = {
+            let mut state = self.state.lock();
+            let newest = state.newest;
+            let full = state.segments.iter_mut();
+            let full =
+                full.filter(|(number, holder)| **number != newest && holder.unsynced && holder.writing == 0);
+            full.map(|(_, holder)| {
+                holder.unsynced = false;
+                Arc::clone(&holder.segment)
+            })
+            .collect()
+        };
+        full.iter().try_for_each(|segment| self.sync_segment(segment))
+    }
+
     fn start_sync(&self) -> Result<PendingSync, StoreError> {
         let mut state = self.state.lock();
         if let Some(trouble) = state.trouble.as_ref().filter(|trouble| trouble.at == At::Sync) {
@@ -94,11 +112,11 @@ impl Store {
 
     fn sync_files(&self, segments: &[(Arc<Segment>, bool)], names: bool) -> Result<(), StoreError> {
         for (segment, _) in segments {
-            segment.file.sync().map_err(|cause| io_error("make durable", segment.path(), cause))?;
+            self.sync_segment(segment)?;
         }
         if names {
-            // By the descriptor that is open, since there may be no other.
-            self.opened.sync_all().map_err(|cause| io_error("make durable", &self.directory, cause))?;
+            let synced = self.files.sync_names();
+            synced.map_err(|cause| io_error("make durable", self.files.path(), cause))?;
         }
         Ok(())
     }
@@ -106,7 +124,7 @@ impl Store {
     /// Marks segments whose last record is durable. A mark that is lost costs a closer look at the next start.
     fn seal(&self, segments: &[(Arc<Segment>, bool)]) {
         for (segment, _) in segments.iter().filter(|(_, complete)| *complete) {
-            if let Err(error) = segment.write_head(true) {
+            if let Err(error) = segment.seal_if_possible() {
                 tracing::warn!(path = %segment.path().display(), %error, "a full segment can't be sealed");
                 continue;
             }

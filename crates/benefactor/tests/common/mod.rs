@@ -58,11 +58,11 @@ impl Service for Answers {
         }
         let mut told = self.0.told.lock();
         let reply = match &request {
-            ManagerRequest::Register { id, .. } => {
+            ManagerRequest::Register { registration, .. } => {
                 let known =
                     told.requests.iter().filter(|r| matches!(r, ManagerRequest::Register { .. })).count();
                 let new = BenefactorId(u32::try_from(known).unwrap() + 1);
-                ManagerReply::Registered { id: id.unwrap_or(new), moment: None }
+                ManagerReply::Registered { id: registration.id.unwrap_or(new), moment: None }
             }
             ManagerRequest::Heartbeat { .. } if std::mem::take(&mut told.stale) => {
                 return Err(Failure::new(ErrorCode::Stale, "who are you?"));
@@ -132,7 +132,7 @@ impl Told {
 
     pub fn receipt_key(&self) -> ReceiptKey {
         let key = self.requests.iter().rev().find_map(|request| match request {
-            ManagerRequest::Register { receipt_key, .. } => Some(receipt_key.clone()),
+            ManagerRequest::Register { registration, .. } => Some(registration.receipt_key.clone()),
             _ => None,
         });
         key.unwrap()

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stdchk_model::message::benefactor::BenefactorLoad;
-use stdchk_model::message::manager::{BenefactorInfo, BenefactorState};
+use stdchk_model::message::manager::{BenefactorInfo, BenefactorSecret, BenefactorState, Registration};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, Incarnation, ReceiptKey, cbor};
 use stdchk_placement::HostState;
 
@@ -20,6 +20,7 @@ const ADDRESS_BYTES_MAX: usize = 300;
 #[derive(Clone, Debug)]
 pub struct Benefactor {
     pub address: String,
+    secret: BenefactorSecret,
     pub pid: u32,
     pub load: BenefactorLoad,
     /// `None` until it registers with this manager.
@@ -80,7 +81,7 @@ impl Registry {
         let key = <[u8; 4]>::try_from(key).map_err(|error| StoreError::new("reading a key", error))?;
         let record: BenefactorRecord = decode(bytes, "a benefactor")?;
         let id = BenefactorId(u32::from_be_bytes(key));
-        self.known.insert(id, unheard(record.address));
+        self.known.insert(id, unheard(record.address, record.secret));
         self.next = self.next.max(id.0.saturating_add(1));
         Ok(())
     }
@@ -92,7 +93,8 @@ impl Registry {
             let key = benefactor_key(*id);
             match self.known.get(id) {
                 Some(benefactor) => {
-                    let record = BenefactorRecord { layout: LAYOUT, address: benefactor.address.clone() };
+                    let (address, secret) = (benefactor.address.clone(), benefactor.secret.clone());
+                    let record = BenefactorRecord { layout: LAYOUT, address, secret };
                     batch.put(Table::Benefactor, &key, cbor::encode(&record));
                 }
                 None => batch.remove(Table::Benefactor, &key),
@@ -101,25 +103,54 @@ impl Registry {
         !changed.is_empty()
     }
 
-    /// The number for a benefactor that presents `id`: that one, or a new one.
-    pub fn number(&mut self, id: Option<BenefactorId>, address: &str) -> Result<BenefactorId, Failure> {
+    /// The number of a benefactor that registers: the one that it presents, or a new one.
+    ///
+    /// # Errors
+    /// `Invalid`: what it says makes no sense. `NotFound`: its secret isn't known, and must come along. `Denied`: it doesn't
+    /// prove that it is the one whose number it presents.
+    pub fn admit(
+        &mut self,
+        registration: &Registration,
+        secret: Option<BenefactorSecret>,
+        proof: &[u8; 32],
+    ) -> Result<BenefactorId, Failure> {
+        let address = &registration.address;
         if address.is_empty() || address.len() > ADDRESS_BYTES_MAX || address.contains(char::is_control) {
             let message = "the address of a benefactor is host:port of at most 300 characters";
             return Err(Failure::new(ErrorCode::Invalid, message));
         }
-        let id = id.unwrap_or(BenefactorId(self.next));
+        // Whoever was given a number and didn't hear of it has it.
+        let given = || self.known.iter().find(|(_, other)| Some(&other.secret) == secret.as_ref());
+        let given = registration.id.or_else(|| given().map(|(id, _)| *id));
+        let id = given.unwrap_or(BenefactorId(self.next));
         if id.0 >= BENEFACTORS_MAX {
             let message =
                 format!("{id} can't be a benefactor's number: a pool has at most {BENEFACTORS_MAX}");
             return Err(Failure::new(ErrorCode::Invalid, message));
         }
+        let known = self.known.get(&id).map(|benefactor| benefactor.secret.clone());
+        let secret = known.or(secret).ok_or_else(|| unknown(id))?;
+        if !registration.is_proved(&secret, proof) {
+            return Err(impostor(id));
+        }
         self.next = self.next.max(id.0 + 1);
-        let benefactor = self.known.entry(id).or_insert_with(|| unheard(String::new()));
-        if benefactor.address != address {
-            benefactor.address = address.to_owned();
+        let new = || unheard(String::new(), secret);
+        let benefactor = self.known.entry(id).or_insert_with(new);
+        if benefactor.address != *address {
+            benefactor.address.clone_from(address);
             self.changed.insert(id);
         }
         Ok(id)
+    }
+
+    /// Adds one that is on-line.
+    #[cfg(test)]
+    pub fn add_for_test(&mut self) -> BenefactorId {
+        let id = BenefactorId(self.next);
+        let new = unheard("127.0.0.1:1".to_owned(), BenefactorSecret([1; 32]));
+        self.known.insert(id, Benefactor { incarnation: Some(Incarnation(1)), ..new });
+        self.next += 1;
+        id
     }
 
     /// Takes a benefactor out. Its number is never given again; if it returns, it has it as before.
@@ -227,9 +258,25 @@ impl Registry {
     }
 }
 
-fn unheard(address: String) -> Benefactor {
+fn unknown(id: BenefactorId) -> Failure {
+    Failure::new(
+        ErrorCode::NotFound,
+        format!("the manager doesn't know the secret of benefactor {id}: send it along"),
+    )
+}
+
+fn impostor(id: BenefactorId) -> Failure {
+    let message = format!(
+        "another data directory is benefactor {id} of this pool: start the benefactor with the directory that it had; if that is \
+         gone, take {id} out with `stdchk forget {id}`, and start a benefactor in an empty directory"
+    );
+    Failure::new(ErrorCode::Denied, message)
+}
+
+fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
     Benefactor {
         address,
+        secret,
         pid: 0,
         load: BenefactorLoad::default(),
         incarnation: None,

@@ -440,8 +440,7 @@ fn is_queued(chunks: &HashMap<ChunkId, Chunk>, (distance, first, id): &Key, sour
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use stdchk_model::message::benefactor::BenefactorLoad;
-    use stdchk_model::{Incarnation, Ino};
+    use stdchk_model::Ino;
 
     use super::*;
     use crate::core::Timing;
@@ -485,11 +484,8 @@ mod tests {
     fn registry() -> Registry {
         let mut registry = Registry::new();
         for number in 0..BENEFACTORS {
-            let id = registry.number(None, "127.0.0.1:1").unwrap();
+            let id = registry.add_for_test();
             assert_eq!(id, BenefactorId(number));
-            let benefactor = registry.get_mut(id).unwrap();
-            benefactor.incarnation = Some(Incarnation(1));
-            benefactor.load = BenefactorLoad::default();
         }
         registry.update_states(0, &Timing::default());
         registry

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use stdchk_model::message::benefactor::Command;
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest, StoredBlock};
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, StoredBlock};
 use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Incarnation};
 
 use super::locations::Care;
@@ -21,20 +21,11 @@ const RECOUNT_AFTER_MS: u64 = 600_000;
 
 impl Core {
     pub(super) fn register(&mut self, request: ManagerRequest, now: Now) -> Answer {
-        let ManagerRequest::Register {
-            id,
-            incarnation,
-            address,
-            pid,
-            load,
-            remembered,
-            put_sequence,
-            receipt_key,
-        } = request
-        else {
+        let ManagerRequest::Register { registration, secret, proof } = request else {
             return Err(unexpected());
         };
-        let id = self.registry.number(id, &address)?;
+        let id = self.registry.admit(&registration, secret, &proof)?;
+        let Registration { incarnation, pid, load, remembered, put_sequence, receipt_key, .. } = registration;
         let Some(benefactor) = self.registry.get_mut(id) else { return Err(unexpected()) };
         let new_life = benefactor.incarnation != Some(incarnation);
         benefactor.incarnation = Some(incarnation);

@@ -8,8 +8,8 @@ use stdchk_manager::core::{Core, Now, Setting, Timing};
 use stdchk_manager::store::{MemoryStore, Store};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command};
 use stdchk_model::message::manager::{
-    Attr, Change, ChunkLocations, Existing, Exposed, FileKind, Hold, ManagerReply, ManagerRequest, Moment,
-    PoolStatus, StoredBlock, VersionInfo, VersionState,
+    Attr, BenefactorSecret, Change, ChunkLocations, Existing, Exposed, FileKind, Hold, ManagerReply,
+    ManagerRequest, Moment, PoolStatus, Registration, StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, MapRoot,
@@ -37,6 +37,7 @@ pub struct Pool {
     pub told: u64,
     /// The present life of each benefactor.
     living: BTreeMap<u32, Incarnation>,
+    pub secrets: BTreeMap<u32, BenefactorSecret>,
 }
 
 pub fn timing() -> Timing {
@@ -85,8 +86,9 @@ impl Pool {
     pub fn new() -> Self {
         let (store, now) = (MemoryStore::default(), Now { wall: 1_000, ms: 0 });
         let core = load(&store, now, 1);
-        let (receipts, told, living) = (TOLD, TOLD, BTreeMap::new());
-        let mut pool = Self { store, core, now, operations: 0, lives: 0, starts: 1, receipts, told, living };
+        let (receipts, told, living, secrets) = (TOLD, TOLD, BTreeMap::new(), BTreeMap::new());
+        let mut pool =
+            Self { store, core, now, operations: 0, lives: 0, starts: 1, receipts, told, living, secrets };
         pool.sync();
         pool
     }
@@ -356,7 +358,28 @@ impl Pool {
         incarnation: Incarnation,
         remembered: Option<Moment>,
     ) -> (BenefactorId, Option<Moment>) {
-        let request = ManagerRequest::Register {
+        let secret = id.and_then(|id| self.secrets.get(&id)).cloned();
+        let made = u64::try_from(self.secrets.len()).unwrap();
+        let secret =
+            secret.unwrap_or_else(|| BenefactorSecret(*blake3::hash(&made.to_le_bytes()).as_bytes()));
+        let request = self.registration(id, incarnation, remembered).introduced(&secret);
+        match self.ask(request).unwrap() {
+            ManagerReply::Registered { id, moment } => {
+                self.living.insert(id.0, incarnation);
+                self.secrets.insert(id.0, secret);
+                (id, moment)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn registration(
+        &self,
+        id: Option<u32>,
+        incarnation: Incarnation,
+        remembered: Option<Moment>,
+    ) -> Registration {
+        Registration {
             id: id.map(BenefactorId),
             incarnation,
             address: "127.0.0.1:1".to_owned(),
@@ -365,13 +388,6 @@ impl Pool {
             remembered,
             put_sequence: self.receipts,
             receipt_key: KEY,
-        };
-        match self.ask(request).unwrap() {
-            ManagerReply::Registered { id, moment } => {
-                self.living.insert(id.0, incarnation);
-                (id, moment)
-            }
-            other => panic!("{other:?}"),
         }
     }
 

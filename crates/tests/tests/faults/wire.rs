@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
 use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorRequest};
-use stdchk_model::message::handshake::{Hello, PROTOCOL, Role};
-use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerRequest, StoredBlock, VersionState};
+use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role};
+use stdchk_model::message::manager::{
+    BenefactorSecret, Change, Existing, FileKind, ManagerRequest, Registration, StoredBlock, VersionState,
+};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, ErrorCode, Failure, Incarnation, Ino,
     MapRoot, OpId, Receipt, ReceiptKey, SessionId, cbor,
@@ -87,9 +89,14 @@ fn answer(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
 
 /// A connection that was let in.
 fn greet(pool: &Pool, address: &str) -> TcpStream {
-    let hello = Hello { protocol: PROTOCOL, role: Role::Client, pool: None, token: token_of(pool) };
+    let hello = Hello { protocol: PROTOCOL, role: Role::Client, pool: None, nonce: Nonce([7; 32]) };
     let mut stream = connect(address);
     stream.write_all(&frame(0, &cbor::encode(&hello), &[])).unwrap();
+    let (kind, body) = answer(&mut stream).unwrap();
+    assert_eq!(kind, 1);
+    let challenge: Challenge = cbor::decode(&body).unwrap();
+    let proof = Greeting { hello, challenge }.caller_proof(&token_of(pool));
+    stream.write_all(&frame(0, &cbor::encode(&Proof { proof }), &[])).unwrap();
     assert_eq!(answer(&mut stream).unwrap().0, 1);
     stream
 }
@@ -272,7 +279,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
         Q::GetPolicy(ino),
         Q::Sets(parent),
         Q::Status,
-        Q::Register {
+        Registration {
             id: Some(benefactor),
             incarnation,
             address: "127.0.0.1:9".to_owned(),
@@ -281,7 +288,8 @@ fn manager_requests() -> Vec<Vec<u8>> {
             remembered: None,
             put_sequence: 1,
             receipt_key: ReceiptKey([1; 32]),
-        },
+        }
+        .introduced(&BenefactorSecret([1; 32])),
         Q::Inventory {
             id: benefactor,
             incarnation,

@@ -9,8 +9,10 @@ use stdchk_benefactor::memory::Memory;
 use stdchk_benefactor::service::Benefactor;
 use stdchk_benefactor::store::{Donation, Store};
 use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest};
-use stdchk_model::message::manager::ManagerRequest;
-use stdchk_model::{BenefactorId, BlockId, ChunkRef, Encoding, Failure, Incarnation, Receipt, ReceiptKey};
+use stdchk_model::message::manager::{BenefactorSecret, ManagerRequest, Registration};
+use stdchk_model::{
+    BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, Failure, Incarnation, Receipt, ReceiptKey,
+};
 use stdchk_net::{BufferPool, Bytes, Service};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -221,7 +223,7 @@ impl Node {
 
     pub fn registration(&self) -> ManagerRequest {
         let service = self.service.as_ref().unwrap();
-        ManagerRequest::Register {
+        let registration = Registration {
             id: self.id,
             incarnation: service.incarnation(),
             address: "127.0.0.1:1".to_owned(),
@@ -230,7 +232,10 @@ impl Node {
             remembered: None,
             put_sequence: self.store().put_sequence(),
             receipt_key: service.receipt_key().clone(),
-        }
+        };
+        // Each has a place of its own.
+        let secret = ChunkId::of(self.place.path().as_os_str().as_encoded_bytes());
+        registration.introduced(&BenefactorSecret(secret.0))
     }
 
     /// The inventory in parts of two blocks.

@@ -14,7 +14,9 @@ use crate::id::Ino;
 
 pub use chunk::{ChunkLocations, Location, StoredBlock};
 pub use namespace::{Attr, Change, DirEntry, Existing, FileKind};
-pub use pool::{BenefactorInfo, BenefactorState, ExposedSet, Moment, PoolStatus, Space};
+pub use pool::{
+    BenefactorInfo, BenefactorSecret, BenefactorState, ExposedSet, Moment, PoolStatus, Registration, Space,
+};
 pub use reply::ManagerReply;
 pub use request::ManagerRequest;
 pub use version::{

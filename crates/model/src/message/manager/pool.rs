@@ -1,11 +1,15 @@
 //! The pool as a whole: its benefactors, its space, its state.
 
+use std::fmt;
+
 use minicbor::{Decode, Encode};
 use serde::Serialize;
 
-use super::Exposed;
-use crate::id::BenefactorId;
+use super::{Exposed, ManagerRequest};
+use crate::cbor;
+use crate::id::{BenefactorId, Incarnation};
 use crate::message::benefactor::BenefactorLoad;
+use crate::receipt::ReceiptKey;
 
 /// How a benefactor is seen by the manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
@@ -24,6 +28,80 @@ pub enum BenefactorState {
     /// Heartbeats stopped so long ago that its blocks count as lost.
     #[n(3)]
     Lost,
+}
+
+/// What sets a benefactor apart from everybody else who has the pool's token: random, made once for its data directory, and known to
+/// it and to the manager.
+#[derive(Clone, Encode, Decode)]
+#[cbor(transparent)]
+pub struct BenefactorSecret(#[cbor(n(0), with = "minicbor::bytes")] pub [u8; 32]);
+
+impl fmt::Debug for BenefactorSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BenefactorSecret(secret)")
+    }
+}
+
+impl PartialEq for BenefactorSecret {
+    fn eq(&self, other: &Self) -> bool {
+        // The comparison of `blake3::Hash` takes the same time wherever the bytes differ.
+        blake3::Hash::from_bytes(self.0) == blake3::Hash::from_bytes(other.0)
+    }
+}
+
+impl Eq for BenefactorSecret {}
+
+/// A benefactor's word about itself, when it connects to the manager.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct Registration {
+    /// Its number, if it has one from an earlier registration.
+    #[n(0)]
+    pub id: Option<BenefactorId>,
+    /// Its present life.
+    #[n(1)]
+    pub incarnation: Incarnation,
+    /// Where it serves, `host:port`.
+    #[n(2)]
+    pub address: String,
+    /// Its process id, for pools on one machine.
+    #[n(3)]
+    pub pid: u32,
+    /// Its space.
+    #[n(4)]
+    pub load: BenefactorLoad,
+    /// The last moment of the manager's history that it was told to remember, if it was.
+    #[n(5)]
+    pub remembered: Option<Moment>,
+    /// Sequence number of its last put.
+    #[n(6)]
+    pub put_sequence: u64,
+    /// What the receipts of this life are checked with.
+    #[n(7)]
+    pub receipt_key: ReceiptKey,
+}
+
+impl Registration {
+    /// The request of one whose secret the manager knows.
+    pub fn proved(self, secret: &BenefactorSecret) -> ManagerRequest {
+        let proof = self.proof(secret);
+        ManagerRequest::Register { registration: self, secret: None, proof }
+    }
+
+    /// The request of one whose secret the manager may not know.
+    pub fn introduced(self, secret: &BenefactorSecret) -> ManagerRequest {
+        let proof = self.proof(secret);
+        ManagerRequest::Register { registration: self, secret: Some(secret.clone()), proof }
+    }
+
+    /// Whether `proof` was made with `secret`.
+    pub fn is_proved(&self, secret: &BenefactorSecret, proof: &[u8; 32]) -> bool {
+        blake3::Hash::from_bytes(self.proof(secret)) == blake3::Hash::from_bytes(*proof)
+    }
+
+    fn proof(&self, secret: &BenefactorSecret) -> [u8; 32] {
+        let key = blake3::derive_key("stdchk registration 1", &secret.0);
+        *blake3::keyed_hash(&key, &cbor::encode(self)).as_bytes()
+    }
 }
 
 /// A benefactor.

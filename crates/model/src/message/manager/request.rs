@@ -2,12 +2,12 @@
 
 use minicbor::{Decode, Encode};
 
-use super::{Change, Hold, Moment, PackedMembers, StoredBlock, TimeNs, VersionState};
+use super::{BenefactorSecret, Change, Hold, PackedMembers, Registration, StoredBlock, TimeNs, VersionState};
 use crate::block::BlockId;
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, ChunkId, ClientId, Incarnation, Ino, OpId, SessionId};
 use crate::message::benefactor::BenefactorLoad;
-use crate::receipt::{Receipt, ReceiptKey};
+use crate::receipt::Receipt;
 
 /// A request to the manager.
 #[derive(Clone, PartialEq, Debug, Encode, Decode)]
@@ -331,30 +331,15 @@ pub enum ManagerRequest {
     /// A benefactor starts or was forgotten. Answered by `Registered`.
     #[n(60)]
     Register {
-        /// Its number, if it has one from an earlier registration.
+        /// What it says.
         #[n(0)]
-        id: Option<BenefactorId>,
-        /// Its present life.
+        registration: Registration,
+        /// Its secret, for a manager that doesn't know it.
         #[n(1)]
-        incarnation: Incarnation,
-        /// Where it serves, `host:port`.
-        #[n(2)]
-        address: String,
-        /// Its process id, for pools on one machine.
-        #[n(3)]
-        pid: u32,
-        /// Its space.
-        #[n(4)]
-        load: BenefactorLoad,
-        /// The last moment of the manager's history that it was told to remember, if it was.
-        #[n(5)]
-        remembered: Option<Moment>,
-        /// Sequence number of its last put.
-        #[n(6)]
-        put_sequence: u64,
-        /// What the receipts of this life are checked with.
-        #[n(7)]
-        receipt_key: ReceiptKey,
+        secret: Option<BenefactorSecret>,
+        /// Keyed hash of the registration that shows that the sender knows the secret.
+        #[cbor(n(2), with = "minicbor::bytes")]
+        proof: [u8; 32],
     },
     /// A part of a full inventory. Answered by `Done`.
     #[n(61)]
