@@ -10,6 +10,8 @@ use stdchk_objects::{ObjectError, Place, Settings, Trouble};
 use crate::exit::{CommandError, Exit, Outcome, from_io};
 use crate::output::shown;
 
+const WHO_ASKS: &str =
+    "set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as the store demands";
 const NOT_HAPPENED: &str = "what had not ended did not happen; run it again";
 
 /// Where a container is, or a folder of them.
@@ -29,10 +31,10 @@ impl Location {
         }
         let wrong =
             |error: ObjectError| CommandError::usage(&text, error, "`stdchk aggregate --help` says more");
-        let place = text.parse().map_err(wrong)?;
-        let settings = Settings::from_environment();
-        let next = "set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as the store demands";
-        Ok(Self::Object(place, Box::new(settings.map_err(|error| CommandError::usage(&text, error, next))?)))
+        let place: Place = text.parse().map_err(wrong)?;
+        let settings = Settings::from_environment(place.service);
+        let settings = settings.map_err(|error| CommandError::usage(&text, error, WHO_ASKS))?;
+        Ok(Self::Object(place, Box::new(settings)))
     }
 }
 
@@ -98,6 +100,7 @@ fn incomplete(are_damaged: bool, are_blocked: bool, are_others: bool) -> (Exit, 
 /// What trouble with an object store means, and what to do.
 fn of_store(trouble: Trouble) -> (Exit, &'static str) {
     match trouble {
+        Trouble::NoCredentials => (Exit::Usage, WHO_ASKS),
         Trouble::Settings => (Exit::Usage, "check AWS_ENDPOINT_URL and AWS_REGION"),
         Trouble::Unreachable => (Exit::Unreachable, "check AWS_ENDPOINT_URL and the network, then try again"),
         Trouble::Denied => {
@@ -108,6 +111,8 @@ fn of_store(trouble: Trouble) -> (Exit, &'static str) {
         Trouble::NoBucket => (Exit::NotFound, "make the bucket, or check its name"),
         Trouble::NoObject => (Exit::NotFound, "check the name"),
         Trouble::Damaged => (Exit::Integrity, "look after the store, then run it again"),
-        Trouble::Other => (Exit::Other, "look after the store, then run it again"),
+        Trouble::NoUpload | Trouble::NoRange | Trouble::Other => {
+            (Exit::Other, "look after the store, then run it again")
+        }
     }
 }

@@ -140,7 +140,7 @@ fn open_sink<'a>(arguments: &Arguments, sink: &Location) -> Outcome<(Box<dyn Sin
             }
             let scratch = arguments.scratch.clone().unwrap_or_else(std::env::temp_dir);
             let mode = mode_of(arguments.level, &scratch, threads)?;
-            let sink = ObjectSink::open(place, (**settings).clone(), &scratch).map_err(failed)?;
+            let sink = ObjectSink::open(place, settings, &scratch).map_err(failed)?;
             let far = Packing { index: true, block_max: FAR_BLOCK_BYTES, ..Packing::default() };
             (Box::new(sink), mode, far)
         }

@@ -126,8 +126,8 @@ fn merge_scheme(text: &str) -> Result<MergeScheme, String> {
 
 /// Runs the command.
 pub async fn run(arguments: Arguments, context: &Context) -> Outcome {
-    if let Some(container) = &arguments.list {
-        return list(container, &arguments);
+    if let Some(container) = arguments.list.clone() {
+        return or_told(move |_| list(&container, &arguments)).await;
     }
     let quiet = context.settings.quiet;
     or_told(move |told| to_container(&arguments, quiet, &told)).await
