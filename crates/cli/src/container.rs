@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stdchk_aggregate::{AggregateError, BaseSet, Container};
-use stdchk_objects::{ObjectError, Place, Settings, Trouble};
+use stdchk_objects::{ObjectError, Place, Service, Settings, Trouble};
 
 use crate::exit::{CommandError, Exit, Outcome, from_io};
 use crate::output::shown;
@@ -62,7 +62,7 @@ pub fn open_base(path: &Path) -> Outcome<BaseSet> {
 pub fn failed(error: AggregateError) -> CommandError {
     let (exit, next) = match &error {
         AggregateError::Io { action, path, source } => match ObjectError::within(source) {
-            Some(trouble) => of_store(trouble.trouble),
+            Some(trouble) => of_store(trouble.trouble, path),
             None => return from_io(source, format_args!("can't {action} {}", path.display())),
         },
         AggregateError::NoContainer { .. } => (Exit::Usage, "give a file that `stdchk pack` wrote"),
@@ -98,8 +98,8 @@ fn incomplete(are_damaged: bool, are_blocked: bool, are_others: bool) -> (Exit, 
 }
 
 /// What trouble with an object store means, and what to do.
-fn of_store(trouble: Trouble) -> (Exit, &'static str) {
-    match trouble {
+fn of_store(trouble: Trouble, object: &Path) -> (Exit, &'static str) {
+    let (exit, next) = match trouble {
         Trouble::NoCredentials => (Exit::Usage, WHO_ASKS),
         Trouble::Settings => (Exit::Usage, "check AWS_ENDPOINT_URL and AWS_REGION"),
         Trouble::Unreachable => (Exit::Unreachable, "check AWS_ENDPOINT_URL and the network, then try again"),
@@ -114,5 +114,18 @@ fn of_store(trouble: Trouble) -> (Exit, &'static str) {
         Trouble::NoUpload | Trouble::NoRange | Trouble::Other => {
             (Exit::Other, "look after the store, then run it again")
         }
+    };
+    let is_setting = matches!(
+        trouble,
+        Trouble::Settings | Trouble::NoCredentials | Trouble::Unreachable | Trouble::Denied
+    );
+    match object.to_string_lossy().parse() {
+        Ok(Place { service: Service::Azure, .. }) if is_setting => {
+            (exit, "check the variables AZURE_*, what they are allowed and the network, then try again")
+        }
+        Ok(Place { service: Service::Google, .. }) if is_setting => {
+            (exit, "check the variables GOOGLE_*, what they are allowed and the network, then try again")
+        }
+        _ => (exit, next),
     }
 }

@@ -19,7 +19,7 @@ pub enum Service {
 }
 
 impl Service {
-    const ALL: [Self; 3] = [Self::S3, Self::Azure, Self::Google];
+    pub(crate) const ALL: [Self; 3] = [Self::S3, Self::Azure, Self::Google];
 
     /// What URLs of its objects begin with.
     fn scheme(self) -> &'static str {

@@ -5,6 +5,7 @@
 //! credentials where they hold none. The idea: what is wrong is said before the first request, with the name of the setting;
 //! secrets are never part of it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -57,13 +58,20 @@ impl Settings {
     /// # Errors
     /// A setting can't be used, or one is missing that belongs to another.
     pub fn from_environment(service: Service) -> Result<Self> {
-        let pairs = env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.into_string().ok().filter(|value| !value.is_empty())?))
+        // Whatever has a name that is no text is none of those that are looked for.
+        let named = env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        let ours = named.filter(|(name, value)| {
+            !value.is_empty()
+                && (name == "HOME" || Service::ALL.iter().any(|of| name.starts_with(of.variables())))
         });
-        Self::from(service, &pairs.collect::<Vec<_>>())
+        let text = |(name, value): (String, OsString)| match value.into_string() {
+            Ok(value) => Ok((name, value)),
+            Err(_) => Err(wrong(&name, "it is no text")),
+        };
+        Self::from(service, &ours.map(text).collect::<Result<Vec<_>>>()?)
     }
 
-    fn from(service: Service, pairs: &[(String, String)]) -> Result<Self> {
+    pub(crate) fn from(service: Service, pairs: &[(String, String)]) -> Result<Self> {
         let get = |name: &str| pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
         let attempts = match get("AWS_MAX_ATTEMPTS").map(|text| text.parse()) {
             None => ATTEMPTS_DEFAULT,

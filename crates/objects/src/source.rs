@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bytes::Bytes;
 use stdchk_formats::Source;
 
-use crate::error::{ObjectError, Result, Trouble};
+use crate::error::{ObjectError, Result};
 use crate::store::{Bucket, Tail};
 
 /// Bytes fetched from the end when an object is opened: the tables of most containers.
@@ -118,13 +118,13 @@ impl Source for ObjectSource {
         while position < end {
             let piece = self.piece(position, end - position);
             let bytes = self.fetched(&piece).map_err(cut_off)?;
-            let skip = usize::try_from(position - piece.start).unwrap_or(usize::MAX);
-            let found = bytes.get(skip..).filter(|found| !found.is_empty());
-            let strange = || ObjectError::new(Trouble::Damaged, "the store gave less than was asked for");
-            let found = found.ok_or_else(|| cut_off(strange()))?;
+            assert_eq!(bytes.len() as u64, piece.length, "a piece is read as a whole or not at all");
+            let skip = usize::try_from(position - piece.start).map_err(io::Error::other)?;
+            let (_, found) = bytes.split_at(skip);
             let length = found.len().min(left.len());
+            assert!(length > 0, "a piece holds the position that it was looked up for");
             let (now, later) = left.split_at_mut(length);
-            now.copy_from_slice(found.get(..length).unwrap_or_default());
+            now.copy_from_slice(found.split_at(length).0);
             left = later;
             position += length as u64;
         }

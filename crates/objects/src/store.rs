@@ -293,3 +293,32 @@ impl From<ObjectMeta> for Listed {
         Self { key: object.location.into(), stamp }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_an_endpoint_it_is_amazons_and_buckets_are_hosts_unless_they_have_dots() {
+        let mut set = vec![
+            ("AWS_ACCESS_KEY_ID", "name"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("AWS_DEFAULT_REGION", "eu-central-1"),
+        ];
+        let address = |set: &[(&str, &str)], bucket: &str| {
+            let pairs: Vec<(String, String)> =
+                set.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let settings = Settings::from(Service::S3, &pairs).unwrap();
+            let bucket = Bucket::open(&format!("s3://{bucket}").parse().unwrap(), &settings).unwrap();
+            let url = wait(bucket.uploads.unwrap().address("run 7/")).unwrap();
+            assert!(!url.as_str().contains("secret"));
+            format!("{}{}", url.origin().ascii_serialization(), url.path())
+        };
+        assert_eq!(address(&set, "ckpt"), "https://ckpt.s3.eu-central-1.amazonaws.com/");
+        assert_eq!(address(&set, "a.b"), "https://s3.eu-central-1.amazonaws.com/a.b/");
+        set.push(("AWS_ENDPOINT_URL", "http://127.0.0.1:9000/"));
+        assert_eq!(address(&set, "ckpt"), "http://127.0.0.1:9000/ckpt/");
+        set.push(("AWS_ENDPOINT_URL_S3", "https://s3.example:443"));
+        assert_eq!(address(&set, "ckpt"), "https://s3.example/ckpt/");
+    }
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use object_store::aws::AmazonS3;
 use object_store::client::{HttpClient, HttpErrorKind, HttpRequest, HttpRequestBody};
 use object_store::path::Path;
-use object_store::signer::{Method, SignedUrlOptions, Signer};
+use object_store::signer::{Method, SignedUrlOptions, Signer, Url};
 use object_store::{Error, RetryConfig};
 use serde::Deserialize;
 
@@ -45,10 +45,15 @@ impl Uploads {
         Self { store, client, tries }
     }
 
+    /// Where to ask for them.
+    pub(crate) async fn address(&self, prefix: &str) -> Result<Url, Error> {
+        let options = SignedUrlOptions::new().with_query([("uploads", ""), ("prefix", prefix)]);
+        self.store.signed_url_opts(Method::GET, &Path::ROOT, VALIDITY, &options).await
+    }
+
     /// The first thousand, of keys that begin with `prefix`.
     pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<Upload>, Error> {
-        let options = SignedUrlOptions::new().with_query([("uploads", ""), ("prefix", prefix)]);
-        let url = self.store.signed_url_opts(Method::GET, &Path::ROOT, VALIDITY, &options).await?;
+        let url = self.address(prefix).await?;
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         *request.uri_mut() = url.as_str().parse().map_err(generic)?;
         let mut retries = 0..self.tries.max_retries;

@@ -267,7 +267,7 @@ fn report(
             seconds: started.elapsed().as_secs_f64(),
         })?;
     } else if !quiet {
-        let files = output::count(usize::try_from(packed.files).unwrap_or(usize::MAX), "file");
+        let files = output::count(packed.files, "file");
         let (raw, stored) = (size::human(packed.raw_bytes), size::human(packed.stored_bytes));
         let rate = size::human(rate(packed.raw_bytes, started.elapsed()));
         let output = shown(&output.to_string_lossy());
