@@ -102,7 +102,9 @@ impl Guard {
         let patience = PATIENCE + Duration::from_secs(length / RATE_MIN);
         let answered = timeout(patience, self.0.execute(request)).await.map_err(|_| late())?;
         let (parts, body) = answered.map_err(|error| lost("no answer", &error))?.into_parts();
-        let bytes = collected(body).await?;
+        // Room for all of it at once: to grow would take twice the memory. Whoever lies about the length costs that much.
+        let length = parts.headers.get("content-length").and_then(|value| value.to_str().ok()?.parse().ok());
+        let bytes = collected(body, length.filter(|length| *length <= ANSWER_MAX)).await?;
         let is_success = parts.status.is_success();
         if !is_success || !is_get {
             let refusal = Refusal::of(&bytes);
@@ -149,8 +151,8 @@ fn is_listing(bytes: &[u8]) -> bool {
 }
 
 /// The whole body, if it is no longer than any that was asked for.
-async fn collected(body: HttpResponseBody) -> Result<Vec<u8>, Failure> {
-    let (mut bytes, mut pieces) = (Vec::new(), body.bytes_stream());
+async fn collected(body: HttpResponseBody, length: Option<usize>) -> Result<Vec<u8>, Failure> {
+    let (mut bytes, mut pieces) = (length.map_or_else(Vec::new, Vec::with_capacity), body.bytes_stream());
     while let Some(piece) = timeout(PATIENCE, pieces.next()).await.map_err(|_| late())? {
         let piece = piece.map_err(|error| lost("the answer broke off", &error))?;
         if bytes.len() + piece.len() > ANSWER_MAX {
