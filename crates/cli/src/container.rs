@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stdchk_aggregate::{AggregateError, BaseSet, Container};
-use stdchk_objects::{ObjectError, Place, Settings, Trouble};
+use stdchk_objects::{ObjectError, Place, Service, Settings, Trouble};
 
 use crate::exit::{CommandError, Exit, Outcome, from_io};
 use crate::output::shown;
 
+const WHO_ASKS: &str =
+    "set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as the store demands";
 const NOT_HAPPENED: &str = "what had not ended did not happen; run it again";
 
 /// Where a container is, or a folder of them.
@@ -29,10 +31,10 @@ impl Location {
         }
         let wrong =
             |error: ObjectError| CommandError::usage(&text, error, "`stdchk aggregate --help` says more");
-        let place = text.parse().map_err(wrong)?;
-        let settings = Settings::from_environment();
-        let next = "set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as the store demands";
-        Ok(Self::Object(place, Box::new(settings.map_err(|error| CommandError::usage(&text, error, next))?)))
+        let place: Place = text.parse().map_err(wrong)?;
+        let settings = Settings::from_environment(place.service);
+        let settings = settings.map_err(|error| CommandError::usage(&text, error, WHO_ASKS))?;
+        Ok(Self::Object(place, Box::new(settings)))
     }
 }
 
@@ -60,7 +62,7 @@ pub fn open_base(path: &Path) -> Outcome<BaseSet> {
 pub fn failed(error: AggregateError) -> CommandError {
     let (exit, next) = match &error {
         AggregateError::Io { action, path, source } => match ObjectError::within(source) {
-            Some(trouble) => of_store(trouble.trouble),
+            Some(trouble) => of_store(trouble.trouble, path),
             None => return from_io(source, format_args!("can't {action} {}", path.display())),
         },
         AggregateError::NoContainer { .. } => (Exit::Usage, "give a file that `stdchk pack` wrote"),
@@ -96,8 +98,9 @@ fn incomplete(are_damaged: bool, are_blocked: bool, are_others: bool) -> (Exit, 
 }
 
 /// What trouble with an object store means, and what to do.
-fn of_store(trouble: Trouble) -> (Exit, &'static str) {
-    match trouble {
+fn of_store(trouble: Trouble, object: &Path) -> (Exit, &'static str) {
+    let (exit, next) = match trouble {
+        Trouble::NoCredentials => (Exit::Usage, WHO_ASKS),
         Trouble::Settings => (Exit::Usage, "check AWS_ENDPOINT_URL and AWS_REGION"),
         Trouble::Unreachable => (Exit::Unreachable, "check AWS_ENDPOINT_URL and the network, then try again"),
         Trouble::Denied => {
@@ -108,6 +111,21 @@ fn of_store(trouble: Trouble) -> (Exit, &'static str) {
         Trouble::NoBucket => (Exit::NotFound, "make the bucket, or check its name"),
         Trouble::NoObject => (Exit::NotFound, "check the name"),
         Trouble::Damaged => (Exit::Integrity, "look after the store, then run it again"),
-        Trouble::Other => (Exit::Other, "look after the store, then run it again"),
+        Trouble::NoUpload | Trouble::NoRange | Trouble::Other => {
+            (Exit::Other, "look after the store, then run it again")
+        }
+    };
+    let is_setting = matches!(
+        trouble,
+        Trouble::Settings | Trouble::NoCredentials | Trouble::Unreachable | Trouble::Denied
+    );
+    match object.to_string_lossy().parse() {
+        Ok(Place { service: Service::Azure, .. }) if is_setting => {
+            (exit, "check the variables AZURE_*, what they are allowed and the network, then try again")
+        }
+        Ok(Place { service: Service::Google, .. }) if is_setting => {
+            (exit, "check the variables GOOGLE_*, what they are allowed and the network, then try again")
+        }
+        _ => (exit, next),
     }
 }

@@ -91,8 +91,9 @@ impl Table {
 }
 
 /// `number` things, in words: `1 file`, `2 files`.
-pub fn count(number: usize, thing: &str) -> String {
-    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
+pub fn count(number: impl Display, thing: &str) -> String {
+    let number = number.to_string();
+    if number == "1" { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
 /// `name` with control characters escaped, and bytes that are no UTF-8 as [`in_json`] has them.

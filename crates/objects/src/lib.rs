@@ -1,24 +1,23 @@
-//! Containers in an object store that speaks the S3 protocol: a sink of the aggregator, a source of readers.
+//! Containers in an object store, of S3's protocol, Azure's or Google's: a sink of the aggregator, a source of readers.
 //!
-//! Relies on `stdchk-aggregate` for what a sink is, on `ureq` for HTTP and TLS. The idea: of the protocol only the ten
-//! requests that containers need, each of which may be repeated; an object is there whole or not at all, and what matters is
-//! read back. `docs/design/0501-object-stores.md` says why it is written here, and what it is tested against.
+//! Relies on `stdchk-aggregate` for what a sink is, on `object_store` for the protocols. The idea: only the ten requests that
+//! containers need, each of which may be repeated; an object is there whole or not at all, and what matters is read back.
+//! `docs/design/0501-object-stores.md` says what is asked of the library, and what all of it is tested against.
 
-mod answer;
 mod error;
+mod guard;
 mod open;
 mod place;
-mod request;
 mod settings;
-mod sign;
 mod sink;
 mod source;
 mod stop;
 mod store;
+mod uploads;
 
 pub use error::{ObjectError, Trouble};
 pub use open::{open, open_base};
-pub use place::Place;
+pub use place::{Place, Service};
 pub use settings::Settings;
 pub use sink::ObjectSink;
 pub use source::ObjectSource;

@@ -18,7 +18,7 @@ use crate::store::Bucket;
 /// # Errors
 /// The store can't be reached, there is no such object, it is no container, or its base isn't found.
 pub fn open(place: &Place, settings: &Settings, base: Option<BaseSet>) -> Result<Container, AggregateError> {
-    let bucket = Bucket::open(&place.bucket, settings.clone()).map_err(about("reach", place))?;
+    let bucket = Bucket::open(place, settings).map_err(about("reach", place))?;
     let source = Box::new(source_of(&bucket, place)?);
     Container::open_source_with_base(&path(place), source, |identity| match base {
         Some(base) => Ok(Some(base)),
@@ -31,7 +31,7 @@ pub fn open(place: &Place, settings: &Settings, base: Option<BaseSet>) -> Result
 /// # Errors
 /// As [`open`].
 pub fn open_base(place: &Place, settings: &Settings) -> Result<BaseSet, AggregateError> {
-    let bucket = Bucket::open(&place.bucket, settings.clone()).map_err(about("reach", place))?;
+    let bucket = Bucket::open(place, settings).map_err(about("reach", place))?;
     base_at(&bucket, place)
 }
 
@@ -57,7 +57,7 @@ fn beside(bucket: &Bucket, place: &Place, identity: [u8; 16]) -> Result<Option<B
     let own = folder.below(own).key;
     keys.sort_by_key(|key| (key.len() != own.len() || *key > own, std::cmp::Reverse(key.clone())));
     for key in keys {
-        let other = Place { bucket: place.bucket.clone(), key };
+        let other = place.with_key(key);
         match base_at(bucket, &other) {
             Ok(base) if base.identity() == identity => return Ok(Some(base)),
             Err(error @ (AggregateError::Io { .. } | AggregateError::Stopped)) => return Err(error),

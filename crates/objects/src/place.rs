@@ -1,17 +1,55 @@
-//! Where an object is: `s3://BUCKET/KEY`, and how that is asked for over HTTP.
+//! Where an object is: `s3://BUCKET/KEY`, `az://CONTAINER/KEY` or `gs://BUCKET/KEY`.
 //!
-//! Relies on nothing. The idea: keys and query strings are encoded by one function, which is also what is signed.
+//! Relies on nothing. The idea: a place is whatever comes back as it was written.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{ObjectError, Result, Trouble};
 
-const SCHEME: &str = "s3://";
+/// Whose protocol a store speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Amazon S3's, which many stores speak.
+    S3,
+    /// Azure Blob Storage's.
+    Azure,
+    /// Google Cloud Storage's.
+    Google,
+}
+
+impl Service {
+    pub(crate) const ALL: [Self; 3] = [Self::S3, Self::Azure, Self::Google];
+
+    /// What URLs of its objects begin with.
+    fn scheme(self) -> &'static str {
+        match self {
+            Self::S3 => "s3://",
+            Self::Azure => "az://",
+            Self::Google => "gs://",
+        }
+    }
+
+    /// What the names of its variables begin with.
+    pub(crate) fn variables(self) -> &'static str {
+        match self {
+            Self::S3 => "AWS_",
+            Self::Azure => "AZURE_",
+            Self::Google => "GOOGLE_",
+        }
+    }
+
+    /// The service of a URL, and what follows the scheme.
+    fn of(text: &str) -> Option<(Self, &str)> {
+        Self::ALL.into_iter().find_map(|service| Some((service, text.strip_prefix(service.scheme())?)))
+    }
+}
 
 /// A bucket, and a key or the beginning of keys in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
+    /// Whose bucket it is.
+    pub service: Service,
     /// Name of the bucket.
     pub bucket: String,
     /// Without a slash at either end; may be empty.
@@ -22,21 +60,26 @@ impl Place {
     /// Whether a text is meant as one.
     #[must_use]
     pub fn is_meant(text: &str) -> bool {
-        text.starts_with(SCHEME)
+        Service::of(text).is_some()
     }
 
     /// What lies below it under this name.
     #[must_use]
     pub fn below(&self, name: &str) -> Self {
         let key = if self.key.is_empty() { name.to_owned() } else { format!("{}/{name}", self.key) };
-        Self { bucket: self.bucket.clone(), key }
+        self.with_key(key)
     }
 
     /// What it lies in, and its name there.
     #[must_use]
     pub fn split(&self) -> (Self, &str) {
         let (folder, name) = self.key.rsplit_once('/').unwrap_or(("", &self.key));
-        (Self { bucket: self.bucket.clone(), key: folder.to_owned() }, name)
+        (self.with_key(folder.to_owned()), name)
+    }
+
+    /// Another place in the same bucket.
+    pub(crate) fn with_key(&self, key: String) -> Self {
+        Self { bucket: self.bucket.clone(), key, ..*self }
     }
 
     /// What the keys of all that lies in it begin with.
@@ -51,7 +94,8 @@ impl FromStr for Place {
     fn from_str(text: &str) -> Result<Self> {
         let wrong =
             |cause: &str| ObjectError::new(Trouble::Settings, format!("{cause}: write s3://BUCKET/NAME"));
-        let rest = text.strip_prefix(SCHEME).ok_or_else(|| wrong("it doesn't begin with s3://"))?;
+        let (service, rest) =
+            Service::of(text).ok_or_else(|| wrong("it begins with none of s3://, az:// and gs://"))?;
         let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
         if bucket.is_empty() || !bucket.bytes().all(is_plain) || bucket.starts_with('.') {
@@ -62,31 +106,18 @@ impl FromStr for Place {
         if !key.is_empty() && key.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Err(wrong("a part of its key is empty, `.` or `..`"));
         }
-        Ok(Self { bucket: bucket.to_owned(), key: key.to_owned() })
+        if key.bytes().any(|byte| byte.is_ascii_control()) {
+            return Err(wrong("its key has characters that can't be shown"));
+        }
+        Ok(Self { service, bucket: bucket.to_owned(), key: key.to_owned() })
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{SCHEME}{}", self.bucket)?;
+        write!(out, "{}{}", self.service.scheme(), self.bucket)?;
         if self.key.is_empty() { Ok(()) } else { write!(out, "/{}", self.key) }
     }
-}
-
-/// Percent-encodes all but the unreserved characters of RFC 3986, and slashes if they are to stay: as Signature Version 4
-/// demands of paths and queries.
-pub(crate) fn encoded(text: &str, keep_slashes: bool) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                encoded.push(char::from(byte))
-            }
-            b'/' if keep_slashes => encoded.push('/'),
-            other => encoded.push_str(&format!("%{other:02X}")),
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]
@@ -99,13 +130,24 @@ mod tests {
             ("s3://ckpt", "ckpt", ""),
             ("s3://ckpt/", "ckpt", ""),
             ("s3://my.bucket-1/run 7/a+b/", "my.bucket-1", "run 7/a+b"),
+            ("az://ckpt/run7", "ckpt", "run7"),
+            ("gs://ckpt/run7", "ckpt", "run7"),
         ] {
             let place: Place = text.parse().unwrap();
             assert_eq!((place.bucket.as_str(), place.key.as_str()), (bucket, key), "{text}");
             assert_eq!(place.to_string(), text.trim_end_matches('/'));
         }
-        for text in ["", "ckpt/x", "s3://", "s3:///x", "s3://a b/x", "s3://b/../x", "s3://b//x", "s3://../x"]
-        {
+        for text in [
+            "",
+            "ckpt/x",
+            "s3://",
+            "s3:///x",
+            "s3://a b/x",
+            "s3://b/../x",
+            "s3://b//x",
+            "s3://../x",
+            "s3://b/a\nb",
+        ] {
             assert!(text.parse::<Place>().is_err(), "{text}");
         }
     }
@@ -119,11 +161,5 @@ mod tests {
         let root: Place = "s3://b".parse().unwrap();
         assert_eq!(root.below("x").split(), (root.clone(), "x"));
         assert_eq!(root.prefix(), "");
-    }
-
-    #[test]
-    fn all_but_unreserved_characters_are_encoded() {
-        assert_eq!(encoded("run 7/a+b=é~", true), "run%207/a%2Bb%3D%C3%A9~");
-        assert_eq!(encoded("a/b", false), "a%2Fb");
     }
 }

@@ -7,20 +7,20 @@
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::ops::Range;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
+use bytes::Bytes;
 use stdchk_aggregate::{AggregateError, Named, Sink, Watch, in_parallel};
 use stdchk_formats::Source;
 
 use crate::error::{ObjectError, Trouble};
 use crate::place::Place;
 use crate::settings::Settings;
-use crate::sign::hex;
 use crate::source::ObjectSource;
 use crate::stop::stopped;
-use crate::store::{AT_ONCE, Bucket, PART_BYTES};
+use crate::store::{AT_ONCE, Bucket, PART_BYTES, read_draft};
 
 /// Held by the aggregator of this machine that works on the sink.
 const LOCK: &str = "lock";
@@ -39,31 +39,25 @@ impl ObjectSink {
     ///
     /// # Errors
     /// The store can't be reached or refuses to list, the folder can't be used, or another aggregator works with both.
-    pub fn open(place: &Place, settings: Settings, scratch: &Path) -> Result<Self> {
-        let bucket = Bucket::open(&place.bucket, settings).map_err(about("reach", place))?;
+    pub fn open(place: &Place, settings: &Settings, scratch: &Path) -> Result<Self> {
+        let bucket = Bucket::open(place, settings).map_err(about("reach", place))?;
         bucket.list(&place.prefix()).map_err(about("list", place))?;
         let sink = Self { bucket, place: place.clone(), scratch: Scratch::open(scratch, place)? };
-        sink.abort_uploads();
+        let begun = format!("{}step-", place.prefix());
+        sink.bucket.abort_uploads(&begun).map_err(about("end uploads to", place))?;
         Ok(sink)
-    }
-
-    /// Ends uploads that nobody goes on with. Stores that don't list them end them by a rule of the bucket.
-    fn abort_uploads(&self) {
-        for upload in self.bucket.uploads(&format!("{}step-", self.place.prefix())).unwrap_or_default() {
-            let _ = self.bucket.abort(&upload);
-        }
     }
 
     fn key(&self, name: &str) -> String {
         self.place.below(name).key
     }
 
-    /// Compares an object with what it was made of, of which `ours` gives the bytes from an offset on.
+    /// Compares an object with what it was made of, of which `ours` gives the bytes of a range.
     fn read_back(
         &self,
         name: &str,
         length: u64,
-        ours: impl Fn(u64, &mut [u8]) -> std::result::Result<(), ObjectError> + Sync,
+        ours: impl Fn(Range<u64>) -> std::result::Result<Bytes, ObjectError> + Sync,
         watch: Watch<'_>,
     ) -> std::result::Result<(), ObjectError> {
         let source = ObjectSource::of(self.bucket.clone(), &self.key(name))?;
@@ -76,11 +70,9 @@ impl ObjectSink {
             if !watch(0) {
                 return Err(stopped());
             }
-            let bytes = usize::try_from(PART_BYTES.min(length - start)).unwrap_or(0);
-            let (mut made_of, mut given) = (vec![0; bytes], vec![0; bytes]);
-            self.bucket.read(&self.key(name), *start, source.tag(), &mut given)?;
-            ours(*start, &mut made_of)?;
-            if made_of == given { Ok(()) } else { Err(differs()) }
+            let range = *start..length.min(start + PART_BYTES);
+            let given = self.bucket.read(&self.key(name), range.clone(), source.tag())?;
+            if given == ours(range)? { Ok(()) } else { Err(differs()) }
         })?;
         Ok(())
     }
@@ -90,7 +82,7 @@ impl ObjectSink {
         let from = self.key(name);
         let source = ObjectSource::of(self.bucket.clone(), &from)?;
         self.bucket.copy(&from, &self.key(other))?;
-        let ours = |offset, buffer: &mut [u8]| self.bucket.read(&from, offset, source.tag(), buffer);
+        let ours = |range| self.bucket.read(&from, range, source.tag());
         self.read_back(other, source.size(), ours, &|_| true)
     }
 
@@ -139,10 +131,7 @@ impl Sink for ObjectSink {
         fs::remove_file(draft).map_err(AggregateError::io("remove", draft))?;
         let sent = self.bucket.put(&place.key, &file, length, &|| watch(0));
         sent.map_err(about("upload", &place))?;
-        let unreadable =
-            |error: io::Error| ObjectError::new(Trouble::Other, format!("the draft can't be read: {error}"));
-        let ours = |offset, buffer: &mut [u8]| file.read_exact_at(buffer, offset).map_err(unreadable);
-        let back = self.read_back(name, length, ours, watch);
+        let back = self.read_back(name, length, |range| read_draft(&file, range), watch);
         back.inspect_err(|error| self.give_up(name, error)).map_err(about("read back", &place))
     }
 
@@ -175,8 +164,8 @@ impl Scratch {
     fn open(below: &Path, place: &Place) -> Result<Self> {
         fs::create_dir_all(below).map_err(AggregateError::io("create", below))?;
         let user = rustix::process::geteuid().as_raw();
-        let name = hex(&Sha256::digest(format!("{user} {place}")));
-        let folder = below.join(format!("stdchk-sink-{}", name.get(..16).unwrap_or_default()));
+        let name = blake3::hash(format!("{user} {place}").as_bytes()).to_hex();
+        let folder = below.join(format!("stdchk-sink-{:.16}", name.as_str()));
         match DirBuilder::new().mode(0o700).create(&folder) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             other => other.map_err(AggregateError::io("create", &folder))?,

@@ -8,18 +8,17 @@
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use bytes::Bytes;
 use stdchk_formats::Source;
 
-use crate::error::{ObjectError, Result, Trouble};
-use crate::place::Place;
-use crate::settings::Settings;
+use crate::error::{ObjectError, Result};
 use crate::store::{Bucket, Tail};
 
 /// Bytes fetched from the end when an object is opened: the tables of most containers.
 const TAIL_BYTES: u64 = 256 << 10;
 /// Least that is fetched at once, bytes: less costs as much time.
 const FETCH_MIN: u64 = 64 << 10;
-/// Most that is fetched ahead of a reader that goes on and on, bytes.
+/// Most that is fetched at once, for a reader that goes on and on or wants so much, bytes.
 const FETCH_MAX: u64 = 8 << 20;
 /// Bytes between two reads of which the second still goes on where the first ended: what describes the blocks stands between
 /// them.
@@ -31,7 +30,7 @@ const KEPT_MAX: u64 = 32 << 20;
 struct Piece {
     start: u64,
     length: u64,
-    bytes: OnceLock<Result<Vec<u8>>>,
+    bytes: OnceLock<Result<Bytes>>,
 }
 
 impl Piece {
@@ -57,14 +56,7 @@ pub struct ObjectSource {
 }
 
 impl ObjectSource {
-    /// Opens the object at a place.
-    ///
-    /// # Errors
-    /// It isn't there, or the store can't be reached.
-    pub fn open(place: &Place, settings: Settings) -> Result<Self> {
-        Self::of(Bucket::open(&place.bucket, settings)?, &place.key)
-    }
-
+    /// Opens an object; the error says if it isn't there.
     pub(crate) fn of(bucket: Bucket, key: &str) -> Result<Self> {
         let Tail { size, tag, bytes } = bucket.tail(key, TAIL_BYTES)?;
         let length = bytes.len() as u64;
@@ -92,7 +84,7 @@ impl ObjectSource {
         let ahead = before.map_or(FETCH_MIN, |length| (length * 2).clamp(FETCH_MIN, FETCH_MAX));
         // What another reader fetched further on is not fetched twice.
         let next = pieces.iter().map(|piece| piece.start).filter(|start| *start > position).min();
-        let length = wanted.max(ahead).min(next.unwrap_or(self.end.start) - position);
+        let length = wanted.max(ahead).min(FETCH_MAX).min(next.unwrap_or(self.end.start) - position);
         let piece = Arc::new(Piece { start: position, length, bytes: OnceLock::new() });
         pieces.push(Arc::clone(&piece));
         let mut kept: u64 = pieces.iter().map(|piece| piece.length).sum();
@@ -107,11 +99,10 @@ impl ObjectSource {
             if let Some(error) = self.away.get() {
                 return Err(error.clone());
             }
-            let mut bytes = vec![0; usize::try_from(piece.length).unwrap_or(0)];
-            let read = self.bucket.read(&self.key, piece.start, self.tag.as_deref(), &mut bytes);
-            read.map(|()| bytes).inspect_err(|error| drop(self.away.set(error.clone())))
+            let read = self.bucket.read(&self.key, piece.start..piece.end(), self.tag.as_deref());
+            read.inspect_err(|error| drop(self.away.set(error.clone())))
         };
-        piece.bytes.get_or_init(fetch).as_ref().map(Vec::as_slice).map_err(Clone::clone)
+        piece.bytes.get_or_init(fetch).as_ref().map(AsRef::as_ref).map_err(Clone::clone)
     }
 }
 
@@ -127,13 +118,13 @@ impl Source for ObjectSource {
         while position < end {
             let piece = self.piece(position, end - position);
             let bytes = self.fetched(&piece).map_err(cut_off)?;
-            let skip = usize::try_from(position - piece.start).unwrap_or(usize::MAX);
-            let found = bytes.get(skip..).filter(|found| !found.is_empty());
-            let strange = || ObjectError::new(Trouble::Damaged, "the store gave less than was asked for");
-            let found = found.ok_or_else(|| cut_off(strange()))?;
+            assert_eq!(bytes.len() as u64, piece.length, "a piece is read as a whole or not at all");
+            let skip = usize::try_from(position - piece.start).map_err(io::Error::other)?;
+            let (_, found) = bytes.split_at(skip);
             let length = found.len().min(left.len());
+            assert!(length > 0, "a piece holds the position that it was looked up for");
             let (now, later) = left.split_at_mut(length);
-            now.copy_from_slice(found.get(..length).unwrap_or_default());
+            now.copy_from_slice(found.split_at(length).0);
             left = later;
             position += length as u64;
         }

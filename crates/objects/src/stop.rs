@@ -1,51 +1,47 @@
-//! The end of all requests of this process.
+//! Waiting for requests, and the end of all requests of this process.
 //!
-//! Relies on `ureq`, whose agents can be shut down from any thread. The idea: a process is told to stop as a whole, and whoever
-//! waits for a store that doesn't answer looks at no flag; so what it waits for is taken away.
+//! Relies on `tokio`, on which `object_store` runs. The idea: packing and reading are threads, so each thread waits here for
+//! its request while the runtime of this module moves the bytes. A process is told to stop as a whole, and a thread that
+//! waits for a store looks at no flag. So every wait ends as soon as the process is told to stop, and what was asked is
+//! dropped.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::LazyLock;
 
-use ureq::Agent;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
 
-use crate::error::{ObjectError, Trouble};
+use crate::error::{ObjectError, Result, Trouble};
+use crate::guard::counting_tries;
 
-#[derive(Default)]
-struct Requests {
-    are_over: bool,
-    /// All of the process, a few.
-    agents: Vec<Agent>,
-}
+/// Threads that move bytes between sockets and waiting threads: with TLS one of them is busy with a few Gbit/s.
+const THREADS: usize = 2;
 
-static REQUESTS: Mutex<Requests> = Mutex::new(Requests { are_over: false, agents: Vec::new() });
-static OVER: Condvar = Condvar::new();
-
-fn requests() -> MutexGuard<'static, Requests> {
-    REQUESTS.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static RUNTIME: LazyLock<std::io::Result<Runtime>> = LazyLock::new(|| {
+    Builder::new_multi_thread().worker_threads(THREADS).thread_name("objects").enable_all().build()
+});
+static OVER: LazyLock<watch::Sender<bool>> = LazyLock::new(|| watch::Sender::new(false));
 
 /// Ends the requests of this process that are under way, and refuses all that come later.
 pub fn end_requests() {
-    let mut requests = requests();
-    requests.are_over = true;
-    requests.agents.drain(..).for_each(Agent::shutdown);
-    OVER.notify_all();
+    OVER.send_replace(true);
 }
 
-/// Lets requests of this agent be ended.
-pub(crate) fn enlist(agent: &Agent) {
-    let mut requests = requests();
-    match requests.are_over {
-        true => agent.clone().shutdown(),
-        false => requests.agents.push(agent.clone()),
-    }
-}
-
-/// Waits before another try; the error where there is none.
-pub(crate) fn pause(time: Duration) -> Result<(), ObjectError> {
-    let waited = OVER.wait_timeout_while(requests(), time, |requests| !requests.are_over);
-    let (requests, _) = waited.unwrap_or_else(PoisonError::into_inner);
-    if requests.are_over { Err(stopped()) } else { Ok(()) }
+/// Waits for a request. The caller must be no task of an async runtime.
+///
+/// # Errors
+/// The request failed, or the process was told to stop.
+pub(crate) fn wait<T>(request: impl Future<Output = object_store::Result<T>>) -> Result<T> {
+    let runtime = RUNTIME.as_ref().map_err(|error| {
+        ObjectError::new(Trouble::Other, format!("no threads can be started for requests: {error}"))
+    })?;
+    let mut over = OVER.subscribe();
+    runtime.block_on(async {
+        tokio::select! {
+            biased;
+            _ = over.wait_for(|is_over| *is_over) => Err(stopped()),
+            outcome = counting_tries(request) => outcome.map_err(ObjectError::from),
+        }
+    })
 }
 
 /// What a request says that was ended, or should have been.

@@ -1,22 +1,31 @@
 //! The operations on a bucket that containers need.
 //!
-//! Relies on [`crate::request`]. The idea: an object is there when its `PUT` or the completion of its upload in parts was
-//! answered, whole or not at all; until then nobody sees anything of it.
+//! Relies on `object_store`, whose requests pass [`crate::guard`] and are waited for in [`crate::stop`]. The idea: an object is
+//! there when its `PUT` or the completion of its upload in parts was answered, whole or not at all; until then nobody sees
+//! anything of it.
 
 use std::fs::File;
-use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Once};
 
-use sha2::{Digest, Sha256};
+use bytes::Bytes;
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::client::HttpConnector;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
+use object_store::multipart::MultipartStore;
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
 use stdchk_aggregate::in_parallel;
 
-use crate::answer::{self, Listed, Upload};
 use crate::error::{ObjectError, Result, Trouble};
-use crate::request::{Body, Failure, Line, Request};
+use crate::guard::{ANSWER_MAX, Connector};
+use crate::place::{Place, Service};
 use crate::settings::Settings;
-use crate::sign::hex;
-use crate::stop;
+use crate::stop::{stopped, wait};
+use crate::uploads::Uploads;
 
 /// Objects up to this length are sent by one request, longer ones in parts of at least this length, bytes: short enough to be
 /// sent again, long enough that questions and answers cost little.
@@ -27,19 +36,30 @@ const PARTS_MAX: u64 = 10_000;
 pub(crate) const AT_ONCE: usize = 4;
 /// Bytes asked for to learn how long an object is: all of a small one.
 const BEGINNING_BYTES: u64 = 64 << 10;
-/// Bytes read at once to be hashed.
-const HASH_BYTES: usize = 256 << 10;
 /// Most pages of one listing: a million objects.
 const PAGES_MAX: usize = 1000;
 
 /// Whether to go on.
 pub(crate) type Going<'a> = &'a (dyn Fn() -> bool + Sync);
 
+/// What the stores of the library have in common of what is needed here.
+trait Store: ObjectStore + MultipartStore + PaginatedListStore {}
+impl<T: ObjectStore + MultipartStore + PaginatedListStore> Store for T {}
+
 /// One bucket of a store.
 #[derive(Clone)]
 pub(crate) struct Bucket {
-    line: Line,
-    name: String,
+    store: Arc<dyn Store>,
+    /// None: the service ends uploads that were cut off by itself, or by a rule of the bucket.
+    uploads: Option<Arc<Uploads>>,
+}
+
+/// An object as a listing shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) key: String,
+    /// Changes when the object is replaced.
+    pub(crate) stamp: String,
 }
 
 /// The end of an object, and what is known of it.
@@ -48,32 +68,68 @@ pub(crate) struct Tail {
     pub(crate) size: u64,
     /// Changes when the object is replaced.
     pub(crate) tag: Option<String>,
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Bytes,
 }
 
 impl Bucket {
-    pub(crate) fn open(name: &str, settings: Settings) -> Result<Self> {
-        Ok(Self { line: Line::to(name, settings)?, name: name.to_owned() })
+    /// Gets ready for requests to the bucket of a place; says who asks, if that isn't known.
+    pub(crate) fn open(place: &Place, settings: &Settings) -> Result<Self> {
+        use_ring();
+        let (bucket, options, tries) = (&place.bucket, settings.connections(), settings.tries());
+        let unusable = |error| ObjectError { trouble: Trouble::Settings, ..ObjectError::from(error) };
+        match place.service {
+            Service::S3 => {
+                // A certificate for *.s3... covers no name with more dots.
+                let as_host = !bucket.contains('.')
+                    && !settings.has("aws_endpoint_url")
+                    && !settings.has("aws_endpoint_url_s3");
+                let builder = AmazonS3Builder::new()
+                    .with_client_options(options.clone())
+                    .with_virtual_hosted_style_request(as_host)
+                    .with_disable_bulk_delete(true);
+                let builder = settings.told(builder, |builder, key, value| builder.with_config(key, value));
+                let builder = builder.with_bucket_name(bucket).with_retry(tries.clone());
+                let store = Arc::new(builder.with_http_connector(Connector).build().map_err(unusable)?);
+                if !settings.has("aws_skip_signature") {
+                    wait(store.credentials().get_credential()).map_err(nobody)?;
+                }
+                let client = Connector.connect(&options).map_err(unusable)?;
+                let uploads = Some(Arc::new(Uploads::of(Arc::clone(&store), client, tries)));
+                Ok(Self { store, uploads })
+            }
+            Service::Azure => {
+                let builder = MicrosoftAzureBuilder::new().with_client_options(options);
+                let builder = settings.told(builder, |builder, key, value| builder.with_config(key, value));
+                let builder = builder.with_container_name(bucket).with_retry(tries);
+                let store = builder.with_http_connector(Connector).build().map_err(unusable)?;
+                Ok(Self { store: Arc::new(store), uploads: None })
+            }
+            Service::Google => {
+                let builder = GoogleCloudStorageBuilder::new().with_client_options(options);
+                let builder = settings.told(builder, |builder, key, value| builder.with_config(key, value));
+                let builder = builder.with_bucket_name(bucket).with_retry(tries);
+                let store = builder.with_http_connector(Connector).build().map_err(unusable)?;
+                Ok(Self { store: Arc::new(store), uploads: None })
+            }
+        }
     }
 
     /// The objects whose keys begin with `prefix` and have no slash behind it.
     pub(crate) fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
         let mut all = Vec::new();
-        let mut token: Option<String> = None;
+        let mut page_token = None;
         for _ in 0..PAGES_MAX {
-            let mut request = Request::new("GET", "")
-                .query("list-type", "2")
-                .query("prefix", prefix)
-                .query("delimiter", "/");
-            if let Some(token) = token {
-                request = request.query("continuation-token", token);
-            }
-            let page = answer::page(&self.line.ask(&request, crate::request::Answer::text)?)?;
-            all.extend(page.objects.into_iter().filter(|object| {
+            let options = PaginatedListOptions {
+                delimiter: Some("/".into()),
+                page_token: page_token.take(),
+                ..PaginatedListOptions::default()
+            };
+            let page = wait(self.store.list_paginated(Some(prefix).filter(|it| !it.is_empty()), options))?;
+            all.extend(page.result.objects.into_iter().map(Listed::from).filter(|object| {
                 object.key.strip_prefix(prefix).is_some_and(|name| !name.is_empty() && !name.contains('/'))
             }));
-            token = page.next;
-            if token.is_none() {
+            page_token = page.page_token;
+            if page_token.is_none() {
                 return Ok(all);
             }
         }
@@ -86,210 +142,155 @@ impl Bucket {
     /// The end of an object, `most` bytes of it at least where it has so many. Its beginning is asked for first, which says
     /// how long it is: not every store counts from the end.
     pub(crate) fn tail(&self, key: &str, most: u64) -> Result<Tail> {
-        let begin = match self.beginning(key) {
+        let begin = match self.range(key, 0..BEGINNING_BYTES, None) {
             // No range lies within nothing.
-            Err(error) if error.detail.contains(" 416") => {
-                return Ok(Tail { size: 0, tag: None, bytes: Vec::new() });
+            Err(error) if error.trouble == Trouble::NoRange => {
+                return Ok(Tail { size: 0, tag: None, bytes: Bytes::new() });
             }
             other => other?,
         };
         if begin.bytes.len() as u64 == begin.size {
             return Ok(begin);
         }
-        let length = most.min(begin.size);
-        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-        self.read(key, begin.size - length, begin.tag.as_deref(), &mut bytes)?;
+        let range = begin.size - most.min(begin.size)..begin.size;
+        let bytes = self.read(key, range, begin.tag.as_deref())?;
         Ok(Tail { bytes, ..begin })
     }
 
-    fn beginning(&self, key: &str) -> Result<Tail> {
-        let request = Request::new("GET", key).header("range", format!("bytes=0-{}", BEGINNING_BYTES - 1));
-        self.line.ask(&request, |answer| {
-            let strange =
-                || Failure::Final(ObjectError::new(Trouble::Other, "the store gives no ranges of objects"));
-            let tag = answer.header("etag").map(str::to_owned);
-            let (length, size) = match content_range(answer.header("content-range")) {
-                Some((range, size)) if range.start == 0 => (range.end, size),
-                Some(_) => return Err(strange()),
-                // The whole object, as some answer where it is shorter.
-                None => {
-                    let size = answer.header("content-length").and_then(|text| text.parse().ok());
-                    let size = size.ok_or_else(strange)?;
-                    (size, size)
-                }
-            };
-            if length > BEGINNING_BYTES {
-                return Err(strange());
-            }
-            let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-            answer.fill(&mut bytes)?;
-            Ok(Tail { size, tag, bytes })
-        })
+    /// The bytes of a range, all of them, of the object that has this tag.
+    pub(crate) fn read(&self, key: &str, range: Range<u64>, tag: Option<&str>) -> Result<Bytes> {
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let length = range.end - range.start;
+        assert!(length <= ANSWER_MAX as u64, "longer ranges are not answered");
+        let bytes = self.range(key, range, tag)?.bytes;
+        if bytes.len() as u64 != length {
+            return Err(ObjectError::new(Trouble::Damaged, "the store gave less than was asked for"));
+        }
+        Ok(bytes)
     }
 
-    /// Fills `buffer` with the bytes from `offset` on of the object that has this tag.
-    pub(crate) fn read(&self, key: &str, offset: u64, tag: Option<&str>, buffer: &mut [u8]) -> Result<()> {
-        let Some(last) = offset.checked_add(buffer.len() as u64).and_then(|end| end.checked_sub(1)) else {
-            return Ok(());
-        };
-        if buffer.is_empty() {
-            return Ok(());
-        }
-        let mut request = Request::new("GET", key).header("range", format!("bytes={offset}-{last}"));
-        if let Some(tag) = tag {
-            request = request.header("if-match", tag);
-        }
-        self.line.ask(&request, |answer| {
-            let range = content_range(answer.header("content-range"));
-            if range.is_none_or(|(range, _)| range != (offset..last + 1)) {
-                let detail = "the store gave another range of the object than was asked for";
-                return Err(Failure::Final(ObjectError::new(Trouble::Damaged, detail)));
-            }
-            answer.fill(buffer)
+    /// The bytes of a range, less if the object ends within it; the library compares what comes with what was asked for.
+    fn range(&self, key: &str, range: Range<u64>, tag: Option<&str>) -> Result<Tail> {
+        let range = Some(GetRange::Bounded(range));
+        let options = GetOptions { range, if_match: tag.map(str::to_owned), ..GetOptions::default() };
+        let path = path(key)?;
+        wait(async {
+            let answer = self.store.get_opts(&path, options).await?;
+            let (size, tag) = (answer.meta.size, answer.meta.e_tag.clone());
+            Ok(Tail { size, tag, bytes: answer.bytes().await? })
         })
     }
 
     /// Stores the bytes of a file under a key.
     pub(crate) fn put(&self, key: &str, file: &File, length: u64, going: Going<'_>) -> Result<()> {
+        let path = path(key)?;
         if length <= PART_BYTES {
-            return self.put_range(Request::new("PUT", key), file, 0..length).map(drop);
+            let payload = read_draft(file, 0..length)?.into();
+            return wait(self.store.put(&path, payload)).map(drop);
         }
-        let begin = Request::new("POST", key).query("uploads", "");
-        let id = answer::upload_id(&self.line.ask(&begin, crate::request::Answer::text)?)?;
-        let sent = self.put_parts(key, &id, file, length, going);
+        let id = wait(self.store.create_multipart(&path))?;
+        let sent = self.put_parts(&path, &id, file, length, going);
         if sent.is_err() {
             // What it fails to clear away is looked for at the next start.
-            let _ = self.abort(&Upload { key: key.to_owned(), id });
+            let _ = wait(self.store.abort_multipart(&path, &id));
         }
         sent
     }
 
-    fn put_parts(&self, key: &str, id: &str, file: &File, length: u64, going: Going<'_>) -> Result<()> {
+    fn put_parts(&self, path: &Path, id: &String, file: &File, length: u64, going: Going<'_>) -> Result<()> {
         let part_length = PART_BYTES.max(length.div_ceil(PARTS_MAX));
-        let parts: Vec<u64> = (0..length.div_ceil(part_length)).collect();
-        let tags = in_parallel(&parts, AT_ONCE, |_, part| {
+        let starts: Vec<u64> = (0..length.div_ceil(part_length)).map(|part| part * part_length).collect();
+        let parts = in_parallel(&starts, AT_ONCE, |number, start| {
             if !going() {
-                return Err(stop::stopped());
+                return Err(stopped());
             }
-            let range = part * part_length..length.min((part + 1) * part_length);
-            let request =
-                Request::new("PUT", key).query("partNumber", (part + 1).to_string()).query("uploadId", id);
-            self.put_range(request, file, range)
+            let payload = read_draft(file, *start..length.min(start + part_length))?.into();
+            wait(self.store.put_part(path, id, number, payload))
         })?;
-        let parts: String = tags
-            .iter()
-            .zip(1..)
-            .map(|(tag, number)| {
-                format!("<Part><PartNumber>{number}</PartNumber><ETag>{}</ETag></Part>", escaped(tag))
-            })
-            .collect();
-        let list = format!(
-            "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{parts}</CompleteMultipartUpload>"
-        );
-        let reader = || Box::new(list.as_bytes()) as Box<dyn Read>;
-        let body = Body { length: list.len() as u64, hash: hex(&Sha256::digest(&list)), reader: &reader };
-        let request = Request::new("POST", key).query("uploadId", id).body(body);
-        let completed = self.line.ask(&request, |answer| {
-            let refusal = answer::refusal(&answer.text()?);
-            refusal.map_or(Ok(()), |refusal| {
-                let detail = format!("the store answered {}: {}", refusal.code, refusal.message);
-                Err(Failure::Again(ObjectError::new(Trouble::Other, detail)))
-            })
-        });
-        match completed {
+        match wait(self.store.complete_multipart(path, id, parts)) {
             // The answer to an earlier try was lost: what is read back shows whether it was completed.
-            Err(error) if error.detail.contains("NoSuchUpload") => Ok(()),
-            other => other,
+            Err(error) if error.trouble == Trouble::NoUpload => Ok(()),
+            other => other.map(drop),
         }
-    }
-
-    /// Sends a range of a file; says the tag that the store gave it.
-    fn put_range(&self, request: Request<'_>, file: &File, range: Range<u64>) -> Result<String> {
-        let length = range.end - range.start;
-        let hash = hash_of(FileRange { file, range: range.clone() })
-            .map_err(|error| ObjectError::new(Trouble::Other, format!("the draft can't be read: {error}")))?;
-        let reader = move || Box::new(FileRange { file, range: range.clone() }) as Box<dyn Read>;
-        let Request { method, key, query, headers, .. } = request;
-        let request =
-            Request { method, key, query, headers, body: Some(Body { length, hash, reader: &reader }) };
-        self.line.ask(&request, |answer| {
-            let tag = answer.header("etag").map(str::to_owned);
-            answer.text()?;
-            let none = || ObjectError::new(Trouble::Other, "the store gave no tag for what it took");
-            tag.ok_or_else(|| Failure::Final(none()))
-        })
     }
 
     /// Lets a key name what another one names.
     pub(crate) fn copy(&self, from: &str, to: &str) -> Result<()> {
-        let request = Request::new("PUT", to).header("x-amz-copy-source", Line::source_of(&self.name, from));
-        self.line.ask(&request, |answer| {
-            let refusal = answer::refusal(&answer.text()?);
-            refusal.map_or(Ok(()), |refusal| {
-                let detail = format!("the store answered {}: {}", refusal.code, refusal.message);
-                Err(Failure::Again(ObjectError::new(Trouble::Other, detail)))
-            })
-        })
+        let (from, to) = (path(from)?, path(to)?);
+        wait(self.store.copy(&from, &to))
     }
 
     /// Removes an object, if it is there.
     pub(crate) fn remove(&self, key: &str) -> Result<()> {
-        let removed = self.line.ask(&Request::new("DELETE", key), |answer| answer.text().map(drop));
-        match removed {
+        let path = path(key)?;
+        match wait(self.store.delete(&path)) {
             Err(error) if error.trouble == Trouble::NoObject => Ok(()),
             other => other,
         }
     }
 
-    /// Uploads in parts that were begun and neither completed nor aborted, of keys that begin with `prefix`.
-    pub(crate) fn uploads(&self, prefix: &str) -> Result<Vec<Upload>> {
-        let request = Request::new("GET", "").query("uploads", "").query("prefix", prefix);
-        let found = answer::uploads(&self.line.ask(&request, crate::request::Answer::text)?)?;
-        Ok(found.into_iter().filter(|upload| upload.key.starts_with(prefix)).collect())
-    }
-
-    pub(crate) fn abort(&self, upload: &Upload) -> Result<()> {
-        let request = Request::new("DELETE", &upload.key).query("uploadId", upload.id.as_str());
-        self.line.ask(&request, |answer| answer.text().map(drop))
-    }
-}
-
-/// `bytes 0-9/100` as a range and the length of the whole.
-fn content_range(text: Option<&str>) -> Option<(Range<u64>, u64)> {
-    let (range, size) = text?.strip_prefix("bytes ")?.split_once('/')?;
-    let (first, last) = range.split_once('-')?;
-    let (first, end, size): (u64, u64, u64) =
-        (first.parse().ok()?, last.parse::<u64>().ok()?.checked_add(1)?, size.parse().ok()?);
-    (first < end && end <= size).then_some((first..end, size))
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-fn hash_of(mut bytes: impl Read) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; HASH_BYTES];
-    loop {
-        match bytes.read(&mut buffer)? {
-            0 => return Ok(hex(&hash.finalize())),
-            read => hash.update(buffer.get(..read).unwrap_or_default()),
+    /// Ends uploads in parts that were begun and neither completed nor aborted, of keys that begin with `prefix`. A store that
+    /// doesn't list them, or not for this user, ends them by a rule of the bucket.
+    pub(crate) fn abort_uploads(&self, prefix: &str) -> Result<()> {
+        let Some(uploads) = &self.uploads else { return Ok(()) };
+        let found = match wait(uploads.list(prefix)) {
+            Err(error) if matches!(error.trouble, Trouble::Unreachable | Trouble::Stopped) => {
+                return Err(error);
+            }
+            Err(_) => return Ok(()),
+            Ok(found) => found,
+        };
+        for upload in found {
+            match wait(self.store.abort_multipart(&path(&upload.key)?, &upload.upload_id)) {
+                // It ended meanwhile.
+                Err(error) if error.trouble == Trouble::NoUpload => {}
+                other => other?,
+            }
         }
+        Ok(())
     }
 }
 
-/// A range of a file, read without moving its position.
-struct FileRange<'a> {
-    file: &'a File,
-    range: Range<u64>,
+/// Names the library that TLS calculates with; it is the one that requests are signed with.
+fn use_ring() {
+    static ONCE: Once = Once::new();
+    // Whoever chose another one before had a reason.
+    ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
 }
 
-impl Read for FileRange<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = usize::try_from(self.range.end - self.range.start).unwrap_or(usize::MAX).min(buffer.len());
-        let read = self.file.read_at(buffer.get_mut(..left).unwrap_or_default(), self.range.start)?;
-        self.range.start += read as u64;
-        Ok(read)
+/// An error of whoever lends credentials.
+fn nobody(error: ObjectError) -> ObjectError {
+    match error.trouble {
+        Trouble::Stopped => error,
+        _ => ObjectError::new(
+            Trouble::NoCredentials,
+            format!("no credentials: neither variables nor a file has any, nor this machine: {error}"),
+        ),
+    }
+}
+
+fn path(key: &str) -> Result<Path> {
+    Path::parse(key).map_err(|error| ObjectError::from(object_store::Error::from(error)))
+}
+
+/// A range of the file from which an object is made.
+pub(crate) fn read_draft(file: &File, range: Range<u64>) -> Result<Bytes> {
+    let unreadable =
+        |error: std::io::Error| ObjectError::new(Trouble::Other, format!("the draft can't be read: {error}"));
+    let length = usize::try_from(range.end - range.start)
+        .map_err(|_| ObjectError::new(Trouble::Other, "a part of it doesn't fit into memory"))?;
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, range.start).map_err(unreadable)?;
+    Ok(bytes.into())
+}
+
+impl From<ObjectMeta> for Listed {
+    fn from(object: ObjectMeta) -> Self {
+        let tag = object.e_tag.as_deref().unwrap_or("-");
+        let stamp = format!("{} {} {tag}", object.size, object.last_modified.timestamp_micros());
+        Self { key: object.location.into(), stamp }
     }
 }
 
@@ -298,18 +299,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_that_makes_no_sense_is_none() {
-        assert_eq!(content_range(Some("bytes 3-9/100")), Some((3..10, 100)));
-        for text in [
-            "",
-            "bytes */100",
-            "bytes 9-3/100",
-            "bytes 0-100/100",
-            "bytes 0-9/*",
-            "bytes 0-18446744073709551615/1",
-        ] {
-            assert_eq!(content_range(Some(text)), None, "{text}");
-        }
-        assert_eq!(content_range(None), None);
+    fn without_an_endpoint_it_is_amazons_and_buckets_are_hosts_unless_they_have_dots() {
+        let mut set = vec![
+            ("AWS_ACCESS_KEY_ID", "name"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("AWS_DEFAULT_REGION", "eu-central-1"),
+        ];
+        let address = |set: &[(&str, &str)], bucket: &str| {
+            let pairs: Vec<(String, String)> =
+                set.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let settings = Settings::from(Service::S3, &pairs).unwrap();
+            let bucket = Bucket::open(&format!("s3://{bucket}").parse().unwrap(), &settings).unwrap();
+            let url = wait(bucket.uploads.unwrap().address("run 7/")).unwrap();
+            assert!(!url.as_str().contains("secret"));
+            format!("{}{}", url.origin().ascii_serialization(), url.path())
+        };
+        assert_eq!(address(&set, "ckpt"), "https://ckpt.s3.eu-central-1.amazonaws.com/");
+        assert_eq!(address(&set, "a.b"), "https://s3.eu-central-1.amazonaws.com/a.b/");
+        set.push(("AWS_ENDPOINT_URL", "http://127.0.0.1:9000/"));
+        assert_eq!(address(&set, "ckpt"), "http://127.0.0.1:9000/ckpt/");
+        set.push(("AWS_ENDPOINT_URL_S3", "https://s3.example:443"));
+        assert_eq!(address(&set, "ckpt"), "https://s3.example/ckpt/");
     }
 }

@@ -25,7 +25,7 @@ pub use command::{COMMAND_PATIENCE, Outcome, binary, command, outcome, outcome_w
 pub use disk::Disk;
 pub use link::{LINK_BURST_BYTES, Link};
 pub use mount::Mount;
-pub use object_store::{Asked, BUCKET, Deed, Gate, ObjectStore, SECRET_KEY};
+pub use object_store::{ACCESS_KEY, Asked, BUCKET, Deed, Gate, ObjectStore, SECRET_KEY};
 pub use pool::{Pool, Setup};
 pub use process::{Process, is_running};
 pub use wait::{PATIENCE, wait_until, within};

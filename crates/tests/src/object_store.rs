@@ -18,7 +18,8 @@ use crate::wait::{PATIENCE, wait_until};
 
 /// The bucket that is there.
 pub const BUCKET: &str = "ckpt";
-const ACCESS_KEY: &str = "someone";
+/// Names the one key that the store knows.
+pub const ACCESS_KEY: &str = "someone";
 /// Must never be seen.
 pub const SECRET_KEY: &str = "never-to-be-shown";
 /// Longest head of a request, bytes.
@@ -119,6 +120,8 @@ pub enum Deed {
     Pass,
     /// It is answered with this status and the store's word for it.
     Refuse(u16, &'static str),
+    /// It is answered with this body, as if the store had.
+    Answer(String),
     /// The connection ends.
     HangUp,
 }
@@ -223,14 +226,10 @@ impl Shared {
             Deed::Pass => self.store.port(),
             Deed::HangUp => None,
             Deed::Refuse(status, code) => {
-                io::copy(&mut (&client).take(length_of(&head)), &mut io::sink())?;
                 let body = format!("<Error><Code>{code}</Code></Error>");
-                let length = body.len();
-                return write!(
-                    client,
-                    "HTTP/1.1 {status} No\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
-                );
+                return answer(&mut client, &head, status, &body);
             }
+            Deed::Answer(body) => return answer(&mut client, &head, 200, &body),
         };
         let Some(port) = port else { return client.shutdown(Shutdown::Both) };
         let mut store = TcpStream::connect(("127.0.0.1", port))?;
@@ -247,6 +246,13 @@ impl Shared {
             client.write_all(&piece[..read])?;
         }
     }
+}
+
+/// Answers a request of which only the head was read.
+fn answer(client: &mut TcpStream, head: &str, status: u16, body: &str) -> io::Result<()> {
+    io::copy(&mut (&*client).take(length_of(head)), &mut io::sink())?;
+    let length = body.len();
+    write!(client, "HTTP/1.1 {status} So\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
 }
 
 /// The head of a request, with the empty line behind it.

@@ -48,15 +48,16 @@ Of a folder of the pool, every complete set (`stdchk ls APP --sets`) moves into 
 where they are, with their names, versions and times, and read as before; they take less room, and reading a few bytes
 of one decodes a block.
 
-With -o the source is a plain folder, or one in a mount, and so is the sink, unless it is s3://BUCKET/PREFIX in an object
-store. A set is complete when the files of all ranks of a timestep are there and have not changed for a while. Its
-containers are called step-TIMESTEP.NofM.pack and appear once every byte of them was compared with the raw files; `stdchk
-unpack` gives the files back. With --across-time some need one of an earlier set, which unpack finds beside them: keep them
-together.
+With -o the source is a plain folder, or one in a mount, and so is the sink, unless it is s3://BUCKET/PREFIX,
+az://CONTAINER/PREFIX or gs://BUCKET/PREFIX in an object store. A set is complete when the files of all ranks of a timestep
+are there and have not changed for a while. Its containers are called step-TIMESTEP.NofM.pack and appear once every byte of
+them was compared with the raw files; `stdchk unpack` gives the files back. With --across-time some need one of an earlier
+set, which unpack finds beside them: keep them together.
 
 How an object store is reached stands in the variables AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-AWS_SESSION_TOKEN, AWS_REGION, AWS_MAX_ATTEMPTS and AWS_CA_BUNDLE, or in ~/.aws/credentials (AWS_PROFILE). Containers are
-packed on a local disk (--scratch), uploaded and read back. One aggregator works on a prefix at a time.
+AWS_SESSION_TOKEN, AWS_REGION, AWS_MAX_ATTEMPTS and AWS_CA_BUNDLE, or in ~/.aws/credentials (AWS_PROFILE); where they name
+nobody, the container or the machine is asked for its role. For az:// and gs:// they are AZURE_* and GOOGLE_*. Containers
+are packed on a local disk (--scratch), uploaded and read back. One aggregator works on a prefix at a time.
 
 Stop it with SIGINT or SIGTERM, or let it end by itself with --once.
 
@@ -140,7 +141,7 @@ fn open_sink<'a>(arguments: &Arguments, sink: &Location) -> Outcome<(Box<dyn Sin
             }
             let scratch = arguments.scratch.clone().unwrap_or_else(std::env::temp_dir);
             let mode = mode_of(arguments.level, &scratch, threads)?;
-            let sink = ObjectSink::open(place, (**settings).clone(), &scratch).map_err(failed)?;
+            let sink = ObjectSink::open(place, settings, &scratch).map_err(failed)?;
             let far = Packing { index: true, block_max: FAR_BLOCK_BYTES, ..Packing::default() };
             (Box::new(sink), mode, far)
         }
@@ -320,7 +321,7 @@ fn report(arguments: &Arguments, round: &Round, elapsed: Duration, quiet: bool) 
         });
     }
     for set in sets.iter().filter(|_| !quiet) {
-        let files = output::count(usize::try_from(set.files).unwrap_or(usize::MAX), "file");
+        let files = output::count(set.files, "file");
         let containers = output::count(set.containers.len(), "container");
         let (raw, stored) = (size::human(set.bytes), size::human(set.stored_bytes));
         let rate = size::human(rate(set.bytes, elapsed));

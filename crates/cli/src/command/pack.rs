@@ -126,8 +126,8 @@ fn merge_scheme(text: &str) -> Result<MergeScheme, String> {
 
 /// Runs the command.
 pub async fn run(arguments: Arguments, context: &Context) -> Outcome {
-    if let Some(container) = &arguments.list {
-        return list(container, &arguments);
+    if let Some(container) = arguments.list.clone() {
+        return or_told(move |_| list(&container, &arguments)).await;
     }
     let quiet = context.settings.quiet;
     or_told(move |told| to_container(&arguments, quiet, &told)).await
@@ -267,7 +267,7 @@ fn report(
             seconds: started.elapsed().as_secs_f64(),
         })?;
     } else if !quiet {
-        let files = output::count(usize::try_from(packed.files).unwrap_or(usize::MAX), "file");
+        let files = output::count(packed.files, "file");
         let (raw, stored) = (size::human(packed.raw_bytes), size::human(packed.stored_bytes));
         let rate = size::human(rate(packed.raw_bytes, started.elapsed()));
         let output = shown(&output.to_string_lossy());

@@ -175,7 +175,7 @@ fn report(
         return output::json(&Report { folder, files, bytes, damaged, blocked, seconds });
     }
     if !quiet {
-        let count = output::count(usize::try_from(files).unwrap_or(usize::MAX), "file");
+        let count = output::count(files, "file");
         let rate = size::human(rate(bytes, started.elapsed()));
         let place = if arguments.check { &arguments.container } else { &arguments.output };
         let (place, size) = (shown(&place.to_string_lossy()), size::human(bytes));

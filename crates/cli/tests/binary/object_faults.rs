@@ -71,6 +71,71 @@ fn a_store_that_is_killed_in_an_upload_keeps_no_object_and_the_raw_set_stays() {
     assert_eq!(place.drafts(), 0);
 }
 
+/// What a query says under a name, if it does.
+fn said_in(target: &str, name: &str) -> Option<String> {
+    let (_, query) = target.split_once('?')?;
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.filter(|(known, _)| *known == name).map(|(_, value)| value.to_owned()).next()
+}
+
+#[test]
+fn an_upload_that_was_cut_off_is_ended_at_the_next_start() {
+    let store = Arc::new(ObjectStore::start());
+    let is_cut_off = Arc::new(AtomicBool::new(false));
+    let hangs_up = Arc::clone(&is_cut_off);
+    // From the second part on nothing passes, not even the request to forget the upload.
+    let gate = Gate::open(&store, move |asked| {
+        let is_second = asked.target.contains("partNumber=2");
+        let is_over = hangs_up.fetch_or(is_second, Ordering::Relaxed) || is_second;
+        if is_over { Deed::HangUp } else { Deed::Pass }
+    });
+    let mut place = AtStore::new(gate.endpoint());
+    place.attempts = 2;
+    let files = large_set();
+    write(&place, &files);
+    place.fails(&in_one(&[]), 5, "can't upload");
+    let upload = gate.asked().iter().find_map(|asked| said_in(&asked.target, "uploadId")).unwrap();
+
+    // This store lists no uploads, so that the gate does. Of another prefix they are somebody else's.
+    let (listed, asks) = (upload.clone(), Arc::new(AtomicU64::new(0)));
+    let next = Gate::open(&store, move |asked| match asked.target.contains("uploads=&prefix=") {
+        // Asked again, it answers.
+        true if asks.fetch_add(1, Ordering::Relaxed) == 0 => Deed::Refuse(503, "SlowDown"),
+        true => Deed::Answer(format!(
+            "<ListMultipartUploadsResult><Upload><Key>run 7/step-10.1of1.pack</Key><UploadId>{listed}</UploadId></Upload>\
+             <Upload><Key>run 8/step-10.1of1.pack</Key><UploadId>another</UploadId></Upload></ListMultipartUploadsResult>"
+        )),
+        false => Deed::Pass,
+    });
+    let place = AtStore::new(next.endpoint());
+    write(&place, &files);
+    place.ok(&in_one(&[]));
+    let ended: Vec<_> = next.asked().into_iter().filter(|asked| asked.method == "DELETE").collect();
+    assert_eq!(ended.len(), 1, "{ended:?}");
+    assert_eq!(said_in(&ended[0].target, "uploadId"), Some(upload));
+    assert!(comes_back_from_one(&place, &files));
+}
+
+#[test]
+fn a_listing_that_is_none_or_only_a_part_is_not_taken_for_an_empty_one() {
+    let store = Arc::new(ObjectStore::start());
+    let near = AtStore::new(store.endpoint());
+    let files = set(10);
+    write(&near, &files);
+    near.ok(&in_one(&[]));
+    let cut_off = "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>";
+    for answer in ["<html></html>", "", cut_off] {
+        let gate = Gate::open(&store, move |asked| match asked.target.contains("list-type") {
+            true => Deed::Answer(answer.to_owned()),
+            false => Deed::Pass,
+        });
+        let place = AtStore::new(gate.endpoint());
+        write(&place, &files);
+        place.fails(&in_one(&["--remove-raw"]), 1, "something else than a listing");
+        assert!(raw_is_there(&place, &files));
+    }
+}
+
 #[test]
 fn killed_before_any_request_it_leaves_the_raw_set_or_the_aggregate() {
     let store = Arc::new(ObjectStore::start());

@@ -2,13 +2,17 @@
 //! is told with its next step.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::ops::Deref;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 use serde_json::Value;
-use stdchk_tests::{BUCKET, Deed, Gate, ObjectStore, Outcome, SECRET_KEY, command, outcome, random_bytes};
+use stdchk_tests::{
+    ACCESS_KEY, BUCKET, Deed, Gate, ObjectStore, Outcome, SECRET_KEY, command, outcome, random_bytes,
+};
 
 use crate::across_time;
 use crate::aggregate::{Files, RANKS, raw_is_there, set, write};
@@ -251,6 +255,53 @@ fn every_mistake_is_told_with_what_to_do() {
     assert!(raw_is_there(&place, &set(10)));
 }
 
+#[test]
+fn who_asks_in_the_wrong_region_is_told_where_to_set_it() {
+    let store = Arc::new(ObjectStore::start());
+    for refusal in [(301, "PermanentRedirect"), (400, "AuthorizationHeaderMalformed")] {
+        let gate = Gate::open(&store, move |_| Deed::Refuse(refusal.0, refusal.1));
+        let place = AtStore::new(gate.endpoint());
+        place.fails(&["unpack", "s3://ckpt/x.pack"], 2, refusal.1);
+        place.fails(&["unpack", "s3://ckpt/x.pack"], 2, "AWS_REGION");
+    }
+}
+
+/// Lends credentials to everyone, as a container of a cluster does to what runs in it.
+fn lender() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/credentials", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut asked = [0; 4096];
+            let read = client.read(&mut asked).unwrap();
+            assert!(String::from_utf8_lossy(&asked[..read]).contains("whoever-holds-this"));
+            let body = format!(
+                "{{\"AccessKeyId\": \"{ACCESS_KEY}\", \"SecretAccessKey\": \"{SECRET_KEY}\", \"Token\": \"t\", \
+                 \"Expiration\": \"2999-01-01T00:00:00Z\"}}"
+            );
+            let length = body.len();
+            write!(client, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
+                .unwrap();
+        }
+    });
+    url
+}
+
+#[test]
+fn a_container_that_lends_credentials_is_asked_where_none_are_set() {
+    let store = ObjectStore::start();
+    let place = AtStore::new(store.endpoint());
+    write(&place, &set(10));
+    place.file("token", b"whoever-holds-this");
+    let mut command = place.command(&once());
+    command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
+    command.env("AWS_CONTAINER_CREDENTIALS_FULL_URI", lender());
+    command.env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", place.path("token"));
+    ends_with(command, 0, &[]);
+    assert!(place.comes_back(10, &set(10)));
+}
+
 fn ends_with(mut command: Command, code: i32, says: &[&str]) {
     command.stdin(std::process::Stdio::null());
     let ended = outcome(command);
@@ -284,7 +335,9 @@ fn who_is_not_let_in_or_finds_nobody_learns_why_soon() {
     ends_with(with(&[("AWS_ACCESS_KEY_ID", "")]), 2, &["AWS_ACCESS_KEY_ID", "not set"]);
     let mut none = with(&[]);
     none.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
-    ends_with(none, 2, &["credentials"]);
+    // The machine is asked, too; here nobody answers for it.
+    none.env("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1");
+    ends_with(none, 2, &["no credentials", "127.0.0.1:1", "AWS_ACCESS_KEY_ID"]);
     // Nobody listens on port 1.
     let nobody = [("AWS_ENDPOINT_URL", "http://127.0.0.1:1")];
     ends_with(with(&nobody), 5, &["127.0.0.1:1", "tried 3 times", "AWS_ENDPOINT_URL"]);
