@@ -260,7 +260,7 @@ fn print_table(rows: &[Row]) {
     for row in rows {
         let ratio = row.raw as f64 / row.stored.max(1) as f64;
         println!(
-            "{:<28} {:<20} {:>10} {ratio:>8.3} {:>10.0} {:>10.0} {:>8}",
+            "{:<28} {:<20} {:>10} {ratio:>8.3} {:>10.1} {:>10.1} {:>8}",
             row.set,
             row.method,
             row.stored,

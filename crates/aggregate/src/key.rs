@@ -46,7 +46,11 @@ impl KeyRule {
             Self::Type => {}
             Self::Pattern(pattern) => {
                 let path = variable.path();
-                key.push_str(&captured(pattern, &path).unwrap_or(path));
+                match captured(pattern, &path) {
+                    Some(groups) => key.push_str(&groups),
+                    // What the pattern doesn't fit is alike by its whole name.
+                    None => key.push_str(&path),
+                }
             }
         }
         // Writing to a string never fails.

@@ -7,6 +7,7 @@
 pub mod cbor;
 pub mod chunk_map;
 pub mod error;
+pub mod exact;
 pub mod id;
 pub mod limits;
 pub mod message;

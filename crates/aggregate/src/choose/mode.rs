@@ -13,13 +13,13 @@ pub enum Mode {
     /// About half as fast, and denser.
     #[default]
     Default,
-    /// As small as possible, at any time: a tenth of a megabyte a second and core.
+    /// As small as possible with coders that take a megabyte a second and core at least.
     Smallest,
     /// The least time until the set is safe behind a sink of this many bytes per second and core.
     Auto(f64),
     /// The paper's choices: FPC for doubles, fpzip's predictor for floats, LZ for the rest, gzip as second pass.
     Paper,
-    /// The same without the second pass (figure 6 compares the two).
+    /// The paper's choices without the second pass (its figure 6 compares the two).
     PaperOnce,
 }
 
@@ -74,7 +74,7 @@ impl Mode {
         }
     }
 
-    /// Whether it is one of the paper's.
+    /// Whether it is [`Mode::Paper`] or [`Mode::PaperOnce`].
     pub(crate) fn is_published(&self) -> bool {
         matches!(self, Self::Paper | Self::PaperOnce)
     }

@@ -92,7 +92,7 @@ pub enum Level {
     Fastest,
     /// In between
     Default,
-    /// As small as possible: seconds for a megabyte, read later as slowly
+    /// As small as possible: a second for some megabytes
     Smallest,
     /// What makes the set safe soonest on the disk that the container is on, which is measured first
     Auto,
