@@ -354,6 +354,7 @@ fn payload(
     base: &[u8],
     spent: &mut Spent,
 ) -> Result<Vec<u8>> {
+    assert_eq!(record.raw_length, raw.len() as u64, "the record is of these bytes");
     let mut lap = Lap::start();
     if !record.steps.iter().any(Step::needs_shapes) {
         record.shapes.clear();
@@ -376,6 +377,7 @@ fn payload(
         record.steps.clear();
         record.shapes.clear();
     }
+    assert!(payload.len() as u64 <= record.raw_length, "what doesn't shrink is stored");
     if !record.steps.iter().any(Step::needs_base) {
         record.members.iter_mut().for_each(|member| member.base_file = None);
     }

@@ -49,6 +49,10 @@ fn take_instead_of(
     }
     let before = entries.last().map_or(0, |last| last.position);
     let position = store.log.len()?;
+    if position < before {
+        let what = "it ends before the last checkpoint".to_owned();
+        return Err(Error::Damaged { object: store.path().join("log"), what });
+    }
     let (changed, came_in) = changed_paths(store, before, position)?;
     let digest = store.log.digest(before, position)?;
     store.log.begin_sync(before, position);

@@ -117,6 +117,7 @@ impl Overlay {
             if from >= to {
                 continue;
             }
+            assert!(offset <= from && to <= end, "only what was asked for is laid over");
             let piece = part_mut(bytes, to_usize(from - offset)..to_usize(to - offset));
             match source {
                 Source::Hole => piece.fill(0),

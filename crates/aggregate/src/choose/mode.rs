@@ -3,7 +3,6 @@
 
 use super::chain_time;
 use crate::codec::Step;
-use crate::key::KeyRule;
 
 /// What to win: time or space.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -77,13 +76,6 @@ impl Mode {
     /// Whether it is [`Mode::Paper`] or [`Mode::PaperOnce`].
     pub(crate) fn is_published(&self) -> bool {
         matches!(self, Self::Paper | Self::PaperOnce)
-    }
-
-    /// The keys that suit the mode: the smallest one codes all variables of a type together, since its coder sees one in
-    /// the other.
-    #[must_use]
-    pub fn keys(&self) -> KeyRule {
-        if *self == Self::Smallest { KeyRule::Type } else { KeyRule::default() }
     }
 
     /// Largest block of bytes that no parser understands: what repeats there is found by nothing but the search.

@@ -314,6 +314,7 @@ impl<'a> Assembler<'a> {
     /// Adds a member whose bytes stand in the block from `start` on.
     fn add_read(&mut self, block: &mut RawBlock, planned: Planned, start: usize) -> Result<()> {
         let Planned { mut member, shape } = planned;
+        assert_eq!((block.raw.len() - start) as u64, member.place.length(), "all of the member was read");
         let bytes = exact::part(&block.raw, start..);
         member.same_as = self.seen_before(bytes, (block.record.number, start as u64), &member)?;
         if member.same_as.is_some() {

@@ -64,6 +64,7 @@ impl<'a> Writer<'a> {
     }
 
     pub(super) fn block(&mut self, record: &BlockRecord, payload: &[u8]) -> Result<()> {
+        assert_eq!(record.number, self.blocks(), "blocks are written in the order of their numbers");
         self.end.blocks.push(self.length());
         let bytes = record.to_bytes();
         self.section(SectionKind::Block, &bytes, payload)?;
@@ -118,6 +119,7 @@ impl<'a> Writer<'a> {
         }
         // What is long enough goes to the file as it is.
         self.flush()?;
+        assert!(self.buffer.is_empty(), "what stands before the payload was written");
         self.output.write(payload, self.position)?;
         self.position += payload.len() as u64;
         Ok(())

@@ -64,7 +64,7 @@ struct Inside<'container> {
 
 impl Source for Inside<'_> {
     fn size(&self) -> u64 {
-        self.container.files.files.get(self.file).map_or(0, |file| file.size)
+        at(&self.container.files.files, self.file).size
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {

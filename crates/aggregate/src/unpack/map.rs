@@ -63,6 +63,7 @@ pub(super) fn maps(files: &Files, blocks: &BTreeMap<u64, Block>) -> Vec<Vec<Bloc
     for (map, file) in maps.iter_mut().zip(&files.files) {
         tidy(map, file.size);
     }
+    assert_eq!(maps.len(), files.files.len(), "every file has a map, be it an empty one");
     maps
 }
 
@@ -141,7 +142,7 @@ fn locate(blocks: &BTreeMap<u64, Block>) -> Vec<Located<'_>> {
     located
 }
 
-/// Whether the pieces cover the whole file.
+/// Whether the pieces, which are in order and don't overlap, cover the whole file.
 pub(super) fn covers(map: &[BlockSlice], size: u64) -> bool {
     map.iter().map(|piece| piece.file.length).sum::<u64>() == size
 }

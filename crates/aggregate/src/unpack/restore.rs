@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stdchk_model::exact::{at, part_mut, to_usize};
 
@@ -224,14 +224,17 @@ fn settle(targets: Vec<Target<'_>>) -> Result<Unpacked> {
         if target.entry.size == 0 {
             target.take(&[], &[], Assembly::Memory)?;
         }
-        match target.state.into_inner() {
-            Ok(State::Done) => {
+        match target.state.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            State::Done => {
                 unpacked.files += 1;
                 unpacked.bytes += target.entry.size;
                 folders.insert(folder_of(&target.path).to_owned());
             }
-            Ok(State::Blocked) => blocked.push(target.entry.name.clone()),
-            _ => damaged.push(target.entry.name.clone()),
+            State::Blocked => blocked.push(target.entry.name.clone()),
+            State::Damaged => damaged.push(target.entry.name.clone()),
+            State::Waiting | State::Memory(..) | State::Disk(..) => {
+                unreachable!("all blocks of '{}' were delivered, or found damaged", target.entry.name)
+            }
         }
     }
     folders.iter().try_for_each(|folder| sync_folder(folder))?;
@@ -262,14 +265,16 @@ pub(super) fn safe(name: &str) -> Result<PathBuf> {
 impl Target<'_> {
     /// Nothing more is made of it.
     fn end(&self, end: State) {
-        if let Ok(mut state) = self.state.lock() {
-            *state = end;
-        }
+        *self.state() = end;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes pieces of a block; the last ones complete the file.
     fn take(&self, block: &[u8], pieces: &[BlockSlice], assembly: Assembly) -> Result<()> {
-        let Ok(mut state) = self.state.lock() else { return Ok(()) };
+        let mut state = self.state();
         if matches!(*state, State::Waiting) {
             *state = self.begin(assembly)?;
         }

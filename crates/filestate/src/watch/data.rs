@@ -162,6 +162,10 @@ impl Watch {
         range: Range<u64>,
     ) -> Decision<()> {
         let needed = file.whole_blocks(&range);
+        assert!(
+            needed.is_empty() || needed.end <= file.measured_size(),
+            "nothing is saved that was not there"
+        );
         if !needed.is_empty() && !file.saved.covers(needed.clone()) {
             let readable = readable.open(self)?;
             self.share_region(file, readable.as_fd(), saving.inode, &needed)?;

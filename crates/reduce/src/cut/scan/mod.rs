@@ -63,6 +63,7 @@ impl Test {
     /// The mean is `min + a·f·(1 − e) + a/f·e` with the average a, the normalisation f and `e` the part of pieces that
     /// reaches the normal point; solved for that point with f = 4, and linear in `min` to within one percent.
     pub(super) fn around(min: usize, average: usize) -> Self {
+        assert!(0 < average && min <= average, "the shortest piece is no longer than the average");
         let passing = ((1 << 16) * COARSE_PER_PIECE / average).clamp(1, 1 << 12);
         let rate = |numerator: u128, denominator: u128| {
             narrow::<u64, _>((numerator << 80) / (denominator * passing as u128))
