@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use stdchk_aggregate::{Container, Input, Mode, Packed, Packing, PlanOptions, Unpacking, inputs_of, pack};
+use stdchk_aggregate::{Container, Input, Mode, Packed, Packing, Unpacking, inputs_of, pack};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -235,8 +235,7 @@ fn ours(set: &Path, scratch: &Path, options: &Options) -> Outcome<Vec<Row>> {
     let (container, folder) = (scratch.join("container"), scratch.join("back"));
     let mut rows = Vec::new();
     for (name, mode) in modes.into_iter().filter(|(name, _)| wanted(name)) {
-        let plan = PlanOptions { keys: mode.keys(), ..PlanOptions::default() };
-        let packing = Packing { mode, plan, threads: 1, ..Packing::default() };
+        let packing = Packing { mode, threads: 1, ..Packing::default() };
         let raw = inputs.iter().map(|input| Ok(fs::metadata(&input.path)?.len())).sum::<Outcome<u64>>()?;
         let raw = usize::try_from(raw)?;
         let (packed, pack_speed) =
@@ -260,7 +259,7 @@ fn print_table(rows: &[Row]) {
     for row in rows {
         let ratio = row.raw as f64 / row.stored.max(1) as f64;
         println!(
-            "{:<28} {:<20} {:>10} {ratio:>8.3} {:>10.0} {:>10.0} {:>8}",
+            "{:<28} {:<20} {:>10} {ratio:>8.3} {:>10.1} {:>10.1} {:>8}",
             row.set,
             row.method,
             row.stored,

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use stdchk_model::exact::part;
 use stdchk_model::message::manager::{CheckpointSet, SetState};
 use stdchk_model::naming::Naming;
 use stdchk_model::sets::checkpoint_sets;
@@ -75,27 +76,28 @@ pub struct AggregatedSet {
     pub tried: u64,
 }
 
-/// What one look at the source led to.
+/// What one round of [`Aggregator::round`] did and found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
     /// Sets that were aggregated, oldest first.
     pub aggregated: Vec<AggregatedSet>,
     /// Raw files that were removed.
     pub removed: u64,
-    /// Timesteps whose containers turned out not to hold their raw files, each said once for what is there, and why.
+    /// Timesteps whose containers don't hold what their raw files do, and why. Each is reported once, until the containers or
+    /// files change.
     pub damaged: Vec<(u64, String)>,
-    /// Containers that the sink gives out no more for now, each said once, and why. Their sets are left alone.
+    /// Containers that the sink withholds for now, each reported once, and why. Their sets are left alone.
     pub withheld: Vec<(String, String)>,
     /// Timesteps that are not aggregated yet, and why.
     pub waiting: Vec<(u64, String)>,
-    /// One of them has a raw file that can't be used, and for another reason than the last time.
+    /// Whether a timestep waits because of a raw file that can't be used, for another reason than at the last look.
     pub refused_anew: bool,
-    /// Files were written so recently that another look is worth it.
+    /// Whether files were written so recently that another look is worth it.
     pub unsettled: bool,
 }
 
 impl Round {
-    /// Whether it led to something that was not said before.
+    /// Whether the round has something to report that no earlier round has reported.
     #[must_use]
     pub fn is_news(&self) -> bool {
         let led = !self.aggregated.is_empty() || !self.damaged.is_empty() || !self.withheld.is_empty();
@@ -103,7 +105,7 @@ impl Round {
     }
 }
 
-/// Looks at a source again and again; one at a time for a sink.
+/// Watches a source folder and aggregates its sets into a sink. A sink has one aggregator at a time.
 pub struct Aggregator<'a> {
     options: Aggregation<'a>,
     sets: Sets,
@@ -277,7 +279,7 @@ impl<'a> Aggregator<'a> {
         let groups = files.len().clamp(1, self.options.containers.max(1));
         let parts: Vec<&[&RawFile]> = (0..groups)
             .map(|number| files.len() * number / groups..files.len() * (number + 1) / groups)
-            .map(|range| files.get(range).unwrap_or_default())
+            .map(|range| part(files, range))
             .collect();
         let bases = self.bases(timestep, groups);
         let earlier = self.sets.earlier(timestep, groups);
@@ -329,7 +331,8 @@ impl<'a> Aggregator<'a> {
         self.sets.bases(timestep, groups, self.options.across_time)
     }
 
-    /// Lets raw files go whose aggregate is complete, as long as they are what was packed.
+    /// Removes the raw files of a set whose aggregate is complete, if they are to be removed; those that changed since they were
+    /// packed stay. Returns how many were removed.
     fn remove_raw(&self, files: &[&RawFile], aggregate: &Aggregate) -> Result<u64> {
         if !self.options.remove_raw {
             return Ok(0);

@@ -8,6 +8,7 @@ mod mode;
 mod repeats;
 
 use stdchk_formats::{ByteOrder, DataType, Kind, Source};
+use stdchk_model::exact::{self, narrow, to_usize};
 
 use crate::codec::{Lane, Repeats, Shape, Side, Step, encode, records_apply};
 pub use mode::Mode;
@@ -34,7 +35,6 @@ fn time_of(step: &Step) -> f64 {
         Step::Gzip(_) => 35.0,
         Step::Pco(lane, level) => (20.0 + 4.0 * f64::from(*level)) / lane.size() as f64,
         Step::Fpc(_) => 3.0,
-        Step::MixNumbers(_) | Step::MixBytes(_) | Step::Blend(_) => 10_000.0,
     }
 }
 
@@ -204,7 +204,7 @@ fn repeating(mode: &Mode, block: &Sample<'_>, cost: impl FnOnce() -> f64) -> Opt
     if !repeats(block.raw, lane) {
         return None;
     }
-    let size = u32::try_from(lane.size()).unwrap_or(1);
+    let size = narrow(lane.size());
     let steps = [swap(data_type, lane), vec![Step::Distinct(size)]].concat();
     let coded = encode(&steps, block.raw, Side::default()).ok()?;
     let own = mode.cost(&steps, coded.len(), block.raw.len()) / block.raw.len().max(1) as f64;
@@ -287,8 +287,10 @@ fn reduced(block: &Sample<'_>, limit: usize) -> Reduced {
         let wanted = block.raw.len() / PLACES * place;
         let (start, length, shape) = slab_at(&starts, wanted, limit / PLACES, block.raw.len(), size);
         let range = start..start + length;
-        part.raw.extend_from_slice(block.raw.get(range.clone()).unwrap_or_default());
-        part.base.extend_from_slice(block.base.get(range).unwrap_or_default());
+        part.raw.extend_from_slice(exact::part(block.raw, range.clone()));
+        if !block.base.is_empty() {
+            part.base.extend_from_slice(exact::part(block.base, range));
+        }
         part.shapes.push(shape);
     }
     part
@@ -304,10 +306,7 @@ fn member_starts<'block>(block: &Sample<'block>, size: usize) -> Vec<(usize, &'b
     let mut starts = Vec::new();
     for shape in block.shapes {
         starts.push((start, shape));
-        start += shape
-            .0
-            .iter()
-            .fold(size, |bytes, length| bytes.saturating_mul(usize::try_from(*length).unwrap_or(usize::MAX)));
+        start += shape.0.iter().fold(size, |bytes, length| bytes.saturating_mul(to_usize(*length)));
     }
     starts
 }
@@ -324,7 +323,7 @@ fn slab_at(
     let flat_bytes = bytes / size * size;
     let flat = (wanted / size * size, flat_bytes.min(total), Shape(vec![(flat_bytes / size) as u64]));
     let Some((member_start, shape)) = starts.get(index) else { return flat };
-    let row = usize::try_from(shape.0.last().copied().unwrap_or(1)).unwrap_or(1).saturating_mul(size).max(1);
+    let row = shape.0.last().map_or(size, |width| to_usize(*width).saturating_mul(size)).max(1);
     let end = starts.get(index + 1).map_or(total, |(start, _)| *start);
     let rows = (bytes / row).min((end - member_start) / row);
     if rows < 2 {
@@ -365,7 +364,7 @@ fn has_ragged_records(block: &Sample<'_>) -> bool {
 }
 
 fn swap(data_type: DataType, lane: Lane) -> Vec<Step> {
-    let size = u32::try_from(lane.size()).unwrap_or(1);
+    let size = narrow(lane.size());
     if data_type.order == ByteOrder::Big { vec![Step::Swap(size)] } else { Vec::new() }
 }
 
@@ -392,7 +391,7 @@ fn distances(lane: Lane) -> Lane {
 
 fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> Vec<Vec<Step>> {
     let has_base = !block.base.is_empty();
-    let size = u32::try_from(lane.size()).unwrap_or(1);
+    let size = narrow(lane.size());
     let plain = match mode {
         // Floats don't shrink by what else could be tried, as far as there is time for it.
         Mode::Fastest if are_integers(data_type) && block.raw.len() >= RECORD_BLOCK_MIN => vec![
@@ -408,7 +407,6 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
             vec![Step::Zstd(if block.opaque { 3 } else { 1 })],
         ],
         Mode::Smallest => vec![
-            vec![Step::Blend(lane)],
             vec![Step::Pco(lane, 12)],
             vec![Step::Lorenzo(lane), Step::Pco(distances(lane), 12)],
             vec![Step::Distinct(size)],
@@ -440,7 +438,7 @@ fn numeric(mode: &Mode, data_type: DataType, lane: Lane, block: &Sample<'_>) -> 
         Vec::new()
     };
     let ragged = *mode == Mode::Smallest && has_ragged_records(block);
-    let plain = plain.into_iter().chain(ragged.then(|| vec![Step::Ragged, Step::Blend(lane)]));
+    let plain = plain.into_iter().chain(ragged.then(|| vec![Step::Ragged, Step::Planes(size, 19)]));
     let prefix = swap(data_type, lane);
     // The base is stored in the file's own byte order, so the exclusive or and the distance come before any swap.
     let swapped = plain.map(|chain| [prefix.clone(), chain].concat());
@@ -456,15 +454,13 @@ fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
         return vec![vec![Step::Zstd(1)]];
     }
     let record = record_length(block.raw);
-    let mixed = vec![Step::MixBytes(record.unwrap_or(1))];
-    let mixing = *mode == Mode::Smallest && shrinks(&mixed, block.raw);
     let levels: &[i32] = match mode {
         // Nothing typed stands beside it that would win what the lowest level misses.
         Mode::Fastest if block.opaque => &[4],
         Mode::Fastest => &[1],
         Mode::Default if is_short(mode, block) => &[SHORT_LEVEL],
         Mode::Default => &[3],
-        Mode::Smallest if mixing => &[19, 22],
+        Mode::Smallest => &[19],
         _ => &[1, 3],
     };
     let mut chains = Vec::new();
@@ -478,26 +474,13 @@ fn untyped(mode: &Mode, block: &Sample<'_>) -> Vec<Vec<Step>> {
             chains.push(vec![Step::Planes(width, *level)]);
         }
     }
-    if mixing {
-        chains.push(mixed);
-    } else if matches!(mode, Mode::Auto(_)) {
+    if matches!(mode, Mode::Auto(_)) {
         chains.push(vec![Step::Lz4]);
     }
     if !block.base.is_empty() {
         chains.extend(levels.iter().map(|level| vec![Step::XorBase, Step::Zstd(*level)]));
     }
     chains
-}
-
-/// Bytes in the middle of a block that a slow chain is tried on before it is tried on all of it.
-const TASTE_BYTES: usize = 64 << 10;
-
-/// Whether a chain takes at least half a percent off the middle of a block. What was compressed or encrypted before gives
-/// nothing to the slowest chains either, and they would take seconds for each megabyte to find out.
-fn shrinks(steps: &[Step], raw: &[u8]) -> bool {
-    let start = raw.len().saturating_sub(TASTE_BYTES) / 2;
-    let taste = raw.get(start..raw.len().min(start + TASTE_BYTES)).unwrap_or(raw);
-    encode(steps, taste, Side::default()).is_ok_and(|coded| coded.len() + taste.len() / 200 < taste.len())
 }
 
 /// Longest record that is looked for, in bytes.
@@ -509,13 +492,14 @@ const RECORD_BLOCK_MIN: usize = 32 << 10;
 
 /// The distance at which most bytes repeat, if it stands out: the length of the records that the bytes are made of.
 pub(crate) fn record_length(bytes: &[u8]) -> Option<u32> {
+    if bytes.len() < RECORD_BLOCK_MIN {
+        return None;
+    }
     let middle = bytes.len() / 2;
-    let sample = bytes.get(middle..).unwrap_or_default();
-    let sample = sample.get(..RECORD_SAMPLE.min(sample.len()))?;
-    if bytes.len() < RECORD_BLOCK_MIN { None } else { record_in(sample) }
+    record_in(exact::part(bytes, middle..middle + RECORD_SAMPLE))
 }
 
-/// The same of a file, from its middle.
+/// The length of the records that a file is made of, seen in its middle; none where it can't be read there.
 pub(crate) fn record_in_middle(source: &dyn Source) -> Option<u32> {
     let size = source.size();
     if size < RECORD_BLOCK_MIN as u64 {
@@ -526,16 +510,17 @@ pub(crate) fn record_in_middle(source: &dyn Source) -> Option<u32> {
     record_in(&sample)
 }
 
-/// The same in a sample.
+/// The length of the records that a sample is made of: the shortest distance at which nearly as many bytes repeat as at any,
+/// if it stands out.
 pub(crate) fn record_in(sample: &[u8]) -> Option<u32> {
-    let repeats = |distance: usize| equal_bytes(sample, sample.get(distance..).unwrap_or_default());
+    let repeats = |distance: usize| sample.get(distance..).map_or(0, |later| equal_bytes(sample, later));
     let counts: Vec<usize> = (2..=RECORD_MAX).map(repeats).collect();
     let most = counts.iter().max().copied()?;
     let mean = counts.iter().sum::<usize>() / counts.len().max(1);
     // The shortest distance that comes close to the best: its multiples repeat as often.
     let shortest = counts.iter().position(|count| count * 20 >= most * 19)?;
     let stands_out = most > mean + mean / 4 + sample.len() / 50;
-    stands_out.then(|| u32::try_from(shortest + 2).unwrap_or(1))
+    stands_out.then(|| narrow(shortest + 2))
 }
 
 /// How many bytes are the same at the same place; summed in bytes first, as vector instructions do it.

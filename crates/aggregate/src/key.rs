@@ -16,8 +16,6 @@ pub enum KeyRule {
     /// Group and name with every run of digits read as `#`.
     #[default]
     Numbers,
-    /// Nothing but type and class: all variables of a rank next to each other, for coders that see one in the other.
-    Type,
     /// What the pattern's groups match in `group/name`, joined, or all that it matches when it has none; names that it
     /// doesn't match are compared exactly.
     Pattern(Regex),
@@ -43,10 +41,13 @@ impl KeyRule {
                 key.push_str(if variable.group.is_empty() { "" } else { "/" });
                 push_without_numbers(key, &variable.name);
             }
-            Self::Type => {}
             Self::Pattern(pattern) => {
                 let path = variable.path();
-                key.push_str(&captured(pattern, &path).unwrap_or(path));
+                match captured(pattern, &path) {
+                    Some(groups) => key.push_str(&groups),
+                    // What the pattern doesn't fit is alike by its whole name.
+                    None => key.push_str(&path),
+                }
             }
         }
         // Writing to a string never fails.

@@ -3,12 +3,15 @@
 //! Relies on `tempfile`. The idea: until then it has a hidden name beside its own, which is removed whatever goes wrong; what a
 //! killed process leaves is known by that name ([`crate::at_work`]).
 
+use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use stdchk_model::exact::part;
 use stdchk_reduce::{is_zero, ranges_to_write};
 use tempfile::TempPath;
 
@@ -23,7 +26,8 @@ const PART_RANDOM: usize = 6;
 
 /// What hidden names of a file at this path begin with.
 pub(crate) fn part_prefix(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // A path without a name, like `/`, can't become a file: the system says so when it is to appear there.
+    let name = path.file_name().map_or(Cow::Borrowed(""), OsStr::to_string_lossy);
     // A long name leaves no room for more around it.
     std::iter::once('.').chain(name.chars().take(40)).collect()
 }
@@ -70,24 +74,24 @@ impl NewFile {
         self.with(|file| file.write_all_at(bytes, offset)).map_err(AggregateError::io("write", &self.path))
     }
 
-    /// As [`Self::write_at`] to a place where nothing was written; blocks of zeros become holes, as those that the file may
-    /// have had: [`Self::finish_as`] gives it its length.
+    /// Writes bytes at an offset where nothing was written before, all but blocks of zeros, which become holes.
+    /// [`Self::finish_as`] sets the file's length, which may end in a hole.
     pub(crate) fn write_around_zeros(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        // Nothing of them, be it part of a block that others write.
+        // Zeros that are part of a block which other calls write become zeros by these.
         if is_zero(bytes) {
             return Ok(());
         }
         let write = |file: &File| {
             ranges_to_write(bytes, offset).try_for_each(|range| {
                 let at = offset + range.start as u64;
-                file.write_all_at(bytes.get(range).unwrap_or_default(), at)
+                file.write_all_at(part(bytes, range), at)
             })
         };
         self.with(write).map_err(AggregateError::io("write", &self.path))
     }
 
-    /// As [`Self::finish`], with the length, the permissions and the time of what the file was made from. Bits that let others
-    /// act as the file's owner come back where it has that owner, and go to nobody else; `owner` is needed only for these.
+    /// Makes the file durable with the length, permissions and time of modification of the file that it was made from, and lets
+    /// it appear under its name. Set-user-ID and set-group-ID bits are set only if the file has, or can be given, `owner`.
     pub(crate) fn finish_as(self, entry: &FileEntry, owner: Option<Owner>) -> Result<()> {
         let FileEntry { size, mode, modified_ns, .. } = *entry;
         let finished = self.with(|file| {
@@ -146,12 +150,18 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
 
 /// The folder that a path is in.
 pub(crate) fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
 }
 
 fn time_of(ns: i64) -> SystemTime {
     let distance = Duration::from_nanos(ns.unsigned_abs());
-    let before = || SystemTime::UNIX_EPOCH.checked_sub(distance);
-    let time = if ns < 0 { before() } else { SystemTime::UNIX_EPOCH.checked_add(distance) };
-    time.unwrap_or(SystemTime::UNIX_EPOCH)
+    let epoch = SystemTime::UNIX_EPOCH;
+    let time = if ns < 0 { epoch.checked_sub(distance) } else { epoch.checked_add(distance) };
+    let Some(time) = time else {
+        unreachable!("the system's times reach farther than 64 bits of nanoseconds")
+    };
+    time
 }

@@ -3,8 +3,10 @@
 //! Relies on `stdchk-formats`. Pure. The idea: elements are put in row-major order, whatever the extents' order was.
 
 use stdchk_formats::{ByteOrder, DataType, Kind, Storage, Variable};
+use stdchk_model::exact::{narrow, to_usize};
 
-/// Header and data; `stored` are the bytes of the variable's extents, one after the other.
+/// Header and data; `stored` are the bytes of the variable's extents, one after the other, and the length of all elements
+/// together fits 64 bits.
 ///
 /// Chunks that are missing read as zero. Encoded variables come out as the bytes that they are.
 pub(crate) fn npy(variable: &Variable, stored: &[u8]) -> Vec<u8> {
@@ -14,12 +16,10 @@ pub(crate) fn npy(variable: &Variable, stored: &[u8]) -> Vec<u8> {
         Storage::Encoded => file("False", DataType::bytes(), &[stored.len() as u64], stored),
         Storage::Chunked(chunks) => {
             let size = variable.data_type.size as usize;
-            let length =
-                variable.element_bytes().and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
-            let mut array = vec![0; length];
-            let elements = chunks.shape.iter().fold(size, |product, length| {
-                product.saturating_mul(usize::try_from(*length).unwrap_or(usize::MAX))
-            });
+            let Some(length) = variable.element_bytes() else { unreachable!("the caller knows the length") };
+            let mut array = vec![0; to_usize(length)];
+            let elements =
+                chunks.shape.iter().fold(size, |product, length| product.saturating_mul(to_usize(*length)));
             for (origin, chunk) in chunks.origins.iter().zip(stored.chunks(elements.max(1))) {
                 place_rows(&mut array, &variable.shape, origin, &chunks.shape, chunk, size);
             }
@@ -83,7 +83,7 @@ fn file(fortran_order: &str, data_type: DataType, shape: &[u64], data: &[u8]) ->
     const HEAD: usize = 10;
     let padded = (HEAD + literal.len() + 1).next_multiple_of(64) - HEAD;
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend(u16::try_from(padded).unwrap_or(u16::MAX).to_le_bytes());
+    bytes.extend(narrow::<u16, _>(padded).to_le_bytes());
     bytes.extend(format!("{literal:<width$}\n", width = padded - 1).into_bytes());
     bytes.extend_from_slice(data);
     bytes

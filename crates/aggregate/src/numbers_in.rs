@@ -6,6 +6,7 @@
 //! ranges of the file, whose chain is tried like every other.
 
 use stdchk_formats::{ByteOrder, DataType, Extent, Kind, Source};
+use stdchk_model::exact::{at_mut, narrow};
 
 use crate::choose::record_in;
 
@@ -23,7 +24,8 @@ const ELEMENTS_MAX: u32 = 32;
 const WIDTH_MAX: usize = 8;
 /// What the bytes take when they are told apart by place, at most, of what they take otherwise.
 const PLACES_GAIN: f64 = 0.9;
-/// The same for elements twice as wide, which are told apart by more places, from fewer bytes each.
+/// What the bytes take as elements of twice the width, at most, of what they take as elements of the width found so far: more
+/// places are counted then, from fewer bytes each.
 const WIDER_GAIN: f64 = 0.97;
 /// Share of printable bytes from which on they are text.
 const TEXT_MIN: f64 = 0.97;
@@ -100,9 +102,7 @@ fn look(bytes: &[u8]) -> Look {
     let mut places = [[0_u32; 256]; WIDTH_MAX];
     for element in bytes.chunks_exact(WIDTH_MAX) {
         for (counts, byte) in places.iter_mut().zip(element) {
-            if let Some(count) = counts.get_mut(usize::from(*byte)) {
-                *count += 1;
-            }
+            *at_mut(counts, usize::from(*byte)) += 1;
         }
     }
     let all = folded(&places, 1);
@@ -179,7 +179,7 @@ fn elements(places: &[Counts]) -> Look {
     } else {
         Kind::Float
     };
-    let size = u32::try_from(places.len()).unwrap_or(1);
+    let size = narrow(places.len());
     Look::Elements(DataType::new(kind, size, order), first as u64)
 }
 

@@ -1,12 +1,12 @@
 //! Packing: a set of files becomes one container, streaming and in parallel.
 //!
 //! Relies on [`crate::plan`], [`crate::choose`] and [`crate::container`]. The idea: members that were seen before are
-//! dropped; a block's chain is chosen, run, and undone again to see that it can be undone. [`line`] says which thread
+//! dropped; a block's chain is chosen, run, and undone again to see that it can be undone. [`pipeline`] says which thread
 //! does what, and keeps the memory budget.
 
 mod assemble;
 mod chains;
-mod line;
+mod pipeline;
 mod runs;
 mod spent;
 mod write;
@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use stdchk_formats::{Parsed, Source, parse};
+use stdchk_model::exact::to_usize;
 
 use crate::at_work::AtWork;
 use crate::choose::{Choice, Mode, Sample, choose, may_choose, record_in_middle};
@@ -38,7 +39,7 @@ pub use spent::Spent;
 pub use write::Output;
 use write::Writer;
 
-/// Told how many more bytes of files are done; answers whether to go on.
+/// Called with the number of bytes of files that were done since the last call; returns whether to go on.
 pub type Watch<'a> = &'a (dyn Fn(u64) -> bool + Sync);
 
 /// Mean length of pieces, in bytes, from which on they are read one by one.
@@ -63,7 +64,7 @@ pub struct Packing<'a> {
     pub base: Option<&'a BaseSet>,
     /// What coded an earlier set, tried before anything else is.
     pub chains: Option<&'a Chains>,
-    /// Whoever wants to know how far it is.
+    /// Called as packing goes on.
     pub watch: Watch<'a>,
 }
 
@@ -101,7 +102,7 @@ impl Packing<'_> {
 
     /// Parts of the memory where so many containers are to be packed.
     fn shares(&self, containers: usize) -> usize {
-        let affordable = usize::try_from(self.settled_budget() / BUDGET_SHARE).unwrap_or(usize::MAX);
+        let affordable = to_usize(self.settled_budget() / BUDGET_SHARE);
         containers.min(affordable).max(1)
     }
 
@@ -226,8 +227,8 @@ fn pack_members(mut files: Vec<Member>, output: &mut dyn Output, options: &Packi
     let assembler = Assembler::new(&files, plan, &resources, options);
     let writer = Writer::start(output, table, options.index, options.mode.record_level())?;
     lap.end(&mut planning);
-    let line::Done { writer, repeated_bytes, tried, mut spent } =
-        line::run(assembler, writer, options, &resources)?;
+    let pipeline::Done { writer, repeated_bytes, tried, mut spent } =
+        pipeline::run(assembler, writer, options, &resources)?;
     let mut lap = Lap::start();
     files.iter().try_for_each(Member::check_unchanged)?;
     let blocks = writer.blocks();
@@ -353,6 +354,7 @@ fn payload(
     base: &[u8],
     spent: &mut Spent,
 ) -> Result<Vec<u8>> {
+    assert_eq!(record.raw_length, raw.len() as u64, "the record is of these bytes");
     let mut lap = Lap::start();
     if !record.steps.iter().any(Step::needs_shapes) {
         record.shapes.clear();
@@ -375,6 +377,7 @@ fn payload(
         record.steps.clear();
         record.shapes.clear();
     }
+    assert!(payload.len() as u64 <= record.raw_length, "what doesn't shrink is stored");
     if !record.steps.iter().any(Step::needs_base) {
         record.members.iter_mut().for_each(|member| member.base_file = None);
     }

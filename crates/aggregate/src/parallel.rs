@@ -9,10 +9,10 @@ use std::sync::{Mutex, PoisonError};
 ///
 /// # Errors
 /// The first failure.
-pub fn in_parallel<Piece: Sync, Done: Send, Failure: Send>(
-    pieces: &[Piece],
+pub fn in_parallel<Item: Sync, Done: Send, Failure: Send>(
+    pieces: &[Item],
     threads: usize,
-    each: impl Fn(usize, &Piece) -> Result<Done, Failure> + Sync,
+    each: impl Fn(usize, &Item) -> Result<Done, Failure> + Sync,
 ) -> Result<Vec<Done>, Failure> {
     let (next, all) = (AtomicUsize::new(0), Mutex::new(Ok(Vec::with_capacity(pieces.len()))));
     let work = || {

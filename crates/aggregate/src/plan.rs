@@ -6,9 +6,10 @@
 use std::collections::HashMap;
 
 use stdchk_formats::{DataType, Extent, Parsed, Storage, Variable};
+use stdchk_model::exact::{at_mut, narrow};
 
 use crate::codec::Shape;
-use crate::container::{Member, Place};
+use crate::container::{Member, MemberRanges};
 use crate::key::KeyRule;
 use crate::limits::VARIABLE_MIN;
 use crate::numbers_in::Numbers;
@@ -97,8 +98,8 @@ const JOINED_MAX: u64 = 64 << 10;
 
 /// A group of fewer bytes is joined with others of its type.
 const SMALL_GROUP_MAX: u64 = 64 << 10;
-/// The same for bytes that no parser understands, which learn from each other over longer distances; who loses a block loses
-/// all files in it.
+/// A group of fewer bytes that no parser understands is joined with others like it. They repeat each other over longer
+/// distances than numbers do; but a lost block loses all files in it.
 const SMALL_FILES_MAX: u64 = 256 << 10;
 
 /// A group that members are added to.
@@ -130,15 +131,15 @@ struct Groups {
 }
 
 impl Groups {
-    fn of(&mut self, key: &str, data_type: Option<DataType>) -> Option<&mut Growing> {
-        let position = self.by_key.get(key).copied().unwrap_or(self.groups.len());
-        if position == self.groups.len() {
-            self.by_key.insert(key.to_owned(), position);
-            let group =
-                Group { key: key.to_owned(), data_type, opaque: false, record: None, members: Vec::new() };
-            self.groups.push(Growing { group, small_bytes: None });
+    /// The group of this key, begun if there was none.
+    fn of(&mut self, key: &str, data_type: Option<DataType>) -> &mut Growing {
+        if let Some(position) = self.by_key.get(key) {
+            return at_mut(&mut self.groups, *position);
         }
-        self.groups.get_mut(position)
+        self.by_key.insert(key.to_owned(), self.groups.len());
+        let group =
+            Group { key: key.to_owned(), data_type, opaque: false, record: None, members: Vec::new() };
+        self.groups.push_mut(Growing { group, small_bytes: None })
     }
 }
 
@@ -155,34 +156,31 @@ pub(crate) fn plan(files: &[PlannedFile<'_>], options: &PlanOptions) -> Plan {
             0 => String::new(),
             party => format!(" of group {party}"),
         };
-        let index = u32::try_from(number).unwrap_or(u32::MAX);
+        let index = narrow(number);
         let mut held = Vec::new();
         if aware {
             for variable in file.parsed.variables.iter().filter(|variable| is_grouped(variable, options)) {
                 held.extend_from_slice(&variable.extents);
                 options.keys.write(variable, &mut key);
                 key.push_str(&party);
-                if let Some(group) = groups.of(&key, element_type(variable)) {
-                    group.group.opaque = variable.storage == Storage::Encoded;
-                    let bytes = if joins { variable.stored_bytes() } else { u64::MAX };
-                    group.add(planned(index, variable), bytes);
-                }
+                let group = groups.of(&key, element_type(variable));
+                group.group.opaque = variable.storage == Storage::Encoded;
+                let bytes = if joins { variable.stored_bytes() } else { u64::MAX };
+                group.add(planned(index, variable), bytes);
             }
             for numbers in file.numbers {
                 held.push(numbers.extent);
                 let key = format!("numbers_{}{party}", numbers.data_type);
-                if let Some(group) = groups.of(&key, Some(numbers.data_type)) {
-                    group.group.opaque = true;
-                    group.group.members.push(planned_numbers(index, numbers));
-                }
+                let group = groups.of(&key, Some(numbers.data_type));
+                group.group.opaque = true;
+                group.group.members.push(planned_numbers(index, numbers));
             }
         }
         let rest = complement(file.parsed.size, held);
         let length = rest.iter().map(|extent| extent.length).sum();
         rests.push(rest);
-        if length > 0
-            && let Some(group) = groups.of(&(rest_key(file, aware) + &party), None)
-        {
+        if length > 0 {
+            let group = groups.of(&(rest_key(file, aware) + &party), None);
             group.group.opaque = aware && file.parsed.variables.is_empty();
             group.group.record = file.record;
             group.group.members.push(rest_member(index, length));
@@ -235,7 +233,9 @@ fn key_of_small((data_type, opaque, record): (Option<DataType>, bool, Option<u32
 /// Adds a variable's ranges to the member before, where both lie in one file and their elements add up along the slowest
 /// dimension; gives it back otherwise.
 fn join(last: &mut Planned, next: Planned) -> Option<Planned> {
-    let (Place::Extents(held), Place::Extents(more)) = (&mut last.member.place, &next.member.place) else {
+    let (MemberRanges::Extents(held), MemberRanges::Extents(more)) =
+        (&mut last.member.place, &next.member.place)
+    else {
         return Some(next);
     };
     let (Some((length, faster)), Some((more_length, more_faster))) =
@@ -266,7 +266,7 @@ fn element_type(variable: &Variable) -> Option<DataType> {
 }
 
 fn planned(file: u32, variable: &Variable) -> Planned {
-    let place = Place::Extents(variable.extents.clone());
+    let place = MemberRanges::Extents(variable.extents.clone());
     let shape = match &variable.storage {
         Storage::Plain if variable.shape.is_empty() => vec![1],
         Storage::Plain => variable.shape.clone(),
@@ -279,13 +279,13 @@ fn planned(file: u32, variable: &Variable) -> Planned {
 }
 
 fn planned_numbers(file: u32, numbers: &Numbers) -> Planned {
-    let place = Place::Extents(vec![numbers.extent]);
+    let place = MemberRanges::Extents(vec![numbers.extent]);
     let elements = numbers.extent.length / u64::from(numbers.data_type.size);
     Planned { member: Member { file, place, same_as: None, base_file: None }, shape: Shape(vec![elements]) }
 }
 
 fn rest_member(file: u32, length: u64) -> Planned {
-    let place = Place::Rest(Extent { offset: 0, length });
+    let place = MemberRanges::Rest(Extent { offset: 0, length });
     Planned { member: Member { file, place, same_as: None, base_file: None }, shape: Shape(vec![length]) }
 }
 
@@ -353,12 +353,12 @@ fn slab(shape: &Shape, length: u64, piece: u64) -> Shape {
 }
 
 /// The part of a place that a range of its bytes covers.
-pub(crate) fn part(place: &Place, range: Extent) -> Place {
+pub(crate) fn part(place: &MemberRanges, range: Extent) -> MemberRanges {
     match place {
-        Place::Rest(whole) => {
-            Place::Rest(Extent { offset: whole.offset + range.offset, length: range.length })
+        MemberRanges::Rest(whole) => {
+            MemberRanges::Rest(Extent { offset: whole.offset + range.offset, length: range.length })
         }
-        Place::Extents(extents) => Place::Extents(part_of_extents(extents, range)),
+        MemberRanges::Extents(extents) => MemberRanges::Extents(part_of_extents(extents, range)),
     }
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stdchk_formats::{Extent, Source};
+use stdchk_model::exact::{part_mut, to_usize};
 
 use crate::codec::scratch;
 use crate::container::{FileEntry, Owner};
@@ -101,7 +102,7 @@ impl Member {
 
     /// Reads the whole file, after which the disk is not touched again.
     pub(crate) fn load(&mut self) -> Result<()> {
-        let mut bytes = scratch::empty(usize::try_from(self.entry.size).unwrap_or(0));
+        let mut bytes = scratch::empty(to_usize(self.entry.size));
         let whole = Extent { offset: 0, length: self.entry.size };
         self.append_one(whole, &mut bytes).map_err(|error| self.unread(error))?;
         self.bytes = Bytes::Memory(bytes);
@@ -174,7 +175,7 @@ fn append_range(mut file: &File, range: Extent, buffer: &mut Vec<u8>) -> io::Res
     if length <= SHORT_MAX {
         let start = buffer.len();
         buffer.resize(start + length, 0);
-        return file.read_exact_at(buffer.get_mut(start..).unwrap_or_default(), range.offset);
+        return file.read_exact_at(part_mut(buffer, start..), range.offset);
     }
     buffer.reserve(length);
     file.seek(SeekFrom::Start(range.offset))?;

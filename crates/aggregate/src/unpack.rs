@@ -17,9 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stdchk_formats::{Extent, Source};
+use stdchk_model::exact::{part, to_usize};
 
 use crate::codec::{Side, decode, scratch};
-use crate::container::{BlockRecord, Files, Place, hash};
+use crate::container::{BlockRecord, Files, MemberRanges, hash};
 use crate::error::{AggregateError, Result};
 use crate::limits::BUDGET_DEFAULT;
 use crate::source::FileSource;
@@ -28,7 +29,7 @@ pub(crate) use base::Described;
 pub use cache::BlockCache;
 use cache::Decoded;
 pub use extract::{ListedFile, ListedVariable};
-use map::Piece;
+use map::BlockSlice;
 pub use restore::{Unpacked, Unpacking};
 
 /// A block as it stands in the container.
@@ -51,7 +52,7 @@ pub struct Container {
     /// By number; those that are lost are missing.
     blocks: BTreeMap<u64, Block>,
     /// For every file, where its bytes are, in order.
-    maps: Vec<Vec<Piece>>,
+    maps: Vec<Vec<BlockSlice>>,
     base: Option<Arc<BaseSet>>,
     cache: Arc<BlockCache>,
     /// Tells its blocks from those of other containers in the cache.
@@ -141,12 +142,12 @@ impl Container {
 
     /// Length of the largest block as it is decoded, bytes; 0: there is none.
     pub fn largest_block(&self) -> u64 {
-        self.blocks.values().map(|block| block.record.raw_length).max().unwrap_or(0)
+        self.blocks.values().map(|block| block.record.raw_length).fold(0, u64::max)
     }
 
     /// The pieces of all files by the block that holds them, file by file.
-    fn pieces_by_block(&self) -> BTreeMap<u64, Vec<(usize, Piece)>> {
-        let mut by_block: BTreeMap<u64, Vec<(usize, Piece)>> = BTreeMap::new();
+    fn pieces_by_block(&self) -> BTreeMap<u64, Vec<(usize, BlockSlice)>> {
+        let mut by_block: BTreeMap<u64, Vec<(usize, BlockSlice)>> = BTreeMap::new();
         for (file, map) in self.maps.iter().enumerate() {
             map.iter().for_each(|piece| by_block.entry(piece.block).or_default().push((file, *piece)));
         }
@@ -175,7 +176,7 @@ impl Container {
             let skip = position - piece.file.offset;
             let length = (piece.file.length - skip).min(range.end() - position);
             let block = self.cached(piece.block)?;
-            buffer.extend_from_slice(slice(&block, piece.start + skip, length).ok_or_else(outside)?);
+            buffer.extend_from_slice(slice(&block, piece.start + skip, length));
             position += length;
         }
         Ok(())
@@ -197,8 +198,8 @@ impl Container {
     fn decode(&self, number: u64) -> Result<Vec<u8>> {
         let lost = || AggregateError::Damaged { offset: 0, detail: format!("block {number} is lost") };
         let block = self.blocks.get(&number).ok_or_else(lost)?;
-        let raw_length = usize::try_from(block.record.raw_length).unwrap_or(usize::MAX);
-        let mut payload = scratch::filled(usize::try_from(block.payload.length).unwrap_or(0).min(raw_length));
+        let raw_length = to_usize(block.record.raw_length);
+        let mut payload = scratch::filled(to_usize(block.payload.length).min(raw_length));
         self.payload(block, &mut payload)?;
         let raw = if block.record.steps.is_empty() && payload.len() == raw_length {
             payload
@@ -226,7 +227,7 @@ impl Container {
         if block.payload.end() > self.source.size() {
             return Err(block.damaged("the payload is cut off"));
         }
-        payload.resize(usize::try_from(block.payload.length).unwrap_or(usize::MAX), 0);
+        payload.resize(to_usize(block.payload.length), 0);
         self.source.read_at(block.payload.offset, payload).map_err(AggregateError::io("read", &self.path))
     }
 
@@ -235,7 +236,7 @@ impl Container {
         let mut bytes = Vec::new();
         let Some(base) = &self.base else { return Ok(bytes) };
         for member in record.members.iter().filter(|member| member.same_as.is_none()) {
-            if let (Some(file), Place::Extents(extents)) = (member.base_file, &member.place) {
+            if let (Some(file), MemberRanges::Extents(extents)) = (member.base_file, &member.place) {
                 base.append(file, extents, &mut bytes)?;
             }
         }
@@ -243,8 +244,8 @@ impl Container {
     }
 }
 
-/// A range of a block.
-fn slice(block: &[u8], start: u64, length: u64) -> Option<&[u8]> {
-    let start = usize::try_from(start).ok()?;
-    block.get(start..start.checked_add(usize::try_from(length).ok()?)?)
+/// The bytes of a piece in its decoded block. Pieces are only made where they lie within the block's length, and a block that
+/// decodes to another length is damaged.
+fn slice(block: &[u8], start: u64, length: u64) -> &[u8] {
+    part(block, to_usize(start)..to_usize(start + length))
 }

@@ -109,7 +109,7 @@ fn every_merge_scheme_and_key_rule_gives_every_byte_back() {
         MergeScheme::AwareBlock(1000),
     ];
     for scheme in schemes {
-        for keys in [KeyRule::Type, KeyRule::Numbers, KeyRule::pattern(".*").unwrap()] {
+        for keys in [KeyRule::Numbers, KeyRule::pattern(".*").unwrap()] {
             let plan = PlanOptions { scheme, keys, group_size: 5, variable_min: 8 };
             pack_folder(set.path(), &container, &Packing { plan, ..Packing::default() });
             assert!(unpacked(&Container::open(&container).unwrap(), 3) == files, "{scheme:?}");

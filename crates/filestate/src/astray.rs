@@ -19,7 +19,7 @@ const NAMELESS: &[u8] = b" (deleted)";
 #[derive(Debug, Default)]
 pub(crate) struct Astray {
     names: BTreeMap<Inode, RelativePath>,
-    /// The same by name: what a directory holds lies together.
+    /// The files of `names` ordered by name, so that what a directory holds lies together.
     by_name: BTreeSet<(RelativePath, Inode)>,
 }
 

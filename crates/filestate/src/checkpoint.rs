@@ -49,6 +49,10 @@ fn take_instead_of(
     }
     let before = entries.last().map_or(0, |last| last.position);
     let position = store.log.len()?;
+    if position < before {
+        let what = "it ends before the last checkpoint".to_owned();
+        return Err(Error::Damaged { object: store.path().join("log"), what });
+    }
     let (changed, came_in) = changed_paths(store, before, position)?;
     let digest = store.log.digest(before, position)?;
     store.log.begin_sync(before, position);
@@ -81,13 +85,20 @@ fn take_instead_of(
 /// How many of the oldest checkpoints go when one more comes: none from the one on that is being copied.
 fn forgettable(store: &Store, entries: &[Entry]) -> usize {
     let surplus = (entries.len() + 1).saturating_sub(store.options.kept());
-    let pinned = store.pinned().unwrap_or(u64::MAX);
-    surplus.min(entries.iter().take_while(|entry| entry.index < pinned).count())
+    let pinned = store.pinned();
+    let goes = |entry: &&Entry| pinned.is_none_or(|pinned| entry.index < pinned);
+    surplus.min(entries.iter().take_while(goes).count())
 }
 
+/// The time that people are shown beside a checkpoint, in nanoseconds since 1970. A clock that says an earlier year counts as
+/// 1970, and one that says a later year than 64 bits hold as the last of these.
 fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => {
+            since.as_secs().saturating_mul(1_000_000_000).saturating_add(since.subsec_nanos().into())
+        }
+        Err(_) => 0,
+    }
 }
 
 /// The changed files and the directories whose names changed, as they stand at `to`, among names that they had before; and

@@ -11,6 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use stdchk_model::exact::to_usize;
+
 use crate::error::{Error, Result};
 use crate::store::Store;
 
@@ -36,7 +38,7 @@ pub(crate) fn share(
 ) -> std::result::Result<u64, Errno> {
     let (mut source, mut target) = (range.start, range.start);
     while source < range.end {
-        let left = usize::try_from(range.end - source).unwrap_or(usize::MAX);
+        let left = to_usize(range.end - source);
         let shared = rustix::io::retry_on_intr(|| {
             rustix::fs::copy_file_range(from, Some(&mut source), to, Some(&mut target), left)
         })?;

@@ -20,6 +20,8 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Pid;
 
+use stdchk_model::exact::{at, part};
+
 use crate::error::{Error, Result};
 use crate::index::read_whole;
 use crate::store::Store;
@@ -168,7 +170,9 @@ impl Control {
             Err(Errno::NOENT) => return Ok(Vec::new()),
             other => other.and_then(|file| read_whole(&file)).map_err(Error::system("read", &shown))?,
         };
-        let slots = bytes.get(offset_of!(Page, slots)..).unwrap_or_default().chunks_exact(size_of::<Slot>());
+        // A page that is not as long yet was never mapped: it gets its length first.
+        let Some(slots) = bytes.get(offset_of!(Page, slots)..) else { return Ok(Vec::new()) };
+        let slots = slots.chunks_exact(size_of::<Slot>());
         let pids = slots.filter_map(|slot| Some(u32::from_ne_bytes(slot.first_chunk().copied()?)));
         Ok(pids.filter(|pid| *pid != 0 && is_alive(*pid) && maps(*pid, &shown)).collect())
     }
@@ -212,9 +216,7 @@ impl Control {
     }
 
     fn own_slot(&self) -> &Slot {
-        let number = self.slot.load(Ordering::Relaxed) as usize;
-        // The number was taken from an enumeration of the slots; the first slot stands in for the impossible.
-        self.page().slots.get(number).unwrap_or(&self.page().slots[0])
+        at(&self.page().slots, self.slot.load(Ordering::Relaxed) as usize)
     }
 
     /// Grows whenever what is known about the current interval becomes void.
@@ -342,7 +344,8 @@ fn make_room(file: &rustix::fd::OwnedFd) -> rustix::io::Result<()> {
 fn maps(pid: u32, path: &std::path::Path) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let maps = rustix::fs::open(format!("/proc/{pid}/maps"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    let text = maps.and_then(|file| read_whole(&file)).unwrap_or_default();
+    // A process that can't be looked at has ended, or is another user's and no program of the run.
+    let Ok(text) = maps.and_then(|file| read_whole(&file)) else { return false };
     text.split(|byte| *byte == b'\n').any(|line| line.ends_with(path.as_os_str().as_bytes()))
 }
 
@@ -393,9 +396,10 @@ fn is_zombie(pid: Pid) -> bool {
         return false;
     };
     let mut bytes = [0; 256];
-    let count = rustix::io::read(&file, &mut bytes).unwrap_or(0);
+    // A process that is gone by now is no zombie.
+    let Ok(count) = rustix::io::read(&file, &mut bytes) else { return false };
     // The state follows the command's name, which is in parentheses and may contain anything.
-    let text = bytes.get(..count).unwrap_or_default();
+    let text = part(&bytes, ..count);
     let after = text.iter().rposition(|byte| *byte == b')').and_then(|at| text.get(at + 2));
     matches!(after, Some(b'Z' | b'X'))
 }

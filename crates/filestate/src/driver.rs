@@ -30,14 +30,14 @@ pub const ROOT_VARIABLE: &str = "STDCHK_FILESTATE";
 /// The variable that names the preload library, when it stands where the driver would not look.
 pub const LIBRARY_VARIABLE: &str = "STDCHK_PRELOAD";
 const LIBRARY_NAME: &str = "libstdchk_preload.so";
-/// What the checkpoint is taken for that a job leaves when it has ended by itself.
+/// The label of the checkpoint that is taken when a job has ended by itself.
 pub const END: &str = "end";
 /// How long processes that a failed program left behind have after each of two signals: a process that must write what it
 /// holds has time to, and the job's own end is not held up for long.
 const END_PATIENCE: Duration = Duration::from_secs(5);
-/// Pause between looks whether they have ended.
+/// Pause between two checks whether those processes have ended.
 const END_POLL: Duration = Duration::from_millis(10);
-/// Waits without a timer end this often; only to bound them.
+/// Longest wait without a timer: bounds the loop, nothing is expected then.
 const IDLE: Duration = Duration::from_secs(3600);
 
 /// Where a run begins.
@@ -47,7 +47,7 @@ pub enum Start {
     Fresh,
     /// With the files as they were at this index, or at the newest.
     Resume(Option<u64>),
-    /// As [`Start::Resume`] when the last run did not end by itself, else as [`Start::Fresh`].
+    /// From the newest checkpoint if the last run did not end by itself, else with the files as they are.
     IfUnfinished,
 }
 
@@ -105,7 +105,7 @@ impl Run {
         self.execute_with(&mut ())
     }
 
-    /// As [`Run::execute`], with something beside it.
+    /// Runs the program to its end as [`Run::execute`] does, and calls `beside` when it has started and when it has ended.
     pub fn execute_with(&self, beside: &mut dyn Beside) -> Result<Outcome> {
         let name = self.command.first().map_or(OsStr::new(""), OsString::as_os_str);
         let program = program::check(name)?;
@@ -359,8 +359,13 @@ pub fn preload_library() -> Result<PathBuf> {
             || Error::Refused(format!("{LIBRARY_VARIABLE} names {}, which is no file", named.display()));
         return found.ok_or_else(missing).and_then(loadable);
     }
-    let program = std::env::current_exe().and_then(|path| path.canonicalize()).unwrap_or_default();
-    let beside = program.parent().unwrap_or(Path::new(".")).to_owned();
+    let program = std::env::current_exe().and_then(|path| path.canonicalize());
+    let program = program.map_err(|error| {
+        Error::Refused(format!(
+            "where this program lies can't be told ({error}); name {LIBRARY_NAME} in {LIBRARY_VARIABLE}"
+        ))
+    })?;
+    let Some(beside) = program.parent() else { unreachable!("a program is not the root of the file system") };
     let installed = ["../lib/stdchk", "../lib"].map(|directory| beside.join(directory).join(LIBRARY_NAME));
     let found = [beside.join(LIBRARY_NAME)].into_iter().chain(installed).find(|place| place.is_file());
     found.and_then(|place| place.canonicalize().ok()).map(loadable).unwrap_or_else(|| {

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use stdchk_model::exact::part;
+
 use crate::error::{Error, Result};
 use crate::locks;
 use crate::store::Store;
@@ -20,8 +22,10 @@ const EACH_ALONE_MAX: usize = 1000;
 
 /// The directory of a path of the tree; the root is ".".
 pub fn parent(path: &[u8]) -> Arc<[u8]> {
-    let slash = path.iter().rposition(|byte| *byte == b'/');
-    slash.and_then(|at| path.get(..at)).unwrap_or(b".").into()
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => part(path, ..slash).into(),
+        None => b".".as_slice().into(),
+    }
 }
 
 /// Makes all durable that was written to the file system.

@@ -52,7 +52,7 @@ pub enum Error {
         /// How long it was waited for, in seconds.
         waited_s: u64,
     },
-    /// It is not done, and why.
+    /// The operation was refused; the text says why and, where there is one, the next step.
     #[error("{}", .0)]
     Refused(String),
 }

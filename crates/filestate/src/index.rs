@@ -10,6 +10,8 @@ use std::path::PathBuf;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
+use stdchk_model::exact::part;
+
 use crate::error::{Error, Result};
 
 /// The name of the index in a store.
@@ -91,7 +93,7 @@ pub(crate) fn read_whole(file: &OwnedFd) -> rustix::io::Result<Vec<u8>> {
     loop {
         match rustix::io::preadv(file, &mut [IoSliceMut::new(&mut buffer)], bytes.len() as u64) {
             Ok(0) => return Ok(bytes),
-            Ok(count) => bytes.extend_from_slice(buffer.get(..count).unwrap_or_default()),
+            Ok(count) => bytes.extend_from_slice(part(&buffer, ..count)),
             Err(rustix::io::Errno::INTR) => {}
             Err(cause) => return Err(cause),
         }

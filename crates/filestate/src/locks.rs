@@ -12,18 +12,19 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
-/// Files that stay open: a few data bases. Of more, those opened last lose their locks, and no program its descriptors.
+/// Most files that stay open, enough for a few data bases. The program loses its locks on files that are opened beyond that; it
+/// never runs out of descriptors because of us.
 const HELD_MAX: usize = 64;
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
 static HELD: Mutex<BTreeMap<(u64, u64), Arc<OwnedFd>>> = Mutex::new(BTreeMap::new());
 
-/// The program takes a record lock.
+/// Notes that the program takes a record lock.
 pub fn take() {
     TAKEN.store(true, Ordering::Relaxed);
 }
 
-/// The program is about to close these numbers, or to use them anew: what was held there is lost, and isn't found any more.
+/// Forgets the files that are held open under these descriptor numbers, which the program is about to close or to reuse.
 pub fn lose(numbers: RangeInclusive<RawFd>) {
     let Some(mut held) = are_taken().then(|| HELD.try_lock().ok()).flatten() else { return };
     let is_lost = |file: &Arc<OwnedFd>| numbers.contains(&file.as_raw_fd());

@@ -13,6 +13,8 @@ use std::path::PathBuf;
 use rustix::fs::Advice;
 use rustix::io::Errno;
 
+use stdchk_model::exact::{part, part_mut, to_usize};
+
 use crate::error::{Error, Result};
 use crate::record::{HEAD_BYTES, Head, Inode, Key, MAGIC, Record, TAIL_BYTES, frame_data};
 
@@ -165,12 +167,12 @@ impl Log {
         let mut buffer = vec![0; WINDOW_BYTES];
         let mut at = from;
         while at < to {
-            let wanted = usize::try_from(to - at).unwrap_or(usize::MAX).min(buffer.len());
-            let got = self.read_at(at, buffer.get_mut(..wanted).unwrap_or_default())?;
+            let wanted = to_usize(to - at).min(buffer.len());
+            let got = self.read_at(at, part_mut(&mut buffer, ..wanted))?;
             if got == 0 {
                 break;
             }
-            hasher.update(buffer.get(..got).unwrap_or_default());
+            hasher.update(part(&buffer, ..got));
             at += got as u64;
         }
         Ok(hasher.finalize())
@@ -181,8 +183,8 @@ impl Log {
         self.scan_on(&mut from, to)
     }
 
-    /// As [`Log::scan`] while others append: moves `from` behind the last record found. What follows there is torn, or a
-    /// record in the making; the next scan tells.
+    /// The authentic records that begin in `from..to`, oldest first, while others append. Moves `from` behind the last record
+    /// found: what follows is torn, or is just being appended, and the next scan finds out which.
     pub fn scan_on(&self, from: &mut u64, to: u64) -> Result<Vec<Located>> {
         let mut window = Window { log: self, start: 0, bytes: Vec::new() };
         let mut found = Vec::new();
@@ -224,9 +226,8 @@ impl Window<'_> {
             self.bytes.truncate(got);
             self.start = at;
         }
-        let from = usize::try_from(at - self.start).unwrap_or(usize::MAX);
-        let rest = self.bytes.get(from..).unwrap_or_default();
-        Ok(rest.get(..length).unwrap_or(rest))
+        let rest = part(&self.bytes, to_usize(at - self.start)..);
+        Ok(part(rest, ..length.min(rest.len())))
     }
 
     fn record(&mut self, at: u64) -> Result<Option<(u64, Statement)>> {

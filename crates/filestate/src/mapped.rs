@@ -14,6 +14,8 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use stdchk_model::exact::{narrow, part, part_mut, to_usize};
+
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::index::read_whole;
@@ -70,9 +72,12 @@ fn unescape(path: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(path.len());
     let mut rest = path;
     while let Some((first, behind)) = rest.split_first() {
-        let escaped = rest.strip_prefix(ESCAPED);
-        plain.push(if escaped.is_some() { b'\n' } else { *first });
-        rest = escaped.unwrap_or(behind);
+        let (byte, left) = match rest.strip_prefix(ESCAPED) {
+            Some(behind) => (b'\n', behind),
+            None => (*first, behind),
+        };
+        plain.push(byte);
+        rest = left;
     }
     plain
 }
@@ -171,7 +176,7 @@ pub fn size_record(stat: &rustix::fs::Stat, path: Vec<u8>) -> Record {
 /// The modification time, in nanoseconds since the epoch.
 pub(crate) fn modified_ns(stat: &rustix::fs::Stat) -> i64 {
     let seconds = stat.st_mtime.saturating_mul(1_000_000_000);
-    seconds.saturating_add(i64::try_from(stat.st_mtime_nsec).unwrap_or(0))
+    seconds.saturating_add(narrow(stat.st_mtime_nsec))
 }
 
 /// How much is copied into the log at a time.
@@ -233,13 +238,13 @@ fn save_bytes(
     buffer.resize(PIECE_BYTES, 0);
     let mut at = range.start;
     while at < range.end {
-        let wanted = usize::try_from(range.end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-        let piece = buffer.get_mut(..wanted).unwrap_or_default();
+        let wanted = to_usize(range.end - at).min(PIECE_BYTES);
+        let piece = part_mut(buffer, ..wanted);
         let got = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *piece, at))?;
         if got == 0 {
             return Ok(());
         }
-        log.append_data(inode, at, piece.get(..got).unwrap_or_default())?;
+        log.append_data(inode, at, part(piece, ..got))?;
         at += got as u64;
     }
     Ok(())
@@ -256,8 +261,8 @@ pub(crate) fn empty_range(file: BorrowedFd<'_>, offset: u64, length: u64) -> std
     let zeros = vec![0; PIECE_BYTES];
     let mut at = offset;
     while at < end {
-        let piece = usize::try_from(end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-        write_all_at(file, zeros.get(..piece).unwrap_or_default(), at)?;
+        let piece = to_usize(end - at).min(PIECE_BYTES);
+        write_all_at(file, part(&zeros, ..piece), at)?;
         at += piece as u64;
     }
     Ok(())

@@ -8,6 +8,8 @@
 
 use std::collections::BTreeSet;
 
+use stdchk_model::exact::part;
+
 use crate::astray::Astray;
 use crate::paths::below;
 use crate::record::{Inode, Record, RelativePath};
@@ -91,7 +93,7 @@ pub(crate) fn asides(path: &[u8]) -> impl Iterator<Item = RelativePath> {
     (1u64..).map(move |number| {
         let number = if number > 1 { format!(".{number}") } else { String::new() };
         let end = path.len().min(name_at + NAME_BYTES_MAX - SET_ASIDE.len() - number.len());
-        [path.get(..end).unwrap_or(path), SET_ASIDE, number.as_bytes()].concat()
+        [part(path, ..end), SET_ASIDE, number.as_bytes()].concat()
     })
 }
 

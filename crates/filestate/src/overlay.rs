@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use stdchk_model::exact::{part_mut, to_usize};
+
 use crate::clones;
 use crate::error::{Error, Result};
 use crate::extents::Extents;
@@ -19,12 +21,12 @@ use crate::store::Store;
 pub(crate) struct Overlay {
     /// The log is taken into account up to here.
     next: u64,
-    files: HashMap<Inode, Pieces>,
+    files: HashMap<Inode, OldContents>,
     moves: Vec<Move>,
 }
 
 #[derive(Debug, Default)]
-struct Pieces {
+struct OldContents {
     covered: Extents,
     /// By offset in the file, disjoint: length, and where the bytes are.
     pieces: BTreeMap<u64, (u64, Source)>,
@@ -115,8 +117,8 @@ impl Overlay {
             if from >= to {
                 continue;
             }
-            let place = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
-            let piece = bytes.get_mut(place(from)..place(to)).unwrap_or_default();
+            assert!(offset <= from && to <= end, "only what was asked for is laid over");
+            let piece = part_mut(bytes, to_usize(from - offset)..to_usize(to - offset));
             match source {
                 Source::Hole => piece.fill(0),
                 Source::Kept(kept) => clones::read_exact_at(store, kept, from, piece)?,
@@ -130,7 +132,7 @@ impl Overlay {
     }
 }
 
-impl Pieces {
+impl OldContents {
     fn add(&mut self, offset: u64, length: u64, source: &Source) {
         let range = offset..offset.saturating_add(length);
         for gap in self.covered.gaps(range.clone()) {

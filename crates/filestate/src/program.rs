@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
+use stdchk_model::exact::part;
+
 use crate::error::{Error, Result};
 
 /// How deep scripts may name scripts as their interpreters, as in the kernel.
@@ -56,7 +58,7 @@ pub fn cannot_follow(command: &OsStr) -> Option<&'static str> {
     let stat = rustix::fs::fstat(&file).ok()?;
     let mut head = [0; HEAD_BYTES];
     let length = rustix::io::pread(&file, &mut head, 0).ok()?;
-    let head = head.get(..length).unwrap_or_default();
+    let head = part(&head, ..length);
     if !head.starts_with(ELF_MAGIC) {
         return None;
     }
@@ -96,11 +98,14 @@ fn refused(path: &Path, why: &str) -> Error {
     Error::Refused(format!("{} cannot be protected: {why}; it was not started", path.display()))
 }
 
+/// Where the C library looks for programs in an environment without `PATH`.
+const PATH_UNLESS_SET: &str = "/bin:/usr/bin";
+
 fn find(command: &OsStr) -> Result<PathBuf> {
     if command.as_bytes().contains(&b'/') {
         return Ok(command.into());
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::var_os("PATH").unwrap_or_else(|| PATH_UNLESS_SET.into());
     let is_program =
         |file: &PathBuf| file.metadata().is_ok_and(|about| about.is_file() && about.mode() & 0o111 != 0);
     let found = std::env::split_paths(&path).map(|directory| directory.join(command)).find(is_program);
@@ -145,13 +150,20 @@ fn reason_against(bytes: &[u8]) -> Option<&'static str> {
         return Some(NOT_64_BIT);
     }
     let Some(segments) = segments(bytes) else { return Some("its program headers are damaged") };
-    if let Some(why) = linkage(&segments, |segment| Some(segment.bytes(bytes))) {
+    if let Some(why) = linkage(&segments, |segment| segment.bytes(bytes)) {
         return Some(why);
     }
     let code = segments.iter().filter(|segment| segment.kind == PT_LOAD && segment.flags & EXECUTABLE != 0);
-    code.into_iter()
-        .any(|segment| calls_kernel(segment.bytes(bytes)))
-        .then_some("it calls the kernel itself, around the C library")
+    for segment in code {
+        match segment.bytes(bytes) {
+            None => return Some("its code lies behind the end of its file"),
+            Some(code) if calls_kernel(code) => {
+                return Some("it calls the kernel itself, around the C library");
+            }
+            Some(_) => {}
+        }
+    }
+    None
 }
 
 struct Segment {
@@ -162,9 +174,10 @@ struct Segment {
 }
 
 impl Segment {
-    fn bytes<'file>(&self, file: &'file [u8]) -> &'file [u8] {
-        let end = self.offset.saturating_add(self.size).min(file.len());
-        file.get(self.offset..end).unwrap_or_default()
+    /// What the file has of the segment; none where it begins behind the file's end.
+    fn bytes<'file>(&self, file: &'file [u8]) -> Option<&'file [u8]> {
+        let rest = file.get(self.offset..)?;
+        Some(part(rest, ..self.size.min(rest.len())))
     }
 }
 

@@ -16,6 +16,8 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode as Permissions, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
+use stdchk_model::exact::to_usize;
+
 use crate::clones;
 use crate::control::Control;
 use crate::durable;
@@ -38,19 +40,22 @@ const OPEN_MAX: usize = 64;
 /// Restores the tree to checkpoint `wanted` (the newest when `None`). Later checkpoints cease to exist. Nothing may
 /// change the tree meanwhile: the caller holds the world still, or no process of the run is left.
 pub fn to_index(store: &Store, wanted: Option<u64>) -> Result<Summary> {
-    // What the one before could not take back is not taken back by this one either.
+    // An interrupted restore is completed first. What it could not take back is not taken back by this one either.
     let before =
         Progress::read(store)?.map(|progress| run(store, progress, Outside::default())).transpose()?;
     let entry = store.entry(wanted)?;
     verify_after(store, &entry)?;
     let progress = Progress::new(store, &entry)?;
     store.with_reserve(|| progress.begin(store))?;
-    let before = before.map(|(_, outside)| outside).unwrap_or_default();
-    run(store, progress, before).map(|(summary, _)| summary)
+    let outside = match before {
+        Some((_, outside)) => outside,
+        None => Outside::default(),
+    };
+    run(store, progress, outside).map(|(summary, _)| summary)
 }
 
-/// Restores as [`to_index`] while processes of the run live: they are held still, and know nothing afterwards. Where it
-/// fails halfway, their later file calls fail, until a restore is completed.
+/// Restores the tree to a checkpoint while processes of the run live. They are held still meanwhile, and what they know of the
+/// interval is void afterwards. If it fails halfway, their later file calls fail until a restore is completed.
 pub fn in_run(store: &Store, control: &Control, wanted: Option<u64>) -> Result<Summary> {
     let world = control.freeze()?;
     world.depart();
@@ -493,7 +498,7 @@ impl<'store> Undo<'store> {
         payload_at: u64,
     ) -> Result<()> {
         let path = self.place_of(inode, places)?;
-        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        let mut bytes = vec![0; to_usize(length)];
         if !self.store.log.read_exact_at(payload_at, &mut bytes)? {
             let what = "old contents are cut off".to_owned();
             return Err(Error::Damaged { object: self.store.path().join("log"), what });

@@ -16,6 +16,8 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use stdchk_model::exact::part;
+
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::index::Entry;
@@ -120,7 +122,11 @@ impl Snapshot {
 
     /// Opens a file, wherever it stands by now.
     pub fn open(&mut self, inode: Inode) -> Result<Opened> {
-        let listed = self.listed.get(&inode).cloned().unwrap_or_default();
+        let listed = match self.listed.get(&inode) {
+            Some(path) => Arc::clone(path),
+            // It had no name when the tree was listed, and none that could be followed.
+            None => Arc::from([]),
+        };
         for look in 0..LOOKS {
             if look > 0 {
                 std::thread::sleep(LOOK_AGAIN);
@@ -290,7 +296,7 @@ impl Names {
         let range = self.0.range(below.clone()..).take_while(|(name, _)| name.starts_with(&below));
         let mut taken: Vec<RelativePath> = range.map(|(name, _)| name.clone()).collect();
         taken.push(path.to_vec());
-        let rest = |name: &[u8]| name.strip_prefix(path).unwrap_or_default().to_vec();
+        let rest = |name: &[u8]| part(name, path.len()..).to_vec();
         taken.iter().filter_map(|name| self.0.remove(name).map(|inode| (rest(name), inode))).collect()
     }
 

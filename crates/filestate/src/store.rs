@@ -2,7 +2,7 @@
 //!
 //! | name in `.stdchk-files/` | holds |
 //! |---|---|
-//! | `store` | version, key, the directory's inode, mode and options: plain text, written once |
+//! | `store` | version, key, the directory's inode, whether blocks are shared, mode and options: plain text, written once |
 //! | `log` | the statements ([`crate::record`]) |
 //! | `index` | the checkpoints ([`crate::index`]) |
 //! | `control` | the shared page of a running job ([`crate::control`]) |
@@ -46,8 +46,6 @@ const ENDED: &str = "ended";
 const NOTES: &str = "notes";
 const PINNED: &str = "pinned";
 const VERSION_LINE: &str = "stdchk-files 1";
-/// Of a store whose log may speak of clones, which earlier programs don't know.
-const VERSION_LINE_WITH_CLONES: &str = "stdchk-files 2";
 
 /// When data reaches the files, and how many checkpoints stay restorable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,9 +114,9 @@ impl Options {
     pub fn to_lines(&self) -> String {
         let (mode, synced) = (self.mode.name(), self.synced);
         let trigger =
-            self.trigger.as_deref().map(|path| hex(path.as_os_str().as_bytes())).unwrap_or_default();
+            self.trigger.as_deref().map_or_else(String::new, |path| hex(path.as_os_str().as_bytes()));
         let keep = self.keep.map_or(0, NonZeroUsize::get);
-        let sets = self.sets.as_ref().map(sets_line).unwrap_or_default();
+        let sets = self.sets.as_ref().map_or_else(String::new, sets_line);
         format!("mode {mode}\nsynced {synced}\ntrigger {trigger}\nkeep {keep}\n{sets}")
     }
 
@@ -153,8 +151,8 @@ pub struct Store {
     root: OwnedFd,
     directory: OwnedFd,
     root_path: PathBuf,
-    /// The directory's inode when it was made, where the manifest says it.
-    made_as: Option<u64>,
+    /// The inode that the directory had when it was made.
+    made_as: u64,
     /// What it was created with.
     pub options: Options,
     /// The undo log.
@@ -253,7 +251,7 @@ impl Store {
     /// here.
     pub fn refuse_if_copied(&self) -> Result<()> {
         let directory = rustix::fs::fstat(&self.directory).map_err(Error::system("inspect", self.path()))?;
-        if self.made_as.is_none_or(|made_as| made_as == directory.st_ino) || self.log.len()? == 0 {
+        if self.made_as == directory.st_ino || self.log.len()? == 0 {
             return Ok(());
         }
         Err(Error::Refused(format!(
@@ -309,8 +307,10 @@ impl Store {
             Some(index) => entries.iter().find(|entry| entry.index == index),
             None => entries.last(),
         };
-        let missing = || Error::NoSuchIndex { wanted: wanted.unwrap_or(0), store: self.path() };
-        found.cloned().ok_or_else(missing)
+        found.cloned().ok_or_else(|| match wanted {
+            Some(wanted) => Error::NoSuchIndex { wanted, store: self.path() },
+            None => Error::NoStore { root: self.root_path().to_owned() },
+        })
     }
 
     /// The file state of the checkpoint set of timestep `step`.
@@ -454,8 +454,7 @@ fn write_manifest(options: &Options, clones: bool, made_as: u64) -> Result<Strin
     getrandom::fill(&mut key)
         .map_err(|error| Error::Refused(format!("cannot draw a key for the store: {error}")))?;
     let key = blake3::Hash::from_bytes(key).to_hex();
-    let version = if clones { VERSION_LINE_WITH_CLONES } else { VERSION_LINE };
-    Ok(format!("{version}\nkey {key}\ninode {made_as}\n{}end\n", options.to_lines()))
+    Ok(format!("{VERSION_LINE}\nkey {key}\ninode {made_as}\nclones {clones}\n{}end\n", options.to_lines()))
 }
 
 fn sets_line(sets: &Sets) -> String {
@@ -479,18 +478,13 @@ pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
 }
 
-/// The key, the inode of the directory that the store was made in (stores of earlier versions don't say it), the options.
-fn parse_manifest(bytes: &[u8]) -> Option<(Key, Option<u64>, Options)> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    let clones = text.strip_prefix(VERSION_LINE_WITH_CLONES);
-    let text = clones.or_else(|| text.strip_prefix(VERSION_LINE))?;
+/// The key, the inode that the store's directory had when it was made, the options.
+fn parse_manifest(bytes: &[u8]) -> Option<(Key, u64, Options)> {
+    let text = std::str::from_utf8(bytes).ok()?.strip_prefix(VERSION_LINE)?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
     field("end")?;
-    let options = Options { clones: Some(clones.is_some()), ..Options::from_lines(text)? };
-    let made_as = match field("inode ") {
-        Some(number) => Some(number.parse().ok()?),
-        None => None,
-    };
+    let options = Options { clones: Some(field("clones ")?.parse().ok()?), ..Options::from_lines(text)? };
+    let made_as = field("inode ")?.parse().ok()?;
     Some((*blake3::Hash::from_hex(field("key ")?).ok()?.as_bytes(), made_as, options))
 }
 

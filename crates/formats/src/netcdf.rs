@@ -3,6 +3,8 @@
 //! Relies on the bounded [`Reader`]. The idea: one header names everything; record variables are one extent per record,
 //! joined where records follow each other without a gap. Everything is big-endian.
 
+use stdchk_model::exact::to_usize;
+
 use crate::cursor::Cursor;
 use crate::parsed::RANK_MAX;
 use crate::reader::Reader;
@@ -120,7 +122,7 @@ impl Header<'_, '_> {
         self.reader.keep::<Variable>(name.len() + RANK_MAX * 8)?;
         let mut shape = Vec::new();
         for _ in 0..rank {
-            let index = usize::try_from(self.count()?).unwrap_or(usize::MAX);
+            let index = to_usize(self.count()?);
             let Some(length) = dimensions.get(index) else { return self.invalid() };
             shape.push(*length);
         }
@@ -177,9 +179,12 @@ fn record_stride(declared: &[Declared]) -> Option<u64> {
     }
 }
 
+/// How many whole records lie behind the first one's first byte; none where no variable has records, or all are empty.
 fn records_by_length(size: u64, declared: &[Declared], stride: u64) -> u64 {
-    let begin = declared.iter().filter(|variable| variable.records).map(|variable| variable.begin).min();
-    begin.map_or(0, |begin| size.saturating_sub(begin).checked_div(stride).unwrap_or(0))
+    match declared.iter().filter(|variable| variable.records).map(|variable| variable.begin).min() {
+        Some(begin) if stride > 0 => size.saturating_sub(begin) / stride,
+        _ => 0,
+    }
 }
 
 fn place(reader: &Reader<'_>, declared: Declared, records: u64, stride: u64) -> Result<Variable> {

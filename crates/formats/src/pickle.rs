@@ -39,7 +39,10 @@ pub(crate) struct Tree {
 
 impl Tree {
     pub(crate) fn node(&self, id: NodeId) -> &Node {
-        self.nodes.get(id).unwrap_or(&Node::Other)
+        let Some(node) = self.nodes.get(id) else {
+            unreachable!("numbers of nodes are made by `push` alone")
+        };
+        node
     }
 
     pub(crate) fn text(&self, id: NodeId) -> Option<&str> {
@@ -165,7 +168,12 @@ impl Machine {
             b'K' => i64::from(cursor.u8()?),
             b'M' => i64::from(cursor.u16_le()?),
             b'J' => i64::from(i32::from_le_bytes(cursor.array()?)),
-            b'I' | b'L' => line(cursor)?.trim_end_matches('L').parse().unwrap_or(0),
+            b'I' | b'L' => {
+                // What is no number of 64 bits is no length of a tensor.
+                let number = line(cursor)?.trim_end_matches('L').parse();
+                self.push(number.map_or(Node::Other, Node::Integer));
+                return Ok(());
+            }
             _ => {
                 let length = cursor.length_le(if code == 0x8a { 1 } else { 4 })?;
                 return self.long(cursor.take(length)?.to_vec());

@@ -8,6 +8,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
+use stdchk_model::exact::{part, part_mut, to_usize};
+
 use crate::cursor::Cursor;
 use crate::reason::{Reason, Result};
 use crate::source::Source;
@@ -43,6 +45,7 @@ impl<'source> Reader<'source> {
     #[must_use]
     pub fn new(source: &'source dyn Source) -> Self {
         let size = source.size();
+        assert!(source.as_bytes().is_none_or(|bytes| bytes.len() as u64 == size), "all bytes of the source");
         let work = size.saturating_mul(WORK_PER_BYTE).saturating_add(WORK_FLOOR).min(WORK_MAX);
         let (work_left, room_left) = (Cell::new(work), Cell::new(KEPT_MAX));
         Self { source, size, work_left, room_left, blocks: RefCell::default() }
@@ -62,16 +65,9 @@ impl<'source> Reader<'source> {
         self.check(what, offset, length)?;
         self.spend(length)?;
         if let Some(bytes) = self.source.as_bytes() {
-            let range = usize::try_from(offset).ok().zip(usize::try_from(offset + length).ok());
-            let bytes = range.and_then(|(start, end)| bytes.get(start..end));
-            return bytes.map(<[u8]>::to_vec).ok_or(Reason::Truncated {
-                what,
-                offset,
-                length,
-                size: self.size,
-            });
+            return Ok(part(bytes, to_usize(offset)..to_usize(offset + length)).to_vec());
         }
-        let mut buffer = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+        let mut buffer = vec![0; to_usize(length)];
         if length < BLOCK {
             self.fill_cached(offset, &mut buffer)?
         } else {
@@ -80,7 +76,7 @@ impl<'source> Reader<'source> {
         Ok(buffer)
     }
 
-    /// As [`Reader::bytes`], ready to be taken apart.
+    /// The `length` bytes at `offset` as a [`Cursor`], with the errors of [`Reader::bytes`].
     pub(crate) fn cursor(&self, what: &'static str, offset: u64, length: u64) -> Result<Cursor> {
         Ok(Cursor::new(what, offset, self.bytes(what, offset, length)?))
     }
@@ -107,8 +103,8 @@ impl<'source> Reader<'source> {
         Ok(())
     }
 
-    /// Takes a `T` that is going to be kept, with so many bytes behind it, off the room that is left: structure may
-    /// describe far more than it takes to say so.
+    /// Takes the memory of a `T` that is going to be kept, and of `bytes` that it owns, off the memory that is left. A few
+    /// bytes of a file may describe millions of values.
     pub(crate) fn keep<T>(&self, bytes: usize) -> Result<()> {
         let needed = (bytes as u64).saturating_add(size_of::<T>() as u64);
         let left =
@@ -128,7 +124,7 @@ impl<'source> Reader<'source> {
             let start = offset / BLOCK * BLOCK;
             let copied = self.copy_from_block(start, offset - start, buffer)?;
             offset += copied as u64;
-            buffer = buffer.get_mut(copied..).unwrap_or_default();
+            buffer = part_mut(buffer, copied..);
         }
         Ok(())
     }
@@ -137,26 +133,24 @@ impl<'source> Reader<'source> {
     fn copy_from_block(&self, start: u64, skip: u64, buffer: &mut [u8]) -> Result<usize> {
         self.load_block(start)?;
         let blocks = self.blocks.borrow();
-        let block = blocks.front().map(|(_, block)| block.as_slice()).unwrap_or_default();
-        let from = block.get(usize::try_from(skip).unwrap_or(usize::MAX)..).unwrap_or_default();
+        let Some((_, block)) = blocks.front() else { unreachable!("a block was loaded just now") };
+        // What is read lies inside the file, as `check` found, so the block reaches beyond `skip`.
+        let from = part(block, to_usize(skip)..);
         let length = from.len().min(buffer.len());
-        let outside = Reason::Truncated { what: "block", offset: start, length: BLOCK, size: self.size };
-        match (buffer.get_mut(..length), from.get(..length)) {
-            (Some(to), Some(from)) if length > 0 => to.copy_from_slice(from),
-            _ => return Err(outside),
-        }
+        assert!(length > 0, "every block brings the reading on");
+        part_mut(buffer, ..length).copy_from_slice(part(from, ..length));
         Ok(length)
     }
 
-    /// Makes the block at `start` the first of the cached ones.
+    /// Makes the block at `start`, which lies inside the file, the first of the cached ones.
     fn load_block(&self, start: u64) -> Result<()> {
         let mut blocks = self.blocks.borrow_mut();
         if let Some(found) = blocks.iter().position(|(offset, _)| *offset == start) {
             blocks.swap(0, found);
             return Ok(());
         }
-        let length = BLOCK.min(self.size.saturating_sub(start));
-        let mut block = vec![0; usize::try_from(length).unwrap_or(0)];
+        assert!(start < self.size, "only ranges inside the file are read");
+        let mut block = vec![0; to_usize(BLOCK.min(self.size - start))];
         self.fill(start, &mut block)?;
         blocks.push_front((start, block));
         blocks.truncate(CACHED_BLOCKS_MAX);

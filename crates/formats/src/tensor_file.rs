@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use stdchk_model::exact::part_mut;
+
 use crate::parsed::{Format, RANK_MAX};
 use crate::pickle::{self, Node, NodeId, Tree};
 use crate::reader::Reader;
@@ -192,7 +194,7 @@ fn push_children(tree: &Tree, node: NodeId, here: usize, pending: &mut Vec<Step>
         _ => {}
     }
     // The stack gives back the last first, and of tensors that share a storage the first gives its name.
-    pending.get_mut(first..).unwrap_or_default().reverse();
+    part_mut(pending, first..).reverse();
 }
 
 /// A call of one of PyTorch's rebuilding functions: `(storage, offset, size, stride, ...)`.
@@ -239,10 +241,15 @@ fn is_contiguous(shape: &[u64], strides: &[u64]) -> bool {
     in_order && shape.len() == strides.len()
 }
 
+/// The name of a class or type without its module, which stands before the last space.
+fn last_word(name: &str) -> &str {
+    name.rsplit_once(' ').map_or(name, |(_, last)| last)
+}
+
 /// The type that a tensor names, `torch.float8_e4m3fn` for one.
 fn tensor_type(tree: &Tree, node: NodeId, order: ByteOrder) -> Option<DataType> {
     let Node::Global(name) = tree.node(node) else { return None };
-    let (kind, size) = match name.rsplit(' ').next().unwrap_or(name) {
+    let (kind, size) = match last_word(name) {
         "uint16" => (Kind::Unsigned, 2),
         "uint32" => (Kind::Unsigned, 4),
         "uint64" => (Kind::Unsigned, 8),
@@ -252,7 +259,7 @@ fn tensor_type(tree: &Tree, node: NodeId, order: ByteOrder) -> Option<DataType> 
 }
 
 fn storage_type(class: &str, order: ByteOrder) -> DataType {
-    let (kind, size) = match class.rsplit(' ').next().unwrap_or(class) {
+    let (kind, size) = match last_word(class) {
         "DoubleStorage" => (Kind::Float, 8),
         "FloatStorage" => (Kind::Float, 4),
         "HalfStorage" => (Kind::Float, 2),

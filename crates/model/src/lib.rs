@@ -8,6 +8,7 @@ pub mod block;
 pub mod cbor;
 pub mod chunk_map;
 pub mod error;
+pub mod exact;
 pub mod id;
 pub mod limits;
 pub mod message;

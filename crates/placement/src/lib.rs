@@ -5,6 +5,7 @@
 //! shadow map the hosts that hold the chunk already stand in `avoid`.
 
 use stdchk_model::BenefactorId;
+use stdchk_model::exact::to_usize;
 
 /// What is known of a host at the moment of choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,10 +49,12 @@ impl Select for RoundRobin {
             host.online && host.free_bytes >= wish.room_bytes && !wish.avoid.contains(&host.id)
         };
         let mut chosen: Vec<BenefactorId> = hosts.iter().filter(usable).map(|host| host.id).collect();
-        let count = u64::try_from(chosen.len()).unwrap_or(u64::MAX).max(1);
-        let start = usize::try_from(wish.turn % count).unwrap_or(0);
-        chosen.rotate_left(start);
+        if !chosen.is_empty() {
+            let first = wish.turn % chosen.len() as u64;
+            chosen.rotate_left(to_usize(first));
+        }
         chosen.truncate(wish.width);
+        assert!(chosen.len() <= wish.width, "no more hosts than were wished for");
         chosen
     }
 }

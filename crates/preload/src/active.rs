@@ -65,8 +65,11 @@ fn open_watch(root: &Path) -> stdchk_filestate::Result<Watch> {
 fn own_descriptors_from() -> c_int {
     const ROOM: c_int = 16;
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let limit = limit.and_then(|limit| c_int::try_from(limit).ok()).unwrap_or(c_int::MAX);
-    OWN_DESCRIPTORS_FROM.min(limit.saturating_sub(ROOM)).max(0)
+    match limit.map(c_int::try_from) {
+        Some(Ok(limit)) => OWN_DESCRIPTORS_FROM.min(limit.saturating_sub(ROOM)).max(0),
+        // No limit, or one beyond the numbers that descriptors can have.
+        None | Some(Err(_)) => OWN_DESCRIPTORS_FROM,
+    }
 }
 
 /// Says why the program cannot run protected, and ends it: it never runs silently unprotected.
@@ -240,7 +243,7 @@ pub unsafe fn bytes<'text>(text: *const c_char) -> &'text [u8] {
 
 /// A length or offset as the decisions take it: negative ones are refused by the real call, whatever is decided.
 pub fn unsigned(value: off_t) -> u64 {
-    u64::try_from(value).unwrap_or(0)
+    value.max(0).cast_unsigned()
 }
 
 /// The bytes that a vector of buffers holds.

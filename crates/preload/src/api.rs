@@ -39,7 +39,13 @@ pub extern "C-unwind" fn stdchk_restore(index: i64) -> c_int {
 
 fn answer(result: Result<u64, Error>) -> i64 {
     match result {
-        Ok(index) => i64::try_from(index).unwrap_or(i64::MAX),
+        Ok(index) => match i64::try_from(index) {
+            Ok(index) => index,
+            Err(_) => {
+                set_errno(libc::EOVERFLOW);
+                -1
+            }
+        },
         Err(error) => {
             set_errno(error.errno().raw_os_error());
             -1

@@ -13,6 +13,7 @@ use libc::{FILE, c_int};
 use rustix::fs::{FileType, Mode, OFlags};
 use stdchk_filestate::watch::Watch;
 use stdchk_filestate::watch::place::descriptor_path;
+use stdchk_model::exact::to_usize;
 
 use crate::active::{borrow, decide, watch};
 use crate::hooks::descriptors::open_descriptors;
@@ -166,7 +167,8 @@ fn position(stream: *mut FILE) -> i64 {
 impl Known {
     /// Forgets the pushed-back characters that have been read again, the stream being at `position`.
     fn drop_consumed(&mut self, position: i64) {
-        let left = usize::try_from(self.pushed_at.saturating_sub(position)).unwrap_or(0);
+        // None is left once the stream stands behind where they were pushed back.
+        let left = to_usize(self.pushed_at.saturating_sub(position).max(0).cast_unsigned());
         if position >= 0 && (left == 0 || left > self.pushed_back.len()) {
             self.pushed_back.clear();
             self.pushed_at = position;

@@ -81,8 +81,7 @@ fn redirect_table(name: &CStr) -> bool {
 }
 
 fn protect(table: *mut *mut c_void, protection: c_int) -> bool {
-    // SAFETY: asks for a number.
-    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let page = rustix::param::page_size();
     let start = table.addr() / page * page;
     let end = table.addr() + ENTRIES * size_of::<*mut c_void>();
     // SAFETY: these pages hold the C library's tables, read-only data that the loader itself protects the same way.

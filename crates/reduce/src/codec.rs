@@ -9,6 +9,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use stdchk_model::exact::part;
+
 /// How stored bytes become plain ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -165,7 +167,7 @@ impl Compressor {
     fn sample_shrinks(&mut self, plain: &[u8]) -> bool {
         self.sample.clear();
         for place in plain.chunks(plain.len().div_ceil(SAMPLE_PLACES)) {
-            self.sample.extend_from_slice(place.get(..SAMPLE_PLACE_BYTES).unwrap_or(place));
+            self.sample.extend_from_slice(part(place, ..SAMPLE_PLACE_BYTES.min(place.len())));
         }
         let encoded = self.engine.encode(&self.sample);
         encoded.is_some_and(|(_, bytes)| worth(bytes.len(), self.sample.len()))

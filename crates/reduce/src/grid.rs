@@ -8,21 +8,23 @@
 
 use std::collections::HashMap;
 
+use stdchk_model::exact::part;
+
 use crate::is_zero;
 
 /// Longest piece whose grid is sought, bytes: the work at one place grows with the square of it.
 pub(crate) const SOUGHT_BYTES_MAX: usize = 4096;
-/// Places that are looked up at all phases, in one stretch of a file and altogether: sixteen mebibytes to hash for each, of
+/// GridPieces that are looked up at all phases, in one stretch of a file and altogether: sixteen mebibytes to hash for each, of
 /// pieces of 4 KiB. Where a fifth of the pages stayed as they were, the first stretch decides in one of two cases, and
 /// all of them but for one in a hundred.
-const PLACES: (usize, usize) = (8, 32);
+const SAMPLED_PIECES: (usize, usize) = (8, 32);
 /// Pieces of a stretch that are looked up at the phase that is expected.
 const EXPECTED_PIECES: usize = 64;
 /// What a page of memory begins with that a program or a library is mapped to: the identification of an ELF file of 64 bits,
 /// whose second half is zeros. Dumps that are ELF files themselves begin so, too.
 const MAPPED: &[u8] = b"\x7fELF\x02\x01\x01";
 const MAPPED_BYTES: usize = 16;
-/// Places that must agree on a phase: one can be found by chance, where a program has moved bytes within its memory.
+/// GridPieces that must agree on a phase: one can be found by chance, where a program has moved bytes within its memory.
 const AGREEING: usize = 2;
 
 /// Seeks the phase of the grid of one file, stretch by stretch.
@@ -31,32 +33,32 @@ pub struct Seeker {
     length: usize,
     expected: Option<usize>,
     votes: HashMap<usize, usize>,
-    places_left: usize,
+    samples_left: usize,
 }
 
 impl Seeker {
     /// A seeker for pieces of so many bytes; `None` where that would be too much work.
     pub(crate) fn new(length: usize) -> Option<Self> {
-        let (expected, votes, places_left) = (None, HashMap::new(), PLACES.1);
-        (length <= SOUGHT_BYTES_MAX).then_some(Self { length, expected, votes, places_left })
+        let (expected, votes, samples_left) = (None, HashMap::new(), SAMPLED_PIECES.1);
+        (length <= SOUGHT_BYTES_MAX).then_some(Self { length, expected, votes, samples_left })
     }
 
-    /// The phase for want of a better one, which is that of the first page that shows in the first stretch; 0 if none does.
+    /// The phase to try first: that of the first page of memory that the first stretch shows, or 0 if it shows none.
     /// Stretches begin at multiples of the length.
     pub fn expect(&mut self, stretch: &[u8]) -> usize {
-        let begins = |bytes: &[u8]| {
-            bytes.starts_with(MAPPED) && is_zero(bytes.get(MAPPED_BYTES / 2..).unwrap_or(bytes))
-        };
+        let begins = |bytes: &[u8]| bytes.starts_with(MAPPED) && is_zero(part(bytes, MAPPED_BYTES / 2..));
         let shown = || stretch.windows(MAPPED_BYTES).skip(1).position(begins);
         *self.expected.get_or_insert_with(|| shown().map_or(0, |before| (before + 1) % self.length))
     }
 
-    /// The phase, once it is known; `is_known` tells whether an earlier version has this piece. A version that is like none
-    /// before stays without.
+    /// The phase, once it is found in this stretch or an earlier one. `is_known` tells whether an earlier version has a
+    /// piece. In a file that shares nothing with earlier versions no phase is ever found.
     pub fn look(&mut self, stretch: &[u8], is_known: impl Fn(&[u8]) -> bool) -> Option<usize> {
         let expected = self.expect(stretch);
         let is_at = |phase: &usize| {
-            let pieces = Places::of(stretch.get(*phase..).unwrap_or_default(), self.length);
+            // A stretch that ends before the phase has no piece of the grid.
+            let Some(stretch) = stretch.get(*phase..) else { return false };
+            let pieces = GridPieces::of(stretch, self.length);
             // One that repeats itself, as an array of ones does, is known at several phases.
             let telling = pieces
                 .spread(EXPECTED_PIECES)
@@ -66,9 +68,9 @@ impl Seeker {
         if let Some(phase) = [expected, 0].into_iter().find(is_at) {
             return Some(phase);
         }
-        let used = Places::of(stretch, self.length);
-        for place in used.spread_twice(PLACES.0.min(self.places_left)) {
-            self.places_left -= 1;
+        let used = GridPieces::of(stretch, self.length);
+        for place in used.spread_twice(SAMPLED_PIECES.0.min(self.samples_left)) {
+            self.samples_left -= 1;
             let mut phases = (0..self.length)
                 .filter(|phase| place.get(*phase..phase + self.length).is_some_and(&is_known));
             // What is known at several phases repeats itself, and tells nothing.
@@ -85,18 +87,18 @@ impl Seeker {
 
     /// Whether there is no use in looking on.
     pub fn has_given_up(&self) -> bool {
-        self.places_left == 0
+        self.samples_left == 0
     }
 }
 
 /// The pieces of a stretch that aren't zeros.
-struct Places<'a> {
+struct GridPieces<'a> {
     stretch: &'a [u8],
     length: usize,
     starts: Vec<usize>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> GridPieces<'a> {
     fn of(stretch: &'a [u8], length: usize) -> Self {
         let pieces = stretch.chunks_exact(length).enumerate();
         let starts = pieces.filter(|(_, piece)| !is_zero(piece)).map(|(place, _)| place * length).collect();
@@ -108,7 +110,7 @@ impl<'a> Places<'a> {
         self.spread_of(count, self.length)
     }
 
-    /// The same with the piece behind each, where there is one.
+    /// At most so many pairs of neighbouring pieces, of which the first isn't zeros, evenly spread.
     fn spread_twice(&self, count: usize) -> impl Iterator<Item = &'a [u8]> {
         self.spread_of(count, 2 * self.length)
     }
@@ -202,7 +204,7 @@ mod tests {
             assert_eq!(seeker.look(&random(seed, 1 << 20), nobody), None);
         }
         assert!(seeker.has_given_up());
-        assert!(looked_up.get() <= PLACES.1 * PAGE + 40 * EXPECTED_PIECES, "{}", looked_up.get());
+        assert!(looked_up.get() <= SAMPLED_PIECES.1 * PAGE + 40 * EXPECTED_PIECES, "{}", looked_up.get());
     }
 
     #[test]

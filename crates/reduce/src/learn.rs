@@ -21,6 +21,9 @@ pub const CANDIDATES: [&str; 3] = ["fsch:1MiB", "fsch:4KiB", UNLEARNED];
 /// Points of a hundred by which a candidate must find more than a simpler one to be worth its search.
 const WORTH_PERCENT: u64 = 5;
 
+/// Where a grid lies of which nothing is known, in bytes behind a multiple of its length: at the file's beginning.
+const PHASE_UNKNOWN: usize = 0;
+
 /// What one candidate found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
@@ -103,13 +106,19 @@ impl Candidate {
     }
 
     fn percent(&self, new: &[&[u8]]) -> u64 {
-        let phase = self.phase_in(new).or(self.phase).unwrap_or(0);
+        // Where the grid is not found again it lies as in the older version; without one, at the file's beginning.
+        let phase = self.phase_in(new).or(self.phase).unwrap_or(PHASE_UNKNOWN);
         let (mut all, mut found) = (0u64, 0u64);
         for (name, length) in new.iter().flat_map(|sample| names(&self.cutter, phase, sample)) {
             all += length;
             found += if self.known.contains(&name) { length } else { 0 };
         }
-        (found * 100).checked_div(all).unwrap_or(0)
+        assert!(found <= all, "what is found is a part of what is looked for");
+        match all {
+            // Nothing but zeros: nothing can be found.
+            0 => 0,
+            all => found * 100 / all,
+        }
     }
 
     fn phase_in(&self, new: &[&[u8]]) -> Option<usize> {

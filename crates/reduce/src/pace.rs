@@ -63,11 +63,8 @@ pub struct Pace {
 impl Pace {
     /// Nothing is measured yet; `cores`: threads that can compress at the same time.
     pub fn new(cores: usize) -> Self {
-        Self {
-            cores: f64::from(u16::try_from(cores).unwrap_or(u16::MAX)),
-            sink: None,
-            codecs: [None; EFFORTS.len()],
-        }
+        assert!(cores > 0, "somebody compresses");
+        Self { cores: cores as f64, sink: None, codecs: [None; EFFORTS.len()] }
     }
 
     /// A put was answered after `took`, in which the sink worked on `in_flight` bytes, those of the put included.

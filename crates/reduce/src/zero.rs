@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use stdchk_model::exact::to_usize;
+
 /// Zeros that become a hole of a file, bytes: no file system has smaller blocks, and what such a hole had comes back as one.
 pub const HOLE_BYTES: usize = 4096;
 
@@ -21,7 +23,7 @@ pub fn is_zero(data: &[u8]) -> bool {
 /// The ranges of `data` that must be written where all of it belongs at `offset` of a file that has nothing there yet: the
 /// blocks of [`HOLE_BYTES`] of the file that are zeros throughout are left out.
 pub fn ranges_to_write(data: &[u8], offset: u64) -> impl Iterator<Item = Range<usize>> {
-    let to_first_block = usize::try_from(offset.wrapping_neg() % HOLE_BYTES as u64).unwrap_or(0);
+    let to_first_block = to_usize(offset.wrapping_neg() % HOLE_BYTES as u64);
     let is_hole = move |at: usize| at >= to_first_block && data.get(at..at + HOLE_BYTES).is_some_and(is_zero);
     let next_block = move |at: usize| {
         let next = if at < to_first_block { to_first_block } else { at + HOLE_BYTES };

@@ -35,7 +35,7 @@ pub(super) fn is_container(name: &str) -> bool {
 
 /// What a killed aggregator leaves: a container that was not verified, or one that was not written to its end.
 pub(super) fn is_draft(name: &str) -> bool {
-    let hidden = name.strip_prefix('.').unwrap_or_default();
+    let Some(hidden) = name.strip_prefix('.') else { return false };
     parts_of(hidden).is_some() || (hidden.starts_with(".step-") && hidden.ends_with(".stdchk-part"))
 }
 

@@ -29,7 +29,8 @@ pub(super) struct RawFile {
     pub(super) size: u64,
     /// Nanoseconds since 1970.
     pub(super) modified_ns: i64,
-    /// The same of its last change: programs may set the time of modification to one that is yet to come.
+    /// Nanoseconds since 1970: the earlier of the times of modification and of the last change of status, as programs may set
+    /// the former to a time that is yet to come.
     pub(super) changed_ns: i64,
     pub(super) settled: bool,
 }
@@ -43,7 +44,8 @@ pub(super) fn files(source: &Path, naming: &Naming, settle: Duration) -> Result<
             continue;
         }
         let Some(mut file) = look_at(&input.path, &input.name)? else { continue };
-        let changed = u64::try_from(file.changed_ns).map(Duration::from_nanos).unwrap_or_default();
+        // What changed before 1970 is as old as what changed then.
+        let changed = Duration::from_nanos(file.changed_ns.max(0).unsigned_abs());
         let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + changed);
         file.settled = age.is_ok_and(|age| age >= settle);
         found.push(file);
@@ -53,7 +55,7 @@ pub(super) fn files(source: &Path, naming: &Naming, settle: Duration) -> Result<
 
 /// Whether the sink keeps something under such a name: it may be the source, too, or lie in it.
 fn is_of_sink(name: &str) -> bool {
-    let name = name.rsplit('/').next().unwrap_or(name);
+    let name = name.rsplit_once('/').map_or(name, |(_, last)| last);
     is_container(name) || is_draft(name)
 }
 

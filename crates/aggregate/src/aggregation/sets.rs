@@ -87,11 +87,11 @@ pub(super) struct Sets {
     sink: Box<dyn Sink>,
     /// Containers that were looked into, with the stamp that they had.
     known: HashMap<String, (String, Look)>,
-    /// Those that this process compared with the raw files.
+    /// Names of the containers that this process compared with the raw files.
     compared: HashSet<String>,
-    /// Those that the sink withholds, as far as that was told.
+    /// Names of the containers that the sink withholds and that the user was informed of.
     told: HashSet<String>,
-    /// There may be bases that were kept for others.
+    /// Whether the sink may hold bases that were kept for other containers.
     may_keep_bases: bool,
 }
 
@@ -128,7 +128,7 @@ impl Sets {
         Ok(opened.filter_map(|(one, found)| Some((one.name, Arc::clone(found.opened()?)))).collect())
     }
 
-    /// Those that could be opened at the last look, and those that were published since.
+    /// The containers that could be opened at the last look, and those that were published since.
     fn opened(&self) -> impl Iterator<Item = (&String, &Arc<Described>)> {
         self.known.iter().filter_map(|(name, (_, look))| Some((name, look.opened()?)))
     }

@@ -3,7 +3,6 @@
 
 use super::chain_time;
 use crate::codec::Step;
-use crate::key::KeyRule;
 
 /// What to win: time or space.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,13 +12,13 @@ pub enum Mode {
     /// About half as fast, and denser.
     #[default]
     Default,
-    /// As small as possible, at any time: a tenth of a megabyte a second and core.
+    /// As small as possible with coders that take a megabyte a second and core at least.
     Smallest,
     /// The least time until the set is safe behind a sink of this many bytes per second and core.
     Auto(f64),
     /// The paper's choices: FPC for doubles, fpzip's predictor for floats, LZ for the rest, gzip as second pass.
     Paper,
-    /// The same without the second pass (figure 6 compares the two).
+    /// The paper's choices without the second pass (its figure 6 compares the two).
     PaperOnce,
 }
 
@@ -74,16 +73,9 @@ impl Mode {
         }
     }
 
-    /// Whether it is one of the paper's.
+    /// Whether it is [`Mode::Paper`] or [`Mode::PaperOnce`].
     pub(crate) fn is_published(&self) -> bool {
         matches!(self, Self::Paper | Self::PaperOnce)
-    }
-
-    /// The keys that suit the mode: the smallest one codes all variables of a type together, since its coder sees one in
-    /// the other.
-    #[must_use]
-    pub fn keys(&self) -> KeyRule {
-        if *self == Self::Smallest { KeyRule::Type } else { KeyRule::default() }
     }
 
     /// Largest block of bytes that no parser understands: what repeats there is found by nothing but the search.

@@ -3,6 +3,8 @@
 //! Relies on [`super::planes`] and [`super::general`]. The idea: when few elements change here and there, what costs is to
 //! say where, and a count of unchanged elements, entropy-coded, comes within a few percent of the least that it can be.
 
+use stdchk_model::exact::{narrow, part_mut};
+
 use super::step::{CodecError, Result};
 use super::{general, planes};
 
@@ -41,7 +43,7 @@ fn put_gap(gaps: &mut Vec<u8>, mut gap: usize) {
         gaps.push(LONG);
         gap -= usize::from(LONG);
     }
-    gaps.push(u8::try_from(gap).unwrap_or(LONG));
+    gaps.push(narrow(gap));
 }
 
 /// The inverse of [`forward`].
@@ -58,7 +60,7 @@ pub(crate) fn backward(body: &[u8], base: &[u8], size: usize, length: usize) -> 
     let gaps = general::unzstd(packed, gaps_length)?;
     let mut out = base.to_vec();
     let whole = length / size * size;
-    let mut targets = out.get_mut(..whole).unwrap_or_default().chunks_exact_mut(size);
+    let mut targets = part_mut(&mut out, ..whole).chunks_exact_mut(size);
     let mut gaps = gaps.iter();
     for element in changed.chunks(size) {
         let target = next_gap(&mut gaps).and_then(|gap| targets.nth(gap));

@@ -6,6 +6,8 @@
 //! symmetric values are summed in another order on each side, and rounded otherwise. One table lookup per element finds
 //! runs, which no window limits: more than a dense compressor finds, at a fraction of its time.
 
+use stdchk_model::exact::{at, at_mut, narrow, part, to_usize};
+
 use super::step::{CodecError, Result, put_number, take_number};
 use super::{general, planes, scratch};
 
@@ -108,9 +110,7 @@ impl<const N: usize, Word: Fn(&[u8; N]) -> u64> Finder<'_, N, Word> {
     fn run(&mut self, place: usize, element: &[u8; N]) -> (Course, usize) {
         let slot = self.slot(element);
         let Some(at) = self.known(slot, element) else {
-            if let Some(entry) = self.table.get_mut(slot) {
-                *entry = u32::try_from(place + 1).unwrap_or(0);
-            }
+            *at_mut(&mut self.table, slot) = narrow(place + 1);
             return (Course::default(), 0);
         };
         let as_before = Course { at, stride: self.last.stride };
@@ -127,7 +127,7 @@ impl<const N: usize, Word: Fn(&[u8; N]) -> u64> Finder<'_, N, Word> {
 
     fn slot(&self, element: &[u8; N]) -> usize {
         let mixed = (self.likeness)(element).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        usize::try_from(mixed >> self.shift).unwrap_or(0)
+        to_usize(mixed >> self.shift)
     }
 
     /// Where the same element was met first, as far as the table remembers.
@@ -139,21 +139,21 @@ impl<const N: usize, Word: Fn(&[u8; N]) -> u64> Finder<'_, N, Word> {
 
     /// How far the first bytes of repeated elements are from those of the ones that they repeat.
     fn residues(&self, place: usize, course: Course, length: usize, residues: &mut Vec<u8>) {
-        let first = |element: &[u8; N]| element.first().copied().unwrap_or(0);
-        let run = self.elements.get(place..).unwrap_or_default().iter().take(length).map(first);
+        let first = |element: &[u8; N]| *at(element, 0);
+        let run = part(self.elements, place..place + length).iter().map(first);
         if course.stride == 1 {
-            let seen = self.elements.get(course.at..).unwrap_or_default().iter().map(first);
+            let seen = part(self.elements, course.at..).iter().map(first);
             residues.extend(run.zip(seen).map(|(byte, seen)| byte.wrapping_sub(seen)));
         } else {
-            let seen = |step| self.elements.get(course.place(step)).map_or(0, first);
+            let seen = |step| first(at(self.elements, course.place(step)));
             residues.extend(run.enumerate().map(|(step, byte)| byte.wrapping_sub(seen(step))));
         }
     }
 
     fn length(&self, course: Course, place: usize) -> usize {
-        let rest = self.elements.get(place..).unwrap_or_default();
+        let rest = part(self.elements, place..);
         if course.stride == 1 {
-            let seen = self.elements.get(course.at..).unwrap_or_default();
+            let seen = part(self.elements, course.at..);
             let same =
                 |(element, seen): &(&[u8; N], &[u8; N])| (self.likeness)(element) == (self.likeness)(seen);
             return rest.iter().zip(seen).take_while(same).count();
@@ -237,14 +237,17 @@ fn replay<const N: usize>(
         (used, made) = (used + plain, made + plain);
         let length = number(&mut runs)?;
         if length == 0 {
-            return if used == new.len() { Ok(made) } else { Err(damaged("elements are left over")) };
+            let all_used = used == new.len() && residues.is_empty();
+            return if all_used { Ok(made) } else { Err(damaged("elements are left over")) };
         }
         let at = last.at.wrapping_add_signed(signed(number(&mut runs)?));
         let course = Course { at, stride: last.stride.wrapping_add(signed(number(&mut runs)?)) };
         if length > out.len() - made || !course.lies_before(made, length) {
             return Err(outside());
         }
-        let (added, later) = residues.split_at(length.min(residues.len()));
+        // Only doubles have residues.
+        let added = residues.split_at_checked(if N == 8 { length } else { 0 });
+        let (added, later) = added.ok_or_else(|| damaged("residues are missing"))?;
         repeat(out, made, course, length, added);
         (residues, made) = (later, made + length);
         last = Course { at: course.place(length), ..course };
@@ -253,6 +256,7 @@ fn replay<const N: usize>(
 
 /// Makes the next elements of `out` those of a run, with what is added to the first byte of each.
 fn repeat<const N: usize>(out: &mut [[u8; N]], made: usize, course: Course, length: usize, added: &[u8]) {
+    assert!(course.lies_before(made, length), "a run repeats elements before it");
     let (before, room) = out.split_at_mut(made);
     let whole = before.get(course.at..).and_then(|seen| seen.get(..length)).filter(|_| course.stride == 1);
     if let Some((seen, targets)) = whole.zip(room.get_mut(..length)) {
@@ -263,12 +267,10 @@ fn repeat<const N: usize>(out: &mut [[u8; N]], made: usize, course: Course, leng
         return;
     }
     for step in 0..length {
-        let mut element = out.get(course.place(step)).copied().unwrap_or([0; N]);
+        let mut element = *at(out, course.place(step));
         if let (Some(byte), Some(residue)) = (element.first_mut(), added.get(step)) {
             *byte = byte.wrapping_add(*residue);
         }
-        if let Some(target) = out.get_mut(made + step) {
-            *target = element;
-        }
+        *at_mut(out, made + step) = element;
     }
 }

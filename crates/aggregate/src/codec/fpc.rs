@@ -4,6 +4,8 @@
 //! Relies on nothing. The idea: as published: the sizes of the tables are the only parameter; three bits say how many
 //! leading bytes are zero (four counts as three), one which predictor was used.
 
+use stdchk_model::exact::{at, at_mut, to_usize};
+
 use super::step::{CodecError, Result};
 
 /// Largest tables: 2^20 entries, 16 MiB for both.
@@ -27,22 +29,15 @@ impl Predictors {
     }
 
     fn predictions(&self) -> (u64, u64) {
-        let at = |table: &[u64], hash: usize| table.get(hash).copied().unwrap_or_default();
-        (at(&self.fcm, self.fcm_hash), at(&self.dfcm, self.dfcm_hash).wrapping_add(self.last))
+        (*at(&self.fcm, self.fcm_hash), at(&self.dfcm, self.dfcm_hash).wrapping_add(self.last))
     }
 
     fn learn(&mut self, value: u64) {
-        let hashed = |hash: usize, shift: u32, part: u64| {
-            (hash << shift) ^ usize::try_from(part & 0xffff_ffff).unwrap_or_default()
-        };
-        if let Some(entry) = self.fcm.get_mut(self.fcm_hash) {
-            *entry = value;
-        }
+        let hashed = |hash: usize, shift: u32, part: u64| (hash << shift) ^ to_usize(part & 0xffff_ffff);
+        *at_mut(&mut self.fcm, self.fcm_hash) = value;
         self.fcm_hash = hashed(self.fcm_hash, 6, value >> 48) & self.mask;
         let difference = value.wrapping_sub(self.last);
-        if let Some(entry) = self.dfcm.get_mut(self.dfcm_hash) {
-            *entry = difference;
-        }
+        *at_mut(&mut self.dfcm, self.dfcm_hash) = difference;
         self.dfcm_hash = hashed(self.dfcm_hash, 2, difference >> 40) & self.mask;
         self.last = value;
     }

@@ -18,11 +18,11 @@ const LEVEL_DENSE: i32 = 16;
 const LEVEL_WIDE: i32 = 3;
 /// The logarithm of that width.
 const WIDE_LOG: u32 = 23;
-/// In place of a level: the search is in haste and leaves more of what it doesn't find at once.
+/// In place of a level: the fastest search, which skips ahead in growing steps where it finds nothing.
 pub(crate) const HASTY: i32 = 0;
-/// In place of a level: bytes are only counted and coded, nothing is looked for.
+/// In place of a level: entropy coding alone, without a search for repeats.
 pub(crate) const ENTROPY_ONLY: i32 = i32::MIN;
-/// Bytes that a hasty search goes on at first when it finds nothing.
+/// Bytes that the search of [`HASTY`] skips at first where it finds nothing.
 const HASTE: u32 = 6;
 /// Most contexts of a kind that are kept: making one takes longer than coding a small block.
 const KEPT_MAX: usize = 8;

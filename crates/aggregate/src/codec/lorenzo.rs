@@ -4,6 +4,8 @@
 //! Relies on [`Number`]. The idea: predictions are made in the type's own arithmetic, in one fixed order of operations,
 //! so that every machine that follows IEEE 754 predicts the same; NaN predictions count as zero.
 
+use stdchk_model::exact::part;
+
 use super::lane::{Lane, Number};
 use super::scratch;
 use super::step::Shape;
@@ -67,18 +69,19 @@ fn member_rows<T: Number<Bytes = [u8; N]>, const N: usize>(
     for (number, row) in member.chunks_exact(width).enumerate() {
         let (done, targets) = out.split_at_mut(number * width);
         let elements = if forward { member } else { done };
-        let back = |rows: usize| {
-            let start = number.checked_sub(rows)? * width;
-            elements.get(start..start + width)
+        // What lies outside the member is zero.
+        let back = |rows: usize| match number.checked_sub(rows) {
+            Some(row) => part(elements, row * width..(row + 1) * width),
+            None => zeros.as_slice(),
         };
         let has_above = !number.is_multiple_of(height);
         if rows == 1 {
             one_row::<T, N>(row, std::iter::repeat(T::default()), forward, targets);
             continue;
         }
-        let above = if has_above { back(1) } else { None }.unwrap_or(&zeros);
-        let behind = back(height).unwrap_or(&zeros);
-        let behind_above = if has_above { back(height + 1) } else { None }.unwrap_or(&zeros);
+        let above = if has_above { back(1) } else { &zeros };
+        let behind = back(height);
+        let behind_above = if has_above { back(height + 1) } else { &zeros };
         // What the three rows say: the face of the unit cube.
         let faces = above.iter().zip(behind).zip(behind_above).map(|((above, behind), behind_above)| {
             T::from_bytes(*above).plus(T::from_bytes(*behind)).minus(T::from_bytes(*behind_above))

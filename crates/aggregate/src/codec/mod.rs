@@ -4,14 +4,12 @@
 //! container, so that a reader needs no choice and no search, and new chains cost no new format. Steps work on bit
 //! patterns: NaN payloads, signed zeros and subnormals come back as they were.
 
-mod blend;
 mod changed;
 mod distinct;
 mod fpc;
 mod general;
 mod lane;
 mod lorenzo;
-mod mix;
 mod numbers;
 mod planes;
 mod ragged;

@@ -137,8 +137,7 @@ fn pack<T: pco::data_types::Number, const N: usize>(
 ) -> Result<Vec<u8>> {
     let (elements, tail) = bytes.as_chunks::<N>();
     let numbers: Vec<T> = elements.iter().map(|element| number(*element)).collect();
-    let level = usize::try_from(level).unwrap_or(pco::DEFAULT_COMPRESSION_LEVEL);
-    let config = pco::ChunkConfig::default().with_compression_level(level);
+    let config = pco::ChunkConfig::default().with_compression_level(level as usize);
     let packed = pco::standalone::simple_compress(&numbers, &config);
     let mut packed = packed.map_err(|error| CodecError::damaged("pco", error))?;
     packed.splice(0..0, tail.iter().copied());

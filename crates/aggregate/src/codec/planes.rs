@@ -5,6 +5,8 @@
 
 use std::sync::LazyLock;
 
+use stdchk_model::exact::{at, at_mut, narrow, part, to_usize};
+
 use super::shuffle::{are_planes_of, join, split};
 use super::step::{CodecError, Result, put_number, take_number};
 use super::{general, scratch};
@@ -19,13 +21,13 @@ const SEARCH_MAX: i32 = 1;
 const SEARCH_SAMPLE: usize = 4 << 10;
 /// Bits that a Huffman code takes for a byte at least.
 const HUFFMAN_MIN: f64 = 1.0;
-/// Share of its samples that a hasty search must win.
+/// Share of its samples that a search must win in the fastest mode.
 const HASTY_GAIN: f64 = 0.35;
 /// Bytes of a plane that are looked at, spread over it; so many tell the entropy of noise to a fiftieth of a bit.
 const SAMPLE: usize = 1024;
 /// A plane whose sampled entropy is above this many bits per byte is stored: the compressor would win less than 2 %.
 const ENTROPY_MAX: f64 = 7.85;
-/// The same in haste: a tenth of a plane is not worth coding and decoding it.
+/// The entropy above which the fastest mode stores a plane, in bits per byte: less than a tenth of it is not worth its time.
 const HASTY_ENTROPY_MAX: f64 = 7.2;
 
 /// The planes behind `head`; for elements in the other byte order from the last to the first. Those that look random and
@@ -83,7 +85,7 @@ fn put_plane(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
 }
 
 fn one_plane(plane: &[u8], entropy: f64, level: i32, out: &mut Vec<u8>) -> Result<()> {
-    let first = plane.first().copied().unwrap_or_default();
+    let first = *at(plane, 0);
     if plane.iter().all(|byte| *byte == first) {
         out.extend([CONSTANT, first]);
         return Ok(());
@@ -107,7 +109,7 @@ fn kind_of(plane: &[u8], entropy: f64, level: i32) -> Result<i32> {
     }
     let samples = [1, 3].map(|place| {
         let start = plane.len() / 4 * place - SEARCH_SAMPLE / 2;
-        plane.get(start..start + SEARCH_SAMPLE).unwrap_or(plane)
+        part(plane, start..start + SEARCH_SAMPLE)
     });
     let pays = if level == general::HASTY {
         pays_in_haste(&samples, entropy)
@@ -119,7 +121,8 @@ fn kind_of(plane: &[u8], entropy: f64, level: i32) -> Result<i32> {
     Ok(if pays { level } else { general::ENTROPY_ONLY })
 }
 
-/// In haste, samples are only looked at, and only what wins a third is searched for: such planes are slow to decode.
+/// Whether a search pays in the fastest mode, which only counts repeats in the samples: it must win a third, because planes that
+/// were searched are slow to decode.
 fn pays_in_haste(samples: &[&[u8]], entropy: f64) -> bool {
     let entropy = entropy.max(HUFFMAN_MIN);
     let counted = samples.iter().map(|sample| sample.len()).sum::<usize>() as f64 * entropy / 8.0;
@@ -143,25 +146,23 @@ pub(crate) struct Repeats {
 }
 
 impl Repeats {
-    /// Counts repeated runs of six bytes and more, by one look at each place; a sample has at most 64 KiB.
+    /// Counts repeated runs of six bytes and more, by one look at each place.
     pub(crate) fn of(sample: &[u8]) -> Self {
         const BITS: u32 = 12;
-        let mut places = [0_u16; 1 << BITS];
+        let mut places = [0_u32; 1 << BITS];
         let word = |at: usize| {
             let bytes = sample.get(at..).and_then(<[u8]>::first_chunk);
             bytes.map(|bytes| u64::from_le_bytes(*bytes) << 16)
         };
         let (mut at, mut found) = (1, Self::default());
         while let Some(here) = word(at) {
-            let slot = usize::try_from(here.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BITS)).unwrap_or(0);
-            let Some(place) = places.get_mut(slot) else { break };
-            let before = usize::from(std::mem::replace(place, u16::try_from(at).unwrap_or(0)));
+            let slot = to_usize(here.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BITS));
+            let before = std::mem::replace(at_mut(&mut places, slot), narrow(at)) as usize;
             if word(before) != Some(here) {
                 at += 1;
                 continue;
             }
-            let (later, earlier) =
-                (sample.get(at..).unwrap_or_default(), sample.get(before..).unwrap_or_default());
+            let (later, earlier) = (part(sample, at..), part(sample, before..));
             let length = later.iter().zip(earlier).take_while(|(one, other)| one == other).count();
             (at, found) = (at + length.max(1), Self { bytes: found.bytes + length, runs: found.runs + 1 });
         }
@@ -194,9 +195,7 @@ fn entropies(body: &[u8], size: usize) -> Vec<f64> {
     for run in body.chunks(stride * size) {
         for element in run.chunks_exact(size).take(RUN) {
             for (counts, byte) in planes.iter_mut().zip(element) {
-                if let Some(count) = counts.get_mut(usize::from(*byte)) {
-                    *count += 1;
-                }
+                *at_mut(counts, usize::from(*byte)) += 1;
             }
             seen += 1;
         }
@@ -221,8 +220,10 @@ fn weight(count: u32) -> f64 {
         let counts = (0..=2 * SAMPLE).map(|count| count as f64);
         counts.map(|count| if count > 0.0 { count * count.log2() } else { 0.0 }).collect()
     });
-    let known = usize::try_from(count).ok().and_then(|count| WEIGHTS.get(count));
-    known.copied().unwrap_or_else(|| f64::from(count) * f64::from(count).log2())
+    match WEIGHTS.get(count as usize) {
+        Some(weight) => *weight,
+        None => f64::from(count) * f64::from(count).log2(),
+    }
 }
 
 /// The inverse of [`compress`].
@@ -298,16 +299,20 @@ fn with_unfolded<T>(
     scratch::with(folded * count, |room| {
         let mut rooms = room.chunks_exact_mut(count.max(1));
         let mut unfolded: Vec<&[u8]> = Vec::with_capacity(planes.len());
+        let mut next_room = || match rooms.next() {
+            Some(room) => room,
+            None => unreachable!("there is room for each plane that is not stored"),
+        };
         for plane in planes {
             unfolded.push(match plane {
                 Coded::Stored(bytes) => bytes,
                 Coded::Constant(byte) => {
-                    let room = rooms.next().unwrap_or_default();
+                    let room = next_room();
                     room.fill(*byte);
                     room
                 }
                 Coded::Packed(packed) => {
-                    let room = rooms.next().unwrap_or_default();
+                    let room = next_room();
                     general::unzstd_into(packed, room)?;
                     room
                 }

@@ -3,6 +3,8 @@
 //! Relies on [`super::scratch`]. The idea: sorted by position in the record, lengths stand with lengths and coordinates with
 //! coordinates, as transposing does for records of one length. What doesn't parse to the end stays as it is.
 
+use stdchk_model::exact::{at, at_mut};
+
 use super::scratch;
 use super::step::{CodecError, Result, put_number, take_number};
 
@@ -15,24 +17,22 @@ type Word = [u8; 8];
 /// records stand for bytes that are left as they are.
 pub(crate) fn forward(bytes: &[u8]) -> Vec<u8> {
     let (words, tail) = bytes.as_chunks::<8>();
-    let lengths = lengths_of(words).filter(|_| tail.is_empty()).unwrap_or_default();
     let mut head = Vec::new();
-    put_number(&mut head, lengths.len() as u64);
-    if lengths.is_empty() {
+    let Some(lengths) = lengths_of(words).filter(|_| tail.is_empty()) else {
+        put_number(&mut head, 0);
         head.extend_from_slice(bytes);
         return head;
-    }
+    };
+    put_number(&mut head, lengths.len() as u64);
     let mut next = column_starts(lengths.iter().copied());
     let mut out = scratch::filled(head.len() + bytes.len());
     let (front, columns) = out.split_at_mut(head.len());
     front.copy_from_slice(&head);
     let (columns, mut rest) = (columns.as_chunks_mut::<8>().0, words);
     for length in lengths {
-        let (record, after) = rest.split_at(length.min(rest.len()));
+        let (record, after) = rest.split_at(length);
         for (word, next) in record.iter().zip(&mut next) {
-            if let Some(target) = columns.get_mut(*next) {
-                *target = *word;
-            }
+            *at_mut(columns, *next) = *word;
             *next += 1;
         }
         rest = after;
@@ -49,9 +49,7 @@ fn column_starts(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
         if ends.len() <= length {
             ends.resize(length + 1, 0_usize);
         }
-        if let Some(end) = ends.get_mut(length) {
-            *end += 1;
-        }
+        *at_mut(&mut ends, length) += 1;
         records += 1;
     }
     let mut start = 0;
@@ -111,9 +109,9 @@ pub(crate) fn backward(body: &[u8], length: usize) -> Result<Vec<u8>> {
     let mut out = scratch::filled(length);
     let mut room = out.as_chunks_mut::<8>().0;
     for length in lengths {
-        let (record, after) = room.split_at_mut(length.min(room.len()));
+        let (record, after) = room.split_at_mut(length);
         for (word, next) in record.iter_mut().zip(&mut next) {
-            *word = words.get(*next).copied().unwrap_or_default();
+            *word = *at(words, *next);
             *next += 1;
         }
         room = after;

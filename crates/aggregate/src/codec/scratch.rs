@@ -24,7 +24,7 @@ static SPARE: Mutex<Spare> = Mutex::new(Spare { buffers: Vec::new(), bytes: 0 })
 /// An empty buffer with room for `length` bytes.
 pub(crate) fn empty(length: usize) -> Vec<u8> {
     // What was filled is worth more to those who need it so.
-    let mut buffer = kept(length, Vec::len).unwrap_or_default();
+    let mut buffer = kept_or_new(length, Vec::len);
     buffer.clear();
     buffer.reserve(length);
     buffer
@@ -38,23 +38,25 @@ pub(crate) fn filled(length: usize) -> Vec<u8> {
 /// A buffer of `length` bytes of any content, with room for `room` bytes.
 pub(crate) fn begun(length: usize, room: usize) -> Vec<u8> {
     // What is not filled yet has to be.
-    let mut buffer = kept(room, |buffer| length.saturating_sub(buffer.len())).unwrap_or_default();
+    let mut buffer = kept_or_new(room, |buffer| length.saturating_sub(buffer.len()));
     buffer.reserve(room.saturating_sub(buffer.len()));
     buffer.resize(length, 0);
     buffer
 }
 
-/// The kept buffer with room for `length` bytes that takes the least work and, of those, the smallest.
-fn kept(length: usize, work: impl Fn(&Vec<u8>) -> usize) -> Option<Vec<u8>> {
+/// Of the kept buffers with room for `length` bytes the one that takes the least work and, of those, the smallest; a new one
+/// without any memory where none is kept.
+fn kept_or_new(length: usize, work: impl Fn(&Vec<u8>) -> usize) -> Vec<u8> {
     if length < LENGTH_MIN {
-        return None;
+        return Vec::new();
     }
     let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
     let fitting = spare.buffers.iter().enumerate().filter(|(_, buffer)| buffer.capacity() >= length);
-    let (at, _) = fitting.min_by_key(|(_, buffer)| (work(buffer), buffer.capacity()))?;
+    let best = fitting.min_by_key(|(_, buffer)| (work(buffer), buffer.capacity()));
+    let Some((at, _)) = best else { return Vec::new() };
     let buffer = spare.buffers.swap_remove(at);
     spare.bytes -= buffer.capacity();
-    Some(buffer)
+    buffer
 }
 
 /// Keeps a buffer for the next.
@@ -67,6 +69,7 @@ pub(crate) fn give_back(buffer: Vec<u8>) {
     if spare.buffers.len() < KEPT_COUNT_MAX && spare.bytes + length <= KEPT_BYTES_MAX {
         spare.bytes += length;
         spare.buffers.push(buffer);
+        assert!(spare.bytes <= KEPT_BYTES_MAX, "what is kept has a bound");
     }
 }
 

@@ -3,6 +3,8 @@
 //! Relies on [`super::scratch`] and [`super::wide`]. The idea: neighbouring numbers differ in their low bytes and agree in their high ones; sorted by
 //! position in the element, the bytes that agree stand together. Bytes behind the last whole element stay in place.
 
+use stdchk_model::exact::{part, part_mut};
+
 use super::scratch;
 use super::wide::widely;
 
@@ -63,7 +65,7 @@ macro_rules! split {
             const SIZE: usize = size_of::<$word>();
             for (tile, words) in body.as_chunks::<SIZE>().0.chunks(TILE).enumerate() {
                 for (plane, shift) in planes.iter_mut().zip((0..).step_by(8)) {
-                    let targets = plane.get_mut(tile * TILE..).unwrap_or_default();
+                    let targets = part_mut(plane, tile * TILE..);
                     for (target, word) in targets.iter_mut().zip(words) {
                         *target = (<$word>::from_le_bytes(*word) >> shift & 0xff) as u8;
                     }
@@ -128,7 +130,7 @@ pub(crate) fn are_planes_of(planes: &[&[u8]], body: &[u8]) -> bool {
         let count = elements.len() / size;
         let parts: Option<Vec<&[u8]>> =
             planes.iter().map(|plane| plane.get(number * tile..)?.get(..count)).collect();
-        let joined = joined.get_mut(..elements.len()).unwrap_or_default();
+        let joined = part_mut(&mut joined, ..elements.len());
         parts.is_some_and(|parts| {
             join(&parts, joined);
             joined == elements
@@ -168,7 +170,7 @@ fn join_any(planes: &[&[u8]], body: &mut [u8]) {
 #[inline(always)]
 fn join_8_portable(planes: [&[u8]; 8], body: &mut [u8]) {
     for (tile, elements) in body.as_chunks_mut::<8>().0.chunks_mut(TILE).enumerate() {
-        let [a, b, c, d, e, f, g, h] = planes.map(|plane| plane.get(tile * TILE..).unwrap_or_default());
+        let [a, b, c, d, e, f, g, h] = planes.map(|plane| part(plane, tile * TILE..));
         let low = a.iter().zip(b).zip(c.iter().zip(d));
         let high = e.iter().zip(f).zip(g.iter().zip(h));
         for (element, (((a, b), (c, d)), ((e, f), (g, h)))) in elements.iter_mut().zip(low.zip(high)) {

@@ -6,11 +6,10 @@
 use std::borrow::Cow;
 
 use minicbor::{Decode, Encode};
+use stdchk_model::exact::to_usize;
 
 use super::lane::Lane;
-use super::{
-    blend, changed, distinct, fpc, general, lorenzo, mix, numbers, planes, ragged, scratch, shuffle,
-};
+use super::{changed, distinct, fpc, general, lorenzo, numbers, planes, ragged, scratch, shuffle};
 
 /// One step of a chain. Numbers are part of the container format.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode)]
@@ -64,22 +63,13 @@ pub enum Step {
     /// Byte planes of elements of this size, each stored, constant or zstd at this level, whichever is right for it.
     #[n(21)]
     Planes(#[n(0)] u32, #[n(1)] i32),
-    /// Context mixing over elements of a lane, as earlier writers did it.
-    #[n(22)]
-    MixNumbers(#[n(0)] Lane),
-    /// Context mixing over bytes that stand in records of this length.
-    #[n(23)]
-    MixBytes(#[n(0)] u32),
-    /// Context mixing over elements of a lane: the densest and slowest.
-    #[n(24)]
-    Blend(#[n(0)] Lane),
 }
 
 impl Step {
     /// The step looks at the members' shapes.
     #[must_use]
     pub fn needs_shapes(&self) -> bool {
-        matches!(self, Self::Lorenzo(_) | Self::MixNumbers(_) | Self::Blend(_))
+        matches!(self, Self::Lorenzo(_))
     }
 
     /// The step looks at the base set.
@@ -98,14 +88,15 @@ impl Shape {
     /// At most three dimensions: slower ones are joined into the first.
     #[must_use]
     pub(crate) fn three(&self) -> [usize; 3] {
-        let length =
-            |index: usize| self.0.len().checked_sub(index + 1).and_then(|at| self.0.get(at)).copied();
-        let joined = |from: usize| {
-            let slower = self.0.len().saturating_sub(from);
-            self.0.iter().take(slower).fold(1_u64, |product, length| product.saturating_mul(*length))
+        let joined =
+            |slower: &[u64]| slower.iter().fold(1_u64, |product, length| product.saturating_mul(*length));
+        // Dimensions that a member doesn't have are one element long.
+        let three = match self.0.as_slice() {
+            [] => [1, 1, 1],
+            [width] => [1, 1, *width],
+            [slower @ .., height, width] => [joined(slower), *height, *width],
         };
-        let narrow = |length: u64| usize::try_from(length).unwrap_or(usize::MAX);
-        [narrow(joined(2)), narrow(length(1).unwrap_or(1)), narrow(length(0).unwrap_or(1))]
+        three.map(to_usize)
     }
 }
 
@@ -114,7 +105,7 @@ impl Shape {
 pub struct Side<'a> {
     /// Shapes of the block's members, one after the other; empty for flat bytes.
     pub shapes: &'a [Shape],
-    /// The same bytes in the base set; empty without one.
+    /// The bytes of the base set that the block is coded against; empty without one.
     pub base: &'a [u8],
 }
 
@@ -175,7 +166,7 @@ pub fn decode(steps: &[Step], stored: &[u8], length: usize, side: Side<'_>) -> R
         Some((size, _, later)) => {
             let mut bytes = undone(later, stored, limit, side)?;
             let (inner, body) = split_length(&bytes, limit)?;
-            let planes = planes::decompress(body, size, true, inner)?;
+            let planes = planes::decompress(body, size_of(size)?, true, inner)?;
             replace(&mut bytes, planes);
             bytes
         }
@@ -201,21 +192,21 @@ fn swapped_planes(steps: &[Step]) -> Option<(u32, i32, &[Step])> {
 fn planes_forward(bytes: &[u8], size: u32, swapped: bool, level: i32) -> Result<Vec<u8>> {
     let mut head = Vec::new();
     put_number(&mut head, bytes.len() as u64);
-    planes::compress(bytes, size_of(size), swapped, level, &head)
+    planes::compress(bytes, size_of(size)?, swapped, level, &head)
 }
 
 /// The planes that a chain begins with: their size, whether they are of swapped elements, and the steps behind them.
-fn first_planes(steps: &[Step]) -> Option<(usize, bool, &[Step])> {
+fn first_planes(steps: &[Step]) -> Option<(u32, bool, &[Step])> {
     match steps {
-        [Step::Planes(size, _), later @ ..] => Some((size_of(*size), false, later)),
-        _ => swapped_planes(steps).map(|(size, _, later)| (size_of(size), true, later)),
+        [Step::Planes(size, _), later @ ..] => Some((*size, false, later)),
+        _ => swapped_planes(steps).map(|(size, _, later)| (size, true, later)),
     }
 }
 
 /// Whether a chain makes `raw` of `stored` again.
 ///
 /// # Errors
-/// As [`decode`].
+/// Those of [`decode`].
 pub(crate) fn gives_back(steps: &[Step], stored: &[u8], raw: &[u8], side: Side<'_>) -> Result<bool> {
     let Some((size, swapped, later)) = first_planes(steps) else {
         let decoded = decode(steps, stored, raw.len(), side)?;
@@ -226,7 +217,7 @@ pub(crate) fn gives_back(steps: &[Step], stored: &[u8], raw: &[u8], side: Side<'
     let limit = length_limit(raw.len());
     let coded = undone(later, stored, limit, side)?;
     let (length, body) = split_length(&coded, limit)?;
-    let same = length == raw.len() && planes::codes(body, size, swapped, raw)?;
+    let same = length == raw.len() && planes::codes(body, size_of(size)?, swapped, raw)?;
     if let Cow::Owned(coded) = coded {
         scratch::give_back(coded);
     }
@@ -257,9 +248,9 @@ fn length_limit(length: usize) -> usize {
 
 fn forward(step: &Step, bytes: &[u8], side: Side<'_>) -> Result<Vec<u8>> {
     Ok(match step {
-        Step::Swap(size) => shuffle::swap(bytes, size_of(*size)),
-        Step::Shuffle(size) => shuffle::shuffle(bytes, size_of(*size)),
-        Step::BitShuffle(size) => shuffle::bit_shuffle(bytes, size_of(*size)),
+        Step::Swap(size) => shuffle::swap(bytes, size_of(*size)?),
+        Step::Shuffle(size) => shuffle::shuffle(bytes, size_of(*size)?),
+        Step::BitShuffle(size) => shuffle::bit_shuffle(bytes, size_of(*size)?),
         Step::Lorenzo(lane) => lorenzo::forward(*lane, bytes, side.shapes),
         Step::Difference(lane) => numbers::difference(*lane, bytes),
         Step::XorBase => numbers::xor(bytes, side.base)?,
@@ -267,12 +258,12 @@ fn forward(step: &Step, bytes: &[u8], side: Side<'_>) -> Result<Vec<u8>> {
         Step::Ragged => with_length(bytes, ragged::forward(bytes)),
         Step::Distinct(size) => {
             let mut out = headed(bytes);
-            distinct::forward(bytes, size_of(*size), &mut out)?;
+            distinct::forward(bytes, size_of(*size)?, &mut out)?;
             out
         }
         Step::Changed(size) => {
             let mut out = headed(bytes);
-            changed::forward(bytes, side.base, size_of(*size), &mut out)?;
+            changed::forward(bytes, side.base, size_of(*size)?, &mut out)?;
             out
         }
         Step::Lz4 => with_length(bytes, lz4_flex::block::compress(bytes)),
@@ -281,9 +272,6 @@ fn forward(step: &Step, bytes: &[u8], side: Side<'_>) -> Result<Vec<u8>> {
         Step::Pco(lane, level) => with_length(bytes, numbers::pco(*lane, bytes, *level)?),
         Step::Fpc(table_bits) => with_length(bytes, fpc::compress(bytes, *table_bits)),
         Step::Planes(size, level) => planes_forward(bytes, *size, false, *level)?,
-        Step::MixNumbers(lane) => with_length(bytes, mix::compress_numbers(*lane, bytes, side)),
-        Step::MixBytes(record) => with_length(bytes, mix::compress_bytes(size_of(*record), bytes)),
-        Step::Blend(lane) => with_length(bytes, blend::compress_numbers(*lane, bytes, side)),
     })
 }
 
@@ -291,25 +279,22 @@ fn backward(step: &Step, bytes: &[u8], limit: usize, side: Side<'_>) -> Result<V
     let (length, body) =
         if changes_length(step) { split_length(bytes, limit)? } else { (bytes.len(), bytes) };
     let decoded = match step {
-        Step::Swap(size) => shuffle::swap(body, size_of(*size)),
-        Step::Shuffle(size) => shuffle::unshuffle(body, size_of(*size)),
-        Step::BitShuffle(size) => shuffle::bit_unshuffle(body, size_of(*size)),
+        Step::Swap(size) => shuffle::swap(body, size_of(*size)?),
+        Step::Shuffle(size) => shuffle::unshuffle(body, size_of(*size)?),
+        Step::BitShuffle(size) => shuffle::bit_unshuffle(body, size_of(*size)?),
         Step::Lorenzo(lane) => lorenzo::backward(*lane, body, side.shapes),
         Step::Difference(lane) => numbers::sum(*lane, body),
         Step::XorBase => numbers::xor(body, side.base)?,
         Step::DifferenceBase(lane) => numbers::sum_base(*lane, body, side.base)?,
         Step::Ragged => ragged::backward(body, length)?,
-        Step::Distinct(size) => distinct::backward(body, size_of(*size), length)?,
-        Step::Changed(size) => changed::backward(body, side.base, size_of(*size), length)?,
+        Step::Distinct(size) => distinct::backward(body, size_of(*size)?, length)?,
+        Step::Changed(size) => changed::backward(body, side.base, size_of(*size)?, length)?,
         Step::Lz4 => lz4_flex::block::decompress(body, length).map_err(|e| CodecError::damaged("lz4", e))?,
         Step::Zstd(_) => general::unzstd(body, length)?,
         Step::Gzip(_) => general::ungzip(body, length)?,
         Step::Pco(lane, _) => numbers::unpco(*lane, body, length)?,
         Step::Fpc(table_bits) => fpc::decompress(body, *table_bits, length)?,
-        Step::Planes(size, _) => planes::decompress(body, size_of(*size), false, length)?,
-        Step::MixNumbers(lane) => mix::decompress_numbers(*lane, body, length, side),
-        Step::MixBytes(record) => mix::decompress_bytes(size_of(*record), body, length),
-        Step::Blend(lane) => blend::decompress_numbers(*lane, body, length, side),
+        Step::Planes(size, _) => planes::decompress(body, size_of(*size)?, false, length)?,
     };
     if decoded.len() == length {
         Ok(decoded)
@@ -331,9 +316,9 @@ fn changes_length(step: &Step) -> bool {
     )
 }
 
-/// Element sizes are at least 1.
-fn size_of(size: u32) -> usize {
-    usize::try_from(size).unwrap_or(1).max(1)
+/// The size of elements that a step names, in bytes; a damaged record may name none.
+fn size_of(size: u32) -> Result<usize> {
+    if size == 0 { Err(CodecError::damaged("chain", "elements without bytes")) } else { Ok(size as usize) }
 }
 
 /// The output of a step behind the length of its input, as a LEB128 number.

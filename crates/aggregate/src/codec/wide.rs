@@ -1,4 +1,4 @@
-//! The same loops compiled for the vector instructions of newer processors, found at run time.
+//! Loops that are compiled once more for the vector instructions of newer processors, which are detected at run time.
 //!
 //! Relies on nothing. The idea: a loop is written once, in safe code that compilers turn into vectors; here it is compiled
 //! again with wider ones allowed. So every machine makes the same bytes, and no instruction is written by hand. Tests may

@@ -3,6 +3,8 @@
 //! Relies on `blake3`. The idea: the header has a hash of its own, so that after damage the next section is found by
 //! looking for a header that verifies, and a length is believed only from such a header.
 
+use stdchk_model::exact::part;
+
 /// Marks the beginning of every section.
 const MARK: [u8; 4] = [0x8f, b's', b'c', b'n'];
 /// Bytes of a header.
@@ -18,7 +20,7 @@ pub(crate) const HASH: usize = 16;
 /// Truncated BLAKE3-256.
 pub(crate) fn hash(bytes: &[u8]) -> [u8; HASH] {
     let mut short = [0; HASH];
-    short.copy_from_slice(blake3::hash(bytes).as_bytes().first_chunk::<HASH>().unwrap_or(&[0; HASH]));
+    short.copy_from_slice(part(blake3::hash(bytes).as_bytes(), ..HASH));
     short
 }
 
@@ -67,7 +69,8 @@ impl Header {
         bytes.extend([0; HASH]);
         let own = hash(&bytes);
         bytes.extend(own.iter().take(8));
-        bytes.first_chunk().copied().unwrap_or([0; HEADER_LENGTH])
+        let Ok(bytes) = bytes.try_into() else { unreachable!("the fields are as long as a header") };
+        bytes
     }
 
     /// A header, if these are the bytes of one that verifies.
@@ -139,7 +142,8 @@ impl Trailer {
         let own = hash(&bytes);
         bytes.extend(own);
         bytes.extend(TRAILER_MARK);
-        bytes.first_chunk().copied().unwrap_or([0; TRAILER_LENGTH])
+        let Ok(bytes) = bytes.try_into() else { unreachable!("the fields are as long as a trailer") };
+        bytes
     }
 
     /// A trailer, if these are the bytes of one that verifies.

@@ -8,7 +8,7 @@ mod record;
 mod tables;
 
 pub use frame::{HEADER_LENGTH, Header, SectionKind, TRAILER_LENGTH, Trailer};
-pub use record::{BlockRecord, Member, Place};
+pub use record::{BlockRecord, Member, MemberRanges};
 pub use tables::{End, FileEntry, Files, Index, IndexEntry, Owner};
 
 pub(crate) use frame::{find_header, hash, section};

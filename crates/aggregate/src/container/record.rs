@@ -5,6 +5,7 @@
 
 use minicbor::{Decode, Encode};
 use stdchk_formats::Extent;
+use stdchk_model::cbor;
 
 use super::frame::HASH;
 use crate::codec::{Shape, Step, put_signed, take_signed};
@@ -12,14 +13,14 @@ use crate::limits::{BLOCK_MAX, STEPS_MAX};
 
 /// Where a member's bytes belong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MemberRanges {
     /// These ranges of the file, in this order.
     Extents(Vec<Extent>),
     /// This range of what no member with extents holds, taken in order of the file.
     Rest(Extent),
 }
 
-impl Place {
+impl MemberRanges {
     /// Bytes of the member.
     #[must_use]
     pub fn length(&self) -> u64 {
@@ -36,7 +37,7 @@ pub struct Member {
     /// Position of the file in the files section.
     pub file: u32,
     /// Where the bytes belong.
-    pub place: Place,
+    pub place: MemberRanges,
     /// Not in this block, or not here: the same bytes begin there (block, first byte) in an earlier one or in this.
     pub same_as: Option<(u64, u64)>,
     /// File of the base set that holds, in the same ranges, the bytes that this member is coded against.
@@ -64,7 +65,7 @@ pub struct BlockRecord {
 
 /// The record as it is stored.
 #[derive(Encode, Decode)]
-struct Stored {
+struct StoredRecord {
     #[n(0)]
     number: u64,
     #[n(1)]
@@ -99,7 +100,7 @@ impl BlockRecord {
                 _ => shapes.push((1, shape.clone())),
             }
         }
-        let stored = Stored {
+        let stored = StoredRecord {
             number: self.number,
             key: self.key.clone(),
             steps: self.steps.clone(),
@@ -109,14 +110,14 @@ impl BlockRecord {
             members: writer.bytes,
             shapes,
         };
-        minicbor::to_vec(&stored).unwrap_or_default()
+        cbor::encode(&stored)
     }
 
     /// The record, if the bytes are one of a block that is ever written; takes its ranges off `room`, and refuses a
     /// record with more than that.
     #[must_use]
     pub fn from_bytes(bytes: &[u8], room: &mut usize) -> Option<Self> {
-        let stored: Stored = minicbor::decode(bytes).ok()?;
+        let stored: StoredRecord = minicbor::decode(bytes).ok()?;
         if stored.steps.len() > STEPS_MAX || stored.raw_length > BLOCK_MAX {
             return None;
         }
@@ -135,7 +136,7 @@ impl BlockRecord {
             }
             shapes.extend(std::iter::repeat_n(shape, count));
         }
-        let Stored { number, key, steps, raw_length, raw_hash, .. } = stored;
+        let StoredRecord { number, key, steps, raw_length, raw_hash, .. } = stored;
         Some(Self { number, key, steps, raw_length, raw_hash, members, shapes })
     }
 }
@@ -174,7 +175,7 @@ impl Writer {
     }
 
     fn member(&mut self, block: u64, member: &Member) {
-        let rest = if matches!(member.place, Place::Rest(_)) { REST } else { 0 };
+        let rest = if matches!(member.place, MemberRanges::Rest(_)) { REST } else { 0 };
         let same = if member.same_as.is_some() { SAME } else { 0 };
         let base = if member.base_file.is_some() { BASE } else { 0 };
         self.number(rest | same | base);
@@ -184,8 +185,8 @@ impl Writer {
             (self.file, self.position) = (member.file, 0);
         }
         match &member.place {
-            Place::Rest(range) => self.range(*range),
-            Place::Extents(extents) => {
+            MemberRanges::Rest(range) => self.range(*range),
+            MemberRanges::Extents(extents) => {
                 self.number(extents.len() as u64);
                 extents.iter().for_each(|extent| self.range(*extent));
             }
@@ -237,13 +238,13 @@ impl Reader<'_> {
             self.position = 0;
         }
         let place = if flags & REST != 0 {
-            Place::Rest(self.range()?)
+            MemberRanges::Rest(self.range()?)
         } else {
             let count = self.number()?;
             if count == 0 {
                 self.room = self.room.checked_sub(1)?;
             }
-            Place::Extents((0..count).map(|_| self.range()).collect::<Option<Vec<_>>>()?)
+            MemberRanges::Extents((0..count).map(|_| self.range()).collect::<Option<Vec<_>>>()?)
         };
         let same_as = if flags & SAME != 0 {
             let number = block.checked_sub(self.number()?)?;
@@ -272,9 +273,9 @@ mod tests {
             raw_length: 96,
             raw_hash: [9; HASH],
             members: vec![
-                member(0, Place::Extents(vec![extent(100, 8), extent(40, 8)]), None, None),
-                member(3, Place::Extents(vec![extent(u64::MAX - 8, 8)]), Some((7, 0)), Some(2)),
-                member(1, Place::Rest(extent(0, 80)), Some((2, 5)), None),
+                member(0, MemberRanges::Extents(vec![extent(100, 8), extent(40, 8)]), None, None),
+                member(3, MemberRanges::Extents(vec![extent(u64::MAX - 8, 8)]), Some((7, 0)), Some(2)),
+                member(1, MemberRanges::Rest(extent(0, 80)), Some((2, 5)), None),
             ],
             shapes: vec![Shape(vec![2]), Shape(vec![2])],
         }
@@ -298,7 +299,8 @@ mod tests {
 
     #[test]
     fn members_without_ranges_take_room_as_well() {
-        let nothing = Member { file: 0, place: Place::Extents(Vec::new()), same_as: None, base_file: None };
+        let nothing =
+            Member { file: 0, place: MemberRanges::Extents(Vec::new()), same_as: None, base_file: None };
         let empty = BlockRecord { members: vec![nothing; 10], shapes: Vec::new(), ..record() };
         let read = |mut room| BlockRecord::from_bytes(&empty.to_bytes(), &mut room).is_some();
         assert_eq!((read(10), read(9)), (true, false));
@@ -309,7 +311,7 @@ mod tests {
         let stored = |count, steps| {
             let (key, raw_hash, shapes) = (String::new(), [0; HASH], vec![(count, Shape(vec![2]))]);
             let empty = Vec::new();
-            let stored = Stored {
+            let stored = StoredRecord {
                 number: 0,
                 key,
                 steps: vec![Step::XorBase; steps],
@@ -319,7 +321,7 @@ mod tests {
                 members: empty,
                 shapes,
             };
-            read(&minicbor::to_vec(&stored).unwrap_or_default())
+            read(&cbor::encode(&stored))
         };
         assert!(stored(0, 1).is_some());
         assert_eq!((stored(1, 1), stored(u64::MAX, 1), stored(0, 1000)), (None, None, None));

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 
 use minicbor::{Decode, Encode};
+use stdchk_model::cbor;
+use stdchk_model::exact::part;
 
 use super::frame::HASH;
 use crate::codec::{put_number, put_signed, take_number, take_signed};
@@ -77,7 +79,7 @@ impl Files {
         for file in &self.files {
             let name = bytes_of_text(&file.name);
             let shared = name.iter().zip(&name_before).take_while(|(one, other)| one == other).count();
-            let own = name.get(shared..).unwrap_or_default();
+            let own = part(&name, shared..);
             put_number(&mut names, shared as u64);
             put_number(&mut names, own.len() as u64);
             names.extend_from_slice(own);
@@ -93,7 +95,7 @@ impl Files {
         }
         let (count, base) = (self.files.len() as u64, self.base);
         let owners = Some(owners).filter(|owners| !owners.is_empty());
-        minicbor::to_vec(&StoredFiles { count, names, sizes, modes, times, base, owners }).unwrap_or_default()
+        cbor::encode(&StoredFiles { count, names, sizes, modes, times, base, owners })
     }
 
     /// The record, if the bytes are one that is ever written.
@@ -121,7 +123,10 @@ impl Files {
             let size = take_number(&mut sizes)?;
             files.push(FileEntry { name: text_of_bytes(&name), size, mode, modified_ns });
         }
-        let owners = owners_in(stored.owners.as_deref().unwrap_or_default())?;
+        let owners = match &stored.owners {
+            Some(column) => owners_in(column)?,
+            None => BTreeMap::new(),
+        };
         Some(Self { files, owners, base: stored.base })
     }
 }
@@ -178,6 +183,8 @@ pub struct IndexEntry {
 
 #[cfg(test)]
 mod tests {
+    use stdchk_model::exact::to_usize;
+
     use super::*;
 
     fn files() -> Files {
@@ -228,7 +235,7 @@ mod tests {
             put_number(&mut names, long.len() as u64);
             put_number(&mut names, 0);
         }
-        let zeros = || vec![0; usize::try_from(count).unwrap_or_default()];
+        let zeros = || vec![0; to_usize(count)];
         let stored = StoredFiles {
             count,
             names,
@@ -238,6 +245,6 @@ mod tests {
             base: None,
             owners: None,
         };
-        assert_eq!(Files::from_bytes(&minicbor::to_vec(&stored).unwrap_or_default()), None);
+        assert_eq!(Files::from_bytes(&cbor::encode(&stored)), None);
     }
 }

@@ -9,10 +9,11 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use stdchk_formats::{DataType, Extent};
+use stdchk_model::exact::{self, at, to_usize};
 
 use crate::choose::Mode;
 use crate::codec::{Shape, scratch};
-use crate::container::{BlockRecord, Member, Place};
+use crate::container::{BlockRecord, Member, MemberRanges};
 use crate::error::{AggregateError, Result};
 use crate::limits::{RANGES_MAX, RANGES_PER_BLOCK};
 use crate::plan::{Group, Plan, Planned, cut, part, part_of_extents};
@@ -41,7 +42,7 @@ const SIGNS: usize = 32;
 pub(super) struct RawBlock {
     pub(super) record: BlockRecord,
     pub(super) raw: Vec<u8>,
-    /// The same bytes in the base set; empty unless every member has them.
+    /// The bytes in the base set that the block is coded against; empty unless the base has them for every member.
     pub(super) base: Vec<u8>,
     pub(super) data_type: Option<DataType>,
     /// Bytes of files that no parser understands.
@@ -62,7 +63,8 @@ pub(super) enum GroupPart {
     Later(Arc<OnceLock<Chosen>>),
 }
 
-/// The first block's duty to choose; without it, whatever the reason, the others choose for themselves.
+/// Held by the first block of a group, which decides the chain for all. Dropped without a decision, as after an error, it lets
+/// each of the others choose for itself.
 pub(super) struct Lead(Arc<OnceLock<Chosen>>);
 
 impl Lead {
@@ -81,7 +83,7 @@ impl Drop for Lead {
 struct Seen {
     at: (u64, u64),
     file: u32,
-    place: Place,
+    place: MemberRanges,
 }
 
 type Pieces = Box<dyn Iterator<Item = Planned> + Send>;
@@ -120,7 +122,7 @@ pub(super) struct Assembler<'a> {
     block_bytes: u64,
     /// The longest block of what no parser understands, where repeats are sought that lie far apart.
     opaque_bytes: u64,
-    /// Runs are looked for in whatever is opaque, not only where that is longer than a block.
+    /// Whether runs are looked for in all opaque groups, or only in those that are longer than a block.
     searches_all: bool,
     runs: Runs,
     /// The paper's modes take a file that no parser understands as a whole.
@@ -226,7 +228,7 @@ impl<'a> Assembler<'a> {
             shapes: Vec::new(),
         };
         self.next_number += 1;
-        let raw = scratch::empty(usize::try_from(group.bytes.min(self.limit(group.opaque))).unwrap_or(0));
+        let raw = scratch::empty(to_usize(group.bytes.min(self.limit(group.opaque))));
         let (data_type, opaque) = (group.data_type, group.opaque);
         let searched = opaque && (self.searches_all || group.bytes > self.limit(opaque));
         RawBlock {
@@ -253,16 +255,16 @@ impl<'a> Assembler<'a> {
 
     /// Adds a range; of runs that stand in some block it tells only where that is.
     fn add_without_runs(&mut self, block: &mut RawBlock, whole: &Member) -> Result<()> {
-        let mut bytes = scratch::empty(usize::try_from(whole.place.length()).unwrap_or(0));
+        let mut bytes = scratch::empty(to_usize(whole.place.length()));
         self.read(whole.file, &whole.place, &mut bytes)?;
         let unit = block.data_type.map_or(1, |data_type| data_type.size.max(1) as usize);
-        let extents = self.extents(usize::try_from(whole.file).unwrap_or(usize::MAX), &whole.place);
+        let extents = self.extents(whole.file, &whole.place);
         let files = self.files;
         let mut read = |file: u32, extent: Extent, buffer: &mut Vec<u8>| read(files, file, &[extent], buffer);
         // Bytes up to here were added; those up to the end of the last extent were looked at.
         let (mut added, mut looked_at) = (0, 0);
         for extent in &extents {
-            let within = looked_at..looked_at + usize::try_from(extent.length).unwrap_or(0);
+            let within = looked_at..looked_at + to_usize(extent.length);
             let mut from = within.start;
             loop {
                 let (number, start) = (block.record.number, block.raw.len() as u64);
@@ -297,7 +299,7 @@ impl<'a> Assembler<'a> {
         if range.is_empty() {
             return Ok(());
         }
-        block.raw.extend_from_slice(bytes.get(range).unwrap_or_default());
+        block.raw.extend_from_slice(exact::part(bytes, range));
         let mut held = start as u64;
         for extent in part_of_extents(extents, covered) {
             self.runs.hold(block.record.number, held, whole.file, extent);
@@ -312,7 +314,8 @@ impl<'a> Assembler<'a> {
     /// Adds a member whose bytes stand in the block from `start` on.
     fn add_read(&mut self, block: &mut RawBlock, planned: Planned, start: usize) -> Result<()> {
         let Planned { mut member, shape } = planned;
-        let bytes = block.raw.get(start..).unwrap_or_default();
+        assert_eq!((block.raw.len() - start) as u64, member.place.length(), "all of the member was read");
+        let bytes = exact::part(&block.raw, start..);
         member.same_as = self.seen_before(bytes, (block.record.number, start as u64), &member)?;
         if member.same_as.is_some() {
             self.repeated_bytes += bytes.len() as u64;
@@ -326,8 +329,8 @@ impl<'a> Assembler<'a> {
 
     fn add_member(&mut self, block: &mut RawBlock, member: Member) -> Result<()> {
         let ranges = match &member.place {
-            Place::Extents(extents) => extents.len(),
-            Place::Rest(_) => 1,
+            MemberRanges::Extents(extents) => extents.len(),
+            MemberRanges::Rest(_) => 1,
         };
         (block.ranges, self.ranges) = (block.ranges + ranges, self.ranges + ranges);
         if self.ranges > RANGES_MAX {
@@ -367,16 +370,16 @@ impl<'a> Assembler<'a> {
         Ok(found)
     }
 
-    fn read(&self, file: u32, place: &Place, buffer: &mut Vec<u8>) -> Result<()> {
-        let index = usize::try_from(file).unwrap_or(usize::MAX);
-        read(self.files, file, &self.extents(index, place), buffer)
+    fn read(&self, file: u32, place: &MemberRanges, buffer: &mut Vec<u8>) -> Result<()> {
+        read(self.files, file, &self.extents(file, place), buffer)
     }
 
-    fn extents(&self, file: usize, place: &Place) -> Vec<Extent> {
+    /// The ranges of a file that a place of one of its members stands for.
+    fn extents(&self, file: u32, place: &MemberRanges) -> Vec<Extent> {
         match place {
-            Place::Extents(extents) => extents.clone(),
-            Place::Rest(range) => {
-                part_of_extents(self.rests.get(file).map(Vec::as_slice).unwrap_or_default(), *range)
+            MemberRanges::Extents(extents) => extents.clone(),
+            MemberRanges::Rest(range) => {
+                part_of_extents(at(self.rests.as_slice(), file as usize).as_slice(), *range)
             }
         }
     }
@@ -385,15 +388,14 @@ impl<'a> Assembler<'a> {
     fn append_base(
         &self,
         file: u32,
-        place: &Place,
+        place: &MemberRanges,
         start: usize,
         buffer: &mut Vec<u8>,
     ) -> Result<Option<u32>> {
         let Some(base) = self.base.filter(|_| buffer.len() == start) else { return Ok(None) };
-        let Place::Extents(extents) = place else { return Ok(None) };
-        let index = usize::try_from(file).unwrap_or(usize::MAX);
-        let Some(opened) = self.files.get(index) else { return Ok(None) };
-        let Some(base_file) = base.counterpart(index, &opened.entry.name, opened.entry.size) else {
+        let MemberRanges::Extents(extents) = place else { return Ok(None) };
+        let entry = &at(self.files, file as usize).entry;
+        let Some(base_file) = base.counterpart(file as usize, &entry.name, entry.size) else {
             return Ok(None);
         };
         base.append(base_file, extents, buffer)?;
@@ -403,9 +405,7 @@ impl<'a> Assembler<'a> {
 
 /// Appends ranges of a file of the set.
 fn read(files: &[SetFile], file: u32, extents: &[Extent], buffer: &mut Vec<u8>) -> Result<()> {
-    let missing = || AggregateError::Invalid("a plan refers to no file".to_owned());
-    let index = usize::try_from(file).unwrap_or(usize::MAX);
-    files.get(index).ok_or_else(missing)?.append(extents, buffer)
+    at(files, file as usize).append(extents, buffer)
 }
 
 fn extent_of(range: &Range<usize>) -> Extent {
@@ -423,9 +423,9 @@ fn signs_of(bytes: &[u8]) -> u64 {
 
 /// Bytes of one step along the slowest dimension of the group's first member, where that is the same for all.
 fn row_bytes(group: &Group) -> u64 {
-    let row = |planned: &Planned| {
-        let slowest = planned.shape.0.first().copied().unwrap_or(1).max(1);
-        planned.member.place.length() / slowest
+    let row = |planned: &Planned| match planned.shape.0.first() {
+        Some(slowest) => planned.member.place.length() / (*slowest).max(1),
+        None => planned.member.place.length(),
     };
     group.members.first().map_or(1, row).max(1)
 }

@@ -24,8 +24,9 @@ pub(super) struct Chosen {
 pub struct Chains(HashMap<String, Chosen>);
 
 impl Chains {
-    /// Those of some blocks, in order, with the lengths of their payloads. What was stored may shrink the next time, and a
-    /// base is not always there.
+    /// The chains of blocks, which come in order and with the lengths of their payloads: for each key that of the first block
+    /// that tells. Stored blocks don't, since their bytes may shrink the next time; nor do chains that need a base, which is
+    /// not always there.
     pub(crate) fn of<'a>(blocks: impl Iterator<Item = (&'a BlockRecord, u64)>) -> Self {
         let mut chains = HashMap::new();
         for (record, stored) in blocks {

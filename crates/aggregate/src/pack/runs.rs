@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use stdchk_formats::Extent;
+use stdchk_model::exact::{at, at_mut, part, to_usize};
 use stdchk_reduce::is_zero;
 
 use crate::error::{AggregateError, Result};
@@ -119,13 +120,13 @@ impl Runs {
             self.table = vec![0; 1 << self.slot_bits];
         }
         let begin = from.max(look.within.start);
-        let bytes = look.bytes.get(begin..look.within.end).unwrap_or_default();
+        let bytes = part(look.bytes, begin..look.within.end);
         // Only what a whole window went into is a hash.
         let Some((before, _)) = bytes.split_at_checked(WINDOW - 1) else { return Ok(None) };
         let mut hash = before.iter().fold(0, |hash, byte| self.rolled(hash, *byte));
         let mut seen = WINDOW - 1;
         while let Some(ahead) = bytes.get(seen..).filter(|ahead| !ahead.is_empty()) {
-            let ahead = ahead.get(..ZEROS).unwrap_or(ahead);
+            let ahead = part(ahead, ..ZEROS.min(ahead.len()));
             if ahead.len() > WINDOW && is_zero(ahead) {
                 hash = (0..WINDOW).fold(0, |hash, _| self.rolled(hash, 0));
                 seen += ahead.len();
@@ -154,7 +155,7 @@ impl Runs {
     }
 
     fn rolled(&self, hash: u64, byte: u8) -> u64 {
-        (hash << 1).wrapping_add(self.gear.get(usize::from(byte)).copied().unwrap_or_default())
+        (hash << 1).wrapping_add(*at(&self.gear, usize::from(byte)))
     }
 
     /// Rolls the hash over bytes up to a place that is to be marked; says how many these are.
@@ -183,7 +184,7 @@ impl Runs {
     /// Marks a place; says which one had this mark before.
     fn mark(&mut self, hash: u64, place: u64) -> Option<u64> {
         let mixed = mixed(hash);
-        let slot = self.table.get_mut(usize::try_from(mixed >> (u64::BITS - self.slot_bits)).ok()?)?;
+        let slot = at_mut(&mut self.table, to_usize(mixed >> (u64::BITS - self.slot_bits)));
         let tag = mixed << (u64::BITS - TAG_BITS);
         let before = std::mem::replace(slot, tag | (place & (u64::MAX >> TAG_BITS)));
         let same = before != 0 && before >> (u64::BITS - TAG_BITS) == tag >> (u64::BITS - TAG_BITS);
@@ -193,17 +194,20 @@ impl Runs {
     /// The run around `here` that is the same as around the place `before`, if it is long enough.
     fn run_at(&self, look: &Look<'_>, here: usize, before: u64, read: Read<'_>) -> Result<Option<Run>> {
         let floor = look.pending.max(look.within.start);
-        let ahead = look.bytes.get(here..look.within.end).unwrap_or_default();
-        let behind = look.bytes.get(floor..here).unwrap_or_default();
+        let ahead = part(look.bytes, here..look.within.end);
+        let behind = part(look.bytes, floor..here);
         if let Some(pending) = before.checked_sub(self.held).filter(|pending| *pending > 0) {
             // Both lie in what no block holds yet, and the run must not begin before the other one ends.
-            let there = look.pending + usize::try_from(pending).unwrap_or(usize::MAX);
-            let other = look.bytes.get(look.pending..there).unwrap_or_default();
-            let apart = here.saturating_sub(there);
-            let behind = behind.get(behind.len().saturating_sub(apart.min(BACKWARDS_MAX))..);
-            let back = same_at_end(other, behind.unwrap_or_default());
-            let ahead = ahead.get(..ahead.len().min(apart.saturating_sub(back))).unwrap_or_default();
-            let forth = same_at_start(look.bytes.get(there..).unwrap_or_default(), ahead);
+            let there = look.pending + to_usize(pending);
+            // A mark in a run that was left out counts bytes that are not held, so it may point anywhere ahead.
+            if there >= here {
+                return Ok(None);
+            }
+            let apart = here - there;
+            let behind = part(behind, behind.len().saturating_sub(apart.min(BACKWARDS_MAX))..);
+            let back = same_at_end(part(look.bytes, look.pending..there), behind);
+            let ahead = part(ahead, ..ahead.len().min(apart - back));
+            let forth = same_at_start(part(look.bytes, there..), ahead);
             let start = look.start + pending - back as u64;
             return Ok(whole(look, here - back..here + forth, look.block, start));
         }
@@ -221,7 +225,7 @@ impl Runs {
         };
         let (mut back, mut chunk) = (0, CHUNK_MIN);
         loop {
-            let behind = behind.get(..behind.len() - back).unwrap_or_default();
+            let behind = part(behind, ..behind.len() - back);
             let length = chunk.min(skip - back as u64).min(behind.len().min(BACKWARDS_MAX) as u64);
             let from = skip - back as u64 - length;
             let same = if length == 0 {
@@ -240,7 +244,7 @@ impl Runs {
         }
         let (mut forth, mut chunk) = (0, CHUNK_MIN);
         loop {
-            let ahead = ahead.get(forth..).unwrap_or_default();
+            let ahead = part(ahead, forth..);
             let length = chunk.min(origin.extent.length - skip - forth as u64).min(ahead.len() as u64);
             let from = skip + forth as u64;
             let same = if length == 0 {

@@ -4,6 +4,7 @@
 //! damaged beginning loses the names, without which no file comes back. Where readers are far from the bytes, an index before the
 //! end saves them the way to every block.
 
+use stdchk_model::cbor;
 use zstd::bulk::Compressor;
 
 use crate::codec::scratch;
@@ -63,6 +64,7 @@ impl<'a> Writer<'a> {
     }
 
     pub(super) fn block(&mut self, record: &BlockRecord, payload: &[u8]) -> Result<()> {
+        assert_eq!(record.number, self.blocks(), "blocks are written in the order of their numbers");
         self.end.blocks.push(self.length());
         let bytes = record.to_bytes();
         self.section(SectionKind::Block, &bytes, payload)?;
@@ -78,7 +80,7 @@ impl<'a> Writer<'a> {
         self.files_section()?;
         self.index_sections()?;
         let trailer = Trailer { end_offset: self.length() };
-        let end = minicbor::to_vec(&self.end).unwrap_or_default();
+        let end = cbor::encode(&self.end);
         self.section(SectionKind::End, &end, &[])?;
         self.put(&trailer.to_bytes())?;
         self.flush()?;
@@ -92,7 +94,7 @@ impl<'a> Writer<'a> {
         let entries = index.blocks.len().div_ceil(count).max(1);
         for blocks in index.blocks.chunks(entries) {
             self.end.index.push(self.length());
-            let record = minicbor::to_vec(Index { blocks: blocks.to_vec() }).unwrap_or_default();
+            let record = cbor::encode(&Index { blocks: blocks.to_vec() });
             self.section(SectionKind::Index, &record, &[])?;
         }
         Ok(())
@@ -117,6 +119,7 @@ impl<'a> Writer<'a> {
         }
         // What is long enough goes to the file as it is.
         self.flush()?;
+        assert!(self.buffer.is_empty(), "what stands before the payload was written");
         self.output.write(payload, self.position)?;
         self.position += payload.len() as u64;
         Ok(())

@@ -92,8 +92,7 @@ impl BaseSet {
     }
 
     pub(crate) fn append(&self, file: u32, extents: &[Extent], buffer: &mut Vec<u8>) -> Result<()> {
-        let file = usize::try_from(file).unwrap_or(usize::MAX);
-        extents.iter().try_for_each(|extent| self.container.read(file, *extent, buffer))
+        extents.iter().try_for_each(|extent| self.container.read(file as usize, *extent, buffer))
     }
 }
 

@@ -19,7 +19,7 @@ type Slot = Arc<Mutex<Option<Decoded>>>;
 /// Decoded blocks, with a budget.
 pub struct BlockCache {
     bytes_max: u64,
-    /// Those used last in front.
+    /// The slots by key with their lengths in bytes, the one that was used last in front.
     slots: Mutex<VecDeque<(Key, Slot, u64)>>,
 }
 

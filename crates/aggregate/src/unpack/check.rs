@@ -4,8 +4,8 @@
 
 use std::collections::HashSet;
 
-use super::map::{Piece, covers};
-use super::{Container, Unpacked, Unpacking, slice};
+use super::map::{BlockSlice, covers};
+use super::{Container, Unpacked, Unpacking};
 use crate::codec::scratch;
 use crate::error::{AggregateError, Result};
 use crate::parallel::in_parallel;
@@ -19,7 +19,7 @@ impl Container {
     pub fn check(&self, options: &Unpacking<'_>) -> Result<Unpacked> {
         let named = options.names.iter().map(|name| self.position(name)).collect::<Result<HashSet<_>>>()?;
         let wanted = |file: &usize| options.names.is_empty() || named.contains(file);
-        let mut work: Vec<(u64, Vec<(usize, Piece)>)> = self.pieces_by_block().into_iter().collect();
+        let mut work: Vec<(u64, Vec<(usize, BlockSlice)>)> = self.pieces_by_block().into_iter().collect();
         work.iter_mut().for_each(|(_, pieces)| pieces.retain(|(file, _)| wanted(file)));
         work.retain(|(_, pieces)| !pieces.is_empty());
         let threads = self.threads(options.budget(), options.threads);
@@ -33,16 +33,16 @@ impl Container {
         self.tally(|file| wanted(&file), |file| damaged.contains(&file))
     }
 
-    /// The files of which a block can't give their pieces.
-    fn lost_files(&self, block: u64, pieces: &[(usize, Piece)]) -> Result<Vec<usize>> {
-        let decoded = match self.decode(block) {
-            Err(error @ AggregateError::Io { .. }) => return Err(error),
-            other => other.unwrap_or_default(),
-        };
-        let lost = |piece: &Piece| slice(&decoded, piece.start, piece.file.length).is_none();
-        let lost = pieces.iter().filter(|(_, piece)| lost(piece)).map(|(file, _)| *file).collect();
-        scratch::give_back(decoded);
-        Ok(lost)
+    /// The files that have a piece in this block, if it is damaged; none otherwise.
+    fn lost_files(&self, block: u64, pieces: &[(usize, BlockSlice)]) -> Result<Vec<usize>> {
+        match self.decode(block) {
+            Ok(decoded) => {
+                scratch::give_back(decoded);
+                Ok(Vec::new())
+            }
+            Err(error @ AggregateError::Io { .. }) => Err(error),
+            Err(_) => Ok(pieces.iter().map(|(file, _)| *file).collect()),
+        }
     }
 
     /// Files of which some bytes are in no block.

@@ -8,8 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stdchk_formats::Source;
+use stdchk_model::exact::to_usize;
 
-use super::map::Piece;
+use super::map::BlockSlice;
 use super::{Container, slice};
 use crate::error::{AggregateError, Result};
 use crate::limits::BUDGET_DEFAULT;
@@ -43,7 +44,9 @@ impl Container {
         let inputs = inputs.iter().map(|input| Ok((position(&input.name)?, input.path.as_path())));
         let inputs: HashMap<usize, &Path> = inputs.collect::<Result<_>>()?;
         let open = |file: usize| -> Result<Box<dyn Source>> {
-            let path = inputs.get(&file).copied().unwrap_or(Path::new(""));
+            let Some(path) = inputs.get(&file) else {
+                unreachable!("only files that are compared are opened")
+            };
             Ok(Box::new(FileSource::open(path)?))
         };
         let changed = |error| match error {
@@ -89,7 +92,7 @@ impl Container {
         if let Some(file) = self.files_with_gaps().find(|file| wanted(*file)) {
             return Err(self.lost(file, 0));
         }
-        let mut work: Vec<(u64, Vec<(usize, Piece)>)> = self.pieces_by_block().into_iter().collect();
+        let mut work: Vec<(u64, Vec<(usize, BlockSlice)>)> = self.pieces_by_block().into_iter().collect();
         work.iter_mut().for_each(|(_, pieces)| pieces.retain(|(file, _)| wanted(*file)));
         work.retain(|(_, pieces)| !pieces.is_empty());
         let budget = if options.budget == 0 { BUDGET_DEFAULT } else { options.budget };
@@ -100,7 +103,7 @@ impl Container {
         Ok(())
     }
 
-    fn compare_block(&self, block: u64, pieces: &[(usize, Piece)], open: Opener<'_>) -> Result<()> {
+    fn compare_block(&self, block: u64, pieces: &[(usize, BlockSlice)], open: Opener<'_>) -> Result<()> {
         let decoded = self.decode(block)?;
         let mut raw = Vec::new();
         let mut opened: Option<(usize, Box<dyn Source>)> = None;
@@ -110,14 +113,14 @@ impl Container {
                 Some(kept) => opened.insert(kept),
                 None => opened.insert((*file, open(*file)?)),
             };
-            raw.resize(usize::try_from(piece.file.length).unwrap_or(usize::MAX), 0);
+            raw.resize(to_usize(piece.file.length), 0);
             let name = || self.files.files.get(*file).map_or("?", |file| file.name.as_str());
             let changed = || AggregateError::Changed { path: name().into() };
             source.read_at(piece.file.offset, &mut raw).map_err(|error| match error.kind() {
                 std::io::ErrorKind::UnexpectedEof => changed(),
                 _ => AggregateError::Io { action: "read", path: name().into(), source: error },
             })?;
-            if slice(&decoded, piece.start, piece.file.length) != Some(raw.as_slice()) {
+            if slice(&decoded, piece.start, piece.file.length) != raw {
                 return Err(changed());
             }
         }

@@ -10,6 +10,7 @@ use std::io;
 use std::path::Path;
 
 use stdchk_formats::{Extent, Format, Parsed, Reason, Source, Variable, parse};
+use stdchk_model::exact::at;
 
 use super::Container;
 use crate::at_work::AtWork;
@@ -63,7 +64,7 @@ struct Inside<'container> {
 
 impl Source for Inside<'_> {
     fn size(&self) -> u64 {
-        self.container.files.files.get(self.file).map_or(0, |file| file.size)
+        at(&self.container.files.files, self.file).size
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
@@ -120,7 +121,7 @@ impl Container {
 
     fn listed(&self, file: usize, variable: &Variable) -> ListedVariable {
         let first = variable.extents.first().map_or(0, |extent| extent.offset);
-        let map = self.maps.get(file).map(Vec::as_slice).unwrap_or_default();
+        let map = at(&self.maps, file);
         let piece = map.get(map.partition_point(|piece| piece.file.end() <= first));
         let block = piece.and_then(|piece| self.blocks.get(&piece.block));
         ListedVariable {
@@ -150,9 +151,10 @@ impl Container {
         };
         let variable =
             parsed.variables.iter().find(|variable| variable.path() == path).ok_or_else(missing)?;
-        let length = variable.element_bytes().unwrap_or(u64::MAX);
-        if length / EXTRACT_RATIO_MAX > variable.stored_bytes() {
-            let detail = format!("'{path}' has {length} bytes of elements, nearly all of them never written");
+        let most = variable.stored_bytes().saturating_add(1).saturating_mul(EXTRACT_RATIO_MAX);
+        if variable.element_bytes().is_none_or(|length| length >= most) {
+            let detail =
+                format!("'{path}' claims over {most} bytes of elements, nearly all of them never written");
             return Err(AggregateError::Invalid(detail));
         }
         let mut stored = Vec::new();
@@ -163,7 +165,7 @@ impl Container {
     /// Writes one variable to `output` as `.npy`, in a folder that is made if it is missing; the number of bytes.
     ///
     /// # Errors
-    /// As [`Container::variable_npy`], and when `output` can't be written.
+    /// Those of [`Container::variable_npy`]; and `output` can't be written.
     pub fn extract_variable(&self, file: &str, path: &str, output: &Path) -> Result<u64> {
         let npy = self.variable_npy(file, path)?;
         let folder = folder_of(output);

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use stdchk_formats::Extent;
 
 use super::Block;
-use crate::container::{Files, Place};
+use crate::container::{Files, MemberRanges};
 use crate::plan::complement;
 
 /// A run of bytes of a file, and where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct BlockSlice {
     /// Range of the file.
     pub(crate) file: Extent,
     /// Number of the block.
@@ -26,18 +26,18 @@ pub(crate) struct Piece {
 /// A member with the place of its bytes resolved.
 struct Located<'block> {
     file: usize,
-    place: &'block Place,
+    place: &'block MemberRanges,
     block: u64,
     start: u64,
 }
 
 /// The pieces of every file, in order and without overlap.
-pub(super) fn maps(files: &Files, blocks: &BTreeMap<u64, Block>) -> Vec<Vec<Piece>> {
+pub(super) fn maps(files: &Files, blocks: &BTreeMap<u64, Block>) -> Vec<Vec<BlockSlice>> {
     let located = locate(blocks);
-    let mut maps: Vec<Vec<Piece>> = vec![Vec::new(); files.files.len()];
+    let mut maps: Vec<Vec<BlockSlice>> = vec![Vec::new(); files.files.len()];
     let mut held: Vec<Vec<Extent>> = vec![Vec::new(); files.files.len()];
     for member in &located {
-        if let (Place::Extents(extents), Some(map), Some(held)) =
+        if let (MemberRanges::Extents(extents), Some(map), Some(held)) =
             (member.place, maps.get_mut(member.file), held.get_mut(member.file))
         {
             held.extend_from_slice(extents);
@@ -46,10 +46,10 @@ pub(super) fn maps(files: &Files, blocks: &BTreeMap<u64, Block>) -> Vec<Vec<Piec
     }
     let sizes = files.files.iter().map(|file| file.size);
     let rests: Vec<Vec<Extent>> = sizes.zip(held).map(|(size, held)| complement(size, held)).collect();
-    let mut in_rests: Vec<Vec<Piece>> = vec![Vec::new(); files.files.len()];
+    let mut in_rests: Vec<Vec<BlockSlice>> = vec![Vec::new(); files.files.len()];
     for member in &located {
-        if let (Place::Rest(range), Some(in_rest)) = (member.place, in_rests.get_mut(member.file)) {
-            in_rest.push(Piece { file: *range, block: member.block, start: member.start });
+        if let (MemberRanges::Rest(range), Some(in_rest)) = (member.place, in_rests.get_mut(member.file)) {
+            in_rest.push(BlockSlice { file: *range, block: member.block, start: member.start });
         }
     }
     for (map, (rest, mut in_rest)) in maps.iter_mut().zip(rests.iter().zip(in_rests)) {
@@ -63,22 +63,27 @@ pub(super) fn maps(files: &Files, blocks: &BTreeMap<u64, Block>) -> Vec<Vec<Piec
     for (map, file) in maps.iter_mut().zip(&files.files) {
         tidy(map, file.size);
     }
+    assert_eq!(maps.len(), files.files.len(), "every file has a map, be it an empty one");
     maps
 }
 
 /// Pieces of a rest as pieces of the file; they are in order.
-fn laid_over(rest: &[Extent], in_rest: &[Piece]) -> Vec<Piece> {
+fn laid_over(rest: &[Extent], in_rest: &[BlockSlice]) -> Vec<BlockSlice> {
     let mut pieces = Vec::new();
     let mut extents = rest.iter();
     // The extent that is being filled, and the bytes of the rest before it.
     let (mut extent, mut before) = (extents.next(), 0);
-    for Piece { file: range, block, start } in in_rest {
+    for BlockSlice { file: range, block, start } in in_rest {
         let mut position = range.offset;
         while let Some(here) = extent.filter(|_| position < range.end()) {
             let skip = position - before;
             let length = (here.length - skip).min(range.end() - position);
             let file = Extent { offset: here.offset + skip, length };
-            pieces.push(Piece { file, block: *block, start: start.saturating_add(position - range.offset) });
+            pieces.push(BlockSlice {
+                file,
+                block: *block,
+                start: start.saturating_add(position - range.offset),
+            });
             position += length;
             if skip + length == here.length {
                 (extent, before) = (extents.next(), before + here.length);
@@ -88,15 +93,15 @@ fn laid_over(rest: &[Extent], in_rest: &[Piece]) -> Vec<Piece> {
     pieces
 }
 
-fn put(map: &mut Vec<Piece>, extents: &[Extent], block: u64, mut start: u64) {
+fn put(map: &mut Vec<BlockSlice>, extents: &[Extent], block: u64, mut start: u64) {
     for extent in extents {
-        map.push(Piece { file: *extent, block, start });
+        map.push(BlockSlice { file: *extent, block, start });
         start = start.saturating_add(extent.length);
     }
 }
 
 /// Sorts the pieces; drops those that leave the file or repeat bytes.
-fn tidy(map: &mut Vec<Piece>, size: u64) {
+fn tidy(map: &mut Vec<BlockSlice>, size: u64) {
     map.sort_by_key(|piece| piece.file);
     let mut position = 0;
     map.retain(|piece| {
@@ -115,22 +120,30 @@ fn locate(blocks: &BTreeMap<u64, Block>) -> Vec<Located<'_>> {
         let mut end = 0_u64;
         for member in &block.record.members {
             let length = member.place.length();
-            let (number, start) = member.same_as.unwrap_or((block.record.number, end));
-            if member.same_as.is_none() {
-                end = end.saturating_add(length);
-            }
+            let (number, start) = match member.same_as {
+                Some(elsewhere) => elsewhere,
+                None => {
+                    let start = end;
+                    end = end.saturating_add(length);
+                    (block.record.number, start)
+                }
+            };
             let holder = blocks.get(&number);
             if holder.is_some_and(|holder| start.saturating_add(length) <= holder.record.raw_length) {
-                let file = usize::try_from(member.file).unwrap_or(usize::MAX);
-                located.push(Located { file, place: &member.place, block: number, start });
+                located.push(Located {
+                    file: member.file as usize,
+                    place: &member.place,
+                    block: number,
+                    start,
+                });
             }
         }
     }
     located
 }
 
-/// Whether the pieces cover the whole file.
-pub(super) fn covers(map: &[Piece], size: u64) -> bool {
+/// Whether the pieces, which are in order and don't overlap, cover the whole file.
+pub(super) fn covers(map: &[BlockSlice], size: u64) -> bool {
     map.iter().map(|piece| piece.file.length).sum::<u64>() == size
 }
 
@@ -143,12 +156,12 @@ mod tests {
         Extent { offset, length }
     }
 
-    fn member(place: Place, same_as: Option<(u64, u64)>) -> Member {
+    fn member(place: MemberRanges, same_as: Option<(u64, u64)>) -> Member {
         Member { file: 0, place, same_as, base_file: None }
     }
 
     /// The map of one file of so many bytes, whose members are all in one block.
-    fn map_of(size: u64, members: Vec<Member>) -> Vec<Piece> {
+    fn map_of(size: u64, members: Vec<Member>) -> Vec<BlockSlice> {
         let entry = FileEntry { name: "x".to_owned(), size, mode: 0, modified_ns: 0 };
         let record = BlockRecord {
             number: 0,
@@ -166,9 +179,9 @@ mod tests {
     #[test]
     fn what_extents_leave_is_filled_in_order_of_the_file() {
         let members = vec![
-            member(Place::Rest(extent(5, 3)), None),
-            member(Place::Extents(vec![extent(6, 2), extent(2, 1)]), None),
-            member(Place::Rest(extent(0, 5)), None),
+            member(MemberRanges::Rest(extent(5, 3)), None),
+            member(MemberRanges::Extents(vec![extent(6, 2), extent(2, 1)]), None),
+            member(MemberRanges::Rest(extent(0, 5)), None),
         ];
         let pieces = map_of(11, members).into_iter().map(|piece| (piece.file.offset, piece.start));
         assert_eq!(pieces.collect::<Vec<_>>(), [(0, 6), (2, 5), (3, 8), (6, 3), (8, 0)]);
@@ -176,8 +189,8 @@ mod tests {
 
     #[test]
     fn a_rest_of_which_something_is_missing_is_nowhere() {
-        let held = member(Place::Extents(vec![extent(2, 1)]), None);
-        let map = map_of(11, vec![held, member(Place::Rest(extent(0, 9)), None)]);
+        let held = member(MemberRanges::Extents(vec![extent(2, 1)]), None);
+        let map = map_of(11, vec![held, member(MemberRanges::Rest(extent(0, 9)), None)]);
         assert_eq!(map.len(), 1, "{map:?}");
     }
 
@@ -185,9 +198,10 @@ mod tests {
     fn members_that_all_claim_a_rest_in_pieces_take_no_more_room_than_one() {
         const COUNT: u64 = 1000;
         let held = (0..COUNT).map(|n| extent(2 * n, 1)).collect();
-        let whole = || Place::Rest(extent(0, COUNT));
+        let whole = || MemberRanges::Rest(extent(0, COUNT));
         let twins = (0..COUNT).map(|_| member(whole(), Some((0, COUNT))));
-        let members = [member(Place::Extents(held), None), member(whole(), None)].into_iter().chain(twins);
+        let members =
+            [member(MemberRanges::Extents(held), None), member(whole(), None)].into_iter().chain(twins);
         let map = map_of(2 * COUNT, members.collect());
         assert_eq!(map.len() as u64, 2 * COUNT);
         assert!((map.capacity() as u64) < 10 * COUNT, "there was room for {}", map.capacity());

@@ -9,9 +9,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::map::{Piece, covers};
+use stdchk_model::exact::{at, part_mut, to_usize};
+
+use super::map::{BlockSlice, covers};
 use super::{Container, slice};
 use crate::at_work::AtWork;
 use crate::codec::scratch;
@@ -31,7 +33,7 @@ pub struct Unpacking<'a> {
     pub budget: u64,
     /// Threads that decode blocks; 0 stands for one per core.
     pub threads: usize,
-    /// Whoever wants to know how far it is.
+    /// Called as unpacking goes on.
     pub watch: Watch<'a>,
 }
 
@@ -96,7 +98,7 @@ enum Assembly {
 struct Delivery {
     /// Position among the targets.
     target: usize,
-    pieces: Vec<Piece>,
+    pieces: Vec<BlockSlice>,
 }
 
 impl Container {
@@ -130,7 +132,7 @@ impl Container {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let wanted = if wanted == 0 { cores } else { wanted };
         let largest = self.largest_block().max(1);
-        let fitting = usize::try_from(budget * 3 / 4 / (largest * BUFFERS_PER_BLOCK)).unwrap_or(usize::MAX);
+        let fitting = to_usize(budget * 3 / 4 / (largest * BUFFERS_PER_BLOCK));
         wanted.min(fitting).max(1)
     }
 
@@ -174,7 +176,7 @@ impl Container {
     fn deliveries(&self, targets: &[Target<'_>]) -> BTreeMap<u64, Vec<Delivery>> {
         let mut by_block: BTreeMap<u64, Vec<Delivery>> = BTreeMap::new();
         for (target, file) in targets.iter().map(|target| target.file).enumerate() {
-            for piece in self.maps.get(file).map(Vec::as_slice).unwrap_or_default() {
+            for piece in at(&self.maps, file) {
                 let deliveries = by_block.entry(piece.block).or_default();
                 match deliveries.last_mut() {
                     Some(last) if last.target == target => last.pieces.push(*piece),
@@ -199,7 +201,7 @@ impl Container {
             other => other.ok(),
         };
         for Delivery { target, pieces } in deliveries {
-            let Some(target) = targets.get(*target) else { continue };
+            let target = at(targets, *target);
             match &decoded {
                 Some(block) => target.take(block, pieces, assembly)?,
                 None => target.end(State::Damaged),
@@ -222,14 +224,17 @@ fn settle(targets: Vec<Target<'_>>) -> Result<Unpacked> {
         if target.entry.size == 0 {
             target.take(&[], &[], Assembly::Memory)?;
         }
-        match target.state.into_inner() {
-            Ok(State::Done) => {
+        match target.state.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            State::Done => {
                 unpacked.files += 1;
                 unpacked.bytes += target.entry.size;
                 folders.insert(folder_of(&target.path).to_owned());
             }
-            Ok(State::Blocked) => blocked.push(target.entry.name.clone()),
-            _ => damaged.push(target.entry.name.clone()),
+            State::Blocked => blocked.push(target.entry.name.clone()),
+            State::Damaged => damaged.push(target.entry.name.clone()),
+            State::Waiting | State::Memory(..) | State::Disk(..) => {
+                unreachable!("all blocks of '{}' were delivered, or found damaged", target.entry.name)
+            }
         }
     }
     folders.iter().try_for_each(|folder| sync_folder(folder))?;
@@ -260,29 +265,34 @@ pub(super) fn safe(name: &str) -> Result<PathBuf> {
 impl Target<'_> {
     /// Nothing more is made of it.
     fn end(&self, end: State) {
-        if let Ok(mut state) = self.state.lock() {
-            *state = end;
-        }
+        *self.state() = end;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes pieces of a block; the last ones complete the file.
-    fn take(&self, block: &[u8], pieces: &[Piece], assembly: Assembly) -> Result<()> {
-        let Ok(mut state) = self.state.lock() else { return Ok(()) };
+    fn take(&self, block: &[u8], pieces: &[BlockSlice], assembly: Assembly) -> Result<()> {
+        let mut state = self.state();
         if matches!(*state, State::Waiting) {
             *state = self.begin(assembly)?;
         }
         let missing = match &mut *state {
             State::Memory(bytes, missing) => {
-                *missing -= copy(bytes, block, pieces).min(*missing);
-                *missing
+                copy(bytes, block, pieces);
+                missing
             }
             State::Disk(file, missing) => {
-                *missing -= write(file, block, pieces)?.min(*missing);
-                *missing
+                write(file, block, pieces)?;
+                missing
             }
             State::Waiting | State::Done | State::Damaged | State::Blocked => return Ok(()),
         };
-        if missing > 0 {
+        let arrived = pieces.iter().map(|piece| piece.file.length).sum::<u64>();
+        assert!(arrived <= *missing, "no byte of a file comes from two pieces");
+        *missing -= arrived;
+        if *missing > 0 {
             return Ok(());
         }
         match std::mem::replace(&mut *state, State::Done) {
@@ -299,8 +309,7 @@ impl Target<'_> {
     fn begin(&self, assembly: Assembly) -> Result<State> {
         let size = self.entry.size;
         if matches!(assembly, Assembly::Memory) {
-            let length = usize::try_from(size).unwrap_or(usize::MAX);
-            return Ok(State::Memory(scratch::filled(length), size));
+            return Ok(State::Memory(scratch::filled(to_usize(size)), size));
         }
         let mut file = NewFile::start(&self.path, PRIVATE)?;
         if matches!(assembly, Assembly::ClosedFiles) {
@@ -319,29 +328,17 @@ impl Target<'_> {
 /// Permissions of a file until it gets its own.
 const PRIVATE: u32 = 0o600;
 
-/// Writes pieces of a block to where they belong; says how many bytes that was.
-fn write(file: &NewFile, block: &[u8], pieces: &[Piece]) -> Result<u64> {
-    let mut written = 0;
-    for piece in pieces {
-        let Some(bytes) = slice(block, piece.start, piece.file.length) else { continue };
-        file.write_around_zeros(bytes, piece.file.offset)?;
-        written += piece.file.length;
-    }
-    Ok(written)
+/// Writes pieces of a block to where they belong in a file.
+fn write(file: &NewFile, block: &[u8], pieces: &[BlockSlice]) -> Result<()> {
+    pieces.iter().try_for_each(|piece| {
+        file.write_around_zeros(slice(block, piece.start, piece.file.length), piece.file.offset)
+    })
 }
 
-/// Copies pieces of a block to where they belong; says how many bytes that was.
-fn copy(bytes: &mut [u8], block: &[u8], pieces: &[Piece]) -> u64 {
-    let mut copied = 0;
+/// Copies pieces of a block to where they belong in the bytes of a file.
+fn copy(bytes: &mut [u8], block: &[u8], pieces: &[BlockSlice]) {
     for piece in pieces {
-        let start = usize::try_from(piece.file.offset).unwrap_or(usize::MAX);
-        let end = usize::try_from(piece.file.end()).unwrap_or(usize::MAX);
-        if let (Some(target), Some(source)) =
-            (bytes.get_mut(start..end), slice(block, piece.start, piece.file.length))
-        {
-            target.copy_from_slice(source);
-            copied += piece.file.length;
-        }
+        let target = to_usize(piece.file.offset)..to_usize(piece.file.end());
+        part_mut(bytes, target).copy_from_slice(slice(block, piece.start, piece.file.length));
     }
-    copied
 }

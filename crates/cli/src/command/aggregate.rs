@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use stdchk_aggregate::{
-    AggregateError, AggregatedSet, Aggregation, Aggregator, FolderSink, Packing, PlanOptions, Round, Sink,
+    AggregateError, AggregatedSet, Aggregation, Aggregator, FolderSink, Packing, Round, Sink,
 };
 use stdchk_model::naming::Naming;
 use stdchk_model::size;
@@ -146,8 +146,7 @@ fn open_sink<'a>(arguments: &Arguments, sink: &Location) -> Outcome<(Box<dyn Sin
             (Box::new(sink), mode, far)
         }
     };
-    let plan = PlanOptions { keys: mode.keys(), ..PlanOptions::default() };
-    Ok((sink, Packing { mode, plan, budget: memory, threads, ..packing }))
+    Ok((sink, Packing { mode, budget: memory, threads, ..packing }))
 }
 
 fn watch(arguments: &Arguments, location: &Location, quiet: bool, told: &Arc<AtomicBool>) -> Outcome {

@@ -92,7 +92,7 @@ pub enum Level {
     Fastest,
     /// In between
     Default,
-    /// As small as possible: seconds for a megabyte, read later as slowly
+    /// As small as possible: a second for one to three megabytes
     Smallest,
     /// What makes the set safe soonest on the disk that the container is on, which is measured first
     Auto,
@@ -164,7 +164,7 @@ fn to_container(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) -> O
     let keys = arguments.pattern.as_deref().map(KeyRule::pattern).transpose().map_err(failed)?;
     let plan = PlanOptions {
         scheme: arguments.merge,
-        keys: keys.unwrap_or_else(|| mode.keys()),
+        keys: keys.unwrap_or_default(),
         group_size: arguments.group.unwrap_or(usize::MAX),
         ..PlanOptions::default()
     };

@@ -24,6 +24,9 @@ use crate::mapped::{self, save_range, size_record};
 use crate::reach::{Lifting, link_to};
 use crate::record::{Inode, Record, RelativePath};
 
+/// The path of a file that has none in the tree.
+const OUTSIDE_TREE: &[u8] = b"";
+
 /// The most that is saved ahead, in blocks, at one change. A region's first saves are as large as what it has saved
 /// before, so a change here and there saves no more than it must, and a region is saved whole by 20 changes.
 const AHEAD_BLOCKS_MAX: u64 = 16;
@@ -104,14 +107,14 @@ impl Watch {
         let readable = if descriptor.readable { Readable::Given(fd) } else { Readable::ToBeOpened(fd) };
         let saving = Saving { inode: descriptor.inode, generation: *generation, buffer };
         self.save(file, readable, saving, range)?;
-        if file.saved.covers(0..file.size.unwrap_or(u64::MAX)) {
+        if file.saved.covers(0..file.measured_size()) {
             // All that stood there at the checkpoint is in the log.
             self.table.set_free(number, *generation, Free::All);
         }
         Ok(())
     }
 
-    /// As [`Watch::before`], for a file that the program has not opened: `probe` is a descriptor without access.
+    /// States what `change` will destroy of a file that the program has not opened: `probe` is a descriptor without access.
     pub fn before_path(&self, probe: BorrowedFd<'_>, change: Change) -> Next<'_> {
         match rustix::fs::fstat(probe).and_then(|stat| Ok((stat, self.path_of(probe, &stat)?))) {
             Ok((stat, Some(_))) => self.stating(|| self.state_change_of_path(probe, &stat, change)),
@@ -140,11 +143,15 @@ impl Watch {
         }
         if file.size.is_none() {
             let stat = rustix::fs::fstat(fd)?;
-            let path = self.path_of(fd, &stat)?.unwrap_or_default();
-            self.store.log.append(&size_record(&stat, path))?;
+            self.store.log.append(&size_record(&stat, self.recorded_path(fd, &stat)?))?;
             file.size = Some(stat.st_size.cast_unsigned());
         }
         Ok(file.size != Some(0))
+    }
+
+    /// The path under which a file is recorded: [`OUTSIDE_TREE`] for one that has left the tree while it was open.
+    fn recorded_path(&self, fd: BorrowedFd<'_>, stat: &Stat) -> Decision<RelativePath> {
+        Ok(self.path_of(fd, stat)?.unwrap_or_else(|| OUTSIDE_TREE.to_vec()))
     }
 
     fn save(
@@ -155,6 +162,10 @@ impl Watch {
         range: Range<u64>,
     ) -> Decision<()> {
         let needed = file.whole_blocks(&range);
+        assert!(
+            needed.is_empty() || needed.end <= file.measured_size(),
+            "nothing is saved that was not there"
+        );
         if !needed.is_empty() && !file.saved.covers(needed.clone()) {
             let readable = readable.open(self)?;
             self.share_region(file, readable.as_fd(), saving.inode, &needed)?;
@@ -178,8 +189,8 @@ impl Watch {
         inode: Inode,
         needed: &Range<u64>,
     ) -> Decision<()> {
-        let end = needed.end.checked_next_multiple_of(REGION_BYTES).unwrap_or(u64::MAX);
-        let wanted = needed.start / REGION_BYTES * REGION_BYTES..end.min(file.size.unwrap_or(0));
+        let end = rounded_up(needed.end, REGION_BYTES).min(file.measured_size());
+        let wanted = needed.start / REGION_BYTES * REGION_BYTES..end;
         let shares = self.store.options.clones == Some(true) && !self.store.options.synced;
         if !shares || wanted.end.saturating_sub(wanted.start) < SHARED_BYTES_MIN {
             return Ok(());
@@ -210,10 +221,9 @@ impl Watch {
         let region = needed.start / REGION_BYTES;
         let known = self.known.read(saving.inode, saving.generation, region);
         let known = known.unwrap_or_else(|| file.free_blocks(region));
-        let saved = u64::from(known.count_before(region, file.size.unwrap_or(0)));
+        let saved = u64::from(known.count_before(region, file.measured_size()));
         let window = BLOCK_BYTES << saved.clamp(1, AHEAD_BLOCKS_MAX).ilog2();
-        let end = needed.end.checked_next_multiple_of(window).unwrap_or(u64::MAX);
-        needed.start / window * window..end.min(file.size.unwrap_or(0))
+        needed.start / window * window..rounded_up(needed.end, window).min(file.measured_size())
     }
 
     /// Lets calls see without a lock what is free around `range`.
@@ -230,7 +240,7 @@ impl Watch {
         self.stating(|| {
             self.state_change(fd, change)?;
             let stat = rustix::fs::fstat(fd)?;
-            let path = self.path_of(fd, &stat)?.unwrap_or_default();
+            let path = self.recorded_path(fd, &stat)?;
             mapped::note(&self.store, Inode(stat.st_ino), &path, range)
         })
     }
@@ -255,18 +265,33 @@ struct Saving<'state> {
     buffer: &'state mut Vec<u8>,
 }
 
+/// The next multiple of `unit`, or the highest offset where there is none: files end before that.
+fn rounded_up(offset: u64, unit: u64) -> u64 {
+    offset.checked_next_multiple_of(unit).unwrap_or(u64::MAX)
+}
+
 impl PhysicalFile {
+    /// Bytes that the file had at the checkpoint. It is measured at its first change in the interval, before anything of it is
+    /// saved.
+    fn measured_size(&self) -> u64 {
+        let Some(size) = self.size else { unreachable!("a file is measured before its contents are saved") };
+        size
+    }
+
     /// The blocks that `range` touches, as far as the file went.
     fn whole_blocks(&self, range: &Range<u64>) -> Range<u64> {
-        let to = range.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
         let from = range.start / BLOCK_BYTES * BLOCK_BYTES;
-        if range.is_empty() { from..from } else { from..to.min(self.size.unwrap_or(0)) }
+        if range.is_empty() {
+            from..from
+        } else {
+            from..rounded_up(range.end, BLOCK_BYTES).min(self.measured_size())
+        }
     }
 
     /// The blocks of a region that hold nothing to lose any more: saved, or beyond the end.
     fn free_blocks(&self, region: u64) -> Blocks {
         let from = region * REGION_BYTES;
-        let to = from.saturating_add(REGION_BYTES).min(self.size.unwrap_or(u64::MAX));
+        let to = from.saturating_add(REGION_BYTES).min(self.measured_size());
         let gaps = if from < to { self.saved.gaps(from..to) } else { Vec::new() };
         Blocks::all_but(&gaps, region)
     }

@@ -1,22 +1,24 @@
 //! Which blocks of files may be overwritten without asking: a mirror of the interval maps that is read without a lock.
 //!
-//! The one idea: a fixed number of lines, each the 256 blocks of one region (1 MiB) of one file. A line is written under
-//! the lock of the state and read without one; a sequence number tells a reader that it looked at a line in the making,
-//! which counts as "not known". So does a region whose line another one has taken: then the state is asked, and it fills
-//! the line again. A line belongs to one generation; nothing is ever cleared.
+//! The one idea: a fixed number of entries, each the 256 blocks of one region (1 MiB) of one file. An entry is written under
+//! the lock of the state and read without one; a sequence number tells a reader that it looked at an entry in the making,
+//! which counts as "not known". So does a region whose entry another one has taken: then the state is asked, and it fills
+//! the entry again. An entry belongs to one generation; nothing is ever cleared.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use stdchk_model::exact::{at, to_usize};
 
 use crate::record::Inode;
 
 /// Old contents are saved, and remembered as saved, in blocks of this size: neighbouring small writes share a record.
 pub(super) const BLOCK_BYTES: u64 = 4096;
-/// What one line speaks of.
+/// What one entry speaks of.
 pub(super) const REGION_BYTES: u64 = WORDS as u64 * 64 * BLOCK_BYTES;
 const WORDS: usize = 4;
-/// Lines: 1 MiB of memory, touched as far as it is used, for 16 GiB of files that are overwritten at random.
-const LINES: usize = 16 * 1024;
+/// Entries: 1 MiB of memory, touched as far as it is used, for 16 GiB of files that are overwritten at random.
+const ENTRIES: usize = 16 * 1024;
 /// A change over more regions than this asks the state: it moves so many bytes that asking costs nothing.
 const REGIONS_MAX: u64 = 4;
 
@@ -61,8 +63,8 @@ fn regions(range: &Range<u64>) -> Range<u64> {
 
 #[derive(Debug)]
 #[repr(align(64))]
-struct Line {
-    /// Odd while the line is being written.
+struct Entry {
+    /// Odd while the entry is being written.
     sequence: AtomicU64,
     generation: AtomicU64,
     inode: AtomicU64,
@@ -70,7 +72,7 @@ struct Line {
     blocks: [AtomicU64; WORDS],
 }
 
-impl Line {
+impl Entry {
     fn empty() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
@@ -82,15 +84,13 @@ impl Line {
         }
     }
 
-    /// The blocks, if the line speaks of this region.
+    /// The blocks, if the entry speaks of this region.
     fn read(&self, inode: Inode, generation: u64, region: u64) -> Option<Blocks> {
         let sequence = self.sequence.load(Ordering::Acquire);
         let is_asked = self.generation.load(Ordering::Relaxed) == generation
             && self.inode.load(Ordering::Relaxed) == inode.0
             && self.region.load(Ordering::Relaxed) == region;
-        let blocks = Blocks(std::array::from_fn(|word| {
-            self.blocks.get(word).map_or(0, |blocks| blocks.load(Ordering::Relaxed))
-        }));
+        let blocks = Blocks(std::array::from_fn(|word| at(&self.blocks, word).load(Ordering::Relaxed)));
         fence(Ordering::Acquire);
         let is_whole = sequence.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == sequence;
         (is_asked && is_whole).then_some(blocks)
@@ -111,32 +111,30 @@ impl Line {
     }
 }
 
-/// The lines.
+/// The entries.
 #[derive(Debug)]
-pub(super) struct Known(Box<[Line]>);
+pub(super) struct Known(Box<[Entry]>);
 
 impl Known {
     pub(super) fn new() -> Self {
-        Self((0..LINES).map(|_| Line::empty()).collect())
+        Self((0..ENTRIES).map(|_| Entry::empty()).collect())
     }
 
     #[inline]
-    fn line(&self, inode: Inode, region: u64) -> Option<&Line> {
-        // Neighbouring regions of a file lie in neighbouring lines; files are spread by a multiplicative hash.
+    fn entry(&self, inode: Inode, region: u64) -> &Entry {
+        // Neighbouring regions of a file lie in neighbouring entries; files are spread by a multiplicative hash.
         let place = inode.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20).wrapping_add(region);
-        self.0.get(usize::try_from(place % LINES as u64).unwrap_or(0))
+        at(&self.0, to_usize(place % ENTRIES as u64))
     }
 
     /// What is known about a region.
     pub(super) fn read(&self, inode: Inode, generation: u64, region: u64) -> Option<Blocks> {
-        self.line(inode, region)?.read(inode, generation, region)
+        self.entry(inode, region).read(inode, generation, region)
     }
 
     /// Makes it known which blocks of a region are free. The caller holds the lock of the state.
     pub(super) fn write(&self, inode: Inode, generation: u64, region: u64, blocks: Blocks) {
-        if let Some(line) = self.line(inode, region) {
-            line.write(inode, generation, region, blocks);
-        }
+        self.entry(inode, region).write(inode, generation, region, blocks);
     }
 
     /// Whether all of `range`, which is not empty, is known to be free.
@@ -201,8 +199,8 @@ mod tests {
     fn a_reader_never_sees_a_line_in_the_making() {
         let known = Known::new();
         let stop = AtomicBool::new(false);
-        // Two regions on one line: in one all blocks are free, in the other none.
-        let (one, other) = (1, 1 + LINES as u64);
+        // Two regions on one entry: in one all blocks are free, in the other none.
+        let (one, other) = (1, 1 + ENTRIES as u64);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..200_000 {

@@ -152,7 +152,8 @@ impl Watch {
         !self.follows_sets() && !self.is_looked_at(number) && self.table.look_later(number)
     }
 
-    /// As [`Watch::look_later`] for the first descriptors: makes room for what is known of them.
+    /// Leaves the new descriptor `number` to be looked at before its first change, and makes room in the table for it; looks at it
+    /// now where that can't be. May allocate, unlike [`Watch::look_later`].
     pub fn look_later_or_now(&self, fd: impl AsFd, number: RawFd) {
         if self.follows_sets() || self.is_looked_at(number) || !self.table.look_later_on_page(number) {
             self.adopt(fd, number);

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::data::Change;
-use super::place::{Place, trim_slashes};
+use super::place::{TreePath, trim_slashes};
 use super::{Decision, Next, Watch};
 use crate::control::Inside;
 use crate::reach;
@@ -117,7 +117,7 @@ impl Watch {
         })
     }
 
-    fn is_empty(&self, place: &Place) -> bool {
+    fn is_empty(&self, place: &TreePath) -> bool {
         crate::store::names_in(self.store.root(), &place.path).is_ok_and(|names| names.is_empty())
     }
 
@@ -133,7 +133,7 @@ impl Watch {
 
     fn remove<'watch>(
         &self,
-        place: &Place,
+        place: &TreePath,
         inside: Inside<'watch>,
         will_succeed: impl FnOnce(&Stat) -> bool,
     ) -> Decision<Next<'watch>> {
@@ -160,7 +160,7 @@ impl Watch {
     }
 
     /// States that what stands at `place` moves into the store, and returns where to.
-    fn state_keeping(&self, place: &Place, stat: &Stat) -> Decision<Vec<u8>> {
+    fn state_keeping(&self, place: &TreePath, stat: &Stat) -> Decision<Vec<u8>> {
         let kept = self.new_kept_name();
         if is_closed(stat) {
             // Its mode is lifted to move it. Stated first: it is made true when the directory is back at its place.
@@ -222,8 +222,8 @@ impl Watch {
     fn rename_into(
         &self,
         old: (BorrowedFd<'_>, &[u8]),
-        from: Option<&Place>,
-        to: &Place,
+        from: Option<&TreePath>,
+        to: &TreePath,
         flags: RenameFlags,
     ) -> Decision<bool> {
         let Ok(moved) = rustix::fs::statat(old.0, old.1, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(false) };
@@ -252,7 +252,7 @@ impl Watch {
     }
 
     /// Whether a rename of `moved` onto `replaced` fails or does nothing.
-    fn has_no_effect(&self, moved: &Stat, replaced: &Stat, to: &Place, flags: RenameFlags) -> bool {
+    fn has_no_effect(&self, moved: &Stat, replaced: &Stat, to: &TreePath, flags: RenameFlags) -> bool {
         flags.contains(RenameFlags::NOREPLACE)
             || is_directory(moved) != is_directory(replaced)
             || (is_directory(replaced) && !self.is_empty(to))
@@ -265,7 +265,7 @@ impl Watch {
     fn replace_and_keep(
         &self,
         old: (BorrowedFd<'_>, &[u8]),
-        to: &Place,
+        to: &TreePath,
         replaced: &Stat,
         kept: &[u8],
     ) -> Decision<()> {
@@ -285,7 +285,7 @@ impl Watch {
         if is_closed(replaced) { reach::with_directory_open(root, to, kept, replace) } else { replace() }
     }
 
-    fn state_exchange(&self, from: &Place, to: &Place) -> Decision<()> {
+    fn state_exchange(&self, from: &TreePath, to: &TreePath) -> Decision<()> {
         let (Some(one), Some(other)) = (self.stat_at(from)?, self.stat_at(to)?) else { return Ok(()) };
         if one.st_ino == other.st_ino || lies_below(from, to) || lies_below(to, from) {
             return Ok(());
@@ -297,7 +297,7 @@ impl Watch {
         self.state_move(&one, &between, &to.path)
     }
 
-    fn state_moving_out(&self, from: &Place) -> Decision<()> {
+    fn state_moving_out(&self, from: &TreePath) -> Decision<()> {
         let Some(stat) = self.stat_at(from)? else { return Ok(()) };
         if is_directory(&stat) {
             // As between file systems, so that programs copy and delete, which can be followed.
@@ -348,7 +348,7 @@ fn is_refused_by_slash(old: (BorrowedFd<'_>, &[u8]), new: &[u8]) -> bool {
 }
 
 /// Whether `place` lies somewhere below `directory`: the kernel moves nothing into itself.
-fn lies_below(place: &Place, directory: &Place) -> bool {
+fn lies_below(place: &TreePath, directory: &TreePath) -> bool {
     place.path.strip_prefix(directory.path.as_slice()).is_some_and(|rest| rest.starts_with(b"/"))
 }
 

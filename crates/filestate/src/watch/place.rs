@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use stdchk_model::exact::part;
+
 use super::{Decision, Descriptor, Watch};
 use crate::record::{Inode, RelativePath};
 use crate::store::is_own;
@@ -20,7 +22,7 @@ const DELETED: &[u8] = b" (deleted)";
 
 /// A name in the protected tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct TreePath {
     /// The path relative to the root.
     pub path: RelativePath,
 }
@@ -48,7 +50,7 @@ impl Watch {
         rustix::fs::fstat(directory).is_ok_and(|stat| self.has_inode_of_root(&stat))
     }
 
-    /// As [`Watch::is_root`], for a name.
+    /// Whether `path` in `directory` names the root of the protected tree.
     pub fn is_root_at(&self, directory: BorrowedFd<'_>, path: &[u8]) -> bool {
         rustix::fs::statat(directory, path, AtFlags::empty()).is_ok_and(|stat| self.has_inode_of_root(&stat))
     }
@@ -83,6 +85,7 @@ impl Watch {
         }
         let path = self.relative_or_kept(&descriptor_path(fd)?);
         Ok(path.map(|path| match path.ends_with(DELETED) && stat.st_nlink > 0 {
+            // Where no other name is found, the file is really called so.
             true => self.store.find((stat.st_ino, stat.st_dev)).unwrap_or(path),
             false => path,
         }))
@@ -105,21 +108,21 @@ impl Watch {
 
     /// Where the last part of `path` stands, its directory resolved, the last part not followed. `None` outside the
     /// tree, and wherever the real call will fail by itself.
-    pub fn place(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Option<Place> {
+    pub fn place(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Option<TreePath> {
         let canonical = self.canonical_on(directory, path, |device| device == self.device)?;
-        self.relative(&canonical).map(|path| Place { path })
+        self.relative(&canonical).map(|path| TreePath { path })
     }
 
-    /// As [`Watch::place`], for what comes into being there. Nothing does in a directory that was removed: that is kept, and
-    /// so would be what is made in it.
-    pub fn place_of_new(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Decision<Option<Place>> {
+    /// Where a new file at `path` will stand: what [`Watch::place`] says. `ENOENT` in a directory that the program removed: the
+    /// store keeps it, and what is made in it would be kept, too.
+    pub fn place_of_new(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Decision<Option<TreePath>> {
         let canonical = self.canonical_on(directory, path, |device| device == self.device);
         let Some(canonical) = canonical else { return Ok(None) };
         let below = canonical.strip_prefix(self.prefix.as_slice());
         if below.is_some_and(|below| below.starts_with(crate::store::KEPT.as_bytes())) {
             return Err(Errno::NOENT);
         }
-        Ok(self.relative(&canonical).map(|path| Place { path }))
+        Ok(self.relative(&canonical).map(|path| TreePath { path }))
     }
 
     /// The canonical path of `path`, wherever that is, its directory resolved, the last part not followed.
@@ -127,7 +130,7 @@ impl Watch {
         self.canonical_on(directory, path, |_| true)
     }
 
-    /// As [`Watch::canonical`], if the directory's device is wanted.
+    /// The canonical path of `path` (see [`Watch::canonical`]), if `is_wanted` says yes to its directory's device.
     pub(super) fn canonical_on(
         &self,
         directory: BorrowedFd<'_>,
@@ -153,7 +156,7 @@ impl Watch {
 
     /// Where creating `path` would put the new file: as [`Watch::place`], the last part followed while it is a
     /// symbolic link.
-    pub fn place_to_create(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Decision<Option<Place>> {
+    pub fn place_to_create(&self, directory: BorrowedFd<'_>, path: &[u8]) -> Decision<Option<TreePath>> {
         let mut path = path.to_vec();
         for _ in 0..LINKS_MAX {
             match rustix::fs::readlinkat(directory, path.as_slice(), Vec::new()) {
@@ -189,7 +192,7 @@ impl Watch {
     }
 
     /// What stands at `place`; `None` when nothing does.
-    pub(super) fn stat_at(&self, place: &Place) -> Decision<Option<Stat>> {
+    pub(super) fn stat_at(&self, place: &TreePath) -> Decision<Option<Stat>> {
         match rustix::fs::statat(self.store.root(), place.path.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
@@ -200,7 +203,7 @@ impl Watch {
 
 pub(super) fn trim_slashes(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
-    path.get(..end).unwrap_or_default()
+    part(path, ..end)
 }
 
 /// The directory of `path`, and the last part with the slashes behind it.
@@ -208,13 +211,15 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = trim_slashes(path).iter().rposition(|byte| *byte == b'/');
     let Some(end) = end else { return (b".", path) };
     let (parent, name) = path.split_at(end);
-    (if parent.is_empty() { b"/" } else { parent }, name.get(1..).unwrap_or_default())
+    (if parent.is_empty() { b"/" } else { parent }, part(name, 1..))
 }
 
 /// The target of a symbolic link that stands at `path`.
 fn beside(path: &[u8], target: &[u8]) -> Vec<u8> {
-    let directory = path.iter().rposition(|byte| *byte == b'/').and_then(|at| path.get(..=at));
-    if target.starts_with(b"/") { target.to_vec() } else { [directory.unwrap_or_default(), target].concat() }
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) if !target.starts_with(b"/") => [part(path, ..=slash), target].concat(),
+        _ => target.to_vec(),
+    }
 }
 
 #[cfg(test)]

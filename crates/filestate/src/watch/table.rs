@@ -125,7 +125,7 @@ impl Table {
         })
     }
 
-    /// As [`Table::look_later`], with the page made where it is missing; false beyond the last page.
+    /// Leaves `fd` to be looked at before its first change, on a page that is made if it is missing; false beyond the last page.
     pub(super) fn look_later_on_page(&self, fd: RawFd) -> bool {
         self.page(fd);
         self.look_later(fd)
@@ -146,8 +146,8 @@ impl Table {
 
     /// The entries of `first..=last`, as far as there are any.
     fn entries_in(&self, first: RawFd, last: RawFd) -> impl Iterator<Item = &Entry> {
-        let pages = self.pages.iter().map(|page| page.get().map(Box::as_ref).unwrap_or_default());
-        let entries = pages.enumerate().flat_map(|(number, entries)| (number * PAGE..).zip(entries));
+        let pages = self.pages.iter().enumerate().filter_map(|(number, page)| Some((number, page.get()?)));
+        let entries = pages.flat_map(|(number, entries)| (number * PAGE..).zip(entries.iter()));
         let is_in = move |fd: usize| RawFd::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd));
         entries.filter(move |(fd, _)| is_in(*fd)).map(|(_, entry)| entry)
     }

@@ -3,6 +3,8 @@
 //! Relies on [`File`]. The idea: both arrays are runs of equal elements at computable places; pages and blocks that
 //! were never written are undefined addresses, whose chunks are simply not there.
 
+use stdchk_model::exact::to_usize;
+
 use super::chunk_index::Grid;
 use super::dataset::Chunk;
 use super::file::File;
@@ -11,6 +13,10 @@ use crate::reason::{Reason, Result};
 
 /// Bytes of the checksum behind every structure.
 const CHECKSUM: u64 = 4;
+/// Bytes that say which filters were skipped for a chunk.
+const FILTERS: usize = 4;
+/// Bits of the number of an element: more are refused.
+const NUMBER_BITS_MAX: u32 = 64;
 
 /// One run of elements being read: how they look, and the number of the next.
 struct Elements<'grid, 'shape> {
@@ -38,10 +44,11 @@ impl Elements<'_, '_> {
         let address = file.address(cursor)?;
         let mut length = self.grid.chunk_bytes;
         if self.filtered {
-            let width =
-                usize::try_from(self.element_size).unwrap_or(0).saturating_sub(file.address_width + 4);
+            let Some(width) = to_usize(self.element_size).checked_sub(file.address_width + FILTERS) else {
+                return cursor.invalid();
+            };
             length = cursor.uint_le(width)?;
-            cursor.skip(4)?; // filters that were skipped
+            cursor.skip(FILTERS)?;
         }
         if let Some(offset) = address {
             self.chunks.push(self.grid.chunk(file, self.number, offset, length)?);
@@ -146,7 +153,7 @@ pub(crate) fn extensible(
     file.length(&mut head)?; // elements realised
     let Some(index) = file.address(&mut head)? else { return Ok(Vec::new()) };
     let powers = block_elements_min.is_power_of_two() && super_pointers_min.is_power_of_two();
-    if !powers || max_bits > 64 || page_bits > 32 || element_size < file.address_width as u64 {
+    if !powers || max_bits > NUMBER_BITS_MAX || page_bits > 32 || element_size < file.address_width as u64 {
         return head.invalid();
     }
     let page = 1 << page_bits;
@@ -159,9 +166,12 @@ pub(crate) fn extensible(
 impl Extensible {
     /// Number of data blocks and elements of each in the super block with this number.
     fn super_block(&self, number: u32) -> (u64, u64) {
-        let blocks = 1_u64.checked_shl(number / 2).unwrap_or(u64::MAX);
-        let elements = self.block_elements_min.checked_shl(number.div_ceil(2)).unwrap_or(u64::MAX);
-        (blocks, elements)
+        assert!(
+            number <= NUMBER_BITS_MAX,
+            "an array has one super block for each bit of the number of its elements"
+        );
+        // The smallest block has less than 256 elements, so neither leaves 64 bits.
+        (1 << (number / 2), self.block_elements_min << number.div_ceil(2))
     }
 
     fn index_block(&self, file: &File<'_, '_>, address: u64, elements: &mut Elements<'_, '_>) -> Result<()> {

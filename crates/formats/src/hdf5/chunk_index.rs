@@ -155,7 +155,7 @@ fn by_tree_2(file: &File<'_, '_>, root: Option<u64>, grid: &Grid<'_>, filtered: 
         let scaled = 8 * grid.chunk.len();
         let mut length = grid.chunk_bytes;
         if filtered {
-            let width = record.remaining().saturating_sub(4 + scaled);
+            let Some(width) = record.remaining().checked_sub(4 + scaled) else { return record.invalid() };
             length = record.uint_le(width)?;
             record.skip(4)?; // filters that were skipped
         }

@@ -74,18 +74,20 @@ impl FractalHeap {
             let (row, column, start) = self.locate(rows, within).ok_or_else(|| invalid.clone())?;
             address = self.child(file, address, row, column)?.ok_or_else(|| invalid.clone())?;
             within -= start;
-            let size = self.row_size(row);
+            let size = self.row_size(row).ok_or_else(|| invalid.clone())?;
             rows = if size <= self.block_direct_max { 0 } else { self.rows_of(size) };
         }
         address.checked_add(within).ok_or(invalid)
     }
 
-    fn row_size(&self, row: u64) -> u64 {
-        let doublings = u32::try_from(row.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.block_start.checked_shl(doublings).unwrap_or(u64::MAX)
+    /// Bytes of a block of this row: the first two rows have the smallest ones, each later row has blocks of twice the
+    /// length. None where that leaves 64 bits.
+    fn row_size(&self, row: u64) -> Option<u64> {
+        assert!(row < ROWS_MAX, "blocks have at most {ROWS_MAX} rows");
+        self.block_start.checked_mul(1 << row.saturating_sub(1))
     }
 
-    /// Rows of an indirect block that covers `size` bytes.
+    /// Rows of an indirect block that covers `size` bytes, at most [`ROWS_MAX`].
     fn rows_of(&self, size: u64) -> u64 {
         let first_row = self.block_start.saturating_mul(self.table_width).max(1);
         u64::from((size / first_row).max(1).ilog2()) + 1
@@ -95,7 +97,7 @@ impl FractalHeap {
     fn locate(&self, rows: u64, within: u64) -> Option<(u64, u64, u64)> {
         let mut start: u64 = 0;
         for row in 0..rows {
-            let size = self.row_size(row);
+            let size = self.row_size(row)?;
             let row_bytes = size.checked_mul(self.table_width)?;
             if within - start < row_bytes {
                 let column = (within - start) / size;

@@ -3,6 +3,8 @@
 //! Relies on [`File`]. The idea: nobody here looks a key up, so a tree is only a way to store a list; an explicit
 //! stack replaces recursion, and the reader's bounded work ends trees that loop.
 
+use stdchk_model::exact::to_usize;
+
 use super::file::File;
 use crate::cursor::Cursor;
 use crate::reason::{Reason, Result};
@@ -109,7 +111,7 @@ impl Tree2 {
         let mut records = Vec::new();
         while let Some(node) = pending.pop() {
             // Its records keep the node's bytes.
-            file.reader.keep::<Node2>(usize::try_from(self.node_size).unwrap_or(usize::MAX))?;
+            file.reader.keep::<Node2>(to_usize(self.node_size))?;
             let mut cursor = file.reader.cursor("tree node", node.address, self.node_size)?;
             cursor.expect(if node.depth == 0 { b"BTLF" } else { b"BTIN" })?;
             cursor.skip(2)?; // version, type

@@ -23,7 +23,7 @@ pub fn adopt_inherited() {
 
 /// The numbers of the open descriptors, the watch's own left out.
 pub fn open_descriptors() -> Vec<c_int> {
-    let own = watch().map(Watch::own_descriptors).unwrap_or_default();
+    let own = watch().map(Watch::own_descriptors);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(directory) = rustix::fs::open("/proc/self/fd", flags, Mode::empty()) else { return Vec::new() };
     let mut found = Vec::new();
@@ -31,7 +31,7 @@ pub fn open_descriptors() -> Vec<c_int> {
     let mut reader = rustix::fs::RawDir::new(&directory, buffer.spare_capacity_mut());
     while let Some(Ok(entry)) = reader.next() {
         let number = entry.file_name().to_str().ok().and_then(|name| name.parse::<c_int>().ok());
-        found.extend(number.filter(|fd| !own.contains(fd)));
+        found.extend(number.filter(|fd| own.is_none_or(|own| !own.contains(fd))));
     }
     let listing = std::os::fd::AsRawFd::as_raw_fd(&directory);
     found.retain(|fd| *fd != listing);
@@ -213,6 +213,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
     0
 }
 
+/// A descriptor's number as most calls take it; the highest one for `~0U`, which callers of `close_range` mean it by.
 fn signed(fd: c_uint) -> c_int {
     c_int::try_from(fd).unwrap_or(c_int::MAX)
 }

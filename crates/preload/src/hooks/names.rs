@@ -421,6 +421,8 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut F
 /// The temporary names: the C library makes them up inside, so they are made here, through the hooks above.
 mod temporary {
     use super::*;
+    use stdchk_model::exact::at;
+
     use crate::active::set_errno;
 
     const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -461,7 +463,7 @@ mod temporary {
         // SAFETY: six bytes to fill; short or failed reads only make the name less random.
         unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
         for (place, byte) in blank.iter_mut().zip(random) {
-            *place = LETTERS.get(usize::from(byte) % LETTERS.len()).copied().unwrap_or(b'a');
+            *place = *at(LETTERS, usize::from(byte) % LETTERS.len());
         }
     }
 

@@ -7,6 +7,7 @@ use libc::{
 };
 use rustix::fs::ResolveFlags;
 use stdchk_filestate::watch::data::Change;
+use stdchk_model::exact::narrow;
 
 use super::data::changing_path;
 use super::descriptors::{adopt, may_change, opening, stdchk_preload_open};
@@ -69,7 +70,8 @@ writing_later! { aio_write aio_write64 }
 /// # Safety
 /// As for `lio_listio`.
 unsafe fn watched_writes(list: *const *mut aiocb, count: c_int) -> Vec<*mut aiocb> {
-    let count = usize::try_from(count).unwrap_or(0);
+    // A count that is none is refused by the real call.
+    let Ok(count) = usize::try_from(count) else { return Vec::new() };
     if watch().is_none() || list.is_null() || count == 0 {
         return Vec::new();
     }
@@ -179,7 +181,8 @@ pub unsafe extern "C-unwind" fn recvmmsg(
     // SAFETY: the arguments as they came; the kernel has filled in as many messages as it says.
     unsafe {
         let received = real::recvmmsg(socket, messages, count, flags, timeout);
-        for place in 0..usize::try_from(received).unwrap_or(0) {
+        // A negative number says that the call failed, and nothing was received.
+        for place in 0..received.max(0).cast_unsigned() as usize {
             adopt_received(&raw const (*messages.add(place)).msg_hdr);
         }
         received
@@ -371,7 +374,7 @@ unsafe fn on_descriptors(number: c_long, [a, b, c, d, ..]: [usize; 6]) -> Option
     Some(c_long::from(result))
 }
 
-/// The same number everywhere; not every C library's headers have it.
+/// The number of `fchmodat2` on every architecture; not every C library's headers have it.
 const SYS_FCHMODAT2: c_long = 452;
 /// What creates, and does not follow a link.
 const EXCLUSIVE: c_int = libc::O_CREAT | libc::O_EXCL;
@@ -386,16 +389,18 @@ unsafe fn open_how(directory: c_int, path: *const c_char, how: *const u64, size:
     let call = || unsafe {
         let directory = directory.cast_unsigned() as usize;
         let opened = real::syscall(libc::SYS_openat2, directory, path.addr(), how.addr(), size, 0, 0);
-        ssize_t::try_from(opened).unwrap_or(-1)
+        narrow::<ssize_t, _>(opened)
     };
     let word = |place: usize| match how.is_null() || size / size_of::<u64>() <= place {
         true => 0,
         // SAFETY: the caller's promise. Unknown flags are refused by the kernel.
         false => unsafe { how.add(place).read_unaligned() },
     };
-    let (flags, resolve) = (c_int::try_from(word(0)).unwrap_or(0), word(2));
+    // No flag of the kernel's lies beyond the width of an integer: it refuses these.
+    let Ok(flags) = c_int::try_from(word(0)) else { return call() as c_long };
+    let resolve = word(2);
     let Some(watch) = watch().filter(|_| may_change(flags)) else { return call() as c_long };
-    let fd_of = |fd| c_int::try_from(fd).unwrap_or(-1);
+    let fd_of = |fd: ssize_t| narrow::<c_int, _>(fd);
     // SAFETY: the program's string and descriptor, borrowed for the decision.
     let (at, name) = unsafe { (borrow(directory), bytes(path)) };
     if resolve == 0 || flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {

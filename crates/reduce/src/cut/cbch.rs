@@ -9,6 +9,8 @@
 
 use std::num::NonZeroUsize;
 
+use stdchk_model::exact::part;
+
 use super::{CutLimits, Cutter, last_piece};
 
 /// Base of the polynomial: odd, so that no byte of the window is shifted out of it.
@@ -87,7 +89,7 @@ fn mix(polynomial: u64) -> u64 {
 impl Cutter for Cbch {
     fn next_cut(&mut self, data: &[u8], end_of_stream: bool) -> Option<NonZeroUsize> {
         let max = self.parameters.max;
-        let reach = data.get(..max).unwrap_or(data);
+        let reach = part(data, ..max.min(data.len()));
         let cut = match self.search(reach) {
             Some(end) => NonZeroUsize::new(end),
             None if data.len() >= max => NonZeroUsize::new(max),

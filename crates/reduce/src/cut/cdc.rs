@@ -30,7 +30,7 @@ impl Cdc {
         }
     }
 
-    /// The same cutter by another way.
+    /// A cutter that searches with this scanner in place of the fastest; it cuts at the same places.
     pub(super) fn with_scanner(limits: CutLimits, scanner: Scanner) -> Self {
         Self { scanner, ..Self::new(limits) }
     }

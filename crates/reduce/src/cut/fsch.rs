@@ -24,6 +24,7 @@ pub(super) struct Grid {
 
 impl Grid {
     fn first(self) -> NonZeroUsize {
+        // A grid that begins with the stream has no shorter piece before it.
         NonZeroUsize::new(self.phase).unwrap_or(self.length)
     }
 }

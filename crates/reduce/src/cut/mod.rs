@@ -59,8 +59,11 @@ pub fn pieces<'data>(cutter: &mut dyn Cutter, data: &'data [u8]) -> impl Iterato
     cutter.restart();
     let mut rest = data;
     std::iter::from_fn(move || {
-        let length = cutter.next_cut(rest, true)?;
-        let (piece, after) = rest.split_at_checked(length.get())?;
+        let Some(length) = cutter.next_cut(rest, true) else {
+            assert!(rest.is_empty(), "a stream that has ended is cut to its end");
+            return None;
+        };
+        let (piece, after) = rest.split_at(length.get());
         rest = after;
         Some(piece)
     })

@@ -55,8 +55,8 @@ impl CutterSpec {
         }
     }
 
-    /// The same for a stream whose grid of fixed pieces has this phase: a piece ends wherever an offset leaves it, divided
-    /// by their length. For cutters without a grid a phase means nothing.
+    /// A new cutter for a stream whose grid of fixed pieces has this phase: a piece ends at each offset that leaves `phase` when
+    /// divided by the length of the pieces. Cutters without a grid ignore it.
     pub fn cutter_at(&self, phase: usize) -> Box<dyn Cutter> {
         match self.0 {
             Kind::Fsch(length) => Box::new(Fsch::new(Grid { length, phase: phase % length })),
@@ -72,7 +72,7 @@ impl CutterSpec {
         }
     }
 
-    /// The same with a given scanner in place of the fastest; cutters other than `cdc` have none.
+    /// A new cutter that searches with this scanner in place of the fastest. Cutters other than `cdc` search without one.
     pub fn cutter_with(&self, scanner: Scanner) -> Box<dyn Cutter> {
         match self.0 {
             Kind::Cdc(limits) => Box::new(Cdc::with_scanner(limits, scanner)),
@@ -196,7 +196,7 @@ fn cdc(limits: CutLimits) -> Result<Kind, String> {
 }
 
 fn shown(bytes: usize) -> String {
-    size::exact(u64::try_from(bytes).unwrap_or(u64::MAX))
+    size::exact(bytes as u64)
 }
 
 impl fmt::Display for CutterSpec {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use stdchk_aggregate::{AggregateError, Mode, Packing, PlanOptions};
+use stdchk_aggregate::{AggregateError, Mode, Packing};
 use stdchk_client::{AggregationError, PackedSet, Pool};
 use stdchk_model::message::manager::{CheckpointSet, SetState};
 use stdchk_model::{ErrorCode, Failure, Ino, size};
@@ -189,8 +189,7 @@ impl Watcher<'_> {
         };
         let Resources { threads, memory } = self.arguments.resources;
         let (mode, watch) = (self.mode.clone(), &watch);
-        let plan = PlanOptions { keys: mode.keys(), ..PlanOptions::default() };
-        let packing = Packing { mode, plan, budget: memory, threads, watch, ..Packing::default() };
+        let packing = Packing { mode, budget: memory, threads, watch, ..Packing::default() };
         self.pool.aggregate_set(self.folder, set, self.arguments.containers, packing)
     }
 

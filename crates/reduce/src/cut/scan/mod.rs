@@ -18,6 +18,8 @@
 //! rejected alternative, one rolling hash per lane over distant segments, pays for transposing the bytes and for
 //! hashing what lies behind the cut.
 
+use stdchk_model::exact::narrow;
+
 mod portable;
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "vector instructions: found at run time, their loads checked by array types")]
@@ -61,13 +63,14 @@ impl Test {
     /// The mean is `min + a·f·(1 − e) + a/f·e` with the average a, the normalisation f and `e` the part of pieces that
     /// reaches the normal point; solved for that point with f = 4, and linear in `min` to within one percent.
     pub(super) fn around(min: usize, average: usize) -> Self {
+        assert!(0 < average && min <= average, "the shortest piece is no longer than the average");
         let passing = ((1 << 16) * COARSE_PER_PIECE / average).clamp(1, 1 << 12);
         let rate = |numerator: u128, denominator: u128| {
-            u64::try_from((numerator << 80) / (denominator * passing as u128)).unwrap_or(u64::MAX)
+            narrow::<u64, _>((numerator << 80) / (denominator * passing as u128))
         };
         let average_wide = average as u128;
         Self {
-            coarse: i16::MIN.saturating_add(i16::try_from(passing).unwrap_or(i16::MAX)),
+            coarse: i16::MIN + narrow::<i16, _>(passing),
             strict: rate(1, average_wide * NORMALISATION),
             loose: rate(NORMALISATION, average_wide),
             normal: (average * 228 - min * 62) / 256,
@@ -131,7 +134,10 @@ enum Way {
 impl Scanner {
     /// The fastest that this processor has.
     pub fn fastest() -> Self {
-        Self::available().last().copied().unwrap_or(Self(Way::Portable))
+        let Some(fastest) = Self::available().last().copied() else {
+            unreachable!("the portable one is always there")
+        };
+        fastest
     }
 
     /// All that this processor has, the slowest first.

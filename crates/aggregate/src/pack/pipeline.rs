@@ -1,4 +1,4 @@
-//! The threads of packing: each takes the next block, codes it, and sees that it is written in its turn.
+//! The threads of packing: each takes the next block, codes it, and writes it when all blocks before it are written.
 //!
 //! Relies on [`super::assemble`] and [`super::write`]. The idea: a block stays with one thread, whose cache holds it, and
 //! no block is handed over, which costs as much as coding a small one. One thread at a time reads, one writes; blocks
@@ -20,11 +20,11 @@ use super::write::Writer;
 use super::{CodedBlock, Packing, Resources, code};
 
 /// What the threads share.
-struct Line<'line, 'files, 'out> {
-    options: &'line Packing<'line>,
+struct Pipeline<'pipeline, 'files, 'out> {
+    options: &'pipeline Packing<'pipeline>,
     incoming: Mutex<Assembler<'files>>,
     outgoing: Mutex<Outgoing<'out>>,
-    /// Told when memory is free, or all is over.
+    /// Notified when memory is released, or after an error.
     free: Condvar,
     /// Bytes of memory for all blocks.
     memory: u64,
@@ -32,7 +32,7 @@ struct Line<'line, 'files, 'out> {
 
 struct Outgoing<'out> {
     writer: Writer<'out>,
-    /// Coded blocks whose turn has not come.
+    /// Coded blocks that wait for blocks before them to be written.
     early: HashMap<u64, CodedBlock>,
     /// Bytes of memory that blocks have taken.
     taken: u64,
@@ -62,7 +62,7 @@ pub(super) fn run<'out>(
 ) -> Result<Done<'out>> {
     let (early, spent) = (HashMap::new(), Spent::default());
     let outgoing = Outgoing { writer, early, taken: 0, tried: 0, spent, failure: None };
-    let line = Line {
+    let pipeline = Pipeline {
         options,
         incoming: Mutex::new(assembler),
         outgoing: Mutex::new(outgoing),
@@ -70,24 +70,24 @@ pub(super) fn run<'out>(
         memory: resources.for_blocks,
     };
     let lost = std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..resources.threads).map(|_| scope.spawn(|| line.work())).collect();
-        line.work();
+        let threads: Vec<_> = (1..resources.threads).map(|_| scope.spawn(|| pipeline.work())).collect();
+        pipeline.work();
         threads.into_iter().any(|thread| thread.join().is_err())
     });
     let Outgoing { writer, early, tried, spent, failure, .. } =
-        line.outgoing.into_inner().unwrap_or_else(PoisonError::into_inner);
+        pipeline.outgoing.into_inner().unwrap_or_else(PoisonError::into_inner);
     match failure {
         Some(failure) => Err(failure),
         None if lost || !early.is_empty() => Err(AggregateError::Invalid("a thread was lost".to_owned())),
         None => {
-            let assembler = line.incoming.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let assembler = pipeline.incoming.into_inner().unwrap_or_else(PoisonError::into_inner);
             Ok(Done { writer, repeated_bytes: assembler.repeated_bytes, tried, spent })
         }
     }
 }
 
-/// Tells the other threads when this one is lost, so that they don't wait for its block.
-struct Watched<'a, 'line, 'files, 'out>(&'a Line<'line, 'files, 'out>);
+/// Ends the pipeline when its thread panics, so that no other thread waits for that one's block.
+struct Watched<'a, 'pipeline, 'files, 'out>(&'a Pipeline<'pipeline, 'files, 'out>);
 
 impl Drop for Watched<'_, '_, '_, '_> {
     fn drop(&mut self) {
@@ -97,7 +97,7 @@ impl Drop for Watched<'_, '_, '_, '_> {
     }
 }
 
-impl<'out> Line<'_, '_, 'out> {
+impl<'out> Pipeline<'_, '_, 'out> {
     /// Blocks one after the other, until none is left or something fails.
     fn work(&self) {
         let _watched = Watched(self);
@@ -160,6 +160,8 @@ impl<'out> Line<'_, '_, 'out> {
         let mut lap = Lap::start();
         *tried += coded.tried;
         spent.add(&coded.spent);
+        assert!(*all_taken >= taken, "a block gives back memory that it took");
+        assert!(coded.record.number >= writer.blocks(), "no block is written twice");
         *all_taken = *all_taken - taken + coded.payload.len() as u64;
         early.insert(coded.record.number, coded);
         while let Some(next) = early.remove(&writer.blocks()) {
