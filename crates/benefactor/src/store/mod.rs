@@ -156,6 +156,8 @@ impl Store {
             return Err(trouble.error()); // It may never become durable here.
         }
         if !state.begun {
+            let available = self.available()?.saturating_sub(state.in_flight);
+            self.donation.admit(state.used, available, FIRST_RECORD)?;
             self.open_segment(&mut state)?;
         }
         Ok(state.index.put_again(block))
@@ -176,7 +178,8 @@ impl Store {
         }
         // What is being written is in `used`, and perhaps not yet missing from the file system's free space.
         let in_flight = state.in_flight;
-        self.donation.admit(state.used, available.saturating_sub(in_flight), needed)?;
+        let with_head = needed + self.head_for(&state, needed);
+        self.donation.admit(state.used, available.saturating_sub(in_flight), with_head)?;
         let place = self.place(&mut state, needed)?;
         let put_sequence = state.index.next_sequence();
         let record = Record { kind: Kind::Block, place, block, form, stored_length, put_sequence };
@@ -191,10 +194,16 @@ impl Store {
         Ok((record, segment))
     }
 
-    fn place(&self, state: &mut State, needed: u64) -> Result<Place, StoreError> {
+    /// What the head of a new segment takes, if a record of `needed` bytes begins one; else 0. Bytes.
+    fn head_for(&self, state: &State, needed: u64) -> u64 {
         let full =
             |holder: &SegmentState| holder.end + needed > self.segment_bytes.max(FIRST_RECORD + needed);
-        if !state.begun || state.segments.get(&state.newest).is_none_or(full) {
+        let begins = !state.begun || state.segments.get(&state.newest).is_none_or(full);
+        if begins { FIRST_RECORD } else { 0 }
+    }
+
+    fn place(&self, state: &mut State, needed: u64) -> Result<Place, StoreError> {
+        if self.head_for(state, needed) > 0 {
             self.open_segment(state)?;
         }
         let active = state.newest;
