@@ -1,7 +1,7 @@
 //! Parsers of outside bytes take any bytes: no panic, no endless loop, nothing understood in two ways.
 //!
 //! The short form: from bytes that the parsers understand, and from inputs that a fuzzer has found (`corpus/`), others are made
-//! in an order that is the same everywhere. The long form, guided by the code that inputs reach, is `scripts/soak fuzz`
+//! in an order that is the same everywhere. The long form, guided by the code that inputs reach, is `scripts/fuzz`
 //! (docs/design/0603).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
