@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 IMAGES ?= $(or $(STDCHK_IMAGES),/tmp/stdchk-images)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build install demo test soak clients bench images peers fmt clean
+.PHONY: help build install demo check test fuzz soak clients bench images peers fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -22,6 +22,10 @@ demo: ## a real job on a local pool is killed, restarted from its checkpoints an
 	cargo build --release --package stdchk --package stdchk-preload
 	@scripts/demo/demo $(DEMO)
 
+check: ## formatting, clippy and unit tests: what to run before each commit
+	@scripts/setup build
+	@scripts/test --quick
+
 test: ## everything that checks the project
 	@scripts/setup build mount demo test
 	@scripts/test
@@ -29,6 +33,10 @@ test: ## everything that checks the project
 soak: ## the long forms of the tests: 20000 cases of each property, 200 kills, a million file operations (SOAK="--help")
 	@scripts/setup build mount
 	@scripts/soak $(SOAK)
+
+fuzz: ## every parser of outside bytes, fuzzed for ten minutes each, guided by coverage (FUZZ="--seconds N TARGET...")
+	@scripts/setup build
+	@scripts/fuzz $(FUZZ)
 
 clients: ## programs too heavy for the test set: PyTorch, Hugging Face's Trainer, MPICH, CRIU (downloads 6 GB)
 	@scripts/setup build mount clients

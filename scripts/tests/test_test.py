@@ -61,5 +61,18 @@ class Stages(unittest.TestCase):
         self.assertEqual(printed.getvalue().splitlines()[-1], "5 passed, 1 failed")
 
 
+class Quick(unittest.TestCase):
+    def test_it_has_what_takes_little_and_the_unit_tests_of_all_crates(self):
+        names = [stage.name for stage in runner.QUICK]
+        self.assertEqual(names, ["formatting", "layering", "docs", "clippy", "units"])
+        units = runner.QUICK[-1].command
+        for argument in ["--workspace", "--lib", "--bins"]:
+            self.assertIn(argument, units)
+
+    def test_all_but_the_unit_tests_are_stages_of_the_whole_run_as_they_are(self):
+        for stage in runner.QUICK[:-1]:
+            self.assertIn(stage, runner.STAGES)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -398,6 +398,29 @@ fn the_owners_floor_holds_and_removals_make_room() {
 }
 
 #[test]
+fn the_heads_of_segments_count_as_taken() {
+    /// Bytes of a unit: the head of a segment, or a small block.
+    const UNIT: u64 = 4096;
+    let place = tempfile::tempdir().unwrap();
+    let donated_bytes = 7 * UNIT;
+    let open = || {
+        let donation = Donation { donated_bytes, floor_bytes: 0 };
+        Store::open(place.path(), donation, 4 * UNIT).unwrap().0
+    };
+    let store = open();
+    let stored = (0..20).take_while(|seed| put(&store, &content(*seed, 300)).is_ok()).count();
+    assert_eq!(stored, 5, "two segments have a head each");
+    assert_eq!(store.load().used_bytes, donated_bytes);
+    store.sync().unwrap();
+    drop(store);
+    let store = open();
+    let refused = put(&store, &content(0, 300)).unwrap_err();
+    assert!(matches!(refused, StoreError::NoRoom(_)), "the first put of a life makes a segment: {refused}");
+    assert!(store.load().used_bytes <= donated_bytes);
+    assert!(get(&store, block_of(&content(0, 300))).is_ok());
+}
+
+#[test]
 fn many_threads_store_one_block_once() {
     let place = tempfile::tempdir().unwrap();
     let store = open(place.path());

@@ -335,6 +335,23 @@ fn a_commit_during_a_marking_is_safe_from_its_sweep() {
 }
 
 #[test]
+fn a_copy_that_comes_after_its_chunk_was_collected_is_collected_without_anything_else_being_removed() {
+    let (mut pool, folder, file) = pool_with_file(2);
+    pool.write(1, file, &[1], &[0]);
+    assert_eq!(copies(&pool.beat(0, &[1], &[])), [(chunk(1), 1)]);
+    pool.change(Change::Unlink { parent: folder, name: "app.N0.T1".to_owned() }).unwrap();
+    pool.pass_alive(HOUR_MS, &[0, 1]);
+    assert_eq!(pool.collect(&[]), Ok(1));
+    pool.beat(0, &[], &[1]);
+    pool.pass_alive(HOUR_MS, &[0, 1]);
+    assert!(!pool.core.marking_is_due(pool.now));
+    pool.beat(1, &[1], &[]);
+    assert!(pool.core.marking_is_due(pool.now));
+    pool.pass_alive(HOUR_MS, &[0, 1]);
+    assert_eq!(pool.collect(&[]), Ok(1));
+}
+
+#[test]
 fn an_overtaken_marking_sweeps_nothing() {
     let (mut pool, _, _) = pool_with_file(1);
     pool.beat(0, &[1], &[]);

@@ -9,7 +9,10 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use redb::ReadableTable as _;
-use stdchk_manager::store::{Batch, RedbStore, Store, StoreError, Table};
+use stdchk_manager::core::{Core, Now, Setting, Timing};
+use stdchk_manager::store::{Batch, MemoryStore, RedbStore, Store, StoreError, Table};
+use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest};
+use stdchk_model::{Ino, OpId, PoolId};
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -253,4 +256,43 @@ fn records_that_are_whole_but_not_those_that_were_stored_together_are_refused() 
         let refused = RedbStore::open(&path).and_then(|store| all(&store));
         assert!(matches!(refused, Err(StoreError::Damaged { .. })), "{refused:?}");
     }
+}
+
+fn load(store: &MemoryStore) -> Result<Core, StoreError> {
+    let setting =
+        Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
+    Core::load(store, setting, Now::default())
+}
+
+fn make_directory(core: &mut Core, parent: Ino, name: &str) -> Ino {
+    let (name, target) = (name.to_owned(), String::new());
+    let kind = FileKind::Directory;
+    let id = OpId([u8::try_from(parent.0).unwrap(); 16]);
+    let change = Change::Make { parent, name, kind, mode: 0o755, uid: 0, gid: 0, target };
+    match core.handle(ManagerRequest::Change { id, change }, Now::default()).unwrap() {
+        ManagerReply::Entry(attr) => attr.ino,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn records_whose_directories_lie_in_themselves_are_refused() {
+    let mut store = MemoryStore::default();
+    let mut core = load(&store).unwrap();
+    let above = make_directory(&mut core, Ino::ROOT, "above");
+    let below = make_directory(&mut core, above, "below");
+    store.commit(&core.take_changes()).unwrap();
+    assert!(load(&store).is_ok());
+    let key = |parent: Ino, name: &str| [&parent.0.to_be_bytes(), name.as_bytes()].concat();
+    let stored = [vec![Table::Entry as u8], key(Ino::ROOT, "above")].concat();
+    let entry = all(&store).unwrap()[&stored].clone();
+    let mut batch = Batch::default();
+    batch.put(Table::Entry, &key(below, "again"), entry);
+    let mut twice = store.copy();
+    twice.commit(&batch).unwrap();
+    assert!(load(&twice).is_err_and(|error| error.to_string().contains("two names")));
+    batch.remove(Table::Entry, &key(Ino::ROOT, "above"));
+    let mut circle = store.copy();
+    circle.commit(&batch).unwrap();
+    assert!(load(&circle).is_err_and(|error| error.to_string().contains("below the root")));
 }

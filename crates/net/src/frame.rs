@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::buffer::{Buffer, BufferPool};
-use crate::patience::Patient;
+use crate::patience::{PATIENCE, Patient};
 use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
 
 const MAGIC: [u8; 4] = *b"SCK1";
@@ -87,6 +87,17 @@ pub(crate) async fn read(
     stream.read_exact(&mut payload).await?;
     stream.finish();
     Ok(Some((parsed.head, body, payload)))
+}
+
+/// Reads one frame from a stream that keeps nobody waiting, as a file or bytes in memory do.
+///
+/// # Errors
+/// Those of the stream, and `InvalidData` for what is no frame.
+pub async fn read_one(
+    stream: impl AsyncRead + Unpin,
+    pool: &Arc<BufferPool>,
+) -> io::Result<Option<(Head, Vec<u8>, Buffer)>> {
+    read(&mut Patient::new(stream, PATIENCE), pool).await
 }
 
 /// Reads a greeting or its answer: a small frame without a payload, from a peer that is not known yet.

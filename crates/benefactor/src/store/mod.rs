@@ -160,6 +160,8 @@ impl Store {
             return Err(trouble.error()); // It may never become durable here.
         }
         if !state.begun {
+            let available = self.available()?.saturating_sub(state.in_flight);
+            self.donation.admit(state.used, available, FIRST_RECORD)?;
             self.open_segment(&mut state)?;
         }
         Ok(state.index.put_again(block))
@@ -183,7 +185,8 @@ impl Store {
         }
         // What is being written is in `used`, and perhaps not yet missing from the file system's free space.
         let in_flight = state.in_flight;
-        self.donation.admit(state.used, available.saturating_sub(in_flight), needed)?;
+        let with_head = needed + self.head_for(&state, needed);
+        self.donation.admit(state.used, available.saturating_sub(in_flight), with_head)?;
         let place = self.place(&mut state, needed)?;
         let put_sequence = state.index.next_sequence();
         let record = Record { kind: Kind::Block, place, block, encoding, stored_length, put_sequence };
@@ -209,6 +212,11 @@ impl Store {
         let full =
             |holder: &SegmentState| holder.end + needed > self.segment_bytes.max(FIRST_RECORD + needed);
         !state.begun || state.segments.get(&state.newest).is_none_or(full)
+    }
+
+    /// What the head of a new segment takes, if a record of `needed` bytes begins one; else 0. Bytes.
+    fn head_for(&self, state: &State, needed: u64) -> u64 {
+        if self.takes_new_segment(state, needed) { FIRST_RECORD } else { 0 }
     }
 
     fn place(&self, state: &mut State, needed: u64) -> Result<Place, StoreError> {

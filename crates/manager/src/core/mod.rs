@@ -148,6 +148,7 @@ impl Core {
             found = true;
             core.load_record(key, bytes)
         })?;
+        core.namespace.check_tree()?;
         core.history.begin(store.sequence());
         if !found {
             core.pool_changed = true;

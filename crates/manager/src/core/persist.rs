@@ -3,6 +3,8 @@
 //! Records are made from the state at the end of a batch of requests, so a directory that a hundred requests touched is
 //! written once. Loading refuses records that contradict each other: they mean a damaged or foreign store.
 
+use std::collections::HashSet;
+
 use stdchk_model::message::manager::{FileKind, VersionState};
 use stdchk_model::{Ino, cbor};
 
@@ -79,8 +81,14 @@ impl Namespace {
         let Some(inode) = self.inodes.get_mut(&record.ino) else {
             return Err(contradiction(parent, format!("its entry `{name}` leads to no inode")));
         };
-        (inode.parent, inode.name) = (parent, name.to_owned());
         let is_directory = inode.is_directory();
+        if is_directory && (record.ino == Ino::ROOT || !inode.name.is_empty()) {
+            return Err(contradiction(
+                record.ino,
+                "it is a directory with two names, or the root with one".to_owned(),
+            ));
+        }
+        (inode.parent, inode.name) = (parent, name.to_owned());
         match self.inodes.get_mut(&parent).map(|inode| &mut inode.body) {
             Some(Body::Directory(directory)) => {
                 directory.entries.insert(name.to_owned(), record.ino);
@@ -89,6 +97,26 @@ impl Namespace {
             }
             _ => Err(contradiction(parent, "it has entries and is no directory".to_owned())),
         }
+    }
+
+    /// All was read. Every directory must lie below the root, since walks upwards end there.
+    pub fn check_tree(&self) -> Result<(), StoreError> {
+        let mut below_root = HashSet::from([Ino::ROOT]);
+        for (ino, _) in self.inodes.iter().filter(|(_, inode)| inode.is_directory()) {
+            let (mut way, mut at) = (Vec::new(), *ino);
+            while !below_root.contains(&at) {
+                way.push(at);
+                let Some(inode) = self.inodes.get(&at).filter(|_| way.len() <= self.inodes.len()) else {
+                    return Err(contradiction(
+                        *ino,
+                        "it is a directory that doesn't lie below the root".to_owned(),
+                    ));
+                };
+                at = inode.parent;
+            }
+            below_root.extend(way);
+        }
+        Ok(())
     }
 
     fn load_version(&mut self, ino: Ino, rest: &[u8], record: VersionRecord) -> Result<(), StoreError> {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, StoredBlock};
-use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Incarnation};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ErrorCode, Failure, Incarnation};
 
 use super::locations::Care;
 use super::{Answer, Core, Now, check_length};
@@ -145,12 +145,20 @@ impl Core {
     fn confirm_all(&mut self, id: BenefactorId, inventory: u32, blocks: &[StoredBlock], now: Now) {
         for stored in blocks {
             self.locations.confirm(stored, id, inventory, now.ms);
+            self.marking.again |= self.is_left_over(&stored.block.chunk);
             self.keep_block(&stored.block, id);
             match self.copies.arrived(&stored.block.chunk, id) {
                 true => self.locations.care_for(&stored.block.chunk, Care::Waits, &self.registry),
                 false => self.locations.requeue(&stored.block.chunk, &self.registry),
             }
         }
+    }
+
+    /// Whether a chunk is further from loss than it needs to be, as when a copy comes late. While sessions are open it may be one of theirs; when
+    /// they end, there is a marking anyway.
+    fn is_left_over(&self, id: &ChunkId) -> bool {
+        let wanted = self.locations.get(id).map_or(0, |chunk| chunk.wanted);
+        self.sessions.len() == 0 && self.locations.distance(id, &self.registry) > wanted
     }
 
     fn remove_all(&mut self, id: BenefactorId, blocks: &[BlockId]) {

@@ -1,107 +1,151 @@
 //! A benefactor of a life: its store and service, and a link to the manager in small steps.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 use stdchk_benefactor::memory::Memory;
 use stdchk_benefactor::service::Benefactor;
 use stdchk_benefactor::store::{Donation, Store};
-use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest};
-use stdchk_model::message::manager::{BenefactorSecret, ManagerRequest, Registration};
+use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState};
+use stdchk_model::message::manager::{BenefactorSecret, ManagerRequest, Moment, Registration, StoredBlock};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, Failure, Incarnation, Receipt, ReceiptKey,
 };
 use stdchk_net::{BufferPool, Bytes, Service};
-use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-const DONATED_BYTES: u64 = 1 << 40;
+use super::content::{block, content};
+use super::disk::Disk;
+use super::plant::Plant;
+
+/// Segments are full soon, so that there are some.
+const SEGMENT_BYTES: u64 = 6 * 4096;
+const PLENTY_BYTES: u64 = 1 << 40;
+/// What a small benefactor has: most of what there is doesn't fit.
+const FEW_BYTES: u64 = 7 * 4096;
 
 pub struct Node {
-    place: TempDir,
-    /// What a power loss leaves.
-    durable: TempDir,
+    plant: Plant,
+    pub disk: Disk,
+    donated_bytes: u64,
     pub id: Option<BenefactorId>,
-    pub service: Option<Arc<Benefactor>>,
-    /// It has registered with the present manager over the present connection and sent its inventory.
+    /// Proves to the manager that it is this benefactor.
+    secret: BenefactorSecret,
+    service: Option<Arc<Benefactor>>,
+    life: u64,
+    /// It has registered with the present manager over the present connection.
     pub connected: bool,
+    /// It has registered in this life with the present manager before.
+    pub was_connected: bool,
+    /// It is out of order and doesn't start.
+    pub is_broken: bool,
     /// What it has sent and the manager has not received.
     pub sent: Vec<ManagerRequest>,
     /// Deletions that it was ordered to make: blocks, and the sequence on which the order rests.
     pub deletions: Vec<(Vec<BlockId>, u64)>,
     /// Copies that it was ordered to make: block, and where to.
     pub copies: Vec<(BlockId, BenefactorId)>,
-    pub durable_sequence: u64,
+    /// Chunks of which it could not make copies.
+    pub copies_failed: Vec<ChunkId>,
+    durable_sequence: u64,
     /// What it had when it stopped.
     had: BTreeSet<BlockId>,
+    /// Blocks that it ever had.
+    ever: BTreeSet<BlockId>,
+    /// The inventory that it took for the connection before.
+    stale: Vec<ManagerRequest>,
+    /// Blocks that it hides from the manager to be gone.
+    hidden: u64,
 }
 
-fn place() -> TempDir {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
-}
-
-fn copy(from: &Path, to: &Path) {
-    for name in ["segments", ""] {
-        let (from, to) = (from.join(name), to.join(name));
-        fs::create_dir_all(&to).unwrap();
-        for entry in fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().path()) {
-            if entry.is_file() {
-                fs::remove_file(entry).unwrap();
-            }
-        }
-        for entry in fs::read_dir(&from).into_iter().flatten().map(|entry| entry.unwrap().path()) {
-            if entry.is_file() {
-                fs::copy(&entry, to.join(entry.file_name().unwrap())).unwrap();
-            }
-        }
-    }
+/// What a data directory that is made in this life draws.
+fn secret(life: u64) -> BenefactorSecret {
+    BenefactorSecret(ChunkId::of(&life.to_le_bytes()).0)
 }
 
 impl Node {
-    pub fn new(life: u64) -> Self {
-        let (place, durable) = (place(), place());
+    pub fn new(life: u64, small: bool, plant: Plant) -> Self {
         let mut node = Self {
-            place,
-            durable,
+            plant,
+            disk: Disk::new(),
+            donated_bytes: if small { FEW_BYTES } else { PLENTY_BYTES },
             id: None,
+            secret: secret(life),
             service: None,
+            life,
             connected: false,
+            was_connected: false,
+            is_broken: false,
             sent: Vec::new(),
             deletions: Vec::new(),
             copies: Vec::new(),
+            copies_failed: Vec::new(),
             durable_sequence: 0,
             had: BTreeSet::new(),
+            ever: BTreeSet::new(),
+            stale: Vec::new(),
+            hidden: 0,
         };
         node.start(life);
         node
     }
 
     pub fn start(&mut self, life: u64) {
-        let donation = Donation { donated_bytes: DONATED_BYTES, floor_bytes: 0 };
-        let store = Store::open(&self.place.path().join("segments"), donation, 1 << 20).unwrap().0;
-        let memory = Arc::new(Memory::open(self.place.path()));
-        let key = ReceiptKey([u8::try_from(life % 251).unwrap(); 32]);
-        self.service =
-            Some(Benefactor::new(Arc::new(store), memory, BufferPool::new(1 << 20), Incarnation(life), key));
-        self.keep_durable();
+        self.life = life;
+        self.open();
     }
 
-    /// The process ends; with `power` so does what was not durable.
-    pub fn stop(&mut self, power: bool) {
-        if power {
+    fn open(&mut self) {
+        let beyond = if self.plant == Plant::DonationIgnored { PLENTY_BYTES } else { 0 };
+        let donation = Donation { donated_bytes: self.donated_bytes + beyond, floor_bytes: 0 };
+        let store = Store::open(&self.disk.segments(), donation, SEGMENT_BYTES).unwrap().0;
+        let memory = Arc::new(Memory::open(self.disk.path()));
+        let key = ReceiptKey([u8::try_from(self.life % 251).unwrap(); 32]);
+        let buffers = BufferPool::new(1 << 20);
+        self.service = Some(Benefactor::new(Arc::new(store), memory, buffers, Incarnation(self.life), key));
+        self.disk.opened();
+    }
+
+    /// The process ends, and leaves what it has written. With a loss of power, whose chances `power` decides, what was not
+    /// durable may be gone.
+    pub fn stop(&mut self, power: Option<u64>) {
+        if let Some(seed) = power {
             self.service = None;
-            copy(self.durable.path(), self.place.path());
-            self.start(0);
+            self.disk.lose_power(seed);
+            if self.plant == Plant::NamesNotSynced {
+                self.disk.lose_newest_segment();
+            }
+            self.open();
         }
-        self.had = self.store().inventory().1.iter().map(|stored| stored.block).collect();
-        // A process that is killed leaves what it has written, durable or not, and may be started again.
+        self.had = self.all_blocks();
         self.service = None;
+        self.hidden = 0;
         self.disconnect();
         self.deletions.clear();
         self.copies.clear();
+        self.copies_failed.clear();
+    }
+
+    /// Its disk is another one: nothing is there.
+    pub fn replace_disk(&mut self) {
+        self.disk.wipe();
+        self.had.clear();
+        self.id = None;
+        self.secret = secret(self.life + (1 << 32));
+    }
+
+    /// Its disk holds what it held once.
+    pub fn set_back(&mut self) {
+        self.disk.set_back();
+        self.open();
+        self.had = self.all_blocks();
+        self.service = None;
+    }
+
+    fn all_blocks(&self) -> BTreeSet<BlockId> {
+        let ever: Vec<BlockId> = self.ever.iter().copied().collect();
+        // Not by an inventory, after which the store believes that the manager has heard all.
+        self.store().durable(&ever).iter().map(|stored| stored.block).collect()
     }
 
     pub fn disconnect(&mut self) {
@@ -109,7 +153,7 @@ impl Node {
         self.sent.clear();
     }
 
-    pub fn store(&self) -> &Arc<Store> {
+    fn store(&self) -> &Arc<Store> {
         self.service.as_ref().unwrap().store()
     }
 
@@ -117,15 +161,10 @@ impl Node {
         self.service.is_some()
     }
 
-    /// What is on the disk now survives a loss of power.
-    fn keep_durable(&self) {
-        copy(self.place.path(), self.durable.path());
-    }
-
-    pub fn sync(&self) {
+    fn sync(&mut self) {
         if self.store().is_unsynced() {
             self.store().sync().unwrap();
-            self.keep_durable();
+            self.disk.keep_all();
         }
     }
 
@@ -137,80 +176,133 @@ impl Node {
     }
 
     pub fn blocks(&self) -> BTreeSet<BlockId> {
-        match &self.service {
-            Some(service) => service.store().inventory().1.iter().map(|stored| stored.block).collect(),
-            None => self.had.clone(),
-        }
+        if self.is_up() { self.all_blocks() } else { self.had.clone() }
     }
 
+    /// Whether it takes no more than it was given.
+    pub fn keeps_within_its_donation(&self) -> bool {
+        self.service.as_ref().is_none_or(|service| service.load().used_bytes <= self.donated_bytes)
+    }
+
+    // --- the service
+
     fn ask(
-        &self,
+        &mut self,
         request: BenefactorRequest,
         bytes: &[u8],
         runtime: &Runtime,
-    ) -> Result<BenefactorReply, Failure> {
+    ) -> Result<(BenefactorReply, Bytes), Failure> {
         let service = self.service.as_ref().unwrap();
         let mut payload = BufferPool::new(1 << 20).try_take(bytes.len()).unwrap();
         payload.copy_from_slice(bytes);
+        let remembered = service.memory().remembered();
         let answer = runtime.block_on(service.handle(request, payload));
-        answer.map(|(reply, _): (_, Bytes)| reply)
+        let is_changed = service.memory().remembered() != remembered;
+        self.disk.keep_first_segment();
+        if is_changed {
+            self.disk.keep_memory();
+        }
+        answer
     }
 
-    pub fn put(&self, bytes: &[u8], durable: bool, runtime: &Runtime) -> Option<Receipt> {
-        let chunk = stdchk_model::ChunkId::of(bytes);
+    /// Stores a chunk; there may be no room.
+    pub fn put(
+        &mut self,
+        bytes: &[u8],
+        durable: bool,
+        runtime: &Runtime,
+    ) -> Result<Option<Receipt>, Failure> {
+        let chunk = ChunkId::of(bytes);
+        let block = BlockId::plain(chunk);
         let length = u32::try_from(bytes.len()).unwrap();
         let encoding = Encoding::plain(ChunkRef { id: chunk, length });
-        let request = BenefactorRequest::Put { block: BlockId::plain(chunk), encoding, durable };
-        let BenefactorReply::Stored { receipt, .. } = self.ask(request, bytes, runtime).unwrap() else {
+        let believed = match self.plant {
+            Plant::DurablePutWithoutSync => durable,
+            Plant::KnownPutIsBelieved => durable && self.store().find(block).is_ok(),
+            _ => false,
+        };
+        self.ever.insert(block);
+        let request = BenefactorRequest::Put { block, encoding, durable: durable && !believed };
+        let (BenefactorReply::Stored { receipt, .. }, _) = self.ask(request, bytes, runtime)? else {
             panic!("not an answer to a put")
         };
-        if durable {
-            self.keep_durable();
+        if believed {
+            return Ok(Some(self.receipt_without_sync(&[block])));
         }
-        receipt
+        if durable {
+            self.disk.keep_all();
+        }
+        Ok(receipt)
     }
 
-    pub fn receipt(&self, blocks: Vec<BlockId>, runtime: &Runtime) -> Receipt {
+    pub fn receipt(&mut self, blocks: Vec<BlockId>, runtime: &Runtime) -> Receipt {
+        match self.plant {
+            Plant::ReceiptWithoutSync => return self.receipt_without_sync(&blocks),
+            Plant::ReceiptThatProtectsNothing => return self.receipt_that_protects_nothing(&blocks),
+            _ => {}
+        }
         let request = BenefactorRequest::Sync { blocks, tell: false };
         let was_unsynced = self.store().is_unsynced();
-        let BenefactorReply::Synced(receipt) = self.ask(request, &[], runtime).unwrap() else {
+        let Ok((BenefactorReply::Synced(receipt), _)) = self.ask(request, &[], runtime) else {
             panic!("not an answer to a sync")
         };
         if was_unsynced && !self.store().is_unsynced() {
-            self.keep_durable();
+            self.disk.keep_all();
         }
         receipt
     }
 
     /// A receipt that nothing stands behind: the disk was not asked.
-    pub fn receipt_without_sync(&self, blocks: &[BlockId]) -> Receipt {
+    fn receipt_without_sync(&self, blocks: &[BlockId]) -> Receipt {
         let service = self.service.as_ref().unwrap();
         let (sequence, _) = self.store().touch(blocks);
-        let stored = blocks.iter().map(|block| {
-            let length = u32::try_from(super::world::CHUNK_BYTES).unwrap();
-            stdchk_model::message::manager::StoredBlock {
-                block: *block,
-                plain_length: length,
-                stored_length: length,
-            }
-        });
+        let stored = blocks.iter().map(|block| stored(*block));
         Receipt::new(service.receipt_key(), service.incarnation(), sequence, stored.collect())
     }
 
     /// A receipt that is younger than every deletion, of blocks that are not touched.
-    pub fn receipt_that_protects_nothing(&self, blocks: &[BlockId]) -> Receipt {
-        let service = self.service.as_ref().unwrap();
+    fn receipt_that_protects_nothing(&mut self, blocks: &[BlockId]) -> Receipt {
         self.sync();
+        let service = self.service.as_ref().unwrap();
         Receipt::new(service.receipt_key(), service.incarnation(), u64::MAX, self.store().durable(blocks))
     }
 
-    /// Tells the manager of blocks as durable that are not.
-    pub fn announce_all(&mut self) {
-        self.store().sync().unwrap(); // The index believes it, and a power loss takes them all the same.
+    /// Serves a block; the reader compares it with its name.
+    pub fn get(&mut self, block: BlockId, runtime: &Runtime) -> Option<Vec<u8>> {
+        let (reply, bytes) = self.ask(BenefactorRequest::Get { block }, &[], runtime).ok()?;
+        assert!(matches!(reply, BenefactorReply::Block { .. }), "not an answer to a get");
+        Some(bytes.to_vec())
     }
 
-    pub fn remove(&self, blocks: &[BlockId], sequence: u64) {
+    /// Looks at a block, and sets it aside if it is damaged.
+    pub fn verify(&mut self, block: BlockId, runtime: &Runtime) -> BlockState {
+        let request = BenefactorRequest::Verify { blocks: vec![block] };
+        let Ok((BenefactorReply::Verified { states }, _)) = self.ask(request, &[], runtime) else {
+            panic!("not an answer to a verification")
+        };
+        if states[0] == BlockState::Damaged {
+            self.disk.keep_all();
+        }
+        states[0]
+    }
+
+    /// The disk fails to read once. A store looks twice, so nothing comes of it.
+    pub fn read_fails_once(&mut self, number: super::content::Number, runtime: &Runtime) {
+        if self.plant == Plant::OneBadReadSetsAside && self.disk.flip(content(number)) {
+            self.verify(block(number), runtime);
+        }
+    }
+
+    /// Removes what of `blocks` was not put since `sequence`.
+    pub fn remove(&mut self, blocks: &[BlockId], sequence: u64) {
+        let sequence = if self.plant == Plant::DeletionOfWhatWasPutAgain { u64::MAX } else { sequence };
         self.store().remove(blocks, sequence).unwrap();
+        // The marks of removal are durable before the space is free.
+        self.disk.keep_all();
+    }
+
+    pub fn put_sequence(&self) -> u64 {
+        self.store().put_sequence()
     }
 
     // --- the link
@@ -218,28 +310,60 @@ impl Node {
     /// What it reports. The memory that others leave free differs from run to run, and the manager chooses by it.
     fn load(&self) -> BenefactorLoad {
         let load = self.service.as_ref().unwrap().load();
-        BenefactorLoad { free_bytes: DONATED_BYTES - load.used_bytes, ..load }
+        let free_bytes = self.donated_bytes.saturating_sub(load.used_bytes);
+        let blocks = load.blocks + self.hidden;
+        BenefactorLoad { donated_bytes: self.donated_bytes, free_bytes, blocks, ..load }
+    }
+
+    /// The moment of the manager's history that it remembers.
+    pub fn remembered(&self) -> Option<Moment> {
+        self.service.as_ref().and_then(|service| service.memory().remembered())
+    }
+
+    /// The manager says what moment is to be remembered.
+    pub fn told(&mut self, moment: Option<Moment>, at_once: bool) {
+        if self.plant == Plant::MomentsAreForgotten {
+            return;
+        }
+        let memory = Arc::clone(self.service.as_ref().unwrap().memory());
+        memory.registered(moment);
+        if at_once {
+            memory.make_current().unwrap();
+            self.disk.keep_memory();
+        }
     }
 
     pub fn registration(&self) -> ManagerRequest {
         let service = self.service.as_ref().unwrap();
+        let remembered = self.remembered().filter(|_| self.plant != Plant::SetBackUnnoticed);
         let registration = Registration {
             id: self.id,
             incarnation: service.incarnation(),
             address: "127.0.0.1:1".to_owned(),
             pid: 1,
             load: self.load(),
-            remembered: None,
+            remembered,
             put_sequence: self.store().put_sequence(),
             receipt_key: service.receipt_key().clone(),
         };
-        // Each has a place of its own.
-        let secret = ChunkId::of(self.place.path().as_os_str().as_encoded_bytes());
-        registration.introduced(&BenefactorSecret(secret.0))
+        registration.introduced(&self.secret)
+    }
+
+    /// What it sends behind its registration.
+    pub fn first_messages(&mut self, is_new_life: bool) -> Vec<ManagerRequest> {
+        match self.plant {
+            Plant::NoInventoryAfterReconnect if !is_new_life => Vec::new(),
+            Plant::StaleInventory => {
+                let fresh = self.inventory();
+                let stale = std::mem::replace(&mut self.stale, fresh.clone());
+                if is_new_life || stale.is_empty() { fresh } else { stale }
+            }
+            _ => self.inventory(),
+        }
     }
 
     /// The inventory in parts of two blocks.
-    pub fn inventory(&self) -> Vec<ManagerRequest> {
+    pub fn inventory(&mut self) -> Vec<ManagerRequest> {
         self.sync();
         let (put_sequence, mut all) = self.store().inventory();
         // In an order that each life of a seed has.
@@ -265,8 +389,11 @@ impl Node {
     pub fn heartbeat(&mut self, sync: bool) -> Option<ManagerRequest> {
         if sync {
             self.sync();
+        } else if self.plant == Plant::AnnouncedBeforeDurable {
+            // The index believes it, and a power loss takes them all the same.
+            self.store().sync().unwrap();
         }
-        let service = self.service.as_ref().unwrap();
+        let service = Arc::clone(self.service.as_ref().unwrap());
         let (put_sequence, changes) = service.store().take_changes();
         if sync {
             self.durable_sequence = put_sequence;
@@ -274,16 +401,42 @@ impl Node {
         let mut changes = changes?;
         changes.added.sort_by_key(|stored| stored.block);
         changes.removed.sort();
-        Some(ManagerRequest::Heartbeat {
+        if self.plant == Plant::PhantomsAreKept {
+            self.hidden += changes.removed.len() as u64;
+            changes.removed.clear();
+        }
+        Some(self.report(changes.added, changes.removed, changes.damaged, put_sequence))
+    }
+
+    fn report(
+        &mut self,
+        added: Vec<StoredBlock>,
+        removed: Vec<BlockId>,
+        damaged: u32,
+        put_sequence: u64,
+    ) -> ManagerRequest {
+        ManagerRequest::Heartbeat {
             id: self.id.unwrap(),
-            incarnation: service.incarnation(),
+            incarnation: self.service.as_ref().unwrap().incarnation(),
             load: self.load(),
             durable_sequence: self.durable_sequence,
-            added: changes.added,
-            removed: changes.removed,
-            damaged: changes.damaged,
-            copies_failed: Vec::new(),
+            added,
+            removed,
+            damaged,
+            copies_failed: std::mem::take(&mut self.copies_failed),
             put_sequence,
-        })
+        }
     }
+
+    /// A report of blocks that it may not have.
+    pub fn false_report(&mut self, blocks: &[BlockId]) -> ManagerRequest {
+        let sequence = self.put_sequence();
+        let added = blocks.iter().map(|block| stored(*block)).collect();
+        self.report(added, Vec::new(), 0, sequence)
+    }
+}
+
+fn stored(block: BlockId) -> StoredBlock {
+    let length = u32::try_from(content(super::content::name(&block)).len()).unwrap();
+    StoredBlock { block, plain_length: length, stored_length: length }
 }

@@ -1,0 +1,152 @@
+//! The files of a life as those who write them know them: what each may hold.
+
+use std::collections::BTreeMap;
+
+use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerReply};
+use stdchk_model::{Ino, MapRoot};
+
+use super::content::root_of;
+use super::world::World;
+
+/// Names that there are.
+pub const NAMES: usize = 4;
+
+/// Something that a file may hold.
+#[derive(Clone, Debug)]
+struct Possible {
+    root: MapRoot,
+    client: usize,
+    /// The client goes on asking for the commit.
+    is_asked_for: bool,
+}
+
+/// A file.
+#[derive(Clone, Default, Debug)]
+pub struct File {
+    possible: Vec<Possible>,
+    /// Somebody was told that it is stored.
+    pub is_acknowledged: bool,
+    /// It has versions of a file whose place it took, perhaps younger ones.
+    pub has_versions_of_another: bool,
+}
+
+impl File {
+    /// Whether the newest version may be this one.
+    pub fn may_be(&self, root: &MapRoot) -> bool {
+        self.possible.iter().any(|possible| possible.root == *root)
+    }
+
+    fn push(&mut self, root: MapRoot, client: usize, is_asked_for: bool) {
+        self.possible.push(Possible { root, client, is_asked_for });
+    }
+
+    /// The client asks for the commit of this.
+    pub fn asked_for(&mut self, root: MapRoot, client: usize) {
+        self.push(root, client, true);
+    }
+
+    /// The client gives up what it asked for, which may have been done all the same.
+    pub fn given_up(&mut self, client: usize) {
+        let own = self.possible.iter_mut().filter(|possible| possible.client == client);
+        own.for_each(|possible| possible.is_asked_for = false);
+    }
+
+    /// The client is told that the file holds this now. What others still ask for may come later.
+    pub fn acknowledged(&mut self, root: MapRoot, client: usize) {
+        self.possible.retain(|possible| possible.client != client && possible.is_asked_for);
+        self.push(root, client, false);
+        self.is_acknowledged = true;
+    }
+
+    /// Another file of which versions may be there got its place: if this one was never written, it is empty.
+    fn took_the_place_of_another(&mut self) {
+        self.has_versions_of_another = true;
+        if !self.is_acknowledged {
+            self.push(root_of(&[], false), usize::MAX, false);
+        }
+    }
+}
+
+/// All files.
+#[derive(Clone, Default, Debug)]
+pub struct Files {
+    pub files: BTreeMap<Ino, File>,
+    pub names: [Option<Ino>; NAMES],
+}
+
+impl Files {
+    pub fn has_name(&self, ino: Ino) -> bool {
+        self.names.contains(&Some(ino))
+    }
+
+    pub fn get(&mut self, ino: Ino) -> &mut File {
+        self.files.entry(ino).or_default()
+    }
+}
+
+pub fn name_of(place: usize) -> String {
+    format!("file{place}")
+}
+
+impl World {
+    /// The file of a name, which is made if there is none.
+    pub fn file(&mut self, place: usize) -> Ino {
+        if let Some(ino) = self.files.names[place] {
+            return ino;
+        }
+        let ino = self.make(self.folder, &name_of(place), FileKind::File);
+        self.files.names[place] = Some(ino);
+        self.files.get(ino);
+        self.note(format!("{} is made, {ino}", name_of(place)));
+        ino
+    }
+
+    pub fn make(&mut self, parent: Ino, name: &str, kind: FileKind) -> Ino {
+        let (name, target) = (name.to_owned(), String::new());
+        let change = Change::Make { parent, name, kind, mode: 0o755, uid: 0, gid: 0, target };
+        match self.change(&change) {
+            ManagerReply::Entry(attr) => attr.ino,
+            other => panic!("an answer to the making of a file: {other:?}"),
+        }
+    }
+
+    pub fn unlink(&mut self) {
+        let place = self.below(NAMES);
+        if let Some(ino) = self.files.names[place].take() {
+            self.note(format!("{} is removed, {ino}", name_of(place)));
+            self.change(&Change::Unlink { parent: self.folder, name: name_of(place) });
+        }
+    }
+
+    pub fn rename(&mut self) {
+        let (from, to) = (self.below(NAMES), self.below(NAMES));
+        let exchange = self.below(4) == 0;
+        let (Some(moved), replaced) = (self.files.names[from], self.files.names[to]) else { return };
+        if from == to || (exchange && replaced.is_none()) {
+            return;
+        }
+        self.note(format!("{} becomes {}, exchanged: {exchange}", name_of(from), name_of(to)));
+        let existing = if exchange { Existing::Exchange } else { Existing::Replace };
+        let (parent, new_parent) = (self.folder, self.folder);
+        self.change(&Change::Rename {
+            parent,
+            name: name_of(from),
+            new_parent,
+            new_name: name_of(to),
+            existing,
+        });
+        self.files.names[to] = Some(moved);
+        self.files.names[from] = replaced.filter(|_| exchange);
+        if replaced.is_some() && !exchange {
+            self.files.get(moved).took_the_place_of_another();
+        }
+    }
+
+    pub fn set_replicas(&mut self) {
+        let replicas = 1 + self.below(2);
+        self.note(format!("{replicas} copies are wanted"));
+        self.replicas = replicas;
+        let pairs = vec![("redundancy".to_owned(), format!("replicate:{replicas}"))];
+        self.change(&Change::SetPolicy { ino: self.folder, pairs });
+    }
+}

@@ -1,0 +1,190 @@
+//! The links between benefactors and the manager in a life.
+
+use stdchk_model::BlockId;
+use stdchk_model::message::benefactor::Command;
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
+
+use super::content::{content, name};
+use super::plant::Plant;
+use super::world::World;
+
+impl World {
+    pub fn connect(&mut self, node: usize) {
+        let registration = self.nodes[node].registration();
+        let ManagerReply::Registered { id, moment } = self.ask(registration).unwrap() else {
+            panic!("not an answer to a registration")
+        };
+        let is_new_life = !std::mem::replace(&mut self.nodes[node].was_connected, true);
+        self.nodes[node].id = Some(id);
+        self.nodes[node].told(moment, false);
+        self.nodes[node].sent = self.nodes[node].first_messages(is_new_life);
+        self.nodes[node].connected = true;
+        self.note(format!("{id} registers, to send its inventory in {} parts", self.nodes[node].sent.len()));
+    }
+
+    pub fn delete_all(&mut self, node: usize) {
+        while self.nodes[node].is_up() && !self.nodes[node].deletions.is_empty() {
+            self.delete(node);
+        }
+    }
+
+    pub fn delete(&mut self, node: usize) {
+        if !self.nodes[node].is_up() || self.nodes[node].deletions.is_empty() {
+            return;
+        }
+        let (blocks, sequence) = self.nodes[node].deletions.remove(0);
+        self.nodes[node].remove(&blocks, sequence);
+        let (id, names) = (self.nodes[node].id, Self::numbers(&blocks));
+        self.note(format!("{id:?} removes what of {names:?} was not put since {sequence:x}"));
+    }
+
+    /// The benefactor makes a copy that it was ordered to make.
+    pub fn copy(&mut self, node: usize) {
+        if !self.nodes[node].is_up() || self.nodes[node].copies.is_empty() {
+            return;
+        }
+        let (block, to) = self.nodes[node].copies.remove(0);
+        let number = name(&block);
+        let target = self.nodes.iter().position(|node| node.id == Some(to) && node.is_up());
+        if let (Plant::CopyIsBelieved, Some(target)) = (self.plant, target) {
+            return self.believe(&[(number, target)]);
+        }
+        let here = self.nodes[node].blocks().contains(&block);
+        let copied = target.filter(|_| here).and_then(|target| {
+            self.nodes[target].put(content(number), false, &self.runtime).ok()?;
+            Some(target)
+        });
+        let Some(target) = copied else {
+            self.note(format!("{number} can't be copied to {to}"));
+            self.nodes[node].copies_failed.push(block.chunk);
+            return;
+        };
+        self.note(format!("{number} is copied to {to}"));
+        match self.plant {
+            Plant::CopyMoves => {
+                let sequence = self.nodes[node].put_sequence();
+                self.nodes[target].receipt(vec![block], &self.runtime);
+                self.nodes[node].remove(&[block], sequence);
+            }
+            _ => drop(self.nodes[target].receipt(vec![block], &self.runtime)),
+        }
+    }
+
+    /// The link of a benefactor does the next thing.
+    pub fn link(&mut self, node: usize) {
+        if self.nodes[node].is_broken {
+            return;
+        }
+        if !self.nodes[node].is_up() {
+            if self.calm || self.one_in(3) {
+                self.lives += 1;
+                self.nodes[node].start(self.lives);
+                self.note(format!("{:?} starts", self.nodes[node].id));
+            }
+        } else if !self.nodes[node].connected {
+            self.connect(node);
+        } else if self.nodes[node].sent.is_empty() {
+            let sync = self.calm || self.below(2) == 0;
+            match self.nodes[node].heartbeat(sync) {
+                Some(beat) => self.nodes[node].sent.push(beat),
+                None => self.nodes[node].sent = self.nodes[node].inventory(),
+            }
+        } else {
+            self.deliver(node);
+        }
+    }
+
+    pub fn deliver_all(&mut self, node: usize) {
+        while self.nodes[node].connected && !self.nodes[node].sent.is_empty() {
+            self.deliver(node);
+        }
+    }
+
+    fn deliver(&mut self, node: usize) {
+        let request = self.nodes[node].sent.remove(0);
+        let id = self.nodes[node].id;
+        match &request {
+            ManagerRequest::Heartbeat { added, removed, .. } if !(added.is_empty() && removed.is_empty()) => {
+                let added: Vec<_> = added.iter().map(|stored| name(&stored.block)).collect();
+                let removed = Self::numbers(removed);
+                self.note(format!("{id:?} tells that it has {added:?} and has not {removed:?}"));
+            }
+            ManagerRequest::Inventory { blocks, first, last, .. } => {
+                let blocks: Vec<_> = blocks.iter().map(|stored| name(&stored.block)).collect();
+                self.note(format!("{id:?} lists {blocks:?}, first: {first}, last: {last}"));
+            }
+            _ => {}
+        }
+        let answer = self.ask(request);
+        if self.one_in(20) {
+            self.note(format!("{id:?} loses its connection, and an answer with it"));
+            self.nodes[node].disconnect();
+            return;
+        }
+        match answer {
+            Ok(ManagerReply::Commands(commands)) => self.obey(node, commands),
+            Ok(_) => {}
+            Err(failure) => {
+                self.note(format!("{id:?} is refused {:?}", failure.code));
+                self.nodes[node].disconnect();
+            }
+        }
+    }
+
+    fn obey(&mut self, node: usize, commands: Vec<Command>) {
+        for command in commands {
+            match command {
+                Command::Delete { blocks, put_sequence } => {
+                    let names = Self::numbers(&blocks);
+                    self.note(format!("{:?} is to delete {names:?}", self.nodes[node].id));
+                    self.nodes[node].deletions.push((blocks, put_sequence));
+                    match self.plant {
+                        Plant::LateDeletion => self.nodes[node].disconnect(),
+                        _ => self.delete(node),
+                    }
+                }
+                Command::Make(make) => {
+                    let block = BlockId::plain(make.chunk);
+                    self.nodes[node].copies.extend(make.blocks.iter().map(|new| (block, new.to)));
+                }
+                Command::SendInventory if self.plant == Plant::PhantomsAreKept => {}
+                Command::SendInventory => self.nodes[node].sent = self.nodes[node].inventory(),
+                Command::Remember(moment) => self.nodes[node].told(Some(moment), true),
+            }
+        }
+    }
+
+    /// The connection breaks; what was on its way may still be read.
+    pub fn disconnect(&mut self, node: usize) {
+        if self.nodes[node].connected {
+            self.note(format!("{:?} loses its connection", self.nodes[node].id));
+            let sent = std::mem::take(&mut self.nodes[node].sent);
+            if self.below(2) == 0 {
+                self.strays.extend(sent);
+            }
+            self.nodes[node].disconnect();
+        }
+    }
+
+    pub fn stray(&mut self) {
+        if !self.strays.is_empty() {
+            let request = self.strays.remove(0);
+            self.note("a message of a broken connection is read".to_owned());
+            let _nobody_reads_it = self.ask(request);
+        }
+    }
+
+    /// A benefactor stops, perhaps for want of power.
+    pub fn stop(&mut self, node: usize, power: bool) {
+        if self.nodes[node].is_up() {
+            let id = self.nodes[node].id;
+            self.note(format!("{id:?} stops, for want of power: {power}"));
+            let seed = self.next();
+            self.nodes[node].stop(power.then_some(seed));
+            self.nodes[node].was_connected = false;
+            for client in &mut self.clients {
+                client.held.retain(|(_, at)| Some(*at) != id);
+            }
+        }
+    }
+}
