@@ -30,4 +30,9 @@ fn target() -> &'static Target {
     })
 }
 
-fuzz_target!(init: drop(target()), |bytes: &[u8]| (target().read)(bytes));
+fuzz_target!(
+    init: {
+        target();
+    },
+    |bytes: &[u8]| (target().read)(bytes)
+);

@@ -22,7 +22,7 @@ use life::Life;
 use plant::Plant;
 
 /// Lives of the usual run: some seconds.
-const LIVES: u64 = 300;
+const LIVES: u64 = 400;
 /// Lives in which a planted mistake must be found; most are within the first ten, the rest within some hundreds.
 const LIVES_TO_FIND: u64 = 1500;
 
