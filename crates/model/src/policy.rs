@@ -224,7 +224,7 @@ impl Policy {
 
 fn invalid(key: &str, value: &str, why: &str) -> Failure {
     let shown: String = value.chars().take(80).collect();
-    Failure::new(ErrorCode::Invalid, format!("`{key}={shown}` can't be used; {why}"))
+    Failure::new(ErrorCode::Invalid, format!("`{key}={shown}` can't be used")).then(why)
 }
 
 fn number<T: FromStr + PartialOrd + fmt::Display>(

@@ -439,7 +439,13 @@ fn messages_are_byte_for_byte_as_documented() {
     let text = [
         vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), ..hello }]),
         vectors("Welcome", &[Welcome { protocol: PROTOCOL, role: Role::Manager, pool }]),
-        vectors("Failure", &[Failure::new(ErrorCode::NotFound, "no `x`")]),
+        vectors(
+            "Failure",
+            &[
+                Failure::new(ErrorCode::NotFound, "no `x`"),
+                Failure::new(ErrorCode::NotFound, "no `x`").then("look"),
+            ],
+        ),
         vectors("ManagerRequest", &manager_requests()),
         vectors("ManagerReply", &manager_replies()),
         vectors("BenefactorRequest", &benefactor_requests()),

@@ -232,10 +232,9 @@ fn too_few(taken: usize, copies: usize, failure: &Failure) -> Failure {
         return failure.clone();
     }
     let what = format!(
-        "the folder's policy wants {copies} copies before a version counts, and {taken} can be made now; start more \
-         benefactors, or set `replicas` lower"
+        "the folder's policy wants {copies} copies before a version counts, and {taken} can be made now"
     );
-    Failure::new(failure.code, what)
+    Failure::new(failure.code, what).then("start more benefactors, or set `replicas` lower")
 }
 
 /// The chunk that `piece` is; none for zeros, which are never stored.

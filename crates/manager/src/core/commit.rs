@@ -115,15 +115,16 @@ impl Core {
         let few = |chunk: &&ChunkId| self.locations.copies(chunk, &self.registry) < copies;
         let missing: Vec<&ChunkId> = chunks.iter().filter(few).collect();
         let Some(example) = missing.iter().min() else { return Ok(()) };
-        let pending = match self.registry.is_pending() {
-            true => "; benefactors are still reporting what they have: try again",
-            false => "; store them again",
+        let next = match self.registry.is_pending() {
+            true => "benefactors are still reporting what they have: try again",
+            false => "store them again",
         };
         Err(unavailable(format!(
-            "{} of {} chunks have fewer than {copies} durable copies that the manager knows of, for instance {example}{pending}",
+            "{} of {} chunks have fewer than {copies} durable copies that the manager knows of, for instance {example}",
             missing.len(),
             chunks.len()
-        )))
+        ))
+        .then(next))
     }
 }
 
