@@ -19,6 +19,9 @@
 //! for set in pool.sets(&Target::parse("climate")?)?.sets {
 //!     println!("{} {:?}", set.timestep, set.state);
 //! }
+//! let restart = pool.open(&Target::parse("climate/restart.120000")?)?;
+//! let head = pool.wait(restart.read_at(0, 4096))?;
+//! println!("{} of {} bytes", head.len(), restart.size());
 //! # Ok(())
 //! # }
 //! ```
@@ -34,9 +37,9 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{About, Code, Error, Result};
 use crate::{
-    Collected, Difference, Entries, Fetched, FileVersions, Latest, Options, PolicyChange, PolicyChanged, Put,
-    Remove, Rename, Restore, Restored, Sets, Stat, Stored, StoredFile, Target, Usage, Verified, Verify,
-    Watch,
+    Collected, Difference, Entries, Fetched, FileVersions, Latest, NewVersion, OpenFile, Options,
+    PolicyChange, PolicyChanged, Put, Remove, Rename, Restore, Restored, Sets, Stat, Stored, StoredFile,
+    Target, Usage, Verified, Verify, Watch,
 };
 
 /// How often it is asked whether an operation is to end.
@@ -155,12 +158,20 @@ impl Pool {
         self.wait(self.pool.get_to(target, sink, sink_name, watch))
     }
 
-    /// Reads a part of a file: [`crate::Pool::read`].
+    /// Opens a file for reading: [`crate::Pool::open`]. Its methods are waited for by [`Pool::wait`].
     ///
     /// # Errors
     /// Those of that method.
-    pub fn read(&self, target: &Target, offset: u64, length: usize) -> Result<Vec<u8>> {
-        self.wait(self.pool.read(target, offset, length))
+    pub fn open(&self, target: &Target) -> Result<OpenFile> {
+        self.wait(self.pool.open(target))
+    }
+
+    /// Begins a new version of a file: [`crate::Pool::create`]. Its methods are waited for by [`Pool::wait`].
+    ///
+    /// # Errors
+    /// Those of that method.
+    pub fn create(&self, target: &Target, mode: u32) -> Result<NewVersion> {
+        self.wait(self.pool.create(target, mode))
     }
 
     /// Lists a folder: [`crate::Pool::list`].

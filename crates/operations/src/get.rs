@@ -63,24 +63,6 @@ impl Pool {
         block_in_place(|| sink.flush()).about(sink_name)?;
         Ok(reader.size())
     }
-
-    /// Reads `length` bytes of a version from `offset` on, verified; fewer where it ends.
-    ///
-    /// # Errors
-    /// As those of [`Pool::get`].
-    pub async fn read(&self, target: &Target, offset: u64, length: usize) -> Result<Vec<u8>> {
-        let reader = namespace::open(&self.client, target).await?;
-        let mut bytes = Vec::new();
-        while bytes.len() < length {
-            let part = reader.read_at(offset + bytes.len() as u64, length - bytes.len()).await;
-            let part = part.about(target.shown())?;
-            if part.is_empty() {
-                break;
-            }
-            bytes.extend_from_slice(&part);
-        }
-        Ok(bytes)
-    }
 }
 
 /// Fetches a version into a local file, which appears once it is whole.

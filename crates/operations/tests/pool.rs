@@ -45,6 +45,14 @@ fn nobody() -> Watch {
     Watch::default()
 }
 
+/// All bytes of a version, read piece by piece.
+fn content(pool: &blocking::Pool, name: &str) -> Vec<u8> {
+    let file = pool.open(&target(name)).unwrap();
+    let read = pool.wait(file.read_at(0, usize::try_from(file.size()).unwrap())).unwrap();
+    assert!(pool.wait(file.read_at(file.size(), 10)).unwrap().is_empty());
+    read.to_vec()
+}
+
 fn put_of(paths: &[String], to: &str) -> Put {
     let sources = paths.iter().map(|path| Source::Path(PathBuf::from(path))).collect();
     Put { sources, target: target(to), into_folder: to.ends_with('/'), recursive: false }
@@ -120,8 +128,9 @@ fn both_faces_store_list_and_fetch_the_same_bytes() {
     let mut stream = Vec::new();
     assert_eq!(pool.get_to(&target("app/second"), &mut stream, "memory", &nobody()).unwrap(), 70_000);
     assert_eq!(stream, second);
-    assert_eq!(pool.read(&target("app/first"), 2_999_990, 100).unwrap(), first[2_999_990..]);
-    assert_eq!(pool.read(&target("app/first"), 1_048_570, 20).unwrap(), first[1_048_570..1_048_590]);
+    let open = pool.open(&target("app/first")).unwrap();
+    assert_eq!(pool.wait(open.read_at(2_999_990, 100)).unwrap(), first[2_999_990..]);
+    assert_eq!(pool.wait(open.read_at(1_048_570, 20)).unwrap(), first[1_048_570..1_048_590]);
 
     let again = io::Cursor::new(second.clone());
     assert_eq!(pool.put_from(again, "memory", &target("app/first"), &nobody()).unwrap().version, 2);
@@ -132,7 +141,8 @@ fn both_faces_store_list_and_fetch_the_same_bytes() {
         Rename { source: target("app/first"), target: target("other"), into_folder: true, no_replace: true };
     pool.make_folder(&target("other")).unwrap();
     pool.rename(&into).unwrap();
-    assert_eq!(pool.read(&target("other/first@1"), 0, 4_000_000).unwrap(), first);
+    assert_eq!(content(&pool, "other/first@1"), first);
+    assert_eq!((open.version(), pool.wait(open.read_at(0, 4_000_000)).unwrap().to_vec()), (Some(1), first));
     let everything = Remove { target: target("other"), recursive: true, dry_run: false };
     assert_eq!(pool.remove(&everything).unwrap(), [target("other/first"), target("other")]);
     assert_eq!(pool.usage(&target("app")).unwrap().total.files, 1);
@@ -270,7 +280,8 @@ fn a_put_that_is_dropped_takes_its_entry_back_and_keeps_the_version_before() {
     runtime.block_on(async {
         let names = pool.list(&target("app")).await.unwrap().entries;
         assert_eq!(names.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["old"]);
-        assert_eq!(pool.read(&target("app/old"), 0, 100).await.unwrap(), b"before");
+        let old = pool.open(&target("app/old")).await.unwrap();
+        assert_eq!(old.read_at(0, 100).await.unwrap(), b"before"[..]);
         assert_eq!(pool.versions(&target("app/old")).await.unwrap()[0].versions.len(), 1);
         assert_eq!(pool.status().await.unwrap().sessions, 0, "what was reserved is given back");
         pool.close().await;
@@ -336,7 +347,8 @@ fn a_hundred_operations_at_once_all_come_to_their_end() {
                 let stored = pool.put_from(source, "memory", &name, &nobody()).await.unwrap();
                 assert_eq!(stored.bytes, 150_000);
                 pool.stat(&name, &nobody()).await.unwrap().verdict(&name).unwrap();
-                assert_eq!(pool.read(&name, 0, 200_000).await.unwrap(), content);
+                let file = pool.open(&name).await.unwrap();
+                assert_eq!(file.read_at(0, 200_000).await.unwrap(), content);
             });
         }
         while let Some(ended) = running.join_next().await {
@@ -367,5 +379,42 @@ fn sets_are_packed_and_read_as_before() {
     assert_eq!(error.code, Code::Interrupted);
     let round = aggregator.round(&nobody(), &|| false).unwrap();
     assert_eq!((round.sets.len(), round.waiting.len()), (1, 0), "{round:?}");
-    assert_eq!(pool.read(&target("app/run.N1.T1"), 0, 400_000).unwrap(), vec![2; 400_000]);
+    assert_eq!(content(&pool, "app/run.N1.T1"), vec![2; 400_000]);
+}
+
+#[test]
+fn a_version_that_is_written_piece_by_piece_is_seen_whole_or_not_at_all() {
+    let local = stdchk_tests::Pool::up(1, &[]);
+    let pool = blocking::Pool::connect(options(&local)).unwrap();
+    let (name, bytes) = (target("app/file"), random_bytes(2_500_000, 5));
+    let mut written = pool.create(&name, 0o640).unwrap();
+    for piece in bytes.chunks(700_001) {
+        pool.wait(written.write(piece)).unwrap();
+    }
+    assert_eq!(pool.open(&name).unwrap().version(), None, "nothing is committed yet");
+    assert_eq!(written.length(), 2_500_000);
+    assert_eq!(pool.wait(written.commit(1_700_000_000_000_000_000)).unwrap(), 1);
+    let stat = pool.stat(&name, &nobody()).unwrap();
+    assert_eq!((stat.mode, stat.mtime, stat.size), (0o640, 1_700_000_000_000_000_000, 2_500_000));
+    assert_eq!(content(&pool, "app/file"), bytes);
+
+    let mut given_up = pool.create(&name, 0o640).unwrap();
+    pool.wait(given_up.write(b"other")).unwrap();
+    pool.wait(async {
+        given_up.discard().await;
+        Ok(())
+    })
+    .unwrap();
+    let dropped = pool.create(&target("app/dropped"), 0o600).unwrap();
+    drop(dropped);
+    pool.wait(async {
+        pool.asynchronous().settle().await;
+        Ok(())
+    })
+    .unwrap();
+    let names: Vec<String> =
+        pool.list(&target("app")).unwrap().entries.into_iter().map(|entry| entry.name).collect();
+    assert_eq!(names, ["file"]);
+    assert_eq!(pool.versions(&name).unwrap()[0].versions.len(), 1);
+    assert_eq!(pool.status().unwrap().sessions, 0);
 }
