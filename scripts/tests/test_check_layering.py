@@ -28,7 +28,8 @@ class Edges(unittest.TestCase):
             package("stdchk-net", "stdchk-model", "stdchk-placement", "tokio"),
             package("stdchk-client", "stdchk-net", "stdchk-reduce"),
             package("stdchk-manager", "stdchk-client", "stdchk-placement", "redb"),
-            package("stdchk", "stdchk-mount", "stdchk-manager", "stdchk-benefactor"),
+            package("stdchk-operations", "stdchk-client", "stdchk-filestate"),
+            package("stdchk", "stdchk-operations", "stdchk-mount", "stdchk-manager", "stdchk-benefactor"),
             package("stdchk-tests", "stdchk", "stdchk-manager", "stdchk-benefactor"),
         ]
         self.assertEqual(complaints(*allowed), [])
@@ -36,6 +37,11 @@ class Edges(unittest.TestCase):
     def test_the_manager_and_the_benefactor_never_depend_on_each_other(self):
         self.assertIn("its own layer", complaints(package("stdchk-manager", "stdchk-benefactor"))[0])
         self.assertIn("its own layer", complaints(package("stdchk-benefactor", "stdchk-manager"))[0])
+
+    def test_the_library_of_operations_brings_neither_fuse_nor_roles(self):
+        for role in ("mount", "manager", "benefactor"):
+            with self.subTest(role=role):
+                self.assertIn("must stay out", complaints(package("stdchk-operations", f"stdchk-{role}"))[0])
 
     def test_no_edge_leads_upwards(self):
         for lower, higher in [("model", "reduce"), ("net", "client"), ("client", "mount"), ("reduce", "net")]:

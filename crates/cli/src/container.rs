@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stdchk_aggregate::{AggregateError, BaseSet, Container};
 use stdchk_objects::{ObjectError, Place, Service, Settings, Trouble};
 
-use crate::exit::{CommandError, Exit, Outcome, from_io};
+use crate::exit::{CommandError, Exit, Outcome};
 use crate::output::shown;
 
 const WHO_ASKS: &str =
@@ -60,40 +60,15 @@ pub fn open_base(path: &Path) -> Outcome<BaseSet> {
 
 /// The error of a command for one of packing or unpacking.
 pub fn failed(error: AggregateError) -> CommandError {
-    let (exit, next) = match &error {
-        AggregateError::Io { action, path, source } => match ObjectError::within(source) {
-            Some(trouble) => of_store(trouble.trouble, path),
-            None => return from_io(source, format_args!("can't {action} {}", path.display())),
-        },
-        AggregateError::NoContainer { .. } => (Exit::Usage, "give a file that `stdchk pack` wrote"),
-        AggregateError::Damaged { .. } | AggregateError::Codec { .. } => {
-            (Exit::Integrity, "`stdchk unpack` gives back every file that is intact")
+    let trouble = match &error {
+        AggregateError::Io { source, path, .. } => {
+            ObjectError::within(source).map(|trouble| of_store(trouble.trouble, path))
         }
-        AggregateError::Incomplete { damaged, blocked, intact, .. } => {
-            incomplete(!damaged.is_empty(), !blocked.is_empty(), *intact > 0)
-        }
-        AggregateError::NotFound { .. } => (Exit::NotFound, "`stdchk pack --list` shows what it holds"),
-        AggregateError::Changed { .. } => (Exit::Other, "pack it when nobody writes to it"),
-        AggregateError::BaseMissing { .. } => {
-            (Exit::Usage, "it is the container that was the base when packing")
-        }
-        AggregateError::Invalid(_) => (Exit::Usage, "check what is asked for"),
-        AggregateError::Stopped => (Exit::Interrupted, NOT_HAPPENED),
+        _ => None,
     };
-    CommandError::plain(exit, shown(&format!("{error}; {next}")))
-}
-
-/// What files mean that are damaged, or that something else was in the way of, and what to do.
-fn incomplete(are_damaged: bool, are_blocked: bool, are_others: bool) -> (Exit, &'static str) {
-    match (are_damaged, are_blocked, are_others) {
-        (true, false, false) => (Exit::Integrity, "use another copy"),
-        (_, false, _) => (Exit::Partial, "all others are intact; use another copy for these"),
-        (false, true, false) => (Exit::Other, "move that away, then run it again"),
-        (false, true, true) => (Exit::Partial, "all others were written; move that away, then run it again"),
-        (true, true, _) => (
-            Exit::Partial,
-            "use another copy for what is damaged; move away what is in the way, then run it again",
-        ),
+    match trouble {
+        Some((exit, next)) => CommandError::plain(exit, shown(&format!("{error}; {next}"))),
+        None => stdchk_operations::Error::from(error).into(),
     }
 }
 

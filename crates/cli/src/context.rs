@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use stdchk_client::{ClientConfig, Pool};
+use stdchk_client::ClientConfig;
+use stdchk_operations::{Options, Pool, Watch};
 
-use crate::exit::{About, CommandError, Exit, Outcome, exit_of};
+use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::{Home, ProcessRecord, Role, token};
+use crate::progress::Told;
 use crate::settings::Settings;
 
 /// Time for which commands that only ask wait for a manager that is away.
@@ -60,17 +62,19 @@ impl Context {
     async fn connect(&self, patience: Duration) -> Outcome<Pool> {
         let manager = self.manager_address()?;
         self.refuse_stopped()?;
-        let about = format!("manager {manager}");
-        let connected = Pool::connect(self.client_config(patience)?).await;
-        match connected {
-            Err(failure) if exit_of(failure.code) == Exit::Unreachable => Err(CommandError::new(
-                Exit::Unreachable,
-                about,
-                failure.message,
-                "check the address, and that the manager runs; `stdchk up` starts a local pool",
-            )),
-            connected => connected.about(about),
-        }
+        let token = token::read(&self.settings.token_file)?;
+        let window_bytes = self.settings.window_bytes;
+        Ok(Pool::connect(Options { manager, token, window_bytes, patience }).await?)
+    }
+
+    /// What operations tell, as lines on standard error.
+    pub fn watch(&self) -> Watch {
+        self.told().watch()
+    }
+
+    /// The same, to be changed.
+    pub fn told(&self) -> Told {
+        Told { quiet: self.settings.quiet, ..Told::default() }
     }
 
     /// How a client of this pool is set up.

@@ -1,13 +1,17 @@
 //! How a command ends: its exit code, and the message `object: cause; next step` on standard error.
 //!
-//! This is the one place that maps the pool's failures and the operating system's errors to exit codes.
+//! This is the one place that maps the codes of operations to exit codes.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use stdchk_model::{ErrorCode, Failure};
+use parking_lot::Mutex;
+use stdchk_operations::text::without_numbers;
+use stdchk_operations::{Code, Error};
 
 use crate::output::shown;
 
@@ -52,7 +56,7 @@ impl CommandError {
     /// An error about `object`, with what caused it and what to do next.
     pub fn new(exit: Exit, object: impl Display, cause: impl Display, next: impl Display) -> Self {
         let object = shown(&object.to_string());
-        Self { exit, message: without_numbers(&format!("{object}: {cause}; {next}")) }
+        Self { exit, message: format!("{object}: {}; {next}", without_numbers(&cause.to_string())) }
     }
 
     /// An error of the command line or of a setting.
@@ -63,7 +67,7 @@ impl CommandError {
     /// An error that says itself what to do next.
     pub fn complete(exit: Exit, object: impl Display, error: impl Display) -> Self {
         let object = shown(&object.to_string());
-        Self { exit, message: without_numbers(&format!("{object}: {error}")) }
+        Self { exit, message: format!("{object}: {}", without_numbers(&error.to_string())) }
     }
 
     /// An error that says all itself.
@@ -96,12 +100,6 @@ pub trait About<T> {
     fn about(self, object: impl Display) -> Outcome<T>;
 }
 
-impl<T> About<T> for Result<T, Failure> {
-    fn about(self, object: impl Display) -> Outcome<T> {
-        self.map_err(|failure| from_failure(&failure, object))
-    }
-}
-
 impl<T> About<T> for io::Result<T> {
     fn about(self, object: impl Display) -> Outcome<T> {
         self.map_err(|error| from_io(&error, object))
@@ -114,120 +112,110 @@ impl<T> About<T> for rustix::io::Result<T> {
     }
 }
 
-/// The exit code for a failure of the pool.
-pub fn exit_of(code: ErrorCode) -> Exit {
+/// The exit code for an error of an operation.
+pub fn exit_of(code: Code) -> Exit {
     match code {
-        ErrorCode::NotFound => Exit::NotFound,
-        ErrorCode::Invalid | ErrorCode::TooLong => Exit::Usage,
-        ErrorCode::NoSpace => Exit::NoSpace,
-        ErrorCode::Unavailable | ErrorCode::Stale | ErrorCode::Outdated => Exit::Unreachable,
-        ErrorCode::Damaged => Exit::Integrity,
+        Code::NotFound => Exit::NotFound,
+        Code::Invalid | Code::WrongKind => Exit::Usage,
+        Code::NoSpace => Exit::NoSpace,
+        Code::Unreachable => Exit::Unreachable,
+        Code::Damaged => Exit::Integrity,
+        Code::Partial => Exit::Partial,
+        Code::Interrupted => Exit::Interrupted,
         _ => Exit::Other,
     }
 }
 
-fn from_failure(failure: &Failure, object: impl Display) -> CommandError {
-    let exit = exit_of(failure.code);
-    let mut message = match object.to_string() {
-        // Many messages of the pool name their object themselves.
-        object if failure.message.contains(&object) => failure.message.clone(),
-        object => format!("{object}: {}", failure.message),
-    };
-    if !message.contains(';') {
-        message = format!("{message}; {}", next_step(failure.code));
+impl From<Error> for CommandError {
+    fn from(error: Error) -> Self {
+        let exit = exit_of(error.code);
+        Self { exit, message: hinted(error).to_string() }
     }
-    CommandError { exit, message: shown(&without_numbers(&message)) }
 }
 
-/// A message without the ` (os error 2)` that the standard library puts behind the system's words.
-fn without_numbers(message: &str) -> String {
-    let mut pieces = message.split(" (os error ");
-    let mut plain = pieces.next().unwrap_or_default().to_owned();
-    for piece in pieces {
-        let after = piece.trim_start_matches(|c: char| c.is_ascii_digit());
-        plain.push_str(after.strip_prefix(')').unwrap_or(after));
-    }
-    plain
-}
-
-fn next_step(code: ErrorCode) -> &'static str {
-    match code {
-        ErrorCode::NotFound => "`stdchk ls` shows what there is",
-        ErrorCode::Exists => "choose another name or remove the old one with `stdchk rm`",
-        ErrorCode::NotADirectory | ErrorCode::IsADirectory => "`stdchk stat` shows what it is",
-        ErrorCode::NotEmpty => "remove what is in it, or use `stdchk rm -r`",
-        ErrorCode::Invalid | ErrorCode::TooLong => "choose another name or value",
-        ErrorCode::NoSpace => {
-            "remove versions and run `stdchk gc`, or donate more (`stdchk status` shows the space)"
+/// The error with a better next step where a path of a mount was written in place of a name of the pool.
+fn hinted(error: Error) -> Error {
+    match error.code {
+        // A name of the pool, not a path of this machine.
+        Code::NotFound if !error.object.starts_with('/') => {
+            match stdchk_mount::below_mount(&Path::new("/").join(&error.object)) {
+                Some(below) => {
+                    let below = shown(&below.to_string_lossy());
+                    Error { next: format!("leave out where the pool is mounted: `{below}`"), ..error }
+                }
+                None => error,
+            }
         }
-        ErrorCode::Unavailable | ErrorCode::Stale | ErrorCode::Outdated => {
-            "try again; `stdchk status` shows what is missing"
-        }
-        ErrorCode::Damaged => {
-            "use an earlier version (`stdchk ls --versions`); `stdchk verify` shows the extent"
-        }
-        ErrorCode::Denied => "check the token (`--token-file`, STDCHK_TOKEN_FILE)",
-        ErrorCode::Unsupported | ErrorCode::Malformed => {
-            "use the same version of stdchk everywhere in the pool"
-        }
-        _ => "the log of the process that failed says more",
+        _ => error,
     }
 }
 
 /// The error of a command for an error of the operating system.
 pub fn from_io(error: &io::Error, object: impl Display) -> CommandError {
-    let (exit, next) = match error.kind() {
-        io::ErrorKind::NotFound => (Exit::NotFound, "check the path"),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            (Exit::NoSpace, "make room on this disk")
-        }
-        io::ErrorKind::PermissionDenied => (Exit::Other, "check the permissions, or run as the owner"),
-        _ => (Exit::Other, "check the path and the disk"),
-    };
-    CommandError::new(exit, object, error, next)
+    Error::of_io(error, object).into()
+}
+
+/// The error of a command for a task that did not end by itself.
+pub fn task_failed(error: &tokio::task::JoinError) -> CommandError {
+    Error::defect("a task of this command", error).into()
 }
 
 /// Failures of one exit code that are reported one by one.
 const FAILURES_SAID: usize = 10;
 
-/// Counts the parts of a command that works on several objects, and reports failures as they come.
+/// Counts the parts of a command that works on several objects, and reports failures as they come. Clones count together.
+#[derive(Clone, Default)]
+pub struct Parts(Arc<Mutex<Counted>>);
+
 #[derive(Default)]
-pub struct Parts {
+struct Counted {
     succeeded: u64,
     failed: BTreeMap<Exit, usize>,
 }
 
 impl Parts {
-    /// Takes note of one part's outcome; a failure is reported now, unless so many of its exit code were that more of them
-    /// would hide all else. An interruption and a lost reader end the command.
-    pub fn add<T>(&mut self, outcome: Outcome<T>) -> Outcome<Option<T>> {
+    /// Takes note of one part's outcome. An interruption and a lost reader end the command.
+    pub fn add<T>(&self, outcome: Outcome<T>) -> Outcome<Option<T>> {
         match outcome {
             Ok(value) => {
-                self.succeeded += 1;
+                self.succeed(1);
                 Ok(Some(value))
             }
             Err(error) if matches!(error.exit, Exit::Interrupted | Exit::BrokenPipe) => Err(error),
             Err(error) => {
-                let failed = self.failed.entry(error.exit).or_default();
-                *failed += 1;
-                if *failed <= FAILURES_SAID {
-                    error.say();
-                }
+                self.fail(&error);
                 Ok(None)
             }
+        }
+    }
+
+    /// Takes note of parts that succeeded.
+    pub fn succeed(&self, parts: u64) {
+        self.0.lock().succeeded += parts;
+    }
+
+    /// Takes note of a part that failed; that is reported now, unless so many of its exit code were that more of them would
+    /// hide all else.
+    pub fn fail(&self, error: &CommandError) {
+        let mut counted = self.0.lock();
+        let failed = counted.failed.entry(error.exit).or_default();
+        *failed += 1;
+        if *failed <= FAILURES_SAID {
+            error.say();
         }
     }
 
     /// Success if every part succeeded; their common exit code if all failed alike; else "partial" or "other". Says how many
     /// failures were not reported.
     pub fn outcome(&self) -> Outcome {
-        let Some((first, _)) = self.failed.first_key_value() else { return Ok(()) };
-        let unsaid: usize = self.failed.values().map(|failed| failed.saturating_sub(FAILURES_SAID)).sum();
+        let counted = self.0.lock();
+        let Some((first, _)) = counted.failed.first_key_value() else { return Ok(()) };
+        let unsaid: usize = counted.failed.values().map(|failed| failed.saturating_sub(FAILURES_SAID)).sum();
         if unsaid > 0 {
             crate::output::note(format_args!("stdchk: {unsaid} more failed in the same way"));
         }
-        let exit = match self.succeeded {
-            0 if self.failed.len() == 1 => *first,
+        let exit = match counted.succeeded {
+            0 if counted.failed.len() == 1 => *first,
             0 => Exit::Other,
             _ => Exit::Partial,
         };
@@ -245,7 +233,7 @@ mod tests {
 
     #[test]
     fn parts_that_all_fail_alike_keep_their_code_and_a_mixture_is_partial() {
-        let mut parts = Parts::default();
+        let parts = Parts::default();
         for _ in 0..2 {
             parts.add(failed(Exit::NotFound)).unwrap();
         }
@@ -257,25 +245,9 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_with_object_cause_and_next_step() {
-        let failure: Result<(), _> = Err(Failure::new(ErrorCode::NotFound, "no such file"));
-        let error = failure.about("app/x").unwrap_err();
+    fn an_error_of_an_operation_is_told_with_object_cause_and_next_step() {
+        let error = CommandError::from(Error::new(Code::NotFound, "app/x", "no such file", "look"));
         assert_eq!(error.exit, Exit::NotFound);
-        assert_eq!(error.message, "app/x: no such file; `stdchk ls` shows what there is");
-    }
-
-    #[test]
-    fn an_error_of_the_system_is_told_in_words_and_without_its_number() {
-        let missing: io::Result<()> = Err(io::Error::from_raw_os_error(2));
-        let error = missing.about("/x").unwrap_err();
-        assert_eq!(error.message, "/x: No such file or directory; check the path");
-        assert_eq!(without_numbers("a (os error 13): b (os error 2)"), "a: b");
-    }
-
-    #[test]
-    fn an_object_that_the_pool_names_is_not_named_twice() {
-        let failure: Result<(), _> =
-            Err(Failure::new(ErrorCode::Damaged, "app/x has a damaged chunk; use another"));
-        assert_eq!(failure.about("app/x").unwrap_err().message, "app/x has a damaged chunk; use another");
+        assert_eq!(error.message, "app/x: no such file; look");
     }
 }

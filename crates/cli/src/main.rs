@@ -3,22 +3,17 @@
 //! A command line becomes a [`arguments::Command`], which one module of [`command`] runs; whatever went wrong ends here
 //! as a message on standard error and an exit code (`docs/OPERATIONS.md` lists them).
 
-mod archive;
 mod arguments;
-mod check;
 mod command;
 mod container;
 mod context;
 mod exit;
 mod local;
 mod logging;
-mod namespace;
 mod output;
-mod paths;
 mod progress;
 mod settings;
 mod signals;
-mod transfer;
 mod wake;
 
 use std::process::ExitCode;

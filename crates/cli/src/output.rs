@@ -7,13 +7,9 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use serde::Serialize;
-use stdchk_aggregate::shown_byte;
-use stdchk_model::message::manager::TimeNs;
+pub use stdchk_operations::text::{in_json, shown, time, time_exact};
 
 use crate::exit::{CommandError, Exit, Outcome};
-
-const NS_PER_SECOND: i64 = 1_000_000_000;
-const SECONDS_PER_DAY: i64 = 86_400;
 
 /// Prints one line on standard output.
 pub fn line(text: impl Display) -> Outcome {
@@ -92,51 +88,7 @@ impl Table {
 
 /// `number` things, in words: `1 file`, `2 files`.
 pub fn count(number: impl Display, thing: &str) -> String {
-    let number = number.to_string();
-    if number == "1" { format!("1 {thing}") } else { format!("{number} {thing}s") }
-}
-
-/// `name` with control characters escaped, and bytes that are no UTF-8 as [`in_json`] has them.
-pub fn shown(name: &str) -> String {
-    let one = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    in_json(name).chars().map(one).collect()
-}
-
-/// `name` with bytes that are no UTF-8 as `\xff`.
-pub fn in_json(name: &str) -> String {
-    let one = |c: char| shown_byte(c).map_or_else(|| c.to_string(), |byte| format!("\\x{byte:02x}"));
-    name.chars().map(one).collect()
-}
-
-/// A time as RFC 3339 in UTC with nanoseconds, for JSON.
-pub fn time_exact(time: TimeNs) -> String {
-    format!("{}.{:09}Z", date(time), time.rem_euclid(NS_PER_SECOND))
-}
-
-/// A time for people, to the second, UTC.
-pub fn time(time: TimeNs) -> String {
-    format!("{}Z", date(time)).replace('T', " ")
-}
-
-fn date(time: TimeNs) -> String {
-    let seconds = time.div_euclid(NS_PER_SECOND);
-    let (year, month, day) = civil(seconds.div_euclid(SECONDS_PER_DAY));
-    let second = seconds.rem_euclid(SECONDS_PER_DAY);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
-}
-
-/// Year, month and day of a day counted from 1970-01-01 (H. Hinnant, "chrono-compatible low-level date algorithms").
-fn civil(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468; // days since 0000-03-01
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+    stdchk_operations::text::count(number, thing)
 }
 
 #[cfg(test)]
@@ -144,24 +96,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_utc_dates() {
-        assert_eq!(time_exact(0), "1970-01-01T00:00:00.000000000Z");
-        assert_eq!(time_exact(951_782_400_000_000_001), "2000-02-29T00:00:00.000000001Z");
-        assert_eq!(time(1_795_235_416_000_000_000), "2026-11-21 04:30:16Z");
-        assert_eq!(time(-1), "1969-12-31 23:59:59Z");
-    }
-
-    #[test]
     fn columns_are_aligned() {
         let mut table = Table::new(&["name", ">size"]);
         table.row(["a".to_owned(), "10 B".to_owned()]);
         table.row(["longer".to_owned(), "9 B".to_owned()]);
         assert_eq!(table.text(), ["name    size", "a       10 B", "longer   9 B"]);
-    }
-
-    #[test]
-    fn a_name_cannot_play_with_the_terminal() {
-        assert_eq!(shown("a\x1b[2J\nb"), "a\\u{1b}[2J\\nb");
-        assert_eq!(shown("größe 1"), "größe 1");
     }
 }

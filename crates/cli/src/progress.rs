@@ -1,6 +1,7 @@
 //! Progress of long work: one line on standard error, rewritten a few times a second, if that is a terminal.
 //!
-//! The work only adds to counters; a thread of its own draws, so that slow terminals slow nothing down.
+//! The work only adds to counters; a thread of its own draws, so that slow terminals slow nothing down. What operations tell
+//! becomes such lines, and remarks on standard error, by [`Told`].
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -8,7 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use stdchk_model::size;
+use stdchk_operations::{Event, Watch, Work};
+
+use crate::exit::{CommandError, Parts};
+use crate::output;
 
 /// Interval between two drawings: smooth to the eye, nothing to the processor.
 const DRAW_INTERVAL: Duration = Duration::from_millis(200);
@@ -71,6 +77,61 @@ fn text(verb: &str, done: u64, total: u64, elapsed: Duration) -> String {
     match done.saturating_mul(100).checked_div(total) {
         Some(percent) => format!("{verb} {done_text} of {} ({percent} %), {rate}/s", size::human(total)),
         None => format!("{verb} {done_text}, {rate}/s"),
+    }
+}
+
+/// What a command does with what its operations tell.
+#[derive(Clone, Default)]
+pub struct Told {
+    /// Draw no progress, and make no remarks.
+    pub quiet: bool,
+    /// Don't say which sets are passed over: the report has them.
+    pub reports_passed_over: bool,
+    /// Counts and says what failed.
+    pub parts: Parts,
+}
+
+impl Told {
+    /// What an operation is given.
+    pub fn watch(self) -> Watch {
+        let progress = Mutex::new(None);
+        Watch::new(move |event| self.take(event, &progress))
+    }
+
+    fn take(&self, event: &Event<'_>, progress: &Mutex<Option<Progress>>) {
+        match event {
+            Event::Began { work, bytes } => {
+                *progress.lock() = Some(Progress::start(verb(*work), *bytes, self.quiet));
+            }
+            Event::Moved { bytes } => {
+                if let Some(progress) = &*progress.lock() {
+                    progress.add(*bytes);
+                }
+            }
+            Event::Ended => *progress.lock() = None,
+            Event::Failed(error) => self.parts.fail(&CommandError::from((*error).clone())),
+            Event::PassedOver { app, set } if !self.reports_passed_over => {
+                let (timestep, reason) = (set.timestep, output::shown(&set.reason));
+                output::note(format_args!("stdchk: {app}: passed over timestep {timestep}: {reason}"));
+            }
+            Event::Stalled { chunks_at_risk } if !self.quiet => {
+                output::note(format_args!("verify: {chunks_at_risk} chunks can't get all their copies now"));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn verb(work: Work) -> &'static str {
+    match work {
+        Work::Put => "put",
+        Work::Get => "get",
+        Work::Verify => "verify",
+        Work::Diff => "diff",
+        Work::Restore => "restore",
+        Work::Fetch => "fetch",
+        Work::Aggregate => "aggregate",
+        _ => "done",
     }
 }
 

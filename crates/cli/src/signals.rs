@@ -75,7 +75,7 @@ pub async fn or_told<T: Send + 'static>(
             () = sleep(LAST_REQUESTS), if signals_seen > 0 => stdchk_objects::end_requests(),
         }
     };
-    ended.map_err(|error| crate::transfer::task_failed(&error))?
+    ended.map_err(|error| crate::exit::task_failed(&error))?
 }
 
 fn at_once(name: &str) -> CommandError {

@@ -11,7 +11,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use stdchk_aggregate::{
@@ -20,6 +20,7 @@ use stdchk_aggregate::{
 use stdchk_formats::Source;
 use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers, TimeNs};
 use stdchk_model::{ChunkId, ErrorCode, Failure, Ino, size};
+use stdchk_net::Retry;
 use tokio::runtime::Handle;
 
 use crate::container::BLOCK_BYTES_MAX;
@@ -31,7 +32,7 @@ use crate::session::Session;
 const PATIENCE: Duration = Duration::from_secs(180);
 /// The room that is left free beside the containers: this part of what they may take.
 const ROOM_PART: u64 = 8;
-/// Pause between the first two questions whether it is so far, and its most: it doubles.
+/// The pause before the manager is asked again whether the containers are durable: the first and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// A set that lies in containers now, or why it doesn't.
@@ -228,8 +229,7 @@ impl Pool {
         held: &[Held],
         packing: &Packing<'_>,
     ) -> Result<()> {
-        let give_up = Instant::now() + PATIENCE;
-        let mut pause = PAUSE.0;
+        let mut retry = Retry::new(PATIENCE, PAUSE);
         loop {
             if !(packing.watch)(0) {
                 return Err(AggregateError::Stopped.into());
@@ -239,10 +239,11 @@ impl Pool {
                 session.pin(chunks).await.map_err(ended)?;
             }
             match self.ask(request.clone()).await {
-                Err(failure) if is_to_come(&failure) && Instant::now() < give_up => {
-                    tracing::debug!(%failure, "asking again for the aggregation of a set");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.1);
+                Err(failure) if is_to_come(&failure) => {
+                    tracing::debug!(%failure, "a set can't be aggregated yet");
+                    if !retry.pause().await {
+                        return Err(failure.into());
+                    }
                 }
                 answer => return Ok(answer.map(drop)?),
             }

@@ -129,9 +129,8 @@ impl Fetcher {
         if !away.is_empty() {
             // What can come back is no damage.
             let names: Vec<String> = away.iter().map(ToString::to_string).collect();
-            let what =
-                format!("{} is away and has it or may have it; try again once it is back", names.join(", "));
-            last = Failure::new(ErrorCode::Unavailable, what);
+            let what = format!("{} is away and has it or may have it", names.join(", "));
+            last = Failure::new(ErrorCode::Unavailable, what).then("try again once it is back");
         }
         Err(crate::context(&last, format_args!("chunk {} can't be read", chunk.id)))
     }

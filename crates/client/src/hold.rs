@@ -4,10 +4,11 @@
 //! wait only keeps the application from getting ahead of the copies. So it never fails and always ends: when the copies
 //! are made, when the manager says that they can't be made now, when it can't be asked, or when nothing moves any more.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stdchk_model::Ino;
 use stdchk_model::message::manager::{Hold, ManagerReply, ManagerRequest};
+use stdchk_net::Retry;
 use tokio::sync::Semaphore;
 
 use crate::manager::ManagerLink;
@@ -32,7 +33,8 @@ impl Default for Holds {
 impl Holds {
     /// Waits until the copies are made, or no longer should be waited for.
     pub(crate) async fn wait(&self, manager: &ManagerLink, ino: Ino, hold: Hold) {
-        let (mut progress, mut moved) = (None, Instant::now());
+        // The manager answers when something has moved, or after a second: there is nothing to pause for.
+        let (mut progress, mut retry) = (None, Retry::every(Duration::ZERO, STALLED));
         loop {
             let answer = {
                 let Ok(_permit) = self.asking.acquire().await else { return };
@@ -40,9 +42,10 @@ impl Holds {
             };
             match answer {
                 Ok(ManagerReply::Waiting { progress: now }) if progress != Some(now) => {
-                    (progress, moved) = (Some(now), Instant::now());
+                    progress = Some(now);
+                    retry.progressed();
                 }
-                Ok(ManagerReply::Waiting { .. }) if moved.elapsed() < STALLED => {}
+                Ok(ManagerReply::Waiting { .. }) if !retry.is_over() => {}
                 Ok(ManagerReply::Waiting { .. }) => {
                     tracing::warn!(%ino, "copies of earlier versions are not being made; the writer goes on without them");
                     return;

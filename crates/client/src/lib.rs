@@ -56,7 +56,7 @@ use stdchk_model::{ErrorCode, Failure};
 
 /// A failure that says what was being done to what before the cause.
 pub(crate) fn context(failure: &Failure, what: impl std::fmt::Display) -> Failure {
-    Failure::new(failure.code, format!("{what}: {}", failure.message))
+    Failure { message: format!("{what}: {}", failure.message), ..failure.clone() }
 }
 
 /// A task of this process that ended as none should.

@@ -4,12 +4,12 @@
 //! carry. So a manager that is restarted costs its clients a pause, not an error.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{Failure, PoolId};
-use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, waits};
+use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Retry, waits};
 
 use crate::shared::Shared;
 
@@ -45,20 +45,17 @@ impl ManagerLink {
     }
 
     async fn ask_patiently(&self, request: &ManagerRequest) -> Result<ManagerReply, Failure> {
-        let give_up = Instant::now() + self.patience;
-        let mut pause = RETRY_PAUSE.0;
+        let mut retry = Retry::new(self.patience, RETRY_PAUSE);
         loop {
             let error = match self.ask_once(request).await {
                 Ok(reply) => return Ok(reply),
                 Err(CallError::Refused(failure)) => return Err(failure),
                 Err(error) => error,
             };
-            if Instant::now() + pause > give_up {
+            tracing::debug!(%error, "the manager gave no answer");
+            if !retry.pause().await {
                 return Err(crate::context(&error.failure(), "the manager can't be reached"));
             }
-            tracing::debug!(%error, "asking the manager again");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY_PAUSE.1);
         }
     }
 

@@ -239,9 +239,6 @@ impl Reader {
 }
 
 fn removed(info: &VersionInfo) -> Failure {
-    let what = format!(
-        "version {} was removed while it was being read; `stdchk ls --versions` shows what there is",
-        info.version
-    );
-    Failure::new(ErrorCode::Stale, what)
+    let what = format!("version {} was removed while it was being read", info.version);
+    Failure::new(ErrorCode::Stale, what).then("`stdchk ls --versions` shows what there is")
 }

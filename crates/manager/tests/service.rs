@@ -139,6 +139,6 @@ async fn a_collection_just_after_the_start_says_when_to_come_back() {
     let running = start(&directory.path().join("manager")).await;
     let refused = running.ask(ManagerRequest::Collect { dry_run: false }).await.unwrap_err().failure();
     assert_eq!(refused.code, ErrorCode::Unavailable);
-    assert!(refused.message.contains("collect again in"), "{refused}");
+    assert!(refused.next.as_ref().is_some_and(|next| next.contains("collect again in")), "{refused}");
     running.stop().await;
 }

@@ -1,5 +1,7 @@
 //! Failures as they cross the wire: a code that a program acts on, and a message that a person acts on.
 
+use std::fmt;
+
 use minicbor::{Decode, Encode};
 
 /// Why a request failed. Numbers are part of the protocol and never change their meaning.
@@ -64,21 +66,40 @@ pub enum ErrorCode {
     Loop,
 }
 
-/// A failed request: what happened to what, and the next step, in `message`.
-#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode, thiserror::Error)]
-#[error("{message}")]
+/// A failed request. It reads `message; next`, or `message` where the code alone says what to do.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct Failure {
     /// What a program acts on.
     #[n(0)]
     pub code: ErrorCode,
-    /// What a person reads: object, cause, next step.
+    /// What a person reads: the object and the cause.
     #[n(1)]
     pub message: String,
+    /// What a person can do about this failure; `None`: what can be done about every failure of its code.
+    #[n(2)]
+    pub next: Option<String>,
+}
+
+impl std::error::Error for Failure {}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.next {
+            Some(next) => write!(to, "{}; {next}", self.message),
+            None => to.write_str(&self.message),
+        }
+    }
 }
 
 impl Failure {
     /// A failure of `code` with a message for people.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), next: None }
+    }
+
+    /// The failure with the next step for a person.
+    #[must_use]
+    pub fn then(self, next: impl Into<String>) -> Self {
+        Self { next: Some(next.into()), ..self }
     }
 }

@@ -338,7 +338,7 @@ impl Policy {
 
 pub(crate) fn invalid(key: &str, value: &str, why: &str) -> Failure {
     let shown: String = value.chars().take(80).collect();
-    Failure::new(ErrorCode::Invalid, format!("`{key}={shown}` can't be used; {why}"))
+    Failure::new(ErrorCode::Invalid, format!("`{key}={shown}` can't be used")).then(why)
 }
 
 fn number<T: FromStr + PartialOrd + fmt::Display>(

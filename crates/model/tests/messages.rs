@@ -457,7 +457,13 @@ fn messages_are_byte_for_byte_as_documented() {
         vectors("Challenge", &[challenge]),
         vectors("Proof", &[Proof { proof: greeting.caller_proof(&token) }]),
         vectors("Welcome", &[Welcome { role: Role::Manager, pool, proof }]),
-        vectors("Failure", &[Failure::new(ErrorCode::NotFound, "no `x`")]),
+        vectors(
+            "Failure",
+            &[
+                Failure::new(ErrorCode::NotFound, "no `x`"),
+                Failure::new(ErrorCode::NotFound, "no `x`").then("look"),
+            ],
+        ),
         vectors("ManagerRequest", &manager_requests()),
         vectors("ManagerReply", &manager_replies()),
         vectors("BenefactorRequest", &benefactor_requests()),

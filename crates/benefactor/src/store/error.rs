@@ -103,7 +103,11 @@ impl From<StoreError> for Failure {
             StoreError::Io { .. } if error.is_full() => ErrorCode::NoSpace,
             StoreError::Io { .. } => ErrorCode::Internal,
         };
-        Self::new(code, error.to_string())
+        let failure = Self::new(code, error.to_string());
+        match error {
+            StoreError::NoRoom(no_room) => failure.then(no_room.next()),
+            _ => failure,
+        }
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Donation {
 pub enum NoRoom {
     /// The donation is used up.
     #[error(
-        "the donation is used up: {} of {} are taken, {} more are needed; donate more or remove versions",
+        "the donation is used up: {} of {} are taken, {} more are needed",
         size::human(*used), size::human(*donated), size::human(*needed)
     )]
     Donation {
@@ -29,7 +29,7 @@ pub enum NoRoom {
     },
     /// The file system would get too full.
     #[error(
-        "the disk has {} left, the owner keeps {}, {} are needed; free some space or lower the floor",
+        "the disk has {} left, the owner keeps {}, {} are needed",
         size::human(*available), size::human(*floor), size::human(*needed)
     )]
     Floor {
@@ -40,6 +40,16 @@ pub enum NoRoom {
         /// Needed, bytes.
         needed: u64,
     },
+}
+
+impl NoRoom {
+    /// What its owner can do.
+    pub fn next(&self) -> &'static str {
+        match self {
+            Self::Donation { .. } => "donate more or remove versions",
+            Self::Floor { .. } => "free some space or lower the floor",
+        }
+    }
 }
 
 impl Donation {
@@ -69,7 +79,7 @@ mod tests {
         let donation = Donation { donated_bytes: 100, floor_bytes: 50 };
         assert_eq!((donation.free(30, 1000), donation.free(30, 60), donation.free(200, 10)), (70, 10, 0));
         assert_eq!(donation.admit(30, 1000, 70), Ok(()));
-        assert!(donation.admit(30, 1000, 71).unwrap_err().to_string().contains("donate more"));
+        assert!(donation.admit(30, 1000, 71).unwrap_err().next().contains("donate more"));
         assert!(donation.admit(30, 60, 11).unwrap_err().to_string().contains("the owner keeps 50 B"));
     }
 }

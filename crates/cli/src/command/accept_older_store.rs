@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::context::Context;
-use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::exit::Outcome;
 use crate::output;
 
 /// What `accept-older-store` takes.
@@ -21,20 +21,6 @@ pub struct Arguments {}
 
 /// Runs the command.
 pub async fn run(_arguments: &Arguments, context: &Context) -> Outcome {
-    let address = context.manager_address()?;
-    let pool = context.pool().await?;
-    let about = format!("manager {address}");
-    let status = pool.status().await.about(&about)?;
-    if status.set_back.is_empty() {
-        let cause = "no benefactor that is here remembers more than its store holds";
-        return Err(CommandError::usage(about, cause, "there is nothing to accept; see `stdchk status`"));
-    }
-    pool.accept_older_store().await.about(&about)?;
-    match pool.status().await.about(&about)?.set_back.is_empty() {
-        true => output::line("the older store is accepted; what was stored since it was copied is given up"),
-        false => {
-            let cause = "another benefactor has come meanwhile that remembers more";
-            Err(CommandError::new(Exit::Unreachable, about, cause, "run the command again"))
-        }
-    }
+    context.pool().await?.accept_older_store().await?;
+    output::line("the older store is accepted; what was stored since it was copied is given up")
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use stdchk_model::BenefactorId;
 
 use crate::context::Context;
-use crate::exit::{About, Outcome};
+use crate::exit::Outcome;
 use crate::output;
 
 /// What `forget` takes.
@@ -39,7 +39,7 @@ fn benefactor(text: &str) -> Result<BenefactorId, String> {
 pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let pool = context.pool().await?;
     for id in &arguments.benefactors {
-        pool.forget(*id, arguments.force).await.about(format_args!("benefactor {id}"))?;
+        pool.forget(*id, arguments.force).await?;
         output::line(format_args!("{id} is forgotten"))?;
     }
     Ok(())

@@ -1,11 +1,10 @@
 //! `stdchk gc`: removes chunks that no version and no session refers to (I4), now instead of by and by.
 
 use clap::Args;
-use serde::Serialize;
 use stdchk_model::size;
 
 use crate::context::Context;
-use crate::exit::{About, Outcome};
+use crate::exit::Outcome;
 use crate::output;
 
 /// What `gc` takes.
@@ -25,21 +24,11 @@ pub struct Arguments {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Report {
-    dry_run: bool,
-    chunks: u64,
-    blocks: u64,
-    bytes: u64,
-}
-
 /// Runs the command.
 pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
-    let pool = context.pool().await?;
-    let collected = pool.collect(arguments.dry_run).await.about("collection")?;
+    let collected = context.pool().await?.collect(arguments.dry_run).await?;
     if arguments.json {
-        let (chunks, blocks, bytes) = (collected.chunks, collected.blocks, collected.bytes);
-        return output::json(&Report { dry_run: arguments.dry_run, chunks, blocks, bytes });
+        return output::json(&collected);
     }
     let verb = if arguments.dry_run { "would remove" } else { "removed" };
     if collected.blocks == 0 {

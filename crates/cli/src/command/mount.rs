@@ -11,6 +11,7 @@ use stdchk_client::{ClientConfig, SPOOL_BYTES_MIN};
 use stdchk_model::policy::Protocol;
 use stdchk_model::size;
 use stdchk_mount::{Error, MountConfig, Mounted, SpoolConfig};
+use stdchk_operations::code_of;
 
 use super::role::{RoleArguments, begin};
 use crate::context::{Context, PATIENCE_TO_MOVE};
@@ -118,7 +119,7 @@ fn unmount_when_told(told_to_stop: &Receiver<()>, mounted: &Mounted) {
 
 fn failed(about: &str, error: &Error) -> CommandError {
     let exit = match error {
-        Error::Pool(failure) => exit_of(failure.code),
+        Error::Pool(failure) => exit_of(code_of(failure.code)),
         _ => Exit::Other,
     };
     match error {

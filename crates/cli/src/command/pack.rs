@@ -23,7 +23,6 @@ use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::output::{self, Table, shown};
 use crate::progress::{Progress, rate};
 use crate::signals::or_told;
-use crate::transfer::refuse_special;
 
 /// Bytes written at once, and at most, to find out how fast the container's disk is.
 const PROBE_BYTES: usize = 4 << 20;
@@ -185,7 +184,7 @@ fn to_container(arguments: &Arguments, quiet: bool, told: &Arc<AtomicBool>) -> O
 
 /// What can't become a container is refused before the work, not after it.
 fn refuse_no_file(output: &Path) -> Outcome {
-    refuse_special(output)?;
+    stdchk_operations::refuse_special(output)?;
     let cause = match output {
         path if path == Path::new("-") => "a container is opened again, which standard output can't be",
         path if path.is_dir() => "it is a folder",

@@ -10,9 +10,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stdchk_net::waits;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::exit::{About, Outcome};
+use crate::exit::{About, Outcome, task_failed};
 use crate::local::{Home, ProcessRecord};
-use crate::transfer::task_failed;
 use crate::{logging, signals};
 
 /// How `up` starts roles.

@@ -1,18 +1,14 @@
 //! `stdchk stat`: what is known of one object, and whether its content verifies.
 
 use clap::Args;
-use serde::Serialize;
-use stdchk_client::Pool;
-use stdchk_model::message::manager::{Attr, FileKind, VersionInfo};
-use stdchk_model::{Redundancy, size};
+use stdchk_model::message::manager::FileKind;
+use stdchk_model::size;
+use stdchk_operations::{Stat, Target, Version};
 
-use super::ls::Version;
-use crate::check::{Checker, Health};
+use super::ls::state_word;
 use crate::context::Context;
-use crate::exit::{About, CommandError, Exit, Outcome};
-use crate::paths::Target;
-use crate::progress::Progress;
-use crate::{namespace, output};
+use crate::exit::Outcome;
+use crate::output;
 
 /// What `stat` takes.
 #[derive(Args, Debug)]
@@ -31,105 +27,27 @@ pub struct Arguments {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Report {
-    path: String,
-    ino: u64,
-    kind: FileKind,
-    mode: String,
-    uid: u32,
-    gid: u32,
-    links: u32,
-    size: u64,
-    mtime: String,
-    link_target: Option<String>,
-    version: Option<Version>,
-    versions: u64,
-    redundancy: Option<Redundancy>,
-    health: Option<Health>,
-}
-
 /// Runs the command.
 pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let target = Target::parse(&arguments.target)?;
     let pool = context.pool().await?;
-    let attr = namespace::resolve(&pool, &target).await?;
-    let report = match attr.kind {
-        FileKind::File => {
-            let quiet = context.settings.quiet;
-            namespace::of_file(&pool, &target, async |attr| content(&pool, &target, &attr, quiet).await)
-                .await?
-        }
-        _ if target.version.is_some() => return namespace::resolve_file(&pool, &target).await.map(drop),
-        FileKind::Symlink => {
-            let link_target = Some(pool.read_link(attr.ino).await.about(target.shown())?);
-            Report { link_target, ..report_of(&target, &attr) }
-        }
-        FileKind::Directory | FileKind::Pipe | FileKind::Socket => report_of(&target, &attr),
-    };
+    let stat = pool.stat(&target, &context.watch()).await?;
     match arguments.json {
-        true => output::json(&report)?,
-        false => print(&report)?,
+        true => output::json(&stat)?,
+        false => print(&stat)?,
     }
-    verdict(&target, report.health.as_ref())
+    Ok(stat.verdict(&target)?)
 }
 
-fn report_of(target: &Target, attr: &Attr) -> Report {
-    Report {
-        path: target.path(),
-        ino: attr.ino.0,
-        kind: attr.kind,
-        mode: format!("{:04o}", attr.mode & 0o7777),
-        uid: attr.uid,
-        gid: attr.gid,
-        links: attr.links,
-        size: attr.size,
-        mtime: output::time_exact(attr.mtime),
-        link_target: None,
-        version: None,
-        versions: 0,
-        redundancy: None,
-        health: None,
-    }
+/// A version, one of `of`, in one line.
+fn summary(version: &Version, of: u64) -> String {
+    let state = state_word(version.state);
+    let place = if version.aggregated { ", in a container with others of its set" } else { "" };
+    let committed_at = output::time_exact(version.committed_at);
+    format!("{} (one of {of} kept), {state}, committed {committed_at}{place}", version.version)
 }
 
-async fn content(pool: &Pool, target: &Target, attr: &Attr, quiet: bool) -> Outcome<Report> {
-    let (shown, mut report) = (target.shown(), report_of(target, attr));
-    let versions = namespace::kept_versions(pool, attr.ino).await.about(&shown)?;
-    let redundancy = pool.policy(attr.ino).await.about(&shown)?.redundancy;
-    let progress = Progress::start("verify", 0, quiet);
-    let mut checker = Checker::new(pool, &progress);
-    let (info, health) =
-        checker.version(attr.ino, target.version, redundancy.distance()).await.about(&shown)?;
-    report.versions = versions.len() as u64;
-    report.redundancy = Some(redundancy);
-    if let Some(info) = info {
-        describe(&mut report, &info);
-    }
-    report.health = Some(health);
-    Ok(report)
-}
-
-fn describe(report: &mut Report, info: &VersionInfo) {
-    report.size = info.size;
-    report.mtime = output::time_exact(info.mtime);
-    report.version = Some(Version::from(info));
-}
-
-/// Success if all content can be read now.
-pub fn verdict(target: &Target, health: Option<&Health>) -> Outcome {
-    let Some(health) = health.filter(|health| !health.is_readable()) else { return Ok(()) };
-    let (exit, next) = match health.lost {
-        0 => (
-            Exit::Unreachable,
-            "`stdchk status` shows which benefactors are missing; try again once they are back",
-        ),
-        _ => (Exit::Integrity, "use another version (`stdchk ls --versions`)"),
-    };
-    Err(CommandError::new(exit, target.shown(), health.reason(), next))
-}
-
-fn print(report: &Report) -> Outcome {
+fn print(report: &Stat) -> Outcome {
     let path = output::shown(&report.path);
     output::line(format_args!("path      /{path}"))?;
     let kind = match report.kind {
@@ -140,33 +58,17 @@ fn print(report: &Report) -> Outcome {
         FileKind::Socket => "socket",
     };
     output::line(format_args!(
-        "kind      {kind}, mode {}, owner {}:{}",
+        "kind      {kind}, mode {:04o}, owner {}:{}",
         report.mode, report.uid, report.gid
     ))?;
-    output::line(format_args!("modified  {}", report.mtime))?;
+    output::line(format_args!("modified  {}", output::time_exact(report.mtime)))?;
     if let Some(target) = &report.link_target {
         output::line(format_args!("leads to  {}", output::shown(target)))?;
     }
-    let Some(health) = &report.health else { return Ok(()) };
+    let (Some(health), Some(redundancy)) = (&report.health, report.redundancy) else { return Ok(()) };
     output::line(format_args!("size      {} bytes ({})", report.size, size::human(report.size)))?;
     if let Some(version) = &report.version {
-        output::line(format_args!("version   {}", version.summary(report.versions)))?;
+        output::line(format_args!("version   {}", summary(version, report.versions)))?;
     }
-    output::line(format_args!("content   {}", summary(health, report.redundancy.unwrap_or_default())))
-}
-
-/// The state of content in one line.
-pub fn summary(health: &Health, redundancy: Redundancy) -> String {
-    let mut text = format!("{} chunks, {} intact", health.chunks, health.intact);
-    for (count, what) in [
-        (health.at_risk, format!("with {}", redundancy.shortage())),
-        (health.damaged, "with a damaged copy".to_owned()),
-        (health.unreachable, "out of reach".to_owned()),
-        (health.lost, "lost".to_owned()),
-    ] {
-        if count > 0 {
-            text.push_str(&format!(", {count} {what}"));
-        }
-    }
-    text
+    output::line(format_args!("content   {}", health.summary(redundancy)))
 }

@@ -10,7 +10,7 @@ use stdchk_model::message::manager::{self, BenefactorInfo, BenefactorState, Pool
 use stdchk_model::size;
 
 use crate::context::Context;
-use crate::exit::{About, Exit, Outcome, from_io};
+use crate::exit::{CommandError, Exit, Outcome, from_io};
 use crate::local::{Home, ProcessRecord, Role, mountpoint};
 use crate::output::{self, Table};
 
@@ -128,7 +128,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let address = context.manager_address()?;
     let mount = mount(context)?;
     let status = match context.pool().await {
-        Ok(pool) => pool.status().await.about(format_args!("manager {address}")),
+        Ok(pool) => pool.status().await.map_err(CommandError::from),
         Err(error) => Err(error),
     };
     match status {

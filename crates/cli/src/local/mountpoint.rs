@@ -13,10 +13,11 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::mount::UnmountFlags;
+use stdchk_net::Retry;
 
 use crate::exit::{About, CommandError, Exit, Outcome};
 
@@ -66,7 +67,7 @@ pub fn answers(path: &Path) -> bool {
     command.args(["--file-system", "--"]).arg(path);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = command.spawn() else { return false };
-    match ended_by(&mut child, Instant::now() + ANSWER_TIMEOUT) {
+    match ended_within(&mut child, ANSWER_TIMEOUT) {
         Some(status) => status.success(),
         None => {
             // It ends with its question's answer, whenever that comes. Nobody waits for it.
@@ -76,10 +77,11 @@ pub fn answers(path: &Path) -> bool {
     }
 }
 
-fn ended_by(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
+fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let mut retry = Retry::every(ANSWER_POLL, limit);
     loop {
         match child.try_wait() {
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(ANSWER_POLL),
+            Ok(None) if retry.pause_thread() => {}
             Ok(ended) => return ended,
             Err(_) => return None,
         }

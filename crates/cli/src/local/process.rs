@@ -11,9 +11,10 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use stdchk_net::Retry;
 
 use crate::exit::{About, Outcome};
 
@@ -90,14 +91,13 @@ impl ProcessRecord {
 
     /// Waits until the process has ended; whether it did within `patience`.
     pub fn wait_for_end(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
-        while self.is_alive() {
-            if Instant::now() >= deadline {
-                return false;
+        let mut retry = Retry::every(POLL_INTERVAL, patience);
+        loop {
+            match self.is_alive() {
+                true if retry.pause_thread() => {}
+                is_alive => return !is_alive,
             }
-            std::thread::sleep(POLL_INTERVAL);
         }
-        true
     }
 }
 

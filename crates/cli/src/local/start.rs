@@ -10,7 +10,9 @@ use std::io::{Read, Seek, SeekFrom};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use stdchk_net::Retry;
 
 use super::home::{Home, PoolRecord, Role};
 use super::process::ProcessRecord;
@@ -67,16 +69,15 @@ impl<'a> Started<'a> {
     /// # Errors
     /// A started process has ended, with the end of its log; or the time is over.
     pub fn wait(&mut self, what: &str, mut ready: impl FnMut(&mut Self) -> Outcome<bool>) -> Outcome {
-        let deadline = Instant::now() + READY_TIMEOUT;
+        let mut retry = Retry::every(READY_POLL, READY_TIMEOUT);
         while !ready(self)? {
             self.refuse_ended()?;
-            if Instant::now() > deadline {
+            if !retry.pause_thread() {
                 let logs = self.home.path().join("log");
                 let cause = format!("it was not ready within {} s", READY_TIMEOUT.as_secs());
                 let next = format!("the logs in {} say why; `stdchk down` stops what runs", logs.display());
                 return Err(CommandError::new(Exit::Unreachable, what, cause, next));
             }
-            std::thread::sleep(READY_POLL);
         }
         Ok(())
     }

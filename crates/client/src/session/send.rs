@@ -247,21 +247,25 @@ impl Session {
             return failure.clone();
         }
         let redundancy = self.policy.redundancy;
-        let what = match code.is_copy() {
-            true => format!(
-                "`redundancy={redundancy}` wants {} copies before a version counts, and {} can be made now; start more \
-                 benefactors, or ask for fewer copies",
-                self.policy.distance_at_commit(),
-                at.len()
+        let (what, next) = match code.is_copy() {
+            true => (
+                format!(
+                    "`redundancy={redundancy}` wants {} copies before a version counts, and {} can be made now",
+                    self.policy.distance_at_commit(),
+                    at.len()
+                ),
+                "start more benefactors, or ask for fewer copies",
             ),
-            false => format!(
-                "`redundancy={redundancy}` needs {} benefactors, one for each fragment, and {} take one now; start more \
-                 benefactors, or use another code",
-                code.blocks(),
-                at.len()
+            false => (
+                format!(
+                    "`redundancy={redundancy}` needs {} benefactors, one for each fragment, and {} take one now",
+                    code.blocks(),
+                    at.len()
+                ),
+                "start more benefactors, or use another code",
             ),
         };
-        Failure::new(failure.code, what)
+        Failure::new(failure.code, what).then(next)
     }
 }
 

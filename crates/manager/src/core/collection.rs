@@ -257,10 +257,10 @@ impl Core {
         if now.ms < age_ms {
             self.marking.again = true;
             let wait = (age_ms - now.ms).div_ceil(1000);
-            return Err(unavailable(format!(
-                "the manager started a short while ago and files may still be written that it doesn't know of; \
-                 collect again in {wait} s"
-            )));
+            return Err(unavailable(
+                "the manager started a short while ago and files may still be written that it doesn't know of",
+            )
+            .then(format!("collect again in {wait} s")));
         }
         let held: HashSet<&ChunkId> = self.sessions.values().flat_map(|session| session.spared()).collect();
         let (garbage, young) = self.garbage(generation, &held, now);

@@ -115,9 +115,9 @@ impl Core {
         let near = |chunk: &&ChunkId| self.locations.distance(chunk, &self.registry) < wanted;
         let missing: Vec<&ChunkId> = chunks.iter().filter(near).collect();
         let Some(example) = missing.iter().min() else { return Ok(()) };
-        let pending = match self.registry.is_pending() {
-            true => "; benefactors are still reporting what they have: try again",
-            false => "; store them again",
+        let next = match self.registry.is_pending() {
+            true => "benefactors are still reporting what they have: try again",
+            false => "store them again",
         };
         let what = match wanted {
             0 | 1 => "are not known to be durable anywhere".to_owned(),
@@ -127,10 +127,11 @@ impl Core {
             ),
         };
         Err(unavailable(format!(
-            "{} of {} chunks {what}, for instance {example}{pending}",
+            "{} of {} chunks {what}, for instance {example}",
             missing.len(),
             chunks.len()
-        )))
+        ))
+        .then(next))
     }
 }
 

@@ -10,12 +10,13 @@ impl Core {
     pub(super) fn forget(&mut self, id: BenefactorId, force: bool, now: Now) -> Answer {
         self.update_states(now);
         if id.0 >= self.registry.next {
-            let message = format!("the pool has no benefactor {id}; `stdchk status` lists those that it has");
-            return Err(Failure::new(ErrorCode::NotFound, message));
+            let message = format!("the pool has no benefactor {id}");
+            let next = "`stdchk status` lists those that it has";
+            return Err(Failure::new(ErrorCode::NotFound, message).then(next));
         }
         if self.registry.is_online(id) {
-            let message = format!("{id} is on-line; stop its process, then repeat this");
-            return Err(Failure::new(ErrorCode::Denied, message));
+            let message = format!("{id} is on-line");
+            return Err(Failure::new(ErrorCode::Denied, message).then("stop its process, then repeat this"));
         }
         if self.registry.get(id).is_some() && !force {
             self.check_spared(id)?;
@@ -31,14 +32,13 @@ impl Core {
     /// Refuses while content may be left without a copy.
     fn check_spared(&self, id: BenefactorId) -> Result<(), Failure> {
         if self.registry.awaited().any(|other| other != id) {
-            let message = "not all benefactors have reported what they hold since the manager started: try again \
-                           in half a minute";
-            return Err(unavailable(message));
+            let message = "not all benefactors have reported what they hold since the manager started";
+            return Err(unavailable(message).then("try again in half a minute"));
         }
         if !self.marking.is_complete() {
-            let message = "the manager has not found out yet what all versions need: try again in some seconds; if that \
-                           doesn't help, `stdchk verify` names the damage, and `--force` forgets it all the same";
-            return Err(unavailable(message));
+            let next = "try again in some seconds; if that doesn't help, `stdchk verify` names the damage, and `--force` \
+                        forgets it all the same";
+            return Err(unavailable("the manager has not found out yet what all versions need").then(next));
         }
         let elsewhere = |holder: &super::locations::Holder| {
             holder.benefactor != id && self.registry.counts(holder.benefactor)
@@ -47,10 +47,9 @@ impl Core {
         match wanted.filter(|(_, chunk)| !chunk.holders.iter().any(elsewhere)).count() {
             0 => Ok(()),
             count => {
-                let message = format!(
-                    "{count} chunks have no copy at another benefactor: bring {id} back, or give them up with `--force`"
-                );
-                Err(Failure::new(ErrorCode::Denied, message))
+                let message = format!("{count} chunks have no copy at another benefactor");
+                let next = format!("bring {id} back, or give them up with `--force`");
+                Err(Failure::new(ErrorCode::Denied, message).then(next))
             }
         }
     }

@@ -139,10 +139,11 @@ impl History {
         let Some(witness) = self.set_back.keys().next() else { return Ok(()) };
         let message = format!(
             "the manager's store is an older copy: benefactor {witness} remembers commits that it lacks, so nothing is \
-             written or collected; put the newer store back while the pool is down, or give up what was stored since \
-             with `stdchk accept-older-store`"
+             written or collected"
         );
-        Err(Failure::new(ErrorCode::Denied, message))
+        let next = "put the newer store back while the pool is down, or give up what was stored since with \
+                    `stdchk accept-older-store`";
+        Err(Failure::new(ErrorCode::Denied, message).then(next))
     }
 
     /// What is not found in an older copy may be in the newer one: a client must not conclude that it is gone, and give up

@@ -415,15 +415,14 @@ impl Core {
     fn no_space(&self, wanted: u64) -> Failure {
         let space = self.space();
         let message = format!(
-            "no space for {}: of {} donated {} are used, {} are reserved by files being written and {} are free; \
-             remove files and run `stdchk gc`, or add benefactors",
+            "no space for {}: of {} donated {} are used, {} are reserved by files being written and {} are free",
             size::human(wanted),
             size::human(space.donated_bytes),
             size::human(space.used_bytes),
             size::human(space.reserved_bytes),
             size::human(space.free_bytes)
         );
-        Failure::new(ErrorCode::NoSpace, message)
+        Failure::new(ErrorCode::NoSpace, message).then("remove files and run `stdchk gc`, or add benefactors")
     }
 
     fn known(&mut self, id: SessionId, chunks: &[ChunkId], room_bytes: u64, now: Now) -> Answer {
@@ -477,8 +476,8 @@ impl Core {
     /// Refuses a receipt that the benefactor didn't give, and one of which it may have deleted something since.
     fn check_receipt(&self, at: BenefactorId, receipt: &Receipt) -> Result<(), Failure> {
         let outdated = |why: &str| {
-            let message = format!("a receipt of {at} doesn't count: {why}; ask it for a new one");
-            Err(Failure::new(ErrorCode::Outdated, message))
+            let message = format!("a receipt of {at} doesn't count: {why}");
+            Err(Failure::new(ErrorCode::Outdated, message).then("ask it for a new one"))
         };
         let benefactor = self.registry.get(at);
         let Some((benefactor, key)) = benefactor.and_then(|known| Some((known, known.receipt_key.as_ref()?)))

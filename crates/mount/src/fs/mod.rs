@@ -199,10 +199,8 @@ impl FileSystem {
             ErrorCode::NoSpace => ErrorCode::NoSpace,
             _ => ErrorCode::Unavailable,
         };
-        let what = format!(
-            "what was written to file {ino} before is lost, after it was closed early: {}",
-            failure.message
-        );
+        let what =
+            format!("what was written to file {ino} before is lost, after it was closed early: {failure}");
         self.lost.lock().insert(ino, Failure::new(code, what));
     }
 

@@ -11,6 +11,7 @@ use stdchk_filestate::history::{self, Change};
 use stdchk_filestate::store::Store;
 use stdchk_filestate::{Error, driver};
 use stdchk_model::size;
+use stdchk_operations::Target;
 
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::output::{self, Table};
@@ -143,16 +144,20 @@ pub fn run(arguments: &Arguments, pool: &PoolFlags) -> Outcome {
     }
 }
 
-/// The message of the file-state store says object, cause and next step itself.
 fn failed(error: Error) -> CommandError {
-    let exit = match &error {
-        Error::NoStore { .. } | Error::NoSuchIndex { .. } => Exit::NotFound,
-        Error::Damaged { .. } => Exit::Integrity,
-        Error::Busy { .. } => Exit::Unreachable,
-        Error::System { .. } if error.is_no_space() => Exit::NoSpace,
-        Error::System { .. } | Error::Refused(_) => Exit::Other,
-    };
-    CommandError::plain(exit, error)
+    stdchk_operations::Error::from(error).into()
+}
+
+/// The folder of an application, in which its file states lie.
+pub fn app_folder(app: &str) -> Outcome<Target> {
+    let app = Target::parse_plain(app)?;
+    match app.names().is_empty() {
+        true => {
+            let next = "write the name of the application's folder";
+            Err(CommandError::usage("/", "file states live in an application's folder", next))
+        }
+        false => Ok(app),
+    }
 }
 
 fn log(root: &Path, json: bool) -> Outcome {

@@ -5,40 +5,27 @@
 //! whole, and cut where its content says so: what did not change since the last copy is in the pool already. A copy that
 //! fails harms nobody; the next checkpoint is tried again.
 
-use std::fmt::Display;
-use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stdchk_client::{Pool, Session};
 use stdchk_filestate::control::Control;
 use stdchk_filestate::driver::Beside;
-use stdchk_filestate::snapshot::Snapshot;
 use stdchk_filestate::store::Store;
-use stdchk_model::message::manager::{Change, FileKind};
-use stdchk_model::{ErrorCode, Failure, Ino, Policy};
+use stdchk_operations::{PushedState, Target};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::archive::{self, State};
+use crate::command::files::app_folder;
 use crate::command::runtime;
 use crate::context::Context;
-use crate::exit::{About, CommandError, Exit, Outcome};
-use crate::paths::Target;
+use crate::exit::Outcome;
 use crate::settings::{PoolFlags, Settings};
-use crate::{namespace, output, signals};
+use crate::{output, signals};
 
 /// How often it is looked whether there is a new checkpoint: a load from shared memory, and soon enough for a copy.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How the copies are cut unless their folder says otherwise: files move in the stream when one before them grows.
-const CUTTER: &str = "cdc:64KiB";
-/// Written to the pool at once.
-const PIECE_BYTES: usize = 1 << 20;
-/// Permissions of the copies: what is in them may be secret.
-const MODE: u32 = 0o600;
-
 /// The copying beside a run.
 pub struct Push {
     work: Arc<Work>,
@@ -57,7 +44,7 @@ struct Thread {
 
 /// What the thread works with.
 struct Work {
-    target: Target,
+    app: Target,
     context: Context,
     handle: Handle,
     told: Mutex<Told>,
@@ -84,7 +71,7 @@ impl Push {
     pub fn new(app: &str, flags: &PoolFlags, wait: Duration) -> Outcome<Self> {
         let runtime = runtime()?;
         let work = Work {
-            target: archive::target(app)?,
+            app: app_folder(app)?,
             context: Context { settings: Settings::load(flags)? },
             handle: runtime.handle().clone(),
             told: Mutex::default(),
@@ -188,10 +175,10 @@ impl Work {
         }
     }
 
-    fn note(&self, pushed: Outcome<(u64, u64)>) {
+    fn note(&self, pushed: Outcome<PushedState>) {
         let mut told = self.told.lock();
         match pushed {
-            Ok((index, left_out)) => {
+            Ok(PushedState { index, left_out }) => {
                 told.passed_over += index.saturating_sub(told.expected);
                 told.expected = index + 1;
                 (told.pushed, told.tried, told.left_out) = (Some(index), Some(index), left_out);
@@ -207,89 +194,9 @@ impl Work {
         }
     }
 
-    /// Copies the newest checkpoint: its index, and how many names could not be part of the copy.
-    fn push(&self, store: &Arc<Store>, control: &Arc<Control>) -> Outcome<(u64, u64)> {
-        let shown = self.target.shown();
+    /// Copies the newest checkpoint.
+    fn push(&self, store: &Arc<Store>, control: &Arc<Control>) -> Outcome<PushedState> {
         let pool = self.handle.block_on(self.context.pool_to_move())?;
-        let ino = self.handle.block_on(self.entry(&pool))?;
-        let mut snapshot = Snapshot::of_newest(store, control).map_err(|error| failed(&shown, error))?;
-        let session = self.handle.block_on(pool.write(ino)).about(&shown)?;
-        let copied = self.copy(&session, &mut snapshot, store);
-        let closed = self.handle.block_on(session.close(false)).about(&shown);
-        let (index, left_out) = copied?;
-        closed?;
-        self.handle.block_on(self.forget_surplus(&pool, ino, store.options.kept())).about(&shown)?;
-        Ok((index, left_out))
-    }
-
-    fn copy(
-        &self,
-        session: &Arc<Session>,
-        snapshot: &mut Snapshot,
-        store: &Arc<Store>,
-    ) -> Outcome<(u64, u64)> {
-        let shown = self.target.shown();
-        let entry = snapshot.entry().clone();
-        self.handle.block_on(session.truncate(0)).about(&shown)?;
-        let sink = Sink { session, handle: &self.handle, at: 0 };
-        let state = State::new(&entry, &store.options);
-        let written =
-            archive::write(snapshot, store.root_path(), &state, BufWriter::with_capacity(PIECE_BYTES, sink));
-        let left_out = written.map_err(|error| failed(&shown, error))?;
-        let taken_at = i64::try_from(entry.time_ns).unwrap_or(i64::MAX);
-        self.handle.block_on(session.commit(taken_at)).about(&shown)?;
-        Ok((entry.index, left_out))
-    }
-
-    /// The file whose versions the copies are, made where it is missing.
-    async fn entry(&self, pool: &Pool) -> Outcome<Ino> {
-        let shown = self.target.shown();
-        let Some((name, folders)) = self.target.split_last() else { return Err(failed(&shown, "no name")) };
-        let folder = namespace::make_folders(pool, folders).await?;
-        if pool.policy(folder).await.about(&shown)?.cutter == Policy::default().cutter {
-            let pairs = vec![("cutter".to_owned(), CUTTER.to_owned())];
-            pool.change(Change::SetPolicy { ino: folder, pairs }).await.about(&shown)?;
-        }
-        let found = match pool.lookup(folder, name).await {
-            Err(failure) if failure.code == ErrorCode::NotFound => {
-                namespace::make(pool, folder, name, FileKind::File, MODE).await
-            }
-            found => found,
-        };
-        found.map(|attr| attr.ino).about(shown)
-    }
-
-    /// The pool keeps as many file states as the run does.
-    async fn forget_surplus(&self, pool: &Pool, ino: Ino, kept: usize) -> Result<(), Failure> {
-        let versions = namespace::kept_versions(pool, ino).await?;
-        let surplus = versions.len().saturating_sub(kept);
-        for version in versions.iter().take(surplus).map(|info| info.version) {
-            pool.change(Change::DropVersion { ino, version }).await?;
-        }
-        Ok(())
-    }
-}
-
-fn failed(shown: &str, cause: impl Display) -> CommandError {
-    CommandError::new(Exit::Other, shown, cause, "the next checkpoint is tried again")
-}
-
-/// The stream into the pool.
-struct Sink<'work> {
-    session: &'work Arc<Session>,
-    handle: &'work Handle,
-    at: u64,
-}
-
-impl Write for Sink<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.handle.block_on(self.session.write_at(self.at, bytes));
-        written.map_err(|failure| io::Error::other(failure.message))?;
-        self.at += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        Ok(pool.push_file_state(&self.app, store, control)?)
     }
 }

@@ -8,12 +8,11 @@ use std::path::Path;
 
 use stdchk_filestate::store::{Sets, Store};
 use stdchk_model::naming::Naming;
+use stdchk_operations::{Code, Target};
 
-use crate::command::{latest, runtime};
+use crate::command::runtime;
 use crate::context::Context;
 use crate::exit::{About, CommandError, Exit, Outcome};
-use crate::namespace;
-use crate::paths::Target;
 use crate::settings::{PoolFlags, Settings};
 
 /// What `statfs` says of FUSE file systems (`FUSE_SUPER_MAGIC`).
@@ -58,14 +57,19 @@ fn path_in_pool(folder: &Path) -> Outcome<String> {
 async fn naming(context: &Context, app: &str, ino: u64) -> Outcome<String> {
     let target = Target::parse_plain(app)?;
     let pool = context.pool().await?;
-    let attr = namespace::resolve_folder(&pool, &target).await?;
-    if attr.ino.0 != ino {
+    if pool.folder(&target).await?.ino.0 != ino {
         let cause = "the pool that is mounted there is another one";
         return Err(CommandError::usage(target.shown(), cause, "name its pool with --data or --manager"));
     }
-    let naming = pool.policy(attr.ino).await.about(target.shown())?.naming;
-    let patterns = naming.parse::<Naming>().map(|naming| naming.patterns().to_vec()).unwrap_or_default();
-    if patterns.iter().any(|pattern| !pattern.text().contains("{step}")) {
+    let naming = pool.policy(&target).await?.naming;
+    let patterns: Naming = naming.parse().map_err(|error| {
+        CommandError::usage(
+            target.shown(),
+            error,
+            format!("set them with `stdchk policy set {app} naming=...`"),
+        )
+    })?;
+    if patterns.patterns().iter().any(|pattern| !pattern.text().contains("{step}")) {
         let cause = "its patterns have one without {step}: a file's name must tell its timestep";
         let next = format!("set them with `stdchk policy set {app} naming=...`");
         return Err(CommandError::usage(target.shown(), cause, next));
@@ -91,12 +95,11 @@ pub fn newest(store: &Store, sets: &Sets, flags: &PoolFlags) -> Outcome<Point> {
 pub async fn newest_step(context: &Context, sets: &Sets) -> Outcome<Option<u64>> {
     let target = Target::parse_plain(&sets.app)?;
     let pool = context.pool().await?;
-    let found = latest::newest(&pool, &target, context.settings.quiet).await?;
-    found.note(&target);
+    let found = pool.latest(&target, &context.watch()).await?;
     match found.required(&target) {
         Ok(set) => Ok(Some(set.timestep)),
-        Err(error) if error.exit == Exit::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(error) if error.code == Code::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -1,34 +1,40 @@
-//! How commands name what is in the pool: `APP/NAME`, and `APP/NAME@VERSION` for one version.
+//! How what is in the pool is named: `APP/NAME`, and `APP/NAME@VERSION` for one version.
 //!
 //! A trailing `@` with digits is a version. A file whose own name ends like that is meant by one more `@`:
 //! `app/x@5` is version 5 of `app/x`, `app/x@5@` is the newest version of the file `x@5`.
 
 use stdchk_model::{ErrorCode, Failure, name};
 
-use crate::exit::{About, CommandError, Outcome};
+use crate::error::{About, Error, Result};
 
 /// An object of the pool, perhaps at one version.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
     /// Names from the root, each checked; empty: the root itself.
-    pub names: Vec<String>,
+    pub(crate) names: Vec<String>,
     /// The version; `None`: the newest.
-    pub version: Option<u64>,
+    pub(crate) version: Option<u64>,
 }
 
 impl Target {
-    /// Reads `APP/NAME[@VERSION]`.
-    pub fn parse(text: &str) -> Outcome<Self> {
+    /// Reads `APP/NAME[@VERSION]`; the empty text is the root.
+    ///
+    /// # Errors
+    /// [`Code::Invalid`](crate::Code::Invalid): a name can't be one.
+    pub fn parse(text: &str) -> Result<Self> {
         let (path, version) = split_version(text);
-        let names = name::split(path).about(crate::output::shown(text))?;
+        let names = name::split(path).about(crate::text::shown(text))?;
         Ok(Self { names: names.into_iter().map(str::to_owned).collect(), version })
     }
 
-    /// Reads a target that must be a file's, so not the root.
-    pub fn parse_entry(text: &str) -> Outcome<Self> {
+    /// Reads a target that must be something in the pool, so not the root.
+    ///
+    /// # Errors
+    /// Also if the root is meant.
+    pub fn parse_entry(text: &str) -> Result<Self> {
         let target = Self::parse(text)?;
         match target.names.is_empty() {
-            true => Err(CommandError::usage(
+            true => Err(Error::invalid(
                 format!("`{text}`"),
                 "the root of the pool is meant, not something in it",
                 "write APP/NAME",
@@ -38,16 +44,35 @@ impl Target {
     }
 
     /// Reads a path that must not name a version.
-    pub fn parse_plain(text: &str) -> Outcome<Self> {
+    ///
+    /// # Errors
+    /// Also if a version is named.
+    pub fn parse_plain(text: &str) -> Result<Self> {
         let target = Self::parse(text)?;
         match target.version {
-            Some(_) => Err(CommandError::usage(
+            Some(_) => Err(Error::invalid(
                 text,
                 "a version can't be named here",
                 format!("leave the version out, or write `{text}@` if the name really ends like this"),
             )),
             None => Ok(target),
         }
+    }
+
+    /// The same object at one of its versions.
+    #[must_use]
+    pub fn at(&self, version: u64) -> Self {
+        Self { version: Some(version), ..self.clone() }
+    }
+
+    /// The version that is named; `None`: the newest is meant.
+    pub fn version(&self) -> Option<u64> {
+        self.version
+    }
+
+    /// Names from the root to it; none for the root itself.
+    pub fn names(&self) -> &[String] {
+        &self.names
     }
 
     /// The path from the root, without the version.
@@ -66,6 +91,9 @@ impl Target {
     }
 
     /// This path with one more name.
+    ///
+    /// # Errors
+    /// `Invalid` or `TooLong`: it can't be a name.
     pub fn join(&self, name: &str) -> Result<Self, Failure> {
         name::check(name)?;
         let names = self.names.iter().map(String::as_str).chain([name]).map(str::to_owned).collect();
@@ -74,7 +102,7 @@ impl Target {
 
     /// For messages: the path with its version; `/` for the root.
     pub fn shown(&self) -> String {
-        let path = crate::output::shown(&self.path());
+        let path = crate::text::shown(&self.path());
         match self.version {
             _ if self.names.is_empty() => "/".to_owned(),
             Some(version) => format!("{path}@{version}"),
@@ -95,8 +123,8 @@ fn split_version(text: &str) -> (&str, Option<u64>) {
 }
 
 /// The relative path of a set's member, checked: it must stay below the directory that it is restored to.
-pub fn member_path(member: &str) -> Outcome<std::path::PathBuf> {
-    let names = name::split(member).about(crate::output::shown(member))?;
+pub fn member_path(member: &str) -> Result<std::path::PathBuf> {
+    let names = name::split(member).about(crate::text::shown(member))?;
     if names.is_empty() {
         let failure = Failure::new(ErrorCode::Invalid, "a member of the set has no name");
         return Err(failure).about("set");
@@ -107,7 +135,7 @@ pub fn member_path(member: &str) -> Outcome<std::path::PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exit::Exit;
+    use crate::error::Code;
 
     fn parsed(text: &str) -> (String, Option<u64>) {
         let target = Target::parse(text).unwrap();
@@ -128,10 +156,10 @@ mod tests {
     #[test]
     fn bad_names_are_usage_errors() {
         for bad in ["app/../x", "app/./x", "a\0b", &"n".repeat(300), &"d/".repeat(3000)] {
-            assert_eq!(Target::parse(bad).unwrap_err().exit, Exit::Usage, "{bad:?}");
+            assert_eq!(Target::parse(bad).unwrap_err().code, Code::Invalid, "{bad:?}");
         }
-        assert_eq!(Target::parse_entry("/").unwrap_err().exit, Exit::Usage);
-        assert_eq!(Target::parse_plain("a/b@1").unwrap_err().exit, Exit::Usage);
+        assert_eq!(Target::parse_entry("/").unwrap_err().code, Code::Invalid);
+        assert_eq!(Target::parse_plain("a/b@1").unwrap_err().code, Code::Invalid);
     }
 
     #[test]

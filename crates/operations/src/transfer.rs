@@ -18,8 +18,8 @@ use tempfile::NamedTempFile;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, block_in_place};
 
-use crate::exit::{About, CommandError, Exit, Outcome};
-use crate::progress::Progress;
+use crate::error::{About, Code, Error, Result};
+use crate::watch::Stage;
 
 /// Pieces of the window that the reading thread has at most: one that it fills, and one that it filled or will.
 const ROOMS: usize = 2;
@@ -34,8 +34,8 @@ pub async fn copy_in(
     from: &str,
     to: &str,
     session: &Arc<Session>,
-    progress: &Progress,
-) -> Outcome<u64> {
+    stage: &Stage,
+) -> Result<u64> {
     let (to_fill, to_be_filled) = std::sync::mpsc::channel();
     let (filled, mut to_write) = mpsc::channel(ROOMS);
     std::thread::spawn(move || fill_rooms(source, &to_be_filled, &filled));
@@ -54,13 +54,13 @@ pub async fn copy_in(
         }
         let Some(piece) = to_write.recv().await else {
             let cause = "the thread that reads it ended before it";
-            return Err(CommandError::new(Exit::Other, from, cause, "report this as a defect"));
+            return Err(Error::defect(from, cause));
         };
         under_way -= 1;
         let Filled { room, length, last } = piece.about(from)?;
         session.write_room(offset, room, length).await.about(to)?;
         offset += length as u64;
-        progress.add(length as u64);
+        stage.moved(length as u64);
         if last {
             return Ok(offset);
         }
@@ -104,27 +104,37 @@ fn fill(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(length)
 }
 
-/// Writes all of a version, verified, to `sink`, calling `failed` to say what a failed write was about.
+/// Reads of a version that are under way. They end with whoever asked for them.
+#[derive(Default)]
+struct Reads(VecDeque<JoinHandle<Result<Vec<bytes::Bytes>, Failure>>>);
+
+impl Drop for Reads {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Writes all of a version, verified, to `sink`. `name` and `sink_name` are for messages.
 pub async fn copy_out(
     reader: &Arc<Reader>,
     name: &str,
     sink: &mut (dyn Write + Send),
-    failed: impl Fn(&io::Error) -> CommandError,
-    progress: &Progress,
-) -> Outcome {
+    sink_name: &str,
+    stage: &Stage,
+) -> Result {
     let mut next = 0;
-    let mut reads: VecDeque<JoinHandle<_>> = VecDeque::new();
+    let mut reads = Reads::default();
     loop {
-        while next < reader.size() && reads.len() < READS_AHEAD {
+        while next < reader.size() && reads.0.len() < READS_AHEAD {
             let length = READ_BYTES.min(reader.size() - next);
-            reads.push_back(tokio::spawn(read_exactly(reader.clone(), next, length)));
+            reads.0.push_back(tokio::spawn(read_exactly(reader.clone(), next, length)));
             next += length;
         }
-        let Some(read) = reads.pop_front() else { return Ok(()) };
-        let parts = read.await.map_err(io::Error::other).about(name)?.about(name)?;
+        let Some(read) = reads.0.pop_front() else { return Ok(()) };
+        let parts = read.await.map_err(|error| Error::of_task(&error))?.about(name)?;
         for part in parts {
-            block_in_place(|| sink.write_all(&part)).map_err(|error| failed(&error))?;
-            progress.add(part.len() as u64);
+            block_in_place(|| sink.write_all(&part)).about(sink_name)?;
+            stage.moved(part.len() as u64);
         }
     }
 }
@@ -134,11 +144,13 @@ async fn read_exactly(reader: Arc<Reader>, offset: u64, length: u64) -> Result<V
     let mut parts = Vec::new();
     let (mut offset, end) = (offset, offset + length);
     while offset < end {
-        let wanted = usize::try_from(end - offset).unwrap_or(usize::MAX);
+        let wanted = usize::try_from(end - offset).map_err(|error| {
+            Failure::new(ErrorCode::Internal, format!("a read of too many bytes: {error}"))
+        })?;
         let part = reader.read_at(offset, wanted).await.map_err(content_gone)?;
         if part.is_empty() {
-            let message = format!("the content ends at byte {offset} of {end}; `stdchk verify` shows more");
-            return Err(Failure::new(ErrorCode::Damaged, message));
+            let message = format!("the content ends at byte {offset} of {end}");
+            return Err(Failure::new(ErrorCode::Damaged, message).then("`stdchk verify` shows more"));
         }
         offset += part.len() as u64;
         parts.push(part);
@@ -150,8 +162,8 @@ async fn read_exactly(reader: Arc<Reader>, offset: u64, length: u64) -> Result<V
 /// meanwhile means just that.
 fn content_gone(failure: Failure) -> Failure {
     match failure.code {
-        ErrorCode::NotFound => Failure::new(ErrorCode::Damaged, failure.message),
-        ErrorCode::Stale => Failure::new(ErrorCode::NotFound, failure.message),
+        ErrorCode::NotFound => Failure { code: ErrorCode::Damaged, ..failure },
+        ErrorCode::Stale => Failure { code: ErrorCode::NotFound, ..failure },
         _ => failure,
     }
 }
@@ -166,16 +178,18 @@ pub struct NewFile {
 
 impl NewFile {
     /// Starts a file that will be at `path`; until then it has a hidden name beside it, removed if anything fails.
-    pub fn start(path: &Path) -> Outcome<Self> {
+    pub fn start(path: &Path) -> Result<Self> {
         refuse_special(path)?;
         // `name/` is meant to be a folder.
         let is_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
         let directory = if is_folder { path } else { directory_of(path) };
         if !directory.is_dir() {
             let next = format!("make it first: `mkdir -p {}`", directory.display());
-            return Err(CommandError::new(Exit::NotFound, path.display(), "its folder does not exist", next));
+            return Err(Error::new(Code::NotFound, path.display(), "its folder does not exist", next));
         }
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(name) = path.file_name().map(|name| name.to_string_lossy()) else {
+            return Err(Error::invalid(path.display(), "it has no name", "name the file"));
+        };
         // A long name leaves no room for more around it.
         let prefix: String = std::iter::once('.').chain(name.chars().take(40)).collect();
         let mut builder = tempfile::Builder::new();
@@ -186,14 +200,14 @@ impl NewFile {
     }
 
     /// Gives the file its permissions and time, makes it durable, and lets it appear.
-    pub fn finish(self, mode: u32, mtime: TimeNs) -> Outcome {
+    pub fn finish(self, mode: u32, mtime: TimeNs) -> Result {
         let about = self.path.display().to_string();
         let file = self.temporary.as_file();
         // Where it ends with a hole, it has not been extended so far.
         file.set_len(self.length).about(&about)?;
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode & 0o777);
         file.set_permissions(permissions).about(&about)?;
-        file.set_modified(system_time(mtime)).about(&about)?;
+        file.set_modified(system_time(mtime).about(&about)?).about(&about)?;
         file.sync_all().about(&about)?;
         self.temporary.persist(&self.path).map_err(|error| error.error).about(&about)?;
         let directory = std::fs::File::open(directory_of(&self.path)).about(&about)?;
@@ -206,7 +220,8 @@ impl Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         for range in ranges_to_write(bytes, self.length) {
             let at = self.length + range.start as u64;
-            self.temporary.as_file().write_all_at(bytes.get(range).unwrap_or_default(), at)?;
+            let piece = bytes.get(range).ok_or(io::ErrorKind::InvalidInput)?;
+            self.temporary.as_file().write_all_at(piece, at)?;
         }
         self.length += bytes.len() as u64;
         Ok(bytes.len())
@@ -222,40 +237,39 @@ pub fn is_special(path: &Path) -> bool {
     path.metadata().is_ok_and(|about| !about.is_file() && !about.is_dir())
 }
 
-/// A device is not the file's to replace: root would take `/dev/null` from the whole machine.
-pub fn refuse_special(path: &Path) -> Outcome {
+/// Refuses a path at which a device, a pipe or a socket stands. A device is not the file's to replace: root would take
+/// `/dev/null` from the whole machine.
+///
+/// # Errors
+/// [`Code::WrongKind`]: one stands there.
+pub fn refuse_special(path: &Path) -> Result {
     if !is_special(path) {
         return Ok(());
     }
     let cause = "it is no regular file, and a file would take its place";
-    Err(CommandError::usage(path.display(), cause, "name a file that is regular or new"))
+    Err(Error::wrong_kind(path.display(), cause, "name a file that is regular or new"))
 }
 
 fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn system_time(time: TimeNs) -> SystemTime {
+fn system_time(time: TimeNs) -> io::Result<SystemTime> {
     let distance = Duration::from_nanos(time.unsigned_abs());
     let time = if time < 0 {
         SystemTime::UNIX_EPOCH.checked_sub(distance)
     } else {
         SystemTime::UNIX_EPOCH.checked_add(distance)
     };
-    time.unwrap_or(SystemTime::UNIX_EPOCH)
+    time.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the system can't express its time"))
 }
 
-/// A time of the system as nanoseconds since 1970.
+/// A time of the system as nanoseconds since 1970; of a time before 1677 or after 2262, the nearest that there is.
 pub fn time_ns(time: SystemTime) -> TimeNs {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
         Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),
     }
-}
-
-/// An error of a task that did not end by itself.
-pub fn task_failed(error: &tokio::task::JoinError) -> CommandError {
-    CommandError::new(Exit::Other, "a task of this command", error, "report this as a defect")
 }
 
 #[cfg(test)]
@@ -265,7 +279,7 @@ mod tests {
     #[test]
     fn times_survive_the_way_there_and_back() {
         for time in [0, 1, -1, 1_795_235_416_123_456_789] {
-            assert_eq!(time_ns(system_time(time)), time);
+            assert_eq!(time_ns(system_time(time).unwrap()), time);
         }
     }
 
@@ -290,7 +304,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
-        assert_eq!(NewFile::start(&link).err().map(|error| error.exit), Some(Exit::Usage));
+        assert_eq!(NewFile::start(&link).err().map(|error| error.code), Some(Code::WrongKind));
         assert!(is_special(Path::new("/dev/null")) && !is_special(directory.path()));
     }
 

@@ -5,11 +5,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
-use stdchk_client::{ChunkHealth, Pool};
+use stdchk_client::{ChunkHealth, Pool as Client};
 use stdchk_model::message::manager::VersionInfo;
-use stdchk_model::{BenefactorId, ChunkId, ChunkRef, ErrorCode, Failure, Ino, MapRoot};
+use stdchk_model::{BenefactorId, ChunkId, ChunkRef, ErrorCode, Failure, Ino, MapRoot, Redundancy};
 
-use crate::progress::Progress;
+use crate::watch::Stage;
 
 /// Chunks that are verified in one request: about a gigabyte, so that progress shows.
 const CHUNKS_PER_REQUEST: usize = 1024;
@@ -55,6 +55,22 @@ impl Health {
         self.lost == 0 && self.unreachable == 0
     }
 
+    /// What was found, in one line. `redundancy`: what every chunk should have.
+    pub fn summary(&self, redundancy: Redundancy) -> String {
+        let mut text = format!("{} chunks, {} intact", self.chunks, self.intact);
+        for (count, what) in [
+            (self.at_risk, format!("with {}", redundancy.shortage())),
+            (self.damaged, "with a damaged copy".to_owned()),
+            (self.unreachable, "out of reach".to_owned()),
+            (self.lost, "lost".to_owned()),
+        ] {
+            if count > 0 {
+                text.push_str(&format!(", {count} {what}"));
+            }
+        }
+        text
+    }
+
     /// Why something can't be read, for people; empty if everything can.
     pub fn reason(&self) -> String {
         match (self.lost, self.unreachable) {
@@ -74,19 +90,19 @@ impl Health {
 }
 
 /// Verifies versions, each chunk at most once.
-pub struct Checker<'a> {
-    pool: &'a Pool,
-    progress: &'a Progress,
+pub(crate) struct Checker<'a> {
+    pool: &'a Client,
+    progress: &'a Stage,
     known: HashMap<ChunkId, State>,
 }
 
 impl<'a> Checker<'a> {
     /// A checker that has seen nothing yet.
-    pub fn new(pool: &'a Pool, progress: &'a Progress) -> Self {
+    pub fn new(pool: &'a Client, progress: &'a Stage) -> Self {
         Self { pool, progress, known: HashMap::new() }
     }
 
-    /// Verifies one version, the newest if none is named. `wanted`: how far from loss every chunk should be. Where the chunk map
+    /// Verifies one version, the newest if none is named. `copies`: how many every chunk should have. Where the chunk map
     /// can't be had, what is said is about the chunks that it lies in.
     ///
     /// # Errors
@@ -130,14 +146,17 @@ impl<'a> Checker<'a> {
             distinct.values().filter(|chunk| !self.known.contains_key(&chunk.id)).copied().collect();
         for part in new.chunks(CHUNKS_PER_REQUEST) {
             for health in self.pool.verify_chunks(part).await? {
-                self.progress.add(u64::from(health.chunk.length));
+                self.progress.moved(u64::from(health.chunk.length));
                 self.known.insert(health.chunk.id, state_of(&health));
             }
         }
         let mut sum = Health::default();
         for chunk in distinct.values() {
-            let unknown = State::Unreachable(Vec::new());
-            count(&mut sum, *chunk, self.known.get(&chunk.id).unwrap_or(&unknown), wanted);
+            let state = self.known.get(&chunk.id).ok_or_else(|| {
+                Failure::new(ErrorCode::Internal, format!("nothing was said of chunk {}", chunk.id))
+                    .then("report this as a defect")
+            })?;
+            count(&mut sum, *chunk, state, wanted);
         }
         Ok(sum)
     }

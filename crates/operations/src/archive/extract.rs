@@ -84,11 +84,12 @@ impl Tree {
         file.set_len(size)?;
         let mut at = 0;
         while at < size {
-            let wanted = usize::try_from(size - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-            let piece = self.buffer.get_mut(..wanted).unwrap_or_default();
+            let wanted = usize::try_from(size - at).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
+            let piece = self.buffer.get_mut(..wanted).ok_or(ErrorKind::InvalidInput)?;
             entry.read_exact(piece)?;
             for range in ranges_to_write(piece, at) {
-                file.write_all_at(piece.get(range.clone()).unwrap_or_default(), at + range.start as u64)?;
+                let place = at + range.start as u64;
+                file.write_all_at(piece.get(range).ok_or(ErrorKind::InvalidInput)?, place)?;
             }
             at += wanted as u64;
         }
@@ -137,12 +138,13 @@ fn refused(path: &Path, why: &str) -> io::Error {
 
 /// The modification time: with nanoseconds where the stream has them.
 fn modified(entry: &mut Entry<'_, impl Read>) -> io::Result<Timespec> {
-    let seconds = i64::try_from(entry.header().mtime()?).unwrap_or(i64::MAX);
+    let seconds = i64::try_from(entry.header().mtime()?).map_err(io::Error::other)?;
     let mut modified = Timespec { tv_sec: seconds, tv_nsec: 0 };
     for record in entry.pax_extensions()?.into_iter().flatten() {
         let record = record?;
         if record.key_bytes() == b"mtime" {
-            modified = record.value().ok().and_then(parse_time).unwrap_or(modified);
+            let time = record.value().ok().and_then(parse_time);
+            modified = time.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a time that is none"))?;
         }
     }
     Ok(modified)

@@ -1,15 +1,13 @@
 //! Walking the pool's namespace: paths to inodes, folders with all their entries, trees with all their files.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use stdchk_client::{Pool, Reader};
+use stdchk_client::{Pool as Client, Reader};
 use stdchk_model::message::manager::{Attr, Change, DirEntry, FileKind, VersionInfo, VersionState};
 use stdchk_model::{ErrorCode, Failure, Ino};
 
-use crate::exit::{About, CommandError, Exit, Outcome};
-use crate::output;
-use crate::paths::Target;
+use crate::error::{About, Code, Error, Result};
+use crate::target::Target;
 
 /// Entries of a folder that are asked for at once: a few hundred kilobytes of message.
 const ENTRIES_PER_PAGE: u32 = 4096;
@@ -29,22 +27,15 @@ pub struct Found {
 }
 
 /// The inode that `target` names.
-pub async fn resolve(pool: &Pool, target: &Target) -> Outcome<Attr> {
+pub async fn resolve(pool: &Client, target: &Target) -> Result<Attr> {
     resolve_if_there(pool, target).await?.ok_or_else(|| {
-        let below = stdchk_mount::below_mount(&Path::new("/").join(target.path()));
-        let next = match below {
-            Some(below) => {
-                let below = output::shown(&below.to_string_lossy());
-                format!("leave out where the pool is mounted: `{below}`")
-            }
-            None => "`stdchk ls` shows the folders of the pool, `stdchk ls APP` what is in one".to_owned(),
-        };
-        CommandError::new(Exit::NotFound, target.shown(), "no such file or folder in the pool", next)
+        let next = "`stdchk ls` shows the folders of the pool, `stdchk ls APP` what is in one";
+        Error::new(Code::NotFound, target.shown(), "no such file or folder in the pool", next)
     })
 }
 
 /// The inode that `target` names; `None` if there is none.
-pub async fn resolve_if_there(pool: &Pool, target: &Target) -> Outcome<Option<Attr>> {
+pub async fn resolve_if_there(pool: &Client, target: &Target) -> Result<Option<Attr>> {
     match pool.resolve(&target.path()).await {
         Err(failure) if failure.code == ErrorCode::NotFound => Ok(None),
         attr => attr.map(Some).about(target.shown()),
@@ -52,60 +43,86 @@ pub async fn resolve_if_there(pool: &Pool, target: &Target) -> Outcome<Option<At
 }
 
 /// The inode that `target` names, which must be a file's, and of which the version must be there if one is named.
-pub async fn resolve_file(pool: &Pool, target: &Target) -> Outcome<Attr> {
-    of_file(pool, target, async |attr| Ok(attr)).await
+pub async fn resolve_file(pool: &Client, target: &Target) -> Result<Attr> {
+    FileLooks::new(pool, target).look().await
 }
 
 /// Opens the version that `target` names.
-pub async fn open(pool: &Pool, target: &Target) -> Outcome<Arc<Reader>> {
-    of_file(pool, target, async |attr: Attr| {
-        let reader = pool.read(attr.ino, target.version).await.about(target.shown())?;
-        match reader.opened().links {
-            0 => {
-                Err(CommandError::new(Exit::NotFound, target.shown(), "it was removed just now", "try again"))
-            }
-            _ => Ok(reader),
+pub async fn open(pool: &Client, target: &Target) -> Result<Arc<Reader>> {
+    let mut file = FileLooks::new(pool, target);
+    loop {
+        let attr = file.look().await?;
+        match opened(pool, target, &attr).await {
+            Err(error) if file.is_replaced(&error).await? => {}
+            reader => return reader,
         }
-    })
-    .await
+    }
 }
 
-/// Does `work` with the file that `target` names, of which the version must be there if one is named. A file that another one
-/// replaces after the look at its name hands its versions on and is gone: what the name leads to then is tried instead.
-pub async fn of_file<T>(
-    pool: &Pool,
-    target: &Target,
-    mut work: impl AsyncFnMut(Attr) -> Outcome<T>,
-) -> Outcome<T> {
-    let (mut attr, mut looks) = (resolve_kind(pool, target).await?, 1);
-    loop {
-        let ino = attr.ino;
-        let outcome = match with_version(pool, target, attr).await {
-            Ok(attr) => work(attr).await,
-            Err(error) => Err(error),
-        };
-        match outcome {
-            Err(error) if error.exit == Exit::NotFound && looks < LOOKS_MAX => {
-                attr = resolve_kind(pool, target).await?;
-                if attr.ino == ino {
-                    return Err(error);
-                }
-                looks += 1;
+async fn opened(pool: &Client, target: &Target, attr: &Attr) -> Result<Arc<Reader>> {
+    let reader = pool.read(attr.ino, target.version).await.about(target.shown())?;
+    match reader.opened().links {
+        0 => Err(Error::new(Code::NotFound, target.shown(), "it was removed just now", "try again")),
+        _ => Ok(reader),
+    }
+}
+
+/// The file that a target names, looked at again when it is gone. A file that another one replaces after the look at its name hands
+/// its versions on and is gone: what the name leads to then is meant.
+pub struct FileLooks<'a> {
+    pool: &'a Client,
+    target: &'a Target,
+    /// The file that was looked at last.
+    seen: Option<Ino>,
+    /// The file that took its place.
+    next: Option<Attr>,
+    looks: u32,
+}
+
+impl<'a> FileLooks<'a> {
+    /// No look yet.
+    pub fn new(pool: &'a Client, target: &'a Target) -> Self {
+        Self { pool, target, seen: None, next: None, looks: 1 }
+    }
+
+    /// The file, of which the version must be there if one is named.
+    pub async fn look(&mut self) -> Result<Attr> {
+        loop {
+            let attr = match self.next.take() {
+                Some(attr) => attr,
+                None => resolve_kind(self.pool, self.target).await?,
+            };
+            self.seen = Some(attr.ino);
+            match with_version(self.pool, self.target, attr).await {
+                Err(error) if self.is_replaced(&error).await? => {}
+                attr => return attr,
             }
-            outcome => return outcome,
         }
+    }
+
+    /// Whether the file was not found because another one has taken its place since the look: then it is to be looked at again.
+    pub async fn is_replaced(&mut self, error: &Error) -> Result<bool> {
+        if error.code != Code::NotFound || self.looks == LOOKS_MAX {
+            return Ok(false);
+        }
+        let attr = resolve_kind(self.pool, self.target).await?;
+        if Some(attr.ino) == self.seen {
+            return Ok(false);
+        }
+        (self.looks, self.next) = (self.looks + 1, Some(attr));
+        Ok(true)
     }
 }
 
 /// What came of a file from a list; nothing if it was removed after the list was made.
-pub fn if_still_there<T>(outcome: Outcome<T>) -> Outcome<Option<T>> {
+pub fn if_still_there<T>(outcome: Result<T>) -> Result<Option<T>> {
     match outcome {
-        Err(error) if error.exit == Exit::NotFound => Ok(None),
+        Err(error) if error.code == Code::NotFound => Ok(None),
         outcome => outcome.map(Some),
     }
 }
 
-async fn resolve_kind(pool: &Pool, target: &Target) -> Outcome<Attr> {
+async fn resolve_kind(pool: &Client, target: &Target) -> Result<Attr> {
     let attr = resolve(pool, target).await?;
     match attr.kind {
         FileKind::File => Ok(attr),
@@ -119,57 +136,59 @@ async fn resolve_kind(pool: &Pool, target: &Target) -> Outcome<Attr> {
     }
 }
 
-async fn with_version(pool: &Pool, target: &Target, attr: Attr) -> Outcome<Attr> {
+async fn with_version(pool: &Client, target: &Target, attr: Attr) -> Result<Attr> {
     let Some(version) = target.version else { return Ok(attr) };
     let versions = pool.versions(attr.ino).await.about(target.shown())?;
     if versions.iter().any(|info| info.version == version) {
         return Ok(attr);
     }
-    let path = crate::output::shown(&target.path());
+    let path = crate::text::shown(&target.path());
     let next = format!("`stdchk ls {path} --versions` lists those that are kept");
-    Err(CommandError::new(Exit::NotFound, target.shown(), "there is no such version", next))
+    Err(Error::new(Code::NotFound, target.shown(), "there is no such version", next))
 }
 
 /// Whether a version of a file is still there.
-pub async fn has_version(pool: &Pool, ino: Ino, version: u64) -> Result<bool, Failure> {
+pub async fn has_version(pool: &Client, ino: Ino, version: u64) -> Result<bool, Failure> {
     Ok(pool.versions(ino).await?.iter().any(|info| info.version == version))
 }
 
 /// The versions of a file that can be read, oldest first.
-pub async fn kept_versions(pool: &Pool, ino: Ino) -> Result<Vec<VersionInfo>, Failure> {
+pub async fn kept_versions(pool: &Client, ino: Ino) -> Result<Vec<VersionInfo>, Failure> {
     let mut versions = pool.versions(ino).await?;
     versions.retain(|info| info.state != VersionState::Lost);
     Ok(versions)
 }
 
-fn not_a_file(target: &Target, cause: &str, next: &str) -> CommandError {
-    CommandError::usage(target.shown(), cause, next)
+fn not_a_file(target: &Target, cause: &str, next: &str) -> Error {
+    Error::wrong_kind(target.shown(), cause, next)
 }
 
 /// The folder that `target` names.
-pub async fn resolve_folder(pool: &Pool, target: &Target) -> Outcome<Attr> {
+pub async fn resolve_folder(pool: &Client, target: &Target) -> Result<Attr> {
     let attr = resolve(pool, target).await?;
     match attr.kind {
         FileKind::Directory => Ok(attr),
-        _ => Err(CommandError::usage(target.shown(), "it is not a folder", "name the application's folder")),
+        _ => Err(Error::wrong_kind(target.shown(), "it is not a folder", "name the application's folder")),
     }
 }
 
 /// The folder that these names lead to, made where it is missing.
-pub async fn make_folders(pool: &Pool, names: &[String]) -> Outcome<Ino> {
+pub async fn make_folders(pool: &Client, names: &[String]) -> Result<Ino> {
     let mut ino = Ino::ROOT;
-    for (depth, name) in names.iter().enumerate() {
-        let shown = names.get(..=depth).unwrap_or_default().join("/");
-        let attr = folder(pool, ino, name).await.about(crate::output::shown(&shown))?;
+    let mut path = String::new();
+    for name in names {
+        path.push_str(if path.is_empty() { "" } else { "/" });
+        path.push_str(name);
+        let attr = folder(pool, ino, name).await.about(&path)?;
         if attr.kind != FileKind::Directory {
-            return Err(CommandError::usage(shown, "it is not a folder", "choose another name"));
+            return Err(Error::wrong_kind(path, "it is not a folder", "choose another name"));
         }
         ino = attr.ino;
     }
     Ok(ino)
 }
 
-async fn folder(pool: &Pool, parent: Ino, name: &str) -> Result<Attr, Failure> {
+async fn folder(pool: &Client, parent: Ino, name: &str) -> Result<Attr, Failure> {
     match pool.lookup(parent, name).await {
         Err(failure) if failure.code == ErrorCode::NotFound => {}
         found => return found,
@@ -183,7 +202,13 @@ async fn folder(pool: &Pool, parent: Ino, name: &str) -> Result<Attr, Failure> {
 }
 
 /// Makes a file or a folder that belongs to the user of this process.
-pub async fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind, mode: u32) -> Result<Attr, Failure> {
+pub async fn make(
+    pool: &Client,
+    parent: Ino,
+    name: &str,
+    kind: FileKind,
+    mode: u32,
+) -> Result<Attr, Failure> {
     let change = Change::Make {
         parent,
         name: name.to_owned(),
@@ -202,7 +227,7 @@ pub async fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind, mode: u3
 }
 
 /// All entries of a folder, in name order.
-pub async fn entries(pool: &Pool, folder: Ino) -> Result<Vec<DirEntry>, Failure> {
+pub async fn entries(pool: &Client, folder: Ino) -> Result<Vec<DirEntry>, Failure> {
     let mut all: Vec<DirEntry> = Vec::new();
     loop {
         let after = all.last().map(|entry| entry.name.clone());
@@ -216,7 +241,7 @@ pub async fn entries(pool: &Pool, folder: Ino) -> Result<Vec<DirEntry>, Failure>
 }
 
 /// Everything at and below `target`: folders before what is in them, names in order.
-pub async fn tree(pool: &Pool, target: &Target) -> Outcome<Vec<Found>> {
+pub async fn tree(pool: &Client, target: &Target) -> Result<Vec<Found>> {
     let attr = resolve(pool, target).await?;
     let mut pending = vec![Found { target: Target { version: None, ..target.clone() }, attr }];
     let mut all = Vec::new();
@@ -230,14 +255,14 @@ pub async fn tree(pool: &Pool, target: &Target) -> Outcome<Vec<Found>> {
     Ok(all)
 }
 
-async fn children(pool: &Pool, folder: &Found) -> Outcome<Vec<Found>> {
+async fn children(pool: &Client, folder: &Found) -> Result<Vec<Found>> {
     let entries = entries(pool, folder.attr.ino).await.about(folder.target.shown())?;
     let found = |entry: DirEntry| Ok(Found { target: folder.target.join(&entry.name)?, attr: entry.attr });
     entries.into_iter().map(found).collect::<Result<_, Failure>>().about(folder.target.shown())
 }
 
 /// The files at and below `target`.
-pub async fn files(pool: &Pool, target: &Target) -> Outcome<Vec<Found>> {
+pub async fn files(pool: &Client, target: &Target) -> Result<Vec<Found>> {
     let mut all = tree(pool, target).await?;
     all.retain(|found| found.attr.kind == FileKind::File);
     Ok(all)

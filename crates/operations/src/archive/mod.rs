@@ -15,8 +15,8 @@ use stdchk_filestate::driver;
 use stdchk_filestate::index::Entry;
 use stdchk_filestate::store::Options;
 
-use crate::exit::{CommandError, Exit, Outcome};
-use crate::paths::Target;
+use crate::error::{Code, Error, Result};
+use crate::target::Target;
 
 pub use extract::extract;
 pub use write::write;
@@ -35,13 +35,12 @@ pub const FOLDER: &str = ".files";
 const NAME: &str = "tree.tar";
 
 /// The file of the pool in which the file states of an application are kept.
-pub fn target(app: &str) -> Outcome<Target> {
-    let app = Target::parse_plain(app)?;
+pub fn target(app: &Target) -> Result<Target> {
     if app.names.is_empty() {
         let next = "write the name of the application's folder";
-        return Err(CommandError::usage("/", "file states live in an application's folder", next));
+        return Err(Error::invalid("/", "file states live in an application's folder", next));
     }
-    let names = app.names.into_iter().chain([FOLDER, NAME].map(str::to_owned));
+    let names = app.names.iter().cloned().chain([FOLDER, NAME].map(str::to_owned));
     Ok(Target { names: names.collect(), version: None })
 }
 
@@ -79,12 +78,12 @@ impl State {
     }
 
     /// Reads it from the beginning of a stream.
-    pub fn read(stream: impl Read) -> Outcome<Self> {
+    pub fn read(stream: impl Read) -> Result<Self> {
         let mut archive = tar::Archive::new(stream);
         let state = archive.entries().ok().and_then(|mut entries| state_of(entries.next()?.ok()?));
         state.filter(|state: &Self| state.format == FORMAT).ok_or_else(|| {
             let next = "it was written by something else, or by a later version of stdchk";
-            CommandError::new(Exit::Integrity, NAME, "it does not begin with a file state", next)
+            Error::new(Code::Damaged, NAME, "it does not begin with a file state", next)
         })
     }
 }

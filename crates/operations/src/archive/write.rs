@@ -86,7 +86,8 @@ impl<Sink: Write> Stream<Sink> {
         self.builder.append_pax_extensions([("mtime", modified.as_bytes())])?;
         let mut header = header(EntryType::Regular, about.bits);
         header.set_size(about.size);
-        header.set_mtime(u64::try_from(about.modified_ns / 1_000_000_000).unwrap_or(0));
+        // The extension before has the exact time; this field can't hold one before 1970.
+        header.set_mtime(about.modified_ns.max(0).unsigned_abs() / 1_000_000_000);
         self.builder.append_data(&mut header, name, Contents { snapshot, file, at: 0, size: about.size })
     }
 }
@@ -118,9 +119,8 @@ struct Contents<'snapshot> {
 
 impl Read for Contents<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = usize::try_from(self.size - self.at).unwrap_or(usize::MAX);
-        let wanted = left.min(buffer.len());
-        let buffer = buffer.get_mut(..wanted).unwrap_or_default();
+        let wanted = usize::try_from(self.size - self.at).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let buffer = buffer.get_mut(..wanted).ok_or(io::ErrorKind::InvalidInput)?;
         self.snapshot.read_at(&self.file, self.at, buffer).map_err(io::Error::other)?;
         self.at += wanted as u64;
         Ok(wanted)

@@ -1,0 +1,83 @@
+//! What a user does with a pool, as a library: the command line and other front ends stand on it.
+//!
+//! [`Pool`] is the asynchronous face, [`blocking::Pool`] the same for programs without a runtime. Each operation takes plain
+//! data and returns plain data, which serialises to the JSON that the command prints. What happens meanwhile is told to a
+//! [`Watch`]. An [`Error`] has a code for programs, and object, cause and next step for people.
+//!
+//! ```no_run
+//! use stdchk_operations::{Code, Options, Pool, Restore, Target, Watch};
+//!
+//! # async fn example() -> Result<(), stdchk_operations::Error> {
+//! let pool = Pool::connect(Options::new("127.0.0.1:7400", b"the token".to_vec())).await?;
+//! let climate = Target::parse("climate")?;
+//! match pool.latest(&climate, &Watch::default()).await?.required(&climate) {
+//!     Ok(set) => println!("restart from timestep {}", set.timestep),
+//!     Err(error) if error.code == Code::NotFound => println!("start from the beginning"),
+//!     Err(error) => return Err(error),
+//! }
+//! let restore = Restore { app: climate, timestep: None, output: "restart".into() };
+//! let restored = pool.restore(&restore, &Watch::default()).await?;
+//! println!("{}", serde_json::to_string_pretty(&restored).unwrap());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Ending early
+//!
+//! Dropping the future of an operation ends it: what it had not finished did not happen. What has to be taken back in the
+//! pool, such as the entry of a file that got no content, is taken back in the background; [`Pool::close`] waits for that.
+//!
+//! # Threads
+//!
+//! Files are read and written on the threads of the runtime, so it must have several: [`Pool::connect`] refuses a runtime of one.
+
+mod aggregate;
+mod archive;
+pub mod blocking;
+mod check;
+mod collect;
+mod diff;
+mod error;
+mod file;
+mod file_states;
+mod get;
+mod latest;
+mod list;
+mod namespace;
+mod policy;
+mod pool;
+mod put;
+mod remove;
+mod rename;
+mod restore;
+mod stat;
+mod target;
+pub mod text;
+mod transfer;
+mod underway;
+mod usage;
+mod verify;
+mod watch;
+
+pub use aggregate::{Aggregate, AggregateRound, Aggregated, Aggregator, Waiting};
+pub use check::Health;
+pub use collect::Collected;
+pub use diff::{Difference, Range};
+pub use error::{About, Code, Error, Result, Tally, code_of};
+pub use file::{NewVersion, OpenFile};
+pub use file_states::{FileState, PushedState};
+pub use get::Fetched;
+pub use latest::{Exposed, Latest, LatestSet, PassedOver};
+pub use list::{Entries, Entry, FileVersions, Member, Set, Sets, Version, WhyNoSets};
+pub use policy::{PolicyChange, PolicyChanged, check_pair};
+pub use pool::{Options, Pool};
+pub use put::{Put, Source, Stored, StoredFile};
+pub use remove::Remove;
+pub use rename::Rename;
+pub use restore::{Restore, Restored, RestoredFile};
+pub use stat::Stat;
+pub use target::Target;
+pub use transfer::{is_special, refuse_special};
+pub use usage::{Usage, UsageEntry};
+pub use verify::{Bad, Verified, Verify};
+pub use watch::{Event, Watch, Work};

@@ -1,0 +1,114 @@
+//! How the files of an application's folder are written, cut, protected and named.
+
+use stdchk_model::message::manager::Change;
+use stdchk_model::naming::Naming;
+use stdchk_model::policy::Key;
+use stdchk_model::{Ino, Policy, Redundancy};
+use stdchk_reduce::learn::AUTO;
+use stdchk_reduce::{Compression, CutterSpec};
+
+use crate::error::{About, Error, Result};
+use crate::namespace;
+use crate::pool::Pool;
+use crate::target::Target;
+
+/// A change of a folder's policy; it holds for what is written from then on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PolicyChange {
+    /// The folder, made where it is missing.
+    pub folder: Target,
+    /// Keys and values; an empty value takes a key back to its default.
+    pub pairs: Vec<(String, String)>,
+}
+
+/// What a change of a policy led to, with what a person should know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PolicyChanged {
+    /// Whether the folder was made.
+    pub created: bool,
+    /// A pattern among the new `naming` in which nothing varies: it fits only the file of exactly that name.
+    pub fixed_pattern: Option<String>,
+    /// Copies of each chunk that the folder asks for.
+    pub redundancy: Redundancy,
+    /// Benefactors of the pool: with fewer of them than `redundancy` needs, some blocks are never made.
+    pub benefactors: usize,
+}
+
+impl Pool {
+    /// Changes keys of a folder's policy.
+    ///
+    /// # Errors
+    /// [`Code::Invalid`](crate::Code::Invalid): a key or a value can't be used, and nothing was changed.
+    pub async fn set_policy(&self, change: &PolicyChange) -> Result<PolicyChanged> {
+        let (pool, folder, shown) = (&self.client, &change.folder, change.folder.shown());
+        for (key, value) in &change.pairs {
+            check_pair(key, value)?;
+        }
+        let created = namespace::resolve_if_there(pool, folder).await?.is_none();
+        let ino = namespace::make_folders(pool, &folder.names).await?;
+        if ino == Ino::ROOT {
+            return Err(Error::invalid("/", "a policy is one of a folder", "name the application's folder"));
+        }
+        let naming = change.pairs.iter().filter(|(key, _)| key == "naming");
+        let fixed_pattern = naming.filter_map(|(_, value)| fixed_pattern(value)).next();
+        pool.change(Change::SetPolicy { ino, pairs: change.pairs.clone() }).await.map(drop).about(&shown)?;
+        let redundancy = pool.policy(ino).await.about(&shown)?.redundancy;
+        let benefactors = pool.benefactors().await.about(&shown)?.len();
+        Ok(PolicyChanged { created, fixed_pattern, redundancy, benefactors })
+    }
+}
+
+/// The first pattern of a `naming` in which nothing varies.
+fn fixed_pattern(naming: &str) -> Option<String> {
+    let naming: Naming = naming.parse().ok()?;
+    naming.patterns().iter().find(|pattern| pattern.is_fixed()).map(|pattern| pattern.text().to_owned())
+}
+
+/// Refuses a key and a value of a policy that can't work.
+///
+/// # Errors
+/// [`Code::Invalid`](crate::Code::Invalid): there is no such key, or it can't have this value.
+pub fn check_pair(key: &str, value: &str) -> Result {
+    if value.is_empty() && Key::of(key).is_some() {
+        return Ok(());
+    }
+    Policy::default().set(key, value)?;
+    let text = || format!("{key}={value}");
+    if key == "naming" {
+        let next = "such as `restart.{step}.{rank}`";
+        value.parse::<Naming>().map_err(|error| Error::invalid(text(), error, next))?;
+    }
+    let next = "choose one of these";
+    if key == "learned" || key == "cutter" && value != AUTO {
+        value.parse::<CutterSpec>().map_err(|error| Error::invalid(text(), error, next))?;
+    }
+    if key == "codec" {
+        value.parse::<Compression>().map_err(|error| Error::invalid(text(), error, next))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+
+    #[test]
+    fn pairs_that_cannot_work_are_refused_before_they_are_sent() {
+        for (key, value) in [
+            ("redundancy", "0"),
+            ("cutter", "scissors"),
+            ("codec", "gzip"),
+            ("colour", "red"),
+            ("colour", ""),
+            ("naming", "x.{colour}"),
+        ] {
+            assert_eq!(check_pair(key, value).unwrap_err().code, Code::Invalid, "{key}={value}");
+        }
+        for (key, value) in [("naming", "{step}=b"), ("redundancy", ""), ("cutter", "fsch:64KiB")] {
+            check_pair(key, value).unwrap();
+        }
+        assert_eq!(fixed_pattern("restart").as_deref(), Some("restart"));
+        assert_eq!(fixed_pattern("restart.{step} *.out"), None);
+    }
+}
