@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::core::{Core, Now, Setting};
 use crate::owner::{Ended, Job, Owner, wall_clock};
 use crate::reading::MapReader;
-use crate::store::{RedbStore, Reserve, Store, StoreError};
+use crate::store::{EmbeddedStore, Reserve, Store, StoreError};
 
 /// How often leases are looked at: well below the shortest.
 const TICK: Duration = Duration::from_millis(200);
@@ -132,12 +132,12 @@ impl Manager {
 }
 
 /// The store of the directory; a new one only where no pool was begun: a pool's store that is gone is not begun anew.
-fn open_store(directory: &DataDir) -> Result<RedbStore, StoreError> {
+fn open_store(directory: &DataDir) -> Result<EmbeddedStore, StoreError> {
     let path = directory.path().join(STORE_FILE);
     if directory.pool().is_none() && !path.exists() {
-        return RedbStore::create(&path);
+        return EmbeddedStore::create(&path);
     }
-    let store = RedbStore::open(&path)?;
+    let store = EmbeddedStore::open(&path)?;
     match directory.pool() {
         Some(_) if store.sequence() == 0 => Err(StoreError::damaged(&path, "it holds no records")),
         _ => Ok(store),

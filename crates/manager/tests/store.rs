@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use stdchk_manager::store::{Batch, MemoryStore, RedbStore, Store, StoreError, Table};
+use stdchk_manager::store::{Batch, EmbeddedStore, MemoryStore, Store, StoreError, Table};
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -58,6 +58,7 @@ fn conforms(mut store: Box<dyn Store>, reopen: impl Fn(Box<dyn Store>) -> Box<dy
     batch.remove(Table::Version, b"b");
     batch.put(Table::Version, b"b", b"2".to_vec());
     store.commit(&batch).unwrap();
+    assert_eq!(all(&store), expected(b"2"));
     assert_eq!(all(&reopen(store)), expected(b"2"));
 }
 
@@ -72,9 +73,9 @@ fn the_store_in_memory_conforms() {
 fn the_embedded_store_conforms() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    conforms(Box::new(RedbStore::create(&path).unwrap()), |store| {
+    conforms(Box::new(EmbeddedStore::create(&path).unwrap()), |store| {
         drop(store);
-        Box::new(RedbStore::open(&path).unwrap())
+        Box::new(EmbeddedStore::open(&path).unwrap())
     });
 }
 
@@ -82,19 +83,20 @@ fn the_embedded_store_conforms() {
 fn a_store_in_use_and_a_file_of_something_else_are_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    let held = RedbStore::create(&path).unwrap();
-    assert!(RedbStore::create(&path).is_err(), "a store is never made in the place of another");
-    let error = RedbStore::open(&path).err().unwrap().to_string();
+    let held = EmbeddedStore::create(&path).unwrap();
+    assert!(EmbeddedStore::create(&path).is_err(), "a store is never made in the place of another");
+    let error = EmbeddedStore::open(&path).err().unwrap().to_string();
     assert!(error.contains(&path.display().to_string()), "{error}");
     drop(held);
     std::fs::write(&path, b"a text of somebody else, long enough to be taken for a header".repeat(100))
         .unwrap();
-    assert!(RedbStore::open(&path).is_err());
+    assert!(EmbeddedStore::open(&path).is_err());
 }
 
 /// What the child does until it is killed: batch after batch, each acknowledged by a line.
 fn write_until_killed(path: &Path) {
-    let mut store = if path.exists() { RedbStore::open(path) } else { RedbStore::create(path) }.unwrap();
+    let mut store =
+        if path.exists() { EmbeddedStore::open(path) } else { EmbeddedStore::create(path) }.unwrap();
     for number in newest_batch(&store).map_or(0, |number| number + 1).. {
         let mut batch = Batch::default();
         for key in 0..RECORDS_PER_BATCH {
@@ -139,12 +141,12 @@ fn a_killed_writer_leaves_whole_batches_and_all_that_it_acknowledged() {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let acknowledged = lines.by_ref().map_while(Result::ok).find_map(|line| batch_number(&line)).unwrap();
-        std::thread::sleep(Duration::from_millis(7 * round));
+        std::thread::sleep(Duration::from_millis(30 * round));
         child.kill().unwrap();
         child.wait().unwrap();
         let rest = lines.map_while(Result::ok).filter_map(|line| batch_number(&line));
         let acknowledged = rest.max().unwrap_or(acknowledged);
-        let found = newest_batch(&RedbStore::open(&path).unwrap()).unwrap();
+        let found = newest_batch(&EmbeddedStore::open(&path).unwrap()).unwrap();
         assert!(found >= acknowledged, "{found} is there, {acknowledged} was acknowledged");
     }
 }

@@ -4,8 +4,10 @@
 //! start, then commit batches, each atomically and durably. Everything else lives in memory. Keys and records are
 //! described in `docs/FORMAT.md`.
 
+mod embedded;
 mod engine_panic;
 mod file;
+mod log;
 mod memory;
 mod redb;
 mod reserve;
@@ -14,8 +16,8 @@ mod seal;
 use std::fmt;
 use std::path::Path;
 
+pub use self::embedded::EmbeddedStore;
 pub use self::memory::MemoryStore;
-pub use self::redb::RedbStore;
 pub use self::reserve::{Reserve, Reserved};
 
 /// What a record is about; the first byte of its key.

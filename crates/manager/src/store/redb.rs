@@ -1,4 +1,4 @@
-//! The embedded store: one redb file, one table, one transaction per batch.
+//! Where records lie for good: one redb file, one table, one transaction per batch.
 //!
 //! redb writes copy-on-write pages and makes a commit count by one checksummed root behind an fsync, so a crash at any
 //! point leaves the state before or after a batch. It also keeps a checksum of every page in the page above, and looks at
@@ -25,16 +25,18 @@ use redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, T
 use super::engine_panic::without_panic;
 use super::file::StoreFile;
 use super::seal::{Checker, Seal};
-use super::{Batch, Store, StoreError, Visitor};
+use super::{Batch, StoreError, Visitor};
 
 const RECORDS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("records");
 /// Key of the seal. No table of records has this number, and it is the last one.
 const SEAL_KEY: &[u8] = &[u8::MAX];
+/// Domain of the checks of records.
+const CONTEXT: &str = "stdchk manager's store, checks of records, layout 2";
 /// Memory for the engine's own page cache, bytes: records are read once, at the start.
 const CACHE_BYTES: usize = 32 << 20;
 
-/// A store in one file.
-pub struct RedbStore {
+/// The records in one file.
+pub(super) struct RedbFile {
     /// `None` once it was found damaged.
     database: Option<Database>,
     file: StoreFile,
@@ -70,12 +72,12 @@ impl<E: Into<redb::Error>> From<E> for Fault {
     }
 }
 
-impl RedbStore {
+impl RedbFile {
     /// Makes a store at `path`, where none is.
     ///
     /// # Errors
     /// The disk refuses, or there is a file.
-    pub fn create(path: &Path) -> Result<Self, StoreError> {
+    pub(super) fn create(path: &Path) -> Result<Self, StoreError> {
         let doing = || format!("making the store {}", path.display());
         if path.exists() {
             return Err(StoreError::new(doing(), "there is a file already"));
@@ -91,7 +93,7 @@ impl RedbStore {
         }
         let file = StoreFile::create(&new)?;
         let database = builder().create_with_backend(file.clone())?;
-        let (checker, seal) = (Checker::new(), Seal::default());
+        let (checker, seal) = (Checker::new(CONTEXT), Seal::default());
         let store = Self { database: Some(database), file, path: path.to_owned(), checker, seal };
         let transaction = store.database()?.begin_write()?;
         store.put_seal(&mut transaction.open_table(RECORDS)?, &seal)?;
@@ -105,7 +107,7 @@ impl RedbStore {
     ///
     /// # Errors
     /// There is none, it is damaged, or it is in use by another process.
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let doing = || format!("opening the store {}", path.display());
         let file = match StoreFile::open(path) {
             Ok(file) => file,
@@ -142,7 +144,7 @@ impl RedbStore {
                 tracing::warn!(path = %path.display(), "the store's list of free pages was damaged and is made anew");
             }
         }
-        let (checker, file) = (Checker::new(), file.clone());
+        let (checker, file) = (Checker::new(CONTEXT), file.clone());
         let mut store =
             Self { database: Some(database), file, path: path.to_owned(), checker, seal: Seal::default() };
         store.seal = store.stored_seal().inspect_err(|_| store.file.condemn())?;
@@ -167,11 +169,10 @@ impl RedbStore {
         Ok(())
     }
 
-    fn apply(&self, batch: &Batch) -> Result<Seal, Fault> {
+    fn apply(&self, batch: &Batch, sequence: u64) -> Result<Seal, Fault> {
         let transaction = self.database()?.begin_write()?;
         let mut records = transaction.open_table(RECORDS)?;
-        let mut seal = self.seal;
-        seal.sequence += 1;
+        let mut seal = Seal { sequence, ..self.seal };
         for (key, record) in batch.changes() {
             let before = match record {
                 Some(record) => {
@@ -247,8 +248,9 @@ impl Fault {
     }
 }
 
-impl Store for RedbStore {
-    fn load(&self, visit: &mut Visitor<'_>) -> Result<(), StoreError> {
+impl RedbFile {
+    /// Hands every record to `visit`, in order of their keys.
+    pub(super) fn load(&self, visit: &mut Visitor<'_>) -> Result<(), StoreError> {
         let loaded =
             without_panic(|| self.load_all(visit)).unwrap_or_else(|panic| Err(Fault::Damaged(panic)));
         if matches!(loaded, Err(Fault::Damaged(_))) {
@@ -257,11 +259,11 @@ impl Store for RedbStore {
         loaded.map_err(|fault| fault.told(&self.path, format!("reading the store {}", self.path.display())))
     }
 
-    fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
-        if batch.is_empty() {
-            return Ok(());
-        }
-        match without_panic(|| self.apply(batch)).unwrap_or_else(|panic| Err(Fault::Damaged(panic))) {
+    /// Makes durable what commits up to the one of number `sequence` have changed, all of it or nothing.
+    pub(super) fn commit(&mut self, batch: &Batch, sequence: u64) -> Result<(), StoreError> {
+        assert!(sequence > self.seal.sequence, "commits go on");
+        match without_panic(|| self.apply(batch, sequence)).unwrap_or_else(|panic| Err(Fault::Damaged(panic)))
+        {
             Ok(seal) => {
                 self.seal = seal;
                 Ok(())
@@ -273,7 +275,13 @@ impl Store for RedbStore {
         }
     }
 
-    fn sequence(&self) -> u64 {
-        self.seal.sequence
+    /// What the records add up to.
+    pub(super) fn seal(&self) -> Seal {
+        self.seal
+    }
+
+    /// What lies beside the file doesn't belong to it: it is not written to any more.
+    pub(super) fn condemn(&self) {
+        self.file.condemn();
     }
 }

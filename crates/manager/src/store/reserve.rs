@@ -1,7 +1,7 @@
 //! Room on the manager's disk that is given up when the disk is full.
 //!
-//! Every commit writes new pages, also one that removes files or takes note of a benefactor that was started again. On a
-//! full disk a manager without room could not start, and nobody could read, or remove anything to make room. So a file of
+//! When the store takes over its log it writes new pages, also for commits that remove files or take note of a benefactor that was
+//! started again. On a full disk a manager without room could not start, and nobody could read, or remove anything to make room. So a file of
 //! zeros is kept beside the store, and removed when a commit might not fit any more; it is made anew once there is room.
 
 use std::fs::{self, OpenOptions};
@@ -14,9 +14,9 @@ use super::{Batch, Store, StoreError, Visitor};
 
 /// Name of the file beside the store.
 const FILE: &str = "reserve";
-/// What is kept, bytes: thousands of commits of some pages each, of which most take the place of earlier ones.
+/// What is kept, bytes: several times what a log has, of which most takes the place of earlier records.
 const RESERVE_BYTES: u64 = 16 << 20;
-/// Free space below which a commit might not fit, bytes: a batch of the largest requests takes less.
+/// Free space below which a commit might not fit, bytes: the log and a batch of the largest requests take less.
 const ROOM_BYTES: u64 = 4 << 20;
 /// Free space at which the reserve is made again, bytes: well above what giving it up frees.
 const PLENTY_BYTES: u64 = 4 * RESERVE_BYTES;

@@ -7,11 +7,9 @@
 //! opponent is a disk that errs, not a person: whoever can write the store can also compute checks.
 
 /// Length of a check, bytes: no two records that a disk makes of one another have the same one.
-const CHECK_BYTES: usize = 16;
+pub(super) const CHECK_BYTES: usize = 16;
 /// Length of an encoded seal, bytes.
-const SEAL_BYTES: usize = 32;
-/// Domain of the checks, so that they are those of nothing else.
-const CONTEXT: &str = "stdchk manager's store, checks of records, layout 2";
+pub(super) const SEAL_BYTES: usize = 32;
 
 /// Check of one record.
 pub type Check = u128;
@@ -69,12 +67,13 @@ impl Seal {
 pub struct Checker(blake3::Hasher);
 
 impl Checker {
-    /// A checker; making one costs as much as some checks.
-    pub fn new() -> Self {
-        Self(blake3::Hasher::new_derive_key(CONTEXT))
+    /// A checker whose checks are those of nothing else than what `context` says; making one costs as much as some checks.
+    pub fn new(context: &str) -> Self {
+        Self(blake3::Hasher::new_derive_key(context))
     }
 
-    fn check(&self, key: &[u8], record: &[u8]) -> Check {
+    /// The check of a record.
+    pub fn check(&self, key: &[u8], record: &[u8]) -> Check {
         let mut hasher = self.0.clone();
         hasher.update(&u64::try_from(key.len()).unwrap_or(u64::MAX).to_le_bytes());
         hasher.update(key).update(record);
@@ -103,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_record_opens_under_its_own_key_only_and_every_flipped_bit_is_noticed() {
-        let checker = Checker::new();
+        let checker = Checker::new("test");
         let (stored, check) = checker.close(b"key", b"a record");
         assert_eq!(checker.open(b"key", &stored), Some((&b"a record"[..], check)));
         assert_eq!(checker.open(b"keya", &checker.close(b"key", b"a record").0), None);
@@ -122,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_seal_depends_on_what_is_there_and_not_on_how_it_came() {
-        let checker = Checker::new();
+        let checker = Checker::new("test");
         let check = |key: &[u8], record: &[u8]| checker.close(key, record).1;
         let (mut one, mut other) = (Seal::default(), Seal::default());
         one.add(check(b"a", b"1"));
@@ -140,7 +139,8 @@ mod tests {
     /// Computed with the Python binding of the BLAKE3 project.
     #[test]
     fn checks_stay_what_they_are() {
-        let (stored, _) = Checker::new().close(b"\x00pool", b"x");
+        let (stored, _) =
+            Checker::new("stdchk manager's store, checks of records, layout 2").close(b"\x00pool", b"x");
         let text: String = stored.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(text, "91db29465c96bc136ca4c80e2593500d78");
     }

@@ -13,17 +13,28 @@ fn store(pool: &Pool) -> PathBuf {
     pool.data().join("manager/store.redb")
 }
 
-/// A copy of the manager's store, made and put back as OPERATIONS says: while the pool is down.
-fn copy(pool: &Pool) -> Vec<u8> {
-    pool.ok(&["down"]);
-    let bytes = fs::read(store(pool)).unwrap();
-    pool.ok(&["up"]);
-    bytes
+fn log(pool: &Pool) -> PathBuf {
+    store(pool).with_extension("log")
 }
 
-fn replace(pool: &Pool, bytes: &[u8]) {
+/// The two files of a store.
+struct Copy {
+    records: Vec<u8>,
+    log: Vec<u8>,
+}
+
+/// A copy of the manager's store, made and put back as OPERATIONS says: while the pool is down.
+fn copy(pool: &Pool) -> Copy {
     pool.ok(&["down"]);
-    fs::write(store(pool), bytes).unwrap();
+    let copy = Copy { records: fs::read(store(pool)).unwrap(), log: fs::read(log(pool)).unwrap() };
+    pool.ok(&["up"]);
+    copy
+}
+
+fn replace(pool: &Pool, copy: &Copy) {
+    pool.ok(&["down"]);
+    fs::write(store(pool), &copy.records).unwrap();
+    fs::write(log(pool), &copy.log).unwrap();
     pool.ok(&["up"]);
 }
 
@@ -109,10 +120,19 @@ fn a_damaged_store_of_the_manager_is_refused_in_one_line_with_the_way_out() {
     }
     let other = Pool::up(1, &[]);
     other.ok(&["down"]);
+    let own_log = fs::read(log(&pool)).unwrap();
     fs::copy(store(&other), store(&pool)).unwrap();
+    pool.fails(
+        &["up"],
+        7,
+        &[&log(&pool).display().to_string(), "is damaged", "of different pools", "backup"],
+    );
+    pool.ok(&["down"]);
+    fs::copy(log(&other), log(&pool)).unwrap();
     pool.fails(&["up"], 7, &[&shown, "is that of pool"]);
     pool.ok(&["down"]);
     fs::write(store(&pool), &whole).unwrap();
+    fs::write(log(&pool), &own_log).unwrap();
     pool.ok(&["up"]);
     assert_eq!(pool.get("app/x"), b"content");
 }
