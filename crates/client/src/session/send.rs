@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use stdchk_model::limits::SMALL_BYTES;
 use stdchk_model::message::manager::ChunkLocations;
 use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, ErrorCode, Failure, Receipt};
 use stdchk_net::CallError;
@@ -109,7 +110,24 @@ impl Session {
         }
     }
 
+    /// Whether a chunk is stored without asking whether the pool has it: the only one of a small file that was just made. The
+    /// benefactor that its name chooses says whether it is there.
+    fn is_put_unasked(&self, chunk: ChunkRef) -> bool {
+        let length = chunk.length as usize;
+        length <= SMALL_BYTES
+            && self.is_all_sent_at_once.load(Ordering::Acquire)
+            && self.known.has_room_of_making(length)
+    }
+
     async fn store(&self, chunk: ChunkRef, bytes: Bytes) -> Result<(), Failure> {
+        if self.is_put_unasked(chunk) {
+            // Its bytes stay at hand until the commit, should the receipt not count.
+            self.chunks.keep(chunk.id, bytes.clone());
+            let copies = usize::from(self.policy.replicas_at_commit());
+            let (sent, was_there) = self.put(chunk, bytes, copies, Vec::new()).await?;
+            self.stored_bytes.fetch_add(if was_there { 0 } else { sent as u64 }, Ordering::Relaxed);
+            return Ok(());
+        }
         let known = self.ask_known(vec![chunk.id]).await?;
         let holders: Vec<BenefactorId> =
             known.iter().flat_map(|known| &known.at).map(|location| location.benefactor).collect();
@@ -119,7 +137,7 @@ impl Session {
         }
         // A folder with laxer semantics may have left the chunk with fewer copies than this one's commit needs.
         let copies = usize::from(self.policy.replicas_at_commit());
-        let sent = self.put(chunk, bytes, copies, holders).await?;
+        let (sent, _) = self.put(chunk, bytes, copies, holders).await?;
         self.stored_bytes.fetch_add(if new { sent as u64 } else { 0 }, Ordering::Relaxed);
         Ok(())
     }
@@ -142,26 +160,26 @@ impl Session {
     }
 
     /// Puts a chunk at benefactors until `copies` have it, those of `at` included; one that fails is replaced by another.
-    /// Returns the bytes that each new copy takes.
+    /// Returns the bytes that each new copy takes, and whether one of them had it already.
     pub(super) async fn put(
         &self,
         chunk: ChunkRef,
         bytes: Bytes,
         copies: usize,
         mut at: Vec<BenefactorId>,
-    ) -> Result<usize, Failure> {
+    ) -> Result<(usize, bool), Failure> {
         let give_up = Instant::now() + PUT_PATIENCE;
         if at.len() >= copies {
             self.pool.fetcher.remember(chunk.id, at);
-            return Ok(0);
+            return Ok((0, true));
         }
         let encoded = self.pool.encoder.encode(self.compression, chunk, bytes).await;
         let mut refused = Vec::new();
-        let mut last = None;
+        let (mut last, mut was_there) = (None, false);
         while at.len() < copies {
             let avoid: Vec<BenefactorId> = at.iter().chain(&refused).copied().collect();
             let (granted, bytes) = (|| self.known.take_room(), encoded.bytes.len() as u64);
-            let next = self.stripe.next(&self.pool, granted, copies - at.len(), bytes, &avoid).await;
+            let next = self.stripe.next(&self.pool, granted, chunk, (copies - at.len(), bytes), &avoid).await;
             let targets = match next {
                 Ok(targets) => targets,
                 Err(failure) => {
@@ -174,7 +192,8 @@ impl Session {
             let durable = self.is_all_sent_at_once.load(Ordering::Acquire);
             for (target, answer) in self.put_at(chunk.id, &encoded, targets, durable).await {
                 match answer {
-                    Ok(receipt) => {
+                    Ok((receipt, known)) => {
+                        was_there |= known;
                         self.chunks.placed(chunk.id, target, receipt);
                         at.push(target);
                     }
@@ -187,7 +206,7 @@ impl Session {
             }
         }
         self.pool.fetcher.remember(chunk.id, at);
-        Ok(encoded.bytes.len())
+        Ok((encoded.bytes.len(), was_there))
     }
 
     async fn put_at(
@@ -196,7 +215,7 @@ impl Session {
         encoded: &Encoded,
         targets: Vec<BenefactorId>,
         durable: bool,
-    ) -> Vec<(BenefactorId, Result<Option<Receipt>, CallError>)> {
+    ) -> Vec<(BenefactorId, Result<(Option<Receipt>, bool), CallError>)> {
         let mut puts = JoinSet::new();
         for target in targets {
             let (pool, form, bytes) = (Arc::clone(&self.pool), encoded.form.clone(), encoded.bytes.clone());
