@@ -215,7 +215,7 @@ impl Benefactors {
     }
 
     /// Stores a block; unless it is to be `durable` at once, which a receipt then says, it is durable once
-    /// [`Benefactors::sync`] says so.
+    /// [`Benefactors::sync`] says so. Also whether it was there before.
     pub(crate) async fn put(
         self: &Arc<Self>,
         id: BenefactorId,
@@ -223,14 +223,14 @@ impl Benefactors {
         encoding: Encoding,
         payload: Bytes,
         durable: bool,
-    ) -> Result<Option<Receipt>, CallError> {
+    ) -> Result<(Option<Receipt>, bool), CallError> {
         let request = BenefactorRequest::Put { block, encoding, durable };
         let answer = match durable {
             true => self.call_patiently(id, &request, payload, SYNC_TIMEOUT).await?,
             false => self.call(id, &request, payload, PUT_TIMEOUT).await?,
         };
         match answer {
-            (BenefactorReply::Stored { receipt, .. }, _) => Ok(receipt),
+            (BenefactorReply::Stored { receipt, known }, _) => Ok((receipt, known)),
             _ => Err(crate::unexpected("Put").into()),
         }
     }

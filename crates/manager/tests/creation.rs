@@ -28,6 +28,32 @@ fn made(answer: Result<ManagerReply, Failure>) -> Ino {
     }
 }
 
+/// Space that came with the making of a file, and all that is reserved.
+fn room(pool: &mut Pool, request: ManagerRequest) -> (u64, usize, u64) {
+    match pool.ask(request).unwrap() {
+        ManagerReply::Session { benefactors, room_bytes, .. } => {
+            (room_bytes, benefactors.len(), pool.status().space.reserved_bytes)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_new_file_gets_a_little_space_unless_the_pool_is_nearly_full_and_gives_it_back() {
+    const SMALL: u64 = 64 << 10;
+    let mut pool = Pool::with_benefactors(2);
+    assert_eq!(room(&mut pool, create(1, "a", false, None)), (SMALL, 2, SMALL));
+    assert_eq!(room(&mut pool, create(1, "a", false, None)), (SMALL, 2, SMALL), "its answer was lost");
+    assert_eq!(room(&mut pool, create(2, "b", false, None)), (SMALL, 2, 2 * SMALL));
+    let ino = pool.attr("a").unwrap().ino;
+    let open = ManagerRequest::OpenSession { session: session(3), client: CLIENT, ino };
+    assert_eq!(room(&mut pool, open), (0, 0, 2 * SMALL), "a file that is merely opened");
+    pool.close(2);
+    assert_eq!(pool.status().space.reserved_bytes, SMALL);
+    [0, 1].into_iter().for_each(|number| drop(pool.beat_with_free(number, 20 << 20)));
+    assert_eq!(room(&mut pool, create(4, "c", false, None)), (0, 0, SMALL), "others may need it");
+}
+
 fn open(pool: &mut Pool, number: u8, ino: Ino) -> Result<ManagerReply, Failure> {
     pool.ask(ManagerRequest::OpenSession { session: session(number), client: CLIENT, ino })
 }

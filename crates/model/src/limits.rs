@@ -6,6 +6,10 @@ pub const CHUNK_BYTES_MAX: usize = 4 << 20;
 pub const CHUNK_BYTES_MIN: usize = 4 << 10;
 /// Chunk size of a new folder (paper, section V: 1 MB), bytes.
 pub const CHUNK_BYTES_DEFAULT: usize = 1 << 20;
+/// Largest chunk that is stored without a question whether the pool has it, if it is all of a new file, bytes. Sending so much takes less
+/// time than the question on the networks that this is for, and little space is wasted where the same content is stored twice. It is
+/// also what a new file gets reserved.
+pub const SMALL_BYTES: usize = 64 << 10;
 /// Largest stored block, bytes: a chunk that no codec shrank, plus room for an encryption's tag and nonce.
 pub const BLOCK_BYTES_MAX: usize = CHUNK_BYTES_MAX + 4096;
 /// Largest encoded chunk, bytes: the same, since a codec is used only where it shrinks.

@@ -361,6 +361,8 @@ fn manager_replies() -> Vec<ManagerReply> {
             base: Some(version()),
             base_root: Some(pieces()),
             attr: attr(),
+            benefactors: vec![info()],
+            room_bytes: 64 << 10,
         },
         R::Stripe { benefactors: vec![info()], bytes: 64 << 20 },
         R::Sessions(vec![SESSION]),

@@ -98,7 +98,7 @@ impl Session {
         is_replaced: bool,
     ) -> Result<Arc<Self>, Failure> {
         let opened = pool.manager.ask(&request).await?;
-        let ManagerReply::Session { policy, base, base_root, attr } = opened else {
+        let ManagerReply::Session { policy, base, base_root, attr, benefactors, room_bytes } = opened else {
             return Err(crate::unexpected("OpenSession"));
         };
         let view = match pool.load_view(base_root.as_ref()).await {
@@ -110,7 +110,7 @@ impl Session {
         };
         let session = view.and_then(|view| {
             let base = base.filter(|base| base.size == view.size());
-            Self::new(pool, id, attr, policy, view, base).map(Arc::new)
+            Self::new(pool, id, attr, policy, view, base, (benefactors, room_bytes)).map(Arc::new)
         });
         match &session {
             Ok(session) => drop(pool.sessions.lock().insert(id, Arc::downgrade(session))),

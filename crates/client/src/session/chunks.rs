@@ -17,7 +17,7 @@ use super::sealed::Sealed;
 pub(super) enum Origin {
     /// A cell, as long as the window holds it.
     Cell(Weak<Sealed>, Vec<Range<usize>>),
-    /// Kept here: a piece of the chunk map.
+    /// Kept here: a piece of the chunk map, or a small file.
     Own(Bytes),
     /// Not with this session: the pool has it.
     Elsewhere,
@@ -129,6 +129,11 @@ impl Chunks {
         let entry = Entry { storing: true, ..table.entry(chunk, origin) };
         table.entries.insert(chunk.id, entry);
         true
+    }
+
+    /// The bytes of a chunk stay at hand until a commit is done with it, whatever becomes of its cell.
+    pub(super) fn keep(&self, chunk: ChunkId, bytes: Bytes) {
+        self.with(chunk, |entry| entry.origin = Origin::Own(bytes));
     }
 
     /// Who claimed the chunk is done with it.

@@ -26,23 +26,40 @@ pub(super) struct Known {
     room: Mutex<Room>,
 }
 
-/// The first space of a session is asked for with its first question: what isn't known will be stored.
-#[derive(Default)]
+/// The first space of a session is asked for with its first question: what isn't known will be stored. A new file has got a little before
+/// that.
 enum Room {
-    #[default]
+    Made(Grant),
     NotAsked,
-    Granted(Vec<BenefactorInfo>, u64),
+    Granted(Grant),
     Taken,
 }
 
+/// Space and where it is.
+pub(super) struct Grant {
+    pub(super) benefactors: Vec<BenefactorInfo>,
+    pub(super) bytes: u64,
+    /// It came with the making of the file, before anything was asked for.
+    pub(super) is_of_making: bool,
+}
+
 impl Known {
-    pub(super) fn new(manager: Arc<ManagerLink>, session: SessionId) -> Self {
+    /// `room`: benefactors and space that came with the making of the file.
+    pub(super) fn new(
+        manager: Arc<ManagerLink>,
+        session: SessionId,
+        (benefactors, bytes): (Vec<BenefactorInfo>, u64),
+    ) -> Self {
+        let room = match bytes {
+            0 => Room::NotAsked,
+            _ => Room::Made(Grant { benefactors, bytes, is_of_making: true }),
+        };
         Self {
             manager,
             session,
             waiting: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
-            room: Mutex::default(),
+            room: Mutex::new(room),
         }
     }
 
@@ -97,12 +114,13 @@ impl Known {
     }
 
     async fn question(&self, chunks: Vec<ChunkId>) -> Result<Vec<ChunkLocations>, Failure> {
-        let first = matches!(*self.room.lock(), Room::NotAsked);
+        let first = matches!(*self.room.lock(), Room::NotAsked | Room::Made(_));
         let room_bytes = if first { GRANT_FIRST_BYTES } else { 0 };
         match self.manager.ask(&ManagerRequest::Known { session: self.session, chunks, room_bytes }).await? {
             ManagerReply::Known { found, benefactors, room_bytes } => {
                 if first {
-                    *self.room.lock() = Room::Granted(benefactors, room_bytes);
+                    let grant = Grant { benefactors, bytes: room_bytes, is_of_making: false };
+                    *self.room.lock() = Room::Granted(grant);
                 }
                 Ok(found)
             }
@@ -110,16 +128,21 @@ impl Known {
         }
     }
 
-    /// The space that came with the first answer, once.
-    pub(super) fn take_room(&self) -> Option<(Vec<BenefactorInfo>, u64)> {
+    /// Whether `bytes` have room that came with the making of the file, and nothing was asked since.
+    pub(super) fn has_room_of_making(&self, bytes: usize) -> bool {
+        matches!(&*self.room.lock(), Room::Made(grant) if grant.bytes >= bytes as u64)
+    }
+
+    /// The space that came with the making of the file, or with the first answer; each once.
+    pub(super) fn take_room(&self) -> Option<Grant> {
         let mut room = self.room.lock();
-        if !matches!(*room, Room::Granted(..)) {
-            return None;
-        }
-        match std::mem::replace(&mut *room, Room::Taken) {
-            Room::Granted(benefactors, bytes) if bytes > 0 => Some((benefactors, bytes)),
-            _ => None,
-        }
+        let (left, grant) = match std::mem::replace(&mut *room, Room::Taken) {
+            Room::Made(grant) => (Room::NotAsked, Some(grant)),
+            Room::Granted(grant) => (Room::Taken, Some(grant).filter(|grant| grant.bytes > 0)),
+            nothing => (nothing, None),
+        };
+        *room = left;
+        grant
     }
 }
 
@@ -142,7 +165,7 @@ mod tests {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = silent.local_addr().unwrap().to_string();
         let manager = ManagerLink::new(address, Vec::new(), Duration::ZERO);
-        let known = Known::new(Arc::new(manager), SessionId([1; 16]));
+        let known = Known::new(Arc::new(manager), SessionId([1; 16]), (Vec::new(), 0));
         let ask = |number| known.ask(vec![ChunkId([number; 32])]);
         let (mut first, mut last) = (pin!(ask(1)), pin!(ask(3)));
         {

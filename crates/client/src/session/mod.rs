@@ -33,7 +33,9 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
-use stdchk_model::message::manager::{Attr, Hold, ManagerReply, ManagerRequest, TimeNs, VersionInfo};
+use stdchk_model::message::manager::{
+    Attr, BenefactorInfo, Hold, ManagerReply, ManagerRequest, TimeNs, VersionInfo,
+};
 use stdchk_model::policy::CloseWaits;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
 use stdchk_net::waits;
@@ -129,6 +131,7 @@ impl Session {
         policy: Policy,
         base: MapView,
         version: Option<VersionInfo>,
+        room: (Vec<BenefactorInfo>, u64),
     ) -> Result<Self, Failure> {
         let invalid = |error: &dyn std::fmt::Display| Failure::new(ErrorCode::Invalid, error.to_string());
         let cutter = cutter_of(&policy.cutter, &policy.learned).map_err(|error| invalid(&error))?;
@@ -139,7 +142,7 @@ impl Session {
             cell_bytes: cell_bytes(&cutter),
             grid: Grid::new(&cutter),
             chunks: Chunks::default(),
-            known: Known::new(Arc::clone(&pool.manager), id),
+            known: Known::new(Arc::clone(&pool.manager), id, room),
             pieces: Pieces::default(),
             stripe: Stripe::new(id),
             share: Arc::new(Semaphore::new(shares.clamp(1, Semaphore::MAX_PERMITS))),

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use stdchk_model::limits::SMALL_BYTES;
 use stdchk_model::message::manager::{ChunkLocations, Location};
 use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, ErrorCode, Failure, Receipt};
 use stdchk_net::CallError;
@@ -109,7 +110,23 @@ impl Session {
         }
     }
 
+    /// Whether a chunk is stored without asking whether the pool has it: the only one of a small file that was just made. The
+    /// benefactor that its name chooses says whether it is there.
+    fn is_put_unasked(&self, chunk: ChunkRef) -> bool {
+        let length = chunk.length as usize;
+        length <= SMALL_BYTES
+            && self.is_all_sent_at_once.load(Ordering::Acquire)
+            && self.known.has_room_of_making(length)
+    }
+
     async fn store(&self, chunk: ChunkRef, bytes: Bytes) -> Result<(), Failure> {
+        if self.is_put_unasked(chunk) {
+            // Its bytes stay at hand until the commit, should the receipt not count.
+            self.chunks.keep(chunk.id, bytes.clone());
+            let (sent, was_there) = self.put(chunk, bytes, Vec::new()).await?;
+            self.stored_bytes.fetch_add(if was_there { 0 } else { sent }, Ordering::Relaxed);
+            return Ok(());
+        }
         let known = self.ask_known(vec![chunk.id]).await?;
         let at: Vec<Location> = known.into_iter().flat_map(|known| known.at).collect();
         let new = distance_at(&at) == 0;
@@ -117,7 +134,7 @@ impl Session {
             self.chunks.found(chunk.id, &at);
         }
         // A folder with laxer semantics may have left the chunk with less than this one's commit needs.
-        let sent = self.put(chunk, bytes, at).await?;
+        let (sent, _) = self.put(chunk, bytes, at).await?;
         self.stored_bytes.fetch_add(if new { sent } else { 0 }, Ordering::Relaxed);
         Ok(())
     }
@@ -141,18 +158,19 @@ impl Session {
 
     /// Puts blocks of a chunk at benefactors until it is as far from loss as a commit wants, those of `at` included; a benefactor
     /// that fails is replaced by another. Of an erasure code all blocks are put, as far as there are benefactors for them: the
-    /// others the pool makes once there are. Returns the encoded bytes that were sent, each once.
+    /// others the pool makes once there are. Returns the encoded bytes that were sent, each once, and whether
+    /// a benefactor had its block already.
     pub(super) async fn put(
         &self,
         chunk: ChunkRef,
         bytes: Bytes,
         mut at: Vec<Location>,
-    ) -> Result<u64, Failure> {
+    ) -> Result<(u64, bool), Failure> {
         let give_up = Instant::now() + PUT_PATIENCE;
         let needed = self.policy.distance_at_commit();
         if distance_at(&at) >= needed {
             self.pool.fetcher.remember(chunk.id, at);
-            return Ok(0);
+            return Ok((0, true));
         }
         let encoded = self.pool.encoder.encode(self.compression, chunk, bytes, self.policy.redundancy).await;
         let blocks = &encoded.blocks;
@@ -161,7 +179,7 @@ impl Session {
         // Further copies cost as much as the first and are made beside; fragments are worth little alone.
         let wanted = if encoding.code.is_copy() { needed } else { self.policy.redundancy.distance() };
         let mut refused = Vec::new();
-        let mut last = None;
+        let (mut last, mut was_there) = (None, false);
         loop {
             let held: Vec<Held> = at.iter().map(Held::from).collect();
             let missing = missing(&held, encoding, wanted);
@@ -172,7 +190,8 @@ impl Session {
             let avoid: Vec<BenefactorId> =
                 taken.map(|held| held.benefactor).chain(refused.iter().copied()).collect();
             let granted = || self.known.take_room();
-            let next = self.stripe.next(&self.pool, granted, missing.len(), block_bytes, &avoid).await;
+            let next =
+                self.stripe.next(&self.pool, granted, chunk, (missing.len(), block_bytes), &avoid).await;
             let targets = match next {
                 Ok(targets) => targets,
                 Err(_) if distance_at(&at) >= needed => break,
@@ -189,7 +208,8 @@ impl Session {
             {
                 let place = Location { benefactor: target, encoding, index };
                 match answer {
-                    Ok(receipt) => {
+                    Ok((receipt, known)) => {
+                        was_there |= known;
                         self.chunks.placed(chunk.id, place, receipt);
                         at.push(place);
                     }
@@ -202,7 +222,7 @@ impl Session {
             }
         }
         self.pool.fetcher.remember(chunk.id, at);
-        Ok(u64::from(blocks.encoding.encoded_length))
+        Ok((u64::from(blocks.encoding.encoded_length), was_there))
     }
 
     async fn put_at(
@@ -210,7 +230,7 @@ impl Session {
         blocks: &Blocks,
         targets: impl Iterator<Item = (u8, BenefactorId)>,
         durable: bool,
-    ) -> Vec<(u8, BenefactorId, Result<Option<Receipt>, CallError>)> {
+    ) -> Vec<(u8, BenefactorId, Result<(Option<Receipt>, bool), CallError>)> {
         let mut puts = JoinSet::new();
         for (index, target) in targets {
             let Some(bytes) = blocks.stored(index).cloned() else { continue };

@@ -1,8 +1,11 @@
-//! Where the next chunk goes: round robin over the stripe that the manager gave, within the space that it granted.
+//! Where the next chunk goes, within the space that the manager granted: round robin over the stripe that it gave, but for a
+//! small chunk to the benefactor that its name chooses. Equal ones meet there, also if nobody asks whether the pool has them.
 
+use stdchk_model::limits::SMALL_BYTES;
 use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, SessionId};
+use stdchk_model::{BenefactorId, ChunkRef, ErrorCode, Failure, SessionId};
 
+use super::known::Grant;
 use crate::pool::Inner;
 
 /// Space asked for at once, bytes: a question per this much data. What is left returns when the session ends.
@@ -29,30 +32,30 @@ impl Stripe {
         Self { session, turn: tokio::sync::Mutex::default() }
     }
 
-    /// The next `count` benefactors, distinct and none of `avoid`, for a chunk of `bytes` each. Fewer if there aren't so
-    /// many, at least one. What was `granted` meanwhile in answer to another question is used first.
+    /// The next `count` benefactors, distinct and none of `avoid`, for `chunk`, which takes `bytes` at each. Fewer if there
+    /// aren't so many, at least one. What was `granted` meanwhile in answer to another question is used first.
     pub(super) async fn next(
         &self,
         pool: &Inner,
-        granted: impl FnOnce() -> Option<(Vec<BenefactorInfo>, u64)>,
-        count: usize,
-        bytes: u64,
+        granted: impl FnOnce() -> Option<Grant>,
+        chunk: ChunkRef,
+        (count, bytes): (usize, u64),
         avoid: &[BenefactorId],
     ) -> Result<Vec<BenefactorId>, Failure> {
         let mut turn = self.turn.lock().await;
         if !turn.asked
-            && let Some((benefactors, bytes)) = granted()
+            && let Some(Grant { benefactors, bytes, is_of_making }) = granted()
         {
-            turn.asked = true;
+            turn.asked = !is_of_making;
             turn.grant(pool, &benefactors, bytes);
         }
         let need = bytes * count as u64;
         let mut avoided = pool.benefactors.suspects();
         avoided.extend(avoid);
-        let mut targets = turn.pick(count, &avoided);
+        let mut targets = turn.pick(chunk, count, &avoided);
         if turn.granted < need || targets.len() < count {
             self.reserve(pool, &mut turn, need, &avoided).await?;
-            targets = turn.pick(count, &avoided);
+            targets = turn.pick(chunk, count, &avoided);
         }
         if targets.is_empty() {
             return Err(Failure::new(
@@ -102,16 +105,38 @@ impl Turn {
         self.granted = bytes;
     }
 
-    fn pick(&self, count: usize, avoid: &[BenefactorId]) -> Vec<BenefactorId> {
+    fn pick(&self, chunk: ChunkRef, count: usize, avoid: &[BenefactorId]) -> Vec<BenefactorId> {
+        if chunk.length as usize <= SMALL_BYTES {
+            let mut usable = self.benefactors.clone();
+            usable.retain(|benefactor| !avoid.contains(benefactor));
+            usable.sort_by_key(|benefactor| std::cmp::Reverse(rank(chunk, *benefactor)));
+            usable.truncate(count);
+            return usable;
+        }
         let all = self.benefactors.len().max(1);
         let from = self.benefactors.iter().cycle().skip(self.next % all).take(self.benefactors.len());
         from.filter(|benefactor| !avoid.contains(benefactor)).take(count).copied().collect()
     }
 }
 
+/// How much a small chunk is for a benefactor: rendezvous hashing. Whoever has the chunk's name and this benefactor in its stripe comes to
+/// the same number.
+fn rank(chunk: ChunkRef, benefactor: BenefactorId) -> u64 {
+    let name = chunk.id.0.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    // The last steps of SplitMix64: names are random, numbers of benefactors aren't.
+    let mut mixed = name ^ u64::from(benefactor.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
 #[cfg(test)]
 mod tests {
+    use stdchk_model::ChunkId;
+
     use super::*;
+
+    const LARGE: ChunkRef = ChunkRef { id: ChunkId([1; 32]), length: 1 << 20 };
 
     #[test]
     fn much_space_is_asked_for_only_by_who_has_used_up_some() {
@@ -129,9 +154,26 @@ mod tests {
     fn benefactors_take_turns_and_avoided_ones_are_passed_over() {
         let benefactors = (0..4).map(BenefactorId).collect();
         let turn = Turn { benefactors, next: 3, granted: 0, asked: true };
-        assert_eq!(turn.pick(2, &[]), [BenefactorId(3), BenefactorId(0)]);
-        assert_eq!(turn.pick(2, &[BenefactorId(0)]), [BenefactorId(3), BenefactorId(1)]);
-        assert_eq!(turn.pick(9, &[]).len(), 4);
-        assert!(Turn::default().pick(1, &[]).is_empty());
+        assert_eq!(turn.pick(LARGE, 2, &[]), [BenefactorId(3), BenefactorId(0)]);
+        assert_eq!(turn.pick(LARGE, 2, &[BenefactorId(0)]), [BenefactorId(3), BenefactorId(1)]);
+        assert_eq!(turn.pick(LARGE, 9, &[]).len(), 4);
+        assert!(Turn::default().pick(LARGE, 1, &[]).is_empty());
+    }
+
+    #[test]
+    fn a_small_chunk_meets_its_equals_and_small_chunks_spread() {
+        let stripe = |first| Turn {
+            benefactors: (0..8u32).map(|number| BenefactorId((number + first) % 8)).collect(),
+            ..Turn::default()
+        };
+        let mut load = [0; 8];
+        for number in 0..800u32 {
+            let chunk = ChunkRef { id: ChunkId::of(&number.to_le_bytes()), length: 4096 };
+            let chosen = stripe(0).pick(chunk, 2, &[]);
+            assert_eq!(stripe(5).pick(chunk, 2, &[]), chosen, "in whichever order they come");
+            assert_eq!(stripe(0).pick(chunk, 1, &chosen[..1]), chosen[1..], "the next if the first is gone");
+            load[chosen[0].0 as usize] += 1;
+        }
+        assert!(load.iter().all(|chunks| (60..140).contains(chunks)), "{load:?}");
     }
 }

@@ -5,10 +5,14 @@
 //! a crash of the manager may forget it, as that of a machine forgets a new file of a local disk. Its writer lives on, and
 //! makes it again under the same number, which nobody else can have been given: numbers are stored before they are used.
 
+use stdchk_model::limits::SMALL_BYTES;
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest};
 use stdchk_model::{Ino, OpId};
 
 use super::{Answer, Core, Now, namespace};
+
+/// A new file gets space with the answer if at least so many times as much is free.
+const PLENTY: u64 = 1024;
 
 /// When the answer to a request may leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +93,16 @@ impl Core {
                 ino
             }
         };
-        self.open_session(session, client, ino, now)
+        let mut opened = self.open_session(session, client, ino, now)?;
+        // Most files that are made are small, and get their content soon: it needs no question. Those that are merely made, and stay
+        // open, take no space from others: in a pool that is nearly full nothing is set aside.
+        let small = SMALL_BYTES as u64;
+        if self.free_beside(0) / PLENTY >= small
+            && let ManagerReply::Session { benefactors, room_bytes, .. } = &mut opened
+        {
+            (*benefactors, *room_bytes) = self.room(session, small, now);
+        }
+        Ok(opened)
     }
 
     /// A file that this client was told of isn't here. In the first lease after the manager's start it can only be that the one

@@ -374,7 +374,15 @@ impl Core {
         if self.sessions.open(id, client, ino, (base_root.clone(), base_at), now.ms)? {
             self.namespace.hold(ino);
         }
-        Ok(ManagerReply::Session { policy, base, base_root, attr: self.namespace.attr(ino)? })
+        let (benefactors, room_bytes) = (Vec::new(), 0);
+        Ok(ManagerReply::Session {
+            policy,
+            base,
+            base_root,
+            attr: self.namespace.attr(ino)?,
+            benefactors,
+            room_bytes,
+        })
     }
 
     fn reserve(&mut self, id: SessionId, bytes: u64, avoid: &[BenefactorId], now: Now) -> Answer {
@@ -438,13 +446,17 @@ impl Core {
             };
             found.push(at);
         }
-        // Without room this was still an answer about the chunks; why there is none, `Reserve` says.
-        let reserved = if room_bytes > 0 { self.reserve(id, room_bytes, &[], now).ok() } else { None };
-        let (benefactors, room_bytes) = match reserved {
+        let (benefactors, room_bytes) = self.room(id, room_bytes, now);
+        Ok(ManagerReply::Known { found, benefactors, room_bytes })
+    }
+
+    /// Reserves space for a session, if there is any, beside the answer to something else; why there is none, `Reserve` says.
+    fn room(&mut self, id: SessionId, bytes: u64, now: Now) -> (Vec<BenefactorInfo>, u64) {
+        let reserved = if bytes > 0 { self.reserve(id, bytes, &[], now).ok() } else { None };
+        match reserved {
             Some(ManagerReply::Stripe { benefactors, bytes }) => (benefactors, bytes),
             _ => (Vec::new(), 0),
-        };
-        Ok(ManagerReply::Known { found, benefactors, room_bytes })
+        }
     }
 
     /// Takes receipts for chunks that a session is about to commit. They may be given again.

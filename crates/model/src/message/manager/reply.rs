@@ -69,6 +69,12 @@ pub enum ManagerReply {
         /// The file at the same moment.
         #[n(3)]
         attr: Attr,
+        /// Benefactors for the content of a file that was just made.
+        #[n(4)]
+        benefactors: Vec<BenefactorInfo>,
+        /// Space reserved there, bytes; 0: none.
+        #[n(5)]
+        room_bytes: u64,
     },
     /// Space and where to use it.
     #[n(10)]
