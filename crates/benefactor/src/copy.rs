@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Make};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BlockId, ChunkId, Encoding, ErrorCode, Failure, PoolId};
@@ -106,8 +107,13 @@ impl Copies {
             make.blocks.into_iter().for_each(|new| self.enqueue(new.address, Work::Own(block)));
             return;
         }
+        let Some(place) = self.remaker.place() else {
+            self.failed.lock().push(make.chunk);
+            return;
+        };
         let this = self.clone();
         tokio::spawn(async move {
+            let _place = place;
             match this.remaker.remake(&make).await {
                 Ok(made) => made.into_iter().for_each(|(address, work)| this.enqueue(address, work)),
                 Err(failure) => {
@@ -142,9 +148,11 @@ impl Copies {
         }
     }
 
-    /// What failed since the last call.
+    /// What failed since the last call, as much as a message holds.
     pub(crate) fn take_failed(&self) -> Vec<ChunkId> {
-        std::mem::take(&mut self.failed.lock())
+        let mut failed = self.failed.lock();
+        let count = failed.len().min(LIST_ENTRIES_MAX);
+        failed.drain(..count).collect()
     }
 
     /// Takes back what didn't reach the manager.

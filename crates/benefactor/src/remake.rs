@@ -13,7 +13,7 @@ use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Make
 use stdchk_model::{BlockId, ChunkId, Encoding, ErrorCode, Failure};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity};
 use stdchk_protect::Remaking;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::copy::Work;
@@ -22,6 +22,8 @@ use crate::service::{Benefactor, blocking};
 /// Chunks that are made anew at one time. Each takes at most three times the length of a chunk: the fragments that were gathered,
 /// and all that are made of them.
 const AT_ONCE: usize = 2;
+/// Orders that wait for their turn; more are handed back to the manager as failed.
+const WAITING_MAX: usize = 1024;
 /// Time for the answer of a benefactor that has a fragment.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -31,6 +33,7 @@ pub(crate) struct Remaker {
     identity: Identity,
     buffers: Arc<BufferPool>,
     memory: Arc<Semaphore>,
+    places: Arc<Semaphore>,
     /// Open connections to other benefactors, by address.
     connections: Mutex<HashMap<String, Arc<Connection>>>,
 }
@@ -40,7 +43,13 @@ type Fetched = (SourceBlock, Result<(Encoding, Bytes), CallError>);
 impl Remaker {
     pub(crate) fn new(benefactor: Arc<Benefactor>, identity: Identity, buffers: Arc<BufferPool>) -> Self {
         let (memory, connections) = (Arc::new(Semaphore::new(AT_ONCE)), Mutex::default());
-        Self { benefactor, identity, buffers, memory, connections }
+        let places = Arc::new(Semaphore::new(WAITING_MAX));
+        Self { benefactor, identity, buffers, memory, places, connections }
+    }
+
+    /// A place for an order, as long as it is held; `None`: too many wait.
+    pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.places).try_acquire_owned().ok()
     }
 
     /// The blocks that are wanted, each with the address that it goes to.
@@ -85,6 +94,7 @@ impl Remaker {
         // Out of the memory for answers, which others wait for.
         let mut lacks =
             remaking.add(own.index, encoding, Bytes::copy_from_slice(&stored)).map_err(refused)?;
+        drop(stored);
         let mut waiting: VecDeque<&SourceBlock> = from.iter().skip(1).collect();
         let mut fetches: JoinSet<Fetched> = JoinSet::new();
         while lacks > 0 {

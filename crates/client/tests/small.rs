@@ -16,8 +16,8 @@ const MIB: usize = 1 << 20;
 
 async fn folder(pool: &Pool) -> Ino {
     let folder = make(pool, Ino::ROOT, "app", FileKind::Directory).await.ino;
-    let pairs =
-        [("replicas", "1"), ("codec", "store")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let pairs = [("redundancy", "replicate:1"), ("codec", "store")]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()));
     pool.change(Change::SetPolicy { ino: folder, pairs: pairs.to_vec() }).await.unwrap();
     folder
 }
@@ -92,4 +92,27 @@ async fn what_is_collected_between_put_and_commit_is_put_again_also_if_the_windo
     filling.await.unwrap().unwrap();
     let reader = near.read(writer.ino(), None).await.unwrap();
     assert!(reader.read_at(0, content.len() + 1).await.unwrap() == content);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_files_that_are_synced_and_stay_open_take_nothing_of_the_window() {
+    const FILES: usize = 70;
+    let pools = TestPool::start(2).await;
+    let client = pools.connect(4 << 20).await;
+    let folder = folder(&client).await;
+    let mut open = Vec::new();
+    for number in 0..FILES {
+        let writer = create(&client, folder, &format!("small{number}")).await;
+        writer.write_at(0, &Random::new(number as u64).bytes(60_000)).await.unwrap();
+        writer.commit(0).await.unwrap();
+        open.push(writer);
+    }
+    let large = create(&client, folder, "large").await;
+    let content = Random::new(99).bytes(8 * MIB);
+    let written = tokio::time::timeout(std::time::Duration::from_secs(60), large.write_at(0, &content)).await;
+    written.expect("the window has room").unwrap();
+    large.commit(0).await.unwrap();
+    for writer in open {
+        writer.close(false).await.unwrap();
+    }
 }

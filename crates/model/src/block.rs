@@ -11,7 +11,7 @@ use minicbor::{Decode, Decoder, Encode, Encoder, decode, encode};
 
 use crate::chunk_map::ChunkRef;
 use crate::id::ChunkId;
-use crate::limits::{CHUNK_BYTES_MAX, CODE_BLOCKS_MAX, ENCODED_BYTES_MAX, FRAGMENT_BYTES_MIN};
+use crate::limits::{CHUNK_BYTES_MAX, CODE_BLOCKS_MAX, FRAGMENT_BYTES_MIN};
 
 /// How many blocks an encoding has, and how many of them are enough: copies, or an (m, k) erasure code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -251,7 +251,9 @@ impl Encoding {
         }
         let least = if self.code.is_copy() { 1 } else { FRAGMENT_BYTES_MIN };
         let fits = (1..=CHUNK_BYTES_MAX).contains(&(self.plain_length as usize))
-            && self.encoded_length as usize <= ENCODED_BYTES_MAX
+            // A codec is used only where it shrinks.
+            && self.encoded_length <= self.plain_length
+            && (self.codec != 0 || self.encoded_length == self.plain_length)
             && self.block_length() >= least;
         match (fits, self.id(block.chunk) == block.encoding) {
             (false, _) => Err(BadBlock::Length),

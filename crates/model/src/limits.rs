@@ -12,8 +12,6 @@ pub const CHUNK_BYTES_DEFAULT: usize = 1 << 20;
 pub const SMALL_BYTES: usize = 64 << 10;
 /// Largest stored block, bytes: a chunk that no codec shrank, plus room for an encryption's tag and nonce.
 pub const BLOCK_BYTES_MAX: usize = CHUNK_BYTES_MAX + 4096;
-/// Largest encoded chunk, bytes: the same, since a codec is used only where it shrinks.
-pub const ENCODED_BYTES_MAX: usize = BLOCK_BYTES_MAX;
 /// Most blocks of an erasure code, m + k: so many hosts with a fragment each fail together rarely enough, and the hashes of all
 /// blocks, which stand in the record of each, fit into its first unit.
 pub const CODE_BLOCKS_MAX: usize = 32;

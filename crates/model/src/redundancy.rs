@@ -146,7 +146,10 @@ mod tests {
         for bad in
             ["2", "", "replicate:0", "replicate:17", "erasure:1,1", "erasure:3", "erasure:30,3", "raid:5"]
         {
-            assert!(bad.parse::<Redundancy>().unwrap_err().message.contains("give `replicate:N`"), "{bad}");
+            assert!(
+                bad.parse::<Redundancy>().unwrap_err().to_string().contains("give `replicate:N`"),
+                "{bad}"
+            );
         }
     }
 

@@ -206,6 +206,7 @@ fn changes() -> Vec<Change> {
         Change::Link { ino, parent, name: name.clone() },
         Change::Unlink { parent, name: name.clone() },
         Change::Rmdir { parent, name: name.clone() },
+        Change::UnlinkUnwritten { parent, name: name.clone(), ino },
         Change::Rename { parent, name, new_parent, new_name, existing: Existing::Exchange },
         Change::SetAttr { ino, mode: Some(0o600), uid: None, gid: Some(100), atime: None, mtime: Some(-1) },
         Change::DropVersion { ino, version: 2 },

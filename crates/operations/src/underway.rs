@@ -120,15 +120,6 @@ async fn take_back(pool: Client, session: Option<Arc<Session>>, entry: Option<(I
     }
     if let Some((parent, name, ino)) = entry {
         // If the manager is away it stays as an empty entry.
-        drop(remove_entry(&pool, parent, name, ino).await);
+        drop(pool.change(Change::UnlinkUnwritten { parent, name, ino }).await);
     }
-}
-
-/// Removes a file that was made for a version that never came, unless somebody else has stored one under the name.
-async fn remove_entry(pool: &Client, parent: Ino, name: String, ino: Ino) -> Result<(), Failure> {
-    let there = pool.lookup(parent, &name).await?;
-    if (there.ino, there.version) == (ino, 0) {
-        pool.change(Change::Unlink { parent, name }).await?;
-    }
-    Ok(())
 }

@@ -85,7 +85,7 @@ fn indices(held: impl Iterator<Item = Held>, encoding: EncodingId) -> u32 {
 /// The fragments of an encoding that were paired with a benefactor each, a bit for each.
 fn paired(held: impl Iterator<Item = Held>, encoding: EncodingId) -> u32 {
     let (mut hosts, mut bits) = (Vec::new(), 0);
-    for block in held.filter(|block| block.encoding == encoding) {
+    for block in held.filter(|block| block.encoding == encoding && block.index < encoding.code.blocks()) {
         let bit = 1 << block.index;
         if bits & bit == 0 && !hosts.contains(&block.benefactor) {
             hosts.push(block.benefactor);
@@ -123,7 +123,10 @@ pub fn plan(readable: &[Held], counted: &[Held], wanted: u8) -> Option<Plan> {
         let make: Vec<Option<u8>> = copies().into_iter().map(Some).collect();
         best = Some((make.len() * whole, Plan { from, make, taken: taken(EncodingId::PLAIN) }));
     }
-    for block in readable.iter().filter(|block| !is_copy(block)) {
+    for (at, block) in readable.iter().enumerate().filter(|(_, block)| !is_copy(block)) {
+        if readable.iter().take(at).any(|earlier| earlier.encoding == block.encoding) {
+            continue; // Its encoding was looked at.
+        }
         let from: Vec<Held> =
             readable.iter().filter(|other| other.encoding == block.encoding).copied().collect();
         let (code, bits) = (block.encoding.code, indices(from.iter().copied(), block.encoding));

@@ -165,6 +165,10 @@ impl Files {
             return Ok(InUse { files: self, number, file });
         }
         let file = Arc::new(opened?);
+        if file.is_removed() {
+            // It was removed since: in the table it would keep its space for ever.
+            return Err(io::ErrorKind::NotFound.into());
+        }
         let used = open.uses;
         open.files.insert(number, OpenFile { file: Arc::clone(&file), users: 1, used });
         Ok(InUse { files: self, number, file })

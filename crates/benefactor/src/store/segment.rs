@@ -44,6 +44,8 @@ pub struct Segment {
     path: PathBuf,
     key: Key,
     unsynced: Mutex<Unsynced>,
+    /// Held while it is synced; whether a sync has failed. The system tells of a failed write once, so no later sync counts.
+    sync_failed: Mutex<bool>,
 }
 
 /// Writes that no sync covers yet.
@@ -75,7 +77,7 @@ impl Segment {
     /// The segment whose file is there.
     pub fn of(files: &Arc<Files>, number: u32, key: Key) -> Self {
         let (files, path) = (Arc::clone(files), files.path_of(number));
-        Self { number, files, path, key, unsynced: Mutex::default() }
+        Self { number, files, path, key, unsynced: Mutex::default(), sync_failed: Mutex::new(false) }
     }
 
     /// Makes a segment. Neither its name nor its head is durable yet.
@@ -137,17 +139,21 @@ impl Segment {
 
     /// Makes all writes durable that have ended.
     pub fn sync(&self) -> io::Result<()> {
+        let mut failed = self.sync_failed.lock();
+        if *failed {
+            return Err(io::Error::other("an earlier sync of it failed"));
+        }
         let (file, ended) = {
             let unsynced = self.unsynced.lock();
             (unsynced.file.clone(), unsynced.ended)
         };
         let Some(file) = file else { return Ok(()) };
-        let synced = file.sync();
+        file.sync().inspect_err(|_| *failed = true)?;
         let mut unsynced = self.unsynced.lock();
         if unsynced.running == 0 && unsynced.ended == ended {
             unsynced.file = None;
         }
-        synced
+        Ok(())
     }
 
     /// Makes durable what earlier lives have written.
@@ -157,7 +163,7 @@ impl Segment {
 
     /// Gives the space of a range back to the file system; false if it can't do that.
     pub fn punch(&self, offset: u64, length: u64) -> io::Result<bool> {
-        self.open()?.file().punch(offset, length)
+        self.change(|file| file.punch(offset, length))
     }
 
     /// Space that the file takes on the disk, bytes.

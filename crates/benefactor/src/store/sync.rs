@@ -64,6 +64,12 @@ impl Store {
             state.fail(At::Sync, &error);
             return Err(error);
         }
+        if let Some(trouble) = state.trouble.as_ref().filter(|trouble| trouble.at == At::Sync) {
+            // Somebody else was told meanwhile of a write that failed: it may have been one of these.
+            let error = trouble.error();
+            state.index.fail_sync(fresh);
+            return Err(error);
+        }
         state.index.finish_sync(ticket, fresh);
         drop(state);
         self.seal(&segments);

@@ -17,8 +17,10 @@ use super::sealed::Sealed;
 pub(super) enum Origin {
     /// A cell, as long as the window holds it.
     Cell(Weak<Sealed>, Vec<Range<usize>>),
-    /// Kept here: a piece of the chunk map, or a small file.
+    /// Kept here until the next commit.
     Own(Bytes),
+    /// Kept here until the next commit: a piece of the chunk map.
+    Map(Bytes),
     /// Not with this session: the pool has it.
     Elsewhere,
 }
@@ -27,7 +29,7 @@ impl Origin {
     fn bytes(&self) -> Option<Bytes> {
         match self {
             Self::Cell(cell, ranges) => Some(collect(&cell.upgrade()?.bytes()?, ranges)),
-            Self::Own(bytes) => Some(bytes.clone()),
+            Self::Own(bytes) | Self::Map(bytes) => Some(bytes.clone()),
             Self::Elsewhere => None,
         }
     }
@@ -35,7 +37,7 @@ impl Origin {
     fn is_at_hand(&self) -> bool {
         match self {
             Self::Cell(cell, _) => cell.upgrade().is_some_and(|cell| cell.bytes().is_some()),
-            Self::Own(_) => true,
+            Self::Own(_) | Self::Map(_) => true,
             Self::Elsewhere => false,
         }
     }
@@ -136,6 +138,12 @@ impl Chunks {
         self.with(chunk, |entry| entry.origin = Origin::Own(bytes));
     }
 
+    /// Whether a chunk is a piece of the chunk map.
+    pub(super) fn is_of_map(&self, chunk: ChunkId) -> bool {
+        let table = self.table.lock();
+        table.entries.get(&chunk).is_some_and(|entry| matches!(entry.origin, Origin::Map(_)))
+    }
+
     /// Who claimed the chunk is done with it.
     pub(super) fn unclaim(&self, chunk: ChunkId) {
         self.with(chunk, |entry| entry.storing = false);
@@ -165,9 +173,15 @@ impl Chunks {
         self.table.lock().entries.get_mut(&chunk).map(change)
     }
 
-    /// The pool has the chunk there, and keeps it for this session.
-    pub(super) fn found(&self, chunk: ChunkId, there: &[Location]) {
-        self.with(chunk, |entry| (entry.found, entry.places) = (true, unsecured(there)));
+    /// The pool has these blocks of the chunk, and keeps them for this session; `found`: they are enough to read it.
+    pub(super) fn found(&self, chunk: ChunkId, there: &[Location], found: bool) {
+        self.with(chunk, |entry| {
+            entry.found = found;
+            let is_new = |at: &&Location| entry.places.iter().all(|place| place.at != **at);
+            let new: Vec<Place> =
+                there.iter().filter(is_new).map(|at| Place { at: *at, secured: false }).collect();
+            entry.places.extend(new);
+        });
     }
 
     /// A benefactor stored a block of the chunk, with a receipt if it is durable.
@@ -297,6 +311,12 @@ impl Chunks {
         let mut table = self.table.lock();
         let commits = table.commits;
         table.entries.retain(|_, entry| entry.storing || entry.used == commits);
+        // What is part of a version can be read from the pool.
+        for entry in table.entries.values_mut().filter(|entry| !entry.storing) {
+            if matches!(entry.origin, Origin::Own(_) | Origin::Map(_)) {
+                entry.origin = Origin::Elsewhere;
+            }
+        }
     }
 }
 

@@ -175,7 +175,7 @@ impl Session {
             let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
             let piece = ChunkRef { id: ChunkId::of(&bytes), length };
             pieces.push(piece);
-            self.see_to(piece, Origin::Own(bytes.clone()), bytes).await?;
+            self.see_to(piece, Origin::Map(bytes.clone()), bytes).await?;
         }
         Ok(MapRoot::Pieces { pieces, length: encoded.len() as u64 })
     }
@@ -258,9 +258,15 @@ impl Session {
             }
             // What is left of it is enough to read it; where the commit wants no more, the pool makes the rest.
             None if distance_at(&lacking.at) > 0 => {
-                let bytes = self.pool.cache.get(lacking.chunk).await?;
-                self.put(lacking.chunk, bytes, lacking.at).await?;
-                Ok(Again::Stored)
+                match self.pool.cache.get(lacking.chunk).await {
+                    Ok(bytes) => {
+                        self.put(lacking.chunk, bytes, lacking.at).await?;
+                        Ok(Again::Stored)
+                    }
+                    // Those that have it may come back, as after a restart.
+                    Err(_) if has_patience => Ok(Again::FoundInThePool),
+                    Err(failure) => Err(failure),
+                }
             }
             None if has_patience && self.find_elsewhere(lacking.chunk.id).await? => Ok(Again::FoundInThePool),
             None => Err(Failure::new(
@@ -279,8 +285,8 @@ impl Session {
     async fn find_elsewhere(&self, chunk: ChunkId) -> Result<bool, Failure> {
         let known = self.ask_known(vec![chunk]).await?;
         let there: Vec<Location> = known.into_iter().flat_map(|known| known.at).collect();
-        self.chunks.found(chunk, &there);
-        Ok(distance_at(&there) > 0)
+        self.chunks.found(chunk, &there, distance_at(&there) > 0);
+        Ok(distance_at(&self.chunks.places(chunk)) > 0)
     }
 
     /// Makes the map the newest version once all that it names is durable.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use stdchk_model::limits::SMALL_BYTES;
 use stdchk_model::message::manager::{ChunkLocations, Location};
-use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, ErrorCode, Failure, Receipt};
+use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, ErrorCode, Failure, Receipt, Redundancy};
 use stdchk_net::CallError;
 use stdchk_protect::{Blocks, Held, count_together, distance_at, missing};
 use stdchk_reduce::{cut, is_zero};
@@ -121,8 +121,8 @@ impl Session {
 
     async fn store(&self, chunk: ChunkRef, bytes: Bytes) -> Result<(), Failure> {
         if self.is_put_unasked(chunk) {
-            // Its bytes stay at hand until the commit, should the receipt not count.
-            self.chunks.keep(chunk.id, bytes.clone());
+            // Its bytes stay at hand until the commit, should the receipt not count: outside of the window, which others wait for.
+            self.chunks.keep(chunk.id, Bytes::copy_from_slice(&bytes));
             let (sent, was_there) = self.put(chunk, bytes, Vec::new()).await?;
             self.stored_bytes.fetch_add(if was_there { 0 } else { sent }, Ordering::Relaxed);
             return Ok(());
@@ -130,9 +130,7 @@ impl Session {
         let known = self.ask_known(vec![chunk.id]).await?;
         let at: Vec<Location> = known.into_iter().flat_map(|known| known.at).collect();
         let new = distance_at(&at) == 0;
-        if !new {
-            self.chunks.found(chunk.id, &at);
-        }
+        self.chunks.found(chunk.id, &at, !new);
         // A folder with laxer semantics may have left the chunk with less than this one's commit needs.
         let (sent, _) = self.put(chunk, bytes, at).await?;
         self.stored_bytes.fetch_add(if new { sent } else { 0 }, Ordering::Relaxed);
@@ -166,18 +164,22 @@ impl Session {
         bytes: Bytes,
         mut at: Vec<Location>,
     ) -> Result<(u64, bool), Failure> {
-        let give_up = Instant::now() + PUT_PATIENCE;
         let needed = self.policy.distance_at_commit();
         if distance_at(&at) >= needed {
             self.pool.fetcher.remember(chunk.id, at);
             return Ok((0, true));
         }
-        let encoded = self.pool.encoder.encode(self.compression, chunk, bytes, self.policy.redundancy).await;
+        let redundancy = match self.chunks.is_of_map(chunk.id) {
+            true => Redundancy::Replicate(self.policy.redundancy.distance()),
+            false => self.policy.redundancy,
+        };
+        let encoded = self.pool.encoder.encode(self.compression, chunk, bytes, redundancy).await;
+        let give_up = Instant::now() + PUT_PATIENCE;
         let blocks = &encoded.blocks;
         let (encoding, block_bytes) =
             (blocks.encoding.id(chunk.id), u64::from(blocks.encoding.block_length()));
         // Further copies cost as much as the first and are made beside; fragments are worth little alone.
-        let wanted = if encoding.code.is_copy() { needed } else { self.policy.redundancy.distance() };
+        let wanted = if encoding.code.is_copy() { needed } else { redundancy.distance() };
         let mut refused = Vec::new();
         let (mut last, mut was_there) = (None, false);
         loop {

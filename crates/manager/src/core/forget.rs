@@ -1,8 +1,10 @@
 //! Benefactors that won't come back: taken out of the pool's books, so that nothing waits for them any more.
 
 use stdchk_model::message::manager::ManagerReply;
-use stdchk_model::{BenefactorId, ErrorCode, Failure};
+use stdchk_model::{BenefactorId, ChunkId, ErrorCode, Failure};
+use stdchk_protect::distance;
 
+use super::locations::{Chunk, Holder};
 use super::{Answer, Core, Now, unavailable};
 
 impl Core {
@@ -40,11 +42,12 @@ impl Core {
                         forgets it all the same";
             return Err(unavailable("the manager has not found out yet what all versions need").then(next));
         }
-        let elsewhere = |holder: &super::locations::Holder| {
-            holder.benefactor != id && self.registry.counts(holder.benefactor)
-        };
+        let elsewhere = |holder: &Holder| holder.benefactor != id && self.registry.counts(holder.benefactor);
         let wanted = self.locations.iter().filter(|(_, chunk)| chunk.wanted > 0);
-        match wanted.filter(|(_, chunk)| !chunk.holders.iter().any(elsewhere)).count() {
+        let is_lost = |(_, chunk): &(&ChunkId, &Chunk)| {
+            distance(chunk.holders.iter().filter(|holder| elsewhere(holder)).map(Holder::held)) == 0
+        };
+        match wanted.filter(is_lost).count() {
             0 => Ok(()),
             count => {
                 let message = format!("{count} chunks have no copy at another benefactor");

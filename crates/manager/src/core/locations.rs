@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use stdchk_model::message::manager::{ChunkLocations, Location, StoredBlock, TimeNs};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, EncodingId};
-use stdchk_protect::{Held, Plan, distance, distance_at, plan};
+use stdchk_protect::{Held, Plan, distance, distance_at, plan, surplus};
 
 use super::benefactors::Registry;
 use super::exposure::{Exposure, Lacking, SHARED, Span, joined};
@@ -145,6 +145,14 @@ impl Locations {
     /// How many benefactors have to be lost before the chunk is; 0: it is not there.
     pub fn distance(&self, id: &ChunkId, registry: &Registry) -> u8 {
         self.chunks.get(id).map_or(0, |chunk| distance_of(chunk, registry))
+    }
+
+    /// Whether blocks of the chunk could go and leave it at the distance `wanted`.
+    pub fn has_surplus(&self, id: &ChunkId, wanted: u8, registry: &Registry) -> bool {
+        let Some(chunk) = self.chunks.get(id) else { return false };
+        let counted = chunk.holders.iter().filter(|holder| registry.counts(holder.benefactor));
+        let counted: Vec<Held> = counted.map(Holder::held).collect();
+        if wanted == 0 { !counted.is_empty() } else { !surplus(&counted, wanted).is_empty() }
     }
 
     /// What should be made anew of the chunk, and from what, if anything can be now.

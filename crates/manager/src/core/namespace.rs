@@ -228,6 +228,9 @@ impl Namespace {
             Change::DropVersion { ino, version } => self.drop_version(*ino, *version).map(|()| None),
             Change::SetPolicy { ino, pairs } => self.set_policy(*ino, pairs).map(|()| None),
             Change::Learn { ino, cutter } => self.learn(*ino, cutter).map(|()| None),
+            Change::UnlinkUnwritten { parent, name, ino } => {
+                self.unlink_unwritten((*parent, name), *ino).map(|()| None)
+            }
         }
     }
 
@@ -303,6 +306,18 @@ impl Namespace {
         let left = self.attr(ino)?;
         self.drop_unused(ino);
         Ok(left)
+    }
+
+    /// Takes back a file that was made for a version that never came.
+    fn unlink_unwritten(&mut self, (parent, name): (Ino, &str), made: Ino) -> Result<(), Failure> {
+        let is_unwritten = self.entry(parent, name).is_ok_and(|ino| ino == made)
+            && !self.held.contains_key(&made)
+            && matches!(&self.inode(made)?.body, Body::File(file) if file.versions.is_empty());
+        if is_unwritten {
+            self.detach(parent, name)?;
+            self.drop_unused(made);
+        }
+        Ok(())
     }
 
     fn rmdir(&mut self, (parent, name): (Ino, &str)) -> Result<(), Failure> {

@@ -221,7 +221,8 @@ impl Core {
             return None;
         }
         let to = blocks.iter().map(|block| block.to).collect();
-        self.copies.start(id, bytes, source, to, now.ms);
+        let ordered = bytes.saturating_mul(blocks.len() as u64);
+        self.copies.start(id, ordered, source, to, now.ms);
         self.locations.care_for(&id, Care::Copied, &self.registry);
         Some(Command::Make(Make { chunk: id, from, blocks }))
     }

@@ -158,7 +158,7 @@ impl Core {
     /// they end, there is a marking anyway.
     fn is_left_over(&self, id: &ChunkId) -> bool {
         let wanted = self.locations.get(id).map_or(0, |chunk| chunk.wanted);
-        self.sessions.len() == 0 && self.locations.distance(id, &self.registry) > wanted
+        self.sessions.len() == 0 && self.locations.has_surplus(id, wanted, &self.registry)
     }
 
     fn remove_all(&mut self, id: BenefactorId, blocks: &[BlockId]) {

@@ -20,6 +20,13 @@ pub(super) struct Surplus {
     pub(super) in_doubt: bool,
 }
 
+/// The fewest blocks that can have the distance `wanted` if all of them are of one encoding; else 0: it has to be looked at.
+fn fewest(chunk: &Chunk, wanted: u8) -> usize {
+    let Some(first) = chunk.holders.first() else { return 0 };
+    let is_one = chunk.holders.iter().all(|holder| holder.encoding == first.encoding);
+    if is_one { usize::from(wanted) + usize::from(first.encoding.code.data()) - 1 } else { 0 }
+}
+
 impl Core {
     /// The surplus blocks of chunks that the marking `generation` reached, those of the fullest holders.
     pub(super) fn surplus(&self, generation: u32, held: &HashSet<&ChunkId>, now: Now) -> Surplus {
@@ -27,12 +34,12 @@ impl Core {
         let hosts = self.registry.iter();
         let mut free: HashMap<BenefactorId, u64> =
             hosts.map(|(id, benefactor)| (id, benefactor.load.free_bytes)).collect();
-        let whole = |(_, chunk): &(&ChunkId, &Chunk)| {
+        let may_have = |(_, chunk): &(&ChunkId, &Chunk)| {
             let wanted = chunk.wanted;
             // What has no more blocks than the fewest that reach the distance has none to spare.
-            chunk.marked == generation && wanted > 0 && chunk.holders.len() > usize::from(wanted)
+            chunk.marked == generation && wanted > 0 && chunk.holders.len() > fewest(chunk, wanted)
         };
-        let mut chunks: Vec<(&ChunkId, &Chunk)> = self.locations.iter().filter(whole).collect();
+        let mut chunks: Vec<(&ChunkId, &Chunk)> = self.locations.iter().filter(may_have).collect();
         // Each choice changes who is the fullest: the same choices each time.
         chunks.sort_by_key(|(id, _)| **id);
         for (id, chunk) in chunks {

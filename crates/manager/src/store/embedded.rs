@@ -11,7 +11,7 @@
 //! | crash while the file takes over | before or after | whole | the state after the last commit |
 //! | crash after that | after | before, whole or one opening torn | the same |
 //! | either is missing, damaged or of another time | | | an error; neither is written to |
-//! | a write was refused | before or after | whole up to the last commit | an error, also for all later commits |
+//! | a write was refused | before or after | whole up to the last commit | an error, also for all later commits; an opening reads what is on the disk, not what the system keeps of it |
 
 use std::collections::BTreeMap;
 use std::path::Path;

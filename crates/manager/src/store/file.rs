@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,15 +28,28 @@ struct Inner {
     condemned: AtomicBool,
 }
 
+/// Sees to it that what is read from `file` is on the disk. After a write that failed, or before the sync of one, the system has
+/// pages in memory that a crash would take back.
+///
+/// # Errors
+/// The disk refuses.
+pub(super) fn read_from_disk(file: &File) -> io::Result<()> {
+    file.sync_all()?;
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(())
+}
+
 impl StoreFile {
     /// Makes the file, empty.
     pub fn create(path: &Path) -> io::Result<Self> {
-        Self::lock(OpenOptions::new().read(true).write(true).create_new(true).open(path)?)
+        Self::lock(OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?)
     }
 
     /// Opens the file.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::lock(OpenOptions::new().read(true).write(true).open(path)?)
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        read_from_disk(&file)?;
+        Self::lock(file)
     }
 
     fn lock(file: File) -> io::Result<Self> {

@@ -16,9 +16,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::file::read_from_disk;
 use super::seal::{CHECK_BYTES, Check, Checker, SEAL_BYTES, Seal};
 use super::{Batch, StoreError};
 
@@ -62,7 +63,13 @@ impl Log {
     /// Makes the log of new records.
     pub fn create(path: &Path) -> Result<Self, StoreError> {
         let made = || {
-            let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(path)?;
             file.write_all_at(&vec![0; LOG_BYTES], 0)?;
             file.sync_all()?;
             path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())?;
@@ -89,7 +96,9 @@ impl Log {
             }
             Err(error) => return Err(refused(path, &error)),
         };
-        let bytes = std::fs::read(path).map_err(|error| refused(path, &error))?;
+        let bytes = read_from_disk(&file)
+            .and_then(|()| std::fs::read(path))
+            .map_err(|error| refused(path, &error))?;
         if bytes.len() < LOG_BYTES {
             return Err(StoreError::damaged(path, "it is cut short"));
         }

@@ -50,7 +50,8 @@ fn pass_on(
     mut manager: TcpStream,
     noted: &Mutex<Vec<ManagerRequest>>,
 ) -> io::Result<()> {
-    // The greeting comes first.
+    // The greeting comes first: Hello and Proof.
+    frame(&mut client, &mut manager)?;
     frame(&mut client, &mut manager)?;
     loop {
         let body = frame(&mut client, &mut manager)?;

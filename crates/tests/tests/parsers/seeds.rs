@@ -203,7 +203,7 @@ pub fn records() -> Vec<Vec<u8>> {
     };
     let folder = make(&mut core, 1, Ino::ROOT, "app", FileKind::Directory);
     let file = make(&mut core, 2, folder, "a.N0.T1", FileKind::File);
-    let pairs = vec![("replicas".to_owned(), "2".to_owned())];
+    let pairs = vec![("redundancy".to_owned(), "replicate:2".to_owned())];
     let change = Change::SetPolicy { ino: folder, pairs };
     core.handle(ManagerRequest::Change { id: OpId([3; 16]), change }, now).unwrap();
     let session = SessionId([4; 16]);

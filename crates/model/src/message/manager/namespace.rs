@@ -140,6 +140,20 @@ pub enum Change {
         #[n(1)]
         cutter: String,
     },
+    /// Removes the name of a file that was made and never written, unless it leads elsewhere now, has a version, or is open in a
+    /// session. Answered by `Done` in each case.
+    #[n(9)]
+    UnlinkUnwritten {
+        /// The directory.
+        #[n(0)]
+        parent: Ino,
+        /// The name.
+        #[n(1)]
+        name: String,
+        /// What the name led to when it was made.
+        #[n(2)]
+        ino: Ino,
+    },
 }
 
 /// What a rename does with an existing new name.
