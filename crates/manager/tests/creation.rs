@@ -189,3 +189,24 @@ fn the_question_for_chunks_brings_room_and_is_answered_also_without() {
     };
     assert_eq!((found.len(), benefactors.len(), room_bytes), (1, 0, 0));
 }
+
+#[test]
+fn a_file_that_was_never_written_is_taken_back_only_while_nobody_else_has_it() {
+    let mut pool = Pool::with_benefactors(1);
+    let take_back = |pool: &mut Pool, ino: Ino| {
+        let change = Change::UnlinkUnwritten { parent: Ino::ROOT, name: "file".to_owned(), ino };
+        assert_eq!(pool.change(change), Ok(ManagerReply::Done));
+        pool.attr("file").is_ok()
+    };
+    let first = pool.make(Ino::ROOT, "file", FileKind::File);
+    assert!(!take_back(&mut pool, first));
+    assert!(!take_back(&mut pool, first), "it was taken back before");
+    let file = pool.make(Ino::ROOT, "file", FileKind::File);
+    assert!(take_back(&mut pool, first), "another file has the name");
+    pool.open(1, file);
+    assert!(take_back(&mut pool, file), "somebody writes it");
+    pool.secure(1, &[1], &[0]);
+    pool.commit(1, &[1]).unwrap();
+    pool.close(1);
+    assert!(take_back(&mut pool, file), "it has a version");
+}
