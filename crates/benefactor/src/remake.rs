@@ -19,8 +19,8 @@ use tokio::task::JoinSet;
 use crate::copy::Work;
 use crate::service::{Benefactor, blocking};
 
-/// Chunks that are made anew at one time. Each takes at most three times the length of a chunk: the fragments that were gathered,
-/// and all that are made of them.
+/// Chunks that are made anew at one time. Each takes 2 + (m + k) / m times its length: the fragments that were gathered, the encoded
+/// bytes, and all fragments that are made of them.
 const AT_ONCE: usize = 2;
 /// Orders that wait for their turn; more are handed back to the manager as failed.
 const WAITING_MAX: usize = 1024;

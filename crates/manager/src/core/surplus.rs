@@ -30,7 +30,7 @@ fn fewest(chunk: &Chunk, wanted: u8) -> usize {
 impl Core {
     /// The surplus blocks of chunks that the marking `generation` reached, those of the fullest holders.
     pub(super) fn surplus(&self, generation: u32, held: &HashSet<&ChunkId>, now: Now) -> Surplus {
-        let mut surplus_found = Surplus::default();
+        let mut found = Surplus::default();
         let hosts = self.registry.iter();
         let mut free: HashMap<BenefactorId, u64> =
             hosts.map(|(id, benefactor)| (id, benefactor.load.free_bytes)).collect();
@@ -52,14 +52,14 @@ impl Core {
             certain.sort_by_key(|holder| (free.get(&holder.benefactor).copied(), holder.benefactor));
             let blocks: Vec<Held> = certain.iter().map(Holder::held).collect();
             let gone = superfluous(&blocks, chunk.wanted);
-            surplus_found.in_doubt |= gone.is_empty();
+            found.in_doubt |= gone.is_empty();
             for holder in certain.into_iter().filter(|holder| gone.contains(&holder.held())) {
                 let room = free.entry(holder.benefactor).or_insert(0);
                 *room = room.saturating_add(u64::from(holder.stored_length));
-                surplus_found.blocks.push((*id, holder));
+                found.blocks.push((*id, holder));
             }
         }
-        surplus_found
+        found
     }
 
     /// The blocks of a chunk that surely are there and stay there; none while somebody is busy with the chunk.
