@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use stdchk_manager::store::{Batch, EmbeddedStore, MemoryStore, Store, StoreError, Table};
 
@@ -19,6 +20,14 @@ const FIRST: usize = 2 * BLOCK;
 const HEAD: usize = 48;
 /// Set for the child, which is a test again, and writes until the system refuses: where, and what.
 const WRITER: &str = "STDCHK_TEST_LOG_WRITER";
+
+/// Between its fork and its exec a child holds copies of all descriptors of this process, and with them the locks of stores that
+/// other tests close and open again: whoever starts one waits for them.
+static FORKS: RwLock<()> = RwLock::new(());
+
+fn without_forks() -> RwLockReadGuard<'static, ()> {
+    FORKS.read().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn all(store: &dyn Store) -> Records {
     let mut records = Records::new();
@@ -117,6 +126,7 @@ fn logged(place: &Place, count: u64) -> Files {
 
 #[test]
 fn it_is_one_store_with_its_records_however_often_it_is_opened_and_starts_anew() {
+    let _forks = without_forks();
     let place = Place::new();
     let mut store = EmbeddedStore::create(&place.path()).unwrap();
     let (mut reference, mut rounds) = (MemoryStore::default(), 0);
@@ -155,6 +165,7 @@ fn it_is_one_store_with_its_records_however_often_it_is_opened_and_starts_anew()
 
 #[test]
 fn an_entry_that_is_torn_at_any_byte_was_never_committed() {
+    let _forks = without_forks();
     let (place, torn) = (Place::new(), Place::new());
     let mut store = EmbeddedStore::create(&place.path()).unwrap();
     commit(&mut store, 2);
@@ -187,6 +198,7 @@ fn an_entry_that_is_torn_at_any_byte_was_never_committed() {
 
 #[test]
 fn a_flipped_byte_takes_back_the_last_commit_or_is_found_out() {
+    let _forks = without_forks();
     let (place, other) = (Place::new(), Place::new());
     let files = logged(&place, 6);
     // The entries, of which the fourth has four blocks.
@@ -220,6 +232,7 @@ fn a_flipped_byte_takes_back_the_last_commit_or_is_found_out() {
 
 #[test]
 fn records_and_log_of_different_times_are_found_out_and_those_that_a_crash_leaves_are_one_store() {
+    let _forks = without_forks();
     let (place, other) = (Place::new(), Place::new());
     let mut store = EmbeddedStore::create(&place.path()).unwrap();
     // Each moment: the commit that the records have, the one that the log begins behind, and its last one.
@@ -256,6 +269,7 @@ fn records_and_log_of_different_times_are_found_out_and_those_that_a_crash_leave
 
 #[test]
 fn an_opening_that_is_torn_at_any_byte_leaves_the_one_before() {
+    let _forks = without_forks();
     let (place, other) = (Place::new(), Place::new());
     let mut store = EmbeddedStore::create(&place.path()).unwrap();
     for round in 1..4u64 {
@@ -276,6 +290,7 @@ fn an_opening_that_is_torn_at_any_byte_leaves_the_one_before() {
 
 #[test]
 fn a_log_that_is_missing_cut_short_or_of_another_store_is_refused() {
+    let _forks = without_forks();
     let (place, other) = (Place::new(), Place::new());
     let files = logged(&place, 5);
     place.put(&files);
@@ -324,6 +339,7 @@ fn on_a_full_disk_commits_are_refused_from_then_on_and_nothing_acknowledged_is_l
     if let Some(path) = std::env::var_os(WRITER) {
         return write_until_refused(Path::new(&path), std::env::var_os("LARGE").is_some());
     }
+    let _alone = FORKS.write().unwrap_or_else(PoisonError::into_inner);
     for large in [false, true] {
         let place = Place::new();
         // No file may become larger than 3 MB: the records of some thousand commits, or an entry of the log that is larger than the log.
