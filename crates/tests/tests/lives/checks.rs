@@ -1,13 +1,15 @@
 //! What must hold in a life, whatever the parts do to see to it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionInfo};
-use stdchk_model::{BenefactorId, ErrorCode, Ino, MapRoot};
+use stdchk_model::{BenefactorId, BlockId, ErrorCode, Ino, MapRoot};
+use stdchk_net::Bytes;
+use stdchk_protect::{Assembly, Gathered, count_together};
 
-use super::client::Step;
-use super::content::{Number, block, content, id, list_of_root, name, named_by};
+use super::client::{Place, Step};
+use super::content::{Number, all_shown, chunk, content, id, list_of_root, name, named_by, shown};
 use super::files::{NAMES, name_of};
 use super::plant::Plant;
 use super::world::World;
@@ -60,9 +62,14 @@ impl World {
         for place in 0..NAMES {
             self.check_name(place);
         }
+        let durable = self.holders();
         for number in self.named() {
-            let durable = self.nodes.iter().any(|node| node.has_durable(block(number)));
-            assert!(durable, "a version names chunk {number}, which is durable nowhere");
+            let blocks = durable.get(&number).into_iter().flatten();
+            assert!(
+                suffice(blocks.clone().map(|(block, _)| block)),
+                "a version names chunk {number}, of which only {} are durable",
+                all_shown(blocks.map(|(block, _)| block))
+            );
         }
         for node in &self.nodes {
             assert!(node.keeps_within_its_donation(), "{:?} takes more than it was given", node.id);
@@ -116,7 +123,7 @@ impl World {
         for node in 0..self.nodes.len() {
             self.link(node);
             self.delete(node);
-            self.copy(node);
+            self.work(node);
         }
         for client in 0..self.clients.len() {
             if self.clients[client].step != Step::Idle {
@@ -152,26 +159,36 @@ impl World {
         self.collect();
         for node in 0..self.nodes.len() {
             self.delete_all(node);
-            while self.nodes[node].is_up() && !self.nodes[node].copies.is_empty() {
-                self.copy(node);
+            while self.nodes[node].is_up() && !self.nodes[node].works.is_empty() {
+                self.work(node);
             }
         }
     }
 
-    /// Whether every chunk has the copies that are wanted, where the manager says, and nothing else is there.
-    fn is_tidy(&mut self) -> Result<(), String> {
-        let named = self.named();
-        let stored: BTreeSet<Number> =
-            self.nodes.iter().flat_map(|node| node.blocks()).map(|block| name(&block)).collect();
-        for number in named.union(&stored).copied() {
-            let holders = self.nodes.iter().filter(|node| node.blocks().contains(&block(number)));
-            let at: BTreeSet<BenefactorId> = holders.filter_map(|node| node.id).collect();
-            let copies = if named.contains(&number) { self.replicas } else { 0 };
-            if at.len() != copies {
-                return Err(format!("chunk {number} is at {at:?}, and {copies} copies are wanted"));
+    /// The durable blocks of every chunk, and the places in `nodes` of who has them.
+    fn holders(&self) -> BTreeMap<Number, BTreeSet<(BlockId, usize)>> {
+        let mut holders: BTreeMap<Number, BTreeSet<(BlockId, usize)>> = BTreeMap::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            for block in node.blocks() {
+                holders.entry(name(&block)).or_default().insert((block, at));
             }
-            let told = self.located(number);
-            let told: BTreeSet<BenefactorId> = told.into_iter().collect();
+        }
+        holders
+    }
+
+    /// Whether every chunk is as far from loss as is wanted with no block more than that takes, and lies where the manager says,
+    /// and nothing else is there.
+    fn is_tidy(&mut self) -> Result<(), String> {
+        let (named, mut holders) = (self.named(), self.holders());
+        for number in named.iter().copied().chain(holders.keys().copied()).collect::<BTreeSet<_>>() {
+            let at = holders.remove(&number).unwrap_or_default();
+            let is_named = named.contains(&number);
+            let distance = if is_named { self.redundancy.distance() } else { 0 };
+            check_tidy(&at, distance, self.nodes.len())
+                .map_err(|why| format!("chunk {number} {why}: {}", self.shown_at(&at)))?;
+            let id = |node: usize| self.nodes[node].id;
+            let at: BTreeSet<Place> = at.iter().filter_map(|(block, at)| Some((*block, id(*at)?))).collect();
+            let told: BTreeSet<Place> = self.located(number).into_iter().collect();
             if told != at {
                 return Err(format!("chunk {number} is at {at:?}, the manager believes at {told:?}"));
             }
@@ -179,13 +196,19 @@ impl World {
         Ok(())
     }
 
-    fn located(&mut self, number: Number) -> Vec<BenefactorId> {
+    fn shown_at(&self, at: &BTreeSet<(BlockId, usize)>) -> String {
+        let blocks = at.iter().map(|(block, at)| format!("{} at {:?}", shown(block), self.nodes[*at].id));
+        blocks.collect::<Vec<_>>().join(", ")
+    }
+
+    fn located(&mut self, number: Number) -> Vec<Place> {
         let Ok(ManagerReply::Locations(found)) =
             self.ask(ManagerRequest::Locate { chunks: vec![id(number)] })
         else {
             panic!("not an answer to a question for places")
         };
-        found.iter().flat_map(|found| &found.at).map(|location| location.benefactor).collect()
+        let found = found.iter().flat_map(|found| &found.at);
+        found.map(|location| (location.block(id(number)), location.benefactor)).collect()
     }
 
     /// Reads every version as a reader does, and compares it byte for byte.
@@ -198,20 +221,29 @@ impl World {
         }
     }
 
-    fn read_chunk(&mut self, number: Number) -> Option<Vec<u8>> {
-        for at in self.located(number) {
+    fn read_chunk(&mut self, number: Number) -> Option<Bytes> {
+        let mut assembly = Assembly::new(chunk(number));
+        for (block, at) in self.located(number) {
             let Some(node) = self.nodes.iter_mut().find(|node| node.id == Some(at) && node.is_up()) else {
                 continue;
             };
-            let Some(bytes) = node.get(block(number), &self.runtime) else { continue };
-            if bytes == content(number) || self.plant == Plant::DamagedBytesAreServed {
-                return Some(bytes);
+            let Some((encoding, bytes)) = node.serve(block, &self.runtime) else { continue };
+            match assembly.add(block, encoding, bytes.clone()) {
+                Ok(Gathered::Whole(plain)) => return Some(plain),
+                Ok(Gathered::Lacks(_)) => {}
+                Err(_) if self.plant == Plant::DamagedBytesAreServed => return Some(bytes),
+                Err(_) => self.found_bad(block, at),
             }
-            let state = node.verify(block(number), &self.runtime);
-            assert_eq!(state, BlockState::Damaged, "what {at} serves as chunk {number} is another");
-            self.note(format!("a reader finds chunk {number} damaged at {at}"));
         }
         None
+    }
+
+    /// Somebody was served what is not the block that was asked for. The benefactor looks at it itself.
+    pub fn found_bad(&mut self, block: BlockId, at: BenefactorId) {
+        let Some(node) = self.nodes.iter_mut().find(|node| node.id == Some(at) && node.is_up()) else { return };
+        let (state, lies) = (node.verify(block, &self.runtime), node.lies.contains_key(&block));
+        assert!(lies || state == BlockState::Damaged, "what {at} serves as {} is another", shown(&block));
+        self.note(format!("{} is found damaged at {at}", shown(&block)));
     }
 
     /// Every benefactor looks at all that it has.
@@ -221,5 +253,41 @@ impl World {
                 node.verify(block, &self.runtime);
             }
         }
+    }
+}
+
+/// Whether the chunk can be made of these blocks.
+fn suffice<'a>(blocks: impl Iterator<Item = &'a BlockId> + Clone) -> bool {
+    blocks.clone().any(|block| {
+        let own = blocks.clone().filter(|other| other.encoding == block.encoding);
+        own.map(|block| block.index).collect::<BTreeSet<u8>>().len() >= usize::from(block.encoding.code.data())
+    })
+}
+
+/// How many of the `nodes` have to be lost before the chunk is: found by losing all sets of them.
+fn true_distance(at: &BTreeSet<(BlockId, usize)>, nodes: usize) -> u32 {
+    let survives = |lost: u32| {
+        let left = at.iter().filter(|(_, node)| lost & 1 << node == 0);
+        suffice(left.map(|(block, _)| block))
+    };
+    let fatal = (0..1u32 << nodes).filter(|lost| !survives(*lost));
+    fatal.map(u32::count_ones).min().unwrap()
+}
+
+/// Whether these blocks give a chunk this distance from loss, with none to spare.
+fn check_tidy(at: &BTreeSet<(BlockId, usize)>, distance: u8, nodes: usize) -> Result<(), String> {
+    let Some((first, _)) = at.first() else {
+        return if distance == 0 { Ok(()) } else { Err("is nowhere".to_owned()) };
+    };
+    let reached = true_distance(at, nodes);
+    if reached < u32::from(distance) {
+        return Err(format!("is lost with {reached} benefactors, the distance should be {distance}"));
+    }
+    // Blocks that don't count together are of no use to each other.
+    let together = at.iter().all(|(block, _)| count_together(block.encoding, first.encoding));
+    let needed = usize::from(distance) + usize::from(first.encoding.code.data()) - 1;
+    match distance > 0 && together && at.len() == needed {
+        true => Ok(()),
+        false => Err(format!("has blocks to spare for the distance {distance}")),
     }
 }

@@ -1,12 +1,17 @@
 //! A client of a life: it writes a file of a few chunks, one request at a time, and commits, once or several times.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionState};
-use stdchk_model::{BenefactorId, BlockId, ClientId, ErrorCode, Failure, Ino, MapRoot, Receipt, SessionId};
+use stdchk_model::policy::Semantics;
+use stdchk_model::{
+    BenefactorId, BlockId, ClientId, EncodingId, ErrorCode, Failure, Ino, MapRoot, Policy, Receipt, SessionId,
+};
+use stdchk_protect::{Held, count_together, distance, missing};
 
 use super::content::{
-    CHUNK_BYTES, CHUNKS, LENGTH_MAX, Number, block, content, id, list_of_root, name, named_by, root_of,
+    self, LARGE_CHUNKS, LENGTH_MAX, Number, SMALL_CHUNKS, all_shown, encoding_of, id, list_of_root, name,
+    named_by, root_of, shown, stored,
 };
 use super::files::NAMES;
 use super::plant::Plant;
@@ -35,11 +40,16 @@ pub struct Manner {
     pub map_in_pool: bool,
     /// It changes one chunk of what the file holds, and keeps the others.
     pub updates: bool,
+    /// It compresses what can be compressed.
+    pub compresses: bool,
     /// Once it commits without having asked or stored anything. What the manager then lets pass must be there.
     pub guesses: bool,
     /// How often it commits before the last time.
     pub commits_before: usize,
 }
+
+/// A block at a benefactor.
+pub type Place = (BlockId, BenefactorId);
 
 pub struct Client {
     pub id: ClientId,
@@ -51,21 +61,33 @@ pub struct Client {
     manner: Manner,
     /// Chunks of the version on which it builds: it neither asks for them nor stores them.
     kept: BTreeSet<Number>,
-    /// Where each of the others is, as far as it knows.
-    places: BTreeMap<Number, BTreeSet<BenefactorId>>,
-    /// Of whom it has receipts.
-    secured: BTreeMap<Number, BTreeSet<BenefactorId>>,
+    /// What its folder asked for when its session was opened.
+    policy: Policy,
+    /// Where blocks of the others are, as far as it knows.
+    places: BTreeSet<Place>,
+    /// Those of which it has receipts.
+    secured: BTreeSet<Place>,
     receipts: Vec<(BenefactorId, Receipt)>,
     /// What it has stored after its session asked for it: no collection may take that while the session is known.
-    pub held: BTreeSet<(Number, BenefactorId)>,
+    pub held: BTreeSet<Place>,
+    /// Chunks of which it has put blocks, and will put more.
+    begun: BTreeSet<Number>,
+    /// Who refused blocks.
+    refused: BTreeSet<BenefactorId>,
     /// A request that the manager has not received, or whose answer is not there.
     pub sent: Option<ManagerRequest>,
     /// It gives no signs of life.
     pub is_silent: bool,
 }
 
-const PLAIN: Manner =
-    Manner { is_careless: false, map_in_pool: false, updates: false, guesses: false, commits_before: 0 };
+const PLAIN: Manner = Manner {
+    is_careless: false,
+    map_in_pool: false,
+    updates: false,
+    compresses: false,
+    guesses: false,
+    commits_before: 0,
+};
 
 impl Client {
     pub fn new(number: u8) -> Self {
@@ -77,10 +99,13 @@ impl Client {
             list: Vec::new(),
             manner: PLAIN,
             kept: BTreeSet::new(),
-            places: BTreeMap::new(),
-            secured: BTreeMap::new(),
+            policy: Policy::default(),
+            places: BTreeSet::new(),
+            secured: BTreeSet::new(),
             receipts: Vec::new(),
             held: BTreeSet::new(),
+            begun: BTreeSet::new(),
+            refused: BTreeSet::new(),
             sent: None,
             is_silent: false,
         }
@@ -138,7 +163,7 @@ impl Client {
             }
             Step::Commit => ManagerRequest::Commit {
                 session,
-                size: self.list.len() as u64 * CHUNK_BYTES as u64,
+                size: content::size(&self.list),
                 mtime: 1,
                 stored_bytes: 0,
                 named: match &root {
@@ -155,11 +180,50 @@ impl Client {
         })
     }
 
-    /// Where it believes chunks to be.
-    fn claims(&self) -> Vec<(Number, BenefactorId)> {
-        let places = self.places.iter();
-        places.flat_map(|(number, places)| places.iter().map(|place| (*number, *place))).collect()
+    /// How it encodes a chunk.
+    fn encoding(&self, number: Number) -> EncodingId {
+        encoding_of(number, self.policy.redundancy, self.manner.compresses)
     }
+
+    /// The next block of a chunk to put, and who can't take it; `None`: there are enough, or nobody can take more.
+    fn next_block(&self, number: Number, hosts: &[BenefactorId]) -> Next {
+        let (held, encoding) = (held_of(&self.places, number), self.encoding(number));
+        let enough = distance(held.iter().copied()) >= self.policy.distance_at_commit();
+        if enough && !self.begun.contains(&number) {
+            return Next::Nothing;
+        }
+        let wanted = match encoding.code.is_copy() {
+            true => self.policy.distance_at_commit(),
+            false => self.policy.redundancy.distance(),
+        };
+        let Some(index) = missing(&held, encoding, wanted).first().copied() else { return Next::Nothing };
+        let taken = |host: &BenefactorId| {
+            let mut held = held.iter().filter(|held| count_together(held.encoding, encoding));
+            !self.manner.is_careless && held.any(|held| held.benefactor == *host)
+        };
+        let usable = hosts.iter().filter(|host| !taken(host) && !self.refused.contains(host));
+        match usable.copied().collect::<Vec<_>>() {
+            usable if !usable.is_empty() => Next::Put(BlockId { chunk: id(number), encoding, index }, usable),
+            _ if enough => Next::Nothing,
+            _ => Next::Wait,
+        }
+    }
+}
+
+/// What a client does about a chunk.
+enum Next {
+    Nothing,
+    /// Nobody takes a block now.
+    Wait,
+    /// It puts this block at one of these benefactors.
+    Put(BlockId, Vec<BenefactorId>),
+}
+
+/// Blocks of a chunk among `places`.
+fn held_of(places: &BTreeSet<Place>, number: Number) -> Vec<Held> {
+    let own = places.iter().filter(|(block, _)| block.chunk == id(number));
+    let held = |(block, at): &Place| Held { benefactor: *at, encoding: block.encoding, index: block.index };
+    own.map(held).collect()
 }
 
 impl World {
@@ -174,6 +238,7 @@ impl World {
             is_careless: self.below(3) == 0,
             map_in_pool: self.below(3) == 0,
             updates: self.below(3) == 0,
+            compresses: self.is_coded() && self.below(3) == 0,
             guesses: self.below(3) == 0,
             commits_before: [0, 0, 1, 2][self.below(4)],
         };
@@ -186,7 +251,10 @@ impl World {
     }
 
     pub fn any_chunk(&mut self) -> Number {
-        Number::try_from(self.below(usize::from(CHUNKS))).unwrap()
+        let all = if self.is_coded() { SMALL_CHUNKS + LARGE_CHUNKS } else { SMALL_CHUNKS };
+        // In lives that know codes most are large.
+        let first = if self.is_coded() { SMALL_CHUNKS - 2 } else { 0 };
+        first + Number::try_from(self.below(usize::from(all - first))).unwrap()
     }
 
     /// A client is killed.
@@ -263,15 +331,16 @@ impl World {
     fn believe_client(&mut self, number: usize) {
         let nodes = &self.nodes;
         let at = |id| nodes.iter().position(|node| node.id == Some(id));
-        let claims = self.clients[number].claims();
-        let claims: Vec<_> = claims.into_iter().filter_map(|(chunk, id)| Some((chunk, at(id)?))).collect();
+        let claims = self.clients[number].places.iter();
+        let claims: Vec<_> = claims.filter_map(|(block, id)| Some((*block, at(*id)?))).collect();
         self.believe(&claims);
     }
 
     fn answered(&mut self, number: usize, reply: ManagerReply) {
         let client = &mut self.clients[number];
         match (client.step, reply) {
-            (Step::Open, ManagerReply::Session { base_root, .. }) => {
+            (Step::Open, ManagerReply::Session { policy, base_root, .. }) => {
+                client.policy = policy;
                 client.step = match client.manner {
                     Manner { guesses: true, .. } => Step::Commit,
                     Manner { is_careless: true, .. } => Step::Put,
@@ -285,8 +354,8 @@ impl World {
             }
             (Step::Ask, ManagerReply::Known { found, .. }) => {
                 for (chunk, found) in client.needed().into_iter().zip(&found) {
-                    let places = client.places.entry(chunk).or_default();
-                    places.extend(found.at.iter().map(|location| location.benefactor));
+                    let at = found.at.iter();
+                    client.places.extend(at.map(|location| (location.block(id(chunk)), location.benefactor)));
                 }
                 client.step = Step::Put;
             }
@@ -343,7 +412,9 @@ impl World {
             ErrorCode::Unavailable => {
                 // What it kept may be gone, if its session was forgotten since.
                 client.kept.clear();
-                client.step = Step::Ask;
+                // The folder may ask for more than it did when the session was opened.
+                let is_strict = client.policy.semantics == Semantics::Pessimistic;
+                client.step = if is_strict { Step::Open } else { Step::Ask };
             }
             // The file was removed.
             ErrorCode::NotFound => client.step = Step::Idle,
@@ -354,76 +425,86 @@ impl World {
     }
 
     fn client_puts(&mut self, number: usize) {
-        let client = &self.clients[number];
-        let needed = client.needed();
-        let lacking = needed.iter().find(|chunk| client.places.get(chunk).is_none_or(BTreeSet::is_empty));
-        let Some(chunk) = lacking.copied() else {
-            self.clients[number].step = Step::Sync;
-            return;
-        };
-        let up: Vec<usize> = (0..self.nodes.len()).filter(|node| self.nodes[*node].is_up()).collect();
-        if up.is_empty() {
-            return;
+        let up = self.nodes.iter().filter(|node| node.is_up());
+        let hosts: Vec<BenefactorId> = up.filter_map(|node| node.id).collect();
+        for chunk in self.clients[number].needed() {
+            match self.clients[number].next_block(chunk, &hosts) {
+                Next::Put(block, usable) => return self.client_puts_block(number, block, &usable),
+                Next::Wait => return self.clients[number].refused.clear(),
+                Next::Nothing => _ = self.clients[number].begun.remove(&chunk),
+            }
         }
+        self.clients[number].step = Step::Sync;
+    }
+
+    fn client_puts_block(&mut self, number: usize, block: BlockId, usable: &[BenefactorId]) {
         // Often where the last one went, so that blocks are put again.
-        let node = if self.below(2) == 0 { up[0] } else { up[self.below(up.len())] };
+        let id = if self.below(2) == 0 { usable[0] } else { usable[self.below(usable.len())] };
         let durable = self.below(3) == 0;
-        let Some(id) = self.nodes[node].id else { return };
-        let Ok(receipt) = self.nodes[node].put(content(chunk), durable, &self.runtime) else {
-            return self.note(format!("client {number} can't put {chunk} at {id}"));
+        let Some(node) = self.nodes.iter_mut().find(|node| node.id == Some(id)) else { return };
+        let encoding = content::encoding(&block);
+        let Ok(receipt) = node.put(block, encoding, stored(&block), durable, &self.runtime) else {
+            self.clients[number].refused.insert(id);
+            return self.note(format!("client {number} can't put {} at {id}", shown(&block)));
         };
-        self.note(format!("client {number} puts {chunk} at {id}, durable: {durable}"));
+        self.note(format!("client {number} puts {} at {id}, durable: {durable}", shown(&block)));
         if self.one_in(10) {
             return; // The answer is lost: it is put again, perhaps elsewhere.
         }
         let client = &mut self.clients[number];
-        client.places.entry(chunk).or_default().insert(id);
+        let place = (block, id);
+        client.places.insert(place);
+        client.begun.insert(name(&block));
         if !client.manner.is_careless {
-            client.held.insert((chunk, id));
+            client.held.insert(place);
         }
         if let Some(receipt) = receipt {
-            client.secured.entry(chunk).or_default().insert(id);
+            client.secured.insert(place);
             client.receipts.push((id, receipt));
         }
     }
 
     fn client_syncs(&mut self, number: usize) {
         let client = &self.clients[number];
-        let needed = client.needed();
-        let unsecured = |chunk: &&Number| client.secured.get(chunk).is_none_or(BTreeSet::is_empty);
+        let (needed, wanted) = (client.needed(), client.policy.distance_at_commit());
+        let unsecured =
+            |chunk: &&Number| distance(held_of(&client.secured, **chunk).iter().copied()) < wanted;
         let is_believed = matches!(self.plant, Plant::ClaimIsBelieved | Plant::PendingCountsAsPresent);
         let Some(chunk) = needed.iter().find(unsecured).copied().filter(|_| !is_believed) else {
             self.clients[number].step = Step::Commit;
             return;
         };
-        let Some(id) = client.places.get(&chunk).and_then(|places| places.first()).copied() else {
+        let mut open = client.places.difference(&client.secured).filter(|(block, _)| block.chunk == id(chunk));
+        let Some((_, id)) = open.next().copied() else {
             self.clients[number].step = Step::Ask;
             return;
         };
+        let is_needed = |block: &BlockId| needed.contains(&name(block));
+        let asked = client.places.iter().filter(|(block, at)| *at == id && is_needed(block));
+        let asked: Vec<BlockId> = asked.map(|(block, _)| *block).collect();
         let node = self.nodes.iter().position(|node| node.id == Some(id) && node.is_up());
-        let at = |chunk: &&Number| client.places.get(chunk).is_some_and(|places| places.contains(&id));
-        let asked: Vec<Number> = needed.iter().filter(at).copied().collect();
         let Some(node) = node else {
             // It doesn't answer.
-            for chunk in asked {
-                self.clients[number].places.entry(chunk).or_default().remove(&id);
-            }
-            self.clients[number].step = Step::Ask;
+            let client = &mut self.clients[number];
+            client.places.retain(|place| place.1 != id || client.secured.contains(place));
+            client.step = Step::Ask;
             return;
         };
-        let blocks: Vec<BlockId> = asked.iter().map(|chunk| block(*chunk)).collect();
-        let receipt = self.nodes[node].receipt(blocks, &self.runtime);
-        let named: BTreeSet<Number> = receipt.blocks.iter().map(|stored| name(&stored.block)).collect();
-        self.note(format!("client {number} has a receipt of {id} for {named:?} of {asked:?}"));
+        let receipt = self.nodes[node].receipt(asked.clone(), &self.runtime);
+        let named: BTreeSet<BlockId> = receipt.blocks.iter().map(|stored| stored.block).collect();
+        let (all, shown) = (all_shown(&asked), all_shown(&named));
+        self.note(format!("client {number} has a receipt of {id} for {shown} of {all}"));
         let client = &mut self.clients[number];
         client.receipts.push((id, receipt));
         let mut lost = Vec::new();
-        for chunk in asked {
-            if named.contains(&chunk) {
-                client.secured.entry(chunk).or_default().insert(id);
+        for block in asked {
+            let place = (block, id);
+            if named.contains(&block) {
+                client.secured.insert(place);
             } else {
-                client.places.entry(chunk).or_default().remove(&id);
-                lost.extend(client.held.remove(&(chunk, id)).then_some(chunk));
+                client.places.remove(&place);
+                client.secured.remove(&place);
+                lost.extend(client.held.remove(&place).then_some(block));
             }
         }
         // A manager that has forgotten the session may have collected what it held.
@@ -431,7 +512,8 @@ impl World {
         let is_known = self.core.handle(ManagerRequest::Settle(session), self.now).is_ok();
         assert!(
             lost.is_empty() || !is_known,
-            "{lost:?}, which client {number} stored and holds, are gone from {id}"
+            "{}, which client {number} stored and holds, are gone from {id}",
+            all_shown(&lost)
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use stdchk_model::message::manager::ManagerRequest;
 
-use super::content::{block, content};
+use super::content::{name, shown, stored};
 use super::plant::Plant;
 use super::world::World;
 
@@ -11,11 +11,11 @@ impl World {
     pub fn disaster(&mut self) {
         self.quiet();
         self.calm = true;
-        let node = self.below(self.nodes.len());
+        let (node, distance) = (self.below(self.nodes.len()), self.redundancy.distance());
         let kind = self.below(7);
         match kind {
-            0 | 1 if self.replicas == 2 => self.flip_a_bit(node),
-            2 if self.replicas == 2 => self.old_disk(node),
+            0 | 1 if distance >= 2 => self.flip_a_bit(node),
+            2 if distance >= 2 => self.old_disk(node),
             3 => self.lose_benefactor(node),
             4 => self.set_manager_back(),
             5 => self.all_power_fails(),
@@ -33,15 +33,16 @@ impl World {
 
     /// A bit of a stored block is another.
     fn flip_a_bit(&mut self, node: usize) {
-        let named: Vec<_> = self.named().into_iter().collect();
-        let here = named.iter().filter(|number| self.nodes[node].has_durable(block(**number)));
-        let here: Vec<_> = here.copied().collect();
+        let named = self.named();
+        let here = self.nodes[node].blocks().into_iter().filter(|block| named.contains(&name(block)));
+        let here: Vec<_> = here.collect();
         if here.is_empty() {
             return;
         }
-        let number = here[self.below(here.len())];
-        assert!(self.nodes[node].disk.flip(content(number)), "chunk {number} is not on the disk that has it");
-        self.note(format!("a bit of chunk {number} flips at {:?}", self.nodes[node].id));
+        let block = here[self.below(here.len())];
+        let is_there = self.nodes[node].disk.flip(stored(&block));
+        assert!(is_there, "{} is not on the disk that has it", shown(&block));
+        self.note(format!("a bit of {} flips at {:?}", shown(&block), self.nodes[node].id));
         if self.below(2) == 0 {
             self.read_all();
         }
@@ -68,7 +69,7 @@ impl World {
         let force = self.plant == Plant::ForgottenWithTheLastCopy;
         let forgotten = self.ask(ManagerRequest::Forget { id, force });
         self.note(format!("{id} is broken, and to be forgotten: {}", forgotten.is_ok()));
-        assert!(self.replicas == 1 || forgotten.is_ok(), "{id} can't be forgotten: {forgotten:?}");
+        assert!(self.redundancy.distance() == 1 || forgotten.is_ok(), "{id} can't be forgotten: {forgotten:?}");
         if forgotten.is_ok() {
             self.nodes[node].replace_disk();
             self.check();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerReply};
-use stdchk_model::{Ino, MapRoot};
+use stdchk_model::{Ino, MapRoot, Redundancy};
 
 use super::content::root_of;
 use super::world::World;
@@ -142,11 +142,21 @@ impl World {
         }
     }
 
-    pub fn set_replicas(&mut self) {
-        let replicas = 1 + self.below(2);
-        self.note(format!("{replicas} copies are wanted"));
-        self.replicas = replicas;
-        let pairs = vec![("redundancy".to_owned(), format!("replicate:{replicas}"))];
+    /// The folder asks for another redundancy.
+    pub fn set_redundancy(&mut self) {
+        let redundancy = self.any_redundancy();
+        self.note(format!("{redundancy} is wanted"));
+        self.tell_redundancy(redundancy);
+    }
+
+    pub fn any_redundancy(&mut self) -> Redundancy {
+        let at = self.below(self.redundancies.len());
+        self.redundancies[at]
+    }
+
+    pub fn tell_redundancy(&mut self, redundancy: Redundancy) {
+        self.redundancy = redundancy;
+        let pairs = vec![("redundancy".to_owned(), redundancy.to_string())];
         self.change(&Change::SetPolicy { ino: self.folder, pairs });
     }
 }

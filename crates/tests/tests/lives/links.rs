@@ -1,10 +1,9 @@
 //! The links between benefactors and the manager in a life.
 
-use stdchk_model::BlockId;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 
-use super::content::{content, name};
+use super::content::all_shown;
 use super::plant::Plant;
 use super::world::World;
 
@@ -34,40 +33,8 @@ impl World {
         }
         let (blocks, sequence) = self.nodes[node].deletions.remove(0);
         self.nodes[node].remove(&blocks, sequence);
-        let (id, names) = (self.nodes[node].id, Self::numbers(&blocks));
-        self.note(format!("{id:?} removes what of {names:?} was not put since {sequence:x}"));
-    }
-
-    /// The benefactor makes a copy that it was ordered to make.
-    pub fn copy(&mut self, node: usize) {
-        if !self.nodes[node].is_up() || self.nodes[node].copies.is_empty() {
-            return;
-        }
-        let (block, to) = self.nodes[node].copies.remove(0);
-        let number = name(&block);
-        let target = self.nodes.iter().position(|node| node.id == Some(to) && node.is_up());
-        if let (Plant::CopyIsBelieved, Some(target)) = (self.plant, target) {
-            return self.believe(&[(number, target)]);
-        }
-        let here = self.nodes[node].blocks().contains(&block);
-        let copied = target.filter(|_| here).and_then(|target| {
-            self.nodes[target].put(content(number), false, &self.runtime).ok()?;
-            Some(target)
-        });
-        let Some(target) = copied else {
-            self.note(format!("{number} can't be copied to {to}"));
-            self.nodes[node].copies_failed.push(block.chunk);
-            return;
-        };
-        self.note(format!("{number} is copied to {to}"));
-        match self.plant {
-            Plant::CopyMoves => {
-                let sequence = self.nodes[node].put_sequence();
-                self.nodes[target].receipt(vec![block], &self.runtime);
-                self.nodes[node].remove(&[block], sequence);
-            }
-            _ => drop(self.nodes[target].receipt(vec![block], &self.runtime)),
-        }
+        let (id, names) = (self.nodes[node].id, all_shown(&blocks));
+        self.note(format!("{id:?} removes what of {names} was not put since {sequence:x}"));
     }
 
     /// The link of a benefactor does the next thing.
@@ -105,13 +72,13 @@ impl World {
         let id = self.nodes[node].id;
         match &request {
             ManagerRequest::Heartbeat { added, removed, .. } if !(added.is_empty() && removed.is_empty()) => {
-                let added: Vec<_> = added.iter().map(|stored| name(&stored.block)).collect();
-                let removed = Self::numbers(removed);
-                self.note(format!("{id:?} tells that it has {added:?} and has not {removed:?}"));
+                let added = all_shown(added.iter().map(|stored| &stored.block));
+                let removed = all_shown(removed);
+                self.note(format!("{id:?} tells that it has {added} and has not {removed}"));
             }
             ManagerRequest::Inventory { blocks, first, last, .. } => {
-                let blocks: Vec<_> = blocks.iter().map(|stored| name(&stored.block)).collect();
-                self.note(format!("{id:?} lists {blocks:?}, first: {first}, last: {last}"));
+                let blocks = all_shown(blocks.iter().map(|stored| &stored.block));
+                self.note(format!("{id:?} lists {blocks}, first: {first}, last: {last}"));
             }
             _ => {}
         }
@@ -135,18 +102,15 @@ impl World {
         for command in commands {
             match command {
                 Command::Delete { blocks, put_sequence } => {
-                    let names = Self::numbers(&blocks);
-                    self.note(format!("{:?} is to delete {names:?}", self.nodes[node].id));
+                    let names = all_shown(&blocks);
+                    self.note(format!("{:?} is to delete {names}", self.nodes[node].id));
                     self.nodes[node].deletions.push((blocks, put_sequence));
                     match self.plant {
                         Plant::LateDeletion => self.nodes[node].disconnect(),
                         _ => self.delete(node),
                     }
                 }
-                Command::Make(make) => {
-                    let block = BlockId::plain(make.chunk);
-                    self.nodes[node].copies.extend(make.blocks.iter().map(|new| (block, new.to)));
-                }
+                Command::Make(make) => self.order(node, make),
                 Command::SendInventory if self.plant == Plant::PhantomsAreKept => {}
                 Command::SendInventory => self.nodes[node].sent = self.nodes[node].inventory(),
                 Command::Remember(moment) => self.nodes[node].told(Some(moment), true),

@@ -13,6 +13,7 @@ mod disk;
 mod files;
 mod life;
 mod links;
+mod making;
 mod manager;
 mod node;
 mod plant;

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use stdchk_manager::core::{Core, MapToRead, Now, Setting, Timing};
 use stdchk_manager::store::{MemoryStore, Store as _};
 use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest};
-use stdchk_model::{ChunkId, ChunkMap, Failure, OpId, PoolId};
+use stdchk_model::{BlockId, ChunkId, ChunkMap, Failure, OpId, PoolId};
 
-use super::content::{Number, block, name};
+use super::content::{Number, name};
 use super::plant::Plant;
 use super::world::World;
 
@@ -216,7 +216,7 @@ impl World {
             let mut holders = holders.filter(|node| at.iter().any(|(_, at)| node.id == Some(at.id)));
             let runtime = &self.runtime;
             let found = holders.find_map(|node| {
-                let bytes = node.get(stdchk_model::BlockId::plain(piece.id), runtime)?;
+                let bytes = node.get(BlockId::plain(piece.id), runtime)?;
                 (ChunkId::of(&bytes) == piece.id).then_some(bytes)
             });
             let Some(found) = found else { return false };
@@ -230,25 +230,20 @@ impl World {
 
     /// A collection that knows better than the manager.
     fn delete_all_but(&mut self, named: &BTreeSet<Number>) {
-        let keep: BTreeSet<_> = named.iter().map(|number| block(*number)).collect();
         for node in self.nodes.iter_mut().filter(|node| node.is_up()) {
-            let gone: Vec<_> = node.blocks().difference(&keep).copied().collect();
+            let gone: Vec<_> = node.blocks().into_iter().filter(|block| !named.contains(&name(block))).collect();
             let sequence = node.put_sequence();
             node.remove(&gone, sequence);
         }
     }
 
     /// The manager believes that blocks are where a client says, though no benefactor has said so.
-    pub fn believe(&mut self, claims: &[(Number, usize)]) {
-        for (number, node) in claims {
+    pub fn believe(&mut self, claims: &[(BlockId, usize)]) {
+        for (block, node) in claims {
             if self.nodes[*node].is_up() && self.nodes[*node].connected {
-                let report = self.nodes[*node].false_report(&[block(*number)]);
+                let report = self.nodes[*node].false_report(&[*block]);
                 let _commands_are_lost = self.ask(report);
             }
         }
-    }
-
-    pub fn numbers(blocks: &[stdchk_model::BlockId]) -> Vec<Number> {
-        blocks.iter().map(name).collect()
     }
 }

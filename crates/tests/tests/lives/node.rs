@@ -1,20 +1,20 @@
 //! A benefactor of a life: its store and service, and a link to the manager in small steps.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use stdchk_benefactor::memory::Memory;
 use stdchk_benefactor::service::Benefactor;
 use stdchk_benefactor::store::{Donation, Store};
-use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState};
-use stdchk_model::message::manager::{BenefactorSecret, ManagerRequest, Moment, Registration, StoredBlock};
-use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, Failure, Incarnation, Receipt, ReceiptKey,
+use stdchk_model::message::benefactor::{
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Make,
 };
+use stdchk_model::message::manager::{BenefactorSecret, ManagerRequest, Moment, Registration, StoredBlock};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey};
 use stdchk_net::{BufferPool, Bytes, Service};
 use tokio::runtime::Runtime;
 
-use super::content::{block, content};
+use super::content::{self, Number};
 use super::disk::Disk;
 use super::plant::Plant;
 
@@ -24,8 +24,20 @@ const PLENTY_BYTES: u64 = 1 << 40;
 /// What a small benefactor has: most of what there is doesn't fit.
 const FEW_BYTES: u64 = 7 * 4096;
 
+/// What a benefactor was ordered to do for others, or will do for them.
+pub enum Work {
+    /// Blocks are to be made of others.
+    Make(Make),
+    /// A copy that is here is to be put at another benefactor.
+    Copy(BlockId, BenefactorId),
+    /// A block that was made is to be put at another benefactor.
+    Put(BlockId, Encoding, Bytes, BenefactorId),
+}
+
 pub struct Node {
     plant: Plant,
+    /// Where others reach it.
+    pub address: String,
     pub disk: Disk,
     donated_bytes: u64,
     pub id: Option<BenefactorId>,
@@ -43,10 +55,12 @@ pub struct Node {
     pub sent: Vec<ManagerRequest>,
     /// Deletions that it was ordered to make: blocks, and the sequence on which the order rests.
     pub deletions: Vec<(Vec<BlockId>, u64)>,
-    /// Copies that it was ordered to make: block, and where to.
-    pub copies: Vec<(BlockId, BenefactorId)>,
-    /// Chunks of which it could not make copies.
+    /// What it is to make, in this order.
+    pub works: VecDeque<Work>,
+    /// Chunks of which it could not make blocks.
     pub copies_failed: Vec<ChunkId>,
+    /// Blocks under whose names it serves the bytes of another.
+    pub lies: BTreeMap<BlockId, BlockId>,
     durable_sequence: u64,
     /// What it had when it stopped.
     had: BTreeSet<BlockId>,
@@ -67,6 +81,7 @@ impl Node {
     pub fn new(life: u64, small: bool, plant: Plant) -> Self {
         let mut node = Self {
             plant,
+            address: format!("127.0.0.1:{life}"),
             disk: Disk::new(),
             donated_bytes: if small { FEW_BYTES } else { PLENTY_BYTES },
             id: None,
@@ -78,8 +93,9 @@ impl Node {
             is_broken: false,
             sent: Vec::new(),
             deletions: Vec::new(),
-            copies: Vec::new(),
+            works: VecDeque::new(),
             copies_failed: Vec::new(),
+            lies: BTreeMap::new(),
             durable_sequence: 0,
             had: BTreeSet::new(),
             ever: BTreeSet::new(),
@@ -122,7 +138,8 @@ impl Node {
         self.hidden = 0;
         self.disconnect();
         self.deletions.clear();
-        self.copies.clear();
+        self.works.clear();
+        self.lies.clear();
         self.copies_failed.clear();
     }
 
@@ -168,13 +185,7 @@ impl Node {
         }
     }
 
-    pub fn has_durable(&self, block: BlockId) -> bool {
-        match &self.service {
-            Some(service) => !service.store().durable(&[block]).is_empty(),
-            None => self.had.contains(&block),
-        }
-    }
-
+    /// The durable blocks that it has.
     pub fn blocks(&self) -> BTreeSet<BlockId> {
         if self.is_up() { self.all_blocks() } else { self.had.clone() }
     }
@@ -205,17 +216,15 @@ impl Node {
         answer
     }
 
-    /// Stores a chunk; there may be no room.
+    /// Stores a block; there may be no room.
     pub fn put(
         &mut self,
-        bytes: &[u8],
+        block: BlockId,
+        encoding: Encoding,
+        stored: &[u8],
         durable: bool,
         runtime: &Runtime,
     ) -> Result<Option<Receipt>, Failure> {
-        let chunk = ChunkId::of(bytes);
-        let block = BlockId::plain(chunk);
-        let length = u32::try_from(bytes.len()).unwrap();
-        let encoding = Encoding::plain(ChunkRef { id: chunk, length });
         let believed = match self.plant {
             Plant::DurablePutWithoutSync => durable,
             Plant::KnownPutIsBelieved => durable && self.store().find(block).is_ok(),
@@ -223,7 +232,7 @@ impl Node {
         };
         self.ever.insert(block);
         let request = BenefactorRequest::Put { block, encoding, durable: durable && !believed };
-        let (BenefactorReply::Stored { receipt, .. }, _) = self.ask(request, bytes, runtime)? else {
+        let (BenefactorReply::Stored { receipt, .. }, _) = self.ask(request, stored, runtime)? else {
             panic!("not an answer to a put")
         };
         if believed {
@@ -268,10 +277,33 @@ impl Node {
     }
 
     /// Serves a block; the reader compares it with its name.
-    pub fn get(&mut self, block: BlockId, runtime: &Runtime) -> Option<Vec<u8>> {
+    pub fn serve(&mut self, block: BlockId, runtime: &Runtime) -> Option<(Encoding, Bytes)> {
         let (reply, bytes) = self.ask(BenefactorRequest::Get { block }, &[], runtime).ok()?;
-        assert!(matches!(reply, BenefactorReply::Block { .. }), "not an answer to a get");
-        Some(bytes.to_vec())
+        let BenefactorReply::Block { encoding } = reply else { panic!("not an answer to a get") };
+        let lie = self.lies.get(&block).map(|other| Bytes::from_static(content::stored(other)));
+        Some((encoding, lie.unwrap_or(bytes)))
+    }
+
+    /// Reads a block for the benefactor itself, which sets it aside if it is damaged.
+    pub fn read(&mut self, block: BlockId, runtime: &Runtime) -> Option<(Encoding, Bytes)> {
+        let service = Arc::clone(self.service.as_ref().unwrap());
+        match runtime.block_on(service.get(block)) {
+            Ok((encoding, bytes)) => {
+                let lie = self.lies.get(&block).map(|other| Bytes::from_static(content::stored(other)));
+                Some((encoding, lie.unwrap_or(bytes)))
+            }
+            Err(failure) => {
+                if failure.code == ErrorCode::Damaged {
+                    self.disk.keep_all();
+                }
+                None
+            }
+        }
+    }
+
+    /// The bytes of a block.
+    pub fn get(&mut self, block: BlockId, runtime: &Runtime) -> Option<Vec<u8>> {
+        self.serve(block, runtime).map(|(_, bytes)| bytes.to_vec())
     }
 
     /// Looks at a block, and sets it aside if it is damaged.
@@ -287,9 +319,13 @@ impl Node {
     }
 
     /// The disk fails to read once. A store looks twice, so nothing comes of it.
-    pub fn read_fails_once(&mut self, number: super::content::Number, runtime: &Runtime) {
-        if self.plant == Plant::OneBadReadSetsAside && self.disk.flip(content(number)) {
-            self.verify(block(number), runtime);
+    pub fn read_fails_once(&mut self, number: Number, runtime: &Runtime) {
+        let here = self.blocks().into_iter().find(|block| content::name(block) == number);
+        if self.plant == Plant::OneBadReadSetsAside
+            && let Some(block) = here
+            && self.disk.flip(content::stored(&block))
+        {
+            self.verify(block, runtime);
         }
     }
 
@@ -339,7 +375,7 @@ impl Node {
         let registration = Registration {
             id: self.id,
             incarnation: service.incarnation(),
-            address: "127.0.0.1:1".to_owned(),
+            address: self.address.clone(),
             pid: 1,
             load: self.load(),
             remembered,
@@ -437,6 +473,6 @@ impl Node {
 }
 
 fn stored(block: BlockId) -> StoredBlock {
-    let length = u32::try_from(content(super::content::name(&block)).len()).unwrap();
-    StoredBlock { block, plain_length: length, stored_length: length }
+    let stored_length = u32::try_from(content::stored(&block).len()).unwrap();
+    StoredBlock { block, plain_length: content::encoding(&block).plain_length, stored_length }
 }

@@ -5,16 +5,19 @@ use std::fmt::Write;
 
 use stdchk_manager::core::{Core, Now};
 use stdchk_manager::store::MemoryStore;
-use stdchk_model::Ino;
+use stdchk_model::exact::to_usize;
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest};
+use stdchk_model::{Ino, Redundancy};
 use tokio::runtime::Runtime;
 
 use super::client::{Client, Step};
+use super::content::REDUNDANCIES;
 use super::files::Files;
 use super::manager::{Backup, Begun, load};
 use super::node::Node;
 use super::plant::Plant;
 
+/// Benefactors of lives without codes.
 const NODES: u64 = 3;
 const CLIENTS: u8 = 3;
 /// Lines of the history that are kept.
@@ -23,8 +26,10 @@ const SHOWN: usize = 400;
 pub struct World {
     random: u64,
     pub plant: Plant,
-    /// Copies that the folder asks for: one or two.
-    pub replicas: usize,
+    /// What the folder asks for.
+    pub redundancy: Redundancy,
+    /// What folders may ask for in this life, so that there are benefactors enough.
+    pub redundancies: Vec<Redundancy>,
     pub runtime: Runtime,
     pub core: Core,
     pub disk: MemoryStore,
@@ -51,15 +56,30 @@ pub struct World {
     hash: blake3::Hasher,
 }
 
+/// What folders ask for in lives with so many benefactors that have room.
+fn redundancies(is_coded: bool, hosts: u64) -> Vec<Redundancy> {
+    if !is_coded {
+        return vec![Redundancy::Replicate(1), Redundancy::Replicate(2)];
+    }
+    let all = REDUNDANCIES.iter().map(|redundancy| redundancy.parse::<Redundancy>().unwrap());
+    all.filter(|redundancy| u64::from(redundancy.hosts()) <= hosts).collect()
+}
+
 impl World {
     pub fn new(seed: u64, plant: Plant) -> Self {
         let (disk, now) = (MemoryStore::default(), Now { wall: 1_000, ms: 0 });
         let core = load(&disk, 1, now);
         let has_small = seed % 4 == 3;
+        // Some lives know erasure codes, and have more benefactors.
+        let is_coded = seed % 3 == 2;
+        let nodes = if is_coded { [3, 5, 6][to_usize(seed / 3 % 3)] } else { NODES };
+        let redundancies = redundancies(is_coded, nodes - u64::from(has_small));
+        let at = to_usize(seed % redundancies.len() as u64);
         let mut world = Self {
             random: 0,
             plant,
-            replicas: if seed.is_multiple_of(2) { 1 } else { 2 },
+            redundancy: redundancies[at],
+            redundancies,
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
             core,
             disk,
@@ -68,10 +88,10 @@ impl World {
             now,
             folder: Ino::ROOT,
             starts: 1,
-            lives: NODES,
+            lives: nodes,
             operations: 0,
             sessions: 0,
-            nodes: (1..=NODES).map(|life| Node::new(life, has_small && life == NODES, plant)).collect(),
+            nodes: (1..=nodes).map(|life| Node::new(life, has_small && life == nodes, plant)).collect(),
             clients: (1..=CLIENTS).map(Client::new).collect(),
             files: Files::default(),
             strays: Vec::new(),
@@ -82,8 +102,11 @@ impl World {
         };
         world.commit_store();
         world.folder = world.make(Ino::ROOT, "app", FileKind::Directory);
-        let pairs = vec![("redundancy".to_owned(), format!("replicate:{}", world.replicas))];
-        world.change(&Change::SetPolicy { ino: world.folder, pairs });
+        world.tell_redundancy(world.redundancy);
+        if is_coded && seed % 5 == 0 {
+            let pairs = vec![("semantics".to_owned(), "pessimistic".to_owned())];
+            world.change(&Change::SetPolicy { ino: world.folder, pairs });
+        }
         for node in 0..world.nodes.len() {
             world.connect(node);
             world.deliver_all(node);
@@ -139,6 +162,11 @@ impl World {
         self.hash.finalize()
     }
 
+    /// Whether folders may ask for erasure codes in this life.
+    pub fn is_coded(&self) -> bool {
+        self.redundancies.iter().any(|redundancy| matches!(redundancy, Redundancy::Erasure(_)))
+    }
+
     // --- time
 
     pub fn pass(&mut self, ms: u64) {
@@ -187,7 +215,7 @@ impl World {
             0..40 => self.client_event(client),
             40..58 => self.link(node),
             58..61 => self.delete(node),
-            61..65 => self.copy(node),
+            61..65 => self.work(node),
             65..71 => {
                 let ms = self.next() % 2_000;
                 self.pass(ms);
@@ -204,7 +232,7 @@ impl World {
             95 => self.clients[client].is_silent ^= true,
             96..100 => self.unlink(),
             100..103 => self.rename(),
-            103 => self.set_replicas(),
+            103 => self.set_redundancy(),
             104 | 105 => self.back_up(),
             106 => self.kill_client(client),
             107 => {
