@@ -1,7 +1,7 @@
 //! The links between benefactors and the manager in a life.
 
 use stdchk_model::BlockId;
-use stdchk_model::message::benefactor::Command;
+use stdchk_model::message::benefactor::{Command, FailedCopy};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 
 use super::content::{content, name};
@@ -56,7 +56,8 @@ impl World {
         });
         let Some(target) = copied else {
             self.note(format!("{number} can't be copied to {to}"));
-            self.nodes[node].copies_failed.push(block.chunk);
+            let failed = FailedCopy { chunk: block.chunk, to: here.then_some(to) };
+            self.nodes[node].copies_failed.push(failed);
             return;
         };
         self.note(format!("{number} is copied to {to}"));

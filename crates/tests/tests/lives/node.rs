@@ -6,7 +6,9 @@ use std::sync::Arc;
 use stdchk_benefactor::memory::Memory;
 use stdchk_benefactor::service::Benefactor;
 use stdchk_benefactor::store::{Donation, Store};
-use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState};
+use stdchk_model::message::benefactor::{
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, FailedCopy,
+};
 use stdchk_model::message::manager::{BenefactorSecret, ManagerRequest, Moment, Registration, StoredBlock};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, Failure, Incarnation, Receipt, ReceiptKey,
@@ -45,8 +47,8 @@ pub struct Node {
     pub deletions: Vec<(Vec<BlockId>, u64)>,
     /// Copies that it was ordered to make: block, and where to.
     pub copies: Vec<(BlockId, BenefactorId)>,
-    /// Chunks of which it could not make copies.
-    pub copies_failed: Vec<ChunkId>,
+    /// Copies that it could not make.
+    pub copies_failed: Vec<FailedCopy>,
     durable_sequence: u64,
     /// What it had when it stopped.
     had: BTreeSet<BlockId>,
