@@ -9,20 +9,23 @@
 //! it. A rate bounds what copies take from the network, if the owner sets one.
 
 use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Make};
+use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, FailedCopy, Make};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{BlockId, ChunkId, Encoding, ErrorCode, Failure, PoolId};
+use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, PoolId};
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::timeout;
 
 use crate::remake::Remaker;
-use crate::service::Benefactor;
+use crate::service::{Benefactor, Counted};
 
 /// Orders that wait in a lane; more are handed back to the manager as failed.
 const ORDERS_MAX: usize = 16_384;
@@ -39,23 +42,35 @@ const LANE_IDLE: Duration = Duration::from_secs(30);
 /// Time between two looks at whether clients are waiting.
 const LOOK: Duration = Duration::from_millis(5);
 /// Time for the other benefactor's answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time after which others don't wait any more for who waits for an answer: the largest block takes less on a network of 100 Mbit/s.
+pub(crate) const STALL: Duration = Duration::from_secs(2);
 
 /// A block to be put at another benefactor.
-pub(crate) enum Work {
-    /// It lies here.
-    Own(BlockId),
-    /// It was made of others, and takes memory until it is sent.
-    Made { block: BlockId, encoding: Encoding, stored: Bytes, memory: Arc<OwnedSemaphorePermit> },
+pub(crate) struct Work {
+    pub(crate) to: BenefactorId,
+    pub(crate) block: BlockId,
+    /// `None`: it lies here.
+    pub(crate) made: Option<Made>,
+}
+
+/// A block that was made of others.
+pub(crate) struct Made {
+    pub(crate) encoding: Encoding,
+    pub(crate) stored: Bytes,
+    /// The room that its bytes take until they are sent.
+    pub(crate) room: OwnedSemaphorePermit,
 }
 
 impl Work {
-    fn block(&self) -> BlockId {
-        match self {
-            Self::Own(block) | Self::Made { block, .. } => *block,
-        }
+    /// It can't be put at its destination.
+    fn failed(&self) -> FailedCopy {
+        FailedCopy { chunk: self.block.chunk, to: Some(self.to) }
     }
 }
+
+/// What could not be made, or not be put at its destination.
+type Failures = Arc<Mutex<Vec<FailedCopy>>>;
 
 /// The ordered blocks, by destination.
 #[derive(Clone)]
@@ -63,8 +78,7 @@ pub(crate) struct Copies {
     copier: Arc<Copier>,
     remaker: Arc<Remaker>,
     lanes: Arc<Mutex<HashMap<String, mpsc::Sender<Work>>>>,
-    /// Chunks of which a block could not be made.
-    failed: Arc<Mutex<Vec<ChunkId>>>,
+    failed: Failures,
 }
 
 /// Carries copies out.
@@ -104,11 +118,12 @@ impl Copies {
         let own = make.from.first().filter(|source| source.encoding.code.is_copy());
         if let Some(source) = own {
             let block = BlockId { chunk: make.chunk, encoding: source.encoding, index: source.index };
-            make.blocks.into_iter().for_each(|new| self.enqueue(new.address, Work::Own(block)));
+            let work = |to| Work { to, block, made: None };
+            make.blocks.into_iter().for_each(|new| self.enqueue(new.address, work(new.to)));
             return;
         }
         let Some(place) = self.remaker.place() else {
-            self.failed.lock().push(make.chunk);
+            self.failed.lock().push(FailedCopy { chunk: make.chunk, to: None });
             return;
         };
         let this = self.clone();
@@ -118,7 +133,7 @@ impl Copies {
                 Ok(made) => made.into_iter().for_each(|(address, work)| this.enqueue(address, work)),
                 Err(failure) => {
                     tracing::warn!(chunk = %make.chunk, %failure, "blocks of a chunk can't be made anew");
-                    this.failed.lock().push(make.chunk);
+                    this.failed.lock().push(FailedCopy { chunk: make.chunk, to: None });
                     this.copier.benefactor.has_news();
                 }
             }
@@ -134,7 +149,7 @@ impl Copies {
         };
         match sent {
             Ok(()) => {}
-            Err(TrySendError::Full(work)) => self.failed.lock().push(work.block().chunk),
+            Err(TrySendError::Full(work)) => self.failed.lock().push(work.failed()),
             Err(TrySendError::Closed(work)) => {
                 let (lane, queue) = mpsc::channel(ORDERS_MAX);
                 // The queue is new and has room.
@@ -143,152 +158,185 @@ impl Copies {
                 lanes.retain(|_, lane| !lane.is_closed());
                 lanes.insert(address.clone(), lane);
                 let (copier, failed) = (Arc::clone(&self.copier), Arc::clone(&self.failed));
-                tokio::spawn(copier.work(address, queue, failed));
+                let lane = Lane { copier, address, connection: None, failed, stalled: Arc::default() };
+                tokio::spawn(lane.work(queue));
             }
         }
     }
 
     /// What failed since the last call, as much as a message holds.
-    pub(crate) fn take_failed(&self) -> Vec<ChunkId> {
+    pub(crate) fn take_failed(&self) -> Vec<FailedCopy> {
         let mut failed = self.failed.lock();
         let count = failed.len().min(LIST_ENTRIES_MAX);
         failed.drain(..count).collect()
     }
 
     /// Takes back what didn't reach the manager.
-    pub(crate) fn return_failed(&self, mut chunks: Vec<ChunkId>) {
-        self.failed.lock().append(&mut chunks);
+    pub(crate) fn return_failed(&self, mut failed: Vec<FailedCopy>) {
+        self.failed.lock().append(&mut failed);
     }
 }
 
-impl Copier {
-    /// One lane, until nothing was ordered for a while.
-    async fn work(
-        self: Arc<Self>,
-        address: String,
-        mut queue: mpsc::Receiver<Work>,
-        failed: Arc<Mutex<Vec<ChunkId>>>,
-    ) {
-        let mut connection = None;
+/// The way to one destination.
+struct Lane {
+    copier: Arc<Copier>,
+    address: String,
+    connection: Option<Arc<Connection>>,
+    failed: Failures,
+    /// Puts that have waited for their answer for [`STALL`].
+    stalled: Arc<AtomicU32>,
+}
+
+impl Lane {
+    /// Carries orders out until there was none for a while.
+    async fn work(mut self, mut queue: mpsc::Receiver<Work>) {
+        let (stalled, failed) = (Arc::clone(&self.stalled), Arc::clone(&self.failed));
+        let copier = Arc::clone(&self.copier);
         loop {
             let mut orders = Vec::new();
-            let taken = tokio::time::timeout(LANE_IDLE, queue.recv_many(&mut orders, BATCH)).await;
-            match taken {
+            match timeout(LANE_IDLE, queue.recv_many(&mut orders, BATCH)).await {
                 Ok(0) => return,
-                Ok(_) => self.batch(&address, &mut connection, orders, &failed).await,
+                Ok(_) => {
+                    let mut batch = pin!(self.batch(orders));
+                    while timeout(STALL, &mut batch).await.is_err() {
+                        if stalled.load(Ordering::Relaxed) > 0 {
+                            // Others may take what waits behind a destination that doesn't answer.
+                            failed.lock().extend(drained(&mut queue).map(|work| work.failed()));
+                            copier.benefactor.has_news();
+                        }
+                    }
+                }
                 // What was ordered at this moment is still taken.
                 Err(_) => queue.close(),
             }
         }
     }
 
-    /// Puts blocks at `address` and makes them durable there.
-    async fn batch(
-        self: &Arc<Self>,
-        address: &str,
-        connection: &mut Option<Arc<Connection>>,
-        orders: Vec<Work>,
-        failed: &Mutex<Vec<ChunkId>>,
-    ) {
-        let open = match self.connected(address, connection).await {
+    /// Puts blocks at the destination and makes them durable there.
+    async fn batch(&mut self, orders: Vec<Work>) {
+        let open = match self.connected().await {
             Ok(open) => open,
             Err(error) => {
-                tracing::warn!(%address, %error, "blocks can't be copied");
-                failed.lock().extend(orders.iter().map(|work| work.block().chunk));
-                self.benefactor.has_news();
+                tracing::warn!(address = self.address, %error, "blocks can't be copied");
+                self.failed.lock().extend(orders.iter().map(Work::failed));
+                self.copier.benefactor.has_news();
                 return;
             }
         };
         let places = Arc::new(Semaphore::new(AT_ONCE_IN_LANE));
-        let blocks: Vec<BlockId> = orders.iter().map(Work::block).collect();
+        let blocks: Vec<_> = orders.iter().map(|work| (work.block, work.failed())).collect();
         let copies: Vec<_> = orders.into_iter().map(|work| self.spawn(&open, &places, work)).collect();
         let mut sent = Vec::new();
-        for (copy, block) in copies.into_iter().zip(&blocks) {
-            if connection.is_none() {
+        for (copy, (block, lost)) in copies.into_iter().zip(blocks) {
+            if self.connection.is_none() {
                 copy.abort();
             }
             match copy.await {
-                Ok(Ok(())) => sent.push(*block),
-                Ok(Err(error)) => {
-                    tracing::warn!(?block, %address, %error, "a block can't be copied");
-                    failed.lock().push(block.chunk);
+                Ok(Ok(())) => sent.push((block, lost)),
+                Ok(Err((failed, error))) => {
+                    tracing::warn!(?block, address = self.address, %error, "a block can't be copied");
+                    self.failed.lock().push(failed);
                     if error.is_transport() {
-                        *connection = None;
+                        self.connection = None;
                     }
                 }
-                Err(_) => failed.lock().push(block.chunk),
+                Err(_) => self.failed.lock().push(lost),
             }
         }
-        self.settle(&open, sent, failed).await;
-        if !failed.lock().is_empty() {
-            self.benefactor.has_news();
+        self.settle(&open, sent).await;
+        if !self.failed.lock().is_empty() {
+            self.copier.benefactor.has_news();
         }
     }
 
-    async fn connected(
-        &self,
-        address: &str,
-        connection: &mut Option<Arc<Connection>>,
-    ) -> Result<Arc<Connection>, CallError> {
-        if let Some(open) = connection {
+    async fn connected(&mut self) -> Result<Arc<Connection>, CallError> {
+        if let Some(open) = &self.connection {
             return Ok(Arc::clone(open));
         }
-        let open = Arc::new(Connection::open(address, &self.identity(), &self.buffers).await?);
-        *connection = Some(Arc::clone(&open));
+        let copier = &self.copier;
+        let open = Arc::new(Connection::open(&self.address, &copier.identity(), &copier.buffers).await?);
+        self.connection = Some(Arc::clone(&open));
         Ok(open)
     }
 
-    async fn settle(&self, connection: &Connection, sent: Vec<BlockId>, failed: &Mutex<Vec<ChunkId>>) {
+    async fn settle(&self, connection: &Connection, sent: Vec<(BlockId, FailedCopy)>) {
         if sent.is_empty() {
             return;
         }
-        let request = BenefactorRequest::Sync { blocks: sent.clone(), tell: true };
-        match connection.call(&request, Bytes::new(), ANSWER_TIMEOUT).await {
+        let blocks = sent.iter().map(|(block, _)| *block).collect();
+        let request = BenefactorRequest::Sync { blocks, tell: true };
+        let durable: HashSet<BlockId> = match connection.call(&request, Bytes::new(), ANSWER_TIMEOUT).await {
             Ok((BenefactorReply::Synced(receipt), _)) => {
-                let durable: HashSet<BlockId> = receipt.blocks.iter().map(|stored| stored.block).collect();
-                let missing = sent.into_iter().filter(|block| !durable.contains(block));
-                failed.lock().extend(missing.map(|block| block.chunk));
+                receipt.blocks.iter().map(|stored| stored.block).collect()
             }
             answer => {
                 let error = answer.err();
-                tracing::warn!(address = connection.address(), ?error, "copied blocks can't be made durable");
-                failed.lock().extend(sent.into_iter().map(|block| block.chunk));
+                tracing::warn!(address = self.address, ?error, "copied blocks can't be made durable");
+                HashSet::new()
             }
-        }
+        };
+        let missing = sent.into_iter().filter(|(block, _)| !durable.contains(block));
+        self.failed.lock().extend(missing.map(|(_, lost)| lost));
     }
 
     fn spawn(
-        self: &Arc<Self>,
+        &self,
         connection: &Arc<Connection>,
         places: &Arc<Semaphore>,
         work: Work,
-    ) -> tokio::task::JoinHandle<Result<(), CallError>> {
-        let (this, connection, places) = (Arc::clone(self), Arc::clone(connection), Arc::clone(places));
+    ) -> tokio::task::JoinHandle<Result<(), (FailedCopy, CallError)>> {
+        let (copier, stalled) = (Arc::clone(&self.copier), Arc::clone(&self.stalled));
+        let (connection, places) = (Arc::clone(connection), Arc::clone(places));
         tokio::spawn(async move {
-            let _place = places.acquire().await.map_err(|_| stopped())?;
-            this.copy(&connection, work).await
+            let _place = places.acquire().await.map_err(|_| (work.failed(), stopped()))?;
+            copier.copy(&connection, work, &stalled).await
         })
     }
+}
 
-    async fn copy(&self, connection: &Connection, work: Work) -> Result<(), CallError> {
-        let _turn = self.turns.acquire().await.map_err(|_| stopped())?;
+/// What is in the queue now.
+fn drained(queue: &mut mpsc::Receiver<Work>) -> impl Iterator<Item = Work> {
+    std::iter::from_fn(|| queue.try_recv().ok())
+}
+
+impl Copier {
+    /// Puts a block at its destination. An error says also what to report.
+    async fn copy(
+        &self,
+        connection: &Connection,
+        work: Work,
+        stalled: &AtomicU32,
+    ) -> Result<(), (FailedCopy, CallError)> {
+        let (lost, block) = (work.failed(), work.block);
+        let unmade = FailedCopy { to: None, ..lost };
+        let turn = self.turns.acquire().await.map_err(|_| (lost, stopped()))?;
         self.give_way().await;
-        let block = work.block();
-        let (encoding, bytes, _memory) = match work {
-            Work::Own(block) => {
-                let (encoding, bytes) = self.benefactor.get(block).await?;
+        let (encoding, bytes, _room) = match work.made {
+            Some(Made { encoding, stored, room }) => (encoding, stored, Some(room)),
+            None => {
+                let own = self.benefactor.get(block).await;
+                let (encoding, bytes) = own.map_err(|failure| (unmade, failure.into()))?;
                 (encoding, bytes, None)
             }
-            Work::Made { encoding, stored, memory, .. } => (encoding, stored, Some(memory)),
         };
         let length = bytes.len() as u64;
         let request = BenefactorRequest::Put { block, encoding, durable: false };
-        let (reply, _) = connection.call(&request, bytes, ANSWER_TIMEOUT).await?;
-        let BenefactorReply::Stored { .. } = reply else {
-            let message = "the other benefactor answered a put with something else";
-            return Err(Failure::new(ErrorCode::Malformed, message).into());
-        };
+        let put = connection.call(&request, bytes, ANSWER_TIMEOUT);
+        let (answer, turn) = answered(put, turn, stalled).await;
+        match answer {
+            Ok((BenefactorReply::Stored { .. }, _)) => {}
+            Ok(_) => {
+                let message = "the other benefactor answered a put with something else";
+                return Err((lost, Failure::new(ErrorCode::Malformed, message).into()));
+            }
+            // Of no use anywhere.
+            Err(CallError::Refused(failure)) if failure.code == ErrorCode::Invalid => {
+                return Err((unmade, failure.into()));
+            }
+            Err(error) => return Err((lost, error)),
+        }
         self.keep_rate(length).await;
+        drop(turn);
         Ok(())
     }
 
@@ -299,7 +347,7 @@ impl Copier {
             }
         };
         // Out of patience the copy goes on beside the clients.
-        let _ = tokio::time::timeout(PATIENCE, quiet).await;
+        let _ = timeout(PATIENCE, quiet).await;
     }
 
     async fn keep_rate(&self, bytes: u64) {
@@ -310,6 +358,21 @@ impl Copier {
             tokio::time::sleep(Duration::from_secs_f64(share)).await;
         }
     }
+}
+
+/// Waits for an answer. If that takes long, others have the turn meanwhile, and it is counted.
+pub(crate) async fn answered<T, P>(
+    call: impl Future<Output = T>,
+    turn: P,
+    stalled: &AtomicU32,
+) -> (T, Option<P>) {
+    let mut call = pin!(call);
+    if let Ok(answer) = timeout(STALL, &mut call).await {
+        return (answer, Some(turn));
+    }
+    drop(turn);
+    let _counted = Counted::new(stalled);
+    (call.await, None)
 }
 
 fn stopped() -> CallError {

@@ -6,45 +6,56 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
+use stdchk_model::block::BadBlock;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Make, SourceBlock};
 use stdchk_model::{BlockId, ChunkId, Encoding, ErrorCode, Failure};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity};
 use stdchk_protect::Remaking;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use crate::copy::Work;
+use crate::copy::{ANSWER_TIMEOUT, Made, STALL, Work, answered};
 use crate::service::{Benefactor, blocking};
 
 /// Chunks that are made anew at one time. Each takes 2 + (m + k) / m times its length: the fragments that were gathered, the encoded
-/// bytes, and all fragments that are made of them.
+/// bytes, and all fragments that are made of them. As many others may wait for each benefactor that is silent.
 const AT_ONCE: usize = 2;
 /// Orders that wait for their turn; more are handed back to the manager as failed.
 const WAITING_MAX: usize = 1024;
-/// Time for the answer of a benefactor that has a fragment.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes of blocks that were made and wait to be sent, as many as the manager has on order at one time.
+const MADE_BYTES_MAX: usize = 64 << 20;
 
 /// Makes fragments anew.
 pub(crate) struct Remaker {
     benefactor: Arc<Benefactor>,
     identity: Identity,
     buffers: Arc<BufferPool>,
-    memory: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
     places: Arc<Semaphore>,
-    /// Open connections to other benefactors, by address.
-    connections: Mutex<HashMap<String, Arc<Connection>>>,
+    room: Arc<Semaphore>,
+    /// Other benefactors, by address.
+    peers: Mutex<HashMap<String, Peer>>,
+}
+
+/// Another benefactor that fragments are fetched from.
+#[derive(Clone, Default)]
+struct Peer {
+    connection: Option<Arc<Connection>>,
+    /// Questions that have waited for its answer for [`STALL`].
+    stalled: Arc<AtomicU32>,
 }
 
 type Fetched = (SourceBlock, Result<(Encoding, Bytes), CallError>);
 
 impl Remaker {
     pub(crate) fn new(benefactor: Arc<Benefactor>, identity: Identity, buffers: Arc<BufferPool>) -> Self {
-        let (memory, connections) = (Arc::new(Semaphore::new(AT_ONCE)), Mutex::default());
-        let places = Arc::new(Semaphore::new(WAITING_MAX));
-        Self { benefactor, identity, buffers, memory, places, connections }
+        let limit = |count| Arc::new(Semaphore::new(count));
+        let (turns, places, room) = (limit(AT_ONCE), limit(WAITING_MAX), limit(MADE_BYTES_MAX));
+        Self { benefactor, identity, buffers, turns, places, room, peers: Mutex::default() }
     }
 
     /// A place for an order, as long as it is held; `None`: too many wait.
@@ -57,11 +68,9 @@ impl Remaker {
         let Some(own) = make.from.first() else {
             return Err(Failure::new(ErrorCode::Malformed, "an order to make blocks names no sources"));
         };
-        let memory = Arc::clone(&self.memory).acquire_owned().await;
-        let memory = Arc::new(
-            memory.map_err(|_| Failure::new(ErrorCode::Unavailable, "no blocks are made any more"))?,
-        );
-        let remaking = self.gather(make.chunk, own, &make.from).await?;
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        let mut turn = Some(turn.map_err(|_| unavailable("no blocks are made any more"))?);
+        let remaking = self.gather(make.chunk, own, &make.from, &mut turn).await?;
         // The manager orders one kind at a time.
         let as_copies = make.blocks.iter().all(|block| block.index.is_none());
         let made = blocking(move || remaking.remake(as_copies)).await?;
@@ -69,36 +78,42 @@ impl Remaker {
         let (chunk, mut all) = (make.chunk, Vec::with_capacity(make.blocks.len()));
         for new in &make.blocks {
             let index = new.index.unwrap_or(0);
-            let Some(stored) = made.stored(index).cloned() else {
+            let Some(stored) = made.stored(index) else {
                 let message = format!("there is no fragment {index} of chunk {chunk}");
                 return Err(Failure::new(ErrorCode::Malformed, message));
             };
             let (block, encoding) = (made.encoding.block(chunk, index), made.encoding.clone());
-            let work = Work::Made { block, encoding, stored, memory: Arc::clone(&memory) };
-            all.push((new.address.clone(), work));
+            let room = Arc::clone(&self.room).try_acquire_many_owned(encoding.block_length());
+            let room = room.map_err(|_| unavailable("too many blocks that were made wait to be sent"))?;
+            // A part of the encoded bytes would keep all of them in memory.
+            let stored = if as_copies { stored.clone() } else { Bytes::copy_from_slice(stored) };
+            let made = Some(Made { encoding, stored, room });
+            all.push((new.address.clone(), Work { to: new.to, block, made }));
         }
         Ok(all)
     }
 
-    /// Gathers as many fragments as suffice: this benefactor's own first, then others, as many at a time as are still needed.
+    /// Gathers as many fragments as suffice: this benefactor's own first, then others, as many at a time as are still needed,
+    /// and one more whenever none came for a while. Once there are no more to ask, others have the turn meanwhile.
     async fn gather(
         self: &Arc<Self>,
         chunk: ChunkId,
         own: &SourceBlock,
         from: &[SourceBlock],
+        turn: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<Remaking, Failure> {
         let mut remaking = Remaking::new(chunk, own.encoding);
         let block = |source: &SourceBlock| BlockId { chunk, encoding: source.encoding, index: source.index };
         let (encoding, stored) = self.benefactor.get(block(own)).await?;
-        let refused = |bad: stdchk_model::block::BadBlock| Failure::new(ErrorCode::Damaged, bad.to_string());
+        let refused = |bad: BadBlock| Failure::new(ErrorCode::Damaged, bad.to_string());
         // Out of the memory for answers, which others wait for.
         let mut lacks =
             remaking.add(own.index, encoding, Bytes::copy_from_slice(&stored)).map_err(refused)?;
         drop(stored);
         let mut waiting: VecDeque<&SourceBlock> = from.iter().skip(1).collect();
-        let mut fetches: JoinSet<Fetched> = JoinSet::new();
+        let (mut fetches, mut late) = (JoinSet::<Fetched>::new(), 0);
         while lacks > 0 {
-            while fetches.len() < usize::from(lacks)
+            while fetches.len() < usize::from(lacks) + late
                 && let Some(source) = waiting.pop_front()
             {
                 let (this, source, block) = (Arc::clone(self), source.clone(), block(source));
@@ -107,36 +122,41 @@ impl Remaker {
                     (source, fetched)
                 });
             }
-            let Some(fetched) = fetches.join_next().await else {
+            let Ok(fetched) = timeout(STALL, fetches.join_next()).await else {
+                late += 1;
+                if waiting.is_empty() {
+                    turn.take();
+                }
+                continue;
+            };
+            let Some(fetched) = fetched else {
                 let message = format!("{lacks} more fragments of chunk {chunk} are needed and can't be had");
-                return Err(Failure::new(ErrorCode::Unavailable, message));
+                return Err(unavailable(message));
             };
             match fetched {
                 Ok((source, Ok((encoding, stored)))) => match remaking.add(source.index, encoding, stored) {
                     Ok(still) => lacks = still,
                     Err(bad) => {
                         tracing::warn!(address = %source.address, block = ?block(&source), %bad, "a fragment is damaged");
-                        self.let_verify(&source.address, block(&source)).await;
+                        let (this, block) = (Arc::clone(self), block(&source));
+                        tokio::spawn(async move { this.let_verify(&source.address, block).await });
                     }
                 },
                 Ok((source, Err(error))) => {
                     tracing::debug!(address = %source.address, %error, "a fragment can't be had");
-                    self.connections.lock().remove(&source.address);
                 }
                 Err(error) => tracing::warn!(%error, "the work on a fragment ended early"),
             }
         }
+        // Whoever has not answered is not asked by others until it does.
+        fetches.detach_all();
         Ok(remaking)
     }
 
     async fn fetch(&self, address: &str, block: BlockId) -> Result<(Encoding, Bytes), CallError> {
-        let connection = self.connection(address).await?;
-        let answer = connection.call(&BenefactorRequest::Get { block }, Bytes::new(), ANSWER_TIMEOUT).await;
+        let answer = self.ask(address, BenefactorRequest::Get { block }).await;
         match answer? {
-            (BenefactorReply::Block { encoding }, stored) => {
-                let stored: Buffer = stored;
-                Ok((encoding, stored.keep()))
-            }
+            (BenefactorReply::Block { encoding }, stored) => Ok((encoding, stored.keep())),
             _ => {
                 let message = "the other benefactor answered a get with something else";
                 Err(Failure::new(ErrorCode::Malformed, message).into())
@@ -146,20 +166,55 @@ impl Remaker {
 
     /// The benefactor that served a damaged block looks at it itself, sets it aside and reports it.
     async fn let_verify(&self, address: &str, block: BlockId) {
-        let Ok(connection) = self.connection(address).await else { return };
-        let request = BenefactorRequest::Verify { blocks: vec![block] };
         // Without that, its own search for damage finds it later.
-        let _: Result<(BenefactorReply, Buffer), _> =
-            connection.call(&request, Bytes::new(), ANSWER_TIMEOUT).await;
+        let _ = self.ask(address, BenefactorRequest::Verify { blocks: vec![block] }).await;
     }
 
-    async fn connection(&self, address: &str) -> Result<Arc<Connection>, CallError> {
-        let open = self.connections.lock().get(address).filter(|open| !open.is_closed()).cloned();
-        if let Some(open) = open {
-            return Ok(open);
+    /// Asks another benefactor, unless it has left somebody waiting.
+    async fn ask(
+        &self,
+        address: &str,
+        request: BenefactorRequest,
+    ) -> Result<(BenefactorReply, Buffer), CallError> {
+        let Peer { connection, stalled } = self.peer(address);
+        if stalled.load(Ordering::Relaxed) > 0 {
+            return Err(unavailable(format!("{address} has not answered others yet")).into());
         }
+        let call = async {
+            let open = match connection {
+                Some(open) => open,
+                None => self.connect(address).await?,
+            };
+            open.call(&request, Bytes::new(), ANSWER_TIMEOUT).await
+        };
+        let (answer, _) = answered(call, (), &stalled).await;
+        if answer.as_ref().is_err_and(CallError::is_transport)
+            && let Some(peer) = self.peers.lock().get_mut(address)
+        {
+            peer.connection = None;
+        }
+        answer
+    }
+
+    fn peer(&self, address: &str) -> Peer {
+        let mut peers = self.peers.lock();
+        let is_open = |peer: &Peer| peer.connection.as_ref().is_some_and(|open| !open.is_closed());
+        // Without those that nothing leads to and nobody waits for.
+        peers.retain(|_, peer| is_open(peer) || Arc::strong_count(&peer.stalled) > 1);
+        let peer = peers.entry(address.to_owned()).or_default();
+        peer.connection = peer.connection.take().filter(|open| !open.is_closed());
+        peer.clone()
+    }
+
+    async fn connect(&self, address: &str) -> Result<Arc<Connection>, CallError> {
         let open = Arc::new(Connection::open(address, &self.identity, &self.buffers).await?);
-        self.connections.lock().insert(address.to_owned(), Arc::clone(&open));
+        if let Some(peer) = self.peers.lock().get_mut(address) {
+            peer.connection = Some(Arc::clone(&open));
+        }
         Ok(open)
     }
+}
+
+fn unavailable(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorCode::Unavailable, message)
 }

@@ -36,11 +36,11 @@ pub struct Benefactor {
     news: Notify,
 }
 
-/// Counts a request while it is under way.
-struct Counted<'a>(&'a AtomicU32);
+/// Counts something while it is under way.
+pub(crate) struct Counted<'a>(&'a AtomicU32);
 
 impl<'a> Counted<'a> {
-    fn new(counter: &'a AtomicU32) -> Self {
+    pub(crate) fn new(counter: &'a AtomicU32) -> Self {
         counter.fetch_add(1, Ordering::Relaxed);
         Self(counter)
     }

@@ -3,8 +3,12 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::*;
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState, Command};
+use stdchk_model::message::benefactor::{
+    BenefactorReply, BenefactorRequest, BlockState, Command, FailedCopy,
+};
 use stdchk_model::message::manager::ManagerRequest;
 use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, Code, Encoding, EncodingId, ErrorCode};
 use stdchk_net::Bytes;
@@ -175,7 +179,136 @@ async fn blocks_are_copied_to_another_benefactor_on_order_and_failures_are_repor
         manager.wait("the copy's report", |told| reported_by(told, 2, whole(content).0)).await;
         assert!(get(&two.connection, whole(content).0).await.unwrap()[..] == content[..]);
     }
-    manager.wait("the failure", |told| failed(told) == [nowhere]).await;
+    manager.wait("the failure", |told| failed(told) == [FailedCopy { chunk: nowhere, to: id(9) }]).await;
+    // What isn't here can't be copied to anybody, and the manager hears why.
+    let never = whole(b"never").0;
+    let order = make(never.chunk, EncodingId::PLAIN, &[(0, one.address())], &[(Some(0), 2, two.address())]);
+    manager.order(1, order);
+    manager.wait("the other failure", |told| failed(told).len() == 2).await;
+    assert_eq!(failed(&manager.told.lock())[1], FailedCopy { chunk: never.chunk, to: None });
+    manager.wait("the missing block", |told| told.removed(never)).await;
+    one.stop().await;
+    two.stop().await;
+}
+
+fn id(number: u32) -> Option<BenefactorId> {
+    Some(BenefactorId(number))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_an_order_whose_destinations_fail_in_part_the_rest_is_made_and_the_failure_says_where() {
+    let (places, manager) =
+        ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Manager::start().await);
+    let (one, two) = two_benefactors(&manager, &places).await;
+    let (copied, made) = (bytes(1, 100_000), store_fragments(2, &[&one, &one, &one]).await);
+    let chunk = made.chunk;
+    put(&one.connection, &copied).await.unwrap();
+    let nowhere = || "127.0.0.1:1".to_owned();
+    let copy = make(
+        ChunkId::of(&copied),
+        EncodingId::PLAIN,
+        &[(0, one.address())],
+        &[(Some(0), 9, nowhere()), (Some(0), 2, two.address())],
+    );
+    let from: Vec<(u8, String)> = (0..3).map(|index| (index, one.address())).collect();
+    let remake =
+        make(chunk, made.encoding.id(chunk), &from, &[(Some(3), 2, two.address()), (Some(4), 9, nowhere())]);
+    for (order, chunk, block) in
+        [(copy, ChunkId::of(&copied), whole(&copied).0), (remake, chunk, made.encoding.block(chunk, 3))]
+    {
+        let before = failed(&manager.told.lock()).len();
+        manager.order(1, order);
+        manager.wait("the block", |told| reported_by(told, 2, block)).await;
+        manager.wait("the failure", |told| failed(told).len() > before).await;
+        assert_eq!(failed(&manager.told.lock())[before..], [FailedCopy { chunk, to: id(9) }]);
+    }
+    one.stop().await;
+    two.stop().await;
+}
+
+/// Benefactors of the numbers 1 and 2.
+async fn two_benefactors(manager: &Manager, places: &[tempfile::TempDir; 2]) -> (Running, Running) {
+    let one = Running::start(config(places[0].path(), manager.address)).await;
+    manager.wait("the first", |told| told.inventories() == 1).await;
+    (one, Running::start(config(places[1].path(), manager.address)).await)
+}
+
+/// Stores the fragments 0, 1, ... of a content of this seed at one benefactor each.
+async fn store_fragments(seed: u64, at: &[&Running]) -> Blocks {
+    let made = fragments(&bytes(seed, 300_000));
+    for ((block, stored), at) in made.iter().zip(at) {
+        put_block(&at.connection, block, made.encoding.clone(), stored).await.unwrap();
+    }
+    made
+}
+
+/// An order to make the fragment 4 at `to` from the fragments 0, 1, ... at these addresses.
+fn remake(made: &Blocks, from: &[&str], to: (u32, &str)) -> Command {
+    let from: Vec<(u8, String)> = (0..).zip(from.iter().map(|at| (*at).to_owned())).collect();
+    make(made.chunk, made.encoding.id(made.chunk), &from, &[(Some(4), to.0, to.1.to_owned())])
+}
+
+/// Nothing is done by then that waits until silence counts as an answer.
+const SOON: Duration = Duration::from_secs(12);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn destinations_that_do_not_answer_hold_up_only_what_goes_to_them() {
+    let (places, manager) =
+        ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Manager::start().await);
+    let (one, two) = two_benefactors(&manager, &places).await;
+    let silent = [(8, silent().await), (9, silent().await)];
+    let own = one.address();
+    let content = bytes(100, 100_000);
+    put(&one.connection, &content).await.unwrap();
+    let copy = |(to, address): (u32, String)| {
+        make(ChunkId::of(&content), EncodingId::PLAIN, &[(0, own.clone())], &[(Some(0), to, address)])
+    };
+    let start = Instant::now();
+    for (seed, (to, address)) in (0..).zip(silent.iter().cycle().take(6)) {
+        let made = store_fragments(seed, &[&one, &one, &one]).await;
+        manager.order(1, remake(&made, &[&own, &own, &own], (*to, address)));
+    }
+    (0..100).for_each(|_| silent.iter().for_each(|silent| manager.order(1, copy(silent.clone()))));
+    let made = store_fragments(50, &[&one, &one, &one]).await;
+    manager.order(1, remake(&made, &[&own, &own, &own], (2, &two.address())));
+    manager.order(1, copy((2, two.address())));
+    for block in [made.encoding.block(made.chunk, 4), whole(&content).0] {
+        manager.wait("a block elsewhere", |told| reported_by(told, 2, block)).await;
+    }
+    // What is not under way goes back, for others to take it.
+    for (to, _) in silent {
+        let handed_back = |told: &Told| failed(told).iter().filter(|failed| failed.to == id(to)).count();
+        manager.wait("what goes back", |told| handed_back(told) >= 50).await;
+    }
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sources_that_do_not_answer_are_passed_over_and_hold_up_only_what_needs_them() {
+    let (places, manager) =
+        ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Manager::start().await);
+    let (one, two) = two_benefactors(&manager, &places).await;
+    let (own, other, silent) = (one.address(), two.address(), silent().await);
+    let start = Instant::now();
+    // Of these the fragment 1 is at the silent one alone.
+    for seed in 0..6 {
+        let made = store_fragments(seed, &[&one, &one, &two]).await;
+        manager.order(1, remake(&made, &[&own, &silent, &other], (2, &other)));
+    }
+    let healthy = store_fragments(50, &[&one, &two, &two]).await;
+    manager.order(1, remake(&healthy, &[&own, &other, &other], (2, &other)));
+    let spare = store_fragments(51, &[&one, &one, &two, &two]).await;
+    manager.order(1, remake(&spare, &[&own, &silent, &other, &other], (2, &other)));
+    for made in [&healthy, &spare] {
+        let block = made.encoding.block(made.chunk, 4);
+        manager.wait("a fragment", |told| reported_by(told, 2, block)).await;
+    }
+    // Two wait on, and nobody beside them.
+    manager.wait("the failures", |told| failed(told).len() == 4).await;
+    assert!(failed(&manager.told.lock()).iter().all(|failed| failed.to.is_none()));
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     one.stop().await;
     two.stop().await;
 }
@@ -216,7 +349,7 @@ async fn lost_fragments_are_made_anew_from_enough_others_even_if_one_is_damaged(
     manager.wait("the damage", |told| told.removed(made.encoding.block(chunk, 1))).await;
     // Two are not enough for another; a copy of all of it can be made of three.
     manager.order(1, make(chunk, id, &from[..2], &[(Some(3), 5, running[4].address())]));
-    manager.wait("the failure", |told| failed(told) == [chunk]).await;
+    manager.wait("the failure", |told| failed(told) == [FailedCopy { chunk, to: None }]).await;
     manager.order(1, make(chunk, id, &from, &[(None, 5, running[4].address())]));
     manager.wait("the copy", |told| told.added(BlockId::plain(chunk))).await;
     assert!(get(&running[4].connection, BlockId::plain(chunk)).await.unwrap()[..] == content[..]);
@@ -238,7 +371,7 @@ fn reported_by(told: &Told, number: u32, wanted: BlockId) -> bool {
     })
 }
 
-fn failed(told: &Told) -> Vec<ChunkId> {
+fn failed(told: &Told) -> Vec<FailedCopy> {
     let failed = told.requests.iter().filter_map(|request| match request {
         ManagerRequest::Heartbeat { copies_failed, .. } => Some(copies_failed),
         _ => None,

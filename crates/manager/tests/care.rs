@@ -134,28 +134,6 @@ fn more_replicas_are_made_of_what_is_there_without_anybody_writing() {
 }
 
 #[test]
-fn a_failed_copy_is_planned_anew_after_a_while() {
-    let (mut pool, _, file) = pool_with_file(2);
-    pool.write(1, file, &[1], &[0]);
-    assert_eq!(copies(&pool.beat(0, &[], &[])).len(), 1);
-    let failed = ManagerRequest::Heartbeat {
-        id: BenefactorId(0),
-        incarnation: Incarnation(1),
-        load: harness::empty_load(),
-        durable_sequence: 0,
-        added: Vec::new(),
-        removed: Vec::new(),
-        damaged: 0,
-        copies_failed: vec![chunk(1)],
-        put_sequence: harness::TOLD,
-    };
-    pool.ask(failed).unwrap();
-    assert!(copies(&pool.beat(0, &[], &[])).is_empty());
-    pool.pass_alive(5_000, &[1]);
-    assert_eq!(copies(&pool.beat(0, &[], &[])).len(), 1);
-}
-
-#[test]
 fn copies_do_not_starve_while_files_are_written() {
     let (mut pool, folder, file) = pool_with_file(2);
     let chunks: Vec<u32> = (0..10).collect();

@@ -4,7 +4,7 @@
 mod harness;
 
 use harness::{CHUNK_LENGTH, Pool, chunk, rename, session};
-use stdchk_model::message::benefactor::{Command, NewBlock};
+use stdchk_model::message::benefactor::{Command, FailedCopy, NewBlock};
 use stdchk_model::message::manager::{Change, FileKind, Hold, ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, ChunkId, Incarnation, Ino};
 
@@ -42,7 +42,7 @@ fn fail(pool: &mut Pool, benefactor: u32, chunks: &[u32]) {
         added: Vec::new(),
         removed: Vec::new(),
         damaged: 0,
-        copies_failed: chunks.iter().map(|number| chunk(*number)).collect(),
+        copies_failed: chunks.iter().map(|number| FailedCopy { chunk: chunk(*number), to: None }).collect(),
         put_sequence: harness::TOLD,
     };
     pool.ask(failed).unwrap();

@@ -9,7 +9,8 @@ use std::fmt::{Debug, Write};
 
 use minicbor::{Decode, Encode};
 use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, Make, NewBlock, SourceBlock,
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, FailedCopy, Make, NewBlock,
+    SourceBlock,
 };
 use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role, Welcome};
 use stdchk_model::message::manager::{
@@ -327,7 +328,10 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
             added: vec![stored(0xc1)],
             removed: vec![block(0xc2)],
             damaged: 1,
-            copies_failed: vec![chunk(0xc3)],
+            copies_failed: vec![
+                FailedCopy { chunk: chunk(0xc3), to: Some(benefactor) },
+                FailedCopy { chunk: chunk(0xc4), to: None },
+            ],
             put_sequence: (1 << 40) + 1,
         },
         Q::Orders { id: benefactor, incarnation },

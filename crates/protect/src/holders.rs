@@ -35,7 +35,7 @@ pub struct Plan {
     pub from: Vec<Held>,
     /// The blocks to make: blocks of the sources' encoding, or `None` for a copy of all encoded bytes.
     pub make: Vec<Option<u8>>,
-    /// Benefactors that have a block which counts together with these: others are needed.
+    /// Benefactors to which the blocks must not go, for what they have counts together with these.
     pub taken: Vec<BenefactorId>,
 }
 
@@ -82,72 +82,119 @@ fn indices(held: impl Iterator<Item = Held>, encoding: EncodingId) -> u32 {
     own.fold(0, |bits, block| bits | 1 << block.index)
 }
 
-/// The fragments of an encoding that were paired with a benefactor each, a bit for each.
-fn paired(held: impl Iterator<Item = Held>, encoding: EncodingId) -> u32 {
-    let (mut hosts, mut bits) = (Vec::new(), 0);
-    for block in held.filter(|block| block.encoding == encoding && block.index < encoding.code.blocks()) {
-        let bit = 1 << block.index;
-        if bits & bit == 0 && !hosts.contains(&block.benefactor) {
-            hosts.push(block.benefactor);
-            bits |= bit;
+/// As many blocks of `encoding` as there are of which no two have the fragment or the benefactor in common. Benefactors that stand
+/// first in `held` are among theirs if they can be.
+fn paired(held: impl Iterator<Item = Held>, encoding: EncodingId) -> Vec<Held> {
+    let is_own = |block: &Held| block.encoding == encoding && block.index < encoding.code.blocks();
+    let own: Vec<Held> = held.filter(is_own).collect();
+    let mut pairs: Vec<Held> = Vec::new();
+    for Held { benefactor, .. } in &own {
+        if pairs.iter().all(|pair| pair.benefactor != *benefactor) {
+            pair(*benefactor, &own, &mut pairs, &mut 0);
         }
     }
-    bits
+    pairs
+}
+
+/// Finds a fragment for a benefactor, if need be by finding another one for the benefactor that has it: an augmenting path of
+/// a matching. `seen` has a bit for each fragment that was looked at.
+fn pair(benefactor: BenefactorId, own: &[Held], pairs: &mut Vec<Held>, seen: &mut u32) -> bool {
+    for block in own.iter().filter(|block| block.benefactor == benefactor) {
+        let bit = 1 << block.index;
+        if *seen & bit != 0 {
+            continue;
+        }
+        *seen |= bit;
+        let other = pairs.iter().find(|pair| pair.index == block.index).map(|pair| pair.benefactor);
+        if other.is_none_or(|other| pair(other, own, pairs, seen)) {
+            pairs.retain(|pair| pair.benefactor != benefactor);
+            pairs.push(*block);
+            return true;
+        }
+    }
+    false
 }
 
 fn of_fragments(held: impl Iterator<Item = Held> + Clone, encoding: EncodingId) -> u8 {
-    let data = u32::from(encoding.code.data());
-    if indices(held.clone(), encoding).count_ones() < data {
+    let data = usize::from(encoding.code.data());
+    if (indices(held.clone(), encoding).count_ones() as usize) < data {
         return 0;
     }
-    let pairs = paired(held, encoding).count_ones();
-    let distance = (pairs + 1).saturating_sub(data).max(1);
+    let distance = (paired(held, encoding).len() + 1).saturating_sub(data).max(1);
     u8::try_from(distance).unwrap_or_else(|_| unreachable!("a code has at most 32 blocks"))
 }
 
-/// What to make anew so that the chunk gets to the distance `wanted`: the cheapest way, by the bytes that it stores. `readable` are
-/// the blocks that can be read now, some of those that are `counted`. `None`: nothing is wanted, or nothing can be made now.
+/// What to make anew so that the chunk gets to the distance `wanted`, if enough benefactors can take it: the way that stores the
+/// fewest bytes. `readable` are the blocks that can be read now, some of those that are `counted`. `None`: nothing is wanted, or
+/// nothing can be made now.
 pub fn plan(readable: &[Held], counted: &[Held], wanted: u8) -> Option<Plan> {
-    if distance(counted.iter().copied()) >= wanted {
+    plan_at(readable, counted, wanted, None)
+}
+
+/// What to make anew if only `hosts` can take blocks: the way that leads nearest to the distance `wanted`, and among several such ways
+/// the one that stores the fewest bytes. So copies stand in for fragments where there are too few hosts for these.
+pub fn plan_at(
+    readable: &[Held],
+    counted: &[Held],
+    wanted: u8,
+    hosts: Option<&[BenefactorId]>,
+) -> Option<Plan> {
+    let lacks = usize::from(wanted.saturating_sub(distance(counted.iter().copied())));
+    if lacks == 0 {
         return None;
     }
-    let is_copy = |block: &&Held| block.encoding.code.is_copy();
-    let taken = |encoding: EncodingId| {
-        let together = counted.iter().filter(|block| count_together(block.encoding, encoding));
-        together.map(|block| block.benefactor).collect()
+    let mut counted = counted.to_vec();
+    // Who can take nothing is paired with a fragment first, so that those who can are left over.
+    counted.sort_by_key(|block| hosts.is_some_and(|hosts| hosts.contains(&block.benefactor)));
+    let free = |plan: &Plan| match hosts {
+        Some(hosts) => hosts.iter().filter(|host| !plan.taken.contains(host)).count(),
+        None => usize::MAX,
     };
-    let copies = || missing(counted, EncodingId::PLAIN, wanted);
-    let from: Vec<Held> = readable.iter().filter(is_copy).copied().collect();
-    let (whole, mut best) = (usize::from(u8::MAX), None);
-    if !from.is_empty() {
-        let make: Vec<Option<u8>> = copies().into_iter().map(Some).collect();
-        best = Some((make.len() * whole, Plan { from, make, taken: taken(EncodingId::PLAIN) }));
+    // Each block that is made leads one step nearer.
+    let still_lacks = |way: &Way| (way.steps - free(&way.plan).min(way.plan.make.len())).min(lacks);
+    let ways = ways(readable, &counted, wanted).into_iter().filter(|way| !way.plan.make.is_empty());
+    ways.min_by_key(|way| (still_lacks(way), way.plan.make.len() * way.size)).map(|way| way.plan)
+}
+
+/// A way to make blocks anew.
+struct Way {
+    plan: Plan,
+    /// Blocks that lead to the wanted distance. The code may not have so many.
+    steps: usize,
+    /// Size of each, in 255ths of the encoded bytes.
+    size: usize,
+}
+
+/// All ways that lead towards the distance `wanted`.
+fn ways(readable: &[Held], counted: &[Held], wanted: u8) -> Vec<Way> {
+    const WHOLE: usize = u8::MAX as usize;
+    let hosts = |held: Vec<Held>| held.into_iter().map(|block| block.benefactor).collect();
+    let copies = |from, index| {
+        let make: Vec<_> = missing(counted, EncodingId::PLAIN, wanted).into_iter().map(|_| index).collect();
+        let taken = counted.iter().filter(|block| block.encoding.code.is_copy()).copied().collect();
+        Way { steps: make.len(), size: WHOLE, plan: Plan { from, make, taken: hosts(taken) } }
+    };
+    let mut rest = readable.to_vec();
+    // Copies of a copy cost less than copies of fragments: they come first.
+    rest.sort_by_key(|block| !block.encoding.code.is_copy());
+    let mut ways = Vec::new();
+    while let Some(Held { encoding, .. }) = rest.first().copied() {
+        let (from, others): (Vec<Held>, _) =
+            rest.into_iter().partition(|block| count_together(block.encoding, encoding));
+        rest = others;
+        let data = usize::from(encoding.code.data());
+        if encoding.code.is_copy() {
+            ways.push(copies(from, Some(0)));
+        } else if indices(from.iter().copied(), encoding).count_ones() as usize >= data {
+            let make = missing(counted, encoding, wanted).into_iter().map(Some).collect();
+            let pairs = paired(counted.iter().copied(), encoding);
+            let steps = (usize::from(wanted) + data).saturating_sub(1 + pairs.len());
+            let plan = Plan { from: from.clone(), make, taken: hosts(pairs) };
+            ways.push(Way { steps, size: WHOLE / data, plan });
+            ways.push(copies(from, None));
+        }
     }
-    for (at, block) in readable.iter().enumerate().filter(|(_, block)| !is_copy(block)) {
-        if readable.iter().take(at).any(|earlier| earlier.encoding == block.encoding) {
-            continue; // Its encoding was looked at.
-        }
-        let from: Vec<Held> =
-            readable.iter().filter(|other| other.encoding == block.encoding).copied().collect();
-        let (code, bits) = (block.encoding.code, indices(from.iter().copied(), block.encoding));
-        if bits.count_ones() < u32::from(code.data()) {
-            continue;
-        }
-        // What the code can't survive, copies have to.
-        let (make, size, taken): (Vec<Option<u8>>, usize, _) = match code.parity() < wanted.saturating_sub(1)
-        {
-            true => (copies().into_iter().map(|_| None).collect(), whole, taken(EncodingId::PLAIN)),
-            false => {
-                let make = missing(counted, block.encoding, wanted).into_iter().map(Some).collect();
-                (make, whole / usize::from(code.data()), taken(block.encoding))
-            }
-        };
-        let cost = make.len() * size;
-        if !make.is_empty() && best.as_ref().is_none_or(|(least, _)| cost < *least) {
-            best = Some((cost, Plan { from, make, taken }));
-        }
-    }
-    best.map(|(_, plan)| plan).filter(|plan| !plan.make.is_empty())
+    ways
 }
 
 /// The blocks of an encoding to store at further benefactors so that the chunk gets to the distance `wanted`, or as far as the code
@@ -159,11 +206,11 @@ pub fn missing(held: &[Held], encoding: EncodingId, wanted: u8) -> Vec<u8> {
         return vec![0; usize::from(wanted.saturating_sub(copies(own)))];
     }
     let (bits, pairs) = (indices(own.clone(), encoding), paired(own, encoding));
-    let need = (u32::from(wanted) + u32::from(encoding.code.data())).saturating_sub(1 + pairs.count_ones());
+    let need = (usize::from(wanted) + usize::from(encoding.code.data())).saturating_sub(1 + pairs.len());
     let all = 0..encoding.code.blocks();
     let absent = all.clone().filter(|index| bits & 1 << index == 0);
-    let shared = all.filter(|index| (bits & !pairs) & 1 << index != 0);
-    absent.chain(shared).take(need as usize).collect()
+    let is_shared = |index: &u8| bits & 1 << index != 0 && pairs.iter().all(|pair| pair.index != *index);
+    absent.chain(all.filter(is_shared)).take(need).collect()
 }
 
 /// Which of the blocks that surely are there, `certain`, can go so that the others alone keep the distance `wanted`: those that stand

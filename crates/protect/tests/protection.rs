@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use stdchk_model::limits::CODE_BLOCKS_MAX;
 use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, EncodingId};
 use stdchk_protect::{
-    Assembly, BadFragments, Blocks, Gathered, Held, Remaking, distance, genuine, plan, surplus,
+    Assembly, BadFragments, Blocks, Gathered, Held, Plan, Remaking, distance, genuine, plan, plan_at, surplus,
 };
 use stdchk_reduce::{Compressor, Effort};
 
@@ -237,16 +237,87 @@ proptest! {
         prop_assert!(distance_of(&held) < wanted && plan.from.iter().all(|block| readable.contains(block)));
         prop_assert!(is_readable(&plan.from));
         // At others than those that are taken, also where blocks of other encodings are.
-        let free = (0..7).chain(100..).filter(|host| !plan.taken.contains(&BenefactorId(*host)));
-        let mut after = held.clone();
-        for (host, index) in free.zip(&plan.make) {
-            let source = plan.from[0].encoding;
-            let (encoding, index) = match index {
-                Some(index) => (source, *index),
-                None => (encoding(Code::COPY, 77), 0),
-            };
-            after.push(Held { benefactor: BenefactorId(host), encoding, index });
-        }
+        let after = carried_out(&plan, &held, (0..7).chain(100..));
         prop_assert!(distance_of(&after) >= wanted, "{plan:?} leads to {after:?}");
     }
+
+    #[test]
+    fn a_plan_leads_as_near_to_what_is_wanted_as_the_benefactors_with_room_allow(
+        held in held(),
+        wanted in 1..5u8,
+        away in 0..8u32,
+        hosts in proptest::sample::subsequence((0..9u32).collect::<Vec<_>>(), 0..=3),
+    ) {
+        let readable: Vec<Held> = held.iter().filter(|block| block.benefactor.0 != away).copied().collect();
+        let with_room: Vec<BenefactorId> = hosts.iter().copied().map(BenefactorId).collect();
+        let (now, best) = (distance_of(&held), best_distance(&readable, &held, &hosts).min(wanted));
+        let plan = plan_at(&readable, &held, wanted, Some(&with_room));
+        prop_assert_eq!(plan.is_some(), now < wanted && is_readable(&readable));
+        if let Some(plan) = plan {
+            let after = carried_out(&plan, &held, hosts.into_iter());
+            prop_assert!(distance_of(&after) >= best, "{plan:?} leads to {after:?}, not as far as {best}");
+        }
+    }
+}
+
+/// What is held once a plan was carried out, as far as `hosts` suffice.
+fn carried_out(plan: &Plan, held: &[Held], hosts: impl Iterator<Item = u32>) -> Vec<Held> {
+    let made = |(benefactor, index): (BenefactorId, &Option<u8>)| {
+        let (encoding, index) = match index {
+            Some(index) => (plan.from[0].encoding, *index),
+            None => (encoding(Code::COPY, 77), 0),
+        };
+        Held { benefactor, encoding, index }
+    };
+    let free = hosts.map(BenefactorId).filter(|host| !plan.taken.contains(host));
+    held.iter().copied().chain(free.zip(&plan.make).map(made)).collect()
+}
+
+/// The largest distance that blocks at `hosts` lead to, made in any way of what is readable, found by trying all ways.
+fn best_distance(readable: &[Held], held: &[Held], hosts: &[u32]) -> u8 {
+    let encodings: BTreeSet<EncodingId> = readable.iter().map(|block| block.encoding).collect();
+    let of = |encoding| readable.iter().filter(move |block| block.encoding == encoding).copied();
+    let made_of = encodings.into_iter().filter(|encoding| is_readable(&of(*encoding).collect::<Vec<_>>()));
+    let mut best = distance_of(held);
+    for encoding in made_of.flat_map(|encoding| [encoding, EncodingId::PLAIN]) {
+        // A digit for each host: no block, or which one.
+        let choices = usize::from(encoding.code.blocks()) + 1;
+        for number in 0..choices.pow(hosts.len() as u32) {
+            let digit = |at: usize| number / choices.pow(at as u32) % choices;
+            let block = |(at, host): (usize, &u32)| {
+                let index = digit(at).checked_sub(1)? as u8;
+                Some(Held { benefactor: BenefactorId(*host), encoding, index })
+            };
+            let after: Vec<Held> =
+                held.iter().copied().chain(hosts.iter().enumerate().filter_map(block)).collect();
+            best = best.max(distance_of(&after));
+        }
+    }
+    best
+}
+
+/// Three benefactors can't have six fragments each at another one; that each has a copy is as good.
+#[test]
+fn copies_stand_in_for_fragments_that_there_are_too_few_benefactors_for() {
+    let wide = encoding(Code::erasure(6, 2).unwrap(), 5);
+    let at = |benefactor: u32, index| Held { benefactor: BenefactorId(benefactor), encoding: wide, index };
+    let held: Vec<Held> = (0..8u8).map(|index| at(u32::from(index) % 3, index)).collect();
+    let all: Vec<BenefactorId> = (0..20).map(BenefactorId).collect();
+    assert_eq!(distance_of(&held), 1);
+    let few = plan_at(&held, &held, 3, Some(&all[..3])).unwrap();
+    assert_eq!((&few.make[..], &few.taken[..]), (&[None; 3][..], &[][..]));
+    let many = plan_at(&held, &held, 3, Some(&all)).unwrap();
+    assert!(many.make.iter().all(Option::is_some), "fragments take less space: {many:?}");
+}
+
+/// A benefactor came back whose fragment had been made anew elsewhere; then another fragment was lost.
+#[test]
+fn a_benefactor_whose_fragment_another_one_has_too_can_take_one_that_is_lost() {
+    let code = encoding(Code::erasure(3, 2).unwrap(), 5);
+    let at = |benefactor: u32, index| Held { benefactor: BenefactorId(benefactor), encoding: code, index };
+    let held = [at(1, 1), at(2, 2), at(3, 3), at(4, 4), at(5, 4)];
+    let hosts: Vec<BenefactorId> = (1..6).map(BenefactorId).collect();
+    let plan = plan_at(&held, &held, 3, Some(&hosts)).unwrap();
+    assert_eq!(plan.make, [Some(0)]);
+    assert_eq!(distance_of(&carried_out(&plan, &held, 1..6)), 3);
 }

@@ -144,6 +144,31 @@ impl Told {
     }
 }
 
+/// Takes every request and answers none, as a benefactor whose disk hangs.
+struct Silent;
+
+impl Service for Silent {
+    type Request = BenefactorRequest;
+    type Reply = BenefactorReply;
+
+    async fn handle(
+        &self,
+        _request: BenefactorRequest,
+        _payload: Buffer,
+    ) -> Result<(BenefactorReply, Bytes), Failure> {
+        std::future::pending().await
+    }
+}
+
+/// The address of a benefactor that answers nothing.
+pub async fn silent() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let host = Host::new(Role::Benefactor, POOL, TOKEN.to_vec());
+    tokio::spawn(serve(listener, host, Arc::new(Silent), BufferPool::new(64 << 20), std::future::pending()));
+    address.to_string()
+}
+
 /// A running benefactor in this process.
 pub struct Running {
     stop: oneshot::Sender<()>,

@@ -155,11 +155,6 @@ impl Locations {
         if wanted == 0 { !counted.is_empty() } else { !surplus(&counted, wanted).is_empty() }
     }
 
-    /// What should be made anew of the chunk, and from what, if anything can be now.
-    pub fn plan(&self, id: &ChunkId, registry: &Registry) -> Option<Plan> {
-        self.chunks.get(id).and_then(|chunk| plan_of(chunk, registry))
-    }
-
     /// A benefactor says that it holds the block, durable.
     pub fn confirm(&mut self, stored: &StoredBlock, at: BenefactorId, inventory: u32, now_ms: u64) {
         let chunk = self

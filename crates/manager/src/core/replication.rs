@@ -6,13 +6,14 @@
 //! until it asks again: disks and network are the limit, also while files are being written. How far writers may get
 //! ahead of the copies is a matter of the folder's `exposure`, not of an order here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use stdchk_model::message::benefactor::{Command, Make, NewBlock, SourceBlock};
-use stdchk_model::{BenefactorId, ChunkId};
+use stdchk_model::message::benefactor::{Command, FailedCopy, Make, NewBlock, SourceBlock};
+use stdchk_model::{BenefactorId, ChunkId, EncodingId};
 use stdchk_placement::{HostState, Wish};
+use stdchk_protect::{Held, Plan, distance, plan_at};
 
-use super::locations::Care;
+use super::locations::{Care, Holder};
 use super::{Core, Now};
 
 /// Plain bytes of copies that one source has on order: a fast disk and network have them done in a tenth of a second, and
@@ -22,15 +23,19 @@ const ORDERED_BYTES_PER_SOURCE: u64 = 64 << 20;
 const ORDERED_PER_SOURCE: usize = 1024;
 /// Time after which a copy that was neither reported nor refused is planned anew, milliseconds.
 const COPY_LATE_MS: u64 = 60_000;
-/// Time before a failed copy is planned anew, milliseconds: its cause may pass.
+/// Time before blocks of a chunk are tried again that could not be made, milliseconds: the cause may pass.
 const COPY_RETRY_MS: u64 = 1_000;
+/// How often that time doubles when they can't be made again and again, since some causes don't pass: up to a minute.
+const RETRY_DOUBLINGS: u32 = 6;
+/// Time after a retry for which it is remembered what failed before, milliseconds: longer than any retry takes.
+const FAILURES_KEPT_MS: u64 = 300_000;
 /// Time for which a source orders no copies to a destination to which one failed, milliseconds: as long as the manager
 /// takes to notice that a benefactor is gone.
 const AVOID_MS: u64 = 5_000;
 /// Chunks for which there was no destination that are looked at for one source per heartbeat: bounds the time that an
 /// answer takes.
 const BLOCKED_LOOKED_AT: usize = 64;
-/// The same for chunks that are looked at for the first time.
+/// Chunks that are looked at for the first time for one source per heartbeat.
 const READY_LOOKED_AT: usize = 8_192;
 
 /// Copies under way.
@@ -40,6 +45,10 @@ pub struct Copies {
     ordered: HashMap<BenefactorId, Ordered>,
     /// From where to where a copy failed, and until when none is tried again.
     avoided: HashMap<(BenefactorId, BenefactorId), u64>,
+    /// Chunks of which blocks could not be made since their holders changed last.
+    failing: HashMap<ChunkId, Failing>,
+    /// Chunks that stand in the queues of others, and of which this benefactor should make blocks.
+    handed: HashMap<BenefactorId, BTreeSet<ChunkId>>,
     pub done: u64,
     /// Copies that are not on order any more, however they went.
     pub ended: u64,
@@ -52,24 +61,38 @@ struct Ordered {
     bytes: u64,
 }
 
+/// An order that a source has.
 #[derive(Debug)]
 struct Running {
-    /// `None` after a failure, while the retry waits.
-    from: Option<BenefactorId>,
+    from: BenefactorId,
+    /// What it makes the blocks from.
+    encoding: EncodingId,
     /// Where blocks are still to arrive.
     to: Vec<BenefactorId>,
     bytes: u64,
     until_ms: u64,
 }
 
+/// What failed of a chunk.
+#[derive(Debug, Default)]
+struct Failing {
+    times: u32,
+    /// When it is tried again, or was.
+    retry_ms: u64,
+    /// Whether that is still to come.
+    waits: bool,
+    /// Who could not make blocks, and from what.
+    tried: Vec<(BenefactorId, EncodingId)>,
+}
+
 impl Copies {
     pub fn len(&self) -> usize {
-        self.running.len()
+        self.running.len() + self.failing.values().filter(|failing| failing.waits).count()
     }
 
     /// Whether the chunk is being copied, or a copy of it failed moments ago.
     pub fn is_running(&self, chunk: &ChunkId) -> bool {
-        self.running.contains_key(chunk)
+        self.running.contains_key(chunk) || self.failing.contains_key(chunk)
     }
 
     fn has_room(&self, source: BenefactorId) -> bool {
@@ -77,49 +100,97 @@ impl Copies {
         ordered.copies < ORDERED_PER_SOURCE && ordered.bytes < ORDERED_BYTES_PER_SOURCE
     }
 
-    fn start(&mut self, chunk: ChunkId, bytes: u64, from: BenefactorId, to: Vec<BenefactorId>, now_ms: u64) {
-        // The chunk may have been forgotten and stored again while a copy was under way.
+    fn start(&mut self, chunk: ChunkId, running: Running) {
+        // The chunk may have been forgotten and stored again while a copy was under way, or a retry waited.
         self.end(&chunk);
-        let ordered = self.ordered.entry(from).or_default();
+        if let Some(failing) = self.failing.get_mut(&chunk) {
+            failing.waits = false;
+        }
+        let ordered = self.ordered.entry(running.from).or_default();
         ordered.copies += 1;
-        ordered.bytes += bytes;
-        self.running.insert(chunk, Running { from: Some(from), to, bytes, until_ms: now_ms + COPY_LATE_MS });
+        ordered.bytes += running.bytes;
+        self.running.insert(chunk, running);
     }
 
-    fn free_source(&mut self, from: Option<BenefactorId>, bytes: u64) {
-        if let Some(ordered) = from.and_then(|from| self.ordered.get_mut(&from)) {
+    fn end(&mut self, chunk: &ChunkId) -> Option<Running> {
+        let running = self.running.remove(chunk)?;
+        if let Some(ordered) = self.ordered.get_mut(&running.from) {
             self.ended += 1;
             ordered.copies -= 1;
-            ordered.bytes -= bytes;
+            ordered.bytes -= running.bytes;
         }
+        Some(running)
     }
 
-    fn end(&mut self, chunk: &ChunkId) -> bool {
-        let Some(running) = self.running.remove(chunk) else { return false };
-        self.free_source(running.from, running.bytes);
-        true
-    }
-
-    /// A destination reports a block of the chunk. Tells whether that was the last one on order.
+    /// A destination reports a block of the chunk. Tells whether nothing of the chunk is on order or waits any more.
     pub fn arrived(&mut self, chunk: &ChunkId, at: BenefactorId) -> bool {
-        let Some(running) = self.running.get_mut(chunk) else { return false };
+        let waited = self.holders_changed(chunk);
+        let Some(running) = self.running.get_mut(chunk) else { return waited };
         let before = running.to.len();
         running.to.retain(|to| *to != at);
         self.done += (before - running.to.len()) as u64;
-        running.to.is_empty() && self.end(chunk)
+        running.to.is_empty() && self.end(chunk).is_some()
     }
 
-    /// The source could not copy. Tells whether it had that copy on order.
-    pub fn failed(&mut self, chunk: &ChunkId, source: BenefactorId, now_ms: u64) -> bool {
-        let Some(running) = self.running.get_mut(chunk).filter(|running| running.from == Some(source)) else {
-            return false;
+    /// What failed may succeed with other holders. Tells whether a retry waited.
+    pub fn holders_changed(&mut self, chunk: &ChunkId) -> bool {
+        self.failing.remove(chunk).is_some_and(|failing| failing.waits)
+    }
+
+    /// The source could not make blocks, or could not put one at its destination. What is to be done about the chunk from now on, if
+    /// that was the last one on order.
+    pub fn failed(&mut self, failed: &FailedCopy, source: BenefactorId, now_ms: u64) -> Option<Care> {
+        let FailedCopy { chunk, to } = failed;
+        self.avoided.extend(to.map(|to| ((source, to), now_ms + AVOID_MS)));
+        let running = self.running.get_mut(chunk).filter(|running| running.from == source)?;
+        let Some(to) = to else {
+            self.fail(chunk, now_ms);
+            return Some(Care::Failed);
         };
-        running.until_ms = now_ms + COPY_RETRY_MS;
-        let (from, to, bytes) = (running.from.take(), running.to.clone(), running.bytes);
-        // Which of them it was, the source doesn't say.
-        self.avoided.extend(to.into_iter().map(|to| ((source, to), now_ms + AVOID_MS)));
-        self.free_source(from, bytes);
-        true
+        running.to.retain(|other| other != to);
+        // Another destination can be tried at once.
+        (running.to.is_empty() && self.end(chunk).is_some()).then_some(Care::Waits)
+    }
+
+    /// Ends an order that came to nothing at `now_ms`. After a while it is tried in another way, if there is one.
+    fn fail(&mut self, chunk: &ChunkId, now_ms: u64) {
+        let Some(Running { from, encoding, .. }) = self.end(chunk) else { return };
+        let failing = self.failing.entry(*chunk).or_default();
+        let pause = COPY_RETRY_MS << failing.times.min(RETRY_DOUBLINGS);
+        (failing.waits, failing.retry_ms) = (true, now_ms + pause);
+        failing.times += 1;
+        if !failing.tried.contains(&(from, encoding)) {
+            failing.tried.push((from, encoding));
+        }
+    }
+
+    /// Whether this holder could not make blocks of the chunk from what it has.
+    fn is_tried(&self, chunk: &ChunkId, held: &Held) -> bool {
+        let tried = |failing: &Failing| failing.tried.contains(&(held.benefactor, held.encoding));
+        self.failing.get(chunk).is_some_and(tried)
+    }
+
+    /// Whether blocks of the chunk were made in vain from this block, or together with it from others of its encoding.
+    fn was_in_vain(&self, chunk: &ChunkId, held: &Held) -> bool {
+        let is_one = |(at, encoding): &(BenefactorId, EncodingId)| {
+            *encoding == held.encoding && (!encoding.code.is_copy() || *at == held.benefactor)
+        };
+        self.failing.get(chunk).is_some_and(|failing| failing.tried.iter().any(is_one))
+    }
+
+    /// Lets another benefactor make blocks of the chunk than those in whose queues it stands.
+    fn hand(&mut self, chunk: ChunkId, to: BenefactorId) {
+        self.handed.entry(to).or_default().insert(chunk);
+    }
+
+    /// The next chunk that was handed to `source`, and about which nothing else is done.
+    fn take_handed(&mut self, source: BenefactorId) -> Option<ChunkId> {
+        let handed = self.handed.get_mut(&source)?;
+        let (running, failing) = (&self.running, &self.failing);
+        let is_idle = |chunk: &ChunkId| {
+            !running.contains_key(chunk) && failing.get(chunk).is_none_or(|failing| !failing.waits)
+        };
+        std::iter::from_fn(|| handed.pop_first()).find(is_idle)
     }
 
     /// To whom the source orders no copies now.
@@ -127,29 +198,45 @@ impl Copies {
         self.avoided.keys().filter(move |(from, _)| *from == source).map(|(_, to)| *to)
     }
 
-    /// Forgets copies that nothing was heard of, and failed ones whose time to retry has come: these.
+    /// Gives up copies that nothing was heard of, and ends waits whose time has come. The chunks that can be tried again.
     #[must_use]
     pub fn give_up_late(&mut self, now_ms: u64) -> Vec<ChunkId> {
         self.avoided.retain(|_, until_ms| *until_ms > now_ms);
-        self.give_up(|running| running.until_ms <= now_ms)
+        let is_late = |running: &Running| running.until_ms <= now_ms;
+        for chunk in self.running_ones(is_late) {
+            // It has waited long enough.
+            self.fail(&chunk, now_ms.saturating_sub(COPY_LATE_MS));
+        }
+        let mut again = Vec::new();
+        let running = &self.running;
+        self.failing.retain(|chunk, failing| {
+            if failing.waits && failing.retry_ms <= now_ms {
+                failing.waits = false;
+                again.push(*chunk);
+            }
+            running.contains_key(chunk) || failing.retry_ms + FAILURES_KEPT_MS > now_ms
+        });
+        again
     }
 
-    /// Forgets copies from or to benefactors that are not on-line any more: these.
+    /// Other benefactors are there than before: forgets orders from or to those that are gone, and what failed. The chunks
+    /// that can be tried again.
     #[must_use]
-    pub fn give_up_with(&mut self, gone: &[BenefactorId]) -> Vec<ChunkId> {
-        self.give_up(|running| {
-            running.to.iter().any(|to| gone.contains(to))
-                || running.from.is_some_and(|from| gone.contains(&from))
-        })
-    }
-
-    fn give_up(&mut self, is_given_up: impl Fn(&Running) -> bool) -> Vec<ChunkId> {
-        let given_up = self.running.iter().filter(|(_, running)| is_given_up(running));
-        let given_up: Vec<ChunkId> = given_up.map(|(id, _)| *id).collect();
-        given_up.iter().for_each(|chunk| {
+    pub fn benefactors_changed(&mut self, gone: &[BenefactorId]) -> Vec<ChunkId> {
+        self.running.values_mut().for_each(|running| running.to.retain(|to| !gone.contains(to)));
+        gone.iter().for_each(|id| {
+            self.handed.remove(id);
+        });
+        let ended = self.running_ones(|running| running.to.is_empty() || gone.contains(&running.from));
+        ended.iter().for_each(|chunk| {
             self.end(chunk);
         });
-        given_up
+        let waited = self.failing.drain().filter(|(_, failing)| failing.waits).map(|(chunk, _)| chunk);
+        ended.into_iter().chain(waited).collect()
+    }
+
+    fn running_ones(&self, is_one: impl Fn(&Running) -> bool) -> Vec<ChunkId> {
+        self.running.iter().filter(|(_, running)| is_one(running)).map(|(chunk, _)| *chunk).collect()
     }
 }
 
@@ -165,7 +252,8 @@ impl Core {
             if !self.copies.has_room(source) {
                 break;
             }
-            let Some(chunk) = self.locations.take_ready(source) else { break };
+            let handed = self.copies.take_handed(source);
+            let Some(chunk) = handed.or_else(|| self.locations.take_ready(source)) else { break };
             match self.make(chunk, source, &hosts, now) {
                 Some(command) => commands.push(command),
                 None => self.locations.block(&chunk, source, &self.registry),
@@ -192,39 +280,60 @@ impl Core {
     }
 
     /// The order to `source` to make what the chunk lacks, as far as there are benefactors with room for it; `None` if there is
-    /// none, or nothing is lacking any more.
+    /// none, another one should make it, or nothing is lacking any more.
     fn make(&mut self, id: ChunkId, source: BenefactorId, hosts: &[HostState], now: Now) -> Option<Command> {
-        let plan = self.locations.plan(&id, &self.registry)?;
-        let chunk = self.locations.get(&id)?;
-        let own = plan.from.iter().position(|held| held.benefactor == source)?;
-        let avoid: Vec<BenefactorId> = plan.taken.into_iter().chain(self.copies.avoided(source)).collect();
-        let turn = u64::from_le_bytes(*id.0.first_chunk::<8>()?);
-        let bytes = u64::from(chunk.length);
-        let wish = Wish { width: plan.make.len(), avoid: &avoid, room_bytes: bytes, turn };
-        let destinations = self.select.select(hosts, &wish);
-        let address = |id: BenefactorId| Some(self.registry.get(id)?.address.clone());
-        let mut from = plan.from;
-        from.swap(0, own);
-        if from.first().is_some_and(|own| own.encoding.code.is_copy()) {
+        let Plan { mut from, make, taken } = self.plan(&id, hosts)?;
+        from.sort_by_key(|held| (self.copies.is_tried(&id, held), held.benefactor != source));
+        let Held { benefactor, encoding, .. } = *from.first()?;
+        if benefactor != source {
+            self.copies.hand(id, benefactor);
+            return None;
+        }
+        if encoding.code.is_copy() {
             from.truncate(1); // Each copy suffices alone.
         }
+        let avoid: Vec<BenefactorId> = taken.into_iter().chain(self.copies.avoided(source)).collect();
+        let turn = u64::from_le_bytes(*id.0.first_chunk::<8>()?);
+        let bytes = u64::from(self.locations.get(&id)?.length);
+        let wish = Wish { width: make.len(), avoid: &avoid, room_bytes: bytes, turn };
+        let destinations = self.select.select(hosts, &wish);
+        let address = |id: BenefactorId| Some(self.registry.get(id)?.address.clone());
         let new = |(to, index): (&BenefactorId, &Option<u8>)| {
             Some(NewBlock { index: *index, to: *to, address: address(*to)? })
         };
-        let blocks: Vec<NewBlock> = destinations.iter().zip(&plan.make).filter_map(new).collect();
-        let source_block = |held: &stdchk_protect::Held| {
+        let blocks: Vec<NewBlock> = destinations.iter().zip(&make).filter_map(new).collect();
+        let source_block = |held: &Held| {
             let address = address(held.benefactor)?;
             Some(SourceBlock { encoding: held.encoding, index: held.index, address })
         };
-        let from: Vec<SourceBlock> = from.iter().filter_map(source_block).collect();
+        let sources: Vec<SourceBlock> = from.iter().filter_map(source_block).collect();
         if blocks.is_empty() {
             return None;
         }
         let to = blocks.iter().map(|block| block.to).collect();
-        let ordered = bytes.saturating_mul(blocks.len() as u64);
-        self.copies.start(id, ordered, source, to, now.ms);
+        let bytes = bytes.saturating_mul(blocks.len() as u64);
+        let until_ms = now.ms + COPY_LATE_MS;
+        self.copies.start(id, Running { from: source, encoding, to, bytes, until_ms });
         self.locations.care_for(&id, Care::Copied, &self.registry);
-        Some(Command::Make(Make { chunk: id, from, blocks }))
+        Some(Command::Make(Make { chunk: id, from: sources, blocks }))
+    }
+
+    /// What should be made anew of a chunk, and from what: not from what failed, if there is anything else.
+    fn plan(&self, id: &ChunkId, hosts: &[HostState]) -> Option<Plan> {
+        let chunk = self.locations.get(id)?;
+        let counted = chunk.holders.iter().filter(|holder| self.registry.counts(holder.benefactor));
+        let counted: Vec<Held> = counted.map(Holder::held).collect();
+        // While the chunk survives a loss, fragments wait for benefactors that are away or full: copies in their place take several
+        // times the space.
+        let can_wait = distance(counted.iter().copied()) > 1;
+        let has_room = |host: &HostState| host.online && host.free_bytes >= u64::from(chunk.length);
+        let can_take = hosts.iter().filter(|host| can_wait || has_room(host));
+        let can_take: Vec<BenefactorId> = can_take.map(|host| host.id).collect();
+        let readable = counted.iter().filter(|held| self.registry.is_online(held.benefactor)).copied();
+        let (in_vain, others): (Vec<Held>, Vec<Held>) =
+            readable.partition(|held| self.copies.was_in_vain(id, held));
+        let of = |readable: &[Held]| plan_at(readable, &counted, chunk.wanted, Some(&can_take));
+        of(&others).or_else(|| of(&[others, in_vain].concat()))
     }
 
     /// No copies of these chunks are being made any more.

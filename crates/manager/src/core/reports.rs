@@ -40,6 +40,9 @@ impl Core {
             benefactor.fence = put_sequence;
             benefactor.receipt_key = Some(receipt_key);
             self.locations.sift(id, &self.registry, |_| false);
+            // What its last life had on order, it doesn't make, and what was put there may be gone.
+            let ended = self.copies.benefactors_changed(&[id]);
+            self.copies_ended(&ended);
         }
         // Its inventory says what is there. What of that is garbage, the next sweep decides anew.
         self.deletions.remove(&id);
@@ -100,9 +103,9 @@ impl Core {
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged));
         self.remove_all(id, &removed);
         self.confirm_all(id, inventory, &added, now);
-        for chunk in &copies_failed {
-            if self.copies.failed(chunk, id, now.ms) {
-                self.locations.care_for(chunk, Care::Failed, &self.registry);
+        for failed in &copies_failed {
+            if let Some(care) = self.copies.failed(failed, id, now.ms) {
+                self.locations.care_for(&failed.chunk, care, &self.registry);
             }
         }
         self.update_states(now);
@@ -164,7 +167,10 @@ impl Core {
     fn remove_all(&mut self, id: BenefactorId, blocks: &[BlockId]) {
         for block in blocks {
             self.locations.remove(block, id);
-            self.locations.requeue(&block.chunk, &self.registry);
+            match self.copies.holders_changed(&block.chunk) {
+                true => self.locations.care_for(&block.chunk, Care::Waits, &self.registry),
+                false => self.locations.requeue(&block.chunk, &self.registry),
+            }
         }
     }
 
@@ -190,7 +196,7 @@ impl Core {
         if changes.went.is_empty() && changes.came.is_empty() {
             return;
         }
-        let ended = self.copies.give_up_with(&changes.went);
+        let ended = self.copies.benefactors_changed(&changes.went);
         self.copies_ended(&ended);
         self.locations.requeue_at_risk(&self.registry);
     }

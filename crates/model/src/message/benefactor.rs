@@ -193,3 +193,14 @@ pub struct NewBlock {
     #[n(2)]
     pub address: String,
 }
+
+/// Something of an order to make blocks that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct FailedCopy {
+    /// The chunk.
+    #[n(0)]
+    pub chunk: ChunkId,
+    /// The benefactor that its block could not be put at; absent: the blocks could not be made of what was there.
+    #[n(1)]
+    pub to: Option<BenefactorId>,
+}

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
-use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorRequest};
+use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorRequest, FailedCopy};
 use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role};
 use stdchk_model::message::manager::{
     BenefactorSecret, Change, Existing, FileKind, ManagerRequest, Registration, StoredBlock, VersionState,
@@ -306,7 +306,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
             added: Vec::new(),
             removed: vec![block],
             damaged: 1,
-            copies_failed: vec![block.chunk],
+            copies_failed: vec![FailedCopy { chunk: block.chunk, to: Some(benefactor) }],
             put_sequence: 1,
         },
     ]);

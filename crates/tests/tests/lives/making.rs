@@ -3,7 +3,7 @@
 //! A model of `Copies` and `Remaker` of a benefactor, which are bound to sockets. What puts fragments together is the real
 //! `protect::Remaking`.
 
-use stdchk_model::message::benefactor::{Make, SourceBlock};
+use stdchk_model::message::benefactor::{FailedCopy, Make, SourceBlock};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, Encoding};
 use stdchk_net::Bytes;
 use stdchk_protect::Remaking;
@@ -34,7 +34,7 @@ impl World {
             Some(Work::Make(make)) => self.remake(node, &make),
             Some(Work::Copy(block, to)) => match self.nodes[node].read(block, &self.runtime) {
                 Some((encoding, stored)) => self.put_made(node, block, encoding, &stored, to),
-                None => self.making_failed(node, block.chunk),
+                None => self.making_failed(node, block.chunk, None),
             },
             Some(Work::Put(block, encoding, stored, to)) => {
                 self.put_made(node, block, encoding, &stored, to);
@@ -42,17 +42,18 @@ impl World {
         }
     }
 
-    fn making_failed(&mut self, node: usize, chunk: ChunkId) {
+    /// A block could not be put at a benefactor; `None`: nothing could be made.
+    fn making_failed(&mut self, node: usize, chunk: ChunkId, to: Option<BenefactorId>) {
         let number = name(&BlockId::plain(chunk));
-        self.note(format!("{:?} can't make blocks of {number}", self.nodes[node].id));
-        self.nodes[node].copies_failed.push(chunk);
+        self.note(format!("{:?} can't make a block of {number} for {to:?}", self.nodes[node].id));
+        self.nodes[node].copies_failed.push(FailedCopy { chunk, to });
     }
 
     /// Makes blocks of others, to be put one after the other.
     fn remake(&mut self, node: usize, make: &Make) {
         let as_copies = make.blocks.iter().all(|new| new.index.is_none());
         let made = self.gather(node, make).and_then(|remaking| remaking.remake(as_copies).ok());
-        let Some(made) = made else { return self.making_failed(node, make.chunk) };
+        let Some(made) = made else { return self.making_failed(node, make.chunk, None) };
         for new in &make.blocks {
             let index = new.index.unwrap_or(0);
             let block = made.encoding.block(make.chunk, index);
@@ -96,11 +97,11 @@ impl World {
         let put = target.filter(|target| {
             self.nodes[*target].put(block, encoding, stored, false, &self.runtime).is_ok()
         });
-        let Some(target) = put else { return self.making_failed(node, block.chunk) };
+        let Some(target) = put else { return self.making_failed(node, block.chunk, Some(to)) };
         self.note(format!("{:?} puts {} at {to}", self.nodes[node].id, shown(&block)));
         let receipt = self.nodes[target].receipt(vec![block], &self.runtime);
         if receipt.blocks.is_empty() {
-            self.making_failed(node, block.chunk);
+            self.making_failed(node, block.chunk, Some(to));
         }
         if self.plant == Plant::CopyMoves {
             let sequence = self.nodes[node].put_sequence();

@@ -7,7 +7,7 @@ use stdchk_benefactor::memory::Memory;
 use stdchk_benefactor::service::Benefactor;
 use stdchk_benefactor::store::{Donation, Store};
 use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Make,
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, FailedCopy, Make,
 };
 use stdchk_model::message::manager::{BenefactorSecret, ManagerRequest, Moment, Registration, StoredBlock};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey};
@@ -57,8 +57,8 @@ pub struct Node {
     pub deletions: Vec<(Vec<BlockId>, u64)>,
     /// What it is to make, in this order.
     pub works: VecDeque<Work>,
-    /// Chunks of which it could not make blocks.
-    pub copies_failed: Vec<ChunkId>,
+    /// Blocks that it could not make, or not put at others.
+    pub copies_failed: Vec<FailedCopy>,
     /// Blocks under whose names it serves the bytes of another.
     pub lies: BTreeMap<BlockId, BlockId>,
     durable_sequence: u64,

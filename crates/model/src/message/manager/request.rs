@@ -6,7 +6,7 @@ use super::{BenefactorSecret, Change, Hold, PackedMembers, Registration, StoredB
 use crate::block::BlockId;
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, ChunkId, ClientId, Incarnation, Ino, OpId, SessionId};
-use crate::message::benefactor::BenefactorLoad;
+use crate::message::benefactor::{BenefactorLoad, FailedCopy};
 use crate::receipt::Receipt;
 
 /// A request to the manager.
@@ -387,9 +387,9 @@ pub enum ManagerRequest {
         /// How many of `removed` were damaged.
         #[n(6)]
         damaged: u32,
-        /// Copies that failed since the last heartbeat: to be planned anew.
+        /// What failed of the orders to make blocks since the last heartbeat.
         #[n(7)]
-        copies_failed: Vec<ChunkId>,
+        copies_failed: Vec<FailedCopy>,
         /// Sequence number of its last put when `added` and `removed` were taken.
         #[n(8)]
         put_sequence: u64,
