@@ -45,7 +45,7 @@ pub fn distance_at<'a>(locations: impl IntoIterator<Item = &'a Location, IntoIte
 }
 
 /// Whether blocks of these encodings count together. No two of those that do should be at one benefactor.
-pub fn count_together(one: EncodingId, other: EncodingId) -> bool {
+fn count_together(one: EncodingId, other: EncodingId) -> bool {
     one == other || one.code.is_copy() && other.code.is_copy()
 }
 
@@ -168,11 +168,10 @@ struct Way {
 /// All ways that lead towards the distance `wanted`.
 fn ways(readable: &[Held], counted: &[Held], wanted: u8) -> Vec<Way> {
     const WHOLE: usize = u8::MAX as usize;
-    let hosts = |held: Vec<Held>| held.into_iter().map(|block| block.benefactor).collect();
     let copies = |from, index| {
         let make: Vec<_> = missing(counted, EncodingId::PLAIN, wanted).into_iter().map(|_| index).collect();
-        let taken = counted.iter().filter(|block| block.encoding.code.is_copy()).copied().collect();
-        Way { steps: make.len(), size: WHOLE, plan: Plan { from, make, taken: hosts(taken) } }
+        let taken = taken(counted, EncodingId::PLAIN);
+        Way { steps: make.len(), size: WHOLE, plan: Plan { from, make, taken } }
     };
     let mut rest = readable.to_vec();
     // Copies of a copy cost less than copies of fragments: they come first.
@@ -187,14 +186,24 @@ fn ways(readable: &[Held], counted: &[Held], wanted: u8) -> Vec<Way> {
             ways.push(copies(from, Some(0)));
         } else if indices(from.iter().copied(), encoding).count_ones() as usize >= data {
             let make = missing(counted, encoding, wanted).into_iter().map(Some).collect();
-            let pairs = paired(counted.iter().copied(), encoding);
-            let steps = (usize::from(wanted) + data).saturating_sub(1 + pairs.len());
-            let plan = Plan { from: from.clone(), make, taken: hosts(pairs) };
+            let taken = taken(counted, encoding);
+            let steps = (usize::from(wanted) + data).saturating_sub(1 + taken.len());
+            let plan = Plan { from: from.clone(), make, taken };
             ways.push(Way { steps, size: WHOLE / data, plan });
             ways.push(copies(from, None));
         }
     }
     ways
+}
+
+/// Benefactors to which further blocks of an encoding must not go, for what they have counts together with these: those that
+/// have a copy, or were paired with a fragment. Those that stand first in `held` are among them if they can be.
+pub fn taken(held: &[Held], encoding: EncodingId) -> Vec<BenefactorId> {
+    let counted = match encoding.code.is_copy() {
+        true => held.iter().filter(|block| block.encoding.code.is_copy()).copied().collect(),
+        false => paired(held.iter().copied(), encoding),
+    };
+    counted.into_iter().map(|block| block.benefactor).collect()
 }
 
 /// The blocks of an encoding to store at further benefactors so that the chunk gets to the distance `wanted`, or as far as the code

@@ -13,4 +13,4 @@ mod holders;
 
 pub use assembly::{Assembly, BadFragments, Gathered, Remaking};
 pub use blocks::{Blocks, genuine};
-pub use holders::{Held, Plan, count_together, distance, distance_at, missing, plan, plan_at, surplus};
+pub use holders::{Held, Plan, distance, distance_at, missing, plan, plan_at, surplus, taken};

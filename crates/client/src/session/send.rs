@@ -9,7 +9,7 @@ use stdchk_model::limits::SMALL_BYTES;
 use stdchk_model::message::manager::{ChunkLocations, Location};
 use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, ErrorCode, Failure, Receipt, Redundancy};
 use stdchk_net::CallError;
-use stdchk_protect::{Blocks, Held, count_together, distance_at, missing};
+use stdchk_protect::{Blocks, Held, distance_at, missing, taken};
 use stdchk_reduce::{cut, is_zero};
 use tokio::task::JoinSet;
 
@@ -183,14 +183,15 @@ impl Session {
         let mut refused = Vec::new();
         let (mut last, mut was_there) = (None, false);
         loop {
-            let held: Vec<Held> = at.iter().map(Held::from).collect();
+            let mut held: Vec<Held> = at.iter().map(Held::from).collect();
+            // Who refused a block is paired with a fragment first, so that those who didn't are left over.
+            held.sort_by_key(|held| !refused.contains(&held.benefactor));
             let missing = missing(&held, encoding, wanted);
             if missing.is_empty() {
                 break;
             }
-            let taken = held.iter().filter(|held| count_together(held.encoding, encoding));
             let avoid: Vec<BenefactorId> =
-                taken.map(|held| held.benefactor).chain(refused.iter().copied()).collect();
+                taken(&held, encoding).into_iter().chain(refused.iter().copied()).collect();
             let granted = || self.known.take_room();
             let next =
                 self.stripe.next(&self.pool, granted, chunk, (missing.len(), block_bytes), &avoid).await;

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-const TOKEN: &[u8] = b"a token for tests";
+pub const TOKEN: &[u8] = b"a token for tests";
 const DONATED: u64 = 4 << 30;
 /// Time in which whatever is waited for must have happened.
 pub const PATIENCE: Duration = Duration::from_secs(120);

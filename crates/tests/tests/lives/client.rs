@@ -7,7 +7,7 @@ use stdchk_model::policy::Semantics;
 use stdchk_model::{
     BenefactorId, BlockId, ClientId, EncodingId, ErrorCode, Failure, Ino, MapRoot, Policy, Receipt, SessionId,
 };
-use stdchk_protect::{Held, count_together, distance, missing};
+use stdchk_protect::{Held, distance, missing, taken};
 
 use super::content::{
     self, LARGE_CHUNKS, LENGTH_MAX, Number, SMALL_CHUNKS, all_shown, encoding_of, id, list_of_root, name,
@@ -187,7 +187,9 @@ impl Client {
 
     /// The next block of a chunk to put, and who can't take it; `None`: there are enough, or nobody can take more.
     fn next_block(&self, number: Number, hosts: &[BenefactorId]) -> Next {
-        let (held, encoding) = (held_of(&self.places, number), self.encoding(number));
+        let (mut held, encoding) = (held_of(&self.places, number), self.encoding(number));
+        // Who can't take a block is paired with a fragment first, so that those who can are left over.
+        held.sort_by_key(|held| hosts.contains(&held.benefactor) && !self.refused.contains(&held.benefactor));
         let enough = distance(held.iter().copied()) >= self.policy.distance_at_commit();
         if enough && !self.begun.contains(&number) {
             return Next::Nothing;
@@ -197,11 +199,11 @@ impl Client {
             false => self.policy.redundancy.distance(),
         };
         let Some(index) = missing(&held, encoding, wanted).first().copied() else { return Next::Nothing };
-        let taken = |host: &BenefactorId| {
-            let mut held = held.iter().filter(|held| count_together(held.encoding, encoding));
-            !self.manner.is_careless && held.any(|held| held.benefactor == *host)
-        };
-        let usable = hosts.iter().filter(|host| !taken(host) && !self.refused.contains(host));
+        let mut taken = taken(&held, encoding);
+        if self.manner.is_careless {
+            taken.clear();
+        }
+        let usable = hosts.iter().filter(|host| !taken.contains(host) && !self.refused.contains(host));
         match usable.copied().collect::<Vec<_>>() {
             usable if !usable.is_empty() => Next::Put(BlockId { chunk: id(number), encoding, index }, usable),
             _ if enough => Next::Nothing,
@@ -314,7 +316,13 @@ impl World {
         let is_pending = answer.as_ref().is_err_and(|failure| failure.message.contains("still reporting"));
         if is_pending && self.plant == Plant::PendingCountsAsPresent {
             self.believe_client(number);
-            answer = self.core.handle(request, self.now);
+            answer = self.core.handle(request.clone(), self.now);
+        }
+        if self.plant == Plant::OneFragmentTooFew
+            && let (ManagerRequest::Commit { .. }, Err(_)) = (&request, &answer)
+        {
+            self.believe_one_more(&self.clients[number].needed());
+            answer = self.core.handle(request.clone(), self.now);
         }
         self.commit_store();
         if self.one_in(10) {
@@ -469,12 +477,16 @@ impl World {
         let (needed, wanted) = (client.needed(), client.policy.distance_at_commit());
         let unsecured =
             |chunk: &&Number| distance(held_of(&client.secured, **chunk).iter().copied()) < wanted;
-        let is_believed = matches!(self.plant, Plant::ClaimIsBelieved | Plant::PendingCountsAsPresent);
+        let is_believed = matches!(
+            self.plant,
+            Plant::ClaimIsBelieved | Plant::PendingCountsAsPresent | Plant::OneFragmentTooFew
+        );
         let Some(chunk) = needed.iter().find(unsecured).copied().filter(|_| !is_believed) else {
             self.clients[number].step = Step::Commit;
             return;
         };
-        let mut open = client.places.difference(&client.secured).filter(|(block, _)| block.chunk == id(chunk));
+        let mut open =
+            client.places.difference(&client.secured).filter(|(block, _)| block.chunk == id(chunk));
         let Some((_, id)) = open.next().copied() else {
             self.clients[number].step = Step::Ask;
             return;
