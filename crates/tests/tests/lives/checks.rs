@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionInfo};
-use stdchk_model::{BenefactorId, BlockId, ErrorCode, Ino, MapRoot};
+use stdchk_model::{BenefactorId, BlockId, EncodingId, ErrorCode, Ino, MapRoot};
 use stdchk_net::Bytes;
-use stdchk_protect::{Assembly, Gathered, count_together};
+use stdchk_protect::{Assembly, Gathered};
 
 use super::client::{Place, Step};
 use super::content::{Number, all_shown, chunk, content, id, list_of_root, name, named_by, shown};
@@ -166,7 +166,7 @@ impl World {
     }
 
     /// The durable blocks of every chunk, and the places in `nodes` of who has them.
-    fn holders(&self) -> BTreeMap<Number, BTreeSet<(BlockId, usize)>> {
+    pub fn holders(&self) -> BTreeMap<Number, BTreeSet<(BlockId, usize)>> {
         let mut holders: BTreeMap<Number, BTreeSet<(BlockId, usize)>> = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
             for block in node.blocks() {
@@ -201,7 +201,7 @@ impl World {
         blocks.collect::<Vec<_>>().join(", ")
     }
 
-    fn located(&mut self, number: Number) -> Vec<Place> {
+    pub fn located(&mut self, number: Number) -> Vec<Place> {
         let Ok(ManagerReply::Locations(found)) =
             self.ask(ManagerRequest::Locate { chunks: vec![id(number)] })
         else {
@@ -240,7 +240,9 @@ impl World {
 
     /// Somebody was served what is not the block that was asked for. The benefactor looks at it itself.
     pub fn found_bad(&mut self, block: BlockId, at: BenefactorId) {
-        let Some(node) = self.nodes.iter_mut().find(|node| node.id == Some(at) && node.is_up()) else { return };
+        let Some(node) = self.nodes.iter_mut().find(|node| node.id == Some(at) && node.is_up()) else {
+            return;
+        };
         let (state, lies) = (node.verify(block, &self.runtime), node.lies.contains_key(&block));
         assert!(lies || state == BlockState::Damaged, "what {at} serves as {} is another", shown(&block));
         self.note(format!("{} is found damaged at {at}", shown(&block)));
@@ -260,7 +262,8 @@ impl World {
 fn suffice<'a>(blocks: impl Iterator<Item = &'a BlockId> + Clone) -> bool {
     blocks.clone().any(|block| {
         let own = blocks.clone().filter(|other| other.encoding == block.encoding);
-        own.map(|block| block.index).collect::<BTreeSet<u8>>().len() >= usize::from(block.encoding.code.data())
+        own.map(|block| block.index).collect::<BTreeSet<u8>>().len()
+            >= usize::from(block.encoding.code.data())
     })
 }
 
@@ -284,7 +287,9 @@ fn check_tidy(at: &BTreeSet<(BlockId, usize)>, distance: u8, nodes: usize) -> Re
         return Err(format!("is lost with {reached} benefactors, the distance should be {distance}"));
     }
     // Blocks that don't count together are of no use to each other.
-    let together = at.iter().all(|(block, _)| count_together(block.encoding, first.encoding));
+    let counts =
+        |other: EncodingId| other == first.encoding || other.code.is_copy() && first.encoding.code.is_copy();
+    let together = at.iter().all(|(block, _)| counts(block.encoding));
     let needed = usize::from(distance) + usize::from(first.encoding.code.data()) - 1;
     match distance > 0 && together && at.len() == needed {
         true => Ok(()),

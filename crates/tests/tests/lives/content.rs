@@ -81,7 +81,8 @@ fn all_blocks(id: ChunkId, content: &[u8]) -> Vec<((ChunkId, EncodingId), Blocks
     let chunk = ChunkRef { id, length: u32::try_from(content.len()).unwrap() };
     let (codec, compressed) = Compressor::new(Effort::Zstd(1)).unwrap().compress(content);
     assert_eq!(codec, Codec::Zstd, "a large chunk can be compressed");
-    let forms = [(Codec::Store, Bytes::copy_from_slice(content)), (codec, Bytes::from(compressed.into_owned()))];
+    let forms =
+        [(Codec::Store, Bytes::copy_from_slice(content)), (codec, Bytes::from(compressed.into_owned()))];
     let redundancies = REDUNDANCIES.iter().map(|redundancy| code(redundancy.parse().unwrap()));
     let codes: BTreeSet<Code> = redundancies.collect();
     let blocks = codes.into_iter().flat_map(|code| {

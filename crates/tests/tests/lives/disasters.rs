@@ -1,5 +1,6 @@
 //! What happens to a pool that is at rest, and what it must come through.
 
+use stdchk_model::BlockId;
 use stdchk_model::message::manager::ManagerRequest;
 
 use super::content::{name, shown, stored};
@@ -11,14 +12,18 @@ impl World {
     pub fn disaster(&mut self) {
         self.quiet();
         self.calm = true;
-        let (node, distance) = (self.below(self.nodes.len()), self.redundancy.distance());
-        let kind = self.below(7);
+        let distance = usize::from(self.redundancy.distance());
+        // So many benefactors can be lost.
+        let losses = 1 + self.below(distance.max(2) - 1);
+        let nodes = self.some_nodes(losses);
+        let kind = self.below(if self.is_coded() { 8 } else { 7 });
         match kind {
-            0 | 1 if distance >= 2 => self.flip_a_bit(node),
-            2 if distance >= 2 => self.old_disk(node),
-            3 => self.lose_benefactor(node),
+            0 | 1 if distance >= 2 => self.flip_bits(&nodes),
+            2 if distance >= 2 => self.old_disk(nodes[0]),
+            3 => self.lose_benefactors(&nodes),
             4 => self.set_manager_back(),
             5 => self.all_power_fails(),
+            7 if distance >= 2 => self.lie(&nodes),
             _ => self.clock_jumps(),
         }
         self.settle();
@@ -31,24 +36,52 @@ impl World {
         }
     }
 
-    /// A bit of a stored block is another.
-    fn flip_a_bit(&mut self, node: usize) {
+    /// So many different benefactors.
+    fn some_nodes(&mut self, count: usize) -> Vec<usize> {
+        let first = self.below(self.nodes.len());
+        (0..count).map(|step| (first + step) % self.nodes.len()).collect()
+    }
+
+    /// A block at a benefactor of a chunk that some version names.
+    fn needed_block(&mut self, node: usize) -> Option<BlockId> {
         let named = self.named();
         let here = self.nodes[node].blocks().into_iter().filter(|block| named.contains(&name(block)));
         let here: Vec<_> = here.collect();
-        if here.is_empty() {
-            return;
+        (!here.is_empty()).then(|| here[self.below(here.len())])
+    }
+
+    /// A bit of a stored block is another, at each of these benefactors.
+    fn flip_bits(&mut self, nodes: &[usize]) {
+        for node in nodes {
+            let Some(block) = self.needed_block(*node) else { continue };
+            let is_there = self.nodes[*node].disk.flip(stored(&block));
+            assert!(is_there, "{} is not on the disk that has it", shown(&block));
+            self.note(format!("a bit of {} flips at {:?}", shown(&block), self.nodes[*node].id));
         }
-        let block = here[self.below(here.len())];
-        let is_there = self.nodes[node].disk.flip(stored(&block));
-        assert!(is_there, "{} is not on the disk that has it", shown(&block));
-        self.note(format!("a bit of {} flips at {:?}", shown(&block), self.nodes[node].id));
         if self.below(2) == 0 {
             self.read_all();
         }
         if self.plant != Plant::DamagedBytesAreServed {
             self.scrub();
         }
+    }
+
+    /// A benefactor serves the bytes of other fragments under the names of its own; others may be lost beside.
+    fn lie(&mut self, nodes: &[usize]) {
+        let (liar, others) = (nodes[0], &nodes[1..]);
+        for block in self.nodes[liar].blocks() {
+            let index = (block.index + 1) % block.encoding.code.blocks();
+            if index != block.index {
+                self.nodes[liar].lies.insert(block, BlockId { index, ..block });
+            }
+        }
+        self.note(format!("{:?} lies about its fragments", self.nodes[liar].id));
+        self.read_all();
+        if !others.is_empty() {
+            self.lose_benefactors(others);
+            self.read_all();
+        }
+        self.stop(liar, false);
     }
 
     /// A benefactor comes back with what it held once.
@@ -58,18 +91,27 @@ impl World {
         self.nodes[node].set_back();
     }
 
-    /// A benefactor doesn't come back. It is forgotten if the manager allows that, and then its disk is gone for good.
-    fn lose_benefactor(&mut self, node: usize) {
-        self.stop(node, false);
-        self.nodes[node].is_broken = true;
+    /// Benefactors don't come back. They are forgotten if the manager allows that, and then their disks are gone for good.
+    fn lose_benefactors(&mut self, nodes: &[usize]) {
+        for node in nodes {
+            self.stop(*node, false);
+            self.nodes[*node].is_broken = true;
+        }
         for _ in 0..3 {
             self.settle_a_little();
         }
+        for node in nodes {
+            self.forget(*node);
+        }
+    }
+
+    fn forget(&mut self, node: usize) {
         let Some(id) = self.nodes[node].id else { return };
         let force = self.plant == Plant::ForgottenWithTheLastCopy;
         let forgotten = self.ask(ManagerRequest::Forget { id, force });
         self.note(format!("{id} is broken, and to be forgotten: {}", forgotten.is_ok()));
-        assert!(self.redundancy.distance() == 1 || forgotten.is_ok(), "{id} can't be forgotten: {forgotten:?}");
+        let is_spared = self.redundancy.distance() == 1 || forgotten.is_ok();
+        assert!(is_spared, "{id} can't be forgotten: {forgotten:?}");
         if forgotten.is_ok() {
             self.nodes[node].replace_disk();
             self.check();

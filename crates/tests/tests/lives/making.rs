@@ -55,7 +55,9 @@ impl World {
         let made = self.gather(node, make).and_then(|remaking| remaking.remake(as_copies).ok());
         let Some(made) = made else { return self.making_failed(node, make.chunk, None) };
         for new in &make.blocks {
-            let index = new.index.unwrap_or(0);
+            let shift = u8::from(self.plant == Plant::AnotherFragmentIsMade);
+            let index = (new.index.unwrap_or(0) + shift) % made.encoding.code.blocks();
+            let new = if self.plant == Plant::FragmentsMadeAtOnePlace { &make.blocks[0] } else { new };
             let block = made.encoding.block(make.chunk, index);
             self.note(format!("{:?} makes {} for {}", self.nodes[node].id, shown(&block), new.to));
             let stored = made.stored(index).unwrap().clone();
@@ -89,14 +91,20 @@ impl World {
     }
 
     /// Puts a block at another benefactor, and makes it durable there.
-    fn put_made(&mut self, node: usize, block: BlockId, encoding: Encoding, stored: &Bytes, to: BenefactorId) {
+    fn put_made(
+        &mut self,
+        node: usize,
+        block: BlockId,
+        encoding: Encoding,
+        stored: &Bytes,
+        to: BenefactorId,
+    ) {
         let target = self.nodes.iter().position(|node| node.id == Some(to) && node.is_up());
         if let (Plant::CopyIsBelieved, Some(target)) = (self.plant, target) {
             return self.believe(&[(block, target)]);
         }
-        let put = target.filter(|target| {
-            self.nodes[*target].put(block, encoding, stored, false, &self.runtime).is_ok()
-        });
+        let put = target
+            .filter(|target| self.nodes[*target].put(block, encoding, stored, false, &self.runtime).is_ok());
         let Some(target) = put else { return self.making_failed(node, block.chunk, Some(to)) };
         self.note(format!("{:?} puts {} at {to}", self.nodes[node].id, shown(&block)));
         let receipt = self.nodes[target].receipt(vec![block], &self.runtime);

@@ -201,6 +201,7 @@ impl World {
                 self.delete_all_but(&named);
             }
             Plant::SweepOfWhatIsYounger => self.delete_all_but(&begun.named),
+            Plant::EncodingsAddUp | Plant::FragmentsCountAsCopies => self.trim_too_much(),
             _ => {}
         }
         let swept = self.core.sweep(begun.generation, false, self.now).map_err(|failure| failure.code);
@@ -231,7 +232,8 @@ impl World {
     /// A collection that knows better than the manager.
     fn delete_all_but(&mut self, named: &BTreeSet<Number>) {
         for node in self.nodes.iter_mut().filter(|node| node.is_up()) {
-            let gone: Vec<_> = node.blocks().into_iter().filter(|block| !named.contains(&name(block))).collect();
+            let gone: Vec<_> =
+                node.blocks().into_iter().filter(|block| !named.contains(&name(block))).collect();
             let sequence = node.put_sequence();
             node.remove(&gone, sequence);
         }

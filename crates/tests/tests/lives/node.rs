@@ -10,7 +10,9 @@ use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, FailedCopy, Make,
 };
 use stdchk_model::message::manager::{BenefactorSecret, ManagerRequest, Moment, Registration, StoredBlock};
-use stdchk_model::{BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey};
+use stdchk_model::{
+    BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey,
+};
 use stdchk_net::{BufferPool, Bytes, Service};
 use tokio::runtime::Runtime;
 
@@ -250,7 +252,7 @@ impl Node {
             Plant::ReceiptThatProtectsNothing => return self.receipt_that_protects_nothing(&blocks),
             _ => {}
         }
-        let request = BenefactorRequest::Sync { blocks, tell: false };
+        let request = BenefactorRequest::Sync { blocks: blocks.clone(), tell: false };
         let was_unsynced = self.store().is_unsynced();
         let Ok((BenefactorReply::Synced(receipt), _)) = self.ask(request, &[], runtime) else {
             panic!("not an answer to a sync")
@@ -258,7 +260,20 @@ impl Node {
         if was_unsynced && !self.store().is_unsynced() {
             self.disk.keep_all();
         }
-        receipt
+        match self.plant {
+            Plant::ReceiptOfAnotherEncoding => self.receipt_of_another_encoding(&receipt, &blocks),
+            _ => receipt,
+        }
+    }
+
+    /// A receipt that looks at the chunk and the number of a block alone.
+    fn receipt_of_another_encoding(&self, receipt: &Receipt, blocks: &[BlockId]) -> Receipt {
+        let here = self.blocks();
+        let is_here =
+            |block: &&BlockId| here.iter().any(|own| (own.chunk, own.index) == (block.chunk, block.index));
+        let named = blocks.iter().filter(is_here).map(|block| stored(*block)).collect();
+        let key = self.service.as_ref().unwrap().receipt_key();
+        Receipt::new(key, receipt.incarnation, receipt.sequence, named)
     }
 
     /// A receipt that nothing stands behind: the disk was not asked.
@@ -402,6 +417,7 @@ impl Node {
     pub fn inventory(&mut self) -> Vec<ManagerRequest> {
         self.sync();
         let (put_sequence, mut all) = self.store().inventory();
+        self.mix_up(&mut all);
         // In an order that each life of a seed has.
         all.sort_by_key(|stored| stored.block);
         let mut parts: Vec<Vec<_>> = all.chunks(2).map(<[_]>::to_vec).collect();
@@ -421,6 +437,12 @@ impl Node {
         parts.into_iter().enumerate().map(part).collect()
     }
 
+    fn mix_up(&self, reported: &mut [StoredBlock]) {
+        for stored in reported.iter_mut().filter(|_| self.plant == Plant::FragmentsMixedUp) {
+            stored.block.index = (stored.block.index + 1) % stored.block.encoding.code.blocks();
+        }
+    }
+
     /// A heartbeat, after a sync if one is due.
     pub fn heartbeat(&mut self, sync: bool) -> Option<ManagerRequest> {
         if sync {
@@ -435,6 +457,7 @@ impl Node {
             self.durable_sequence = put_sequence;
         }
         let mut changes = changes?;
+        self.mix_up(&mut changes.added);
         changes.added.sort_by_key(|stored| stored.block);
         changes.removed.sort();
         if self.plant == Plant::PhantomsAreKept {

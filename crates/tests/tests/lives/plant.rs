@@ -1,5 +1,11 @@
 //! Mistakes that are made on purpose, each of which some life must find.
 
+use stdchk_model::BlockId;
+use stdchk_protect::{Held, distance, missing};
+
+use super::content::{Number, id};
+use super::world::World;
+
 /// A mistake that is made on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plant {
@@ -40,6 +46,14 @@ pub enum Plant {
     CopyIsBelieved,
     /// A benefactor lets go of what it has copied elsewhere.
     CopyMoves,
+    /// A benefactor reports fragments under the numbers of others.
+    FragmentsMixedUp,
+    /// A benefactor gives receipts for blocks of which it has others of another encoding.
+    ReceiptOfAnotherEncoding,
+    /// A benefactor makes another fragment than the one that was ordered.
+    AnotherFragmentIsMade,
+    /// All fragments that are made anew go to one benefactor.
+    FragmentsMadeAtOnePlace,
 
     // --- in the manager and its shell
     /// The manager answers a commit before it is in its store.
@@ -62,6 +76,12 @@ pub enum Plant {
     SetBackUnnoticed,
     /// A benefactor is forgotten that alone holds chunks.
     ForgottenWithTheLastCopy,
+    /// A commit counts chunks as durable of which one fragment too few is there.
+    OneFragmentTooFew,
+    /// Trimming counts fragments of several encodings together.
+    EncodingsAddUp,
+    /// Trimming takes each fragment for a copy.
+    FragmentsCountAsCopies,
 
     // --- in clients
     /// A client tells its application that a file is stored when it has asked for the commit.
@@ -73,7 +93,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 36] = [
         Self::ReceiptWithoutSync,
         Self::DurablePutWithoutSync,
         Self::KnownPutIsBelieved,
@@ -90,6 +110,10 @@ impl Plant {
         Self::PhantomsAreKept,
         Self::CopyIsBelieved,
         Self::CopyMoves,
+        Self::FragmentsMixedUp,
+        Self::ReceiptOfAnotherEncoding,
+        Self::AnotherFragmentIsMade,
+        Self::FragmentsMadeAtOnePlace,
         Self::AnswerBeforeStore,
         Self::StoreLosesItsTail,
         Self::HalfABatch,
@@ -100,8 +124,52 @@ impl Plant {
         Self::UnreadMapIsEmpty,
         Self::SetBackUnnoticed,
         Self::ForgottenWithTheLastCopy,
+        Self::OneFragmentTooFew,
+        Self::EncodingsAddUp,
+        Self::FragmentsCountAsCopies,
         Self::ToldBeforeCommitted,
         Self::RepeatedUnderAnotherName,
         Self::DamagedBytesAreServed,
     ];
+}
+
+impl World {
+    /// A trimming that knows better than the manager.
+    pub fn trim_too_much(&mut self) {
+        let distance = usize::from(self.redundancy.distance());
+        for blocks in self.holders().into_values() {
+            let fragments: Vec<_> =
+                blocks.iter().filter(|(block, _)| !block.encoding.code.is_copy()).copied().collect();
+            let data = fragments.iter().map(|(block, _)| usize::from(block.encoding.code.data())).max();
+            let needed = match self.plant {
+                Plant::FragmentsCountAsCopies => distance,
+                _ => distance + data.unwrap_or(0) - 1,
+            };
+            let spare = fragments.len().saturating_sub(needed);
+            for (block, node) in fragments.into_iter().take(spare) {
+                if self.nodes[node].is_up() {
+                    let sequence = self.nodes[node].put_sequence();
+                    self.nodes[node].remove(&[block], sequence);
+                }
+            }
+        }
+    }
+
+    /// The manager believes that one more fragment is there of each of these chunks, if one is missing.
+    pub fn believe_one_more(&mut self, chunks: &[Number]) {
+        for number in chunks {
+            let places = self.located(*number).into_iter();
+            let held = places.map(|(block, at)| Held {
+                benefactor: at,
+                encoding: block.encoding,
+                index: block.index,
+            });
+            let held: Vec<Held> = held.collect();
+            let Some(first) = held.first().filter(|_| distance(held.iter().copied()) == 0) else { continue };
+            let Some(index) = missing(&held, first.encoding, 1).first().copied() else { continue };
+            let block = BlockId { chunk: id(*number), encoding: first.encoding, index };
+            let claims: Vec<(BlockId, usize)> = (0..self.nodes.len()).map(|node| (block, node)).collect();
+            self.believe(&claims);
+        }
+    }
 }
