@@ -10,10 +10,11 @@ use stdchk_model::{
 use stdchk_protect::{Held, distance, missing, taken};
 
 use super::content::{
-    self, LARGE_CHUNKS, LENGTH_MAX, Number, SMALL_CHUNKS, all_shown, encoding_of, id, list_of_root, name,
-    named_by, root_of, shown, stored,
+    self, LARGE_CHUNKS, LENGTH_MAX, Number, SMALL_CHUNKS, all_shown, encoding_of, id, name, named_by,
+    root_of, shown, stored,
 };
 use super::files::NAMES;
+use super::packing::Packing;
 use super::plant::Plant;
 use super::world::World;
 
@@ -27,6 +28,8 @@ pub enum Step {
     Put,
     Sync,
     Commit,
+    /// Ask that the members of a set move into the container.
+    Move,
     Close,
 }
 
@@ -56,6 +59,8 @@ pub struct Client {
     pub session: SessionId,
     pub step: Step,
     pub ino: Ino,
+    /// It writes a container for these.
+    packing: Option<Packing>,
     /// The chunks of the file.
     pub list: Vec<Number>,
     manner: Manner,
@@ -96,6 +101,7 @@ impl Client {
             session: SessionId::default(),
             step: Step::Idle,
             ino: Ino(0),
+            packing: None,
             list: Vec::new(),
             manner: PLAIN,
             kept: BTreeSet::new(),
@@ -148,14 +154,20 @@ impl Client {
     }
 
     fn state(&self) -> VersionState {
-        if self.manner.commits_before > 0 { VersionState::Open } else { VersionState::Closed }
+        match self.manner.commits_before > 0 || self.packing.is_some() {
+            true => VersionState::Open,
+            false => VersionState::Closed,
+        }
     }
 
     /// The next request to the manager; `None`: the next thing is another.
-    fn request(&self) -> Option<ManagerRequest> {
+    fn request(&self, folder: Ino) -> Option<ManagerRequest> {
         let session = self.session;
         let root = self.root();
         Some(match self.step {
+            Step::Open if self.ino == Ino(0) => {
+                ManagerRequest::OpenContainer { session, client: self.id, folder }
+            }
             Step::Open => ManagerRequest::OpenSession { session, client: self.id, ino: self.ino },
             Step::Ask => {
                 let chunks = self.needed().into_iter().map(id).collect();
@@ -175,6 +187,7 @@ impl Client {
                 hole_bytes: 0,
                 receipts: self.receipts.clone(),
             },
+            Step::Move => self.packing.as_ref()?.step(session, folder, &root),
             Step::Close => ManagerRequest::CloseSession { session, interrupted: false },
             Step::Idle | Step::Put | Step::Sync => return None,
         })
@@ -233,9 +246,18 @@ impl World {
         if self.clients[number].step != Step::Idle {
             return self.client_step(number);
         }
+        if self.below(3) == 0 && self.begin_packing(number) {
+            return;
+        }
         let place = self.below(NAMES);
         let count = 1 + self.below(LENGTH_MAX - 1);
         let list: Vec<Number> = (0..count).map(|_| self.any_chunk()).collect();
+        let ino = self.file(place);
+        self.begin_client(number, ino, list, None);
+    }
+
+    /// A client begins to write a file, or a container.
+    pub fn begin_client(&mut self, number: usize, ino: Ino, list: Vec<Number>, packing: Option<Packing>) {
         let manner = Manner {
             is_careless: self.below(3) == 0,
             map_in_pool: self.below(3) == 0,
@@ -245,11 +267,11 @@ impl World {
             commits_before: [0, 0, 1, 2][self.below(4)],
         };
         let list = if manner.guesses { list[..1].to_vec() } else { list };
-        let ino = self.file(place);
         self.sessions += 1;
         let session = SessionId(u128::from(self.sessions).to_be_bytes());
         self.note(format!("client {number} begins to write {list:?} to {ino}: {manner:?}"));
         self.clients[number].begin(session, ino, list, manner);
+        self.clients[number].packing = packing;
     }
 
     pub fn any_chunk(&mut self) -> Number {
@@ -286,7 +308,10 @@ impl World {
 
     fn client_sends(&mut self, number: usize) {
         let client = &self.clients[number];
-        let (ino, root, request) = (client.ino, client.root(), client.request());
+        let (ino, root, request) = (client.ino, client.root(), client.request(self.folder));
+        if let (Step::Move, Some(packing)) = (client.step, client.packing.clone()) {
+            self.asks_to_move(&packing, &root);
+        }
         let Some(request) = request else { return };
         self.note(format!("client {number} sends {}", short(&request)));
         if matches!(request, ManagerRequest::Commit { .. }) {
@@ -304,7 +329,8 @@ impl World {
         if matches!(request, ManagerRequest::Commit { .. }) && self.plant == Plant::ClaimIsBelieved {
             self.believe_client(number);
         }
-        let crash = self.one_in(if matches!(request, ManagerRequest::Commit { .. }) { 12 } else { 40 });
+        let is_step = matches!(request, ManagerRequest::Commit { .. } | ManagerRequest::Aggregate { .. });
+        let crash = self.one_in(if is_step { 12 } else { 40 });
         let mut answer = self.core.handle(request.clone(), self.now);
         if crash {
             if let (Plant::AnswerBeforeStore, Ok(reply)) = (self.plant, answer) {
@@ -347,16 +373,16 @@ impl World {
     fn answered(&mut self, number: usize, reply: ManagerReply) {
         let client = &mut self.clients[number];
         match (client.step, reply) {
-            (Step::Open, ManagerReply::Session { policy, base_root, .. }) => {
-                client.policy = policy;
+            (Step::Open, ManagerReply::Session { policy, base_root, attr, .. }) => {
+                (client.policy, client.ino) = (policy, attr.ino);
                 client.step = match client.manner {
                     Manner { guesses: true, .. } => Step::Commit,
                     Manner { is_careless: true, .. } => Step::Put,
                     _ => Step::Ask,
                 };
                 client.manner.guesses = false;
-                let base = base_root.filter(|_| std::mem::take(&mut client.manner.updates));
-                if let Some(base) = base {
+                let may_update = std::mem::take(&mut client.manner.updates) && client.packing.is_none();
+                if let Some(base) = base_root.filter(|_| may_update) {
                     self.build_on(number, &base);
                 }
             }
@@ -365,7 +391,15 @@ impl World {
                     let at = found.at.iter();
                     client.places.extend(at.map(|location| (location.block(id(chunk)), location.benefactor)));
                 }
-                client.step = Step::Put;
+                let is_there = |number| distance(held_of(&client.places, number).iter().copied()) > 0;
+                let is_packed = client.packing.as_ref().is_some_and(|packing| packing.is_committed);
+                let is_packed = is_packed && client.needed().into_iter().all(is_there);
+                client.step = if is_packed { Step::Move } else { Step::Put };
+            }
+            (Step::Move, ManagerReply::Done) => {
+                client.step = Step::Close;
+                let (packing, root) = (client.packing.clone().unwrap(), client.root());
+                self.members_moved(number, &packing, &root);
             }
             (Step::Commit, _) => self.committed(number),
             (Step::Close, _) => client.step = Step::Idle,
@@ -375,8 +409,8 @@ impl World {
 
     /// The client writes the first of its chunks over one of those that the file has.
     fn build_on(&mut self, number: usize, base: &MapRoot) {
-        let mut list = list_of_root(base).0;
-        self.clients[number].kept = named_by(base);
+        let (mut list, is_kept) = self.base_list(self.clients[number].ino, base);
+        self.clients[number].kept = if is_kept { named_by(base) } else { BTreeSet::new() };
         let chunk = self.clients[number].list[0];
         match self.below(LENGTH_MAX) {
             place if place < list.len() => list[place] = chunk,
@@ -395,10 +429,19 @@ impl World {
         self.files.get(ino).acknowledged(root.clone(), number);
         if self.one_in(8) {
             // What was promised just now must be true already.
-            let node = self.below(self.nodes.len());
-            self.stop(node, true);
+            let promised = &self.clients[number].secured;
+            let at = |node: &usize| promised.iter().any(|(_, at)| self.nodes[*node].id == Some(*at));
+            let all: Vec<usize> = (0..self.nodes.len()).filter(at).collect();
+            let one = self.below(self.nodes.len());
+            match self.below(2) {
+                0 => self.stop(one, true),
+                _ => all.into_iter().for_each(|node| self.stop(node, true)),
+            }
         }
-        if self.clients[number].manner.commits_before > 0 {
+        if let Some(packing) = &mut self.clients[number].packing {
+            packing.is_committed = true;
+            self.clients[number].step = Step::Ask;
+        } else if self.clients[number].manner.commits_before > 0 {
             self.clients[number].manner.commits_before -= 1;
             self.clients[number].step = Step::Ask;
             self.clients[number].list[0] = self.any_chunk();
@@ -417,6 +460,10 @@ impl World {
                 client.forget_receipts();
                 client.step = Step::Sync;
             }
+            // Copies of the container are still made, or a member is being written.
+            ErrorCode::Unavailable if client.step == Step::Move => client.step = Step::Ask,
+            // The set is another, or lies in a container.
+            ErrorCode::NotFound | ErrorCode::Exists if client.step == Step::Move => client.step = Step::Close,
             ErrorCode::Unavailable => {
                 // What it kept may be gone, if its session was forgotten since.
                 client.kept.clear();
@@ -457,7 +504,11 @@ impl World {
         };
         self.note(format!("client {number} puts {} at {id}, durable: {durable}", shown(&block)));
         if self.one_in(10) {
-            return; // The answer is lost: it is put again, perhaps elsewhere.
+            // The answer is lost: it is put again, there or elsewhere.
+            if self.below(2) == 0 {
+                self.client_puts_block(number, block, &[id]);
+            }
+            return;
         }
         let client = &mut self.clients[number];
         let place = (block, id);

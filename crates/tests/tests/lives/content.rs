@@ -221,8 +221,11 @@ pub fn list_of_root(root: &MapRoot) -> (Vec<Number>, Option<Number>) {
     }
 }
 
-/// All chunks that a root needs.
+/// All chunks that a root needs: those of its container if it lies in one.
 pub fn named_by(root: &MapRoot) -> BTreeSet<Number> {
+    if let Some(place) = root.in_container().unwrap() {
+        return named_by(&place.container);
+    }
     let (list, map) = list_of_root(root);
     list.into_iter().chain(map).collect()
 }

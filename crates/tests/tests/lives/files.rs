@@ -84,8 +84,9 @@ impl Files {
     }
 }
 
+/// Names of two timesteps with two ranks each.
 pub fn name_of(place: usize) -> String {
-    format!("file{place}")
+    format!("app.N{}.T{}", place % 2, 1 + place / 2)
 }
 
 impl World {

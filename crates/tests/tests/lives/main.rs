@@ -16,6 +16,7 @@ mod links;
 mod making;
 mod manager;
 mod node;
+mod packing;
 mod plant;
 mod world;
 

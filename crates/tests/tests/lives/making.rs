@@ -57,7 +57,6 @@ impl World {
         for new in &make.blocks {
             let shift = u8::from(self.plant == Plant::AnotherFragmentIsMade);
             let index = (new.index.unwrap_or(0) + shift) % made.encoding.code.blocks();
-            let new = if self.plant == Plant::FragmentsMadeAtOnePlace { &make.blocks[0] } else { new };
             let block = made.encoding.block(make.chunk, index);
             self.note(format!("{:?} makes {} for {}", self.nodes[node].id, shown(&block), new.to));
             let stored = made.stored(index).unwrap().clone();

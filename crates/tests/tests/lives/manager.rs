@@ -201,6 +201,7 @@ impl World {
                 self.delete_all_but(&named);
             }
             Plant::SweepOfWhatIsYounger => self.delete_all_but(&begun.named),
+            Plant::SweepIgnoresContainers => self.let_containers_go(),
             Plant::EncodingsAddUp | Plant::FragmentsCountAsCopies => self.trim_too_much(),
             _ => {}
         }
@@ -230,7 +231,7 @@ impl World {
     }
 
     /// A collection that knows better than the manager.
-    fn delete_all_but(&mut self, named: &BTreeSet<Number>) {
+    pub fn delete_all_but(&mut self, named: &BTreeSet<Number>) {
         for node in self.nodes.iter_mut().filter(|node| node.is_up()) {
             let gone: Vec<_> =
                 node.blocks().into_iter().filter(|block| !named.contains(&name(block))).collect();

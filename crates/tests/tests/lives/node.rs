@@ -266,11 +266,10 @@ impl Node {
         }
     }
 
-    /// A receipt that looks at the chunk and the number of a block alone.
+    /// A receipt that looks at the chunk of a block alone.
     fn receipt_of_another_encoding(&self, receipt: &Receipt, blocks: &[BlockId]) -> Receipt {
         let here = self.blocks();
-        let is_here =
-            |block: &&BlockId| here.iter().any(|own| (own.chunk, own.index) == (block.chunk, block.index));
+        let is_here = |block: &&BlockId| here.iter().any(|own| own.chunk == block.chunk);
         let named = blocks.iter().filter(is_here).map(|block| stored(*block)).collect();
         let key = self.service.as_ref().unwrap().receipt_key();
         Receipt::new(key, receipt.incarnation, receipt.sequence, named)

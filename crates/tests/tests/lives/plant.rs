@@ -1,9 +1,11 @@
 //! Mistakes that are made on purpose, each of which some life must find.
 
-use stdchk_model::BlockId;
+use std::collections::BTreeSet;
+
+use stdchk_model::{BlockId, MapRoot};
 use stdchk_protect::{Held, distance, missing};
 
-use super::content::{Number, id};
+use super::content::{Number, id, named_by};
 use super::world::World;
 
 /// A mistake that is made on purpose.
@@ -48,12 +50,10 @@ pub enum Plant {
     CopyMoves,
     /// A benefactor reports fragments under the numbers of others.
     FragmentsMixedUp,
-    /// A benefactor gives receipts for blocks of which it has others of another encoding.
+    /// A benefactor gives receipts for blocks of chunks of which it has another block.
     ReceiptOfAnotherEncoding,
     /// A benefactor makes another fragment than the one that was ordered.
     AnotherFragmentIsMade,
-    /// All fragments that are made anew go to one benefactor.
-    FragmentsMadeAtOnePlace,
 
     // --- in the manager and its shell
     /// The manager answers a commit before it is in its store.
@@ -70,6 +70,8 @@ pub enum Plant {
     SweepIgnoresSessions,
     /// A collection removes what was committed since its marking began.
     SweepOfWhatIsYounger,
+    /// A collection looks into no containers.
+    SweepIgnoresContainers,
     /// A chunk map that can't be read counts as empty.
     UnreadMapIsEmpty,
     /// Nobody compares the manager's store with what benefactors remember.
@@ -88,12 +90,14 @@ pub enum Plant {
     ToldBeforeCommitted,
     /// A change is repeated under another identity when its answer is lost.
     RepeatedUnderAnotherName,
+    /// A client that packs a set lets go of its files when it has asked that they move into the container.
+    MembersGoBeforeTheyMoved,
     /// A reader hands out bytes that don't match their name.
     DamagedBytesAreServed,
 }
 
 impl Plant {
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::ReceiptWithoutSync,
         Self::DurablePutWithoutSync,
         Self::KnownPutIsBelieved,
@@ -113,7 +117,6 @@ impl Plant {
         Self::FragmentsMixedUp,
         Self::ReceiptOfAnotherEncoding,
         Self::AnotherFragmentIsMade,
-        Self::FragmentsMadeAtOnePlace,
         Self::AnswerBeforeStore,
         Self::StoreLosesItsTail,
         Self::HalfABatch,
@@ -121,6 +124,7 @@ impl Plant {
         Self::PendingCountsAsPresent,
         Self::SweepIgnoresSessions,
         Self::SweepOfWhatIsYounger,
+        Self::SweepIgnoresContainers,
         Self::UnreadMapIsEmpty,
         Self::SetBackUnnoticed,
         Self::ForgottenWithTheLastCopy,
@@ -129,6 +133,7 @@ impl Plant {
         Self::FragmentsCountAsCopies,
         Self::ToldBeforeCommitted,
         Self::RepeatedUnderAnotherName,
+        Self::MembersGoBeforeTheyMoved,
         Self::DamagedBytesAreServed,
     ];
 }
@@ -153,6 +158,21 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Removes the chunks that containers alone need.
+    pub fn let_containers_go(&mut self) {
+        let roots = self.roots().into_iter().map(|(_, root)| root);
+        let (packed, own): (Vec<_>, Vec<_>) = roots.partition(MapRoot::is_in_container);
+        self.let_go_of(&packed, &own);
+    }
+
+    /// Removes what `roots` need and `others` don't.
+    pub fn let_go_of(&mut self, roots: &[MapRoot], others: &[MapRoot]) {
+        let needed = |roots: &[MapRoot]| roots.iter().flat_map(named_by).collect::<BTreeSet<Number>>();
+        let go: BTreeSet<Number> = needed(roots).difference(&needed(others)).copied().collect();
+        let keep = self.holders().into_keys().filter(|number| !go.contains(number)).collect();
+        self.delete_all_but(&keep);
     }
 
     /// The manager believes that one more fragment is there of each of these chunks, if one is missing.

@@ -15,6 +15,7 @@ use super::content::REDUNDANCIES;
 use super::files::Files;
 use super::manager::{Backup, Begun, load};
 use super::node::Node;
+use super::packing::Moved;
 use super::plant::Plant;
 
 /// Benefactors of lives without codes.
@@ -45,6 +46,8 @@ pub struct World {
     pub nodes: Vec<Node>,
     pub clients: Vec<Client>,
     pub files: Files,
+    /// Versions that lie in containers, or may.
+    pub moved: Vec<Moved>,
     /// Messages of connections that are gone, which the manager has not read.
     pub strays: Vec<ManagerRequest>,
     /// Markings that were begun and not swept behind.
@@ -94,6 +97,7 @@ impl World {
             nodes: (1..=nodes).map(|life| Node::new(life, has_small && life == nodes, plant)).collect(),
             clients: (1..=CLIENTS).map(Client::new).collect(),
             files: Files::default(),
+            moved: Vec::new(),
             strays: Vec::new(),
             markings: Vec::new(),
             calm: true,
@@ -103,6 +107,9 @@ impl World {
         world.commit_store();
         world.folder = world.make(Ino::ROOT, "app", FileKind::Directory);
         world.tell_redundancy(world.redundancy);
+        // Two files are a set.
+        let pairs = vec![("ranks".to_owned(), "2".to_owned())];
+        world.change(&Change::SetPolicy { ino: world.folder, pairs });
         if is_coded && seed % 5 == 0 {
             let pairs = vec![("semantics".to_owned(), "pessimistic".to_owned())];
             world.change(&Change::SetPolicy { ino: world.folder, pairs });

@@ -1,0 +1,108 @@
+//! Sets of a life that move into containers: a client packs the files of a complete set, and all of them move in one step.
+//!
+//! What a container holds is any list of chunks here: what matters is which chunks a version needs once it lies in one.
+
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, PackedMembers, SetState};
+use stdchk_model::{Ino, MapRoot};
+
+use super::content::{LENGTH_MAX, list_of_root, named_by};
+use super::plant::Plant;
+use super::world::World;
+
+/// What a client packs.
+#[derive(Clone, Debug)]
+pub struct Packing {
+    timestep: u64,
+    /// Files with their versions, and what these held when they were packed.
+    members: Vec<(Ino, u64, MapRoot)>,
+    /// The container was committed.
+    pub is_committed: bool,
+}
+
+/// A version that lies in a container, or may.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Moved {
+    ino: Ino,
+    file: u32,
+    container: MapRoot,
+    /// What it was before.
+    own: MapRoot,
+}
+
+impl Packing {
+    /// The step that moves the members into the container that `session` committed.
+    pub fn step(&self, session: stdchk_model::SessionId, folder: Ino, root: &MapRoot) -> ManagerRequest {
+        let members = self.members.iter().map(|(ino, version, _)| (*ino, *version)).collect();
+        let packed = PackedMembers { session, members, chunks: named_by(root).len() as u64 };
+        ManagerRequest::Aggregate { folder, timestep: self.timestep, containers: vec![packed] }
+    }
+}
+
+impl World {
+    /// A client begins to pack a set, if there is a complete one that doesn't lie in containers.
+    pub fn begin_packing(&mut self, number: usize) -> bool {
+        let Ok(ManagerReply::Sets(sets)) = self.ask(ManagerRequest::Sets(self.folder)) else {
+            panic!("not an answer to a question for sets")
+        };
+        let is_whole = |set: &&stdchk_model::message::manager::CheckpointSet| {
+            set.state == SetState::Complete && set.members.iter().all(|member| !member.aggregated)
+        };
+        let Some(set) = sets.iter().find(is_whole) else { return false };
+        let mut members = Vec::new();
+        for member in &set.members {
+            let request = ManagerRequest::OpenVersion { ino: member.ino, version: Some(member.version) };
+            let Ok(ManagerReply::Version { root: Some(root), .. }) = self.ask(request) else {
+                panic!("a member of a complete set is not there")
+            };
+            members.push((member.ino, member.version, root));
+        }
+        let count = 1 + self.below(LENGTH_MAX);
+        let list = (0..count).map(|_| self.any_chunk()).collect();
+        self.note(format!("client {number} begins to pack timestep {} into {list:?}", set.timestep));
+        let packing = Packing { timestep: set.timestep, members, is_committed: false };
+        self.begin_client(number, Ino(0), list, Some(packing));
+        true
+    }
+
+    /// The client asks for the step that moves the members of its set.
+    pub fn asks_to_move(&mut self, packing: &Packing, container: &MapRoot) {
+        for (file, (ino, _, own)) in (0..).zip(&packing.members) {
+            let moved = Moved { ino: *ino, file, container: container.clone(), own: own.clone() };
+            if !self.moved.contains(&moved) {
+                self.moved.push(moved);
+            }
+        }
+        if self.plant == Plant::MembersGoBeforeTheyMoved {
+            let own: Vec<MapRoot> = packing.members.iter().map(|(.., own)| own.clone()).collect();
+            let all = self.roots().into_iter().map(|(_, root)| root);
+            let others: Vec<MapRoot> =
+                all.filter(|root| !own.contains(root)).chain([container.clone()]).collect();
+            self.let_go_of(&own, &others);
+        }
+    }
+
+    /// The client is told that the members of its set lie in its container.
+    pub fn members_moved(&mut self, number: usize, packing: &Packing, container: &MapRoot) {
+        self.note(format!("client {number} is told that timestep {} moved", packing.timestep));
+        for (file, (ino, version, _)) in (0..).zip(&packing.members) {
+            let Some((_, Some(root))) = self.version(*ino, Some(*version)) else { continue };
+            let place = root.in_container().unwrap();
+            let is_there = place.is_some_and(|place| place.container == *container && place.file == file);
+            assert!(is_there, "version {version} of {ino} moved, and is {root:?}");
+        }
+    }
+
+    /// What a version holds whose root this is: its own chunks, or what it was before it moved into its container.
+    pub fn unpacked(&self, ino: Ino, root: &MapRoot) -> Vec<MapRoot> {
+        let Some(place) = root.in_container().unwrap() else { return vec![root.clone()] };
+        let is_it =
+            |moved: &&Moved| (moved.ino, moved.file, &moved.container) == (ino, place.file, &place.container);
+        self.moved.iter().filter(is_it).map(|moved| moved.own.clone()).collect()
+    }
+
+    /// The list of a file on which a client builds, and whether it finds the chunks of that in the pool.
+    pub fn base_list(&self, ino: Ino, base: &MapRoot) -> (Vec<super::content::Number>, bool) {
+        let own = self.unpacked(ino, base);
+        (list_of_root(own.last().unwrap()).0, !base.is_in_container())
+    }
+}
