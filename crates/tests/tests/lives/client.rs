@@ -127,7 +127,7 @@ impl Client {
     }
 
     /// The next request to the manager; `None`: the next thing is another.
-    fn request(&self) -> Option<ManagerRequest> {
+    fn request(&self, plant: Plant) -> Option<ManagerRequest> {
         let session = self.session;
         let root = self.root();
         Some(match self.step {
@@ -141,8 +141,12 @@ impl Client {
                 size: self.list.len() as u64 * CHUNK_BYTES as u64,
                 mtime: 1,
                 stored_bytes: 0,
+                named_before: 0,
                 named: match &root {
                     MapRoot::Inline { .. } => Vec::new(),
+                    MapRoot::Pieces { .. } if plant == Plant::NameLeftOut => {
+                        named_by(&root).into_iter().skip(1).map(id).collect()
+                    }
                     MapRoot::Pieces { .. } => named_by(&root).into_iter().map(id).collect(),
                 },
                 root,
@@ -216,7 +220,7 @@ impl World {
 
     fn client_sends(&mut self, number: usize) {
         let client = &self.clients[number];
-        let (ino, root, request) = (client.ino, client.root(), client.request());
+        let (ino, root, request) = (client.ino, client.root(), client.request(self.plant));
         let Some(request) = request else { return };
         self.note(format!("client {number} sends {}", short(&request)));
         if matches!(request, ManagerRequest::Commit { .. }) {

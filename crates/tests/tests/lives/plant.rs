@@ -54,16 +54,16 @@ pub enum Plant {
     PendingCountsAsPresent,
     /// A collection asks no sessions.
     SweepIgnoresSessions,
-    /// A collection removes what was committed since its marking began.
+    /// A collection removes what was committed since it looked which chunks are referred to.
     SweepOfWhatIsYounger,
-    /// A chunk map that can't be read counts as empty.
-    UnreadMapIsEmpty,
     /// Nobody compares the manager's store with what benefactors remember.
     SetBackUnnoticed,
     /// A benefactor is forgotten that alone holds chunks.
     ForgottenWithTheLastCopy,
 
     // --- in clients
+    /// A client leaves out a chunk when it tells which ones its version names.
+    NameLeftOut,
     /// A client tells its application that a file is stored when it has asked for the commit.
     ToldBeforeCommitted,
     /// A change is repeated under another identity when its answer is lost.
@@ -97,9 +97,9 @@ impl Plant {
         Self::PendingCountsAsPresent,
         Self::SweepIgnoresSessions,
         Self::SweepOfWhatIsYounger,
-        Self::UnreadMapIsEmpty,
         Self::SetBackUnnoticed,
         Self::ForgottenWithTheLastCopy,
+        Self::NameLeftOut,
         Self::ToldBeforeCommitted,
         Self::RepeatedUnderAnotherName,
         Self::DamagedBytesAreServed,

@@ -1,6 +1,6 @@
 //! The world of a life: chance, time, who is there, and what happens next.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write;
 
 use stdchk_manager::core::{Core, Now};
@@ -10,8 +10,9 @@ use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequ
 use tokio::runtime::Runtime;
 
 use super::client::{Client, Step};
+use super::content::Number;
 use super::files::Files;
-use super::manager::{Backup, Begun, load};
+use super::manager::{Backup, load};
 use super::node::Node;
 use super::plant::Plant;
 
@@ -43,7 +44,8 @@ pub struct World {
     /// Messages of connections that are gone, which the manager has not read.
     pub strays: Vec<ManagerRequest>,
     /// Markings that were begun and not swept behind.
-    pub markings: Vec<Begun>,
+    /// What versions named when a planted mistake looked.
+    pub seen: Option<BTreeSet<Number>>,
     /// Nothing goes wrong any more.
     pub calm: bool,
     history: VecDeque<String>,
@@ -75,7 +77,7 @@ impl World {
             clients: (1..=CLIENTS).map(Client::new).collect(),
             files: Files::default(),
             strays: Vec::new(),
-            markings: Vec::new(),
+            seen: None,
             calm: true,
             history: VecDeque::new(),
             hash: blake3::Hasher::new(),
