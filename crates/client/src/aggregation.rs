@@ -19,7 +19,7 @@ use stdchk_aggregate::{
 };
 use stdchk_formats::Source;
 use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers, TimeNs};
-use stdchk_model::{ChunkId, ErrorCode, Failure, Ino, size};
+use stdchk_model::{ErrorCode, Failure, Ino, size};
 use stdchk_net::Retry;
 use tokio::runtime::Handle;
 

@@ -12,8 +12,9 @@ use stdchk_model::{BenefactorId, BlockId, ChunkId, Failure};
 use super::locations::Slot;
 use super::{Core, Now, unavailable};
 
-/// Collections take at most this fraction of the time, so that they never crowd out requests: one part in so many.
-const PAUSE_FACTOR: u64 = 20;
+/// Pause behind a collection for each of its steps, milliseconds: a step takes some milliseconds, so collections take a small part of
+/// the time and never crowd out requests.
+const PAUSE_PER_STEP_MS: u64 = 100;
 
 /// How far a collection has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,13 +60,13 @@ impl From<Collected> for ManagerReply {
 }
 
 /// The collections that the manager does by itself.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ByItself {
     /// How far the present one has come.
     cursor: Option<Cursor>,
-    /// When the last one began, milliseconds of the manager's life.
-    begun_ms: u64,
-    /// When the next one may begin.
+    /// Its steps so far.
+    steps: u64,
+    /// When the next one may begin, milliseconds of the manager's life.
     next_ms: u64,
 }
 
@@ -101,24 +102,24 @@ impl Core {
 
     /// Does a part of the collection that the manager does by itself. Tells whether there is more to do at once.
     pub(super) fn collect_by_itself(&mut self, now: Now) -> bool {
-        let by_itself = &mut self.collecting;
-        if by_itself.cursor.is_none() {
-            if now.ms < by_itself.next_ms {
-                return false;
-            }
-            by_itself.begun_ms = now.ms;
+        let ByItself { cursor, next_ms, .. } = self.collecting;
+        if cursor.is_none() && now.ms < next_ms {
+            return false;
         }
-        let from = by_itself.cursor.take().unwrap_or(Cursor::Garbage(None));
+        self.collecting.cursor = None;
+        let from = cursor.unwrap_or(Cursor::Garbage(None));
         let Ok((found, rest)) = self.collect(from, false, now) else { return false };
         if found != Collected::default() {
             let Collected { chunks, blocks, bytes } = found;
             tracing::info!(chunks, blocks, bytes, "collected what nothing refers to");
         }
         self.collecting.cursor = rest;
+        self.collecting.steps += 1;
         if rest.is_none() {
-            let took_ms = now.ms - self.collecting.begun_ms;
-            let pause_ms = took_ms.saturating_mul(PAUSE_FACTOR).max(self.setting.timing.collect_every_ms);
-            self.collecting.next_ms = now.ms + pause_ms;
+            let steps = std::mem::take(&mut self.collecting.steps);
+            // The two steps that a collection takes at least are none that it could be spared.
+            let pause_ms = steps.saturating_sub(2) * PAUSE_PER_STEP_MS;
+            self.collecting.next_ms = now.ms + pause_ms.max(self.setting.timing.collect_every_ms);
         }
         rest.is_some()
     }

@@ -298,6 +298,6 @@ fn records(bytes: &[u8]) {
     for request in reading {
         let _answer = core.handle(request, now);
     }
-    let _marking = core.begin_marking(now);
+    while core.work(now) {}
     let _batch = core.take_changes();
 }
