@@ -19,7 +19,7 @@ use stdchk_aggregate::{
 };
 use stdchk_formats::Source;
 use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers, TimeNs};
-use stdchk_model::{ChunkId, ErrorCode, Failure, Ino, size};
+use stdchk_model::{ErrorCode, Failure, Ino, size};
 use stdchk_net::Retry;
 use tokio::runtime::Handle;
 
@@ -72,9 +72,6 @@ impl From<AggregateError> for AggregationError {
 
 type Result<T> = std::result::Result<T, AggregationError>;
 
-/// A container that is written: its session, and its chunks with those of its map.
-type Held = (Arc<Session>, Vec<ChunkId>);
-
 /// A version that belongs to the set.
 type Member = (Ino, u64);
 
@@ -119,7 +116,7 @@ impl Pool {
         let chunk_bytes = self.wait_for(self.chunk_bytes(&members))?;
         self.wait_for(self.check_room(folder, chunk_bytes))?;
         let mut done = PackedSet { files: 0, raw_bytes: 0, chunk_bytes, stored_bytes: 0, containers: 0 };
-        let (mut packed, mut held) = (Vec::new(), Vec::new());
+        let (mut packed, mut open) = (Vec::new(), Vec::new());
         let groups = files.len().clamp(1, containers.max(1));
         let parts: Vec<Range<usize>> =
             (0..groups).map(|n| files.len() * n / groups..files.len() * (n + 1) / groups).collect();
@@ -131,13 +128,12 @@ impl Pool {
             opened.lock().push(Arc::clone(&session));
             let files = files.get(part.clone()).unwrap_or_default();
             let written = self.write_container(files, Arc::clone(&session), &share)?;
-            let chunks = self.wait_for(self.chunks_of(&session))?;
-            Ok::<_, AggregationError>((session, chunks, written))
+            Ok::<_, AggregationError>((session, written))
         })?;
-        for (part, (session, chunks, written)) in parts.into_iter().zip(written) {
+        for (part, (session, written)) in parts.into_iter().zip(written) {
             let members = members.get(part).unwrap_or_default().to_vec();
-            packed.push(PackedMembers { session: session.id(), members, chunks: chunks.len() as u64 });
-            held.push((session, chunks));
+            packed.push(PackedMembers { session: session.id(), members });
+            open.push(session);
             done.files += written.files;
             done.raw_bytes += written.raw_bytes;
             done.stored_bytes += written.stored_bytes;
@@ -145,7 +141,7 @@ impl Pool {
         if done.stored_bytes < chunk_bytes {
             done.containers = packed.len() as u64;
             let request = ManagerRequest::Aggregate { folder, timestep: set.timestep, containers: packed };
-            self.wait_for(self.ask_to_aggregate(request, &held, packing))?;
+            self.wait_for(self.ask_to_aggregate(request, &open, packing))?;
         }
         Ok(done)
     }
@@ -215,18 +211,11 @@ impl Pool {
         Ok(packed)
     }
 
-    /// The chunks of a container and of its map, each once.
-    async fn chunks_of(&self, session: &Session) -> Result<Vec<ChunkId>> {
-        let (_, map, pieces) = self.chunk_map(session.ino(), None).await?;
-        let chunks: HashSet<ChunkId> = map.chunks().iter().chain(&pieces).map(|chunk| chunk.id).collect();
-        Ok(chunks.into_iter().collect())
-    }
-
     /// Waits until the containers have their copies, and while a member is being written.
     async fn ask_to_aggregate(
         &self,
         request: ManagerRequest,
-        held: &[Held],
+        open: &[Arc<Session>],
         packing: &Packing<'_>,
     ) -> Result<()> {
         let mut retry = Retry::new(PATIENCE, PAUSE);
@@ -234,9 +223,9 @@ impl Pool {
             if !(packing.watch)(0) {
                 return Err(AggregateError::Stopped.into());
             }
-            // A manager that was restarted hears of the sessions and of their chunks again.
-            for (session, chunks) in held {
-                session.pin(chunks).await.map_err(ended)?;
+            // A manager that was restarted hears of the sessions again.
+            for session in open {
+                session.introduce().await.map_err(ended)?;
             }
             match self.ask(request.clone()).await {
                 Err(failure) if is_to_come(&failure) => {

@@ -83,6 +83,7 @@ fn commit(session: SessionId, chunk: ChunkRef) -> ManagerRequest {
         mtime: 0,
         stored_bytes: size,
         named: Vec::new(),
+        named_before: 0,
         state: VersionState::Open,
         hole_bytes: 0,
         receipts: [0, 1].map(|number| receipt(number, chunk)).to_vec(),

@@ -7,7 +7,6 @@
 pub mod config;
 pub mod core;
 mod owner;
-mod reading;
 mod record;
 mod server;
 pub mod store;

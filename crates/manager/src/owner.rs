@@ -17,10 +17,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs};
-use stdchk_model::{ChunkId, ErrorCode, Failure};
+use stdchk_model::{ErrorCode, Failure};
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::core::{Core, Leaves, MapToRead, Marking, Now};
+use crate::core::{Collected, Core, Cursor, Leaves, Now};
 use crate::store::{Batch, Store, StoreError};
 
 /// How long a change that is in no hurry waits for one that is: longer than a small file takes from its making to its commit on
@@ -40,14 +40,10 @@ pub enum Job {
     Request(Box<ManagerRequest>, Answer<ManagerReply>),
     /// Time has passed.
     Tick,
-    /// Is a marking due?
-    MarkingIsDue(Answer<bool>),
-    /// Begin one.
-    BeginMarking(Answer<Marking>),
-    /// A map of a marking was read.
-    Marked(u32, Box<MapToRead>, Vec<ChunkId>),
-    /// Sweep behind a marking, or only count.
-    Sweep(u32, bool, Answer<ManagerReply>),
+    /// Do a part of what follows from events; is there more to do at once?
+    Work(Answer<bool>),
+    /// Do a part of a collection, or only count.
+    Collect(Cursor, bool, Answer<(Collected, Option<Cursor>)>),
     /// Come upon a bug in the middle of a change.
     #[cfg(test)]
     Panic,
@@ -232,18 +228,13 @@ impl Keeper {
                 self.core.tick(now);
                 self.urgent = true;
             }
-            Job::MarkingIsDue(answer) => {
-                let due = self.core.marking_is_due(now);
-                self.answer(answer, Ok(due), Leaves::Durable);
+            Job::Work(answer) => {
+                let more = self.core.work(now);
+                self.answer(answer, Ok(more), Leaves::AtOnce);
             }
-            Job::BeginMarking(answer) => {
-                let marking = self.core.begin_marking(now);
-                self.answer(answer, marking, Leaves::Durable);
-            }
-            Job::Marked(generation, map, chunks) => self.core.marked(generation, &map, &chunks),
-            Job::Sweep(generation, dry_run, answer) => {
-                let swept = self.core.sweep(generation, dry_run, now);
-                self.answer(answer, swept, Leaves::Durable);
+            Job::Collect(from, dry_run, answer) => {
+                let collected = self.core.collect(from, dry_run, now);
+                self.answer(answer, collected, Leaves::Durable);
             }
             #[cfg(test)]
             Job::Panic => {
@@ -414,8 +405,14 @@ mod tests {
 
     /// The owner of a new pool.
     fn new_on(store: Box<dyn Store>) -> Owner {
-        let setting =
-            Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
+        let setting = Setting {
+            new_pool: PoolId([7; 16]),
+            owner: (0, 0),
+            pid: 1,
+            start: 1,
+            timing: Timing::default(),
+            steps: 64,
+        };
         Owner::new(Core::load(&Refusing, setting, Now::default()).unwrap(), store)
     }
 
@@ -490,6 +487,7 @@ mod tests {
             mtime,
             stored_bytes,
             named,
+            named_before: 0,
             state,
             hole_bytes,
             receipts,

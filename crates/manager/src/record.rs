@@ -11,7 +11,7 @@ use stdchk_model::{BenefactorId, Ino, MapRoot, OpId, PoolId, SessionId, cbor};
 use crate::store::StoreError;
 
 /// Layout of every record below.
-pub const LAYOUT: u16 = 1;
+pub const LAYOUT: u16 = 2;
 
 /// Key of [`PoolRecord`] in its table.
 pub const POOL_KEY: &[u8] = b"pool";
@@ -69,9 +69,8 @@ pub struct InodeRecord {
     /// Number of a file's next version; 0 for others.
     #[n(10)]
     pub next_version: u64,
-    /// When a name was last given to it or taken from it; 0 in stores from before it was kept.
+    /// Position of the operation that last gave a name to it or took one from it.
     #[n(11)]
-    #[cbor(default)]
     pub named: TimeNs,
 }
 
@@ -113,10 +112,24 @@ pub struct VersionRecord {
     /// Where its chunk map is.
     #[n(7)]
     pub root: MapRoot,
-    /// Bytes that lie in holes; 0 in stores from before it was kept.
+    /// Bytes that lie in holes.
     #[n(8)]
-    #[cbor(default)]
     pub hole_bytes: u64,
+    /// Position of its commit among all operations: nanoseconds since 1970, or just behind the operation before where the calendar
+    /// was set back.
+    #[n(9)]
+    pub position: TimeNs,
+}
+
+/// The names of all chunks of a map that lies in the pool, its own pieces among them. Versions that have this map share it.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct NamesRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// Names of 32 bytes each, in ascending order.
+    #[cbor(n(1), with = "minicbor::bytes")]
+    pub names: Vec<u8>,
 }
 
 /// What was set on a directory.
@@ -232,11 +245,11 @@ mod tests {
     }
 
     #[test]
-    fn layout_1_stays_what_it_is() {
-        let pool = PoolRecord { layout: 1, pool: PoolId([1; 16]), ino_ceiling: 4098, next_benefactor: 3 };
-        assert_eq!(hex(&cbor::encode(&pool)), "8401500101010101010101010101010101010119100203");
+    fn layout_2_stays_what_it_is() {
+        let pool = PoolRecord { layout: 2, pool: PoolId([1; 16]), ino_ceiling: 4098, next_benefactor: 3 };
+        assert_eq!(hex(&cbor::encode(&pool)), "8402500101010101010101010101010101010119100203");
         let version = VersionRecord {
-            layout: 1,
+            layout: 2,
             size: 5,
             mtime: -1,
             committed_at: 7,
@@ -245,26 +258,27 @@ mod tests {
             session: SessionId([2; 16]),
             root: MapRoot::Inline { map: vec![0xaa] },
             hole_bytes: 3,
+            position: 9,
         };
         assert_eq!(
             hex(&cbor::encode(&version)),
-            "89010520070105500202020202020202020202020202020282008141aa03"
+            "8a020520070105500202020202020202020202020202020282008141aa0309"
         );
     }
 
     #[test]
     fn a_later_layout_is_refused_by_name() {
-        let later = EntryRecord { layout: 2, ino: Ino(5) };
+        let later = EntryRecord { layout: 3, ino: Ino(5) };
         let error =
             decode::<EntryRecord>(&cbor::encode(&later), "a directory entry").unwrap_err().to_string();
-        assert!(error.contains("a directory entry") && error.contains("layout 2"), "{error}");
+        assert!(error.contains("a directory entry") && error.contains("layout 3"), "{error}");
         assert!(decode::<EntryRecord>(b"junk", "a directory entry").is_err());
     }
 
     #[test]
     fn a_field_added_later_is_skipped() {
-        let extended = (1u16, Ino(5), "new");
+        let extended = (2u16, Ino(5), "new");
         let bytes = cbor::encode(&extended);
-        assert_eq!(decode::<EntryRecord>(&bytes, "").unwrap(), EntryRecord { layout: 1, ino: Ino(5) });
+        assert_eq!(decode::<EntryRecord>(&bytes, "").unwrap(), EntryRecord { layout: 2, ino: Ino(5) });
     }
 }

@@ -1,6 +1,7 @@
 //! The shell: opens the data directory and the store, listens, and runs what happens by itself.
 //!
-//! Three things run beside the server: commits, a clock that makes the core look at leases, and the collector.
+//! Three things run beside the server: commits, a clock that makes the core look at leases, and what follows from events for
+//! many chunks, collection among it.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -13,26 +14,29 @@ use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{Failure, PoolId};
 use stdchk_net::server::Host;
-use stdchk_net::{Buffer, BufferPool, Bytes, DataDir, DataDirError, Identity, Service, serve};
+use stdchk_net::{Buffer, BufferPool, Bytes, DataDir, DataDirError, Service, serve};
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::sync::{Notify, watch};
 
 use crate::config::Config;
-use crate::core::{Core, Now, Setting};
+use crate::core::{Collected, Core, Cursor, Now, Setting};
 use crate::owner::{Ended, Job, Owner, wall_clock};
-use crate::reading::MapReader;
 use crate::store::{EmbeddedStore, Reserve, Store, StoreError};
 
 /// How often leases are looked at: well below the shortest.
 const TICK: Duration = Duration::from_millis(200);
-/// How often the collector asks whether a marking is due.
-const COLLECTOR_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is looked whether there is something to be done beside requests.
+const WORK_INTERVAL: Duration = Duration::from_millis(100);
+/// Pause between two steps of it, which take some milliseconds each.
+const STEP_PAUSE: Duration = Duration::from_millis(2);
 /// How long a request that waits for copies or orders is kept without an answer: far less than its sender's patience.
 const KEPT_WAITING_MAX: Duration = Duration::from_secs(1);
 /// Time in which changes gather before such a request is looked at again: with many small commits, one look serves many.
 const GATHER: Duration = Duration::from_millis(2);
 /// Time in which orders for copies gather while no writer waits for any: a benefactor makes what it copied durable at once.
 const GATHER_ORDERS: Duration = Duration::from_millis(50);
+/// Chunks that one step of what is done beside requests looks at: a few milliseconds.
+const STEPS: usize = 4096;
 /// Name of the store in the data directory.
 const STORE_FILE: &str = "store.redb";
 
@@ -107,19 +111,16 @@ impl Manager {
     /// Serves until `stop` resolves or the store fails. What was answered is durable, so stopping needs no farewell.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
         let Self { listener, host, owner, _directory, .. } = self;
-        let identity = Identity { role: Role::Manager, pool: Some(host.pool), token: host.token.clone() };
-        let collector = Arc::new(Collector { owner: owner.clone(), identity, running: Mutex::new(()) });
         let mut ended = None;
         let until = async {
             tokio::select! {
                 () = stop => {}
                 end = owner.commit_all() => ended = Some(end),
                 () = tick(&owner) => {}
-                () = collector.collect_by_itself() => {}
+                () = work(&owner) => {}
             }
         };
-        let (collects, waiters) = (Arc::clone(&collector), Waiters::default());
-        let service = Arc::new(ManagerService { owner: owner.clone(), collector: collects, waiters });
+        let service = Arc::new(ManagerService { owner: owner.clone(), waiters: Waiters::default() });
         serve(listener, host, service, BufferPool::new(BODY_BYTES_MAX), until).await;
         // The directory is free for the next manager once this returns.
         let closed = owner.close();
@@ -159,7 +160,8 @@ fn setting(config: &Config) -> Result<Setting, ManagerError> {
     getrandom::fill(&mut pool).map_err(ManagerError::Random)?;
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let start = getrandom::u64().map_err(ManagerError::Random)?;
-    Ok(Setting { new_pool: PoolId(pool), owner, pid: std::process::id(), start, timing: config.timing })
+    let (new_pool, pid, timing) = (PoolId(pool), std::process::id(), config.timing);
+    Ok(Setting { new_pool, owner, pid, start, timing, steps: STEPS })
 }
 
 async fn listen(address: &str) -> Result<TcpListener, ManagerError> {
@@ -190,7 +192,6 @@ async fn tick(owner: &Owner) {
 /// Answers requests by handing them to the owner.
 struct ManagerService {
     owner: Owner,
-    collector: Arc<Collector>,
     waiters: Waiters,
 }
 
@@ -233,7 +234,7 @@ impl Service for ManagerService {
 
     async fn handle(&self, request: ManagerRequest, _: Buffer) -> Result<(ManagerReply, Bytes), Failure> {
         let reply = match request {
-            ManagerRequest::Collect { dry_run } => self.collector.collect(dry_run).await,
+            ManagerRequest::Collect { dry_run } => collect(&self.owner, dry_run).await,
             request @ ManagerRequest::AwaitCopies { .. } => {
                 let _waiter = self.waiters.add();
                 let is_over = |reply: &ManagerReply| !matches!(reply, ManagerReply::Waiting { .. });
@@ -273,42 +274,21 @@ impl ManagerService {
     }
 }
 
-/// Runs collections, one at a time.
-struct Collector {
-    owner: Owner,
-    identity: Identity,
-    running: Mutex<()>,
+/// Lets the core do what follows from events, in steps, so that requests come in between.
+async fn work(owner: &Owner) {
+    loop {
+        let more = owner.ask(Job::Work).await.unwrap_or(false);
+        tokio::time::sleep(if more { STEP_PAUSE } else { WORK_INTERVAL }).await;
+    }
 }
 
-impl Collector {
-    /// Marks and sweeps, or only counts.
-    async fn collect(&self, dry_run: bool) -> Result<ManagerReply, Failure> {
-        let _alone = self.running.lock().await;
-        let marking = self.owner.ask(Job::BeginMarking).await?;
-        let mut reader = MapReader::new(self.identity.clone());
-        for map in marking.maps {
-            match reader.chunks_of(&map).await {
-                Ok(chunks) => self.owner.tell(Job::Marked(marking.generation, Box::new(map), chunks)),
-                Err(cause) => tracing::warn!(%cause, "a chunk map can't be read; nothing will be collected"),
-            }
-        }
-        self.owner.ask(|answer| Job::Sweep(marking.generation, dry_run, answer)).await
+/// Collects all that may go by now, or only counts it.
+async fn collect(owner: &Owner, dry_run: bool) -> Result<ManagerReply, Failure> {
+    let (mut found, mut next) = (Collected::default(), Some(Cursor::Garbage(None)));
+    while let Some(from) = next {
+        let (part, rest) = owner.ask(|answer| Job::Collect(from, dry_run, answer)).await?;
+        (found, next) = (found.plus(part), rest);
+        tokio::time::sleep(STEP_PAUSE).await;
     }
-
-    async fn collect_by_itself(&self) {
-        let mut interval = tokio::time::interval(COLLECTOR_INTERVAL);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            interval.tick().await;
-            if self.owner.ask(Job::MarkingIsDue).await.is_ok_and(|due| due) {
-                match self.collect(false).await {
-                    Ok(ManagerReply::Collected { chunks, blocks, bytes }) if chunks > 0 => {
-                        tracing::info!(chunks, blocks, bytes, "collected chunks that nothing refers to");
-                    }
-                    Ok(_) => {}
-                    Err(failure) => tracing::info!(%failure, "no collection now"),
-                }
-            }
-        }
-    }
+    Ok(found.into())
 }

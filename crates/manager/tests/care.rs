@@ -4,6 +4,7 @@
 mod harness;
 
 use harness::{CHUNK_LENGTH, Pool, chunk, map_of, rename, session};
+use stdchk_manager::store::Table;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::{Change, FileKind, ManagerRequest, StoredBlock};
 use stdchk_model::{
@@ -120,16 +121,13 @@ fn more_replicas_are_made_of_what_is_there_without_anybody_writing() {
     .unwrap();
     pool.write(1, file, &[1], &[0]);
     pool.pass_alive(HOUR_MS, &[0, 1]);
-    pool.collect(&[]).unwrap();
+    pool.collect().unwrap();
     pool.pass_alive(HOUR_MS, &[0, 1]);
-    assert!(!pool.core.marking_is_due(pool.now));
     pool.change(Change::SetPolicy {
         ino: folder,
         pairs: vec![("redundancy".to_owned(), "replicate:2".to_owned())],
     })
     .unwrap();
-    assert!(pool.core.marking_is_due(pool.now));
-    pool.collect(&[]).unwrap();
     assert_eq!(copies(&pool.beat(0, &[], &[])).len(), 1);
 }
 
@@ -180,11 +178,11 @@ fn only_what_nothing_refers_to_is_collected_and_only_after_a_while() {
     pool.open(2, file);
     pool.secure(2, &[3], &[0]);
     pool.ask(ManagerRequest::CloseSession { session: session(2), interrupted: true }).unwrap();
-    assert_eq!(pool.collect(&[]).unwrap_err().code, ErrorCode::Unavailable, "too early after the start");
+    assert_eq!(pool.collect().unwrap_err().code, ErrorCode::Unavailable, "too early after the start");
     pool.pass_alive(59_000, &[0]);
-    assert!(pool.collect(&[]).is_err());
+    assert!(pool.collect().is_err());
     pool.pass_alive(1_000, &[0]);
-    assert_eq!(pool.collect(&[]), Ok(1));
+    assert_eq!(pool.collect(), Ok(1));
     assert_eq!(deleted(&pool.beat(0, &[], &[])), [(chunk(3), 77)]);
     assert_eq!((pool.locate(1), pool.locate(2), pool.locate(3)), (vec![0], vec![0], vec![]));
 }
@@ -198,11 +196,11 @@ fn every_version_keeps_its_chunks_until_the_file_is_removed() {
     pool.write(3, temporary, &[3], &[0]);
     pool.change(rename(folder, "tmp", folder, "app.N0.T1")).unwrap();
     pool.pass_alive(HOUR_MS, &[0]);
-    assert_eq!(pool.collect(&[]), Ok(0), "also versions that were handed on");
+    assert_eq!(pool.collect(), Ok(0), "also versions that were handed on");
     pool.change(Change::DropVersion { ino: temporary, version: 2 }).unwrap();
-    assert_eq!(pool.collect(&[]), Ok(1));
+    assert_eq!(pool.collect(), Ok(1));
     pool.change(Change::Unlink { parent: folder, name: "app.N0.T1".to_owned() }).unwrap();
-    assert_eq!(pool.collect(&[]), Ok(2));
+    assert_eq!(pool.collect(), Ok(2));
 }
 
 #[test]
@@ -219,9 +217,10 @@ fn a_live_session_keeps_its_chunks_and_the_version_it_builds_on() {
         pool.change(Change::Unlink { parent: folder, name: name.to_owned() }).unwrap();
     }
     pool.pass_alive(HOUR_MS, &[0]);
-    assert_eq!(pool.collect(&[]), Ok(0));
+    assert_eq!(pool.collect(), Ok(0));
     pool.close(3);
-    assert_eq!(pool.collect(&[]), Ok(4));
+    pool.pass_alive(HOUR_MS, &[0]);
+    assert_eq!(pool.collect(), Ok(4));
 }
 
 #[test]
@@ -234,15 +233,14 @@ fn a_session_that_commits_again_and_again_does_not_keep_what_it_wrote_over() {
         pool.commit(1, &[number]).unwrap();
     }
     pool.pass_alive(HOUR_MS, &[0]);
-    assert!(pool.core.marking_is_due(pool.now));
-    assert_eq!(pool.collect(&[]), Ok(2));
+    assert_eq!(pool.collect(), Ok(2));
     assert_eq!(pool.locate(3), [0]);
     // What comes between two commits is kept, and so is the version that the session builds on.
     pool.known(1, 4);
     pool.secure(1, &[4], &[0]);
     pool.write(2, file, &[5], &[0]);
     pool.pass_alive(HOUR_MS, &[0]);
-    assert_eq!(pool.collect(&[]), Ok(0));
+    assert_eq!(pool.collect(), Ok(0));
     assert_eq!((pool.locate(3), pool.locate(4)), (vec![0], vec![0]));
 }
 
@@ -255,14 +253,10 @@ fn what_a_session_asked_for_in_vain_is_not_ordered_to_go_before_it_can_store_it(
     let other = pool.make(folder, "app.N1.T1", FileKind::File);
     pool.open(2, other);
     assert!(pool.known(2, 1).at.is_empty(), "its holder is away");
-    assert_eq!(
-        pool.collect(&[]),
-        Ok(0),
-        "the holder may be back and be given it again before this is ordered"
-    );
+    assert_eq!(pool.collect(), Ok(0), "the holder may be back and be given it again before this is ordered");
     pool.close(2);
     pool.pass_alive(HOUR_MS, &[1]);
-    assert_eq!(pool.collect(&[]), Ok(1));
+    assert_eq!(pool.collect(), Ok(1));
 }
 
 #[test]
@@ -273,43 +267,83 @@ fn chunks_that_another_file_shares_stay() {
     pool.write(2, other, &[2, 3], &[0]);
     pool.change(Change::Unlink { parent: folder, name: "app.N0.T1".to_owned() }).unwrap();
     pool.pass_alive(HOUR_MS, &[0]);
-    assert_eq!(pool.collect(&[]), Ok(1));
+    assert_eq!(pool.collect(), Ok(1));
     assert_eq!(pool.locate(2), [0]);
 }
 
 #[test]
-fn nothing_is_collected_while_a_map_cannot_be_read() {
+fn a_map_that_cannot_be_read_keeps_what_it_names_and_stops_no_collection() {
     let (mut pool, folder, file) = pool_with_file(1);
     let map = write_large(&mut pool, 1, file, &[1, 2, 3], 0);
     let other = pool.make(folder, "other", FileKind::File);
     pool.write(2, other, &[9], &[0]);
+    // Nobody has the map any more.
+    let piece = BlockId::plain(ChunkId::of(&map.encode()));
+    let life = pool.last_life();
+    pool.beat_without(0, life, &[piece]);
     pool.change(Change::Unlink { parent: folder, name: "other".to_owned() }).unwrap();
     pool.pass_alive(HOUR_MS, &[0]);
-    let failure = pool.collect(&[]).unwrap_err();
-    assert!(failure.message.starts_with("1 chunk maps can't be read"), "{failure}");
-    assert_eq!(pool.locate(9), [0]);
-    assert_eq!(pool.collect(&[&map]), Ok(1));
-    assert_eq!(pool.collect(&[]), Ok(0), "what a map names is remembered");
+    assert_eq!(pool.collect(), Ok(1));
+    assert_eq!((pool.locate(1), pool.locate(3), pool.locate(9)), (vec![0], vec![0], vec![]));
+    // A manager that was started again knows as much.
+    pool.restart();
+    pool.register_only(Some(0));
+    pool.inventory(0, &[1, 2, 3, 8]);
+    for _ in 0..HOUR_MS / 1_000 {
+        pool.pass(1_000);
+        pool.beat_last(0, &[]);
+    }
+    assert_eq!(pool.collect(), Ok(1), "chunk 8");
+    assert_eq!((pool.locate(1), pool.locate(3)), (vec![0], vec![0]));
     pool.change(Change::Unlink { parent: folder, name: "app.N0.T1".to_owned() }).unwrap();
-    assert_eq!(pool.collect(&[]), Ok(4), "with the map's own piece");
+    assert_eq!(pool.collect(), Ok(3));
 }
 
 #[test]
-fn a_commit_during_a_marking_is_safe_from_its_sweep() {
+fn a_map_that_several_versions_have_keeps_its_chunks_until_the_last_of_them_goes() {
     let (mut pool, folder, file) = pool_with_file(1);
-    pool.beat(0, &[1, 2, 3], &[]);
-    pool.pass_alive(HOUR_MS, &[0]);
-    let marking = pool.core.begin_marking(pool.now).unwrap();
-    pool.open(1, file);
-    for number in [1, 2] {
-        assert_eq!(pool.known(1, number).at.len(), 1);
+    let other = pool.make(folder, "app.N1.T1", FileKind::File);
+    write_large(&mut pool, 1, file, &[1, 2, 3], 0);
+    write_large(&mut pool, 2, other, &[1, 2, 3], 0);
+    pool.restart();
+    pool.register_only(Some(0));
+    let names = pool.records(Table::Names);
+    assert_eq!(names, 1, "they share the list");
+    pool.inventory(0, &[1, 2, 3]);
+    for name in ["app.N0.T1", "app.N1.T1"] {
+        for _ in 0..HOUR_MS / 1_000 {
+            pool.pass(1_000);
+            pool.beat_last(0, &[]);
+        }
+        assert_eq!(pool.collect(), Ok(0));
+        pool.change(Change::Unlink { parent: folder, name: name.to_owned() }).unwrap();
     }
-    pool.commit(1, &[1, 2]).unwrap();
+    assert_eq!((pool.collect(), pool.records(Table::Names)), (Ok(3), 0));
+}
+
+#[test]
+fn names_that_come_before_a_commit_are_told_once_and_all() {
+    let (mut pool, _, file) = pool_with_file(1);
+    let ids = [1, 2].map(chunk);
+    let map = map_of(&ids);
+    let piece = ChunkRef { id: chunk(7), length: CHUNK_LENGTH };
+    let root = MapRoot::Pieces { pieces: vec![piece], length: u64::from(CHUNK_LENGTH) };
+    pool.open(1, file);
+    pool.secure(1, &[1, 2, 7], &[0]);
+    let tell =
+        |first, number| ManagerRequest::Names { session: session(1), first, chunks: vec![chunk(number)] };
+    pool.ask(tell(true, 9)).unwrap();
+    pool.ask(tell(true, 1)).unwrap();
+    let refused = pool.commit_told(1, root.clone(), map.size(), &[2], 2).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Outdated, "{refused}");
+    let refused = pool.commit_told(1, root.clone(), map.size(), &[2], 1).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Outdated, "they are told anew: {refused}");
+    pool.ask(tell(true, 1)).unwrap();
+    pool.commit_told(1, root, map.size(), &[2], 1).unwrap();
     pool.close(1);
-    pool.change(rename(folder, "app.N0.T1", folder, "elsewhere")).unwrap();
     pool.pass_alive(HOUR_MS, &[0]);
-    pool.core.sweep(marking.generation, false, pool.now).unwrap();
-    assert_eq!((pool.locate(1), pool.locate(2), pool.locate(3)), (vec![0], vec![0], vec![]));
+    assert_eq!(pool.collect(), Ok(0));
+    assert_eq!([1, 2, 7].map(|number| pool.locate(number)), [[0], [0], [0]]);
 }
 
 #[test]
@@ -319,29 +353,16 @@ fn a_copy_that_comes_after_its_chunk_was_collected_is_collected_without_anything
     assert_eq!(copies(&pool.beat(0, &[1], &[])), [(chunk(1), 1)]);
     pool.change(Change::Unlink { parent: folder, name: "app.N0.T1".to_owned() }).unwrap();
     pool.pass_alive(HOUR_MS, &[0, 1]);
-    assert_eq!(pool.collect(&[]), Ok(1));
+    assert_eq!(pool.collect(), Ok(1));
     pool.beat(0, &[], &[1]);
     pool.pass_alive(HOUR_MS, &[0, 1]);
-    assert!(!pool.core.marking_is_due(pool.now));
     pool.beat(1, &[1], &[]);
-    assert!(pool.core.marking_is_due(pool.now));
     pool.pass_alive(HOUR_MS, &[0, 1]);
-    assert_eq!(pool.collect(&[]), Ok(1));
+    assert_eq!(pool.collect(), Ok(1));
 }
 
 #[test]
-fn an_overtaken_marking_sweeps_nothing() {
-    let (mut pool, _, _) = pool_with_file(1);
-    pool.beat(0, &[1], &[]);
-    pool.pass_alive(HOUR_MS, &[0]);
-    let first = pool.core.begin_marking(pool.now).unwrap();
-    pool.core.begin_marking(pool.now).unwrap();
-    assert!(pool.core.sweep(first.generation, false, pool.now).is_err());
-    assert_eq!(pool.locate(1), [0]);
-}
-
-#[test]
-fn after_a_restart_marking_finds_out_how_many_copies_are_wanted() {
+fn after_a_restart_it_is_known_how_many_copies_are_wanted() {
     let (mut pool, _, file) = pool_with_file(2);
     let map = write_large(&mut pool, 1, file, &[1], 0);
     let piece = ChunkId::of(&map.encode());
@@ -350,9 +371,6 @@ fn after_a_restart_marking_finds_out_how_many_copies_are_wanted() {
         pool.register_only(Some(number));
         pool.inventory(number, if number == 0 { &[1] } else { &[] });
     }
-    assert!(pool.core.marking_is_due(pool.now));
-    assert_eq!(pool.status().chunks_at_risk, 0);
-    assert!(pool.collect(&[&map]).is_err(), "too early to sweep, but not to mark");
     let status = pool.status();
     assert_eq!((status.chunks_at_risk, status.chunks_lost), (1, 1), "the piece {piece} was never reported");
     assert_eq!(u64::from(CHUNK_LENGTH), status.unique_bytes);

@@ -102,7 +102,7 @@ fn benefactors_without_which_fragments_do_not_suffice_are_not_forgotten() {
     secure(&mut pool, &[0, 1, 2, 3, 4]);
     pool.commit(WRITER, &[1]).unwrap();
     pool.close(WRITER);
-    assert!(pool.collect(&[]).is_err(), "it finds out what versions need");
+    assert!(pool.collect().is_err(), "it finds out what versions need");
     pool.pass_alive(6_000, &[3, 4, 5, 6]);
     for number in [0, 1] {
         forget(&mut pool, number).unwrap();

@@ -158,6 +158,7 @@ fn a_commit_counts_the_chunks_that_it_reports_itself() {
         mtime: 5,
         stored_bytes: 0,
         named: Vec::new(),
+        named_before: 0,
         state: VersionState::Open,
         hole_bytes: 0,
         receipts,

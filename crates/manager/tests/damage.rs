@@ -270,8 +270,14 @@ fn records_that_are_whole_but_not_those_that_were_stored_together_are_refused() 
 }
 
 fn load(store: &MemoryStore) -> Result<Core, StoreError> {
-    let setting =
-        Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
+    let setting = Setting {
+        new_pool: PoolId([7; 16]),
+        owner: (0, 0),
+        pid: 1,
+        start: 1,
+        timing: Timing::default(),
+        steps: 64,
+    };
     Core::load(store, setting, Now::default())
 }
 

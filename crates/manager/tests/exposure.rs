@@ -11,7 +11,6 @@ use stdchk_model::{BenefactorId, ChunkId, Incarnation, Ino};
 fn pool_with_folder(benefactors: u32) -> (Pool, Ino) {
     let mut pool = Pool::with_benefactors(benefactors);
     let folder = pool.make(Ino::ROOT, "app", FileKind::Directory);
-    assert!(pool.collect(&[]).is_err(), "too early to sweep, but not to mark");
     (pool, folder)
 }
 
@@ -114,6 +113,24 @@ fn space_that_a_file_being_written_has_reserved_keeps_no_copy_from_being_made() 
     let bytes = 2 * harness::GIB;
     pool.ask(ManagerRequest::Reserve { session: session(2), bytes, avoid: Vec::new() }).unwrap();
     assert_eq!(copied(&pool.beat(0, &[], &[])).len(), 1);
+}
+
+#[test]
+fn the_order_of_sets_is_that_of_their_commits_also_when_the_clock_is_set_back() {
+    let (mut pool, folder) = pool_with_folder(2);
+    let hour = 3_600_000_000_000;
+    pool.now.wall += hour;
+    let files: Vec<Ino> = (1..=3).map(|timestep| file(&mut pool, folder, 0, timestep)).collect();
+    pool.write(1, files[0], &[1], &[0]);
+    pool.now.wall -= hour;
+    pool.write(2, files[1], &[2], &[0]);
+    pool.restart();
+    for number in [0, 1] {
+        pool.register_only(Some(number));
+        pool.inventory(number, if number == 0 { &[1, 2] } else { &[] });
+    }
+    pool.write(3, files[2], &[3], &[0]);
+    assert_eq!(copied(&pool.beat_as(0, Incarnation(3), &[], &[]).unwrap()), [chunk(1), chunk(2), chunk(3)]);
 }
 
 // --- waiting
@@ -322,11 +339,10 @@ fn since_when_a_set_lacks_copies_is_told_and_never_too_late() {
     assert!(since(&mut pool) <= committed_at);
     pool.restart();
     for (number, chunks) in [(0, &[1][..]), (1, &[])] {
+        assert_eq!(pool.exposed(folder)[0].1, None, "nobody knows before all benefactors have reported");
         pool.register_only(Some(number));
         pool.inventory(number, chunks);
     }
-    assert_eq!(pool.exposed(folder)[0].1, None, "nobody knows before all versions were looked through");
-    assert!(pool.collect(&[]).is_err(), "too early to sweep, but not to mark");
     assert_eq!(pool.exposed(folder)[0].1.unwrap().chunks, 1);
     assert!(since(&mut pool) <= committed_at, "it may never have had a copy");
     pool.beat_as(1, Incarnation(4), &[1], &[]).unwrap();

@@ -59,8 +59,7 @@ fn an_older_store_is_noticed_at_the_registration_and_nothing_is_deleted_or_writt
     older(&mut pool, &copy);
     assert_eq!(come_back(&mut pool, moment), None, "it is told to remember an older history");
     assert_eq!(pool.status().set_back, [BenefactorId(0)]);
-    assert!(!pool.core.marking_is_due(pool.now));
-    assert_eq!(pool.collect(&[]).unwrap_err().code, ErrorCode::Denied);
+    assert_eq!(pool.collect().unwrap_err().code, ErrorCode::Denied);
     let refused = pool.change(harness::make(Ino::ROOT, "later", FileKind::Directory)).unwrap_err();
     assert!(refused.to_string().contains("accept-older-store"), "{refused}");
     assert!(pool.attr("old").is_ok());
@@ -77,7 +76,7 @@ fn the_newer_store_put_back_is_whole_again() {
     older(&mut pool, &newer);
     assert!(come_back(&mut pool, moment).is_some());
     assert!(pool.status().set_back.is_empty());
-    assert_eq!(pool.collect(&[]).unwrap(), 0);
+    assert_eq!(pool.collect().unwrap(), 0);
     assert!(pool.attr("new").is_ok());
 }
 
@@ -118,7 +117,7 @@ fn what_was_accepted_stays_accepted_and_is_collected() {
     assert_ne!(now.start, moment.start);
     let later = pool.make(Ino::ROOT, "later", FileKind::Directory);
     assert!(later.0 > newer.0 + 1_000_000, "numbers of files that were given up are not used again");
-    assert_eq!(pool.collect(&[]).unwrap(), 1, "the newer chunk");
+    assert_eq!(pool.collect().unwrap(), 1, "the newer chunk");
     let commands = pool.beat_last(0, &[]);
     assert!(commands.iter().any(|command| matches!(command, Command::Delete { .. })), "{commands:?}");
     // Another one that remembers what was given up comes after a start.
@@ -139,7 +138,7 @@ fn deletions_that_were_decided_before_it_was_noticed_are_not_carried_out() {
         pool.pass(1_000);
         pool.beat_as(0, life, &[], &[]).unwrap();
     }
-    assert_eq!(pool.collect(&[]).unwrap(), 1, "the newer chunk");
+    assert_eq!(pool.collect().unwrap(), 1, "the newer chunk");
     let (late, _) = pool.register_remembering(None, Some(moment));
     assert_eq!(pool.status().set_back, [late]);
     assert!(pool.beat_as(0, life, &[], &[]).unwrap().is_empty());

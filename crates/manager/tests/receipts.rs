@@ -40,7 +40,7 @@ fn discard(pool: &mut Pool, folder: Ino, file: Ino) {
     pool.write(1, file, &[1], &[0]);
     pool.change(Change::Unlink { parent: folder, name: "app.N0.T1".to_owned() }).unwrap();
     pool.pass_alive(HOUR_MS, &[0, 1]);
-    assert_eq!(pool.collect(&[]), Ok(1));
+    assert_eq!(pool.collect(), Ok(1));
 }
 
 /// A heartbeat of benefactor 0, which has so many blocks; what it is told to do.
@@ -93,7 +93,7 @@ fn what_was_collected_while_a_client_was_silent_is_not_believed_to_be_there() {
         pool.pass(1_000);
         pool.beat(0, &[], &[]);
     });
-    assert_eq!(pool.collect(&[]), Ok(1));
+    assert_eq!(pool.collect(), Ok(1));
     pool.open(1, file);
     assert_eq!(present(&mut pool, vec![kept]), Err(ErrorCode::Outdated));
     assert_eq!(deleted(&pool.beat(0, &[], &[])), [chunk(1)]);
@@ -195,7 +195,7 @@ fn a_benefactor_with_fewer_blocks_than_the_manager_believes_is_asked_and_nothing
         pool.pass_alive(1_000, &[1]);
         assert!(!beat_with_blocks(&mut pool, 0).contains(&Command::SendInventory));
     }
-    assert_eq!(pool.collect(&[]), Ok(0));
+    assert_eq!(pool.collect(), Ok(0));
     assert_eq!(pool.locate(1), [0, 1], "the copy at the other may be the only one");
     let mut asked = 0;
     for _ in 0..20 {

@@ -358,7 +358,7 @@ fn a_policy_is_inherited_from_the_nearest_directory_that_sets_a_key() {
 }
 
 #[test]
-fn versions_follow_each_other_in_time_also_when_the_clock_is_set_back() {
+fn the_times_of_versions_follow_the_calendar_also_when_it_is_set_back() {
     let (mut pool, _, file) = pool_with_file();
     let written = |pool: &mut Pool, number: u8| {
         pool.open(number, file);
@@ -375,7 +375,7 @@ fn versions_follow_each_other_in_time_also_when_the_clock_is_set_back() {
     pool.register(Some(0));
     written(&mut pool, 3);
     let times: Vec<_> = pool.versions(file).iter().map(|info| info.committed_at).collect();
-    assert!(times.len() == 3 && times.is_sorted_by(|one, next| one < next), "{times:?}");
+    assert!(times[0] > hour && times[1] < hour && times[2] < hour, "{times:?}");
 }
 
 fn set(pool: &mut Pool, ino: Ino, key: &str, value: &str) -> Result<ManagerReply, stdchk_model::Failure> {
@@ -528,6 +528,7 @@ fn a_commit_that_is_the_last_one_finishes_its_version_in_the_same_step() {
         mtime: 5,
         stored_bytes: 0,
         named: Vec::new(),
+        named_before: 0,
         state: VersionState::Closed,
         hole_bytes: 0,
         receipts: Vec::new(),

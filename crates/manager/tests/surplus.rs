@@ -42,7 +42,7 @@ fn one_copy_too_many() -> Pool {
     pool.beat(0, &[], &[]);
     pool.beat(2, &[1], &[]);
     assert_eq!(pool.locate(1), [0, 2]);
-    assert_eq!(pool.collect(&[]).map_err(|failure| failure.code).ok(), None, "too early");
+    assert_eq!(pool.collect().map_err(|failure| failure.code).ok(), None, "too early");
     pool.beat(1, &[], &[]);
     assert_eq!(pool.locate(1).len(), 3);
     pool
@@ -52,15 +52,14 @@ fn one_copy_too_many() -> Pool {
 fn when_a_lost_benefactor_is_back_the_fullest_holder_gives_its_copy_up() {
     let mut pool = one_copy_too_many();
     pool.pass_alive(AGE_MS, &[0, 1, 2]);
-    assert!(pool.core.marking_is_due(pool.now), "its coming back is a reason to look");
     pool.beat_with_free(2, GIB / 2);
-    assert_eq!(pool.collect(&[]), Ok(0), "no chunk goes");
+    assert_eq!(pool.collect(), Ok(0), "no chunk goes");
     assert_eq!(pool.locate(1), [0, 1]);
     let asked = [0, 1, 2].map(|number| deleted(&pool.beat(number, &[], &[])));
     assert_eq!(asked, [vec![], vec![], vec![chunk(1)]]);
     pool.beat(2, &[], &[1]);
     pool.pass_alive(AGE_MS, &[0, 1, 2]);
-    assert_eq!(pool.collect(&[]), Ok(0));
+    assert_eq!(pool.collect(), Ok(0));
     assert_eq!((pool.locate(1), pool.status().chunks_at_risk), (vec![0, 1], 0));
 }
 
@@ -69,11 +68,10 @@ fn a_holder_that_is_away_does_not_count_and_is_left_alone() {
     let mut pool = one_copy_too_many();
     pool.pass_alive(AGE_MS, &[0, 1, 2]);
     pool.pass_alive(6_000, &[0, 2]);
-    assert_eq!(pool.collect(&[]), Ok(0));
+    assert_eq!(pool.collect(), Ok(0));
     assert_eq!(pool.locate(1).len(), 3, "two are on-line, two are wanted");
     pool.pass_alive(30_000, &[0, 1, 2]);
-    assert!(pool.core.marking_is_due(pool.now), "what was in doubt is looked at again");
-    assert_eq!(pool.collect(&[]), Ok(0));
+    assert_eq!(pool.collect(), Ok(0));
     assert_eq!(pool.locate(1).len(), 2);
 }
 
@@ -82,7 +80,7 @@ fn a_holder_that_has_not_reported_in_this_life_does_not_count() {
     let mut pool = one_copy_too_many();
     pool.pass_alive(AGE_MS, &[0, 1, 2]);
     pool.register_only(Some(1));
-    assert_eq!(pool.collect(&[]), Ok(0));
+    assert_eq!(pool.collect(), Ok(0));
     assert_eq!(pool.locate(1), [0, 2]);
 }
 
@@ -111,7 +109,7 @@ proptest! {
         let awake: Vec<u32> = all.iter().copied().filter(|number| !silent.contains(number)).collect();
         pool.pass_alive(AGE_MS, &all);
         pool.pass_alive(silence_ms, &awake);
-        prop_assert_eq!(pool.collect(&[]), Ok(0));
+        prop_assert_eq!(pool.collect(), Ok(0));
         let mut gone: BTreeSet<(ChunkId, u32)> = BTreeSet::new();
         for number in &awake {
             gone.extend(deleted(&pool.beat(*number, &[], &[])).into_iter().map(|id| (id, *number)));

@@ -342,12 +342,14 @@ impl Session {
             MapRoot::Inline { .. } => Vec::new(),
             MapRoot::Pieces { .. } => needed.iter().copied().collect(),
         };
-        // What doesn't fit into the commit the session holds: by receipts, or since it asked for it.
-        let beyond = named.split_off(named.len().min(LIST_ENTRIES_MAX));
-        for part in self.chunks.unknown(&beyond).chunks(LIST_ENTRIES_MAX) {
-            let held = self.pool.manager.ask(&self.ask_of(part)).await;
-            held.inspect_err(|_| self.chunks.forget_receipts())?;
+        // What doesn't fit into the commit goes before it.
+        let before = named.split_off(named.len().min(LIST_ENTRIES_MAX));
+        for (number, part) in before.chunks(LIST_ENTRIES_MAX).enumerate() {
+            let (session, first, chunks) = (self.id, number == 0, part.to_vec());
+            let told = self.pool.manager.ask(&ManagerRequest::Names { session, first, chunks }).await;
+            told.inspect_err(|_| self.chunks.forget_receipts())?;
         }
+        let named_before = before.len() as u64;
         let (size, stored_bytes) = (map.size(), self.stored_bytes());
         let (session, hole_bytes) = (self.id, map.hole_bytes());
         let commit = ManagerRequest::Commit {
@@ -357,6 +359,7 @@ impl Session {
             mtime,
             stored_bytes,
             named,
+            named_before,
             state,
             hole_bytes,
             receipts,
@@ -444,12 +447,9 @@ impl Session {
         self.is_to_be_held.load(Ordering::Acquire)
     }
 
-    /// Lets the manager leave these chunks to this session until it ends.
-    pub(crate) async fn pin(&self, chunks: &[ChunkId]) -> Result<(), Failure> {
-        for part in chunks.chunks(LIST_ENTRIES_MAX) {
-            self.ask(&self.ask_of(part)).await?;
-        }
-        Ok(())
+    /// Sees to it that the manager knows the session: one that was restarted hears of it again.
+    pub(crate) async fn introduce(&self) -> Result<(), Failure> {
+        self.ask(&ManagerRequest::Settle(self.id)).await.map(drop)
     }
 
     fn ask_of(&self, chunks: &[ChunkId]) -> ManagerRequest {
@@ -459,12 +459,12 @@ impl Session {
     /// With a commit the manager lets go of what the session held and the version doesn't name. What cells have used meanwhile, the
     /// session asks for again; no collection comes so soon. A session that the manager forgets meanwhile is opened again as ever.
     async fn hold_again(&self) {
-        let chunks = self.chunks.all();
-        if !chunks.is_empty()
-            && let Err(failure) = self.pin(&chunks).await
-        {
-            tracing::warn!(ino = %self.ino(), %failure, "chunks that were stored during a commit are to be held later");
-            self.is_to_be_held.store(true, Ordering::Release);
+        for part in self.chunks.all().chunks(LIST_ENTRIES_MAX) {
+            if let Err(failure) = self.ask(&self.ask_of(part)).await {
+                tracing::warn!(ino = %self.ino(), %failure, "chunks that were stored during a commit are to be held later");
+                self.is_to_be_held.store(true, Ordering::Release);
+                return;
+            }
         }
     }
 

@@ -9,9 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
 use stdchk_model::message::manager::{ManagerReply, PackedMembers, SetState};
-use stdchk_model::{ChunkId, ClientId, ErrorCode, Failure, InContainer, Ino, MapRoot, SessionId};
+use stdchk_model::{ClientId, ErrorCode, Failure, InContainer, Ino, MapRoot, SessionId};
 
-use super::commit::inline_map;
 use super::{Answer, Core, Now, check_length, unavailable};
 
 /// A version, and what it becomes.
@@ -59,7 +58,6 @@ impl Core {
         self.check_unwritten(&replaced)?;
         let wanted = self.redundancy_wanted(folder, &replaced)?;
         for packed in containers {
-            self.check_held(packed)?;
             self.check_redundant(packed.session, wanted)?;
         }
         // Last, as it looks through the whole folder.
@@ -130,61 +128,32 @@ impl Core {
         }
     }
 
-    /// Refuses a container of which its session doesn't hold all chunks, as after a restart of the manager: of what it
-    /// doesn't hold nobody knows the copies.
-    fn check_held(&self, packed: &PackedMembers) -> Result<(), Failure> {
-        let held: HashSet<&ChunkId> = self.sessions.get(packed.session)?.held().collect();
-        let (root, _) = self.namespace.committed_by(packed.session)?;
-        let named: Vec<ChunkId> = match &root {
-            MapRoot::Inline { map } => inline_map(map)?.chunks().iter().map(|chunk| chunk.id).collect(),
-            MapRoot::Pieces { pieces, .. } => pieces.iter().map(|piece| piece.id).collect(),
-        };
-        if named.iter().all(|chunk| held.contains(chunk)) && held.len() as u64 >= packed.chunks {
-            return Ok(());
-        }
-        Err(unavailable(format!(
-            "session {} holds {} of {} chunks of its container: pin them and try again",
-            packed.session,
-            held.len(),
-            packed.chunks.max(named.len() as u64)
-        )))
-    }
-
-    /// The most that the folders of the members ask for. The container itself has no folder any more once the manager was restarted.
-    fn redundancy_wanted(&self, folder: Ino, replaced: &[Replaced]) -> Result<Wanted, Failure> {
+    /// The most that the folders of the members ask for: how far from loss the chunks of a container have to be in the end, and before it
+    /// replaces anything. The container itself has no folder any more once the manager was restarted.
+    fn redundancy_wanted(&self, folder: Ino, replaced: &[Replaced]) -> Result<(u8, u8), Failure> {
         let mut by_folder = HashMap::from([(folder, folder)]);
         for member in replaced {
             by_folder.insert(self.namespace.inode(member.ino)?.parent, member.ino);
         }
         let online = self.registry.hosts().iter().filter(|host| host.online).count();
-        let mut wanted = Wanted::default();
+        let (mut in_the_end, mut before) = (0, 0);
         for ino in by_folder.into_values().chain([folder]) {
             let policy = self.namespace.policy(ino)?;
-            wanted.distance = wanted.distance.max(policy.redundancy.distance());
-            let now = policy.redundancy.distance_with(online).max(policy.distance_at_commit());
-            wanted.now = wanted.now.max(now);
+            in_the_end = policy.redundancy.distance().max(in_the_end);
+            before = policy.redundancy.distance_with(online).max(policy.distance_at_commit()).max(before);
         }
-        Ok(wanted)
+        Ok((in_the_end, before))
     }
 
     /// Refuses a container that would be less safe than what it replaces: its chunks have to be as far from loss as is wanted, as
     /// far as there are benefactors for that. From now on they are, whatever the container's own folder asks for.
-    fn check_redundant(&mut self, session: SessionId, wanted: Wanted) -> Result<(), Failure> {
-        let held: HashSet<ChunkId> = self.sessions.get(session)?.held().copied().collect();
-        let marking = self.marking.generation();
-        let refer = |chunk| self.locations.refer(chunk, wanted.distance, None, marking, &self.registry);
-        held.iter().for_each(refer);
-        self.check_durable(&held, wanted.now)
+    fn check_redundant(&mut self, session: SessionId, (in_the_end, before): (u8, u8)) -> Result<(), Failure> {
+        self.namespace.want(session, in_the_end)?;
+        self.settle_references();
+        let (root, _) = self.namespace.committed_by(session)?;
+        let chunks = self.references.chunks_of(&root, &self.locations);
+        self.check_durable(&chunks, before)
     }
-}
-
-/// How far from loss the chunks of a container have to be.
-#[derive(Clone, Copy, Debug, Default)]
-struct Wanted {
-    /// In the end.
-    distance: u8,
-    /// Before it replaces anything.
-    now: u8,
 }
 
 /// The part of `whole` that `size` is of `total`.

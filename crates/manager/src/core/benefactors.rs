@@ -41,8 +41,10 @@ pub struct Benefactor {
     /// one before, or up to which the benefactor itself has told of blocks that are gone. A receipt that isn't younger says
     /// nothing.
     pub fence: u64,
-    /// Counts the inventories begun; holders that an inventory doesn't renew are gone.
+    /// Number of the inventory that it began last, or of its present life if it has begun none in that.
     pub inventory: u32,
+    /// What was last seen by an earlier inventory than this one is known no longer.
+    pub valid_inventory: u32,
     /// When it last had no more blocks than the index knows of, milliseconds of the manager's life.
     pub not_more_ms: u64,
     /// When it last had no fewer.
@@ -54,10 +56,8 @@ pub struct Benefactor {
 /// Benefactors that are seen in another way than before.
 #[derive(Debug, Default)]
 pub struct StateChanges {
-    /// Their blocks have begun or ceased to count.
-    pub counting: Vec<BenefactorId>,
-    /// They came on-line.
-    pub came: Vec<BenefactorId>,
+    /// All of them.
+    pub seen: Vec<BenefactorId>,
     /// They are on-line no longer.
     pub went: Vec<BenefactorId>,
 }
@@ -67,13 +67,16 @@ pub struct StateChanges {
 pub struct Registry {
     known: BTreeMap<BenefactorId, Benefactor>,
     pub next: u32,
+    /// Number of the last inventory: numbers are never used twice, so that what a benefactor held in one life, or before it was
+    /// forgotten, is never taken for what it holds in another.
+    inventories: u32,
     /// Added, moved or forgotten since the last commit to the store.
     changed: BTreeSet<BenefactorId>,
 }
 
 impl Registry {
     pub fn new() -> Self {
-        Self { known: BTreeMap::new(), next: 0, changed: BTreeSet::new() }
+        Self { known: BTreeMap::new(), next: 0, inventories: 0, changed: BTreeSet::new() }
     }
 
     /// Adds a benefactor from the store: expected, not heard of yet.
@@ -187,6 +190,12 @@ impl Registry {
         self.get(id).is_some_and(|benefactor| benefactor.state == BenefactorState::Online)
     }
 
+    /// A number for an inventory that begins, or for a new life.
+    pub fn next_inventory(&mut self) -> u32 {
+        self.inventories += 1;
+        self.inventories
+    }
+
     /// Whether what the benefactor holds counts: it registered and is not lost.
     pub fn counts(&self, id: BenefactorId) -> bool {
         self.get(id).is_some_and(|benefactor| counts(benefactor.state))
@@ -216,14 +225,11 @@ impl Registry {
             let state = state_of(benefactor, now_ms, timing);
             let overdue = now_ms.saturating_sub(benefactor.registered_ms) >= timing.benefactor_lost_ms;
             benefactor.awaited = !benefactor.reported && !overdue;
-            if counts(state) != counts(benefactor.state) {
-                changes.counting.push(*id);
+            if benefactor.state != state {
+                changes.seen.push(*id);
             }
-            match (benefactor.state, state) {
-                (before, now) if before == now => {}
-                (_, BenefactorState::Online) => changes.came.push(*id),
-                (BenefactorState::Online, _) => changes.went.push(*id),
-                _ => {}
+            if benefactor.state == BenefactorState::Online && state != BenefactorState::Online {
+                changes.went.push(*id);
             }
             benefactor.state = state;
         }
@@ -288,6 +294,7 @@ fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
         durable_sequence: 0,
         fence: 0,
         inventory: 0,
+        valid_inventory: 0,
         not_more_ms: 0,
         not_fewer_ms: 0,
         state: BenefactorState::Expected,

@@ -1,21 +1,42 @@
 //! The commit of a session: a version becomes visible only after every chunk it may name has enough copies (I1).
 //!
-//! The manager doesn't carry maps, so it checks what it is told: the chunks that the client lists, which are all of the map's.
-//! What the session stored or found beside them was written over meanwhile, and may be gone. A small map comes along in the
-//! commit and is looked into.
+//! The manager doesn't read maps, so it checks what it is told: the names of all chunks of the map, which come with the commit and
+//! are kept with the version ([`super::references`]). What the session stored or found beside them was written over meanwhile, and
+//! may be gone. A small map comes along in the commit and is looked into.
 
 use std::collections::HashSet;
 
-use stdchk_model::limits::{
-    CHUNK_BYTES_MAX, FILE_BYTES_MAX, LIST_ENTRIES_MAX, MAP_BYTES_MAX, MAP_INLINE_BYTES_MAX,
-};
+use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, MAP_BYTES_MAX, MAP_INLINE_BYTES_MAX};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionState};
 use stdchk_model::{ChunkId, ChunkMap, ChunkRef, ErrorCode, Failure, MapRoot, SessionId};
 
 use super::inode::Version;
 use super::{Answer, Core, Now, check_length, unavailable};
 
+/// Most chunks that a map can name: each takes some 40 bytes of it.
+const NAMES_MAX: usize = (MAP_BYTES_MAX / 32) as usize;
+
 impl Core {
+    /// Takes names of chunks for the next commit of a session, whose message would be too long with them.
+    pub(super) fn take_names(
+        &mut self,
+        id: SessionId,
+        first: bool,
+        chunks: Vec<ChunkId>,
+        now: Now,
+    ) -> Answer {
+        check_length("named chunks", chunks.len())?;
+        let session = self.sessions.get_mut(id, now.ms)?;
+        if first {
+            session.names.clear();
+        }
+        if session.names.len() + chunks.len() > NAMES_MAX {
+            return Err(Failure::new(ErrorCode::TooLong, format!("a file has at most {NAMES_MAX} chunks")));
+        }
+        session.names.extend(chunks);
+        Ok(ManagerReply::Done)
+    }
+
     pub(super) fn commit(&mut self, request: ManagerRequest, now: Now) -> Answer {
         let ManagerRequest::Commit {
             session,
@@ -23,7 +44,8 @@ impl Core {
             size,
             mtime,
             stored_bytes,
-            named,
+            mut named,
+            named_before,
             state,
             hole_bytes,
             receipts,
@@ -38,76 +60,48 @@ impl Core {
         if !receipts.is_empty() {
             self.take_receipts(session, &receipts, now)?;
         }
-        let ino = self.sessions.get_mut(session, now.ms)?.ino;
-        let referred = self.referred(session, &root, size, &named)?;
+        let open = self.sessions.get_mut(session, now.ms)?;
+        let (ino, before) = (open.ino, std::mem::take(&mut open.names));
+        if before.len() as u64 != named_before {
+            let message =
+                format!("{named_before} names were to come before the commit, and {} came", before.len());
+            return Err(Failure::new(ErrorCode::Outdated, message).then("tell all of them again"));
+        }
+        named.extend(before);
+        let referred = referred(&root, size, &named)?;
         let policy = self.namespace.policy(ino)?;
         self.check_durable(&referred, policy.distance_at_commit())?;
-        let committed_at = self.namespace.clock;
-        let hole_bytes = hole_bytes.min(size);
         let version = Version {
             size,
             mtime,
-            committed_at,
+            committed_at: self.namespace.clock,
+            position: self.namespace.position,
             state,
             stored_bytes,
             session,
             root: root.clone(),
-            hole_bytes,
+            hole_bytes: hole_bytes.min(size),
+            wanted: policy.redundancy.distance(),
         };
-        let info = self.namespace.commit(ino, version)?;
-        let milestone = self.milestone(ino, info.version, info.committed_at, &policy);
+        self.references.introduce(&root, &referred);
+        let (info, position) = self.namespace.commit(ino, version)?;
+        self.settle_references();
+        let milestone = self.milestone(ino, info.version, position, &policy);
+        // With one copy nothing ever lacks one.
+        if policy.redundancy.distance() > 1 {
+            self.references.extend(&root, milestone.span(), &mut self.locations, &self.registry);
+        }
         self.sessions.get_mut(session, now.ms)?.closing = None;
         self.commits += 1;
-        for chunk in &referred {
-            let marking = self.marking.generation();
-            let wanted = policy.redundancy.distance();
-            // With one copy nothing ever lacks one.
-            let span = (wanted > 1).then(|| milestone.span());
-            self.locations.refer(chunk, wanted, span, marking, &self.registry);
-            self.locations.touch(chunk, now.ms);
-        }
+        referred.iter().for_each(|chunk| self.locations.touch(chunk, now.ms));
         // What of the session's earlier chunks the version doesn't name, no version of this session will; those that were stored
         // while it was committed, the client asks for again.
-        if named.len() < LIST_ENTRIES_MAX {
-            let let_go = self.sessions.rebase(session, &root, &referred);
-            let_go.iter().for_each(|chunk| self.locations.touch(chunk, now.ms));
-            self.namespace.removals += u64::from(!let_go.is_empty());
-        }
+        let (base, let_go) = self.sessions.rebase(session, &root, &referred)?;
+        self.build_on(Some(&root), base.as_ref());
+        let_go.iter().for_each(|chunk| self.locations.touch(chunk, now.ms));
         let hold = self.hold(milestone, self.sessions.get(session)?.base_at, &policy);
         let attr = self.namespace.attr(ino)?;
         Ok(ManagerReply::Version { info: Some(info), root: Some(root), attr, hold })
-    }
-
-    /// The chunks that the new version names.
-    fn referred(
-        &self,
-        session: SessionId,
-        root: &MapRoot,
-        size: u64,
-        named: &[ChunkId],
-    ) -> Result<HashSet<ChunkId>, Failure> {
-        if size > FILE_BYTES_MAX {
-            return Err(Failure::new(ErrorCode::TooLong, "a file has at most 2^63-1 bytes"));
-        }
-        match root {
-            MapRoot::Inline { map } => {
-                let map = inline_map(map)?;
-                if map.size() != size {
-                    return Err(invalid("the chunk map and the commit disagree about the size of the file"));
-                }
-                Ok(map.chunks().iter().map(|chunk| chunk.id).collect())
-            }
-            MapRoot::Pieces { pieces, length } => {
-                check_pieces(pieces, *length)?;
-                let mut referred: HashSet<ChunkId> = named.iter().copied().collect();
-                referred.extend(pieces.iter().map(|piece| piece.id));
-                // What didn't fit into the list is held by the session.
-                if named.len() == LIST_ENTRIES_MAX {
-                    referred.extend(self.sessions.get(session)?.held());
-                }
-                Ok(referred)
-            }
-        }
     }
 
     /// Refuses chunks that are nearer to loss than `wanted`, by what benefactors have said that they have.
@@ -132,6 +126,26 @@ impl Core {
             chunks.len()
         ))
         .then(next))
+    }
+}
+
+/// The chunks that a new version names.
+fn referred(root: &MapRoot, size: u64, named: &[ChunkId]) -> Result<HashSet<ChunkId>, Failure> {
+    if size > FILE_BYTES_MAX {
+        return Err(Failure::new(ErrorCode::TooLong, "a file has at most 2^63-1 bytes"));
+    }
+    match root {
+        MapRoot::Inline { map } => {
+            let map = inline_map(map)?;
+            if map.size() != size {
+                return Err(invalid("the chunk map and the commit disagree about the size of the file"));
+            }
+            Ok(map.chunks().iter().map(|chunk| chunk.id).collect())
+        }
+        MapRoot::Pieces { pieces, length } => {
+            check_pieces(pieces, *length)?;
+            Ok(named.iter().copied().chain(pieces.iter().map(|piece| piece.id)).collect())
+        }
     }
 }
 

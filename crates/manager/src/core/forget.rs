@@ -1,10 +1,11 @@
 //! Benefactors that won't come back: taken out of the pool's books, so that nothing waits for them any more.
 
 use stdchk_model::message::manager::ManagerReply;
-use stdchk_model::{BenefactorId, ChunkId, ErrorCode, Failure};
+use stdchk_model::{BenefactorId, ErrorCode, Failure};
 use stdchk_protect::distance;
 
 use super::locations::{Chunk, Holder};
+use super::walks::Walk;
 use super::{Answer, Core, Now, unavailable};
 
 impl Core {
@@ -25,9 +26,8 @@ impl Core {
         }
         self.registry.remove(id);
         self.deletions.remove(&id);
-        self.locations.sift(id, &self.registry, |_| false);
-        self.locations.requeue_all(&self.registry);
-        self.marking.again = true;
+        self.walk(Walk::Benefactor(id, None));
+        self.walk(Walk::AtRisk(None));
         Ok(ManagerReply::Done)
     }
 
@@ -37,17 +37,17 @@ impl Core {
             let message = "not all benefactors have reported what they hold since the manager started";
             return Err(unavailable(message).then("try again in half a minute"));
         }
-        if !self.marking.is_complete() {
-            let next = "try again in some seconds; if that doesn't help, `stdchk verify` names the damage, and `--force` \
-                        forgets it all the same";
-            return Err(unavailable("the manager has not found out yet what all versions need").then(next));
-        }
-        let elsewhere = |holder: &Holder| holder.benefactor != id && self.registry.counts(holder.benefactor);
-        let wanted = self.locations.iter().filter(|(_, chunk)| chunk.wanted > 0);
-        let is_lost = |(_, chunk): &(&ChunkId, &Chunk)| {
-            distance(chunk.holders.iter().filter(|holder| elsewhere(holder)).map(Holder::held)) == 0
+        let is_lost = |chunk: &&Chunk| {
+            let elsewhere = chunk.counted(&self.registry).filter(|holder| holder.benefactor != id);
+            chunk.wanted() > 0 && distance(elsewhere.map(Holder::held)) == 0
         };
-        match wanted.filter(is_lost).count() {
+        // What nobody is known to have, it may have.
+        let has_reported = self.registry.get(id).is_some_and(|benefactor| benefactor.reported);
+        let lost = match has_reported {
+            true => self.locations.chunks_at(id).filter(is_lost).count(),
+            false => self.locations.iter().filter(is_lost).count(),
+        };
+        match lost {
             0 => Ok(()),
             count => {
                 let message = format!("{count} chunks have no copy at another benefactor");

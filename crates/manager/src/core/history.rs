@@ -209,7 +209,6 @@ impl Core {
         if self.history.is_set_back() {
             self.history.accept();
             self.namespace.leave_out_given_up_inos();
-            self.marking.again = true;
         }
         Ok(ManagerReply::Done)
     }

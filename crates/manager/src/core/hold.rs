@@ -24,15 +24,20 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::naming::Naming;
 use stdchk_model::policy::Exposure;
+use stdchk_model::sets::FileVersions;
 use stdchk_model::{Failure, Ino, Policy, SessionId};
 
 use super::exposure::{SHARED, Shortage, Span};
 use super::inode::Body;
 use super::namespace::Namespace;
 use super::{Answer, Core};
+use crate::store::StoreError;
 
 /// Most sets that the state of the pool names as exposed: the oldest of them.
 const EXPOSED_SHOWN: usize = 32;
+
+/// Timesteps of a folder of which nobody asks whether they are still there.
+const TIMESTEPS_MIN: usize = 1024;
 
 /// Where a version stands among those of its folder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,38 +54,52 @@ impl Milestone {
     }
 }
 
+/// Positions of the timesteps of one folder.
+#[derive(Debug, Default)]
+struct Timesteps {
+    positions: HashMap<u64, TimeNs>,
+    by_position: BTreeMap<TimeNs, u64>,
+    /// How many were left when it was looked last which of them are still there.
+    left: usize,
+}
+
 /// When the first file of each timestep was committed: the position of the timestep's set.
 #[derive(Debug, Default)]
-pub(super) struct Begun {
-    positions: HashMap<(Ino, u64), TimeNs>,
-    timesteps: BTreeMap<(Ino, TimeNs), u64>,
-}
+pub(super) struct Begun(HashMap<Ino, Timesteps>);
 
 impl Begun {
     /// A file of a timestep was committed at `at`; the position of its set.
     pub(super) fn note(&mut self, folder: Ino, timestep: u64, at: TimeNs) -> TimeNs {
-        let known = *self.positions.entry((folder, timestep)).or_insert(at);
+        let Timesteps { positions, by_position, .. } = self.0.entry(folder).or_default();
+        let known = *positions.entry(timestep).or_insert(at);
         if at < known {
-            self.timesteps.remove(&(folder, known));
-            self.positions.insert((folder, timestep), at);
+            by_position.remove(&known);
+            positions.insert(timestep, at);
         }
         let position = at.min(known);
-        self.timesteps.insert((folder, position), timestep);
+        by_position.insert(position, timestep);
         position
     }
 
     fn get(&self, folder: Ino, timestep: u64) -> Option<TimeNs> {
-        self.positions.get(&(folder, timestep)).copied()
+        self.0.get(&folder)?.positions.get(&timestep).copied()
     }
 
     fn timestep_at(&self, folder: Ino, position: TimeNs) -> Option<u64> {
-        self.timesteps.get(&(folder, position)).copied()
+        self.0.get(&folder)?.by_position.get(&position).copied()
     }
 
-    /// Forgets timesteps of which nothing is left.
-    pub(super) fn retain(&mut self, alive: &HashSet<(Ino, u64)>) {
-        self.positions.retain(|key, _| alive.contains(key));
-        self.timesteps.retain(|(folder, _), timestep| alive.contains(&(*folder, *timestep)));
+    /// Whether so many timesteps came to a folder that it is worth a look which of them are still there.
+    fn is_overgrown(&self, folder: Ino) -> bool {
+        self.0.get(&folder).is_some_and(|known| known.positions.len() > 2 * known.left + TIMESTEPS_MIN)
+    }
+
+    /// Forgets timesteps of a folder of which nothing is left.
+    fn retain(&mut self, folder: Ino, alive: &HashSet<u64>) {
+        let Some(known) = self.0.get_mut(&folder) else { return };
+        known.positions.retain(|timestep, _| alive.contains(timestep));
+        known.by_position.retain(|_, timestep| alive.contains(timestep));
+        known.left = known.positions.len();
     }
 }
 
@@ -94,10 +113,6 @@ pub(super) struct NamedBelow {
 }
 
 impl NamedBelow {
-    pub(super) fn folder(&self) -> Ino {
-        self.folder
-    }
-
     /// The timestep that a version of the file belongs to, which is its number where the file is written again and again.
     pub(super) fn timestep(&self, name: &str, version: u64) -> Option<u64> {
         let path = format!("{}{name}", self.prefix);
@@ -147,14 +162,84 @@ impl Core {
         match self.namespace.timestep(ino, version) {
             (folder, Some(timestep)) => {
                 let position = self.begun.note(folder, timestep, at);
+                if self.begun.is_overgrown(folder) {
+                    let alive = self.timesteps_of(folder);
+                    self.begun.retain(folder, &alive);
+                }
                 Milestone { folder, position, in_set: true }
             }
             (folder, None) => Milestone { folder, position: at, in_set: false },
         }
     }
 
-    /// For what the writer of a version should wait, if for anything. `base_at`: when the version was committed on which its
-    /// session builds.
+    /// The timesteps of a folder of which there are files.
+    fn timesteps_of(&self, folder: Ino) -> HashSet<u64> {
+        let Ok(naming) = self.namespace.policy(folder).map(|policy| policy.naming.parse::<Naming>()) else {
+            return HashSet::new();
+        };
+        let mut files = Vec::new();
+        // Without its folder nothing of it is left.
+        if self.collect_files(folder, "", &mut files).is_err() {
+            return HashSet::new();
+        }
+        let read = |file: &FileVersions| naming.as_ref().ok()?.read(&file.path).map(|reading| reading.step);
+        let timesteps = |file: FileVersions| {
+            let step = read(&file);
+            file.versions.into_iter().filter_map(move |info| Some(step?.unwrap_or(info.version)))
+        };
+        files.into_iter().flat_map(timesteps).collect()
+    }
+
+    /// Counts all versions of the store for their chunks.
+    pub(super) fn count_versions(&mut self) -> Result<(), StoreError> {
+        let mut folders: HashMap<Ino, (u8, Option<NamedBelow>)> = HashMap::new();
+        let mut files: Vec<Ino> = self.namespace.inodes.keys().copied().collect();
+        files.sort_unstable();
+        // First of all, so that the members of a set have one position.
+        for note in [true, false] {
+            for ino in &files {
+                let Ok(inode) = self.namespace.inode(*ino) else { continue };
+                let Body::File(file) = &inode.body else { continue };
+                let (wanted, below) = match folders.entry(inode.parent) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(unknown) => {
+                        let policy = self.namespace.policy(*ino);
+                        let policy =
+                            policy.map_err(|error| StoreError::new("reading the policy of a file", error))?;
+                        // A file without a name may have outlived its folder.
+                        let below = self.namespace.named_below(inode.parent).ok();
+                        unknown.insert((policy.redundancy.distance(), below))
+                    }
+                };
+                let (name, named) = (&inode.name, inode.named);
+                for (number, version) in &file.versions {
+                    // What got its name after it was committed stands where it was committed.
+                    let timestep = below.as_ref().and_then(|below| below.timestep(name, *number));
+                    let folder = below.as_ref().map_or(SHARED, |below| below.folder);
+                    let position = match timestep {
+                        Some(timestep) if note || named <= version.position => {
+                            self.begun.note(folder, timestep, version.position)
+                        }
+                        _ => version.position,
+                    };
+                    if !note {
+                        let span = Span::at(folder, position);
+                        self.references.load_version(&version.root, *wanted, span, &mut self.locations)?;
+                    }
+                }
+                let wanted = *wanted;
+                if let Some(Body::File(file)) =
+                    self.namespace.inodes.get_mut(ino).map(|inode| &mut inode.body)
+                {
+                    file.versions.values_mut().for_each(|version| version.wanted = wanted);
+                }
+            }
+        }
+        self.references.loaded(&mut self.locations)
+    }
+
+    /// For what the writer of a version should wait, if for anything. `base_at`: position of the version on which its session
+    /// builds.
     pub(super) fn hold(
         &self,
         milestone: Milestone,
@@ -175,7 +260,7 @@ impl Core {
         let policy = self.namespace.policy(ino)?;
         let (folder, timestep) = self.namespace.timestep(ino, self.namespace.file(ino)?.next_version);
         let begun = timestep.and_then(|timestep| self.begun.get(folder, timestep));
-        let position = begun.unwrap_or(self.namespace.clock);
+        let position = begun.unwrap_or(self.namespace.position);
         let milestone = Milestone { folder, position, in_set: timestep.is_some() };
         Ok(self.hold(milestone, self.sessions.get(session)?.base_at, &policy))
     }
@@ -184,7 +269,7 @@ impl Core {
     pub(super) fn hold_renamed(&mut self, ino: Ino) -> Option<Hold> {
         let (version, at) = {
             let (number, version) = self.namespace.file(ino).ok()?.newest()?;
-            (number, version.committed_at)
+            (number, version.position)
         };
         let policy = self.namespace.policy(ino).ok()?;
         let milestone = self.milestone(ino, version, at, &policy);
@@ -256,12 +341,12 @@ impl Core {
                 Entry::Vacant(unknown) => unknown.insert(self.namespace.named_below(inode.parent).ok()?),
             };
             let Body::File(file) = &inode.body else { return None };
-            let committed_at = file.versions.get(&member.version)?.committed_at;
+            let position = file.versions.get(&member.version)?.position;
             let timestep = below.timestep(&inode.name, member.version);
             let begun = timestep.and_then(|timestep| self.begun.get(below.folder, timestep));
             // What got its name after it was committed stands where it was committed.
-            let begun = begun.filter(|_| inode.named <= committed_at);
-            positions.push(begun.unwrap_or(committed_at));
+            let begun = begun.filter(|_| inode.named <= position);
+            positions.push(begun.unwrap_or(position));
             folder.get_or_insert(below.folder);
         }
         let Some((first, last)) = positions.iter().min().zip(positions.iter().max()) else {
@@ -301,7 +386,7 @@ impl Core {
 
     /// Whether it isn't known yet what lacks copies.
     pub(super) fn is_counting(&self) -> bool {
-        self.registry.is_pending() || !self.marking.is_complete()
+        self.registry.is_pending()
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Inode {
     pub atime: TimeNs,
     pub mtime: TimeNs,
     pub ctime: TimeNs,
-    /// When a name was last given to it or taken from it.
+    /// Position of the operation that last gave a name to it or took one from it.
     pub named: TimeNs,
     /// A directory that has a name for it; the one of the newest name, for files with several.
     pub parent: Ino,
@@ -59,11 +59,15 @@ pub struct Version {
     pub size: u64,
     pub mtime: TimeNs,
     pub committed_at: TimeNs,
+    /// Position of its commit among all operations.
+    pub position: TimeNs,
     pub state: VersionState,
     pub stored_bytes: u64,
     pub session: SessionId,
     pub root: MapRoot,
     pub hole_bytes: u64,
+    /// How far from loss it wants its chunks, as they are counted: what its folder asked for when that was last looked at.
+    pub wanted: u8,
 }
 
 impl Version {

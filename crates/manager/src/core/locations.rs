@@ -1,18 +1,40 @@
-//! The location index: which benefactor holds which block, how many copies there should be, and which are missing.
+//! The location index: which benefactor holds which block, how far from loss chunks should be, and which are nearer.
 //!
-//! Soft state: built from what benefactors themselves say, in inventories, heartbeats and receipts that sessions pass on.
-//! How far a chunk is from loss, and what to make anew, says `protect`. Chunks that are nearer to it than wanted are counted by
-//! the versions that they expose ([`Exposure`]) and stand in the queues of those who can make blocks of them, ordered by how near
-//! they are, then by the age of what refers to them: so sets are completed one after the other, the oldest first.
+//! Holders are soft state: built from what benefactors themselves say, in inventories, heartbeats and receipts that sessions pass
+//! on. What refers to a chunk comes from the versions ([`super::references`]). How far a chunk is from loss, and what to make anew,
+//! says `protect`. Chunks that are nearer to it than wanted are counted by the versions that they expose ([`Exposure`]) and stand in
+//! the queues of those who can make blocks of them, ordered by how near they are, then by the age of what refers to them: so sets are
+//! completed one after the other, the oldest first.
+//!
+//! Chunks are entries of a table, each at its [`Slot`]. Each benefactor has a list of the slots of its blocks, so what happens to
+//! it costs as much as it holds, and not as much as the pool does. What a benefactor held in an earlier life, or before its
+//! last inventory, ceases to count at once, by number ([`Holder::is_known`]); it is taken out later ([`super::walks`]).
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ops::Bound;
 
+use smallvec::SmallVec;
+use stdchk_model::exact::{at, at_mut, narrow};
 use stdchk_model::message::manager::{ChunkLocations, Location, StoredBlock, TimeNs};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, EncodingId};
-use stdchk_protect::{Held, Plan, distance, distance_at, plan, surplus};
+use stdchk_protect::{Held, Plan, distance, distance_at, plan};
 
 use super::benefactors::Registry;
 use super::exposure::{Exposure, Lacking, SHARED, Span, joined};
+
+/// Where a chunk stands in the index. It stays there while anything refers to it or a benefactor has it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Slot(u32);
+
+impl Slot {
+    fn of(place: usize) -> Self {
+        Self(narrow(place))
+    }
+
+    fn place(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// A block of a chunk at a benefactor.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +46,8 @@ pub struct Holder {
     pub inventory: u32,
     /// Bytes that it takes there.
     pub stored_length: u32,
+    /// Where the chunk stands in the benefactor's list.
+    listed: u32,
 }
 
 impl Holder {
@@ -36,16 +60,63 @@ impl Holder {
     pub fn block(&self, chunk: ChunkId) -> BlockId {
         BlockId { chunk, encoding: self.encoding, index: self.index }
     }
+
+    /// Whether the benefactor has said in its present life that it has the block, and its last inventory didn't leave it out.
+    pub fn is_known(&self, registry: &Registry) -> bool {
+        registry.get(self.benefactor).is_some_and(|benefactor| self.inventory >= benefactor.valid_inventory)
+    }
+
+    /// Whether the block counts: the benefactor isn't lost.
+    pub fn counts(&self, registry: &Registry) -> bool {
+        self.is_known(registry) && registry.counts(self.benefactor)
+    }
+
+    /// Whether the block can be read now.
+    pub fn is_online(&self, registry: &Registry) -> bool {
+        self.is_known(registry) && registry.is_online(self.benefactor)
+    }
+}
+
+/// How many refer to something, by the distance to loss that they want.
+#[derive(Clone, Debug, Default)]
+pub struct Wants(SmallVec<[(u8, u32); 1]>);
+
+impl Wants {
+    /// The greatest distance that any wants; 0: there is none.
+    pub fn most(&self) -> u8 {
+        self.0.iter().map(|(wanted, _)| *wanted).max().unwrap_or(0)
+    }
+
+    /// Whether nothing refers to it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One more wants this distance, at least 1.
+    pub fn add(&mut self, wanted: u8) {
+        assert!(wanted > 0, "whoever refers to a chunk wants it to be there");
+        match self.0.iter_mut().find(|(known, _)| *known == wanted) {
+            Some((_, count)) => *count += 1,
+            None => self.0.push((wanted, 1)),
+        }
+    }
+
+    /// One of those that want this distance is gone.
+    pub fn remove(&mut self, wanted: u8) {
+        let known = self.0.iter_mut().find(|(known, _)| *known == wanted);
+        let Some((_, count)) = known else { unreachable!("nothing wants the distance {wanted}") };
+        *count -= 1;
+        self.0.retain(|(_, count)| *count > 0);
+    }
 }
 
 /// What is known of a chunk.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Chunk {
+    pub id: ChunkId,
     pub length: u32,
-    /// The distance to loss that the versions referring to it ask for; 0: none is known to refer to it.
-    pub wanted: u8,
-    /// The marking that last reached it.
-    pub marked: u32,
+    /// What refers to it.
+    wants: Wants,
     /// When a session or a benefactor last brought it up, milliseconds of the manager's life.
     pub touched_ms: u64,
     pub holders: Vec<Holder>,
@@ -55,6 +126,86 @@ pub struct Chunk {
     risk: Option<Risk>,
     /// What is being done about it.
     pub care: Care,
+    /// Whether it can be read, if anything refers to it.
+    reach: Option<Reach>,
+    /// Its time in the list of what nothing refers to.
+    unnamed_ms: Option<u64>,
+}
+
+impl Chunk {
+    fn new(id: ChunkId, now_ms: u64) -> Self {
+        Self {
+            id,
+            length: 0,
+            wants: Wants::default(),
+            touched_ms: now_ms,
+            holders: Vec::new(),
+            span: None,
+            risk: None,
+            care: Care::default(),
+            reach: None,
+            unnamed_ms: None,
+        }
+    }
+
+    /// The distance to loss that the versions referring to it ask for; 0: none refers to it.
+    pub fn wanted(&self) -> u8 {
+        self.wants.most()
+    }
+
+    /// The blocks that benefactors are known to have.
+    pub fn known<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Holder> + Clone {
+        self.holders.iter().filter(|holder| holder.is_known(registry))
+    }
+
+    /// The blocks that count.
+    pub fn counted<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Holder> + Clone {
+        self.holders.iter().filter(|holder| holder.counts(registry))
+    }
+
+    /// The blocks that can be read now.
+    pub fn online<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Holder> + Clone {
+        self.holders.iter().filter(|holder| holder.is_online(registry))
+    }
+
+    /// How far from loss it is, by the blocks that count; 0: it is not there.
+    pub fn distance(&self, registry: &Registry) -> u8 {
+        distance(self.counted(registry).map(Holder::held))
+    }
+
+    fn find(&mut self, benefactor: BenefactorId, block: &BlockId) -> Option<&mut Holder> {
+        self.holders
+            .iter_mut()
+            .find(|holder| holder.benefactor == benefactor && holder.block(block.chunk) == *block)
+    }
+
+    /// The fewest blocks that can have the distance `wanted` if all of them are of one encoding; else 0: it has to be looked at.
+    fn fewest(&self, wanted: u8) -> usize {
+        let Some(first) = self.holders.first() else { return 0 };
+        let is_one = self.holders.iter().all(|holder| holder.encoding == first.encoding);
+        if is_one { usize::from(wanted) + usize::from(first.encoding.code.data()) - 1 } else { 0 }
+    }
+
+    fn plan(&self, registry: &Registry) -> Option<Plan> {
+        let counted: Vec<Held> = self.counted(registry).map(Holder::held).collect();
+        let readable: Vec<Held> = self.online(registry).map(Holder::held).collect();
+        plan(&readable, &counted, self.wanted())
+    }
+
+    /// Who can make blocks of it now.
+    fn sources(&self, registry: &Registry) -> Vec<BenefactorId> {
+        self.plan(registry).map_or(Vec::new(), |plan| plan.from.iter().map(|held| held.benefactor).collect())
+    }
+}
+
+/// Whether a chunk to which versions refer can be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    Readable,
+    /// Once benefactors come back that are known to have it.
+    Away,
+    /// No known blocks are enough.
+    Gone,
 }
 
 /// What is done about a chunk that lacks copies.
@@ -84,8 +235,8 @@ impl Risk {
     }
 }
 
-/// Place of a chunk in a queue: distance to loss, position of the oldest version that refers to it, name.
-type Key = (u8, TimeNs, ChunkId);
+/// Place of a chunk in a queue: distance to loss, position of the oldest version that refers to it, slot.
+pub type Key = (u8, TimeNs, Slot);
 
 /// Chunks of which one benefactor could make blocks. An entry holds only as long as the chunk's own state says the same.
 #[derive(Debug, Default)]
@@ -95,37 +246,102 @@ struct Queue {
     blocked: VecDeque<Key>,
 }
 
+/// Sums over all chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// Chunks of which there are blocks.
+    pub chunks: u64,
+    /// Their plain bytes.
+    pub unique_bytes: u64,
+    /// Bytes of all blocks.
+    pub stored_bytes: u64,
+    /// Chunks that are referred to and can't be read until benefactors come back that have them.
+    pub away: u64,
+    /// Chunks that are referred to and of which nobody is known to have enough.
+    pub gone: u64,
+}
+
 /// The index.
 #[derive(Debug, Default)]
 pub struct Locations {
-    chunks: HashMap<ChunkId, Chunk>,
+    slots: HashMap<ChunkId, Slot>,
+    chunks: Vec<Option<Chunk>>,
+    free: Vec<Slot>,
+    /// What each benefactor holds, a slot for each block.
+    held_at: HashMap<BenefactorId, Vec<Slot>>,
+    /// Chunks to which nothing refers, by when they were last brought up.
+    unnamed: BTreeSet<(u64, Slot)>,
+    /// Chunks that may have more blocks than are wanted.
+    spare: BTreeSet<Slot>,
     /// Chunks that are nearer to loss than wanted and not lost.
     at_risk: BTreeSet<Key>,
     queues: HashMap<BenefactorId, Queue>,
     exposure: Exposure,
+    totals: Totals,
     /// Counts what came into the queues.
     queued: u64,
     /// The time of the present request.
     pub clock: TimeNs,
-    /// Since the manager's start it has not been found out what versions refer to. What lacks copies may have lacked them
-    /// ever since it was committed.
+    /// Not all benefactors have said since the manager's start what they have. What lacks copies may have lacked them ever since it
+    /// was committed.
     pub is_counting: bool,
-    /// Blocks known per benefactor.
-    blocks: HashMap<BenefactorId, u64>,
 }
 
 impl Locations {
+    fn slot(&self, id: &ChunkId) -> Option<Slot> {
+        self.slots.get(id).copied()
+    }
+
+    /// The slot of a chunk, which enters the index if it isn't there.
+    fn enter(&mut self, id: &ChunkId, now_ms: u64) -> Slot {
+        if let Some(slot) = self.slot(id) {
+            return slot;
+        }
+        let chunk = Some(Chunk::new(*id, now_ms));
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                *at_mut(&mut self.chunks, slot.place()) = chunk;
+                slot
+            }
+            None => {
+                self.chunks.push(chunk);
+                Slot::of(self.chunks.len() - 1)
+            }
+        };
+        self.slots.insert(*id, slot);
+        slot
+    }
+
+    /// The chunk at a slot that somebody keeps.
+    pub fn at(&self, slot: Slot) -> &Chunk {
+        let Some(chunk) = at(&self.chunks, slot.place()) else { unreachable!("slot {slot:?} is empty") };
+        chunk
+    }
+
+    fn at_mut(&mut self, slot: Slot) -> &mut Chunk {
+        let Some(chunk) = at_mut(&mut self.chunks, slot.place()) else {
+            unreachable!("slot {slot:?} is empty")
+        };
+        chunk
+    }
+
     pub fn get(&self, id: &ChunkId) -> Option<&Chunk> {
-        self.chunks.get(id)
+        self.slot(id).map(|slot| self.at(slot))
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&ChunkId, &Chunk)> {
-        self.chunks.iter()
+    /// All chunks.
+    pub fn iter(&self) -> impl Iterator<Item = &Chunk> {
+        self.chunks.iter().flatten()
     }
 
-    /// Blocks that a benefactor is known to hold.
+    /// Blocks that a benefactor is known to hold, and those that were not taken out yet though they are known no longer.
     pub fn blocks_at(&self, id: BenefactorId) -> u64 {
-        self.blocks.get(&id).copied().unwrap_or(0)
+        self.held_at.get(&id).map_or(0, |slots| slots.len() as u64)
+    }
+
+    /// The chunks of which a benefactor has blocks.
+    pub fn chunks_at(&self, id: BenefactorId) -> impl Iterator<Item = &Chunk> {
+        self.held_at.get(&id).into_iter().flatten().map(|slot| self.at(*slot))
     }
 
     /// Rises whenever there is something new for sources to copy.
@@ -138,181 +354,341 @@ impl Locations {
         &self.exposure
     }
 
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
     pub fn at_risk_count(&self) -> usize {
         self.at_risk.len()
     }
 
     /// How many benefactors have to be lost before the chunk is; 0: it is not there.
     pub fn distance(&self, id: &ChunkId, registry: &Registry) -> u8 {
-        self.chunks.get(id).map_or(0, |chunk| distance_of(chunk, registry))
+        self.get(id).map_or(0, |chunk| chunk.distance(registry))
     }
 
-    /// Whether blocks of the chunk could go and leave it at the distance `wanted`.
-    pub fn has_surplus(&self, id: &ChunkId, wanted: u8, registry: &Registry) -> bool {
-        let Some(chunk) = self.chunks.get(id) else { return false };
-        let counted = chunk.holders.iter().filter(|holder| registry.counts(holder.benefactor));
-        let counted: Vec<Held> = counted.map(Holder::held).collect();
-        if wanted == 0 { !counted.is_empty() } else { !surplus(&counted, wanted).is_empty() }
-    }
+    // --- what benefactors have
 
     /// A benefactor says that it holds the block, durable.
-    pub fn confirm(&mut self, stored: &StoredBlock, at: BenefactorId, inventory: u32, now_ms: u64) {
-        let chunk = self
-            .chunks
-            .entry(stored.block.chunk)
-            .or_insert_with(|| Chunk { touched_ms: now_ms, ..Chunk::default() });
-        chunk.length = stored.plain_length;
+    pub fn confirm(&mut self, stored: &StoredBlock, from: BenefactorId, inventory: u32, now_ms: u64) {
+        let slot = self.enter(&stored.block.chunk, now_ms);
         let BlockId { encoding, index, .. } = stored.block;
-        let holder =
-            Holder { benefactor: at, encoding, index, inventory, stored_length: stored.stored_length };
-        match find(chunk, at, &stored.block) {
-            Some(known) => *known = holder,
-            None => {
-                chunk.holders.push(holder);
-                *self.blocks.entry(at).or_insert(0) += 1;
-            }
+        let before = self.sizes(slot);
+        let chunk = self.at_mut(slot);
+        chunk.length = stored.plain_length;
+        if let Some(known) = chunk.find(from, &stored.block) {
+            (known.inventory, known.stored_length) = (inventory, stored.stored_length);
+        } else {
+            let listed = self.held_at.entry(from).or_default();
+            let place = narrow(listed.len());
+            listed.push(slot);
+            let holder = Holder {
+                benefactor: from,
+                encoding,
+                index,
+                inventory,
+                stored_length: stored.stored_length,
+                listed: place,
+            };
+            self.at_mut(slot).holders.push(holder);
         }
+        self.count_sizes(slot, before);
+        self.place(slot);
     }
 
     /// The block is there no longer.
-    pub fn remove(&mut self, block: &BlockId, at: BenefactorId) {
-        let gone = |holder: &Holder| holder.benefactor == at && holder.block(block.chunk) == *block;
-        self.retain_holders(&block.chunk, |holder| !gone(holder));
+    pub fn remove(&mut self, block: &BlockId, from: BenefactorId) {
+        let Some(slot) = self.slot(&block.chunk) else { return };
+        self.remove_holders(slot, |holder| holder.benefactor == from && holder.block(block.chunk) == *block);
     }
 
-    fn retain_holders(&mut self, id: &ChunkId, keep: impl Fn(&Holder) -> bool) {
-        let Some(chunk) = self.chunks.get_mut(id) else { return };
-        for holder in chunk.holders.iter().filter(|holder| !keep(holder)) {
-            let count = self.blocks.entry(holder.benefactor).or_insert(0);
-            *count = count.saturating_sub(1);
+    fn remove_holders(&mut self, slot: Slot, is_gone: impl Fn(&Holder) -> bool) {
+        let before = self.sizes(slot);
+        let gone: Vec<Holder> = self.at_mut(slot).holders.extract_if(.., |holder| is_gone(holder)).collect();
+        for holder in gone {
+            self.unlist(slot, &holder);
         }
-        chunk.holders.retain(keep);
-        if chunk.holders.is_empty() && chunk.wanted == 0 {
-            self.forget(id);
+        self.count_sizes(slot, before);
+        self.place(slot);
+    }
+
+    /// Takes a block out of its benefactor's list. The last one of the list takes its place.
+    fn unlist(&mut self, slot: Slot, holder: &Holder) {
+        let Some(listed) = self.held_at.get_mut(&holder.benefactor) else {
+            unreachable!("a holder is in its benefactor's list")
+        };
+        let last = narrow::<u32, _>(listed.len()) - 1;
+        assert_eq!(listed.swap_remove(holder.listed as usize), slot, "a holder knows its place");
+        let moved = listed.get(holder.listed as usize).copied();
+        if listed.is_empty() {
+            self.held_at.remove(&holder.benefactor);
+        }
+        let Some(moved) = moved else { return };
+        let mut holders = self.at_mut(moved).holders.iter_mut();
+        let moved = holders.find(|other| other.benefactor == holder.benefactor && other.listed == last);
+        let Some(moved) = moved else { unreachable!("what is in a list has a holder") };
+        moved.listed = holder.listed;
+    }
+
+    /// Bytes of the chunk and of its blocks; `None`: there are no blocks.
+    fn sizes(&self, slot: Slot) -> Option<(u64, u64)> {
+        let chunk = self.at(slot);
+        let stored = chunk.holders.iter().map(|holder| u64::from(holder.stored_length)).sum();
+        (!chunk.holders.is_empty()).then_some((u64::from(chunk.length), stored))
+    }
+
+    fn count_sizes(&mut self, slot: Slot, before: Option<(u64, u64)>) {
+        if let Some((unique, stored)) = before {
+            self.totals.chunks -= 1;
+            self.totals.unique_bytes -= unique;
+            self.totals.stored_bytes -= stored;
+        }
+        if let Some((unique, stored)) = self.sizes(slot) {
+            self.totals.chunks += 1;
+            self.totals.unique_bytes += unique;
+            self.totals.stored_bytes += stored;
         }
     }
 
-    /// Removes the holders of one benefactor that `stays` refuses. Looks at every chunk: for registrations and inventories.
-    pub fn sift(&mut self, at: BenefactorId, registry: &Registry, stays: impl Fn(&Holder) -> bool) {
-        let gone = |holder: &Holder| holder.benefactor == at && !stays(holder);
-        let affected = self.chunks.iter().filter(|(_, chunk)| chunk.holders.iter().any(gone));
-        let affected: Vec<ChunkId> = affected.map(|(id, _)| *id).collect();
-        for id in affected {
-            self.retain_holders(&id, |holder| !gone(holder));
-            self.requeue(&id, registry);
-        }
-    }
-
-    /// Takes a chunk out of the index altogether; its blocks, to be deleted.
-    pub fn forget(&mut self, id: &ChunkId) -> Vec<Holder> {
-        let Some(chunk) = self.chunks.remove(id) else { return Vec::new() };
-        if let Some(risk) = chunk.risk {
-            self.discount(id, risk);
-        }
-        for holder in &chunk.holders {
-            let count = self.blocks.entry(holder.benefactor).or_insert(0);
-            *count = count.saturating_sub(1);
-        }
-        chunk.holders
+    /// Takes a chunk, to which nothing refers, out of the index; its blocks, to be deleted.
+    pub fn forget(&mut self, slot: Slot) -> Vec<Holder> {
+        let chunk = self.at(slot);
+        assert!(chunk.wants.is_empty(), "{} is referred to", chunk.id);
+        let holders = chunk.holders.clone();
+        self.remove_holders(slot, |_| true);
+        holders
     }
 
     /// A session counts on the chunk: it is brought up now.
     pub fn touch(&mut self, id: &ChunkId, now_ms: u64) {
-        if let Some(chunk) = self.chunks.get_mut(id) {
-            chunk.touched_ms = now_ms;
+        let Some(slot) = self.slot(id) else { return };
+        self.at_mut(slot).touched_ms = now_ms;
+        self.place(slot);
+    }
+
+    // --- what refers to chunks
+
+    /// One more refers to the chunk, and wants this distance. Until [`Locations::count`] it is counted as before.
+    pub fn name(&mut self, id: &ChunkId, wanted: u8) -> Slot {
+        let slot = self.enter(id, 0);
+        self.at_mut(slot).wants.add(wanted);
+        self.place(slot);
+        slot
+    }
+
+    /// The slot of a chunk to which something refers.
+    pub fn named(&self, id: &ChunkId) -> Slot {
+        let Some(slot) = self.slot(id) else {
+            unreachable!("chunk {id} is referred to and not in the index")
+        };
+        slot
+    }
+
+    /// What refers to the chunk and wanted one distance wants another. Until [`Locations::count`] it is counted as before.
+    pub fn rename(&mut self, slot: Slot, before: u8, wanted: u8) {
+        let chunk = self.at_mut(slot);
+        chunk.wants.add(wanted);
+        chunk.wants.remove(before);
+    }
+
+    /// Versions of `span` refer to the chunk. Until [`Locations::count`] it is counted as before.
+    pub fn extend(&mut self, slot: Slot, span: Option<Span>) {
+        let chunk = self.at_mut(slot);
+        chunk.span = joined(chunk.span, span);
+    }
+
+    /// One of those that refer to the chunk does so no longer.
+    pub fn unname(&mut self, slot: Slot, wanted: u8, registry: &Registry) {
+        let chunk = self.at_mut(slot);
+        chunk.wants.remove(wanted);
+        if chunk.wants.is_empty() {
+            chunk.span = None;
+        }
+        self.count(slot, registry);
+        self.place(slot);
+    }
+
+    /// Lists the chunk as one to which nothing refers, or takes it from there, or out of the index.
+    fn place(&mut self, slot: Slot) {
+        let chunk = self.at(slot);
+        let is_unnamed = chunk.wants.is_empty();
+        let wanted_ms = (is_unnamed && !chunk.holders.is_empty()).then_some(chunk.touched_ms);
+        let is_gone = is_unnamed && chunk.holders.is_empty();
+        if chunk.unnamed_ms != wanted_ms {
+            let chunk = self.at_mut(slot);
+            let before = std::mem::replace(&mut chunk.unnamed_ms, wanted_ms);
+            if let Some(before) = before {
+                self.unnamed.remove(&(before, slot));
+            }
+            if let Some(now) = wanted_ms {
+                self.unnamed.insert((now, slot));
+            }
+        }
+        if is_gone {
+            self.settle(slot, None, None);
+            self.spare.remove(&slot);
+            if let Some(chunk) = at_mut(&mut self.chunks, slot.place()).take() {
+                self.slots.remove(&chunk.id);
+            }
+            self.free.push(slot);
         }
     }
 
-    /// Versions of `span` refer to the chunk and want `wanted` copies; `marking` is the present marking.
-    pub fn refer(&mut self, id: &ChunkId, wanted: u8, span: Option<Span>, marking: u32, registry: &Registry) {
-        let chunk = self.chunks.entry(*id).or_default();
-        let wanted = if chunk.marked == marking { chunk.wanted.max(wanted) } else { wanted };
-        chunk.marked = marking;
-        let joined = joined(chunk.span, span);
-        if (chunk.wanted, chunk.span) != (wanted, joined) {
-            (chunk.wanted, chunk.span) = (wanted, joined);
-            self.requeue(id, registry);
-        }
+    /// Chunks to which nothing refers and that were last brought up at `until_ms` or before, behind `after`.
+    pub fn unnamed(
+        &self,
+        after: Option<(u64, Slot)>,
+        until_ms: u64,
+    ) -> impl Iterator<Item = (u64, Slot)> + '_ {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.unnamed.range((from, Bound::Unbounded)).copied().take_while(move |(ms, _)| *ms <= until_ms)
     }
 
-    /// No version refers to the chunk.
-    pub fn unwant(&mut self, id: &ChunkId, registry: &Registry) {
-        if let Some(chunk) = self.chunks.get_mut(id)
-            && chunk.wanted != 0
-        {
-            (chunk.wanted, chunk.span) = (0, None);
-            self.requeue(id, registry);
-            self.retain_holders(id, |_| true);
+    /// Chunks that may have more blocks than are wanted, behind `after`.
+    pub fn spare(&self, after: Option<Slot>) -> impl Iterator<Item = Slot> + '_ {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.spare.range((from, Bound::Unbounded)).copied()
+    }
+
+    /// The chunk has no more blocks than are wanted.
+    pub fn is_not_spare(&mut self, slot: Slot) {
+        self.spare.remove(&slot);
+    }
+
+    // --- counting
+
+    /// The same as [`Locations::count`], for a chunk that may not be in the index.
+    pub fn requeue(&mut self, id: &ChunkId, registry: &Registry) {
+        if let Some(slot) = self.slot(id) {
+            self.count(slot, registry);
         }
     }
 
     /// Counts the chunk as it is now, and puts it into the queues of those that can make blocks of it.
-    pub fn requeue(&mut self, id: &ChunkId, registry: &Registry) {
-        let Some(chunk) = self.chunks.get_mut(id) else { return };
-        let distance = distance_of(chunk, registry);
-        let sources: Vec<BenefactorId> = match distance {
-            distance if distance >= chunk.wanted => Vec::new(),
-            _ => sources(chunk, registry),
-        };
-        let span = chunk.span.unwrap_or(Span::at(SHARED, TimeNs::MIN));
-        if chunk.care == Care::Blocked && chunk.risk.map(Risk::place) != Some((distance, span.first)) {
-            // Its place among the blocked ones is no longer good.
-            chunk.care = Care::Waits;
+    pub fn count(&mut self, slot: Slot, registry: &Registry) {
+        let chunk = self.at(slot);
+        let (distance, wanted) = (chunk.distance(registry), chunk.wanted());
+        let reach = (wanted > 0).then(|| match distance {
+            _ if stdchk_protect::distance(chunk.online(registry).map(Holder::held)) > 0 => Reach::Readable,
+            _ if stdchk_protect::distance(chunk.known(registry).map(Holder::held)) > 0 => Reach::Away,
+            _ => Reach::Gone,
+        });
+        if wanted > 0 && chunk.holders.len() > chunk.fewest(wanted) {
+            self.spare.insert(slot);
         }
-        let risk = (distance < chunk.wanted).then(|| {
-            let movable = match chunk.care {
+        let chunk = self.at(slot);
+        let sources = if distance < wanted { chunk.sources(registry) } else { Vec::new() };
+        let span = chunk.span.unwrap_or(Span::at(SHARED, TimeNs::MIN));
+        let moved =
+            chunk.care == Care::Blocked && chunk.risk.map(Risk::place) != Some((distance, span.first));
+        // Its place among the blocked ones is no longer good.
+        let care = if moved { Care::Waits } else { chunk.care };
+        let risk = (distance < wanted).then(|| {
+            let movable = match care {
                 Care::Copied => distance > 0,
                 Care::Waits => !sources.is_empty(),
                 Care::Blocked | Care::Failed => false,
             };
             Risk { distance, lacking: Lacking { span, bytes: chunk.length, movable } }
         });
-        let waits = chunk.care == Care::Waits;
-        let before = std::mem::replace(&mut chunk.risk, risk);
-        if before != risk {
-            // First, so that what goes on to lack copies keeps its time.
-            if let Some(risk) = risk {
-                self.count(risk);
-            }
-            if let Some(before) = before {
-                self.discount(id, before);
-            }
-            // Both may stand at the same place.
-            if let Some(risk) = risk.filter(|risk| risk.distance > 0) {
-                self.at_risk.insert((risk.distance, risk.lacking.span.first, *id));
-            }
-        }
-        if let Some(risk) = risk.filter(|_| waits) {
+        self.at_mut(slot).care = care;
+        self.settle(slot, risk, reach);
+        if let Some(risk) = risk.filter(|_| care == Care::Waits) {
+            let (distance, first) = risk.place();
             for source in sources {
                 let queue = self.queues.entry(source).or_default();
-                let is_new = queue.ready.insert((risk.distance, risk.lacking.span.first, *id));
+                let is_new = queue.ready.insert((distance, first, slot));
                 self.queued += u64::from(is_new);
             }
         }
     }
 
-    fn count(&mut self, risk: Risk) {
-        let since = if self.is_counting { risk.lacking.span.first } else { self.clock };
-        self.exposure.add(risk.lacking, since);
+    /// The chunk is counted like this from now on.
+    fn settle(&mut self, slot: Slot, risk: Option<Risk>, reach: Option<Reach>) {
+        let chunk = self.at_mut(slot);
+        let before = std::mem::replace(&mut chunk.risk, risk);
+        let reached = std::mem::replace(&mut chunk.reach, reach);
+        if reached != reach {
+            for (reach, sign) in [(reached, -1), (reach, 1)] {
+                let total = match reach {
+                    Some(Reach::Away) => &mut self.totals.away,
+                    Some(Reach::Gone) => &mut self.totals.gone,
+                    Some(Reach::Readable) | None => continue,
+                };
+                let Some(counted) = total.checked_add_signed(sign) else { unreachable!("it was counted") };
+                *total = counted;
+            }
+        }
+        if before != risk {
+            // First, so that what goes on to lack copies keeps its time.
+            if let Some(risk) = risk {
+                let since =
+                    if self.is_counting { risk.lacking.span.first.min(self.clock) } else { self.clock };
+                self.exposure.add(risk.lacking, since);
+            }
+            if let Some(before) = before {
+                self.exposure.remove(before.lacking);
+                self.at_risk.remove(&(before.distance, before.lacking.span.first, slot));
+            }
+            // Both may stand at the same place.
+            if let Some(risk) = risk.filter(|risk| risk.distance > 0) {
+                self.at_risk.insert((risk.distance, risk.lacking.span.first, slot));
+            }
+        }
     }
 
-    fn discount(&mut self, id: &ChunkId, risk: Risk) {
-        self.exposure.remove(risk.lacking);
-        self.at_risk.remove(&(risk.distance, risk.lacking.span.first, *id));
+    // --- walks; each tells where to go on, or nothing once it has come to its end
+
+    /// Counts all chunks.
+    pub fn walk_all(&mut self, from: usize, steps: usize, registry: &Registry) -> Option<usize> {
+        let until = self.chunks.len().min(from + steps);
+        for place in from..until {
+            if at(&self.chunks, place).is_some() {
+                self.count(Slot::of(place), registry);
+            }
+        }
+        (until < self.chunks.len()).then_some(until)
     }
 
-    /// Counts those chunks anew that are at risk: after benefactors went off-line or came on-line. Others can make copies now,
-    /// and others have room.
-    pub fn requeue_at_risk(&mut self, registry: &Registry) {
-        let ids: Vec<ChunkId> = self.at_risk.iter().map(|(_, _, id)| *id).collect();
-        for id in &ids {
-            if let Some(chunk) = self.chunks.get_mut(id)
-                && chunk.care == Care::Blocked
-            {
+    /// Counts what a benefactor has, and takes out what it is not known to have any more; downwards from the end, since what is taken out
+    /// is replaced by the last.
+    pub fn walk_benefactor(
+        &mut self,
+        id: BenefactorId,
+        from: Option<usize>,
+        steps: usize,
+        registry: &Registry,
+    ) -> Option<usize> {
+        let mut next = from.unwrap_or(usize::MAX);
+        for _ in 0..steps {
+            let listed = self.held_at.get(&id).map_or(&[][..], Vec::as_slice);
+            next = next.min(listed.len()).checked_sub(1)?;
+            let slot = *at(listed, next);
+            let is_gone = |holder: &Holder| holder.benefactor == id && !holder.is_known(registry);
+            if self.at(slot).holders.iter().any(is_gone) {
+                let chunk = self.at(slot).id;
+                self.remove_holders(slot, is_gone);
+                self.requeue(&chunk, registry);
+            } else {
+                self.count(slot, registry);
+            }
+        }
+        Some(next)
+    }
+
+    /// Counts those chunks that are at risk: after benefactors went off-line or came on-line. Others can make copies now, and others have
+    /// room.
+    pub fn walk_at_risk(&mut self, after: Option<Key>, steps: usize, registry: &Registry) -> Option<Key> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let keys: Vec<Key> = self.at_risk.range((from, Bound::Unbounded)).take(steps).copied().collect();
+        for (_, _, slot) in &keys {
+            let chunk = self.at_mut(*slot);
+            if chunk.care == Care::Blocked {
                 chunk.care = Care::Waits;
             }
-            self.requeue(id, registry);
+            self.count(*slot, registry);
         }
+        keys.last().copied().filter(|_| keys.len() == steps)
     }
 
     // --- copies to be made
@@ -321,8 +697,8 @@ impl Locations {
     pub fn take_ready(&mut self, source: BenefactorId) -> Option<ChunkId> {
         let queue = self.queues.get_mut(&source)?;
         while let Some(key) = queue.ready.pop_first() {
-            if is_queued(&self.chunks, &key, source) {
-                return Some(key.2);
+            if let Some(id) = queued(&self.chunks, &key, source) {
+                return Some(id);
             }
         }
         None
@@ -337,8 +713,8 @@ impl Locations {
     pub fn take_blocked(&mut self, source: BenefactorId) -> Option<ChunkId> {
         let queue = self.queues.get_mut(&source)?;
         while let Some(key) = queue.blocked.pop_front() {
-            if is_queued(&self.chunks, &key, source) {
-                return Some(key.2);
+            if let Some(id) = queued(&self.chunks, &key, source) {
+                return Some(id);
             }
         }
         None
@@ -346,12 +722,12 @@ impl Locations {
 
     /// There is no room for a copy of the chunk anywhere: nobody waits for it, and it is looked at again later.
     pub fn block(&mut self, id: &ChunkId, source: BenefactorId, registry: &Registry) {
-        let Some(chunk) = self.chunks.get_mut(id) else { return };
-        chunk.care = Care::Blocked;
-        self.requeue(id, registry);
-        let Some(risk) = self.chunks.get(id).and_then(|chunk| chunk.risk) else { return };
+        let Some(slot) = self.slot(id) else { return };
+        self.at_mut(slot).care = Care::Blocked;
+        self.count(slot, registry);
+        let Some(risk) = self.at(slot).risk else { return };
         let (distance, first) = risk.place();
-        self.queues.entry(source).or_default().blocked.push_back((distance, first, *id));
+        self.queues.entry(source).or_default().blocked.push_back((distance, first, slot));
     }
 
     /// There is room again: all that was blocked is looked at in its order.
@@ -363,23 +739,19 @@ impl Locations {
 
     /// Something else is done about the chunk from now on.
     pub fn care_for(&mut self, id: &ChunkId, care: Care, registry: &Registry) {
-        if let Some(chunk) = self.chunks.get_mut(id) {
-            chunk.care = care;
-            self.requeue(id, registry);
-        }
+        let Some(slot) = self.slot(id) else { return };
+        self.at_mut(slot).care = care;
+        self.count(slot, registry);
     }
 
-    /// Puts every chunk where it belongs: after benefactors were lost or came back.
-    pub fn requeue_all(&mut self, registry: &Registry) {
-        let ids: Vec<ChunkId> = self.chunks.keys().copied().collect();
-        ids.iter().for_each(|id| self.requeue(id, registry));
-    }
+    // --- where chunks are
 
     /// Where a chunk can be read: at benefactors that are on-line, then at those whose silence may mean nothing yet.
     pub fn locate(&self, id: &ChunkId, registry: &Registry) -> ChunkLocations {
-        let holders = self.chunks.get(id).map_or(&[][..], |chunk| &chunk.holders);
+        let chunk = self.get(id);
+        let known: Vec<&Holder> = chunk.map_or(Vec::new(), |chunk| chunk.known(registry).collect());
         let (online, others): (Vec<&Holder>, Vec<&Holder>) =
-            holders.iter().partition(|holder| registry.is_online(holder.benefactor));
+            known.into_iter().partition(|holder| registry.is_online(holder.benefactor));
         let (readable, lost): (Vec<&Holder>, Vec<&Holder>) =
             others.into_iter().partition(|holder| registry.counts(holder.benefactor));
         let is_readable = distance(online.iter().map(|holder| holder.held())) > 0;
@@ -392,15 +764,9 @@ impl Locations {
         ChunkLocations { at, pending, away }
     }
 
-    /// Whether the chunk could be read if those came back that are away and have blocks of it, or may have some.
-    pub fn may_come_back(&self, chunk: &Chunk, registry: &Registry) -> bool {
-        distance(chunk.holders.iter().map(Holder::held)) > 0 || registry.unreported().next().is_some()
-    }
-
     /// Where a chunk is on-line and durable now.
     pub fn locate_durable(&self, id: &ChunkId, registry: &Registry) -> ChunkLocations {
-        let holders = self.chunks.get(id).map_or(&[][..], |chunk| &chunk.holders);
-        let online = holders.iter().filter(|holder| registry.is_online(holder.benefactor));
+        let online = self.get(id).into_iter().flat_map(|chunk| chunk.online(registry));
         let at: Vec<Location> = online.map(location).collect();
         let pending = distance_at(&at) == 0 && registry.is_pending();
         ChunkLocations { at, pending, away: Vec::new() }
@@ -411,38 +777,19 @@ fn location(holder: &Holder) -> Location {
     Location { benefactor: holder.benefactor, encoding: holder.encoding, index: holder.index }
 }
 
-fn find<'a>(chunk: &'a mut Chunk, at: BenefactorId, block: &BlockId) -> Option<&'a mut Holder> {
-    chunk.holders.iter_mut().find(|holder| holder.benefactor == at && holder.block(block.chunk) == *block)
-}
-
-/// How far the chunk is from loss, by the blocks that count.
-fn distance_of(chunk: &Chunk, registry: &Registry) -> u8 {
-    distance(chunk.holders.iter().filter(|holder| registry.counts(holder.benefactor)).map(Holder::held))
-}
-
-fn plan_of(chunk: &Chunk, registry: &Registry) -> Option<Plan> {
-    let counted = chunk.holders.iter().filter(|holder| registry.counts(holder.benefactor)).map(Holder::held);
-    let counted: Vec<Held> = counted.collect();
-    let readable = counted.iter().filter(|held| registry.is_online(held.benefactor)).copied();
-    plan(&readable.collect::<Vec<_>>(), &counted, chunk.wanted)
-}
-
-/// Who can make blocks of the chunk now.
-fn sources(chunk: &Chunk, registry: &Registry) -> Vec<BenefactorId> {
-    plan_of(chunk, registry).map_or(Vec::new(), |plan| plan.from.iter().map(|held| held.benefactor).collect())
-}
-
-/// Whether a queue's entry still says what the chunk's own state says.
-fn is_queued(chunks: &HashMap<ChunkId, Chunk>, (distance, first, id): &Key, source: BenefactorId) -> bool {
-    let in_queue = |chunk: &&Chunk| matches!(chunk.care, Care::Waits | Care::Blocked);
-    let Some(chunk) = chunks.get(id).filter(in_queue) else { return false };
+/// The chunk of a queue's entry, if the entry still says what the chunk's own state says.
+fn queued(chunks: &[Option<Chunk>], (distance, first, slot): &Key, source: BenefactorId) -> Option<ChunkId> {
+    let chunk = at(chunks, slot.place()).as_ref()?;
+    let in_queue = matches!(chunk.care, Care::Waits | Care::Blocked);
     let risk = chunk.risk.is_some_and(|risk| risk.place() == (*distance, *first));
-    risk && chunk.holders.iter().any(|holder| holder.benefactor == source)
+    let holds = chunk.holders.iter().any(|holder| holder.benefactor == source);
+    (in_queue && risk && holds).then_some(chunk.id)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use proptest::test_runner::TestCaseError;
     use stdchk_model::Ino;
 
     use super::*;
@@ -456,12 +803,13 @@ mod tests {
         Confirm(u8, u32),
         Remove(u8, u32),
         Refer(u8, u8, TimeNs),
-        Unwant(u8),
+        Unname(u8),
         Forget(u8),
         Take(u32),
         Care(u8, Care),
         Silent(u32),
         Heard(u32),
+        NewLife(u32),
     }
 
     fn event() -> impl Strategy<Value = Event> {
@@ -471,12 +819,13 @@ mod tests {
             (chunk.clone(), benefactor.clone()).prop_map(|(chunk, at)| Event::Confirm(chunk, at)),
             (chunk.clone(), benefactor.clone()).prop_map(|(chunk, at)| Event::Remove(chunk, at)),
             (chunk.clone(), 1..4u8, 1..9i64).prop_map(|(chunk, wanted, at)| Event::Refer(chunk, wanted, at)),
-            chunk.clone().prop_map(Event::Unwant),
+            chunk.clone().prop_map(Event::Unname),
             chunk.clone().prop_map(Event::Forget),
             benefactor.clone().prop_map(Event::Take),
             (chunk, care).prop_map(|(chunk, care)| Event::Care(chunk, care)),
             benefactor.clone().prop_map(Event::Silent),
-            benefactor.prop_map(Event::Heard),
+            benefactor.clone().prop_map(Event::Heard),
+            benefactor.prop_map(Event::NewLife),
         ]
     }
 
@@ -494,12 +843,22 @@ mod tests {
         registry
     }
 
-    fn apply(locations: &mut Locations, registry: &mut Registry, event: Event, now_ms: u64) {
+    /// What refers to each chunk, as the test knows.
+    type Named = HashMap<u8, Vec<u8>>;
+
+    fn apply(
+        locations: &mut Locations,
+        registry: &mut Registry,
+        named: &mut Named,
+        event: Event,
+        now_ms: u64,
+    ) {
         match event {
             Event::Confirm(chunk, at) => {
                 let block = BlockId::plain(id(chunk));
                 let stored = StoredBlock { block, plain_length: 10, stored_length: 10 };
-                locations.confirm(&stored, BenefactorId(at), 1, now_ms);
+                let inventory = registry.get(BenefactorId(at)).unwrap().inventory;
+                locations.confirm(&stored, BenefactorId(at), inventory, now_ms);
                 locations.requeue(&id(chunk), registry);
             }
             Event::Remove(chunk, at) => {
@@ -507,10 +866,24 @@ mod tests {
                 locations.requeue(&id(chunk), registry);
             }
             Event::Refer(chunk, wanted, at) => {
-                locations.refer(&id(chunk), wanted, Some(Span::at(Ino(2), at)), 1, registry);
+                named.entry(chunk).or_default().push(wanted);
+                let slot = locations.name(&id(chunk), wanted);
+                locations.extend(slot, Some(Span::at(Ino(2), at)));
+                locations.count(slot, registry);
             }
-            Event::Unwant(chunk) => locations.unwant(&id(chunk), registry),
-            Event::Forget(chunk) => drop(locations.forget(&id(chunk))),
+            Event::Unname(chunk) => {
+                if let Some(wanted) = named.get_mut(&chunk).and_then(Vec::pop) {
+                    locations.unname(locations.named(&id(chunk)), wanted, registry);
+                }
+            }
+            Event::Forget(chunk) => {
+                if let Some(slot) =
+                    locations.slot(&id(chunk)).filter(|slot| locations.at(*slot).wanted() == 0)
+                {
+                    assert!(!locations.forget(slot).is_empty(), "what nothing refers to has blocks");
+                    assert!(locations.get(&id(chunk)).is_none());
+                }
+            }
             Event::Take(at) => {
                 if let Some(chunk) = locations.take_ready(BenefactorId(at)) {
                     locations.block(&chunk, BenefactorId(at), registry);
@@ -519,13 +892,25 @@ mod tests {
             Event::Care(chunk, care) => locations.care_for(&id(chunk), care, registry),
             Event::Silent(at) => registry.get_mut(BenefactorId(at)).unwrap().heard_ms = 0,
             Event::Heard(at) => registry.get_mut(BenefactorId(at)).unwrap().heard_ms = now_ms,
+            Event::NewLife(at) => {
+                let inventory = registry.next_inventory();
+                let benefactor = registry.get_mut(BenefactorId(at)).unwrap();
+                (benefactor.inventory, benefactor.valid_inventory) = (inventory, inventory);
+                walk(locations, registry, BenefactorId(at));
+            }
         }
         let changes = registry.update_states(now_ms, &Timing::default());
-        if !changes.counting.is_empty() {
-            locations.requeue_all(registry);
+        changes.seen.iter().for_each(|at| walk(locations, registry, *at));
+        let mut after = None;
+        while let Some(next) = locations.walk_at_risk(after, 1, registry) {
+            after = Some(next);
         }
-        if !changes.came.is_empty() || !changes.went.is_empty() {
-            locations.requeue_at_risk(registry);
+    }
+
+    fn walk(locations: &mut Locations, registry: &Registry, at: BenefactorId) {
+        let mut from = None;
+        while let Some(next) = locations.walk_benefactor(at, from, 2, registry) {
+            from = Some(next);
         }
     }
 
@@ -534,7 +919,7 @@ mod tests {
         fn the_counts_are_always_those_that_a_look_at_every_chunk_gives(
             events in proptest::collection::vec(event(), 1..80),
         ) {
-            let (mut locations, mut registry) = (Locations::default(), registry());
+            let (mut locations, mut registry, mut named) = (Locations::default(), registry(), Named::new());
             // All are heard for as long as they are not silent; who is silent counts as lost at once.
             for (step, event) in (1..).zip(events) {
                 let now_ms = 40_000 * step;
@@ -544,12 +929,12 @@ mod tests {
                         benefactor.heard_ms = now_ms;
                     }
                 }
-                apply(&mut locations, &mut registry, event, now_ms);
-                let lacking = locations.chunks.values().filter(|chunk| distance_of(chunk, &registry) < chunk.wanted);
-                let lacking: Vec<&Chunk> = lacking.collect();
+                apply(&mut locations, &mut registry, &mut named, event, now_ms);
+                let lacking: Vec<&Chunk> =
+                    locations.iter().filter(|chunk| chunk.distance(&registry) < chunk.wanted()).collect();
                 let movable = lacking.iter().filter(|chunk| match chunk.care {
-                    Care::Copied => distance_of(chunk, &registry) > 0,
-                    Care::Waits => !sources(chunk, &registry).is_empty(),
+                    Care::Copied => chunk.distance(&registry) > 0,
+                    Care::Waits => !chunk.sources(&registry).is_empty(),
                     Care::Blocked | Care::Failed => false,
                 });
                 let total = locations.exposure.total();
@@ -558,16 +943,57 @@ mod tests {
                 let covers = |chunk: &&&Chunk| chunk.span.is_some_and(|span| span.first <= 5 && span.last >= 5);
                 let exposed = locations.exposure.exposed(Ino(2), &(5..=5)).count;
                 prop_assert_eq!(exposed.chunks, lacking.iter().filter(covers).count() as u64);
-                let at_risk = lacking.iter().filter(|chunk| distance_of(chunk, &registry) > 0).count();
+                let at_risk = lacking.iter().filter(|chunk| chunk.distance(&registry) > 0).count();
                 prop_assert_eq!(locations.at_risk_count(), at_risk);
-                for (id, chunk) in &locations.chunks {
+                for chunk in locations.iter() {
                     let queued = chunk.risk.filter(|_| chunk.care == Care::Waits).is_some();
-                    for source in sources(chunk, &registry).into_iter().filter(|_| queued) {
+                    for source in chunk.sources(&registry).into_iter().filter(|_| queued) {
                         let queue = locations.queues.get(&source);
-                        prop_assert!(queue.is_some_and(|queue| queue.ready.iter().any(|(_, _, other)| other == id)));
+                        let slot = locations.named(&chunk.id);
+                        prop_assert!(queue.is_some_and(|queue| queue.ready.iter().any(|(_, _, other)| *other == slot)));
                     }
                 }
+                check_sums(&locations, &registry, &named)?;
             }
         }
+    }
+
+    /// Sums and lists, as looking at every chunk gives them.
+    fn check_sums(locations: &Locations, registry: &Registry, named: &Named) -> Result<(), TestCaseError> {
+        let mut totals = Totals::default();
+        for chunk in locations.iter() {
+            let wants =
+                named.iter().find(|(number, _)| id(**number) == chunk.id).map(|(_, wants)| wants.as_slice());
+            prop_assert_eq!(chunk.wanted(), wants.and_then(|wants| wants.iter().max().copied()).unwrap_or(0));
+            prop_assert!(chunk.wanted() > 0 || !chunk.holders.is_empty(), "what is gone has left the index");
+            prop_assert!(
+                chunk.holders.iter().all(|holder| holder.is_known(registry)),
+                "the walks were to the end"
+            );
+            totals.chunks += u64::from(!chunk.holders.is_empty());
+            totals.unique_bytes += if chunk.holders.is_empty() { 0 } else { u64::from(chunk.length) };
+            totals.stored_bytes +=
+                chunk.holders.iter().map(|holder| u64::from(holder.stored_length)).sum::<u64>();
+            let readable = distance(chunk.online(registry).map(Holder::held)) > 0;
+            if chunk.wanted() > 0 && !readable {
+                totals.away += u64::from(!chunk.holders.is_empty());
+                totals.gone += u64::from(chunk.holders.is_empty());
+            }
+            let slot = locations.named(&chunk.id);
+            let listed = chunk.wanted() == 0;
+            prop_assert_eq!(locations.unnamed.contains(&(chunk.touched_ms, slot)), listed);
+            for holder in &chunk.holders {
+                prop_assert_eq!(locations.held_at[&holder.benefactor][holder.listed as usize], slot);
+            }
+        }
+        prop_assert_eq!(locations.totals, totals);
+        prop_assert_eq!(
+            locations.unnamed.len(),
+            locations.iter().filter(|chunk| chunk.wanted() == 0).count()
+        );
+        let blocks: usize = locations.iter().map(|chunk| chunk.holders.len()).sum();
+        prop_assert_eq!(locations.held_at.values().map(Vec::len).sum::<usize>(), blocks);
+        prop_assert_eq!(locations.slots.len() + locations.free.len(), locations.chunks.len());
+        Ok(())
     }
 }

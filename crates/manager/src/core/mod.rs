@@ -19,6 +19,7 @@ mod namespace;
 mod operations;
 mod persist;
 mod policies;
+mod references;
 mod rename;
 mod replication;
 mod reports;
@@ -27,6 +28,7 @@ mod similar;
 mod state;
 mod surplus;
 mod versions;
+mod walks;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -43,14 +45,16 @@ use stdchk_model::{
 use stdchk_placement::{RoundRobin, Select, Wish};
 
 use self::benefactors::Registry;
-pub use self::collection::{MapToRead, Marking};
+pub use self::collection::{Collected, Cursor};
 pub use self::create::Leaves;
 use self::history::History;
 use self::locations::Locations;
 use self::namespace::Namespace;
 use self::operations::Operations;
+use self::references::References;
 use self::replication::Copies;
 use self::sessions::Sessions;
+use self::walks::Walk;
 use crate::record::{LAYOUT, POOL_KEY, PoolRecord, decode};
 use crate::store::{Batch, Store, StoreError, Table};
 
@@ -80,7 +84,7 @@ pub struct Timing {
     /// A chunk that nothing refers to is garbage once nobody brought it up for so long: a client may hold it in a
     /// session that isn't open (again) yet.
     pub garbage_age_ms: u64,
-    /// Collections that find something to do happen this often at most.
+    /// The manager looks this often at most whether something may be collected.
     pub collect_every_ms: u64,
 }
 
@@ -91,7 +95,7 @@ impl Default for Timing {
             benefactor_lease_ms: BENEFACTOR_LEASE_MS,
             benefactor_lost_ms: BENEFACTOR_LOST_MS,
             garbage_age_ms: 2 * CLIENT_LEASE_MS,
-            collect_every_ms: CLIENT_LEASE_MS,
+            collect_every_ms: 1_000,
         }
     }
 }
@@ -109,6 +113,8 @@ pub struct Setting {
     pub start: u64,
     /// Leases.
     pub timing: Timing,
+    /// How many chunks one step of a walk or a collection looks at: some thousand take a few milliseconds.
+    pub steps: usize,
 }
 
 /// The manager's state.
@@ -126,7 +132,9 @@ pub struct Core {
     begun: hold::Begun,
     /// Blocks to delete, each with the put sequence that the decision rests on.
     deletions: HashMap<BenefactorId, BTreeMap<BlockId, u64>>,
-    marking: collection::Progress,
+    references: References,
+    walks: walks::Walks,
+    collecting: collection::ByItself,
     select: Box<dyn Select>,
     /// Sessions of before the manager's start were given their time to come back.
     settled: bool,
@@ -149,6 +157,8 @@ impl Core {
             core.load_record(key, bytes)
         })?;
         core.namespace.check_tree()?;
+        core.count_versions()?;
+        core.locations.is_counting = found;
         core.history.begin(store.sequence());
         if !found {
             core.pool_changed = true;
@@ -180,7 +190,9 @@ impl Core {
             copies: Copies::default(),
             begun: hold::Begun::default(),
             deletions: HashMap::new(),
-            marking: collection::Progress::default(),
+            references: References::default(),
+            walks: walks::Walks::default(),
+            collecting: collection::ByItself::default(),
             select: Box::new(RoundRobin),
             settled: false,
             damaged_found: 0,
@@ -197,6 +209,7 @@ impl Core {
             Some(Table::Benefactor) => self.registry.load(rest, bytes)?,
             Some(Table::Operation) => self.operations.load(rest, bytes)?,
             Some(Table::Start) => self.history.load(rest, bytes)?,
+            Some(Table::Names) => self.references.load(rest, bytes, &mut self.locations)?,
             Some(table) => self.namespace.load(table, rest, bytes)?,
             None => {
                 let cause = format!("there is a table {table}, unknown to this stdchk: use a later one");
@@ -232,6 +245,7 @@ impl Core {
             };
             batch.put(Table::Pool, POOL_KEY, cbor::encode(&record));
         }
+        self.references.take_changes(&mut batch, &self.locations);
         self.operations.take_changes(&mut batch);
         self.history.take_changes(&mut batch);
         batch
@@ -251,7 +265,9 @@ impl Core {
     pub fn handle(&mut self, request: ManagerRequest, now: Now) -> Answer {
         self.set_clock(now);
         self.check_not_set_back(&request)?;
-        self.answer(request, now).map_err(|failure| self.history.doubt(failure))
+        let answer = self.answer(request, now).map_err(|failure| self.history.doubt(failure));
+        self.settle_references();
+        answer
     }
 
     fn answer(&mut self, request: ManagerRequest, now: Now) -> Answer {
@@ -264,6 +280,7 @@ impl Core {
             Q::Reserve { session, bytes, avoid } => self.reserve(session, bytes, &avoid, now),
             Q::Known { session, chunks, room_bytes } => self.known(session, &chunks, room_bytes, now),
             Q::Receipts { session, receipts } => self.take_receipts(session, &receipts, now),
+            Q::Names { session, first, chunks } => self.take_names(session, first, chunks, now),
             Q::Commit { .. } => self.commit(request, now),
             Q::CloseSession { session, interrupted } => self.close_session(session, interrupted),
             Q::Closing { session, size } => self.closing(session, size, now),
@@ -322,16 +339,15 @@ impl Core {
         }
         let entry = self.namespace.change(change)?;
         self.commits += 1;
-        // How far from loss chunks should be is found out by a marking.
-        self.marking.again |= match change {
-            Change::SetPolicy { pairs, .. } => pairs.iter().any(|(key, _)| key == "redundancy"),
-            Change::Rename { parent, new_parent, .. } => {
-                parent != new_parent
-                    && self.namespace.policy(*parent)?.redundancy
-                        != self.namespace.policy(*new_parent)?.redundancy
+        match (change, &entry) {
+            (Change::SetPolicy { ino, pairs }, _) if pairs.iter().any(|(key, _)| key == "redundancy") => {
+                self.walk(Walk::Grade(*ino));
             }
-            _ => false,
-        };
+            (Change::Rename { parent, new_parent, .. }, Some(moved)) if parent != new_parent => {
+                self.walk(Walk::Grade(moved.ino));
+            }
+            _ => {}
+        }
         let renamed = match change {
             Change::Rename { .. } => entry.as_ref().map(|attr| attr.ino),
             _ => None,
@@ -347,7 +363,6 @@ impl Core {
     fn set_clock(&mut self, now: Now) {
         self.namespace.advance(now.wall);
         self.locations.clock = self.namespace.clock;
-        self.locations.is_counting = !self.marking.is_complete();
     }
 
     /// Rises whenever a benefactor that waits for orders should ask again.
@@ -370,9 +385,10 @@ impl Core {
     fn open_session(&mut self, id: SessionId, client: ClientId, ino: Ino, now: Now) -> Answer {
         let (base, base_root) = self.namespace.version(ino, None)?.unzip();
         let policy = self.namespace.policy(ino)?;
-        let base_at = base.as_ref().map(|base| base.committed_at);
+        let base_at = self.namespace.position(ino)?;
         if self.sessions.open(id, client, ino, (base_root.clone(), base_at), now.ms)? {
             self.namespace.hold(ino);
+            self.build_on(base_root.as_ref(), None);
         }
         let (benefactors, room_bytes) = (Vec::new(), 0);
         Ok(ManagerReply::Session {
@@ -530,8 +546,8 @@ impl Core {
 
     fn end_session(&mut self, id: SessionId, state: VersionState) {
         self.namespace.finish(id, state);
-        self.namespace.removals += 1; // What it stored and didn't commit is garbage.
         if let Some(session) = self.sessions.close(id) {
+            self.build_on(None, session.base.as_ref());
             if let Some(size) = session.closing {
                 self.namespace.note_lost(session.ino, id, size);
             }
@@ -553,6 +569,7 @@ impl Core {
         }
         let ended = self.copies.give_up_late(now.ms);
         self.copies_ended(&ended);
+        self.settle_references();
     }
 
     /// Ends what sessions of before the start left, once their clients had a lease to come back.

@@ -1,14 +1,14 @@
 //! The namespace: inodes and names, in memory, with a note of what changed and must be stored.
 //!
-//! Every operation checks first and changes then, so that a refused operation leaves nothing behind. Inode numbers and
-//! times only ever rise. The files beside this one add renaming, versions, policies and storing to the same structure.
+//! Every operation checks first and changes then, so that a refused operation leaves nothing behind. Inode numbers and positions
+//! in time only ever rise, whatever the calendar does. The files beside this one add renaming, versions, policies and storing to the same structure.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
 use stdchk_model::limits::{LIST_ENTRIES_MAX, PATH_BYTES_MAX};
 use stdchk_model::message::manager::{Attr, Change, DirEntry, FileKind, TimeNs};
-use stdchk_model::{ErrorCode, Failure, Ino, SessionId, name};
+use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, SessionId, name};
 
 use super::inode::{Body, Directory, File, Inode};
 
@@ -24,8 +24,11 @@ pub struct Namespace {
     pub(super) next_ino: u64,
     /// Inode numbers below it may be given out; stored before they are.
     pub(super) ino_ceiling: u64,
-    /// Time of the present operation; rises with each.
+    /// Time of the present operation by the calendar, which may be set back. No two operations within a second have the same.
     pub(super) clock: TimeNs,
+    /// Position of the present operation among all: its time, or just behind the last one where the calendar was set back. What is
+    /// ordered by time is ordered by this.
+    pub(super) position: TimeNs,
     /// Files that sessions have open, with how many; they outlive their last name.
     pub(super) held: HashMap<Ino, u32>,
     /// Sessions of before the manager's start may still come back: what they have open is kept, whichever that is.
@@ -36,10 +39,22 @@ pub struct Namespace {
     pub(super) logical_bytes: u64,
     /// Versions that were closed early and never committed.
     pub(super) lost: u64,
-    /// Versions removed so far: after a change there may be garbage.
-    pub(super) removals: u64,
+    /// Versions that came or went, in this order, and were not counted for their chunks yet.
+    pub(super) references: Vec<Reference>,
     pub(super) changed: Changed,
 }
+
+/// A version that came, or went.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    pub(super) root: MapRoot,
+    /// How far from loss it wants its chunks.
+    pub(super) wanted: u8,
+    pub(super) is_new: bool,
+}
+
+/// A calendar that goes back by less only stands for a while, nanoseconds.
+const SET_BACK_NS: TimeNs = 1_000_000_000;
 
 /// What differs from the store.
 #[derive(Debug, Default)]
@@ -69,13 +84,14 @@ impl Namespace {
             next_ino: Ino::ROOT.0 + 1,
             ino_ceiling: Ino::ROOT.0 + 1,
             clock: 0,
+            position: 0,
             held: HashMap::new(),
             unsettled: false,
             open: HashMap::new(),
             versions: 0,
             logical_bytes: 0,
             lost: 0,
-            removals: 0,
+            references: Vec::new(),
             changed: Changed::default(),
         }
     }
@@ -90,9 +106,11 @@ impl Namespace {
         namespace
     }
 
-    /// Sets the time of the next operation: `now`, or just behind the last one where the clock was set back.
+    /// Sets the time and the position of the next operation.
     pub fn advance(&mut self, now: TimeNs) {
-        self.clock = now.max(self.clock.saturating_add(1));
+        let is_set_back = self.clock.saturating_sub(now) >= SET_BACK_NS;
+        self.clock = if is_set_back { now } else { now.max(self.clock.saturating_add(1)) };
+        self.position = now.max(self.position.saturating_add(1));
     }
 
     /// How many inodes there are.
@@ -362,7 +380,7 @@ impl Namespace {
     }
 
     fn blank(&self, parent: Ino, mode: u32, (uid, gid): (u32, u32), body: Body) -> Inode {
-        let (atime, mtime, ctime, named) = (self.clock, self.clock, self.clock, self.clock);
+        let (atime, mtime, ctime, named) = (self.clock, self.clock, self.clock, self.position);
         let (mode, links, name) = (mode & MODE_BITS, 1, String::new());
         Inode { mode, uid, gid, links, atime, mtime, ctime, named, parent, name, body }
     }
@@ -390,13 +408,13 @@ impl Namespace {
     /// Gives `ino` the name, in a directory that doesn't have it.
     pub(super) fn attach(&mut self, parent: Ino, name: &str, ino: Ino) -> Result<(), Failure> {
         let is_directory = self.inode(ino)?.is_directory();
-        let clock = self.clock;
+        let (clock, position) = (self.clock, self.position);
         let holder = self.touched_directory(parent)?;
         holder.entries.insert(name.to_owned(), ino);
         holder.subdirectories += u32::from(is_directory);
         let inode = self.inode_mut(ino)?;
         (inode.parent, inode.name) = (parent, name.to_owned());
-        (inode.ctime, inode.named) = (clock, clock);
+        (inode.ctime, inode.named) = (clock, position);
         inode.links += 1;
         self.changed.entries.insert((parent, name.to_owned()));
         Ok(())
@@ -406,12 +424,12 @@ impl Namespace {
     pub(super) fn detach(&mut self, parent: Ino, name: &str) -> Result<(), Failure> {
         let ino = self.entry(parent, name)?;
         let is_directory = self.inode(ino)?.is_directory();
-        let clock = self.clock;
+        let (clock, position) = (self.clock, self.position);
         let holder = self.touched_directory(parent)?;
         holder.entries.remove(name);
         holder.subdirectories -= u32::from(is_directory);
         let inode = self.inode_mut(ino)?;
-        (inode.ctime, inode.named) = (clock, clock);
+        (inode.ctime, inode.named) = (clock, position);
         inode.links = inode.links.saturating_sub(1);
         self.changed.entries.insert((parent, name.to_owned()));
         Ok(())

@@ -70,7 +70,7 @@ impl Namespace {
             kind @ (FileKind::Pipe | FileKind::Socket) => Body::Meeting(kind),
         };
         let InodeRecord { mode, uid, gid, links, atime, mtime, ctime, named, .. } = *record;
-        self.clock = self.clock.max(ctime);
+        self.position = self.position.max(named);
         let (parent, name) = (Ino::ROOT, String::new());
         let inode = Inode { mode, uid, gid, links, atime, mtime, ctime, named, parent, name, body };
         self.inodes.insert(ino, inode);
@@ -128,9 +128,32 @@ impl Namespace {
             self.open.insert(record.session, (ino, number));
         }
         let VersionRecord {
-            size, mtime, committed_at, state, stored_bytes, session, root, hole_bytes, ..
+            size,
+            mtime,
+            committed_at,
+            state,
+            stored_bytes,
+            session,
+            root,
+            hole_bytes,
+            position,
+            ..
         } = record;
-        let version = Version { size, mtime, committed_at, state, stored_bytes, session, root, hole_bytes };
+        self.position = self.position.max(position);
+        // What its folder asks for was not read yet.
+        let wanted = 0;
+        let version = Version {
+            size,
+            mtime,
+            committed_at,
+            position,
+            state,
+            stored_bytes,
+            session,
+            root,
+            hole_bytes,
+            wanted,
+        };
         file.versions.insert(number, version.clone());
         file.next_version = file.next_version.max(number.saturating_add(1));
         self.count_version(&version);
@@ -185,7 +208,18 @@ fn inode_record(inode: &Inode) -> Vec<u8> {
 }
 
 fn version_record(version: &Version) -> Vec<u8> {
-    let Version { size, mtime, committed_at, state, stored_bytes, session, ref root, hole_bytes } = *version;
+    let Version {
+        size,
+        mtime,
+        committed_at,
+        position,
+        state,
+        stored_bytes,
+        session,
+        ref root,
+        hole_bytes,
+        wanted: _,
+    } = *version;
     let root = root.clone();
     cbor::encode(&VersionRecord {
         layout: LAYOUT,
@@ -197,5 +231,6 @@ fn version_record(version: &Version) -> Vec<u8> {
         session,
         root,
         hole_bytes,
+        position,
     })
 }

@@ -96,7 +96,7 @@ impl Namespace {
         let mut new = std::mem::replace(self.file_mut(to)?, File::new());
         if new.newest().is_none() && existing != Existing::ReplaceOnCommit {
             let (number, empty) = (new.next_version, self.never_written());
-            self.count_version(&empty);
+            self.add_version(&empty);
             new.versions.insert(number, empty);
             new.next_version += 1;
         }
@@ -127,11 +127,13 @@ impl Namespace {
             size: 0,
             mtime: self.clock,
             committed_at: self.clock,
+            position: self.position,
             state: VersionState::Closed,
             stored_bytes: 0,
             session: SessionId([0; 16]),
             root: MapRoot::Inline { map: ChunkMap::default().encode() },
             hole_bytes: 0,
+            wanted: 1,
         }
     }
 

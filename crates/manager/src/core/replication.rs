@@ -332,7 +332,7 @@ impl Core {
         let readable = counted.iter().filter(|held| self.registry.is_online(held.benefactor)).copied();
         let (in_vain, others): (Vec<Held>, Vec<Held>) =
             readable.partition(|held| self.copies.was_in_vain(id, held));
-        let of = |readable: &[Held]| plan_at(readable, &counted, chunk.wanted, Some(&can_take));
+        let of = |readable: &[Held]| plan_at(readable, &counted, chunk.wanted(), Some(&can_take));
         of(&others).or_else(|| of(&[others, in_vain].concat()))
     }
 

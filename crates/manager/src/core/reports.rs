@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, StoredBlock};
-use stdchk_model::{BenefactorId, BlockId, ChunkId, ErrorCode, Failure, Incarnation};
+use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Incarnation};
 
 use super::locations::Care;
+use super::walks::Walk;
 use super::{Answer, Core, Now, check_length};
 
 /// Most blocks that one answer to a heartbeat tells to delete: keeps the answer small.
@@ -26,6 +27,7 @@ impl Core {
         };
         let id = self.registry.admit(&registration, secret, &proof)?;
         let Registration { incarnation, pid, load, remembered, put_sequence, receipt_key, .. } = registration;
+        let next_inventory = self.registry.next_inventory();
         let Some(benefactor) = self.registry.get_mut(id) else { return Err(unexpected()) };
         let new_life = benefactor.incarnation != Some(incarnation);
         benefactor.incarnation = Some(incarnation);
@@ -39,7 +41,8 @@ impl Core {
             benefactor.durable_sequence = 0;
             benefactor.fence = put_sequence;
             benefactor.receipt_key = Some(receipt_key);
-            self.locations.sift(id, &self.registry, |_| false);
+            (benefactor.inventory, benefactor.valid_inventory) = (next_inventory, next_inventory);
+            self.walk(Walk::Benefactor(id, None));
             // What its last life had on order, it doesn't make, and what was put there may be gone.
             let ended = self.copies.benefactors_changed(&[id]);
             self.copies_ended(&ended);
@@ -58,18 +61,21 @@ impl Core {
             return Err(unexpected());
         };
         check_length("blocks of an inventory", blocks.len())?;
+        let next_inventory = self.registry.next_inventory();
         let benefactor = self.registry.living(id, incarnation)?;
         benefactor.heard_ms = now.ms;
         if first {
-            benefactor.inventory = benefactor.inventory.wrapping_add(1);
+            benefactor.inventory = next_inventory;
         }
         let inventory = benefactor.inventory;
         benefactor.reported |= last;
         benefactor.fence = benefactor.fence.max(put_sequence);
+        if last {
+            benefactor.valid_inventory = inventory;
+        }
         self.confirm_all(id, inventory, &blocks, now);
         if last {
-            self.locations.sift(id, &self.registry, |holder| holder.inventory == inventory);
-            self.marking.again = true;
+            self.walk(Walk::Benefactor(id, None));
         }
         self.update_states(now);
         Ok(ManagerReply::Done)
@@ -148,20 +154,12 @@ impl Core {
     fn confirm_all(&mut self, id: BenefactorId, inventory: u32, blocks: &[StoredBlock], now: Now) {
         for stored in blocks {
             self.locations.confirm(stored, id, inventory, now.ms);
-            self.marking.again |= self.is_left_over(&stored.block.chunk);
             self.keep_block(&stored.block, id);
             match self.copies.arrived(&stored.block.chunk, id) {
                 true => self.locations.care_for(&stored.block.chunk, Care::Waits, &self.registry),
                 false => self.locations.requeue(&stored.block.chunk, &self.registry),
             }
         }
-    }
-
-    /// Whether a chunk is further from loss than it needs to be, as when a copy comes late. While sessions are open it may be one of theirs; when
-    /// they end, there is a marking anyway.
-    fn is_left_over(&self, id: &ChunkId) -> bool {
-        let wanted = self.locations.get(id).map_or(0, |chunk| chunk.wanted);
-        self.sessions.len() == 0 && self.locations.has_surplus(id, wanted, &self.registry)
     }
 
     fn remove_all(&mut self, id: BenefactorId, blocks: &[BlockId]) {
@@ -187,18 +185,20 @@ impl Core {
 
     /// Looks at who is there; what is missing for good, or back, changes which chunks are at risk.
     pub(super) fn update_states(&mut self, now: Now) {
+        let was_pending = self.locations.is_counting;
         let changes = self.registry.update_states(now.ms, &self.setting.timing);
-        if changes.counting.iter().any(|id| self.locations.blocks_at(*id) > 0) {
-            self.locations.requeue_all(&self.registry);
-            // Copies that count again may be more than are wanted.
-            self.marking.again = true;
+        self.locations.is_counting &= self.registry.is_pending();
+        if was_pending && !self.locations.is_counting {
+            // Only now it is known what nobody has.
+            self.walk(Walk::All(0));
         }
-        if changes.went.is_empty() && changes.came.is_empty() {
+        if changes.seen.is_empty() {
             return;
         }
+        changes.seen.iter().for_each(|id| self.walk(Walk::Benefactor(*id, None)));
+        self.walk(Walk::AtRisk(None));
         let ended = self.copies.benefactors_changed(&changes.went);
         self.copies_ended(&ended);
-        self.locations.requeue_at_risk(&self.registry);
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Session {
     pub ino: Ino,
     /// The version that it builds on: that of when it began, then its own last one.
     pub base: Option<MapRoot>,
-    /// When the version was committed that the file had when the session began.
+    /// Position of the version that the file had when the session began.
     pub base_at: Option<TimeNs>,
     /// Chunks of which it brought receipts.
     pub secured: HashSet<ChunkId>,
@@ -27,6 +27,8 @@ pub struct Session {
     pub pinned: HashSet<ChunkId>,
     /// Chunks that it asked for in vain. It is about to store them, perhaps where an older copy lies that nobody else wants.
     pub asked: HashSet<ChunkId>,
+    /// Names of chunks for its next commit, as far as they came before it.
+    pub names: Vec<ChunkId>,
     /// Space of the last grant that isn't known to be used, bytes.
     pub reserved: u64,
     /// Where its next stripe starts.
@@ -116,8 +118,9 @@ impl Sessions {
         }
         let (secured, pinned, asked, turn) = (HashSet::new(), HashSet::new(), HashSet::new(), self.opened);
         self.opened += 1;
-        let (reserved, closing) = (0, None);
-        let session = Session { client, ino, base, base_at, secured, pinned, asked, reserved, turn, closing };
+        let (names, reserved, closing) = (Vec::new(), 0, None);
+        let session =
+            Session { client, ino, base, base_at, secured, pinned, asked, names, reserved, turn, closing };
         self.sessions.insert(id, session);
         let client = self.clients.entry(client).or_default();
         client.heard_ms = now_ms;
@@ -125,13 +128,20 @@ impl Sessions {
         Ok(true)
     }
 
-    /// The session committed a version, on which it builds from now on, and holds no other chunks than those that this names. The
-    /// chunks that it held beside them.
-    pub fn rebase(&mut self, id: SessionId, root: &MapRoot, named: &HashSet<ChunkId>) -> Vec<ChunkId> {
-        let Some(session) = self.sessions.get_mut(&id) else { return Vec::new() };
-        session.base = Some(root.clone());
+    /// The session committed a version, on which it builds from now on, and holds no other chunks than those that this names. On what
+    /// it built before, and the chunks that it held beside them.
+    pub fn rebase(
+        &mut self,
+        id: SessionId,
+        root: &MapRoot,
+        named: &HashSet<ChunkId>,
+    ) -> Result<(Option<MapRoot>, Vec<ChunkId>), Failure> {
+        let session = self.sessions.get_mut(&id).ok_or_else(|| unknown(id))?;
+        let base = session.base.replace(root.clone());
         let held = [&mut session.secured, &mut session.pinned, &mut session.asked];
-        held.into_iter().flat_map(|held| held.extract_if(|chunk| !named.contains(chunk))).collect()
+        let let_go =
+            held.into_iter().flat_map(|held| held.extract_if(|chunk| !named.contains(chunk))).collect();
+        Ok((base, let_go))
     }
 
     /// Ends a session; its reservation returns.

@@ -102,7 +102,7 @@ impl Namespace {
             let own = |(_, version): &(u64, &Version)| !version.root.is_in_container();
             let Some((number, version)) = file.newest().filter(own) else { continue };
             let same_rank = sought.is_same_rank(folder_name, name);
-            let likeness = (equal, same_rank, version.committed_at, number);
+            let likeness = (equal, same_rank, version.position, number);
             if best.as_ref().is_none_or(|(of_best, _)| likeness > *of_best) {
                 best = Some((likeness, version));
             }

@@ -5,10 +5,8 @@ use stdchk_model::message::manager::{BenefactorState, CheckpointSet, PoolStatus,
 use stdchk_model::naming::Naming;
 use stdchk_model::sets::{FileVersions, checkpoint_sets};
 use stdchk_model::{ErrorCode, Failure, Ino};
-use stdchk_protect::distance;
 
 use super::inode::Body;
-use super::locations::{Chunk, Holder};
 use super::{Core, Now};
 
 impl Core {
@@ -43,7 +41,10 @@ impl Core {
     }
 
     pub(super) fn status(&self, now: Now) -> PoolStatus {
-        let mut status = PoolStatus {
+        let totals = self.locations.totals();
+        // What nobody is known to have, somebody may have who has not reported yet.
+        let may_come = self.registry.unreported().next().is_some();
+        PoolStatus {
             manager_pid: self.setting.pid,
             uptime_ms: now.ms,
             benefactors: self.registry.infos(now.ms),
@@ -52,6 +53,11 @@ impl Core {
             versions: self.namespace.versions,
             logical_bytes: self.namespace.logical_bytes,
             versions_lost: self.namespace.lost,
+            chunks: totals.chunks,
+            unique_bytes: totals.unique_bytes,
+            stored_bytes: totals.stored_bytes,
+            chunks_away: totals.away + if may_come { totals.gone } else { 0 },
+            chunks_lost: if may_come { 0 } else { totals.gone },
             chunks_at_risk: count(self.locations.at_risk_count()),
             repairs_pending: count(self.locations.at_risk_count().max(self.copies.len())),
             repairs_done: self.copies.done,
@@ -63,26 +69,6 @@ impl Core {
             exposed_chunks: self.locations.exposure().total().chunks,
             exposed_bytes: self.locations.exposure().total().bytes,
             exposed: self.exposed_sets(),
-            ..PoolStatus::default()
-        };
-        self.locations.iter().for_each(|(_, chunk)| self.count_chunk(chunk, &mut status));
-        status
-    }
-
-    fn count_chunk(&self, chunk: &Chunk, status: &mut PoolStatus) {
-        let online = chunk.holders.iter().filter(|holder| self.registry.is_online(holder.benefactor));
-        if chunk.wanted > 0 && distance(online.map(Holder::held)) == 0 {
-            match self.locations.may_come_back(chunk, &self.registry) {
-                true => status.chunks_away += 1,
-                false => status.chunks_lost += 1,
-            }
-        }
-        if !chunk.holders.is_empty() {
-            status.chunks += 1;
-            status.unique_bytes = status.unique_bytes.saturating_add(u64::from(chunk.length));
-        }
-        for holder in &chunk.holders {
-            status.stored_bytes = status.stored_bytes.saturating_add(u64::from(holder.stored_length));
         }
     }
 
@@ -104,7 +90,12 @@ impl Core {
         Ok(sets)
     }
 
-    fn collect_files(&self, ino: Ino, path: &str, files: &mut Vec<FileVersions>) -> Result<(), Failure> {
+    pub(super) fn collect_files(
+        &self,
+        ino: Ino,
+        path: &str,
+        files: &mut Vec<FileVersions>,
+    ) -> Result<(), Failure> {
         let mut below = vec![(ino, path.to_owned())];
         while let Some((ino, path)) = below.pop() {
             for (name, child) in &self.namespace.directory(ino)?.entries {

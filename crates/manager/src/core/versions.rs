@@ -1,12 +1,12 @@
 //! Versions of files: added by commits, finished by the end of their session, dropped one by one or with the file.
 
 use stdchk_model::limits::LIST_ENTRIES_MAX;
-use stdchk_model::message::manager::{VersionInfo, VersionState};
+use stdchk_model::message::manager::{TimeNs, VersionInfo, VersionState};
 use stdchk_model::{ChunkMap, ErrorCode, Failure, Ino, MapRoot, SessionId};
 
 use super::aggregates::Replaced;
-use super::inode::Version;
-use super::namespace::Namespace;
+use super::inode::{Body, Version};
+use super::namespace::{Namespace, Reference};
 
 impl Namespace {
     /// The versions of a file, oldest first; only the newest 65,536, if there are more.
@@ -14,6 +14,11 @@ impl Namespace {
         let versions = &self.file(ino)?.versions;
         let skipped = versions.len().saturating_sub(LIST_ENTRIES_MAX);
         Ok(versions.iter().skip(skipped).map(|(number, version)| version.info(*number)).collect())
+    }
+
+    /// Position of the version that readers see.
+    pub fn position(&self, ino: Ino) -> Result<Option<TimeNs>, Failure> {
+        Ok(self.file(ino)?.newest().map(|(_, version)| version.position))
     }
 
     /// A version with its map root; the newest if none is named, `None` if nothing was ever committed.
@@ -31,16 +36,17 @@ impl Namespace {
         Ok(Some((version.info(number), version.root.clone())))
     }
 
-    /// Makes `version` the newest of the file, in place of what its session committed before.
-    pub fn commit(&mut self, ino: Ino, version: Version) -> Result<VersionInfo, Failure> {
+    /// Makes `version` the newest of the file, in place of what its session committed before; tells its position.
+    pub fn commit(&mut self, ino: Ino, version: Version) -> Result<(VersionInfo, TimeNs), Failure> {
         if let Some((number, newest)) = self.file(ino)?.newest()
             && is_repeated(newest, &version)
         {
-            return Ok(newest.info(number));
+            return Ok((newest.info(number), newest.position));
         }
-        let (session, state, mtime) = (version.session, version.state, version.mtime);
+        let (session, state, mtime, position) =
+            (version.session, version.state, version.mtime, version.position);
         self.drop_earlier_of(ino, session);
-        self.count_version(&version);
+        self.add_version(&version);
         let file = self.file_mut(ino)?;
         let number = file.next_version;
         file.next_version += 1;
@@ -54,20 +60,32 @@ impl Namespace {
         if state == VersionState::Open {
             self.open.insert(session, (ino, number));
         }
-        Ok(info)
+        Ok((info, position))
     }
 
     /// The writer of a file was told that it is closed, and no commit followed: that this is missing stays on record.
     pub fn note_lost(&mut self, ino: Ino, session: SessionId, size: u64) {
-        let now = self.clock;
+        let (now, position) = (self.clock, self.position);
         let Ok(file) = self.file_mut(ino) else { return };
         let number = file.next_version;
         file.next_version += 1;
         let (mtime, committed_at, state, stored_bytes, hole_bytes) = (now, now, VersionState::Lost, 0, 0);
         let root = MapRoot::Inline { map: ChunkMap::default().encode() };
-        let version = Version { size, mtime, committed_at, state, stored_bytes, session, root, hole_bytes };
+        let wanted = 1;
+        let version = Version {
+            size,
+            mtime,
+            committed_at,
+            position,
+            state,
+            stored_bytes,
+            session,
+            root,
+            hole_bytes,
+            wanted,
+        };
         file.versions.insert(number, version.clone());
-        self.count_version(&version);
+        self.add_version(&version);
         self.changed.versions.insert((ino, number));
         self.changed.inodes.insert(ino);
     }
@@ -157,9 +175,11 @@ impl Namespace {
         let Replaced { ino, version: number, root, stored_bytes } = member;
         let file = self.file_mut(ino)?;
         let version = file.versions.get_mut(&number).ok_or_else(|| no_version(ino, number))?;
-        (version.root, version.stored_bytes) = (root, stored_bytes);
+        let new = Reference { root: root.clone(), wanted: version.wanted, is_new: true };
+        let old = Reference { root: std::mem::replace(&mut version.root, root), is_new: false, ..new };
+        version.stored_bytes = stored_bytes;
+        self.references.extend([new, old]);
         self.changed.versions.insert((ino, number));
-        self.removals += 1; // What it lay in is garbage, unless others refer to it.
         Ok(())
     }
 
@@ -188,6 +208,34 @@ impl Namespace {
         }
     }
 
+    /// Lets the versions of a file want their chunks as far from loss as its folder asks for now.
+    pub(super) fn grade(&mut self, ino: Ino) {
+        let Ok(policy) = self.policy(ino) else { return };
+        let wanted = policy.redundancy.distance();
+        let Some(Body::File(file)) = self.inodes.get_mut(&ino).map(|inode| &mut inode.body) else { return };
+        for version in file.versions.values_mut().filter(|version| version.wanted != wanted) {
+            self.references.extend(regraded(version, wanted));
+        }
+    }
+
+    /// Lets the version that a session committed want its chunks at least so far from loss.
+    pub(super) fn want(&mut self, session: SessionId, wanted: u8) -> Result<(), Failure> {
+        self.committed_by(session)?;
+        let Some((ino, number)) = self.open.get(&session).copied() else { return Ok(()) };
+        let version = self.file_mut(ino)?.versions.get_mut(&number).ok_or_else(|| no_version(ino, number))?;
+        if version.wanted < wanted {
+            let moved = regraded(version, wanted);
+            self.references.extend(moved);
+        }
+        Ok(())
+    }
+
+    /// Accounts for a version that was put into its file.
+    pub(super) fn add_version(&mut self, version: &Version) {
+        self.count_version(version);
+        self.references.push(Reference { root: version.root.clone(), wanted: version.wanted, is_new: true });
+    }
+
     pub(super) fn count_version(&mut self, version: &Version) {
         if version.state == VersionState::Lost {
             self.lost += 1;
@@ -200,17 +248,25 @@ impl Namespace {
     /// Accounts for a version that was taken out of its file.
     pub(super) fn forget_version(&mut self, ino: Ino, number: u64, version: &Version) {
         self.changed.versions.insert((ino, number));
+        self.references.push(Reference { root: version.root.clone(), wanted: version.wanted, is_new: false });
         if version.state == VersionState::Lost {
             self.lost = self.lost.saturating_sub(1);
             return;
         }
         self.versions = self.versions.saturating_sub(1);
         self.logical_bytes = self.logical_bytes.saturating_sub(version.size);
-        self.removals += 1;
         if self.open.get(&version.session) == Some(&(ino, number)) {
             self.open.remove(&version.session);
         }
     }
+}
+
+/// Lets a version want its chunks so far from loss.
+fn regraded(version: &mut Version, wanted: u8) -> [Reference; 2] {
+    let new = Reference { root: version.root.clone(), wanted, is_new: true };
+    let old = Reference { wanted: version.wanted, is_new: false, ..new.clone() };
+    version.wanted = wanted;
+    [new, old]
 }
 
 /// Whether a commit was answered before and the answer lost.

@@ -40,12 +40,14 @@ pub enum Table {
     Operation = 6,
     /// Starts of the manager by their identity.
     Start = 7,
+    /// Names of the chunks of maps that lie in the pool, by the identity of the map.
+    Names = 8,
 }
 
 impl Table {
     /// The table of a key's first byte.
     pub fn of(byte: u8) -> Option<Self> {
-        const ALL: [Table; 8] = [
+        const ALL: [Table; 9] = [
             Table::Pool,
             Table::Inode,
             Table::Entry,
@@ -54,6 +56,7 @@ impl Table {
             Table::Benefactor,
             Table::Operation,
             Table::Start,
+            Table::Names,
         ];
         ALL.get(usize::from(byte)).copied()
     }

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use stdchk_manager::core::{Core, Now, Setting, Timing};
-use stdchk_manager::store::{MemoryStore, Store};
+use stdchk_manager::core::{Collected, Core, Cursor, Now, Setting, Timing};
+use stdchk_manager::store::{MemoryStore, Store, Table};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command};
 use stdchk_model::message::manager::{
     Attr, BenefactorSecret, Change, ChunkLocations, Existing, Exposed, FileKind, Hold, ManagerReply,
@@ -46,12 +46,13 @@ pub fn timing() -> Timing {
         benefactor_lease_ms: 5_000,
         benefactor_lost_ms: 30_000,
         garbage_age_ms: 60_000,
-        collect_every_ms: 30_000,
+        collect_every_ms: 1_000,
     }
 }
 
 fn load(store: &MemoryStore, now: Now, start: u64) -> Core {
-    let setting = Setting { new_pool: PoolId([7; 16]), owner: (1000, 100), pid: 1, start, timing: timing() };
+    let setting =
+        Setting { new_pool: PoolId([7; 16]), owner: (1000, 100), pid: 1, start, timing: timing(), steps: 64 };
     Core::load(store, setting, now).unwrap()
 }
 
@@ -101,6 +102,7 @@ impl Pool {
     }
 
     fn sync(&mut self) {
+        while self.core.walk_on() {}
         let batch = self.core.take_changes();
         self.store.commit(&batch).unwrap();
         self.core.committed(self.store.sequence());
@@ -221,6 +223,18 @@ impl Pool {
         size: u64,
         chunks: &[u32],
     ) -> Result<u64, Failure> {
+        self.commit_told(number, root, size, chunks, 0)
+    }
+
+    /// The same after so many names that were told before.
+    pub fn commit_told(
+        &mut self,
+        number: u8,
+        root: MapRoot,
+        size: u64,
+        chunks: &[u32],
+        named_before: u64,
+    ) -> Result<u64, Failure> {
         let (session, mtime, named) =
             (session(number), 5, chunks.iter().map(|number| chunk(*number)).collect());
         let (stored_bytes, state, hole_bytes, receipts) = (size, VersionState::Open, 0, Vec::new());
@@ -231,6 +245,7 @@ impl Pool {
             mtime,
             stored_bytes,
             named,
+            named_before,
             state,
             hole_bytes,
             receipts,
@@ -255,6 +270,7 @@ impl Pool {
             mtime,
             stored_bytes,
             named,
+            named_before: 0,
             state,
             hole_bytes,
             receipts,
@@ -437,6 +453,33 @@ impl Pool {
         Incarnation(self.lives)
     }
 
+    /// A heartbeat of a benefactor that has these blocks no longer.
+    pub fn beat_without(&mut self, number: u32, incarnation: Incarnation, removed: &[BlockId]) {
+        let request = ManagerRequest::Heartbeat {
+            id: BenefactorId(number),
+            incarnation,
+            load: empty_load(),
+            durable_sequence: self.told,
+            added: Vec::new(),
+            removed: removed.to_vec(),
+            damaged: 0,
+            copies_failed: Vec::new(),
+            put_sequence: self.receipts,
+        };
+        self.ask(request).unwrap();
+    }
+
+    /// How many records a table of the store has.
+    pub fn records(&self, table: Table) -> usize {
+        let mut found = 0;
+        let mut count = |key: &[u8], _: &[u8]| {
+            found += usize::from(key.first() == Some(&(table as u8)));
+            Ok(())
+        };
+        self.store.load(&mut count).unwrap();
+        found
+    }
+
     /// A heartbeat of the benefactor that registered last.
     pub fn beat_last(&mut self, number: u32, added: &[u32]) -> Vec<Command> {
         self.beat_as(number, Incarnation(self.lives), added, &[]).unwrap()
@@ -485,20 +528,19 @@ impl Pool {
 
     // --- collection
 
-    /// Marks and sweeps; `maps` are the maps that lie in the pool.
-    pub fn collect(&mut self, maps: &[&ChunkMap]) -> Result<u64, Failure> {
-        let marking = self.core.begin_marking(self.now)?;
-        for wanted in &marking.maps {
-            let pieces: Vec<ChunkId> = wanted.pieces.iter().map(|(piece, _)| piece.id).collect();
-            if let Some(map) = maps.iter().find(|map| pieces == [ChunkId::of(&map.encode())]) {
-                let chunks: Vec<ChunkId> = map.chunks().iter().map(|chunk| chunk.id).collect();
-                self.core.marked(marking.generation, wanted, &chunks);
-            }
+    /// Deletes what may go; how many chunks.
+    pub fn collect(&mut self) -> Result<u64, Failure> {
+        self.collect_or_count(false)
+    }
+
+    pub fn collect_or_count(&mut self, dry_run: bool) -> Result<u64, Failure> {
+        let (mut found, mut next) = (Collected::default(), Some(Cursor::Garbage(None)));
+        while let Some(from) = next {
+            let (part, rest) = self.core.collect(from, dry_run, self.now)?;
+            (found, next) = (found.plus(part), rest);
         }
-        match self.core.sweep(marking.generation, false, self.now)? {
-            ManagerReply::Collected { chunks, .. } => Ok(chunks),
-            other => panic!("{other:?}"),
-        }
+        self.sync();
+        Ok(found.chunks)
     }
 }
 

@@ -269,6 +269,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
             mtime: 1,
             stored_bytes: 1000,
             named: vec![some_chunk(1).id],
+            named_before: 0,
             state: VersionState::Open,
             hole_bytes: 0,
             receipts,

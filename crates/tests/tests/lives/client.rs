@@ -161,7 +161,7 @@ impl Client {
     }
 
     /// The next request to the manager; `None`: the next thing is another.
-    fn request(&self, folder: Ino) -> Option<ManagerRequest> {
+    fn request(&self, folder: Ino, plant: Plant) -> Option<ManagerRequest> {
         let session = self.session;
         let root = self.root();
         Some(match self.step {
@@ -178,8 +178,12 @@ impl Client {
                 size: content::size(&self.list),
                 mtime: 1,
                 stored_bytes: 0,
+                named_before: 0,
                 named: match &root {
                     MapRoot::Inline { .. } => Vec::new(),
+                    MapRoot::Pieces { .. } if plant == Plant::NameLeftOut => {
+                        named_by(&root).into_iter().skip(1).map(id).collect()
+                    }
                     MapRoot::Pieces { .. } => named_by(&root).into_iter().map(id).collect(),
                 },
                 root,
@@ -308,7 +312,7 @@ impl World {
 
     fn client_sends(&mut self, number: usize) {
         let client = &self.clients[number];
-        let (ino, root, request) = (client.ino, client.root(), client.request(self.folder));
+        let (ino, root, request) = (client.ino, client.root(), client.request(self.folder, self.plant));
         if let (Step::Move, Some(packing)) = (client.step, client.packing.clone()) {
             self.asks_to_move(&packing, &root);
         }

@@ -26,8 +26,6 @@ pub struct File {
     possible: Vec<Possible>,
     /// Somebody was told that it is stored.
     pub is_acknowledged: bool,
-    /// It has versions of a file whose place it took, perhaps younger ones.
-    pub has_versions_of_another: bool,
 }
 
 impl File {
@@ -60,7 +58,6 @@ impl File {
 
     /// Another file of which versions may be there got its place: if this one was never written, it is empty.
     fn took_the_place_of_another(&mut self) {
-        self.has_versions_of_another = true;
         if !self.is_acknowledged {
             self.push(root_of(&[], false), usize::MAX, false);
         }

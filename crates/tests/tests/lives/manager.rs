@@ -2,22 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use stdchk_manager::core::{Core, MapToRead, Now, Setting, Timing};
+use stdchk_manager::core::{Core, Cursor, Now, Setting, Timing};
 use stdchk_manager::store::{MemoryStore, Store as _};
 use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest};
-use stdchk_model::{BlockId, ChunkId, ChunkMap, Failure, OpId, PoolId};
+use stdchk_model::{BlockId, ErrorCode, Failure, OpId, PoolId};
 
 use super::content::{Number, name};
 use super::plant::Plant;
 use super::world::World;
-
-/// A marking that was begun and not swept behind.
-pub struct Begun {
-    generation: u32,
-    unread: Vec<MapToRead>,
-    /// What versions named when it began.
-    named: BTreeSet<Number>,
-}
 
 /// A copy of the manager's store.
 pub struct Backup {
@@ -34,7 +26,7 @@ pub fn load(disk: &MemoryStore, start: u64, now: Now) -> Core {
         garbage_age_ms: 3_000,
         collect_every_ms: 0,
     };
-    let setting = Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start, timing };
+    let setting = Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start, timing, steps: 2 };
     Core::load(disk, setting, now).unwrap()
 }
 
@@ -112,7 +104,7 @@ impl World {
         self.now.ms = 0;
         self.core = load(&self.disk, self.starts, self.now);
         self.commit_store();
-        self.markings.clear();
+        self.seen = None;
         self.strays.clear();
         for node in &mut self.nodes {
             node.disconnect();
@@ -155,9 +147,10 @@ impl World {
         }
         for _ in 0..8 {
             self.long_time();
-            self.collect();
+            self.collect_all();
         }
-        let refused = self.core.begin_marking(self.now).is_err();
+        let refused = self.core.collect(Cursor::Garbage(None), true, self.now);
+        let refused = refused.is_err_and(|failure| failure.code == ErrorCode::Denied);
         self.note("the newer store is put back".to_owned());
         self.disk = newer;
         self.begin_manager();
@@ -167,67 +160,43 @@ impl World {
 
     // --- collection
 
-    /// Begins a marking, also beside another as `stdchk gc` does, or sweeps behind one.
+    /// The manager does a part of what is due beside requests, or somebody has it collect, or count.
     pub fn collect(&mut self) {
-        let wanted = self.core.marking_is_due(self.now) || self.one_in(8);
-        if wanted && (self.markings.is_empty() || self.one_in(3)) {
-            let named =
-                if self.plant == Plant::SweepOfWhatIsYounger { self.named() } else { BTreeSet::new() };
-            let Ok(marking) = self.core.begin_marking(self.now) else { return };
-            let mut maps = marking.maps;
-            maps.sort_by_key(|map| map.key);
-            let generation = marking.generation;
-            self.note(format!("marking {generation} begins, to read {} maps", maps.len()));
-            let unread = maps.into_iter().filter(|map| self.below(2) == 0 || !self.read(generation, map));
-            let unread = unread.collect::<Vec<_>>();
-            self.markings.push(Begun { generation, unread, named });
-        } else if !self.markings.is_empty() {
-            let place = self.below(self.markings.len());
-            let begun = self.markings.remove(place);
-            self.sweep(&begun);
-        }
-    }
-
-    fn sweep(&mut self, begun: &Begun) {
-        for map in &begun.unread {
-            let read = self.read(begun.generation, map);
-            if !read && self.plant == Plant::UnreadMapIsEmpty {
-                self.core.marked(begun.generation, map, &[]);
-            }
-        }
         match self.plant {
             Plant::SweepIgnoresSessions => {
                 let named = self.named();
                 self.delete_all_but(&named);
             }
-            Plant::SweepOfWhatIsYounger => self.delete_all_but(&begun.named),
             Plant::SweepIgnoresContainers => self.let_containers_go(),
             Plant::EncodingsAddUp | Plant::FragmentsCountAsCopies => self.trim_too_much(),
+            Plant::SweepOfWhatIsYounger => match self.seen.take() {
+                Some(named) => self.delete_all_but(&named),
+                None => self.seen = Some(self.named()),
+            },
             _ => {}
         }
-        let swept = self.core.sweep(begun.generation, false, self.now).map_err(|failure| failure.code);
+        match self.below(8) {
+            0 => {
+                let dry_run = self.one_in(2);
+                let collected = self.core.collect(Cursor::Garbage(None), dry_run, self.now);
+                let collected = collected.map(|(collected, _)| collected).map_err(|failure| failure.code);
+                self.note(format!("a part of a collection: {collected:?}"));
+            }
+            _ => {
+                let more = (0..self.below(6)).any(|_| !self.core.work(self.now));
+                self.note(format!(
+                    "the manager does a part of its work{}",
+                    if more { "" } else { ", not all" }
+                ));
+            }
+        }
         self.commit_store();
-        self.note(format!("a sweep behind marking {}: {swept:?}", begun.generation));
     }
 
-    /// Reads a chunk map for a marking; false if nobody has it now.
-    fn read(&mut self, generation: u32, map: &MapToRead) -> bool {
-        let mut encoded = Vec::new();
-        for (piece, at) in &map.pieces {
-            let holders = self.nodes.iter_mut().filter(|node| node.is_up());
-            let mut holders = holders.filter(|node| at.iter().any(|(_, at)| node.id == Some(at.id)));
-            let runtime = &self.runtime;
-            let found = holders.find_map(|node| {
-                let bytes = node.get(BlockId::plain(piece.id), runtime)?;
-                (ChunkId::of(&bytes) == piece.id).then_some(bytes)
-            });
-            let Some(found) = found else { return false };
-            encoded.extend(found);
-        }
-        let chunks: Vec<ChunkId> =
-            ChunkMap::decode(&encoded).unwrap().chunks().iter().map(|chunk| chunk.id).collect();
-        self.core.marked(generation, map, &chunks);
-        true
+    /// The manager does all that is due beside requests.
+    pub fn collect_all(&mut self) {
+        while self.core.work(self.now) {}
+        self.commit_store();
     }
 
     /// A collection that knows better than the manager.

@@ -68,12 +68,10 @@ pub enum Plant {
     PendingCountsAsPresent,
     /// A collection asks no sessions.
     SweepIgnoresSessions,
-    /// A collection removes what was committed since its marking began.
+    /// A collection removes what was committed since it looked which chunks are referred to.
     SweepOfWhatIsYounger,
     /// A collection looks into no containers.
     SweepIgnoresContainers,
-    /// A chunk map that can't be read counts as empty.
-    UnreadMapIsEmpty,
     /// Nobody compares the manager's store with what benefactors remember.
     SetBackUnnoticed,
     /// A benefactor is forgotten that alone holds chunks.
@@ -86,6 +84,8 @@ pub enum Plant {
     FragmentsCountAsCopies,
 
     // --- in clients
+    /// A client leaves out a chunk when it tells which ones its version names.
+    NameLeftOut,
     /// A client tells its application that a file is stored when it has asked for the commit.
     ToldBeforeCommitted,
     /// A change is repeated under another identity when its answer is lost.
@@ -125,12 +125,12 @@ impl Plant {
         Self::SweepIgnoresSessions,
         Self::SweepOfWhatIsYounger,
         Self::SweepIgnoresContainers,
-        Self::UnreadMapIsEmpty,
         Self::SetBackUnnoticed,
         Self::ForgottenWithTheLastCopy,
         Self::OneFragmentTooFew,
         Self::EncodingsAddUp,
         Self::FragmentsCountAsCopies,
+        Self::NameLeftOut,
         Self::ToldBeforeCommitted,
         Self::RepeatedUnderAnotherName,
         Self::MembersGoBeforeTheyMoved,

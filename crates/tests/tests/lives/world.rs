@@ -1,6 +1,6 @@
 //! The world of a life: chance, time, who is there, and what happens next.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write;
 
 use stdchk_manager::core::{Core, Now};
@@ -11,9 +11,9 @@ use stdchk_model::{Ino, Redundancy};
 use tokio::runtime::Runtime;
 
 use super::client::{Client, Step};
-use super::content::REDUNDANCIES;
+use super::content::{Number, REDUNDANCIES};
 use super::files::Files;
-use super::manager::{Backup, Begun, load};
+use super::manager::{Backup, load};
 use super::node::Node;
 use super::packing::Moved;
 use super::plant::Plant;
@@ -50,8 +50,8 @@ pub struct World {
     pub moved: Vec<Moved>,
     /// Messages of connections that are gone, which the manager has not read.
     pub strays: Vec<ManagerRequest>,
-    /// Markings that were begun and not swept behind.
-    pub markings: Vec<Begun>,
+    /// What versions named when a planted mistake looked.
+    pub seen: Option<BTreeSet<Number>>,
     /// Nothing goes wrong any more.
     pub calm: bool,
     history: VecDeque<String>,
@@ -99,7 +99,7 @@ impl World {
             files: Files::default(),
             moved: Vec::new(),
             strays: Vec::new(),
-            markings: Vec::new(),
+            seen: None,
             calm: true,
             history: VecDeque::new(),
             hash: blake3::Hasher::new(),

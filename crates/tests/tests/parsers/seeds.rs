@@ -189,8 +189,14 @@ pub fn segments() -> Vec<Vec<u8>> {
 pub fn records() -> Vec<Vec<u8>> {
     let now = Now { wall: 1, ms: 1 };
     let mut store = MemoryStore::default();
-    let setting =
-        Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
+    let setting = Setting {
+        new_pool: PoolId([7; 16]),
+        owner: (0, 0),
+        pid: 1,
+        start: 1,
+        timing: Timing::default(),
+        steps: 64,
+    };
     let mut core = Core::load(&store, setting, now).unwrap();
     let make = |core: &mut Core, number: u8, parent: Ino, name: &str, kind: FileKind| {
         let (name, target) = (name.to_owned(), String::new());
@@ -217,6 +223,7 @@ pub fn records() -> Vec<Vec<u8>> {
         mtime: 1,
         stored_bytes: 0,
         named: Vec::new(),
+        named_before: 0,
         state: VersionState::Closed,
         hole_bytes: 4096,
         receipts: Vec::new(),

@@ -277,8 +277,14 @@ impl Records for Described<'_> {
 }
 
 fn records(bytes: &[u8]) {
-    let setting =
-        Setting { new_pool: PoolId([7; 16]), owner: (0, 0), pid: 1, start: 1, timing: Timing::default() };
+    let setting = Setting {
+        new_pool: PoolId([7; 16]),
+        owner: (0, 0),
+        pid: 1,
+        start: 1,
+        timing: Timing::default(),
+        steps: 64,
+    };
     let now = Now { wall: 1, ms: 1 };
     let Ok(mut core) = Core::load(&Described(bytes), setting, now) else { return };
     core.tick(Now { wall: 2, ms: 100_000 });
@@ -292,6 +298,6 @@ fn records(bytes: &[u8]) {
     for request in reading {
         let _answer = core.handle(request, now);
     }
-    let _marking = core.begin_marking(now);
+    while core.work(now) {}
     let _batch = core.take_changes();
 }

@@ -167,10 +167,14 @@ pub enum ManagerRequest {
         /// Bytes that the session sent to benefactors, not counting replicas.
         #[n(4)]
         stored_bytes: u64,
-        /// All distinct chunks that the map names, its own pieces counted, unless the map is in `root`. If they don't fit into
-        /// a list, it is full, and the session holds all others: by receipts, or since `Known` found them.
+        /// All distinct chunks that the map names, its own pieces counted, unless the map is in `root`; without those that `Names` told
+        /// before.
         #[n(5)]
         named: Vec<ChunkId>,
+        /// How many names `Names` told before.
+        #[n(9)]
+        #[cbor(default)]
+        named_before: u64,
         /// `Open`: the session goes on. `Closed` or `Interrupted`: this was its last commit.
         #[n(6)]
         #[cbor(default)]
@@ -183,6 +187,19 @@ pub enum ManagerRequest {
         #[n(8)]
         #[cbor(default)]
         receipts: Vec<(BenefactorId, Receipt)>,
+    },
+    /// Names for the next commit of a session, which don't fit into one list with the others. Answered by `Done`.
+    #[n(43)]
+    Names {
+        /// The session.
+        #[n(0)]
+        session: SessionId,
+        /// Those that came before are void.
+        #[n(1)]
+        first: bool,
+        /// The chunks.
+        #[n(2)]
+        chunks: Vec<ChunkId>,
     },
     /// Ends a session. Its last commit counts as finished; without a commit nothing happened. Answered by `Done`.
     #[n(35)]

@@ -93,11 +93,6 @@ pub struct PackedMembers {
     /// File and version of what it holds, in the order of the container's files.
     #[n(1)]
     pub members: Vec<(Ino, u64)>,
-    /// How many chunks it takes, those of its map counted, each once: so many the session holds, or the client pins them
-    /// before it asks again.
-    #[n(2)]
-    #[cbor(default)]
-    pub chunks: u64,
 }
 
 /// Whether a set can be restarted from, as far as the namespace tells.
