@@ -5,6 +5,14 @@
 //! of the oldest versions, so that checkpoint sets are completed one after the other. As many bytes are ordered as keep a source busy
 //! until it asks again: disks and network are the limit, also while files are being written. How far writers may get
 //! ahead of the copies is a matter of the folder's `exposure`, not of an order here.
+//!
+//! | an order | what becomes of it | what becomes of the chunk |
+//! |---|---|---|
+//! | a block arrives | goes on, unless it was the last | waits in the queues for what else it lacks, its failures forgotten |
+//! | a destination failed, or is gone | goes on without; the source avoids a failed one for a while | waits in the queues if nothing is on order |
+//! | the source could not make the blocks, or is late | ends | waits for its retry, in another way if there is one |
+//! | the source is gone, or began a new life | ends | waits in the queues |
+//! | its chunk is forgotten | goes on until it arrives or is late | comes back with the block, for the next collection |
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -323,11 +331,13 @@ impl Core {
         let chunk = self.locations.get(id)?;
         let counted = chunk.holders.iter().filter(|holder| self.registry.counts(holder.benefactor));
         let counted: Vec<Held> = counted.map(Holder::held).collect();
-        // While the chunk survives a loss, fragments wait for benefactors that are away or full: copies in their place take several
-        // times the space.
+        // Copies in place of fragments take several times the space. So fragments wait for benefactors that are restarting, and
+        // while the chunk survives a loss for all that are away or full.
         let can_wait = distance(counted.iter().copied()) > 1;
-        let has_room = |host: &HostState| host.online && host.free_bytes >= u64::from(chunk.length);
-        let can_take = hosts.iter().filter(|host| can_wait || has_room(host));
+        let can_take = hosts.iter().filter(|host| match host.online {
+            true => can_wait || host.free_bytes >= u64::from(chunk.length),
+            false => can_wait || self.registry.counts(host.id),
+        });
         let can_take: Vec<BenefactorId> = can_take.map(|host| host.id).collect();
         let readable = counted.iter().filter(|held| self.registry.is_online(held.benefactor)).copied();
         let (in_vain, others): (Vec<Held>, Vec<Held>) =
