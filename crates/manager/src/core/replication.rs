@@ -98,9 +98,9 @@ impl Copies {
         self.running.len() + self.failing.values().filter(|failing| failing.waits).count()
     }
 
-    /// Whether the chunk is being copied, or a copy of it failed moments ago.
+    /// Whether the chunk is being copied, or that is to be tried again.
     pub fn is_running(&self, chunk: &ChunkId) -> bool {
-        self.running.contains_key(chunk) || self.failing.contains_key(chunk)
+        self.running.contains_key(chunk) || self.failing.get(chunk).is_some_and(|failing| failing.waits)
     }
 
     fn has_room(&self, source: BenefactorId) -> bool {
@@ -193,12 +193,12 @@ impl Copies {
 
     /// The next chunk that was handed to `source`, and about which nothing else is done.
     fn take_handed(&mut self, source: BenefactorId) -> Option<ChunkId> {
-        let handed = self.handed.get_mut(&source)?;
-        let (running, failing) = (&self.running, &self.failing);
-        let is_idle = |chunk: &ChunkId| {
-            !running.contains_key(chunk) && failing.get(chunk).is_none_or(|failing| !failing.waits)
-        };
-        std::iter::from_fn(|| handed.pop_first()).find(is_idle)
+        loop {
+            let chunk = self.handed.get_mut(&source)?.pop_first()?;
+            if !self.is_running(&chunk) {
+                return Some(chunk);
+            }
+        }
     }
 
     /// To whom the source orders no copies now.
