@@ -3,8 +3,9 @@
 //! A copy goes out as it lies here. For fragments, or copies of a chunk that is coded, as many fragments as suffice are gathered
 //! first, once for all blocks that are to be made of them ([`crate::remake`]).
 //!
-//! Each destination has a lane of its own, so that a slow one holds nobody else up: no lane has all the turns, and a batch ends
-//! with the first block that is not answered. Within a lane blocks go in the order in which they were ordered, in
+//! Each destination has a lane of its own, so that a slow one holds nobody else up: no lane has all the turns, a turn is given back
+//! when an answer takes long, what waits behind it is handed back to the manager, and a batch ends with the first block that is
+//! not answered. Within a lane blocks go in the order in which they were ordered, in
 //! batches, each made durable at its end. A block lets clients go first for a moment, not for ever: writers may be waiting for
 //! it. A rate bounds what copies take from the network, if the owner sets one.
 

@@ -2,7 +2,8 @@
 //! are made of them at once (FALCON, section IV: a lost fragment costs reading m others).
 //!
 //! Every fragment is compared with the hash in its encoding before it is used, and what was made with the identity that it must
-//! have, so that neither a damaged nor a forged fragment spreads.
+//! have, so that neither a damaged nor a forged fragment spreads. Who waits for a benefactor that doesn't answer lets others make
+//! what doesn't need that one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

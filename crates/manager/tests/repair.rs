@@ -57,18 +57,23 @@ fn destinations_after(pool: &mut Pool, at: u32, added: &[u32]) -> Vec<u32> {
 
 /// The benefactor could not put a block of the chunk at `to`, or could not make it at all. What it is to make now.
 fn fail(pool: &mut Pool, at: u32, number: u32, to: Option<u32>) -> Vec<Make> {
-    let failed = ManagerRequest::Heartbeat {
+    report(pool, at, &[], FailedCopy { chunk: chunk(number), to: to.map(BenefactorId) })
+}
+
+/// The benefactor reports that blocks are gone and what failed. What it is to make now.
+fn report(pool: &mut Pool, at: u32, removed: &[BlockId], failed: FailedCopy) -> Vec<Make> {
+    let report = ManagerRequest::Heartbeat {
         id: BenefactorId(at),
         incarnation: Incarnation(u64::from(at) + 1),
         load: empty_load(),
         durable_sequence: 0,
         added: Vec::new(),
-        removed: Vec::new(),
+        removed: removed.to_vec(),
         damaged: 0,
-        copies_failed: vec![FailedCopy { chunk: chunk(number), to: to.map(BenefactorId) }],
+        copies_failed: vec![failed],
         put_sequence: harness::TOLD,
     };
-    match pool.ask(failed).unwrap() {
+    match pool.ask(report).unwrap() {
         ManagerReply::Commands(commands) => makes(commands),
         other => panic!("{other:?}"),
     }
@@ -237,7 +242,35 @@ fn fragments_wait_for_a_benefactor_that_is_away_unless_the_next_loss_would_take_
     assert_eq!((pool.status().chunks_at_risk, pool.status().chunks_stuck), (1, 1));
     pool.pass_alive(29_000, &[0, 1, 2]);
     pool.pass(1_500);
+    assert_eq!(copies_made(&mut pool), 3);
+}
+
+/// How many copies of fragments the first three benefactors are to make.
+fn copies_made(pool: &mut Pool) -> usize {
     let made: Vec<Make> = (0..3).flat_map(|at| makes(pool.beat(at, &[], &[]))).collect();
-    assert_eq!(made.iter().flat_map(|make| &make.blocks).count(), 3, "{made:?}");
-    assert!(made[0].blocks.iter().all(|block| block.index.is_none()), "{made:?}");
+    assert!(made.iter().flat_map(|make| &make.blocks).all(|block| block.index.is_none()), "{made:?}");
+    made.iter().flat_map(|make| &make.blocks).count()
+}
+
+#[test]
+fn fragments_wait_for_benefactors_that_are_silent_for_a_moment() {
+    let (mut pool, file) = pool(5, "erasure:3,2");
+    pool.pass_alive(6_000, &[0, 1, 2]);
+    write_coded(&mut pool, file, (3, 2), &[0, 1, 2]);
+    assert_eq!((copies_made(&mut pool), pool.status().chunks_stuck), (0, 1));
+    pool.pass_alive(22_000, &[0, 1, 2]);
+    assert_eq!(copies_made(&mut pool), 0);
+    pool.pass(3_000);
+    assert_eq!(copies_made(&mut pool), 3);
+}
+
+#[test]
+fn what_failed_for_a_block_that_is_gone_is_made_at_once_without_it() {
+    let (mut pool, file) = pool(4, "replicate:3");
+    pool.write(1, file, &[1], &[0, 1]);
+    assert_eq!(destinations(&mut pool, 0).len(), 1);
+    let failed = FailedCopy { chunk: chunk(1), to: None };
+    let made = report(&mut pool, 0, &[BlockId::plain(chunk(1))], failed);
+    assert_eq!(made, [], "it has none to copy");
+    assert_eq!(destinations(&mut pool, 1).len(), 2);
 }

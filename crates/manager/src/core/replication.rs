@@ -5,6 +5,14 @@
 //! of the oldest versions, so that checkpoint sets are completed one after the other. As many bytes are ordered as keep a source busy
 //! until it asks again: disks and network are the limit, also while files are being written. How far writers may get
 //! ahead of the copies is a matter of the folder's `exposure`, not of an order here.
+//!
+//! | an order | what becomes of it | what becomes of the chunk |
+//! |---|---|---|
+//! | a block arrives | goes on, unless it was the last | waits in the queues for what else it lacks, its failures forgotten |
+//! | a destination failed, or is gone | goes on without; the source avoids a failed one for a while | waits in the queues if nothing is on order |
+//! | the source could not make the blocks, or is late | ends | waits for its retry, in another way if there is one |
+//! | the source is gone, or began a new life | ends | waits in the queues |
+//! | its chunk is forgotten | goes on until it arrives or is late | comes back with the block, for the next collection |
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -90,9 +98,9 @@ impl Copies {
         self.running.len() + self.failing.values().filter(|failing| failing.waits).count()
     }
 
-    /// Whether the chunk is being copied, or a copy of it failed moments ago.
+    /// Whether the chunk is being copied, or that is to be tried again.
     pub fn is_running(&self, chunk: &ChunkId) -> bool {
-        self.running.contains_key(chunk) || self.failing.contains_key(chunk)
+        self.running.contains_key(chunk) || self.failing.get(chunk).is_some_and(|failing| failing.waits)
     }
 
     fn has_room(&self, source: BenefactorId) -> bool {
@@ -185,12 +193,12 @@ impl Copies {
 
     /// The next chunk that was handed to `source`, and about which nothing else is done.
     fn take_handed(&mut self, source: BenefactorId) -> Option<ChunkId> {
-        let handed = self.handed.get_mut(&source)?;
-        let (running, failing) = (&self.running, &self.failing);
-        let is_idle = |chunk: &ChunkId| {
-            !running.contains_key(chunk) && failing.get(chunk).is_none_or(|failing| !failing.waits)
-        };
-        std::iter::from_fn(|| handed.pop_first()).find(is_idle)
+        loop {
+            let chunk = self.handed.get_mut(&source)?.pop_first()?;
+            if !self.is_running(&chunk) {
+                return Some(chunk);
+            }
+        }
     }
 
     /// To whom the source orders no copies now.
@@ -323,11 +331,13 @@ impl Core {
         let chunk = self.locations.get(id)?;
         let counted = chunk.holders.iter().filter(|holder| self.registry.counts(holder.benefactor));
         let counted: Vec<Held> = counted.map(Holder::held).collect();
-        // While the chunk survives a loss, fragments wait for benefactors that are away or full: copies in their place take several
-        // times the space.
+        // Copies in place of fragments take several times the space. So fragments wait for benefactors that are restarting, and
+        // while the chunk survives a loss for all that are away or full.
         let can_wait = distance(counted.iter().copied()) > 1;
-        let has_room = |host: &HostState| host.online && host.free_bytes >= u64::from(chunk.length);
-        let can_take = hosts.iter().filter(|host| can_wait || has_room(host));
+        let can_take = hosts.iter().filter(|host| match host.online {
+            true => can_wait || host.free_bytes >= u64::from(chunk.length),
+            false => can_wait || self.registry.counts(host.id),
+        });
         let can_take: Vec<BenefactorId> = can_take.map(|host| host.id).collect();
         let readable = counted.iter().filter(|held| self.registry.is_online(held.benefactor)).copied();
         let (in_vain, others): (Vec<Held>, Vec<Held>) =

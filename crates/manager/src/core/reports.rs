@@ -107,13 +107,14 @@ impl Core {
         }
         let inventory = benefactor.inventory;
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged));
-        self.remove_all(id, &removed);
-        self.confirm_all(id, inventory, &added, now);
         for failed in &copies_failed {
             if let Some(care) = self.copies.failed(failed, id, now.ms) {
                 self.locations.care_for(&failed.chunk, care, &self.registry);
             }
         }
+        // A block that is gone may be why something failed: then it is planned anew without that.
+        self.remove_all(id, &removed);
+        self.confirm_all(id, inventory, &added, now);
         self.update_states(now);
         let mut commands = Vec::new();
         if !self.history.is_set_back() {
