@@ -404,8 +404,9 @@ impl Locations {
 
     fn remove_holders(&mut self, slot: Slot, is_gone: impl Fn(&Holder) -> bool) {
         let before = self.sizes(slot);
-        let gone: Vec<Holder> = self.at_mut(slot).holders.extract_if(.., |holder| is_gone(holder)).collect();
-        for holder in gone {
+        // One after the other: another block of the chunk may get its place in the list of their benefactor.
+        while let Some(at) = self.at(slot).holders.iter().position(&is_gone) {
+            let holder = self.at_mut(slot).holders.remove(at);
             self.unlist(slot, &holder);
         }
         self.count_sizes(slot, before);
@@ -790,7 +791,7 @@ fn queued(chunks: &[Option<Chunk>], (distance, first, slot): &Key, source: Benef
 mod tests {
     use proptest::prelude::*;
     use proptest::test_runner::TestCaseError;
-    use stdchk_model::Ino;
+    use stdchk_model::{Code, Ino};
 
     use super::*;
     use crate::core::Timing;
@@ -800,8 +801,8 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Event {
-        Confirm(u8, u32),
-        Remove(u8, u32),
+        Confirm(u8, u8, u32),
+        Remove(u8, u8, u32),
         Refer(u8, u8, TimeNs),
         Unname(u8),
         Forget(u8),
@@ -816,8 +817,10 @@ mod tests {
         let (chunk, benefactor) = (0..CHUNKS, 0..BENEFACTORS);
         let care = prop_oneof![Just(Care::Waits), Just(Care::Copied), Just(Care::Failed)];
         prop_oneof![
-            (chunk.clone(), benefactor.clone()).prop_map(|(chunk, at)| Event::Confirm(chunk, at)),
-            (chunk.clone(), benefactor.clone()).prop_map(|(chunk, at)| Event::Remove(chunk, at)),
+            (chunk.clone(), 0..4u8, benefactor.clone())
+                .prop_map(|(chunk, number, at)| Event::Confirm(chunk, number, at)),
+            (chunk.clone(), 0..4u8, benefactor.clone())
+                .prop_map(|(chunk, number, at)| Event::Remove(chunk, number, at)),
             (chunk.clone(), 1..4u8, 1..9i64).prop_map(|(chunk, wanted, at)| Event::Refer(chunk, wanted, at)),
             chunk.clone().prop_map(Event::Unname),
             chunk.clone().prop_map(Event::Forget),
@@ -831,6 +834,15 @@ mod tests {
 
     fn id(chunk: u8) -> ChunkId {
         ChunkId([chunk; 32])
+    }
+
+    /// A block of a chunk: the chunk as it is, or a fragment.
+    fn block(chunk: u8, number: u8) -> BlockId {
+        let encoding = EncodingId { code: Code::erasure(2, 1).unwrap(), tag: [1; 16] };
+        match number.checked_sub(1) {
+            None => BlockId::plain(id(chunk)),
+            Some(index) => BlockId { chunk: id(chunk), encoding, index },
+        }
     }
 
     fn registry() -> Registry {
@@ -854,15 +866,15 @@ mod tests {
         now_ms: u64,
     ) {
         match event {
-            Event::Confirm(chunk, at) => {
-                let block = BlockId::plain(id(chunk));
+            Event::Confirm(chunk, number, at) => {
+                let block = block(chunk, number);
                 let stored = StoredBlock { block, plain_length: 10, stored_length: 10 };
                 let inventory = registry.get(BenefactorId(at)).unwrap().inventory;
                 locations.confirm(&stored, BenefactorId(at), inventory, now_ms);
                 locations.requeue(&id(chunk), registry);
             }
-            Event::Remove(chunk, at) => {
-                locations.remove(&BlockId::plain(id(chunk)), BenefactorId(at));
+            Event::Remove(chunk, number, at) => {
+                locations.remove(&block(chunk, number), BenefactorId(at));
                 locations.requeue(&id(chunk), registry);
             }
             Event::Refer(chunk, wanted, at) => {
@@ -976,8 +988,9 @@ mod tests {
                 chunk.holders.iter().map(|holder| u64::from(holder.stored_length)).sum::<u64>();
             let readable = distance(chunk.online(registry).map(Holder::held)) > 0;
             if chunk.wanted() > 0 && !readable {
-                totals.away += u64::from(!chunk.holders.is_empty());
-                totals.gone += u64::from(chunk.holders.is_empty());
+                let may_come_back = distance(chunk.holders.iter().map(Holder::held)) > 0;
+                totals.away += u64::from(may_come_back);
+                totals.gone += u64::from(!may_come_back);
             }
             let slot = locations.named(&chunk.id);
             let listed = chunk.wanted() == 0;
