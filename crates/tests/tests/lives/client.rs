@@ -191,7 +191,7 @@ impl Client {
                 hole_bytes: 0,
                 receipts: self.receipts.clone(),
             },
-            Step::Move => self.packing.as_ref()?.step(session, folder, &root),
+            Step::Move => self.packing.as_ref()?.step(session, folder),
             Step::Close => ManagerRequest::CloseSession { session, interrupted: false },
             Step::Idle | Step::Put | Step::Sync => return None,
         })
@@ -379,7 +379,9 @@ impl World {
         match (client.step, reply) {
             (Step::Open, ManagerReply::Session { policy, base_root, attr, .. }) => {
                 (client.policy, client.ino) = (policy, attr.ino);
+                let is_packed = client.packing.as_ref().is_some_and(|packing| packing.is_committed);
                 client.step = match client.manner {
+                    _ if is_packed => Step::Move,
                     Manner { guesses: true, .. } => Step::Commit,
                     Manner { is_careless: true, .. } => Step::Put,
                     _ => Step::Ask,
@@ -395,10 +397,7 @@ impl World {
                     let at = found.at.iter();
                     client.places.extend(at.map(|location| (location.block(id(chunk)), location.benefactor)));
                 }
-                let is_there = |number| distance(held_of(&client.places, number).iter().copied()) > 0;
-                let is_packed = client.packing.as_ref().is_some_and(|packing| packing.is_committed);
-                let is_packed = is_packed && client.needed().into_iter().all(is_there);
-                client.step = if is_packed { Step::Move } else { Step::Put };
+                client.step = Step::Put;
             }
             (Step::Move, ManagerReply::Done) => {
                 client.step = Step::Close;
@@ -444,7 +443,7 @@ impl World {
         }
         if let Some(packing) = &mut self.clients[number].packing {
             packing.is_committed = true;
-            self.clients[number].step = Step::Ask;
+            self.clients[number].step = Step::Move;
         } else if self.clients[number].manner.commits_before > 0 {
             self.clients[number].manner.commits_before -= 1;
             self.clients[number].step = Step::Ask;
@@ -465,7 +464,7 @@ impl World {
                 client.step = Step::Sync;
             }
             // Copies of the container are still made, or a member is being written.
-            ErrorCode::Unavailable if client.step == Step::Move => client.step = Step::Ask,
+            ErrorCode::Unavailable if client.step == Step::Move => client.step = Step::Open,
             // The set is another, or lies in a container.
             ErrorCode::NotFound | ErrorCode::Exists if client.step == Step::Move => client.step = Step::Close,
             ErrorCode::Unavailable => {

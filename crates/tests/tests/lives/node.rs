@@ -315,11 +315,6 @@ impl Node {
         }
     }
 
-    /// The bytes of a block.
-    pub fn get(&mut self, block: BlockId, runtime: &Runtime) -> Option<Vec<u8>> {
-        self.serve(block, runtime).map(|(_, bytes)| bytes.to_vec())
-    }
-
     /// Looks at a block, and sets it aside if it is damaged.
     pub fn verify(&mut self, block: BlockId, runtime: &Runtime) -> BlockState {
         let request = BenefactorRequest::Verify { blocks: vec![block] };

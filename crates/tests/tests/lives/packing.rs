@@ -2,10 +2,10 @@
 //!
 //! What a container holds is any list of chunks here: what matters is which chunks a version needs once it lies in one.
 
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest, PackedMembers, SetState};
-use stdchk_model::{Ino, MapRoot};
+use stdchk_model::message::manager::{CheckpointSet, ManagerReply, ManagerRequest, PackedMembers, SetState};
+use stdchk_model::{Ino, MapRoot, SessionId};
 
-use super::content::{LENGTH_MAX, list_of_root, named_by};
+use super::content::{LENGTH_MAX, Number, list_of_root};
 use super::plant::Plant;
 use super::world::World;
 
@@ -31,9 +31,9 @@ pub struct Moved {
 
 impl Packing {
     /// The step that moves the members into the container that `session` committed.
-    pub fn step(&self, session: stdchk_model::SessionId, folder: Ino, root: &MapRoot) -> ManagerRequest {
+    pub fn step(&self, session: SessionId, folder: Ino) -> ManagerRequest {
         let members = self.members.iter().map(|(ino, version, _)| (*ino, *version)).collect();
-        let packed = PackedMembers { session, members, chunks: named_by(root).len() as u64 };
+        let packed = PackedMembers { session, members };
         ManagerRequest::Aggregate { folder, timestep: self.timestep, containers: vec![packed] }
     }
 }
@@ -44,7 +44,7 @@ impl World {
         let Ok(ManagerReply::Sets(sets)) = self.ask(ManagerRequest::Sets(self.folder)) else {
             panic!("not an answer to a question for sets")
         };
-        let is_whole = |set: &&stdchk_model::message::manager::CheckpointSet| {
+        let is_whole = |set: &&CheckpointSet| {
             set.state == SetState::Complete && set.members.iter().all(|member| !member.aggregated)
         };
         let Some(set) = sets.iter().find(is_whole) else { return false };
@@ -101,7 +101,7 @@ impl World {
     }
 
     /// The list of a file on which a client builds, and whether it finds the chunks of that in the pool.
-    pub fn base_list(&self, ino: Ino, base: &MapRoot) -> (Vec<super::content::Number>, bool) {
+    pub fn base_list(&self, ino: Ino, base: &MapRoot) -> (Vec<Number>, bool) {
         let own = self.unpacked(ino, base);
         (list_of_root(own.last().unwrap()).0, !base.is_in_container())
     }
