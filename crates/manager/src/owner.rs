@@ -250,7 +250,8 @@ impl Keeper {
         match self.store.as_ref() {
             Some(store) if grows > 0 && !store.has_room(grows) => {
                 let message = "the disk on which the manager keeps its store is full";
-                Err(Failure::new(ErrorCode::NoSpace, message).then("make room on that disk, or remove files from the pool"))
+                Err(Failure::new(ErrorCode::NoSpace, message)
+                    .then("make room on that disk, or remove files from the pool"))
             }
             _ => Ok(()),
         }

@@ -132,8 +132,8 @@ pub struct Chunk {
     pub care: Care,
     /// Whether it can be read, if anything refers to it.
     reach: Option<Reach>,
-    /// It stands in the list of what nothing refers to, by `touched_ms`.
-    is_unnamed: bool,
+    /// When it got into the list of what nothing refers to, or was brought up there last; `None`: it is not in it.
+    unnamed_ms: Option<u64>,
 }
 
 impl Chunk {
@@ -148,7 +148,7 @@ impl Chunk {
             risk: None,
             care: Care::default(),
             reach: None,
-            is_unnamed: false,
+            unnamed_ms: None,
         }
     }
 
@@ -282,7 +282,7 @@ pub struct Locations {
     free: Vec<Slot>,
     /// What each benefactor holds, a slot for each block.
     held_at: HashMap<BenefactorId, Vec<Slot>>,
-    /// Chunks to which nothing refers, by when they were last brought up.
+    /// Chunks to which nothing refers, by when the last version of them went or when they were last brought up.
     unnamed: BTreeSet<(u64, Slot)>,
     /// Chunks that may have more blocks than are wanted.
     spare: BTreeSet<Slot>,
@@ -295,6 +295,8 @@ pub struct Locations {
     queued: u64,
     /// The time of the present request.
     pub clock: TimeNs,
+    /// The same, in milliseconds of the manager's life.
+    pub now_ms: u64,
     /// Not all benefactors have said since the manager's start what they have. What lacks copies may have lacked them ever since it
     /// was committed.
     pub is_counting: bool,
@@ -485,8 +487,9 @@ impl Locations {
     pub fn touch(&mut self, id: &ChunkId, now_ms: u64) {
         let Some(slot) = self.slot(id) else { return };
         let chunk = self.at_mut(slot);
-        let before = std::mem::replace(&mut chunk.touched_ms, now_ms);
-        if chunk.is_unnamed {
+        chunk.touched_ms = now_ms;
+        if let Some(before) = &mut chunk.unnamed_ms {
+            let before = std::mem::replace(before, now_ms);
             self.unnamed.remove(&(before, slot));
             self.unnamed.insert((now_ms, slot));
         }
@@ -540,13 +543,11 @@ impl Locations {
         let is_unnamed = chunk.wants.is_empty();
         let is_gone = is_unnamed && chunk.holders.is_empty();
         let is_listed = is_unnamed && !is_gone;
-        if chunk.is_unnamed != is_listed {
-            let key = (chunk.touched_ms, slot);
-            self.at_mut(slot).is_unnamed = is_listed;
-            match is_listed {
-                true => self.unnamed.insert(key),
-                false => self.unnamed.remove(&key),
-            };
+        if chunk.unnamed_ms.is_some() != is_listed {
+            let listed = is_listed.then_some(self.now_ms);
+            let before = std::mem::replace(&mut self.at_mut(slot).unnamed_ms, listed);
+            self.unnamed.extend(listed.map(|ms| (ms, slot)));
+            before.map(|ms| self.unnamed.remove(&(ms, slot)));
         }
         if is_gone {
             self.settle(slot, None, None);
@@ -558,7 +559,7 @@ impl Locations {
         }
     }
 
-    /// Chunks to which nothing refers and that were last brought up at `until_ms` or before, behind `after`.
+    /// Chunks to which nothing has referred, and that nobody has brought up, since `until_ms` or before, behind `after`.
     pub fn unnamed(
         &self,
         after: Option<(u64, Slot)>,
@@ -1006,7 +1007,8 @@ mod tests {
             }
             let slot = locations.named(&chunk.id);
             let listed = chunk.wanted() == 0;
-            prop_assert_eq!(locations.unnamed.contains(&(chunk.touched_ms, slot)), listed);
+            prop_assert_eq!(chunk.unnamed_ms.is_some(), listed);
+            prop_assert!(chunk.unnamed_ms.is_none_or(|ms| locations.unnamed.contains(&(ms, slot))));
             for holder in &chunk.holders {
                 prop_assert_eq!(locations.held_at[&holder.benefactor][holder.listed as usize], slot);
             }

@@ -76,7 +76,8 @@ impl Reserve {
     fn has_room_beside(&self, bytes: u64) -> bool {
         let reserve = if self.kept { 0 } else { RESERVE_BYTES };
         // Where nobody can say what is free, it is tried.
-        self.free_bytes().is_none_or(|free| free >= (ROOM_BYTES + reserve).saturating_add(bytes.saturating_mul(4)))
+        self.free_bytes()
+            .is_none_or(|free| free >= (ROOM_BYTES + reserve).saturating_add(bytes.saturating_mul(4)))
     }
 
     fn free_bytes(&self) -> Option<u64> {
