@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest, TimeNs};
+use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest, TimeNs};
 use stdchk_model::{ErrorCode, Failure};
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -221,7 +221,7 @@ impl Keeper {
         match job {
             Job::Request(request, answer) => {
                 let leaves = self.core.leaves(&request);
-                let result = self.core.handle(*request, now);
+                let result = self.check_room(&request).and_then(|()| self.core.handle(*request, now));
                 self.answer(answer, result, leaves);
             }
             Job::Tick => {
@@ -244,6 +244,19 @@ impl Keeper {
         }
     }
 
+    /// Refuses what adds to a store whose disk is full.
+    fn check_room(&self, request: &ManagerRequest) -> Result<(), Failure> {
+        let grows = grows_by(request);
+        match self.store.as_ref() {
+            Some(store) if grows > 0 && !store.has_room(grows) => {
+                let message = "the disk on which the manager keeps its store is full";
+                Err(Failure::new(ErrorCode::NoSpace, message)
+                    .then("make room on that disk, or remove files from the pool"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What was answered at once shows nothing of changes that came before it in the same batch and must be durable first.
     fn answer<T: Send + 'static>(&mut self, answer: Answer<T>, result: Result<T, Failure>, leaves: Leaves) {
         self.urgent |= leaves == Leaves::Durable || self.core.must_settle();
@@ -260,6 +273,21 @@ impl Keeper {
 
     fn now(&mut self) -> Now {
         Now { wall: wall_clock(), ms: self.clock.read(Instant::now()) }
+    }
+}
+
+/// Bytes by which a request makes the store grow, generously; 0: it makes room, or changes what is there.
+fn grows_by(request: &ManagerRequest) -> u64 {
+    /// An inode, its name and a version.
+    const FILE: u64 = 8192;
+    match request {
+        ManagerRequest::Commit { named, named_before, .. } => {
+            FILE.saturating_add((named.len() as u64).saturating_add(*named_before).saturating_mul(32))
+        }
+        ManagerRequest::Create { .. }
+        | ManagerRequest::OpenContainer { .. }
+        | ManagerRequest::Change { change: Change::Make { .. } | Change::Link { .. }, .. } => FILE,
+        _ => 0,
     }
 }
 
@@ -299,7 +327,7 @@ fn refusal(error: &StoreError) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use stdchk_model::message::manager::{Change, FileKind, VersionState};
+    use stdchk_model::message::manager::{FileKind, VersionState};
     use stdchk_model::{ChunkMap, ClientId, Ino, MapRoot, OpId, PoolId, SessionId};
 
     use super::*;

@@ -36,7 +36,7 @@ const GATHER: Duration = Duration::from_millis(2);
 /// Time in which orders for copies gather while no writer waits for any: a benefactor makes what it copied durable at once.
 const GATHER_ORDERS: Duration = Duration::from_millis(50);
 /// Chunks that one step of what is done beside requests looks at: a few milliseconds.
-const STEPS: usize = 4096;
+const STEPS: usize = 1024;
 /// Name of the store in the data directory.
 const STORE_FILE: &str = "store.redb";
 

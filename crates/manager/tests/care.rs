@@ -300,6 +300,25 @@ fn a_map_that_cannot_be_read_keeps_what_it_names_and_stops_no_collection() {
 }
 
 #[test]
+fn what_was_removed_stays_for_its_readers_for_a_while_unless_somebody_collects() {
+    let (mut pool, folder, file) = pool_with_file(1);
+    let other = pool.make(folder, "app.N1.T1", FileKind::File);
+    pool.write(1, file, &[1], &[0]);
+    pool.write(2, other, &[2], &[0]);
+    pool.pass_alive(HOUR_MS, &[0]);
+    let work = |pool: &mut Pool| while pool.core.work(pool.now) {};
+    pool.change(Change::Unlink { parent: folder, name: "app.N0.T1".to_owned() }).unwrap();
+    pool.pass_alive(59_000, &[0]);
+    work(&mut pool);
+    assert_eq!(pool.locate(1), [0]);
+    pool.pass_alive(2_000, &[0]);
+    work(&mut pool);
+    assert_eq!(pool.locate(1).len(), 0);
+    pool.change(Change::Unlink { parent: folder, name: "app.N1.T1".to_owned() }).unwrap();
+    assert_eq!(pool.collect(), Ok(1));
+}
+
+#[test]
 fn a_map_that_several_versions_have_keeps_its_chunks_until_the_last_of_them_goes() {
     let (mut pool, folder, file) = pool_with_file(1);
     let other = pool.make(folder, "app.N1.T1", FileKind::File);

@@ -2,7 +2,7 @@
 //!
 //! What versions and the bases of sessions refer to is known at any time ([`super::references`]). A chunk to which nothing refers is
 //! garbage once no session holds it and nobody has brought it up for long enough: a client may hold it in a session that isn't open
-//! (again) yet. Candidates are kept in lists, so a collection looks at these alone, in steps between requests.
+//! (again) yet. By itself the manager also waits as long after the last version has gone: readers may have it open. Candidates are kept in lists, so a collection looks at these alone, in steps between requests.
 
 use std::collections::HashSet;
 
@@ -71,13 +71,25 @@ pub(super) struct ByItself {
 }
 
 impl Core {
-    /// Deletes a part of what may go, or only counts it; where to go on, if there is more to look at.
+    /// Deletes a part of what may go, or only counts it; where to go on, if there is more to look at. Somebody asked for it: readers of
+    /// versions that were removed moments ago are not waited for.
     ///
     /// # Errors
     /// `Denied`: the manager is set back. `Unavailable`: it is too early after the manager's start. Nothing was deleted.
     pub fn collect(
         &mut self,
         from: Cursor,
+        dry_run: bool,
+        now: Now,
+    ) -> Result<(Collected, Option<Cursor>), Failure> {
+        self.collect_some(from, u64::MAX, dry_run, now)
+    }
+
+    /// The same for what nothing has referred to since `unnamed_ms`.
+    fn collect_some(
+        &mut self,
+        from: Cursor,
+        unnamed_ms: u64,
         dry_run: bool,
         now: Now,
     ) -> Result<(Collected, Option<Cursor>), Failure> {
@@ -90,7 +102,7 @@ impl Core {
         };
         Ok(match from {
             Cursor::Garbage(after) => {
-                let (found, rest) = self.collect_garbage(after, until_ms, dry_run, now);
+                let (found, rest) = self.collect_garbage(after, (until_ms, unnamed_ms), dry_run, now);
                 (found, Some(rest.map_or(Cursor::Surplus(None), |after| Cursor::Garbage(Some(after)))))
             }
             Cursor::Surplus(after) => {
@@ -107,8 +119,9 @@ impl Core {
             return false;
         }
         self.collecting.cursor = None;
+        let unnamed_ms = now.ms.saturating_sub(self.setting.timing.garbage_age_ms);
         let from = cursor.unwrap_or(Cursor::Garbage(None));
-        let Ok((found, rest)) = self.collect(from, false, now) else { return false };
+        let Ok((found, rest)) = self.collect_some(from, unnamed_ms, false, now) else { return false };
         if found != Collected::default() {
             let Collected { chunks, blocks, bytes } = found;
             tracing::info!(chunks, blocks, bytes, "collected what nothing refers to");
@@ -127,17 +140,20 @@ impl Core {
     fn collect_garbage(
         &mut self,
         after: Option<(u64, Slot)>,
-        until_ms: u64,
+        (until_ms, unnamed_ms): (u64, u64),
         dry_run: bool,
         now: Now,
     ) -> (Collected, Option<(u64, Slot)>) {
         let old: Vec<(u64, Slot)> =
-            self.locations.unnamed(after, until_ms).take(self.setting.steps).collect();
+            self.locations.unnamed(after, unnamed_ms).take(self.setting.steps).collect();
         let mut found = Collected::default();
         let spared = if old.is_empty() { HashSet::new() } else { self.spared() };
         for (_, slot) in &old {
             let chunk = self.locations.at(*slot);
             let id = chunk.id;
+            if chunk.touched_ms() > until_ms {
+                continue;
+            }
             if spared.contains(&id) {
                 // A session brings it up for as long as it is open.
                 if !dry_run {

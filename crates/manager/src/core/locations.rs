@@ -15,12 +15,16 @@ use std::ops::Bound;
 
 use smallvec::SmallVec;
 use stdchk_model::exact::{at, at_mut, narrow};
+use stdchk_model::limits::REPLICAS_DEFAULT;
 use stdchk_model::message::manager::{ChunkLocations, Location, StoredBlock, TimeNs};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, EncodingId};
 use stdchk_protect::{Held, Plan, distance, distance_at, plan};
 
 use super::benefactors::Registry;
 use super::exposure::{Exposure, Lacking, SHARED, Span, joined};
+
+/// Blocks of most chunks: room for more is not kept.
+const COPIES_USUAL: usize = REPLICAS_DEFAULT as usize;
 
 /// Where a chunk stands in the index. It stays there while anything refers to it or a benefactor has it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -118,17 +122,17 @@ pub struct Chunk {
     /// What refers to it.
     wants: Wants,
     /// When a session or a benefactor last brought it up, milliseconds of the manager's life.
-    pub touched_ms: u64,
+    touched_ms: u64,
     pub holders: Vec<Holder>,
     /// The versions that refer to it; `None`: none is known to.
     span: Option<Span>,
-    /// How it is counted while it lacks copies.
-    risk: Option<Risk>,
+    /// How it is counted while it lacks copies, which few do.
+    risk: Option<Box<Risk>>,
     /// What is being done about it.
     pub care: Care,
     /// Whether it can be read, if anything refers to it.
     reach: Option<Reach>,
-    /// Its time in the list of what nothing refers to.
+    /// When it got into the list of what nothing refers to, or was brought up there last; `None`: it is not in it.
     unnamed_ms: Option<u64>,
 }
 
@@ -166,6 +170,15 @@ impl Chunk {
     /// The blocks that can be read now.
     pub fn online<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Holder> + Clone {
         self.holders.iter().filter(|holder| holder.is_online(registry))
+    }
+
+    /// When a session or a benefactor last brought it up, milliseconds of the manager's life.
+    pub fn touched_ms(&self) -> u64 {
+        self.touched_ms
+    }
+
+    fn place_at_risk(&self) -> Option<(u8, TimeNs)> {
+        self.risk.as_ref().map(|risk| risk.place())
     }
 
     /// How far from loss it is, by the blocks that count; 0: it is not there.
@@ -269,7 +282,7 @@ pub struct Locations {
     free: Vec<Slot>,
     /// What each benefactor holds, a slot for each block.
     held_at: HashMap<BenefactorId, Vec<Slot>>,
-    /// Chunks to which nothing refers, by when they were last brought up.
+    /// Chunks to which nothing refers, by when the last version of them went or when they were last brought up.
     unnamed: BTreeSet<(u64, Slot)>,
     /// Chunks that may have more blocks than are wanted.
     spare: BTreeSet<Slot>,
@@ -282,6 +295,8 @@ pub struct Locations {
     queued: u64,
     /// The time of the present request.
     pub clock: TimeNs,
+    /// The same, in milliseconds of the manager's life.
+    pub now_ms: u64,
     /// Not all benefactors have said since the manager's start what they have. What lacks copies may have lacked them ever since it
     /// was committed.
     pub is_counting: bool,
@@ -390,7 +405,11 @@ impl Locations {
                 stored_length: stored.stored_length,
                 listed: place,
             };
-            self.at_mut(slot).holders.push(holder);
+            let holders = &mut self.at_mut(slot).holders;
+            if holders.is_empty() {
+                holders.reserve_exact(COPIES_USUAL);
+            }
+            holders.push(holder);
         }
         self.count_sizes(slot, before);
         self.place(slot);
@@ -463,8 +482,13 @@ impl Locations {
     /// A session counts on the chunk: it is brought up now.
     pub fn touch(&mut self, id: &ChunkId, now_ms: u64) {
         let Some(slot) = self.slot(id) else { return };
-        self.at_mut(slot).touched_ms = now_ms;
-        self.place(slot);
+        let chunk = self.at_mut(slot);
+        chunk.touched_ms = now_ms;
+        if let Some(before) = &mut chunk.unnamed_ms {
+            let before = std::mem::replace(before, now_ms);
+            self.unnamed.remove(&(before, slot));
+            self.unnamed.insert((now_ms, slot));
+        }
     }
 
     // --- what refers to chunks
@@ -513,17 +537,13 @@ impl Locations {
     fn place(&mut self, slot: Slot) {
         let chunk = self.at(slot);
         let is_unnamed = chunk.wants.is_empty();
-        let wanted_ms = (is_unnamed && !chunk.holders.is_empty()).then_some(chunk.touched_ms);
         let is_gone = is_unnamed && chunk.holders.is_empty();
-        if chunk.unnamed_ms != wanted_ms {
-            let chunk = self.at_mut(slot);
-            let before = std::mem::replace(&mut chunk.unnamed_ms, wanted_ms);
-            if let Some(before) = before {
-                self.unnamed.remove(&(before, slot));
-            }
-            if let Some(now) = wanted_ms {
-                self.unnamed.insert((now, slot));
-            }
+        let is_listed = is_unnamed && !is_gone;
+        if chunk.unnamed_ms.is_some() != is_listed {
+            let listed = is_listed.then_some(self.now_ms);
+            let before = std::mem::replace(&mut self.at_mut(slot).unnamed_ms, listed);
+            self.unnamed.extend(listed.map(|ms| (ms, slot)));
+            before.map(|ms| self.unnamed.remove(&(ms, slot)));
         }
         if is_gone {
             self.settle(slot, None, None);
@@ -535,7 +555,7 @@ impl Locations {
         }
     }
 
-    /// Chunks to which nothing refers and that were last brought up at `until_ms` or before, behind `after`.
+    /// Chunks to which nothing has referred, and that nobody has brought up, since `until_ms` or before, behind `after`.
     pub fn unnamed(
         &self,
         after: Option<(u64, Slot)>,
@@ -580,8 +600,7 @@ impl Locations {
         let chunk = self.at(slot);
         let sources = if distance < wanted { chunk.sources(registry) } else { Vec::new() };
         let span = chunk.span.unwrap_or(Span::at(SHARED, TimeNs::MIN));
-        let moved =
-            chunk.care == Care::Blocked && chunk.risk.map(Risk::place) != Some((distance, span.first));
+        let moved = chunk.care == Care::Blocked && chunk.place_at_risk() != Some((distance, span.first));
         // Its place among the blocked ones is no longer good.
         let care = if moved { Care::Waits } else { chunk.care };
         let risk = (distance < wanted).then(|| {
@@ -607,7 +626,10 @@ impl Locations {
     /// The chunk is counted like this from now on.
     fn settle(&mut self, slot: Slot, risk: Option<Risk>, reach: Option<Reach>) {
         let chunk = self.at_mut(slot);
-        let before = std::mem::replace(&mut chunk.risk, risk);
+        let before = chunk.risk.as_deref().copied();
+        if before != risk {
+            chunk.risk = risk.map(Box::new);
+        }
         let reached = std::mem::replace(&mut chunk.reach, reach);
         if reached != reach {
             for (reach, sign) in [(reached, -1), (reach, 1)] {
@@ -726,8 +748,7 @@ impl Locations {
         let Some(slot) = self.slot(id) else { return };
         self.at_mut(slot).care = Care::Blocked;
         self.count(slot, registry);
-        let Some(risk) = self.at(slot).risk else { return };
-        let (distance, first) = risk.place();
+        let Some((distance, first)) = self.at(slot).place_at_risk() else { return };
         self.queues.entry(source).or_default().blocked.push_back((distance, first, slot));
     }
 
@@ -782,7 +803,7 @@ fn location(holder: &Holder) -> Location {
 fn queued(chunks: &[Option<Chunk>], (distance, first, slot): &Key, source: BenefactorId) -> Option<ChunkId> {
     let chunk = at(chunks, slot.place()).as_ref()?;
     let in_queue = matches!(chunk.care, Care::Waits | Care::Blocked);
-    let risk = chunk.risk.is_some_and(|risk| risk.place() == (*distance, *first));
+    let risk = chunk.place_at_risk() == Some((*distance, *first));
     let holds = chunk.holders.iter().any(|holder| holder.benefactor == source);
     (in_queue && risk && holds).then_some(chunk.id)
 }
@@ -958,7 +979,7 @@ mod tests {
                 let at_risk = lacking.iter().filter(|chunk| chunk.distance(&registry) > 0).count();
                 prop_assert_eq!(locations.at_risk_count(), at_risk);
                 for chunk in locations.iter() {
-                    let queued = chunk.risk.filter(|_| chunk.care == Care::Waits).is_some();
+                    let queued = chunk.risk.is_some() && chunk.care == Care::Waits;
                     for source in chunk.sources(&registry).into_iter().filter(|_| queued) {
                         let queue = locations.queues.get(&source);
                         let slot = locations.named(&chunk.id);
@@ -994,7 +1015,8 @@ mod tests {
             }
             let slot = locations.named(&chunk.id);
             let listed = chunk.wanted() == 0;
-            prop_assert_eq!(locations.unnamed.contains(&(chunk.touched_ms, slot)), listed);
+            prop_assert_eq!(chunk.unnamed_ms.is_some(), listed);
+            prop_assert!(chunk.unnamed_ms.is_none_or(|ms| locations.unnamed.contains(&(ms, slot))));
             for holder in &chunk.holders {
                 prop_assert_eq!(locations.held_at[&holder.benefactor][holder.listed as usize], slot);
             }

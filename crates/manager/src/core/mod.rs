@@ -362,7 +362,7 @@ impl Core {
     /// Sets the time of what happens now.
     fn set_clock(&mut self, now: Now) {
         self.namespace.advance(now.wall);
-        self.locations.clock = self.namespace.clock;
+        (self.locations.clock, self.locations.now_ms) = (self.namespace.clock, now.ms);
     }
 
     /// Rises whenever a benefactor that waits for orders should ask again.

@@ -47,7 +47,7 @@ impl Core {
 
     /// The blocks of a chunk that surely are there and stay there; none while somebody is busy with the chunk.
     fn certain(&self, chunk: &Chunk, spared: &HashSet<ChunkId>, now: Now) -> Vec<Holder> {
-        let young = now.ms.saturating_sub(chunk.touched_ms) < self.setting.timing.garbage_age_ms;
+        let young = now.ms.saturating_sub(chunk.touched_ms()) < self.setting.timing.garbage_age_ms;
         if young
             || spared.contains(&chunk.id)
             || self.copies.is_running(&chunk.id)

@@ -20,6 +20,10 @@ use super::log::Log;
 use super::redb::RedbFile;
 use super::{Batch, Store, StoreError, Visitor};
 
+/// Most changes that wait in the log: the records write some 8 KiB for each, where it lies far from the others, and that fits into
+/// the reserve for full disks.
+const WAITING_MAX: usize = 1536;
+
 /// A store in two files: records, and the log of the changes that they lack.
 pub struct EmbeddedStore {
     records: RedbFile,
@@ -79,7 +83,8 @@ impl EmbeddedStore {
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), StoreError> {
-        if !self.log.has_room(batch) {
+        let keys = self.waiting.len() + batch.changes().len();
+        if !self.log.has_room(batch) || keys > WAITING_MAX {
             self.take_over()?;
         }
         self.failed = true;

@@ -161,6 +161,11 @@ pub trait Store: Send {
 
     /// Number of the last commit, counted from 1; 0: there was none.
     fn sequence(&self) -> u64;
+
+    /// Whether so many bytes more fit, and then still what makes room again. Without, only that should be committed.
+    fn has_room(&self, _bytes: u64) -> bool {
+        true
+    }
 }
 
 impl Store for Box<dyn Store> {
@@ -174,5 +179,9 @@ impl Store for Box<dyn Store> {
 
     fn sequence(&self) -> u64 {
         (**self).sequence()
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        (**self).has_room(bytes)
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! When the store takes over its log it writes new pages, also for commits that remove files or take note of a benefactor that was
 //! started again. On a full disk a manager without room could not start, and nobody could read, or remove anything to make room. So a file of
-//! zeros is kept beside the store, and removed when a commit might not fit any more; it is made anew once there is room.
+//! zeros is kept beside the store, and removed when a commit might not fit any more; it is made anew once there is room. What only adds to
+//! the store is refused before it comes to that ([`Store::has_room`]).
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -71,6 +72,14 @@ impl Reserve {
         }
     }
 
+    /// Whether changes of `bytes` fit without the reserve: in the log, in the records, and in those that they replace.
+    fn has_room_beside(&self, bytes: u64) -> bool {
+        let reserve = if self.kept { 0 } else { RESERVE_BYTES };
+        // Where nobody can say what is free, it is tried.
+        self.free_bytes()
+            .is_none_or(|free| free >= (ROOM_BYTES + reserve).saturating_add(bytes.saturating_mul(4)))
+    }
+
     fn free_bytes(&self) -> Option<u64> {
         let disk = statvfs(self.path.parent()?).ok()?;
         Some(disk.f_bavail.saturating_mul(disk.f_frsize))
@@ -98,5 +107,9 @@ impl<S: Store> Store for Reserved<S> {
 
     fn sequence(&self) -> u64 {
         self.store.sequence()
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        self.reserve.has_room_beside(bytes)
     }
 }
