@@ -6,7 +6,7 @@ mod harness;
 use harness::{CHUNK_LENGTH, Pool, chunk, make, map_of, rename, session};
 use stdchk_manager::store::Table;
 use stdchk_model::message::benefactor::Command;
-use stdchk_model::message::manager::{Change, FileKind, ManagerRequest, StoredBlock};
+use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerRequest, StoredBlock};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot, OpId,
 };
@@ -319,6 +319,28 @@ fn versions_that_get_another_file_while_a_policy_is_carried_out_are_wanted_as_it
         assert!(number > 1 || pool.core.walk_on());
     }
     pool.pass(1);
+    assert_eq!(copies(&pool.beat(0, &[], &[])), [(chunk(1), 1)]);
+}
+
+#[test]
+fn files_that_change_places_are_wanted_as_their_new_folders_say() {
+    let mut pool = Pool::with_benefactors(2);
+    let folders = ["one", "two"].map(|name| pool.make(Ino::ROOT, name, FileKind::Directory));
+    for (folder, count) in folders.into_iter().zip(1..) {
+        let pairs = vec![("redundancy".to_owned(), format!("replicate:{count}"))];
+        pool.change(Change::SetPolicy { ino: folder, pairs }).unwrap();
+    }
+    let [one, two] = folders.map(|folder| pool.make(folder, "file", FileKind::File));
+    pool.write(1, one, &[1], &[0]);
+    pool.write(2, two, &[2], &[0]);
+    pool.beat(0, &[], &[]);
+    let Change::Rename { parent, name, new_parent, new_name, .. } =
+        rename(folders[1], "file", folders[0], "file")
+    else {
+        unreachable!()
+    };
+    let existing = Existing::Exchange;
+    pool.change(Change::Rename { parent, name, new_parent, new_name, existing }).unwrap();
     assert_eq!(copies(&pool.beat(0, &[], &[])), [(chunk(1), 1)]);
 }
 
