@@ -19,7 +19,7 @@ use stdchk_aggregate::{
 };
 use stdchk_formats::Source;
 use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers, TimeNs};
-use stdchk_model::{ChunkId, ErrorCode, Failure, Ino, size};
+use stdchk_model::{ChunkId, ErrorCode, Failure, Ino, exact, size};
 use stdchk_net::Retry;
 use tokio::runtime::Handle;
 
@@ -129,13 +129,13 @@ impl Pool {
         let written = in_parallel(&parts, at_once, |_, part| {
             let session = self.wait_for(Session::open_container(&self.inner, folder))?;
             opened.lock().push(Arc::clone(&session));
-            let files = files.get(part.clone()).unwrap_or_default();
+            let files = exact::part(&files, part.clone());
             let written = self.write_container(files, Arc::clone(&session), &share)?;
             let chunks = self.wait_for(self.chunks_of(&session))?;
             Ok::<_, AggregationError>((session, chunks, written))
         })?;
         for (part, (session, chunks, written)) in parts.into_iter().zip(written) {
-            let members = members.get(part).unwrap_or_default().to_vec();
+            let members = exact::part(&members, part).to_vec();
             packed.push(PackedMembers { session: session.id(), members, chunks: chunks.len() as u64 });
             held.push((session, chunks));
             done.files += written.files;
@@ -184,7 +184,7 @@ impl Pool {
     /// Refuses a set whose containers might fill the pool: they lie beside its chunks until these are collected.
     async fn check_room(&self, folder: Ino, chunk_bytes: u64) -> Result<()> {
         let redundancy = self.policy(folder).await?.redundancy;
-        let wanted = redundancy.stored_bytes(chunk_bytes.saturating_add(chunk_bytes / ROOM_PART));
+        let wanted = redundancy.stored_bytes(chunk_bytes + chunk_bytes / ROOM_PART);
         let free = self.space().await?.free_bytes;
         if free >= wanted {
             return Ok(());

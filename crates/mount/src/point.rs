@@ -6,11 +6,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fuser::{Config, MountOption, SessionACL};
 use rustix::fs::Access;
 use rustix::mount::UnmountFlags;
+use stdchk_net::Retry;
 
 /// The kernel's FUSE device.
 const DEVICE: &str = "/dev/fuse";
@@ -262,12 +263,12 @@ pub(crate) fn raise_read_ahead(point: &Path) {
 /// Unmounts; a mount point that stays in use is detached: it vanishes from the tree, and open files fail once the
 /// process that serves them ends.
 pub(crate) fn unmount(point: &Path) -> Result<Left, Error> {
-    let give_up = Instant::now() + BUSY_PATIENCE;
+    let mut retry = Retry::every(BUSY_PAUSE, BUSY_PATIENCE);
     loop {
         match unmount_once(point, false) {
             Ok(()) => return Ok(Left::Unmounted),
             Err(_) if !is_mount_point(point) => return Ok(Left::Unmounted),
-            Err(_) if Instant::now() < give_up => std::thread::sleep(BUSY_PAUSE),
+            Err(_) if retry.pause_thread() => {}
             Err(_) => break,
         }
     }

@@ -212,27 +212,17 @@ impl Connection {
         }
         let Ok(mut writer) = Arc::clone(&self.writer).try_lock_owned() else { return false };
         let bytes = [head, payload].concat();
-        let written = match writer.half().try_write(&bytes) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            written => written,
-        };
-        let rest = bytes.get(written.as_ref().copied().unwrap_or_default()..).unwrap_or_default().to_vec();
-        if rest.is_empty() {
-            return true;
-        }
-        // Whoever is given up leaves no half frame behind.
-        let pending = Arc::clone(&self.pending);
-        tokio::spawn(async move {
-            let finished = match written {
-                Ok(_) => write_frame(&mut writer, &rest, &Bytes::new()).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = finished {
-                tracing::debug!(%error, "a connection ended while writing");
-                pending.lock().take();
+        match writer.half().try_write(&bytes) {
+            Ok(written) if written == bytes.len() => true,
+            Ok(written) => {
+                // A call that is given up leaves no half frame behind.
+                let (rest, pending) = (Bytes::from(bytes).split_off(written), Arc::clone(&self.pending));
+                tokio::spawn(async move { write_or_end(&mut writer, &rest, &Bytes::new(), &pending).await });
+                true
             }
-        });
-        true
+            // Nothing was written: the task that writes waits for room, or meets the error and ends the connection.
+            Err(_) => false,
+        }
     }
 
     fn closed(&self) -> CallError {
@@ -339,12 +329,15 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
 async fn write_all(writer: Writer, mut queue: mpsc::UnboundedReceiver<u64>, pending: Pending) {
     while let Some(id) = queue.recv().await {
         let Some((head, payload)) = take_request(&pending, id) else { continue };
-        let written = write_frame(&mut *writer.lock().await, &head, &payload).await;
-        if let Err(error) = written {
-            tracing::debug!(%error, "a connection ended while writing");
-            pending.lock().take();
-            return;
-        }
+        write_or_end(&mut *writer.lock().await, &head, &payload, &pending).await;
+    }
+}
+
+/// Writes a frame, or what is left of one. A connection on which that fails ends, and all its calls with it.
+async fn write_or_end(writer: &mut Patient<OwnedWriteHalf>, head: &[u8], payload: &Bytes, pending: &Pending) {
+    if let Err(error) = write_frame(writer, head, payload).await {
+        tracing::debug!(%error, "a connection ended while writing");
+        pending.lock().take();
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::BytesMut;
+use stdchk_model::exact::to_usize;
 use stdchk_model::message::manager::{ManagerRequest, TimeNs, VersionInfo, VersionState};
 use stdchk_model::policy::Protocol;
 use stdchk_model::{ErrorCode, Failure};
@@ -121,7 +122,7 @@ impl Writer {
         let end = reader.size().min(image.limit());
         let mut at = 0;
         while at < end {
-            let bytes = reader.read_at(at, usize::try_from((end - at).min(COPY_BYTES)).unwrap_or(1)).await?;
+            let bytes = reader.read_at(at, to_usize((end - at).min(COPY_BYTES))).await?;
             session.write_at(at, &bytes).await?;
             at += bytes.len() as u64;
         }
@@ -139,7 +140,7 @@ impl Writer {
             while at < range.end {
                 // Up to the next multiple, so that cells are filled whole.
                 let length = (COPY_BYTES - at % COPY_BYTES).min(range.end - at);
-                bytes.resize(usize::try_from(length).unwrap_or(0), 0);
+                bytes.resize(to_usize(length), 0);
                 let read = blocking(|| image.read(at, &mut bytes));
                 read.map_err(|error| self.unspooled("reading", &error))?;
                 session.write_at(at, &bytes).await?;
