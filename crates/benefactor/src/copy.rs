@@ -17,7 +17,8 @@ use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Make};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BlockId, ChunkId, Encoding, ErrorCode, Failure, PoolId};
-use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity};
+use stdchk_net::waits::permits;
+use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity, Retry};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
@@ -76,7 +77,7 @@ pub(crate) struct Copier {
     /// Most bytes copied in a second; 0: no limit.
     pub(crate) rate: u64,
     /// Copies that may be under way.
-    pub(crate) turns: Semaphore,
+    pub(crate) turns: Arc<Semaphore>,
 }
 
 impl Copier {
@@ -85,8 +86,8 @@ impl Copier {
     }
 
     /// As many copies as are made at one time.
-    pub(crate) fn turns() -> Semaphore {
-        Semaphore::new(AT_ONCE)
+    pub(crate) fn turns() -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(AT_ONCE))
     }
 }
 
@@ -265,13 +266,13 @@ impl Copier {
     ) -> tokio::task::JoinHandle<Result<(), CallError>> {
         let (this, connection, places) = (Arc::clone(self), Arc::clone(connection), Arc::clone(places));
         tokio::spawn(async move {
-            let _place = places.acquire().await.map_err(|_| stopped())?;
+            let _place = permits(&places, 1).await;
             this.copy(&connection, work).await
         })
     }
 
     async fn copy(&self, connection: &Connection, work: Work) -> Result<(), CallError> {
-        let _turn = self.turns.acquire().await.map_err(|_| stopped())?;
+        let _turn = permits(&self.turns, 1).await;
         self.give_way().await;
         let block = work.block();
         let (encoding, bytes, _memory) = match work {
@@ -293,25 +294,17 @@ impl Copier {
     }
 
     async fn give_way(&self) {
-        let quiet = async {
-            while self.benefactor.is_busy() {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
+        let mut retry = Retry::every(LOOK, PATIENCE);
         // Out of patience the copy goes on beside the clients.
-        let _ = tokio::time::timeout(PATIENCE, quiet).await;
+        while self.benefactor.is_busy() && retry.pause().await {}
     }
 
     async fn keep_rate(&self, bytes: u64) {
         if self.rate > 0 {
             // Those that are under way share the rate.
-            let under_way = AT_ONCE.saturating_sub(self.turns.available_permits()).max(1);
+            let under_way = AT_ONCE - self.turns.available_permits();
             let share = bytes as f64 * under_way as f64 / self.rate as f64;
             tokio::time::sleep(Duration::from_secs_f64(share)).await;
         }
     }
-}
-
-fn stopped() -> CallError {
-    Failure::new(ErrorCode::Unavailable, "no copies are made any more").into()
 }

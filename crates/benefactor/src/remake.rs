@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Make, SourceBlock};
 use stdchk_model::{BlockId, ChunkId, Encoding, ErrorCode, Failure};
+use stdchk_net::waits::permits;
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity};
 use stdchk_protect::Remaking;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -57,10 +58,7 @@ impl Remaker {
         let Some(own) = make.from.first() else {
             return Err(Failure::new(ErrorCode::Malformed, "an order to make blocks names no sources"));
         };
-        let memory = Arc::clone(&self.memory).acquire_owned().await;
-        let memory = Arc::new(
-            memory.map_err(|_| Failure::new(ErrorCode::Unavailable, "no blocks are made any more"))?,
-        );
+        let memory = Arc::new(permits(&self.memory, 1).await);
         let remaking = self.gather(make.chunk, own, &make.from).await?;
         // The manager orders one kind at a time.
         let as_copies = make.blocks.iter().all(|block| block.index.is_none());

@@ -11,14 +11,14 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_aggregate::{
     AggregateError, BlockCache, Container, FileEntry, Output, Packing, SetFile, in_parallel, pack_into,
 };
 use stdchk_formats::Source;
-use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers, TimeNs};
+use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers};
 use stdchk_model::{ChunkId, ErrorCode, Failure, Ino, exact, size};
 use stdchk_net::Retry;
 use tokio::runtime::Handle;
@@ -27,6 +27,7 @@ use crate::container::BLOCK_BYTES_MAX;
 use crate::pool::Pool;
 use crate::reader::Reader;
 use crate::session::Session;
+use crate::time::now;
 
 /// Time that a container gets for its copies, and a manager that was restarted to hear from all its clients again.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -318,9 +319,4 @@ fn fill(buffer: &mut [u8], bytes: &[u8]) -> io::Result<()> {
     }
     buffer.copy_from_slice(bytes);
     Ok(())
-}
-
-fn now() -> TimeNs {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
