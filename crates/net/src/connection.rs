@@ -129,15 +129,12 @@ impl Connection {
     ) -> Result<Self, CallError> {
         let connect = |cause: String| CallError::Connect { address: address.to_owned(), cause };
         let opened = timeout(CONNECT_TIMEOUT, handshake(address, identity)).await;
-        let (reader, writer, pool) = match opened {
-            Ok(Ok(opened)) => opened,
-            Ok(Err(HandshakeError::Refused(failure))) if failure.code == ErrorCode::Unavailable => {
-                return Err(connect(failure.message));
-            }
-            Ok(Err(HandshakeError::Refused(failure))) => return Err(failure.into()),
-            Ok(Err(HandshakeError::Io(error))) => return Err(connect(error.to_string())),
-            Err(_) => return Err(connect(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()))),
-        };
+        let late = |_| connect(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()));
+        let (reader, writer, pool) = opened.map_err(late)?.map_err(|error| match error.downcast() {
+            Ok(Failure { code: ErrorCode::Unavailable, message, .. }) => connect(message),
+            Ok(refused) => refused.into(),
+            Err(error) => connect(error.to_string()),
+        })?;
         let (outgoing, queue) = mpsc::unbounded_channel();
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let writer = Arc::new(tokio::sync::Mutex::new(writer));
@@ -252,20 +249,10 @@ impl Drop for Forget<'_> {
     }
 }
 
-enum HandshakeError {
-    Io(io::Error),
-    Refused(Failure),
-}
-
-impl From<io::Error> for HandshakeError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
 type Opened = (Patient<BufReader<OwnedReadHalf>>, Patient<OwnedWriteHalf>, PoolId);
 
-async fn handshake(address: &str, identity: &Identity) -> Result<Opened, HandshakeError> {
+/// Greets the server. Its refusal is an error with a [`Failure`] within.
+async fn handshake(address: &str, identity: &Identity) -> io::Result<Opened> {
     let stream = TcpStream::connect(address).await?;
     prepare(&stream)?;
     let (reader, writer) = stream.into_split();
@@ -280,7 +267,7 @@ async fn handshake(address: &str, identity: &Identity) -> Result<Opened, Handsha
         // Not for ever, as a refusal is: the server that was there may come back.
         let message = "who answers doesn't know the pool's token: another program has taken the address; find out with `ss -tlnp` \
                        which, and end it";
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message).into());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
     Ok((reader, writer, pool))
 }
@@ -290,15 +277,15 @@ async fn say<Q: Encode<()>, R: for<'b> Decode<'b, ()>>(
     reader: &mut Patient<BufReader<OwnedReadHalf>>,
     writer: &mut Patient<OwnedWriteHalf>,
     said: &Q,
-) -> Result<R, HandshakeError> {
+) -> io::Result<R> {
     let bytes = frame::encode(&Head { kind: Kind::Request, id: 0 }, &cbor::encode(said), 0)?;
     write_frame(writer, &bytes, &Bytes::new()).await?;
     let (head, body) = frame::read_greeting(reader).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let garbled =
         |error: minicbor::decode::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
     match head.kind {
-        Kind::Failure => Err(HandshakeError::Refused(cbor::decode(&body).map_err(garbled)?)),
-        _ => Ok(cbor::decode(&body).map_err(garbled)?),
+        Kind::Failure => Err(io::Error::other(cbor::decode::<Failure>(&body).map_err(garbled)?)),
+        _ => cbor::decode(&body).map_err(garbled),
     }
 }
 
@@ -307,12 +294,6 @@ pub(crate) fn nonce() -> io::Result<Nonce> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(Nonce(bytes))
-}
-
-impl From<io::ErrorKind> for HandshakeError {
-    fn from(kind: io::ErrorKind) -> Self {
-        Self::Io(kind.into())
-    }
 }
 
 /// Sets what holds for every connection: small frames leave at once, and a host that vanished is noticed also while

@@ -190,14 +190,10 @@ impl Session {
             for lacking in self.chunks.lacking(needed, wanted) {
                 wait |= self.put_again(lacking, has_patience).await? == Again::FoundInThePool;
             }
-            if wait {
-                retry.pause().await;
-            }
             let unsecured = self.chunks.unsecured(needed, wanted);
             if unsecured.is_empty() {
                 return Ok(());
             }
-            let mut wait = false;
             for (benefactor, blocks, answer) in self.sync_all(unsecured).await {
                 match answer {
                     Ok(receipt) => self.chunks.secured(&blocks, benefactor, receipt),

@@ -104,8 +104,6 @@ impl Session {
     pub(super) async fn wait_for_other(&self, chunk: ChunkId) {
         loop {
             let ended = self.claims.notified();
-            tokio::pin!(ended);
-            ended.as_mut().enable();
             if !self.chunks.is_storing(chunk) {
                 return;
             }

@@ -336,16 +336,18 @@ impl Writer {
         Failure::new(ErrorCode::Unavailable, what)
     }
 
+    /// The images, the newest first, and the session that lies below them.
+    fn images(&self) -> (Vec<Arc<Image>>, Arc<Session>) {
+        let layers = self.layers.read();
+        (layers.filling.iter().chain(&layers.pushing).cloned().collect(), self.session())
+    }
+
     /// Reads up to `length` bytes at `offset`, as they were written; short at the end of the file.
     ///
     /// # Errors
     /// The bytes can't be had from the pool, or the spool can't be read.
     pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
-        let (images, session) = {
-            let layers = self.layers.read();
-            let images: Vec<Arc<Image>> = layers.filling.iter().chain(&layers.pushing).cloned().collect();
-            (images, self.session())
-        };
+        let (images, session) = self.images();
         let Some(top) = images.first() else { return session.read_at(offset, length).await };
         let end = offset.saturating_add(length as u64).min(top.size());
         if offset >= end {
@@ -374,11 +376,7 @@ impl Writer {
 
     /// The first place at or behind `offset` that is sought, in what was written so far: see [`Sought`].
     pub fn seek(&self, offset: u64, sought: Sought) -> Option<u64> {
-        let (images, session) = {
-            let layers = self.layers.read();
-            let images: Vec<Arc<Image>> = layers.filling.iter().chain(&layers.pushing).cloned().collect();
-            (images, self.session())
-        };
+        let (images, session) = self.images();
         let limit = images.iter().fold(u64::MAX, |limit, image| limit.min(image.limit()));
         let size = images.first().map_or_else(|| session.size(), |top| top.size());
         sought.find(offset, size, |at| {

@@ -208,15 +208,24 @@ impl Writer {
     async fn drain_images(self: &Arc<Self>) -> Result<(), Failure> {
         let _turn = self.turn.lock().await;
         self.failure.lock().clone().map_or(Ok(()), Err)?;
+        self.copy_next().await.map(drop)
+    }
+
+    /// Copies the image whose turn it is into the session, which has its bytes from then on.
+    async fn copy_next(&self) -> Result<Option<Arc<Image>>, Failure> {
         let image = {
             let mut layers = self.layers.write();
-            layers.pushing = layers.filling.take();
+            if layers.pushing.is_none() {
+                layers.pushing = layers.filling.take();
+            }
             layers.pushing.clone()
         };
-        let Some(image) = image else { return Ok(()) };
-        let pushed = self.copy(&image, &self.session()).await;
-        self.pushed(pushed.clone());
-        pushed
+        if let Some(image) = &image {
+            let copied = self.copy(image, &self.session()).await;
+            self.pushed(copied.clone());
+            copied?;
+        }
+        Ok(image)
     }
 
     /// Waits until no push holds up writes any more. One that was given up in the middle, with the write that began it, is
@@ -239,18 +248,8 @@ impl Writer {
     /// The spool takes no more: what is in it goes to the session, and so does everything from now on.
     pub(super) async fn fall_back(self: &Arc<Self>) -> Result<(), Failure> {
         let _turn = self.turn.lock().await;
-        let image = {
-            let mut layers = self.layers.write();
-            layers.protocol = Protocol::Sw;
-            if layers.pushing.is_none() {
-                layers.pushing = layers.filling.take();
-            }
-            layers.pushing.clone()
-        };
-        let Some(image) = image else { return Ok(()) };
-        let pushed = self.copy(&image, &self.session()).await;
-        self.pushed(pushed.clone());
-        pushed?;
+        self.layers.write().protocol = Protocol::Sw;
+        let Some(image) = self.copy_next().await? else { return Ok(()) };
         match self.noted.lock().take() {
             // What the application was promised stays until it is a version.
             Some(_) => *self.kept.lock() = Some(image),

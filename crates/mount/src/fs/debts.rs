@@ -60,8 +60,6 @@ impl Debts {
     pub async fn paid_before(&self, mark: Mark) {
         loop {
             let paid = self.paid.notified();
-            tokio::pin!(paid);
-            paid.as_mut().enable();
             if self.state.lock().owed.first().is_none_or(|first| *first >= mark.0) {
                 return;
             }

@@ -143,8 +143,6 @@ impl OpenFile {
             return;
         }
         let left = self.left.notified();
-        tokio::pin!(left);
-        left.as_mut().enable();
         let flushed_at = self.flushed_at.load(Ordering::Acquire);
         let flushed = flushed_at == self.writes.load(Ordering::Acquire);
         let pushing = self.turn.try_lock().is_ok_and(|turn| turn.pushing);
@@ -207,8 +205,6 @@ impl OpenFile {
     async fn turn_of_those_who_stay(&self, writable: bool) -> Result<MutexGuard<'_, Turn>, Failure> {
         loop {
             let left = self.left.notified();
-            tokio::pin!(left);
-            left.as_mut().enable();
             let turn = self.turn.lock().await;
             let gone = turn.writers > 0 && self.leaving.load(Ordering::Acquire) == turn.writers;
             let waits = gone || turn.pushing && writable;

@@ -93,8 +93,6 @@ impl OpenFile {
         let mut waited = false;
         loop {
             let left = self.left.notified();
-            tokio::pin!(left);
-            left.as_mut().enable();
             let turn = self.turn.lock().await;
             if !turn.pushing {
                 return Ok(waited);
