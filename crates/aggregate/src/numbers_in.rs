@@ -6,7 +6,7 @@
 //! ranges of the file, whose chain is tried like every other.
 
 use stdchk_formats::{ByteOrder, DataType, Extent, Kind, Source};
-use stdchk_model::exact::{at_mut, narrow};
+use stdchk_model::exact::{narrow, part_mut};
 
 use crate::choose::record_in;
 
@@ -102,7 +102,7 @@ fn look(bytes: &[u8]) -> Look {
     let mut places = [[0_u32; 256]; WIDTH_MAX];
     for element in bytes.chunks_exact(WIDTH_MAX) {
         for (counts, byte) in places.iter_mut().zip(element) {
-            *at_mut(counts, usize::from(*byte)) += 1;
+            *part_mut(counts, usize::from(*byte)) += 1;
         }
     }
     let all = folded(&places, 1);

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use stdchk_formats::{DataType, Extent, Parsed, Storage, Variable};
-use stdchk_model::exact::{at_mut, narrow};
+use stdchk_model::exact::{narrow, part_mut};
 
 use crate::codec::Shape;
 use crate::container::{Member, MemberRanges};
@@ -134,7 +134,7 @@ impl Groups {
     /// The group of this key, begun if there was none.
     fn of(&mut self, key: &str, data_type: Option<DataType>) -> &mut Growing {
         if let Some(position) = self.by_key.get(key) {
-            return at_mut(&mut self.groups, *position);
+            return part_mut(&mut self.groups, *position);
         }
         self.by_key.insert(key.to_owned(), self.groups.len());
         let group =

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stdchk_model::limits::BLOCK_BYTES_MAX;
-use stdchk_net::BufferPool;
+use stdchk_net::{BufferPool, Retry};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::service::{Benefactor, blocking};
@@ -32,6 +32,7 @@ pub(crate) async fn scrub(benefactor: Arc<Benefactor>, rate: u64) {
     // Where the look at everything ends, once it has come to the end of the store.
     let mut last = None;
     loop {
+        let mut pause = PAUSE;
         if last.is_some_and(|last| cursor >= last) {
             sleep_until(began + SCRUB_EVERY).await;
             (began, cursor, last) = (Instant::now(), first, None);
@@ -40,36 +41,31 @@ pub(crate) async fn scrub(benefactor: Arc<Benefactor>, rate: u64) {
         match blocking(move || store.scrub_for(at, &pool, rate)).await {
             Ok(Ok((Some(next), bytes))) => {
                 cursor = next;
-                let pause = Duration::from_secs_f64(bytes as f64 / rate as f64);
-                give_way(&benefactor, pause.max(PAUSE)).await;
+                pause = pause.max(Duration::from_secs_f64(bytes as f64 / rate as f64));
             }
             Ok(Ok((None, _))) => {
                 // At its second end the segment is gone with which the look began.
                 cursor = last.replace(first).map_or_else(Cursor::default, |_| first);
-                sleep(PAUSE).await;
             }
             Ok(Err((next, error))) => {
                 tracing::warn!(%error, "a segment can't be looked through");
                 cursor = next;
-                sleep(PAUSE).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "looking for damage was cut short");
                 cursor = cursor.next_segment();
-                sleep(PAUSE).await;
             }
         }
+        give_way(&benefactor, pause).await;
     }
 }
 
 /// Waits until no client asked for anything during a `pause`, or has given way for long enough.
 async fn give_way(benefactor: &Benefactor, pause: Duration) {
-    let until = Instant::now() + SCRUB_GIVES_WAY;
+    let mut retry = Retry::every(pause, pause.max(SCRUB_GIVES_WAY));
     loop {
         let before = benefactor.asked();
-        sleep(pause).await;
-        let is_quiet = benefactor.asked() == before && !benefactor.is_busy();
-        if is_quiet || Instant::now() >= until {
+        if !retry.pause().await || benefactor.asked() == before && !benefactor.is_busy() {
             return;
         }
     }

@@ -12,7 +12,7 @@ use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
-use stdchk_net::{BufferPool, Bytes, CallError, Connection, DataDir, Identity};
+use stdchk_net::{BufferPool, Bytes, CallError, Connection, DataDir, Identity, Retry};
 
 use crate::copy::Copies;
 use crate::service::{Benefactor, blocking};
@@ -40,41 +40,39 @@ pub(crate) struct Link {
 /// Asks the manager for its pool until it answers.
 pub(crate) async fn learn_pool(manager: &str, token: &[u8], buffers: &Arc<BufferPool>) -> PoolId {
     let identity = Identity { role: Role::Benefactor, pool: None, token: token.to_vec() };
-    let mut pause = PAUSES.0;
+    let mut retry = Retry::endless(PAUSES);
     loop {
         match Connection::open(manager, &identity, buffers).await {
             Ok(connection) => return connection.pool(),
             Err(error) => tracing::warn!(%error, "the manager can't be asked for its pool yet"),
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSES.1);
+        retry.pause().await;
     }
 }
 
 impl Link {
     /// Keeps the manager informed for ever.
     pub(crate) async fn keep(mut self, mut directory: DataDir) {
-        let mut pause = PAUSES.0;
+        let mut retry = Retry::endless(PAUSES);
         loop {
-            match self.life(&mut directory, &mut pause).await {
+            match self.life(&mut directory, &mut retry).await {
                 Err(error) if is_stale(&error) => tracing::info!("the manager wants a new registration"),
                 Err(error) => {
                     tracing::warn!(manager = %self.manager, %error, "the manager can't be informed")
                 }
                 Ok(()) => {}
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSES.1);
+            retry.pause().await;
         }
     }
 
     /// One connection: ends with the error that ended it.
-    async fn life(&mut self, directory: &mut DataDir, pause: &mut Duration) -> Result<(), CallError> {
+    async fn life(&mut self, directory: &mut DataDir, retry: &mut Retry) -> Result<(), CallError> {
         let identity = Identity { role: Role::Benefactor, pool: directory.pool(), token: self.token.clone() };
         let connection = Connection::open(&self.manager, &identity, &self.buffers).await?;
         let id = self.register(&connection, directory).await?;
         self.send_inventory(&connection, id).await?;
-        *pause = PAUSES.0;
+        retry.progressed();
         tokio::select! {
             ended = self.beat_for_ever(&connection, id) => ended,
             ended = self.take_orders(&connection, id) => ended,

@@ -142,6 +142,7 @@ impl Memory {
 
 fn read(path: &Path) -> io::Result<Option<(u64, Moment)>> {
     let file = File::open(path)?;
+    // One that can't be read is as good as a damaged one: the other counts.
     let copy = |index: u64| {
         let mut bytes = [0; COPY_BYTES];
         file.read_exact_at(&mut bytes, index * SECTOR).ok()?;
@@ -158,12 +159,11 @@ fn encode(count: u64, moment: Moment) -> Vec<u8> {
 }
 
 fn decode(bytes: &[u8; COPY_BYTES]) -> Option<(u64, Moment)> {
-    let (checked, check) = bytes.split_at_checked(CHECKED_BYTES)?;
-    if !blake3::hash(checked).as_bytes().starts_with(check) {
-        return None;
-    }
-    let field = |at: usize| Some(u64::from_le_bytes(checked.get(at..at + 8)?.try_into().ok()?));
-    Some((field(0)?, Moment { start: field(8)?, commit: field(16)? }))
+    let (checked, check) = bytes.split_at(CHECKED_BYTES);
+    let is_intact = blake3::hash(checked).as_bytes().starts_with(check);
+    let ([count, start, commit], []) = checked.as_chunks() else { return None };
+    let [count, start, commit] = [count, start, commit].map(|field| u64::from_le_bytes(*field));
+    is_intact.then_some((count, Moment { start, commit }))
 }
 
 #[cfg(test)]

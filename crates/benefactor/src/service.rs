@@ -11,7 +11,7 @@ use std::time::Duration;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState};
 use stdchk_model::{BlockId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey};
-use stdchk_net::{Buffer, BufferPool, Bytes, Service};
+use stdchk_net::{Buffer, BufferPool, Bytes, Retry, Service};
 use tokio::sync::Notify;
 
 use crate::memory::Memory;
@@ -156,13 +156,11 @@ impl Benefactor {
     pub async fn leave(&self, limit: Duration) {
         const PAUSE: Duration = Duration::from_millis(5);
         self.leaving.store(true, Ordering::Relaxed);
-        let quiet = async {
-            while self.requests.load(Ordering::Relaxed) > 0 {
-                tokio::time::sleep(PAUSE).await;
+        let mut retry = Retry::every(PAUSE, limit);
+        while self.requests.load(Ordering::Relaxed) > 0 {
+            if !retry.pause().await {
+                return tracing::warn!("requests were still under way when the benefactor left");
             }
-        };
-        if tokio::time::timeout(limit, quiet).await.is_err() {
-            tracing::warn!("requests were still under way when the benefactor left");
         }
     }
 

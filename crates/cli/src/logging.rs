@@ -3,13 +3,16 @@
 use std::io::{self, IsTerminal};
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// What is logged unless `STDCHK_LOG` says otherwise.
-const FILTER_DEFAULT: &str = "info";
+const FILTER_DEFAULT: LevelFilter = LevelFilter::INFO;
 
 /// Starts logging for this process.
 pub fn start() {
-    let filter = EnvFilter::try_from_env("STDCHK_LOG").unwrap_or_else(|_| EnvFilter::new(FILTER_DEFAULT));
+    // What of it makes no sense is told on standard error.
+    let filter = EnvFilter::builder().with_default_directive(FILTER_DEFAULT.into());
+    let filter = filter.with_env_var("STDCHK_LOG").from_env_lossy();
     let color = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(color);
     // Told of a line that can't be written, on the same standard error, a process whose log is on a full disk would panic.

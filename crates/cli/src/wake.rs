@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use stdchk_model::exact::narrow;
 
 /// Folders that are watched; changes in others are found by looking.
 const FOLDERS_MAX: usize = 1024;
@@ -45,10 +46,7 @@ impl Wake {
         if self.stale.get() {
             self.stale.set(!self.watch(descriptor, &self.folder, &mut 0));
         }
-        let timeout = Timespec {
-            tv_sec: i64::try_from(longest.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: longest.subsec_nanos().into(),
-        };
+        let timeout = Timespec { tv_sec: narrow(longest.as_secs()), tv_nsec: longest.subsec_nanos().into() };
         let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
         let changed = match poll(&mut polled, Some(&timeout)) {
             Ok(ready) => ready > 0,

@@ -11,15 +11,15 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_aggregate::{
     AggregateError, BlockCache, Container, FileEntry, Output, Packing, SetFile, in_parallel, pack_into,
 };
 use stdchk_formats::Source;
-use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers, TimeNs};
-use stdchk_model::{ErrorCode, Failure, Ino, size};
+use stdchk_model::message::manager::{CheckpointSet, ManagerRequest, PackedMembers};
+use stdchk_model::{ErrorCode, Failure, Ino, exact, size};
 use stdchk_net::Retry;
 use tokio::runtime::Handle;
 
@@ -27,6 +27,7 @@ use crate::container::BLOCK_BYTES_MAX;
 use crate::pool::Pool;
 use crate::reader::Reader;
 use crate::session::Session;
+use crate::time::now;
 
 /// Time that a container gets for its copies, and a manager that was restarted to hear from all its clients again.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -126,12 +127,12 @@ impl Pool {
         let written = in_parallel(&parts, at_once, |_, part| {
             let session = self.wait_for(Session::open_container(&self.inner, folder))?;
             opened.lock().push(Arc::clone(&session));
-            let files = files.get(part.clone()).unwrap_or_default();
+            let files = exact::part(&files, part.clone());
             let written = self.write_container(files, Arc::clone(&session), &share)?;
             Ok::<_, AggregationError>((session, written))
         })?;
         for (part, (session, written)) in parts.into_iter().zip(written) {
-            let members = members.get(part).unwrap_or_default().to_vec();
+            let members = exact::part(&members, part).to_vec();
             packed.push(PackedMembers { session: session.id(), members });
             open.push(session);
             done.files += written.files;
@@ -180,7 +181,7 @@ impl Pool {
     /// Refuses a set whose containers might fill the pool: they lie beside its chunks until these are collected.
     async fn check_room(&self, folder: Ino, chunk_bytes: u64) -> Result<()> {
         let redundancy = self.policy(folder).await?.redundancy;
-        let wanted = redundancy.stored_bytes(chunk_bytes.saturating_add(chunk_bytes / ROOM_PART));
+        let wanted = redundancy.stored_bytes(chunk_bytes + chunk_bytes / ROOM_PART);
         let free = self.space().await?.free_bytes;
         if free >= wanted {
             return Ok(());
@@ -307,9 +308,4 @@ fn fill(buffer: &mut [u8], bytes: &[u8]) -> io::Result<()> {
     }
     buffer.copy_from_slice(bytes);
     Ok(())
-}
-
-fn now() -> TimeNs {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -41,13 +41,13 @@ pub(crate) struct ChunkCache {
     fetcher: Arc<Fetcher>,
     bytes_max: usize,
     entries: Mutex<Entries>,
-    fetches: Semaphore,
+    fetches: Arc<Semaphore>,
     fetched_bytes: AtomicU64,
 }
 
 impl ChunkCache {
     pub(crate) fn new(fetcher: Arc<Fetcher>, bytes_max: usize) -> Self {
-        let (entries, fetches) = (Mutex::default(), Semaphore::new(FETCHES_MAX));
+        let (entries, fetches) = (Mutex::default(), Arc::new(Semaphore::new(FETCHES_MAX)));
         Self { fetcher, bytes_max, entries, fetches, fetched_bytes: AtomicU64::new(0) }
     }
 
@@ -76,7 +76,7 @@ impl ChunkCache {
     /// The plain bytes of the chunk of a place, fetched unless somebody else does so.
     pub(crate) async fn fill(&self, chunk: ChunkRef, slot: Slot) -> Result<Bytes, Failure> {
         let fetched = slot.get_or_try_init(|| async {
-            let _turn = self.fetches.acquire().await;
+            let _turn = waits::permits(&self.fetches, 1).await;
             self.fetched_bytes.fetch_add(u64::from(chunk.length), Ordering::Relaxed);
             self.fetcher.fetch(chunk).await
         });

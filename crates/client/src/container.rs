@@ -13,7 +13,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use stdchk_aggregate::{AggregateError, BlockCache, Container};
 use stdchk_formats::{Extent, Source};
+use stdchk_model::exact::first;
 use stdchk_model::{ChunkId, ErrorCode, Failure, InContainer, cbor};
+use stdchk_net::waits::permits;
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::map_view::ChunkView;
@@ -86,7 +88,7 @@ impl PackedFile {
             pool.containers.forget(&slot);
         }
         let container = Arc::clone(&opened.container);
-        let file = usize::try_from(place.file).unwrap_or(usize::MAX);
+        let file = place.file as usize;
         if container.files().nth(file).map(|(_, size)| size) != Some(place.size) {
             return Err(Failure::new(
                 ErrorCode::Damaged,
@@ -102,10 +104,9 @@ impl PackedFile {
 
     /// The bytes of a range, which lies within the file.
     pub(crate) async fn read(&self, pool: &Inner, range: Range<u64>) -> Result<Bytes, Failure> {
-        let turn = Arc::clone(&pool.containers.turns).acquire_owned().await;
-        let turn = turn.map_err(|error| crate::internal(&error))?;
+        let turn = permits(&pool.containers.turns, 1).await;
         let (container, file) = (Arc::clone(&self.container), self.file);
-        let extent = Extent { offset: range.start, length: range.end.saturating_sub(range.start) };
+        let extent = Extent { offset: range.start, length: range.end - range.start };
         let reading = pool.runtime.spawn_blocking(move || {
             let _turn = turn;
             let mut bytes = Vec::new();
@@ -119,8 +120,7 @@ async fn open_container(pool: &Arc<Inner>, place: &InContainer) -> Result<Opened
     let view = Arc::new(ChunkView::new(pool.load_map(Some(&place.container)).await?));
     let opening = Arc::new(Mutex::new(Opening::default()));
     let source = PoolSource { pool: Arc::clone(pool), view, opening: Arc::clone(&opening) };
-    let identity = ChunkId::of(&cbor::encode(&place.container));
-    let identity = identity.0.first_chunk().copied().unwrap_or_default();
+    let identity = first(&ChunkId::of(&cbor::encode(&place.container)).0);
     let cache = Arc::clone(&pool.containers.decoded);
     let opened = pool.runtime.spawn_blocking(move || {
         Container::open_source(Path::new("a container of the pool"), Box::new(source), cache, identity)

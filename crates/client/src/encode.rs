@@ -16,7 +16,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use stdchk_model::{ChunkRef, Encoding, Redundancy};
+use stdchk_model::{ChunkRef, Encoding, Failure, Redundancy};
+use stdchk_net::waits::permits;
 use stdchk_protect::Blocks;
 use stdchk_reduce::{Codec, Compression, Compressor, Effort, Pace};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -72,44 +73,34 @@ impl Encoder {
         chunk: ChunkRef,
         plain: Bytes,
         redundancy: Redundancy,
-    ) -> Encoded {
+    ) -> Result<Encoded, Failure> {
         let probe = match how {
             Compression::Auto => Arc::clone(&self.probes).acquire_owned().await.ok(),
             Compression::Always(_) => None,
         };
         let is_sent_as_it_is = probe.is_some() || self.effort(how) == Effort::Store;
         if is_sent_as_it_is && redundancy.code_of(plain.len()).is_copy() {
-            return Encoded { _held: [None, probe], ..Encoded::plain(chunk, plain) };
+            return Ok(Encoded { _held: [None, probe], ..Encoded::plain(chunk, plain) });
         }
-        let Ok(room) = Arc::clone(&self.room).acquire_owned().await else {
-            return Encoded::plain(chunk, plain);
-        };
-        let Ok(core) = Arc::clone(&self.cores).acquire_owned().await else {
-            return Encoded::plain(chunk, plain);
-        };
+        let (room, core) = (permits(&self.room, 1).await, permits(&self.cores, 1).await);
         // More may be known of the sink since the chunk began to wait.
         let effort = if probe.is_some() { Effort::Store } else { self.effort(how) };
-        let (encoder, bytes) = (Arc::clone(self), plain.clone());
+        let (encoder, is_small) = (Arc::clone(self), plain.len() <= INLINE_BYTES_MAX);
         let work = move || {
-            let shrunk = if effort == Effort::Store { None } else { encoder.compress(effort, &bytes) };
-            let (codec, encoded) = shrunk.unwrap_or((Codec::Store, bytes));
+            let shrunk = if effort == Effort::Store { None } else { encoder.compress(effort, &plain) };
+            let (codec, encoded) = shrunk.unwrap_or((Codec::Store, plain));
             let code = redundancy.code_of(encoded.len());
             let blocks = Blocks::of(chunk, codec.number(), encoded, code);
             drop(core);
             blocks
         };
         // A thread of its own takes longer to wake than few bytes take.
-        let made = match plain.len() <= INLINE_BYTES_MAX {
-            true => Some(work()),
-            false => tokio::task::spawn_blocking(work).await.ok(),
+        let blocks = match is_small {
+            true => work(),
+            false => tokio::task::spawn_blocking(work).await.map_err(|error| crate::internal(&error))?,
         };
-        match made {
-            Some(blocks) if blocks.encoding == Encoding::plain(chunk) => {
-                Encoded { blocks, _held: [None, probe] }
-            }
-            Some(blocks) => Encoded { blocks, _held: [Some(room), probe] },
-            None => Encoded::plain(chunk, plain),
-        }
+        let room = (blocks.encoding != Encoding::plain(chunk)).then_some(room);
+        Ok(Encoded { blocks, _held: [room, probe] })
     }
 
     fn effort(&self, how: Compression) -> Effort {
@@ -204,7 +195,7 @@ mod tests {
     async fn encode(encoder: &Arc<Encoder>) -> Encoded {
         let plain = Bytes::from(vec![7; BYTES]);
         let chunk = ChunkRef { id: stdchk_model::ChunkId::of(&plain), length: u32::try_from(BYTES).unwrap() };
-        encoder.encode(Compression::Auto, chunk, plain, Redundancy::Replicate(1)).await
+        encoder.encode(Compression::Auto, chunk, plain, Redundancy::Replicate(1)).await.unwrap()
     }
 
     fn length(encoded: &Encoded) -> usize {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use stdchk_model::exact::part;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::manager::{ChunkLocations, Location, ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, ChunkId, ChunkRef, EncodingId, ErrorCode, Failure};
@@ -151,7 +152,7 @@ impl Fetcher {
 
     /// Asks the manager for the holders of a chunk.
     async fn find(&self, chunk: ChunkId) -> Result<Holders, Failure> {
-        let found = self.ask_locations(&[chunk]).await?.pop().unwrap_or_default();
+        let found = self.ask_locations(&[chunk]).await?.swap_remove(0);
         let at = found.at;
         if !at.is_empty() {
             self.remember(chunk, at.clone());
@@ -232,7 +233,7 @@ impl Fetcher {
     /// computing; copies are rotated by the chunk's name, so that all holders get work.
     fn order(&self, chunk: ChunkId, holders: &[Location]) -> Vec<Location> {
         let mut rotated = holders.to_vec();
-        let turn = usize::from(chunk.0.first().copied().unwrap_or(0)).checked_rem(rotated.len()).unwrap_or(0);
+        let turn = usize::from(*part(&chunk.0, 0)) % rotated.len().max(1);
         rotated.rotate_left(turn);
         let mut groups: BTreeMap<EncodingId, Vec<Doubted>> = BTreeMap::new();
         for at in rotated {
@@ -247,8 +248,7 @@ impl Fetcher {
         }
         // How much the last of those that are needed is doubted; none is worse than any doubt.
         let doubt = |(encoding, group): &(EncodingId, Vec<Doubted>)| {
-            let needed = usize::from(encoding.code.data());
-            let last = needed.checked_sub(1).and_then(|last| group.get(last));
+            let last = group.get(usize::from(encoding.code.data()) - 1);
             (last.is_none(), last.and_then(|(doubt, _)| *doubt), !encoding.code.is_copy())
         };
         groups.sort_by_key(doubt);

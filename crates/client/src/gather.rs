@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use bytes::Bytes;
+use stdchk_model::exact::part_mut;
 use stdchk_model::{ChunkId, ChunkRef, Failure};
 
 use crate::pool::Inner;
@@ -39,13 +40,12 @@ impl Inner {
     async fn gather_many(&self, pieces: &[Piece]) -> Result<Bytes, Failure> {
         let mut all = self.gathered.take_now(pieces.iter().map(|(length, _)| length).sum());
         for zeros in zeros(pieces) {
-            all.get_mut(zeros).unwrap_or_default().fill(0);
+            part_mut(&mut all, zeros).fill(0);
         }
         for share in shares(pieces) {
             let bytes = self.cache.get(share.chunk).await?;
             for (from, to) in share.copies {
-                let to = all.get_mut(to).unwrap_or_default();
-                to.copy_from_slice(part(&bytes, from)?);
+                part_mut(&mut all, to).copy_from_slice(part(&bytes, from)?);
             }
         }
         Ok(all.into_bytes())
@@ -79,9 +79,7 @@ fn shares(pieces: &[Piece]) -> Vec<Share> {
             shares.push(Share { chunk: *chunk, copies: Vec::new() });
         }
         let from = *offset as usize;
-        if let Some(share) = shares.get_mut(place) {
-            share.copies.push((from..from + length, to));
-        }
+        part_mut(&mut shares, place).copies.push((from..from + length, to));
     }
     shares
 }

@@ -4,11 +4,13 @@
 //! wait only keeps the application from getting ahead of the copies. So it never fails and always ends: when the copies
 //! are made, when the manager says that they can't be made now, when it can't be asked, or when nothing moves any more.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use stdchk_model::Ino;
 use stdchk_model::message::manager::{Hold, ManagerReply, ManagerRequest};
 use stdchk_net::Retry;
+use stdchk_net::waits::permits;
 use tokio::sync::Semaphore;
 
 use crate::manager::ManagerLink;
@@ -21,12 +23,12 @@ const ASKING_MAX: usize = 8;
 
 /// The writers of one client that wait for copies.
 pub(crate) struct Holds {
-    asking: Semaphore,
+    asking: Arc<Semaphore>,
 }
 
 impl Default for Holds {
     fn default() -> Self {
-        Self { asking: Semaphore::new(ASKING_MAX) }
+        Self { asking: Arc::new(Semaphore::new(ASKING_MAX)) }
     }
 }
 
@@ -37,7 +39,7 @@ impl Holds {
         let (mut progress, mut retry) = (None, Retry::every(Duration::ZERO, STALLED));
         loop {
             let answer = {
-                let Ok(_permit) = self.asking.acquire().await else { return };
+                let _permit = permits(&self.asking, 1).await;
                 manager.ask(&ManagerRequest::AwaitCopies { ino, hold }).await
             };
             match answer {

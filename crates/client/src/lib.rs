@@ -41,6 +41,7 @@ mod session;
 mod shared;
 mod spool;
 mod stored;
+pub mod time;
 mod writer;
 
 pub use aggregation::{AggregationError, PackedSet};

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use stdchk_model::exact::narrow;
 use stdchk_model::{ChunkMap, ChunkRef, Source};
 
 use crate::container::PackedFile;
@@ -92,15 +93,17 @@ impl ChunkView {
         let (from, to) = (range.start, range.end);
         extents.take_while(move |(_, start)| **start < to).filter_map(move |(extent, start)| {
             let (begin, end) = ((*start).max(from), (start + extent.length).min(to));
-            let length = end.checked_sub(begin).filter(|length| *length > 0)?;
+            if begin >= end {
+                return None;
+            }
             let source = match extent.source {
                 Source::Hole => None,
-                Source::Chunk { offset, .. } => {
-                    let within = u32::try_from(begin - start).ok()?;
-                    Some((*self.map.chunk_of(extent)?, offset + within))
+                Source::Chunk { index, offset } => {
+                    let within: u32 = narrow(begin - start);
+                    Some((*self.map.chunk(index), offset + within))
                 }
             };
-            Some(Run { offset: begin, length, source })
+            Some(Run { offset: begin, length: end - begin, source })
         })
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use stdchk_model::chunk_map::BadChunkMap;
+use stdchk_model::exact::part_mut;
 use stdchk_model::limits::MAP_BYTES_MAX;
 use stdchk_model::message::manager::{Attr, ManagerReply, ManagerRequest, VersionInfo};
 use stdchk_model::{ChunkMap, ChunkRef, ErrorCode, Failure, Ino, MapRoot};
@@ -98,9 +99,7 @@ where
         }
         let Some(fetched) = fetches.join_next().await else { return Ok(all.freeze()) };
         let (start, bytes) = fetched.map_err(|error| crate::internal(&error))??;
-        if let Some(place) = all.get_mut(start..start + bytes.len()) {
-            place.copy_from_slice(&bytes);
-        }
+        part_mut(&mut all, start..start + bytes.len()).copy_from_slice(&bytes);
     }
 }
 

@@ -14,9 +14,7 @@ pub struct PieceNames(HashMap<(ChunkId, u32), (u32, PieceName)>);
 impl PieceNames {
     fn add(&mut self, map: &ChunkMap) {
         for piece in map.pieces() {
-            if let Some(chunk) = map.chunks().get(piece.index as usize) {
-                self.0.insert((chunk.id, piece.offset), (piece.length, piece.name));
-            }
+            self.0.insert((map.chunk(piece.index).id, piece.offset), (piece.length, piece.name));
         }
     }
 
@@ -28,7 +26,7 @@ impl PieceNames {
             if PieceName::of(piece) != *name {
                 return false;
             }
-            (offset, bytes) = (offset.saturating_add(*length), rest);
+            (offset, bytes) = (offset + length, rest);
         }
         true
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use stdchk_model::exact::{part_mut, to_usize};
 use stdchk_model::limits::{CHUNK_BYTES_MAX, CLIENT_KEEPALIVE_MS, LIST_ENTRIES_MAX, WINDOW_BYTES_DEFAULT};
 use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::manager::{
@@ -33,7 +34,7 @@ use crate::fetch::Fetcher;
 use crate::gather::Piece;
 use crate::hold::Holds;
 use crate::manager::ManagerLink;
-use crate::map_view::{ChunkView, MapView, Run};
+use crate::map_view::{ChunkView, MapView};
 use crate::opening::bad_map;
 use crate::reader::{AHEAD_BYTES, Reader};
 use crate::session::{NewFile, SHARE_UNIT, Sealed, Session};
@@ -149,15 +150,14 @@ pub(crate) struct Inner {
 impl Pool {
     /// Connects to a pool. Must be called on a tokio runtime, on which the pool's tasks then run.
     pub async fn connect(config: ClientConfig) -> Result<Self, Failure> {
-        let memory = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let manager = Arc::new(ManagerLink::new(config.manager, config.token, config.patience));
         // Answers under way that carry chunks. What the cache keeps of them is counted there.
-        let cached = memory(config.read_cache_bytes);
+        let cached = to_usize(config.read_cache_bytes);
         let buffers =
             BufferPool::for_purpose("chunks on their way here", (FETCHES_MAX << 20) + 2 * CHUNK_BYTES_MAX);
         let benefactors = Arc::new(Benefactors::new(Arc::clone(&manager), buffers));
         let fetcher = Arc::new(Fetcher::new(Arc::clone(&manager), Arc::clone(&benefactors)));
-        let window = memory(config.window_bytes);
+        let window = to_usize(config.window_bytes);
         let may_be_held_back = (window / 2 / SHARE_UNIT).min(Semaphore::MAX_PERMITS);
         let inner = Arc::new(Inner {
             cache: ChunkCache::new(Arc::clone(&fetcher), cached),
@@ -480,8 +480,7 @@ impl Inner {
 
     /// The same of a version that has a chunk map.
     async fn read_chunks(&self, view: &ChunkView, range: std::ops::Range<u64>) -> Result<Bytes, Failure> {
-        let length = |run: &Run| usize::try_from(run.length).unwrap_or(usize::MAX);
-        let pieces: Vec<Piece> = view.runs(range).map(|run| (length(&run), run.source)).collect();
+        let pieces: Vec<Piece> = view.runs(range).map(|run| (to_usize(run.length), run.source)).collect();
         self.gather(&pieces).await
     }
 
@@ -582,11 +581,9 @@ impl Inner {
         let mut healths: Vec<ChunkHealth> = chunks.iter().zip(&found).map(unseen).collect();
         let mut intact: Vec<Vec<Location>> = vec![Vec::new(); chunks.len()];
         for (Placed { place, at, .. }, state) in asked.join_all().await.into_iter().flatten() {
-            let (Some(health), Some(intact)) = (healths.get_mut(place), intact.get_mut(place)) else {
-                continue;
-            };
+            let health = part_mut(&mut healths, place);
             match state {
-                Some(BlockState::Intact) => intact.push(at),
+                Some(BlockState::Intact) => part_mut(&mut intact, place).push(at),
                 Some(BlockState::Damaged) => health.damaged += 1,
                 Some(BlockState::Missing) => health.missing += 1,
                 None => {
@@ -639,9 +636,8 @@ async fn keep_alive(pool: Weak<Inner>) {
         let alive = pool.manager.ask(&ManagerRequest::KeepAlive(pool.client)).await;
         let known = match alive {
             Ok(ManagerReply::Sessions(known)) => known,
-            Ok(_) => Vec::new(),
-            Err(failure) => {
-                tracing::warn!(%failure, "no sign of life could be given to the manager");
+            other => {
+                tracing::warn!(?other, "no sign of life could be given to the manager");
                 continue;
             }
         };

@@ -269,6 +269,25 @@ async fn what_was_never_closed_nor_synced_leaves_nothing_in_the_spool() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_file_whose_image_cannot_be_opened_now_is_left_in_the_spool_and_pushed_later() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, b"closed").await;
+    twin.writer.flush(1, false).await.unwrap();
+    let is_image = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "image");
+    let (image, content) = copies_of(&twin.directory).into_iter().find(|(path, _)| is_image(path)).unwrap();
+    // A folder in its place can't be opened as a file, whoever asks.
+    std::fs::remove_file(&image).unwrap();
+    std::fs::create_dir(&image).unwrap();
+    assert_eq!(twin.take_up(BOOT).await.len(), 0);
+    assert_eq!((twin.states().await, twin.files()), (vec![], 2), "it does not count as lost");
+    std::fs::remove_dir(&image).unwrap();
+    std::fs::write(&image, content).unwrap();
+    twin.crash(BOOT).await;
+    twin.check_committed().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_in_the_spool_keeps_to_the_version_that_it_was_written_over() {
     let tests = TestPool::start(1).await;
     let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Pid;
 
-use stdchk_model::exact::{at, part};
+use stdchk_model::exact::part;
 
 use crate::error::{Error, Result};
 use crate::index::read_whole;
@@ -216,7 +216,7 @@ impl Control {
     }
 
     fn own_slot(&self) -> &Slot {
-        at(&self.page().slots, self.slot.load(Ordering::Relaxed) as usize)
+        part(&self.page().slots, self.slot.load(Ordering::Relaxed) as usize)
     }
 
     /// Grows whenever what is known about the current interval becomes void.

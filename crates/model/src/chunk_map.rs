@@ -19,6 +19,7 @@ mod pieces;
 use minicbor::{Decode, Encode};
 
 use crate::cbor;
+use crate::exact::{narrow, part};
 use crate::id::ChunkId;
 use crate::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
 pub use in_container::InContainer;
@@ -37,6 +38,13 @@ pub struct ChunkRef {
     /// Its plain length, bytes.
     #[n(1)]
     pub length: u32,
+}
+
+impl ChunkRef {
+    /// The chunk that these bytes are.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self { id: ChunkId::of(bytes), length: narrow(bytes.len()) }
+    }
 }
 
 /// Where the bytes of an extent come from.
@@ -134,7 +142,7 @@ impl ChunkMap {
 
     /// The map with chunks added that hold lists of the pieces of other chunks.
     pub fn with_lists(mut self, lists: &[ChunkRef]) -> Result<Self, BadChunkMap> {
-        let first = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
+        let first = narrow(self.chunks.len());
         self.chunks.extend(lists);
         self.lists = (first..).take(lists.len()).collect();
         self.checked_lists()
@@ -204,14 +212,19 @@ impl ChunkMap {
 
     /// The chunks that hold lists of further pieces: each an encoded map of chunks and pieces.
     pub fn lists(&self) -> impl Iterator<Item = ChunkRef> + '_ {
-        self.lists.iter().filter_map(|list| self.chunks.get(*list as usize).copied())
+        self.lists.iter().map(|list| *self.chunk(*list))
+    }
+
+    /// The chunk to which an extent or a piece of this map refers by `index`.
+    pub fn chunk(&self, index: u32) -> &ChunkRef {
+        part(&self.chunks, index as usize)
     }
 
     /// The chunk that an extent's source refers to; `None` for a hole.
     pub fn chunk_of(&self, extent: &Extent) -> Option<&ChunkRef> {
         match extent.source {
             Source::Hole => None,
-            Source::Chunk { index, .. } => self.chunks.get(index as usize),
+            Source::Chunk { index, .. } => Some(self.chunk(index)),
         }
     }
 

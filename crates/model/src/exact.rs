@@ -32,58 +32,36 @@ pub fn narrow<To: TryFrom<From>, From: Copy + Display>(number: From) -> To {
     narrowed
 }
 
-/// A part of a slice.
+/// A part of a slice, or one element of it.
 ///
 /// # Panics
 /// When it does not lie within, which the caller excludes.
 #[must_use]
 #[inline]
 #[track_caller]
-#[expect(
-    clippy::indexing_slicing,
-    reason = "the caller knows that the part lies within; a wrong one must stop"
-)]
-pub fn part<T, Range: SliceIndex<[T], Output = [T]>>(whole: &[T], range: Range) -> &[T] {
-    &whole[range]
-}
-
-/// A part of a slice, to be written.
-///
-/// # Panics
-/// When it does not lie within, which the caller excludes.
-#[must_use]
-#[inline]
-#[track_caller]
-#[expect(
-    clippy::indexing_slicing,
-    reason = "the caller knows that the part lies within; a wrong one must stop"
-)]
-pub fn part_mut<T, Range: SliceIndex<[T], Output = [T]>>(whole: &mut [T], range: Range) -> &mut [T] {
-    &mut whole[range]
-}
-
-/// One element of a slice.
-///
-/// # Panics
-/// When there is none at this place, which the caller excludes.
-#[must_use]
-#[inline]
-#[track_caller]
-#[expect(clippy::indexing_slicing, reason = "the caller knows that there is one; a wrong place must stop")]
-pub fn at<T>(whole: &[T], place: usize) -> &T {
+#[expect(clippy::indexing_slicing, reason = "the caller knows that it lies within; a wrong place must stop")]
+pub fn part<T, Place: SliceIndex<[T]>>(whole: &[T], place: Place) -> &Place::Output {
     &whole[place]
 }
 
-/// One element of a slice, to be written.
+/// A part of a slice, or one element of it, to be written.
 ///
 /// # Panics
-/// When there is none at this place, which the caller excludes.
+/// When it does not lie within, which the caller excludes.
 #[must_use]
 #[inline]
 #[track_caller]
-#[expect(clippy::indexing_slicing, reason = "the caller knows that there is one; a wrong place must stop")]
-pub fn at_mut<T>(whole: &mut [T], place: usize) -> &mut T {
+#[expect(clippy::indexing_slicing, reason = "the caller knows that it lies within; a wrong place must stop")]
+pub fn part_mut<T, Place: SliceIndex<[T]>>(whole: &mut [T], place: Place) -> &mut Place::Output {
     &mut whole[place]
+}
+
+/// The first bytes of a longer name.
+#[must_use]
+#[inline]
+pub fn first<const FEWER: usize, const ALL: usize>(bytes: &[u8; ALL]) -> [u8; FEWER] {
+    const { assert!(FEWER <= ALL) };
+    std::array::from_fn(|place| *part(bytes, place))
 }
 
 #[cfg(test)]
@@ -94,10 +72,10 @@ mod tests {
     fn what_fits_is_the_same_number() {
         assert_eq!(to_usize(u64::MAX), usize::MAX);
         assert_eq!(narrow::<u8, _>(255_usize), 255);
-        assert_eq!(part(&[1, 2, 3], 1..), [2, 3]);
+        assert_eq!((part(&[1, 2, 3], 1..), first(&[1, 2, 3])), (&[2, 3][..], [1, 2]));
         let mut numbers = [1, 2, 3];
         part_mut(&mut numbers, ..2).fill(7);
-        *at_mut(&mut numbers, 2) += *at(&numbers.clone(), 0);
+        *part_mut(&mut numbers, 2) += *part(&numbers.clone(), 0);
         assert_eq!(numbers, [7, 7, 10]);
     }
 

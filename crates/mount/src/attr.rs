@@ -1,9 +1,11 @@
 //! Attributes and times in the kernel's form.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use stdchk_client::time::{now, system_time, time_ns};
 use stdchk_model::Ino;
+use stdchk_model::exact::narrow;
 use stdchk_model::message::manager::{Attr, FileKind, TimeNs};
 
 /// What `stat` reports as the best size for a read or write: the size of a chunk, bytes. Programs that size their
@@ -23,7 +25,7 @@ pub(crate) fn file_attr(id: u64, attr: &Attr) -> FileAttr {
         ctime: system_time(attr.ctime),
         crtime: UNIX_EPOCH,
         kind: file_type(attr.kind),
-        perm: u16::try_from(attr.mode & 0o7777).unwrap_or_default(),
+        perm: narrow(attr.mode & 0o7777),
         nlink: attr.links,
         uid: attr.uid,
         gid: attr.gid,
@@ -66,47 +68,10 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-fn system_time(time: TimeNs) -> SystemTime {
-    let distance = Duration::from_nanos(time.unsigned_abs());
-    let moved = if time < 0 { UNIX_EPOCH.checked_sub(distance) } else { UNIX_EPOCH.checked_add(distance) };
-    moved.unwrap_or(UNIX_EPOCH)
-}
-
-/// Nanoseconds since the epoch; times beyond the years 1677 and 2262 become the nearest that can be said.
-pub(crate) fn time_ns(time: SystemTime) -> TimeNs {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => TimeNs::try_from(after.as_nanos()).unwrap_or(TimeNs::MAX),
-        Err(before) => TimeNs::try_from(before.duration().as_nanos()).map_or(TimeNs::MIN, |ns| -ns),
-    }
-}
-
 /// A time as `utimensat` names it.
 pub(crate) fn requested(time: TimeOrNow) -> TimeNs {
     match time {
         TimeOrNow::SpecificTime(time) => time_ns(time),
         TimeOrNow::Now => now(),
-    }
-}
-
-/// The present.
-pub(crate) fn now() -> TimeNs {
-    time_ns(SystemTime::now())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_before_and_after_the_epoch_come_back_as_they_were() {
-        for time in [0, 1, -1, 1_700_000_000_123_456_789, -2_000_000_000_987_654_321] {
-            assert_eq!(time_ns(system_time(time)), time);
-        }
-    }
-
-    #[test]
-    fn times_beyond_what_can_be_said_are_the_nearest() {
-        assert_eq!(time_ns(UNIX_EPOCH + Duration::from_secs(1 << 40)), TimeNs::MAX);
-        assert_eq!(time_ns(UNIX_EPOCH - Duration::from_secs(1 << 40)), TimeNs::MIN);
     }
 }

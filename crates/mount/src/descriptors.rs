@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::point::MountLine;
+use crate::point::{MountLine, mounts};
 use crate::proc::text_of;
 
 /// Descriptors that are looked at, at most: looking at one takes some microseconds.
@@ -88,7 +88,7 @@ fn look(task: u32, number: u64) -> Option<bool> {
         let info = fs::read_to_string(entry.ok()?.path()).ok()?;
         writes_to(&info, number)
     });
-    let mounts = fs::read_to_string(format!("/proc/{task}/mountinfo")).ok()?;
+    let mounts = mounts(&task.to_string()).ok()?;
     Some(found.any(|mount| is_pool(&mounts, &mount)))
 }
 

@@ -20,4 +20,4 @@ mod proc;
 
 pub use mount::{MountConfig, Mounted, SpoolConfig, mount};
 pub use null::{NullConfig, NullMode, NullMounted, mount_null};
-pub use point::{Error, below_mount, full_path};
+pub use point::{Error, below_mount, full_path, is_mounted};

@@ -18,6 +18,7 @@ use fuser::{
 };
 use parking_lot::Mutex;
 use stdchk_model::Ino;
+use stdchk_model::exact::{narrow, part, to_usize};
 use stdchk_model::message::manager::{Attr, FileKind};
 
 use crate::attr::file_attr;
@@ -254,7 +255,7 @@ impl Filesystem for Null {
             *size = (*size).max(offset.saturating_add(data.len() as u64));
         }
         drop(files);
-        reply.written(u32::try_from(data.len()).unwrap_or(REQUEST_BYTES_MAX));
+        reply.written(narrow(data.len()));
     }
 
     fn read(
@@ -269,9 +270,9 @@ impl Filesystem for Null {
         reply: ReplyData,
     ) {
         let end = self.files.lock().sizes.get(&ino.0).copied().unwrap_or(0);
-        let left = usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let left = to_usize(end.saturating_sub(offset));
         let length = left.min(size as usize).min(READ_BYTES_MAX);
-        reply.data(self.zeros.get(..length).unwrap_or(&self.zeros));
+        reply.data(part(&self.zeros, ..length));
     }
 
     fn flush(

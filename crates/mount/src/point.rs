@@ -3,14 +3,18 @@
 //! A folder on which a pool is mounted is never touched here, not even by `stat`: it answers when the manager does, and who
 //! waits for it may be who starts the manager. What is mounted where stands in the kernel's table.
 
+use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fuser::{Config, MountOption, SessionACL};
 use rustix::fs::Access;
 use rustix::mount::UnmountFlags;
+use stdchk_model::exact::narrow;
+use stdchk_net::Retry;
 
 /// The kernel's FUSE device.
 const DEVICE: &str = "/dev/fuse";
@@ -78,7 +82,8 @@ pub(crate) fn check(point: &Path) -> Result<PathBuf, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return missing(),
         Err(error) => return refuse(error.to_string()),
     };
-    if is_mount_point(&full) {
+    let mounted = is_mount_point(&full).map_err(|error| Error::system("reading what is mounted", error))?;
+    if mounted {
         return refuse(format!(
             "something is mounted there already: unmount it, if its process is gone by `{HELPER} -u -z {}`, or choose \
              another directory",
@@ -123,7 +128,7 @@ pub fn full_path(point: &Path) -> io::Result<PathBuf> {
         };
         let parent = parent.canonicalize()?;
         let full = parent.join(name);
-        if is_mount_point(&full) {
+        if is_mount_point(&full)? {
             return Ok(full);
         }
         match std::fs::read_link(&full) {
@@ -138,8 +143,26 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn is_mount_point(point: &Path) -> bool {
-    device_at(point).is_some()
+fn is_mount_point(point: &Path) -> io::Result<bool> {
+    Ok(device_at(point)?.is_some())
+}
+
+/// Whether a FUSE file system is mounted at `point`, which isn't asked.
+///
+/// # Errors
+/// The kernel's table can't be read.
+pub fn is_mounted(point: &Path) -> io::Result<bool> {
+    let mounts = mounts("self")?;
+    Ok(mounts.lines().filter_map(MountLine::parse).any(|mount| mount.point == point && mount.is_fuse()))
+}
+
+/// The kernel's table of the mounts that a task sees, a character for each byte: paths may be of any bytes.
+pub(crate) fn mounts(task: &str) -> io::Result<String> {
+    std::fs::read(format!("/proc/{task}/mountinfo")).map(table)
+}
+
+fn table(bytes: Vec<u8>) -> String {
+    bytes.into_iter().map(char::from).collect()
 }
 
 /// One line of `mountinfo`. (proc_pid_mountinfo(5))
@@ -159,8 +182,12 @@ impl<'a> MountLine<'a> {
         let (fields, kind) = line.split_once(" - ")?;
         let mut fields = fields.split(' ');
         let (id, _parent, device) = (fields.next()?, fields.next()?, fields.next()?);
-        let point = unescape(fields.nth(1)?).into();
+        let point = path_of(fields.nth(1)?);
         Some(Self { id, device, point, kind: kind.split(' ').next()? })
+    }
+
+    fn is_fuse(&self) -> bool {
+        self.kind.starts_with("fuse") && self.kind != "fusectl"
     }
 
     /// Whether a pool is mounted there.
@@ -170,17 +197,16 @@ impl<'a> MountLine<'a> {
 }
 
 /// The device, as `major:minor`, of what is mounted at `point`, above all else that is mounted there.
-fn device_at(point: &Path) -> Option<String> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+fn device_at(point: &Path) -> io::Result<Option<String>> {
+    let mounts = mounts("self")?;
     let mut there = mounts.lines().filter_map(MountLine::parse).filter(|mount| mount.point == point);
-    there.next_back().map(|mount| mount.device.to_owned())
+    Ok(there.next_back().map(|mount| mount.device.to_owned()))
 }
 
 /// What of `path` lies below a mounted pool, as the pool names it: for users who name a file by where they see it. The pool
-/// isn't asked.
+/// isn't asked. Nothing where the kernel's table can't be read.
 pub fn below_mount(path: &Path) -> Option<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts.lines().find_map(|line| below_mount_of(line, path))
+    mounts("self").ok()?.lines().find_map(|line| below_mount_of(line, path))
 }
 
 fn below_mount_of(line: &str, path: &Path) -> Option<PathBuf> {
@@ -189,9 +215,11 @@ fn below_mount_of(line: &str, path: &Path) -> Option<PathBuf> {
     (below != Path::new("")).then(|| below.to_owned())
 }
 
-fn unescape(field: &str) -> String {
+/// The path in a field of the table: white space and `\` stand there as codes.
+fn path_of(field: &str) -> PathBuf {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    escapes.iter().fold(field.to_owned(), |field, (code, text)| field.replace(code, text))
+    let field = escapes.iter().fold(field.to_owned(), |field, (code, text)| field.replace(code, text));
+    OsString::from_vec(field.chars().map(|byte| narrow(u32::from(byte))).collect()).into()
 }
 
 fn check_fuse() -> Result<(), Error> {
@@ -251,7 +279,7 @@ pub(crate) fn options(name: &str, read_only: bool, allow_other: bool, threads: u
 /// Lets the kernel read further ahead. Only root may; without it reads are slower and nothing else.
 pub(crate) fn raise_read_ahead(point: &Path) {
     let raise = || {
-        let device = device_at(point).ok_or(io::ErrorKind::NotFound)?;
+        let device = device_at(point)?.ok_or(io::ErrorKind::NotFound)?;
         std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READ_AHEAD_KIB.to_string())
     };
     if let Err(error) = raise() {
@@ -262,12 +290,12 @@ pub(crate) fn raise_read_ahead(point: &Path) {
 /// Unmounts; a mount point that stays in use is detached: it vanishes from the tree, and open files fail once the
 /// process that serves them ends.
 pub(crate) fn unmount(point: &Path) -> Result<Left, Error> {
-    let give_up = Instant::now() + BUSY_PATIENCE;
+    let mut retry = Retry::every(BUSY_PAUSE, BUSY_PATIENCE);
     loop {
         match unmount_once(point, false) {
             Ok(()) => return Ok(Left::Unmounted),
-            Err(_) if !is_mount_point(point) => return Ok(Left::Unmounted),
-            Err(_) if Instant::now() < give_up => std::thread::sleep(BUSY_PAUSE),
+            Err(_) if matches!(is_mount_point(point), Ok(false)) => return Ok(Left::Unmounted),
+            Err(_) if retry.pause_thread() => {}
             Err(_) => break,
         }
     }
@@ -299,6 +327,8 @@ fn unmount_once(point: &Path, detach: bool) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
@@ -338,7 +368,13 @@ mod tests {
     }
 
     #[test]
-    fn mount_points_with_white_space_are_recognised() {
-        assert_eq!(unescape("/a\\040b\\134c"), "/a b\\c");
+    fn mount_points_of_any_bytes_are_recognised() {
+        let table = table(
+            b"36 35 0:54 / /a\\040b\\134\xe9 rw - fuse.sshfs x rw\n37 35 0:9 / /c rw - fusectl x rw".into(),
+        );
+        let mounts: Vec<MountLine<'_>> = table.lines().filter_map(MountLine::parse).collect();
+        let found = mounts.iter().map(|mount| (mount.point.as_os_str().as_bytes(), mount.is_fuse()));
+        assert!(found.eq([(&b"/a b\\\xe9"[..], true), (b"/c", false)]));
+        assert!(!is_mounted(Path::new("/proc")).unwrap() && is_mount_point(Path::new("/proc")).unwrap());
     }
 }

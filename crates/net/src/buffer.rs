@@ -25,6 +25,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use stdchk_model::exact::{narrow, part, part_mut};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::slab::{Carver, Piece};
@@ -70,16 +71,15 @@ impl BufferPool {
         if length == 0 {
             return Buffer::empty();
         }
-        let (pool, room) =
-            (Arc::clone(self), Arc::clone(&self.budget).acquire_many_owned(self.units_for(length)));
-        let permit = waits::on(move || pool.wanted(length), room).await.ok();
+        let (pool, room) = (Arc::clone(self), waits::permits(&self.budget, self.units_for(length)));
+        let permit = waits::on(move || pool.wanted(length), room).await;
         self.buffer(length, permit)
     }
 
     /// Like [`BufferPool::take`], or `None` if the budget has no room now.
     pub fn try_take(self: &Arc<Self>, length: usize) -> Option<Buffer> {
         let permit = Arc::clone(&self.budget).try_acquire_many_owned(self.units_for(length)).ok()?;
-        Some(self.buffer(length, Some(permit)))
+        Some(self.buffer(length, permit))
     }
 
     /// Like [`BufferPool::take`], or memory beside the budget if that has no room now; such memory isn't used again.
@@ -110,12 +110,12 @@ impl BufferPool {
     }
 
     fn units_for(&self, length: usize) -> u32 {
-        u32::try_from(length.div_ceil(UNIT).min(self.units)).unwrap_or(u32::MAX)
+        narrow(length.div_ceil(UNIT).min(self.units))
     }
 
-    fn buffer(self: &Arc<Self>, length: usize, permit: Option<OwnedSemaphorePermit>) -> Buffer {
+    fn buffer(self: &Arc<Self>, length: usize, permit: OwnedSemaphorePermit) -> Buffer {
         let memory = self.memory(length.div_ceil(UNIT) * UNIT);
-        Buffer { memory, length, home: Some((Arc::clone(self), permit)) }
+        Buffer { memory, length, home: Some((Arc::clone(self), Some(permit))) }
     }
 
     fn memory(&self, capacity: usize) -> Piece {
@@ -197,13 +197,13 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.memory.get(..self.length).unwrap_or(&[])
+        part(&self.memory, ..self.length)
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.memory.get_mut(..self.length).unwrap_or(&mut [])
+        part_mut(&mut self.memory, ..self.length)
     }
 }
 

@@ -129,15 +129,12 @@ impl Connection {
     ) -> Result<Self, CallError> {
         let connect = |cause: String| CallError::Connect { address: address.to_owned(), cause };
         let opened = timeout(CONNECT_TIMEOUT, handshake(address, identity)).await;
-        let (reader, writer, pool) = match opened {
-            Ok(Ok(opened)) => opened,
-            Ok(Err(HandshakeError::Refused(failure))) if failure.code == ErrorCode::Unavailable => {
-                return Err(connect(failure.message));
-            }
-            Ok(Err(HandshakeError::Refused(failure))) => return Err(failure.into()),
-            Ok(Err(HandshakeError::Io(error))) => return Err(connect(error.to_string())),
-            Err(_) => return Err(connect(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()))),
-        };
+        let late = |_| connect(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()));
+        let (reader, writer, pool) = opened.map_err(late)?.map_err(|error| match error.downcast() {
+            Ok(Failure { code: ErrorCode::Unavailable, message, .. }) => connect(message),
+            Ok(refused) => refused.into(),
+            Err(error) => connect(error.to_string()),
+        })?;
         let (outgoing, queue) = mpsc::unbounded_channel();
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let writer = Arc::new(tokio::sync::Mutex::new(writer));
@@ -212,27 +209,17 @@ impl Connection {
         }
         let Ok(mut writer) = Arc::clone(&self.writer).try_lock_owned() else { return false };
         let bytes = [head, payload].concat();
-        let written = match writer.half().try_write(&bytes) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            written => written,
-        };
-        let rest = bytes.get(written.as_ref().copied().unwrap_or_default()..).unwrap_or_default().to_vec();
-        if rest.is_empty() {
-            return true;
-        }
-        // Whoever is given up leaves no half frame behind.
-        let pending = Arc::clone(&self.pending);
-        tokio::spawn(async move {
-            let finished = match written {
-                Ok(_) => write_frame(&mut writer, &rest, &Bytes::new()).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = finished {
-                tracing::debug!(%error, "a connection ended while writing");
-                pending.lock().take();
+        match writer.half().try_write(&bytes) {
+            Ok(written) if written == bytes.len() => true,
+            Ok(written) => {
+                // A call that is given up leaves no half frame behind.
+                let (rest, pending) = (Bytes::from(bytes).split_off(written), Arc::clone(&self.pending));
+                tokio::spawn(async move { write_or_end(&mut writer, &rest, &Bytes::new(), &pending).await });
+                true
             }
-        });
-        true
+            // Nothing was written: the task that writes waits for room, or meets the error and ends the connection.
+            Err(_) => false,
+        }
     }
 
     fn closed(&self) -> CallError {
@@ -262,20 +249,10 @@ impl Drop for Forget<'_> {
     }
 }
 
-enum HandshakeError {
-    Io(io::Error),
-    Refused(Failure),
-}
-
-impl From<io::Error> for HandshakeError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
 type Opened = (Patient<BufReader<OwnedReadHalf>>, Patient<OwnedWriteHalf>, PoolId);
 
-async fn handshake(address: &str, identity: &Identity) -> Result<Opened, HandshakeError> {
+/// Greets the server. Its refusal is an error with a [`Failure`] within.
+async fn handshake(address: &str, identity: &Identity) -> io::Result<Opened> {
     let stream = TcpStream::connect(address).await?;
     prepare(&stream)?;
     let (reader, writer) = stream.into_split();
@@ -290,7 +267,7 @@ async fn handshake(address: &str, identity: &Identity) -> Result<Opened, Handsha
         // Not for ever, as a refusal is: the server that was there may come back.
         let message = "who answers doesn't know the pool's token: another program has taken the address; find out with `ss -tlnp` \
                        which, and end it";
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message).into());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
     Ok((reader, writer, pool))
 }
@@ -300,15 +277,15 @@ async fn say<Q: Encode<()>, R: for<'b> Decode<'b, ()>>(
     reader: &mut Patient<BufReader<OwnedReadHalf>>,
     writer: &mut Patient<OwnedWriteHalf>,
     said: &Q,
-) -> Result<R, HandshakeError> {
+) -> io::Result<R> {
     let bytes = frame::encode(&Head { kind: Kind::Request, id: 0 }, &cbor::encode(said), 0)?;
     write_frame(writer, &bytes, &Bytes::new()).await?;
     let (head, body) = frame::read_greeting(reader).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let garbled =
         |error: minicbor::decode::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
     match head.kind {
-        Kind::Failure => Err(HandshakeError::Refused(cbor::decode(&body).map_err(garbled)?)),
-        _ => Ok(cbor::decode(&body).map_err(garbled)?),
+        Kind::Failure => Err(io::Error::other(cbor::decode::<Failure>(&body).map_err(garbled)?)),
+        _ => cbor::decode(&body).map_err(garbled),
     }
 }
 
@@ -317,12 +294,6 @@ pub(crate) fn nonce() -> io::Result<Nonce> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(Nonce(bytes))
-}
-
-impl From<io::ErrorKind> for HandshakeError {
-    fn from(kind: io::ErrorKind) -> Self {
-        Self::Io(kind.into())
-    }
 }
 
 /// Sets what holds for every connection: small frames leave at once, and a host that vanished is noticed also while
@@ -339,12 +310,15 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
 async fn write_all(writer: Writer, mut queue: mpsc::UnboundedReceiver<u64>, pending: Pending) {
     while let Some(id) = queue.recv().await {
         let Some((head, payload)) = take_request(&pending, id) else { continue };
-        let written = write_frame(&mut *writer.lock().await, &head, &payload).await;
-        if let Err(error) = written {
-            tracing::debug!(%error, "a connection ended while writing");
-            pending.lock().take();
-            return;
-        }
+        write_or_end(&mut *writer.lock().await, &head, &payload, &pending).await;
+    }
+}
+
+/// Writes a frame, or what is left of one. A connection on which that fails ends, and all its calls with it.
+async fn write_or_end(writer: &mut Patient<OwnedWriteHalf>, head: &[u8], payload: &Bytes, pending: &Pending) {
+    if let Err(error) = write_frame(writer, head, payload).await {
+        tracing::debug!(%error, "a connection ended while writing");
+        pending.lock().take();
     }
 }
 

@@ -81,10 +81,21 @@ pub enum DataDirError {
 }
 
 /// The pool that the directory at `path` is marked for as one of `role`. Takes and changes nothing.
-pub fn pool_of(path: &Path, role: Role) -> Option<PoolId> {
-    let mut text = String::new();
-    File::open(path.join(MARK)).ok()?.take(MARK_BYTES_MAX).read_to_string(&mut text).ok()?;
-    parse(&text, role).ok()?.pool
+///
+/// # Errors
+/// Its mark can't be read, or says something else.
+pub fn pool_of(path: &Path, role: Role) -> Result<Option<PoolId>, DataDirError> {
+    Ok(read_mark(path, role)?.and_then(|mark| mark.pool))
+}
+
+/// The mark of a directory, if it has one.
+fn read_mark(directory: &Path, role: Role) -> Result<Option<Mark>, DataDirError> {
+    let (path, mut text) = (directory.join(MARK), String::new());
+    match File::open(&path).and_then(|file| file.take(MARK_BYTES_MAX).read_to_string(&mut text)) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(io_error("read", &path, cause)),
+        Ok(_) => parse(&text, role).map(Some).map_err(|cause| unusable(directory, role, cause)),
+    }
 }
 
 /// A data directory, held by this process until dropped.
@@ -112,22 +123,18 @@ impl DataDir {
     pub fn open(path: &Path, role: Role) -> Result<Self, DataDirError> {
         fs::create_dir_all(path).map_err(|cause| io_error("make", path, cause))?;
         // Looked at before the lock is made, so that nothing is left in somebody else's directory.
-        let fresh = !path.join(MARK).exists();
-        if fresh {
+        if read_mark(path, role)?.is_none() {
             refuse_foreign(path)?;
         }
-        let lock = lock(path)?;
-        let mut directory = Self { path: path.to_owned(), role, mark: Mark::default(), _lock: lock };
-        if fresh && !path.join(MARK).exists() {
-            close_to_others(path);
-            if role == Role::Benefactor {
-                let secret = random_secret().map_err(|cause| io_error("make a secret for", path, cause))?;
-                directory.mark.secret = Some(secret);
-            }
-            directory.write()?;
-        } else {
-            directory.mark = directory.read()?;
+        let (lock, path) = (lock(path)?, path.to_owned());
+        if let Some(mark) = read_mark(&path, role)? {
+            return Ok(Self { path, role, mark, _lock: lock });
         }
+        close_to_others(&path);
+        let secret = (role == Role::Benefactor).then(random_secret).transpose();
+        let secret = secret.map_err(|cause| io_error("make a secret for", &path, cause))?;
+        let directory = Self { path, role, mark: Mark { secret, ..Mark::default() }, _lock: lock };
+        directory.write()?;
         Ok(directory)
     }
 
@@ -158,7 +165,7 @@ impl DataDir {
     pub fn claim(&mut self, pool: PoolId, benefactor: Option<BenefactorId>) -> Result<(), DataDirError> {
         if let Some(other) = self.mark.pool.filter(|other| *other != pool) {
             let cause = format!("it belongs to pool {other}, not to {pool}; use a directory of its own");
-            return Err(self.unusable(cause));
+            return Err(unusable(&self.path, self.role, cause));
         }
         let mark = Mark { pool: Some(pool), benefactor, secret: self.mark.secret.clone() };
         if mark == self.mark {
@@ -166,15 +173,6 @@ impl DataDir {
         }
         self.mark = mark;
         self.write()
-    }
-
-    fn read(&self) -> Result<Mark, DataDirError> {
-        let path = self.path.join(MARK);
-        let mut text = String::new();
-        File::open(&path)
-            .and_then(|file| file.take(MARK_BYTES_MAX).read_to_string(&mut text))
-            .map_err(|cause| io_error("read", &path, cause))?;
-        parse(&text, self.role).map_err(|cause| self.unusable(cause))
     }
 
     fn write(&self) -> Result<(), DataDirError> {
@@ -185,10 +183,6 @@ impl DataDir {
         File::open(&self.path)
             .and_then(|directory| directory.sync_all())
             .map_err(|cause| io_error("make durable", &self.path, cause))
-    }
-
-    fn unusable(&self, cause: String) -> DataDirError {
-        DataDirError::Unusable { path: self.path.clone(), role: word(self.role), cause }
     }
 }
 
@@ -321,6 +315,10 @@ fn parse(text: &str, role: Role) -> Result<Mark, String> {
     Ok(mark)
 }
 
+fn unusable(directory: &Path, role: Role, cause: String) -> DataDirError {
+    DataDirError::Unusable { path: directory.to_owned(), role: word(role), cause }
+}
+
 fn damaged() -> String {
     format!("its file `{MARK}` can't be understood; restore that file, or use a new directory")
 }
@@ -349,8 +347,9 @@ mod tests {
         let mut directory = DataDir::open(&path, Role::Benefactor).unwrap();
         assert_eq!((directory.pool(), directory.benefactor()), (Some(POOL), Some(BenefactorId(3))));
         assert!(secret.is_some() && directory.secret() == secret.as_ref());
-        assert_eq!(pool_of(directory.path(), Role::Benefactor), Some(POOL));
-        assert_eq!(pool_of(directory.path(), Role::Manager), None);
+        assert_eq!(pool_of(directory.path(), Role::Benefactor).unwrap(), Some(POOL));
+        assert!(pool_of(directory.path(), Role::Manager).is_err());
+        assert_eq!(pool_of(place.path(), Role::Manager).unwrap(), None);
         let refused = directory.claim(PoolId([8; 16]), None).unwrap_err();
         assert!(refused.to_string().contains("belongs to pool 0707"), "{refused}");
         assert_eq!(directory.pool(), Some(POOL));

@@ -16,11 +16,13 @@
 use std::io;
 use std::sync::Arc;
 
+use bytes::Buf;
+use stdchk_model::exact::{first, narrow, part_mut};
+use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::buffer::{Buffer, BufferPool};
 use crate::patience::{PATIENCE, Patient};
-use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
 
 const MAGIC: [u8; 4] = *b"SCK1";
 /// Length of a frame's head, bytes.
@@ -54,13 +56,12 @@ pub fn encode(head: &Head, body: &[u8], payload_length: usize) -> io::Result<Vec
     if body.len() > BODY_BYTES_MAX || payload_length > BLOCK_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is larger than a frame may be"));
     }
-    let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
     let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
     bytes.extend(MAGIC);
     bytes.extend([head.kind as u8, 0, 0, 0]);
     bytes.extend(head.id.to_le_bytes());
-    bytes.extend(length(body.len()));
-    bytes.extend(length(payload_length));
+    bytes.extend(narrow::<u32, _>(body.len()).to_le_bytes());
+    bytes.extend(narrow::<u32, _>(payload_length).to_le_bytes());
     bytes.extend(check(&bytes, body));
     bytes.extend(body);
     Ok(bytes)
@@ -69,8 +70,7 @@ pub fn encode(head: &Head, body: &[u8], payload_length: usize) -> io::Result<Vec
 fn check(head: &[u8], body: &[u8]) -> [u8; 8] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(head).update(body);
-    let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
-    [a, b, c, d, e, f, g, h]
+    first(hasher.finalize().as_bytes())
 }
 
 /// Reads one frame; the payload goes into a buffer of `pool`. `None` at the end of the stream between two frames.
@@ -138,8 +138,7 @@ async fn fill_or_end(stream: &mut Patient<impl AsyncRead + Unpin>, raw: &mut [u8
         return Ok(false);
     }
     stream.begin();
-    let rest = raw.get_mut(got..).unwrap_or(&mut []);
-    stream.read_exact(rest).await?;
+    stream.read_exact(part_mut(raw, got..)).await?;
     Ok(true)
 }
 
@@ -151,28 +150,21 @@ struct Parsed {
 }
 
 fn parse(raw: &[u8; HEAD_BYTES]) -> io::Result<Parsed> {
-    let (magic, rest) = raw.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
-    let (kind, rest) = rest.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
-    let (id, rest) = rest.split_first_chunk::<8>().ok_or_else(|| garbled("it is too short"))?;
-    let (body, rest) = rest.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
-    let (payload, rest) = rest.split_first_chunk::<4>().ok_or_else(|| garbled("it is too short"))?;
-    let (check, _) = rest.split_first_chunk::<8>().ok_or_else(|| garbled("it is too short"))?;
-    if *magic != MAGIC {
+    let mut rest = raw.as_slice();
+    if rest.get_u32_le() != u32::from_le_bytes(MAGIC) {
         return Err(garbled("it doesn't start with `SCK1`: the peer is no stdchk or far newer"));
     }
-    let kind = match kind {
+    let kind = match rest.get_u32_le().to_le_bytes() {
         [0, ..] => Kind::Request,
         [1, ..] => Kind::Reply,
         [2, ..] => Kind::Failure,
         _ => return Err(garbled("its kind is unknown")),
     };
-    let (body_length, payload_length) =
-        (u32::from_le_bytes(*body) as usize, u32::from_le_bytes(*payload) as usize);
     Ok(Parsed {
-        head: Head { kind, id: u64::from_le_bytes(*id) },
-        body_length,
-        payload_length,
-        check: *check,
+        head: Head { kind, id: rest.get_u64_le() },
+        body_length: rest.get_u32_le() as usize,
+        payload_length: rest.get_u32_le() as usize,
+        check: rest.get_u64_le().to_le_bytes(),
     })
 }
 

@@ -60,7 +60,7 @@ impl<S> Patient<S> {
     }
 
     fn note(&mut self, bytes: usize) {
-        self.moved = self.moved.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
+        self.moved += bytes as u64;
     }
 
     /// The peer makes us wait: pending while it may.

@@ -7,17 +7,19 @@ use tokio::time::Instant;
 /// Something that is tried again until it succeeds or its time is over.
 #[derive(Clone, Debug)]
 pub struct Retry {
+    begun: Instant,
     limit: Duration,
-    ends: Instant,
+    /// The next pause, unless less than that is left.
     pause: Duration,
-    pause_max: Duration,
+    /// The first pause and the longest.
+    pauses: (Duration, Duration),
 }
 
 impl Retry {
     /// Tries for `limit`, with pauses that double from the first to the longest.
-    pub fn new(limit: Duration, (pause, pause_max): (Duration, Duration)) -> Self {
-        assert!(pause <= pause_max, "the first pause is the shortest");
-        Self { limit, ends: Instant::now() + limit, pause, pause_max }
+    pub fn new(limit: Duration, pauses: (Duration, Duration)) -> Self {
+        assert!(pauses.0 <= pauses.1, "the first pause is the shortest");
+        Self { begun: Instant::now(), limit, pause: pauses.0, pauses }
     }
 
     /// Tries for `limit`, with equal pauses.
@@ -25,45 +27,43 @@ impl Retry {
         Self::new(limit, (pause, pause))
     }
 
-    /// What is tried got further: the time begins anew.
+    /// Tries for ever, with pauses that double from the first to the longest.
+    pub fn endless(pauses: (Duration, Duration)) -> Self {
+        Self::new(Duration::MAX, pauses)
+    }
+
+    /// What is tried got further: the time and the pauses begin anew.
     pub fn progressed(&mut self) {
-        self.ends = Instant::now() + self.limit;
+        *self = Self::new(self.limit, self.pauses);
     }
 
     /// Whether the time is over.
     pub fn is_over(&self) -> bool {
-        Instant::now() >= self.ends
+        self.left().is_zero()
     }
 
-    /// Pauses before the next try. False, and at once, if the time is over before the pause would be.
+    /// Pauses before the next try, which is the last one if the pause ends with the time. False, and at once, if the time is over.
     pub async fn pause(&mut self) -> bool {
-        match self.next() {
-            Some(pause) => {
-                tokio::time::sleep(pause).await;
-                true
-            }
-            None => false,
-        }
+        let Some(pause) = self.next() else { return false };
+        tokio::time::sleep(pause).await;
+        true
     }
 
     /// As [`Retry::pause`] does, on a thread that may block.
     pub fn pause_thread(&mut self) -> bool {
-        match self.next() {
-            Some(pause) => {
-                std::thread::sleep(pause);
-                true
-            }
-            None => false,
-        }
+        let Some(pause) = self.next() else { return false };
+        std::thread::sleep(pause);
+        true
+    }
+
+    fn left(&self) -> Duration {
+        self.limit.saturating_sub(self.begun.elapsed())
     }
 
     fn next(&mut self) -> Option<Duration> {
-        let pause = self.pause;
-        if Instant::now() + pause > self.ends {
-            return None;
-        }
-        self.pause = (pause * 2).min(self.pause_max);
-        Some(pause)
+        let (left, pause) = (self.left(), self.pause);
+        self.pause = (pause * 2).min(self.pauses.1);
+        (!left.is_zero()).then(|| pause.min(left))
     }
 }
 
@@ -80,13 +80,14 @@ mod tests {
         assert_eq!(pauses, [1, 2, 3, 3]);
         let mut over = Retry::every(Duration::from_millis(1), Duration::ZERO);
         assert!(over.is_over() && !over.pause_thread());
-        assert_eq!(Retry::every(LONG * 2, LONG).next(), None, "the pause would be longer than the time");
+        let last = Retry::every(LONG * 2, LONG).next().unwrap();
+        assert!(LONG - last < Duration::from_secs(60) && last <= LONG, "the last pause ends with the time");
     }
 
     #[tokio::test]
     async fn progress_begins_the_time_anew() {
         let mut retry = Retry::every(Duration::from_millis(1), LONG);
-        retry.ends = Instant::now();
+        retry.begun -= LONG;
         assert!(!retry.pause().await);
         retry.progressed();
         assert!(retry.pause().await && !retry.is_over());

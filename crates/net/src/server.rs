@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use minicbor::{Decode, Encode};
 use rustix::process::{Resource, getrlimit};
+use stdchk_model::exact::to_usize;
 use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
 use stdchk_model::message::handshake::{Challenge, Greeting, Hello, PROTOCOL, Proof, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
@@ -24,6 +25,7 @@ use crate::buffer::{Buffer, BufferPool};
 use crate::connection::{buffered, nonce, prepare, write_frame};
 use crate::frame::{self, Head, Kind};
 use crate::patience::{PATIENCE, Patient};
+use crate::waits::permits;
 
 /// Time that a caller has for its greeting: connections that stay silent are closed.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,10 +46,8 @@ struct Limits {
 
 impl Limits {
     fn new() -> Self {
-        let limit = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
-        let eighth = limit.map_or(usize::MAX, |limit| limit / 8);
-        let members = MEMBERS_MAX.min(eighth.saturating_mul(3)).max(1);
-        Self { members, strangers: STRANGERS_MAX.min(eighth).max(1) }
+        let eighth = getrlimit(Resource::Nofile).current.map_or(usize::MAX, to_usize) / 8;
+        Self { members: (eighth * 3).clamp(1, MEMBERS_MAX), strangers: eighth.clamp(1, STRANGERS_MAX) }
     }
 }
 
@@ -187,14 +187,14 @@ async fn greet(
         Ok(greeting) => greeting,
         Err(error) => return refuse(writer, head.id, error?).await,
     };
-    let answer = encode_answer(head.id, Ok(&greeting.challenge))?;
+    let answer = encode_answer(head.id, Ok(&greeting.challenge), 0)?;
     write_frame(writer, &answer, &Bytes::new()).await?;
     let Some((head, body)) = frame::read_greeting(reader).await? else { return Ok(None) };
     let (welcome, place) = match door.welcome(&greeting, &body) {
         Ok(welcomed) => welcomed,
         Err(failure) => return refuse(writer, head.id, failure).await,
     };
-    write_frame(writer, &encode_answer(head.id, Ok(welcome))?, &Bytes::new()).await?;
+    write_frame(writer, &encode_answer(head.id, Ok(welcome), 0)?, &Bytes::new()).await?;
     Ok(Some(place))
 }
 
@@ -203,7 +203,7 @@ async fn refuse(
     id: u64,
     failure: Failure,
 ) -> io::Result<Option<OwnedSemaphorePermit>> {
-    write_frame(writer, &encode_answer::<()>(id, Err(failure))?, &Bytes::new()).await?;
+    write_frame(writer, &encode_answer::<()>(id, Err(failure), 0)?, &Bytes::new()).await?;
     Ok(None)
 }
 
@@ -250,11 +250,12 @@ impl Door {
     }
 }
 
-fn encode_answer<R: Encode<()>>(id: u64, answer: Result<R, Failure>) -> io::Result<Vec<u8>> {
-    match answer {
-        Ok(reply) => frame::encode(&Head { kind: Kind::Reply, id }, &cbor::encode(&reply), 0),
-        Err(failure) => frame::encode(&Head { kind: Kind::Failure, id }, &cbor::encode(&failure), 0),
-    }
+fn encode_answer<R: Encode<()>>(id: u64, answer: Result<R, Failure>, payload: usize) -> io::Result<Vec<u8>> {
+    let (kind, body) = match answer {
+        Ok(reply) => (Kind::Reply, cbor::encode(&reply)),
+        Err(failure) => (Kind::Failure, cbor::encode(&failure)),
+    };
+    frame::encode(&Head { kind, id }, &body, payload)
 }
 
 /// Head and body, payload, and the request's place: given up only when the answer is on its way, so that a caller that
@@ -271,7 +272,7 @@ async fn read_requests<S: Service>(
     let mut running = tokio::task::JoinSet::new();
     loop {
         // The place comes before the payload: whoever waits for a place holds no buffer that the requests under way need.
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else { break };
+        let place = permits(&room, 1).await;
         let Some((head, body, payload)) = frame::read(&mut reader, &buffers).await? else { break };
         let (service, answers) = (Arc::clone(&service), answers.clone());
         running.spawn(async move {
@@ -294,17 +295,20 @@ async fn answer<S: Service>(service: &S, id: u64, body: &[u8], payload: Buffer) 
             format!("this server doesn't know the request: {error}"),
         )),
     };
-    let framed = match answered {
-        Ok((reply, payload)) => {
-            frame::encode(&Head { kind: Kind::Reply, id }, &cbor::encode(&reply), payload.len())
-                .map(|bytes| (bytes, payload))
-        }
-        Err(failure) => encode_answer::<()>(id, Err(failure)).map(|bytes| (bytes, Bytes::new())),
+    let (answered, payload) = match answered {
+        Ok((reply, payload)) => (Ok(reply), payload),
+        Err(failure) => (Err(failure), Bytes::new()),
     };
-    framed.unwrap_or_else(|error| {
-        let failure = Failure::new(ErrorCode::TooLong, format!("the answer can't be sent: {error}"));
-        (encode_answer::<()>(id, Err(failure)).unwrap_or_default(), Bytes::new())
-    })
+    match encode_answer(id, answered, payload.len()) {
+        Ok(head) => (head, payload),
+        Err(error) => {
+            let failure = Failure::new(ErrorCode::TooLong, format!("the answer can't be sent: {error}"));
+            let Ok(head) = encode_answer::<()>(id, Err(failure), 0) else {
+                unreachable!("a sentence fits into a frame");
+            };
+            (head, Bytes::new())
+        }
+    }
 }
 
 async fn write_answers(

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use stdchk_model::exact::part;
 
 /// Address space that is mapped at once, bytes: some huge pages. Memory is taken only where it is touched.
 const SLAB_BYTES: usize = 16 << 20;
@@ -50,8 +51,7 @@ impl Slab {
     /// Where so many bytes are that no piece has; from now on one has them.
     fn take(&self, length: usize) -> Option<usize> {
         let mut free = self.free.lock();
-        let place = free.iter().position(|range| range.len() >= length)?;
-        let range = free.get_mut(place)?;
+        let (place, range) = free.iter_mut().enumerate().find(|(_, range)| range.len() >= length)?;
         let start = range.start;
         range.start += length;
         if range.start == range.end {
@@ -65,7 +65,7 @@ impl Slab {
         let mut free = self.free.lock();
         let first = free.partition_point(|other| other.end < range.start);
         let last = free.partition_point(|other| other.start <= range.end);
-        for other in free.get(first..last).unwrap_or_default() {
+        for other in part(&free, first..last) {
             range = range.start.min(other.start)..range.end.max(other.end);
         }
         free.splice(first..last, [range]);
@@ -165,10 +165,8 @@ impl Carver {
         }
         // What nobody has a piece of is too small for this one.
         self.slabs.retain(|slab| Arc::strong_count(slab) > 1);
-        let Some(slab) = Slab::map(length.max(SLAB_BYTES)) else { return Piece::Plain(vec![0; length]) };
-        let piece = carve(&slab);
-        self.slabs.push(slab);
-        piece.unwrap_or_else(|| Piece::Plain(vec![0; length]))
+        self.slabs.extend(Slab::map(length.max(SLAB_BYTES)));
+        self.slabs.last().and_then(carve).unwrap_or_else(|| Piece::Plain(vec![0; length]))
     }
 }
 

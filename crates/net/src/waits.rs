@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Once;
+use std::sync::{Arc, Once};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How long a wait is that is said, as a rule: a put or a get of a benefactor that doesn't answer takes less.
 pub const LONG: Duration = Duration::from_secs(15);
@@ -72,6 +73,12 @@ pub async fn on<T>(what: impl Fn() -> String + Send + 'static, future: impl Futu
     .await;
     drop(entry);
     output
+}
+
+/// Waits for permits of a semaphore that is never closed.
+pub async fn permits(semaphore: &Arc<Semaphore>, count: u32) -> OwnedSemaphorePermit {
+    let permits = Arc::clone(semaphore).acquire_many_owned(count).await;
+    permits.unwrap_or_else(|closed| unreachable!("{closed}, which nobody does"))
 }
 
 /// Looks at the waits of this process from now on, and says those that last for `long`. What lasts so long at present also
@@ -139,8 +146,6 @@ fn show(found: &[Long], path: &Path, is_there: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::Semaphore;
-
     use super::*;
 
     #[tokio::test]

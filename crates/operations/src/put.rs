@@ -9,9 +9,10 @@ use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use serde::Serialize;
+use stdchk_client::time::{now, time_ns};
 use stdchk_model::message::manager::{FileKind, TimeNs};
 use tokio::task::JoinSet;
 
@@ -20,7 +21,7 @@ use crate::namespace;
 use crate::pool::Pool;
 use crate::target::Target;
 use crate::text;
-use crate::transfer::{copy_in, time_ns};
+use crate::transfer::copy_in;
 use crate::underway::Underway;
 use crate::watch::{Event, Stage, Watch, Work};
 
@@ -141,8 +142,7 @@ impl Pool {
         target: &Target,
         watch: &Watch,
     ) -> Result<StoredFile> {
-        let opened =
-            Opened { reader: Box::new(source), mode: STREAM_MODE, mtime: time_ns(SystemTime::now()) };
+        let opened = Opened { reader: Box::new(source), mode: STREAM_MODE, mtime: now() };
         let stage = watch.begin(Work::Put, 0);
         self.store(opened, source_name, target, &stage).await
     }
@@ -182,7 +182,7 @@ impl Pool {
         let opened = match &job.source {
             Origin::Empty(_) => return self.make_folder(&job.target).await.map(|()| None),
             Origin::Stream => {
-                let mtime = time_ns(SystemTime::now());
+                let mtime = now();
                 Opened { reader: Box::new(std::io::stdin()), mode: STREAM_MODE, mtime }
             }
             Origin::File(path) => open(path, &name)?,

@@ -3,7 +3,7 @@
 //! Pure. Relies on [`crate::codec::wide`]. The idea: elements are chosen by their values, so that of equal ones all are looked
 //! at or none.
 
-use stdchk_model::exact::{at_mut, to_usize};
+use stdchk_model::exact::{part_mut, to_usize};
 
 use crate::codec::wide::widely;
 use crate::codec::{Lane, likeness_4, likeness_8};
@@ -68,7 +68,7 @@ fn repeated_share<const N: usize>(raw: &[u8], word: impl Fn(&[u8; N]) -> u64) ->
             for (_, element) in choices.iter().zip(eight).filter(|(choice, _)| **choice == 0) {
                 // Another factor than that which chose the element, or else all would have the same few places.
                 let mixed = (!word(element)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-                let seen = at_mut(&mut seen, to_usize(mixed >> (64 - bits)));
+                let seen = part_mut(&mut seen, to_usize(mixed >> (64 - bits)));
                 looked_at += 1;
                 repeated += u32::from(*seen == mixed);
                 *seen = mixed;

@@ -6,7 +6,7 @@
 //! symmetric values are summed in another order on each side, and rounded otherwise. One table lookup per element finds
 //! runs, which no window limits: more than a dense compressor finds, at a fraction of its time.
 
-use stdchk_model::exact::{at, at_mut, narrow, part, to_usize};
+use stdchk_model::exact::{narrow, part, part_mut, to_usize};
 
 use super::step::{CodecError, Result, put_number, take_number};
 use super::{general, planes, scratch};
@@ -110,7 +110,7 @@ impl<const N: usize, Word: Fn(&[u8; N]) -> u64> Finder<'_, N, Word> {
     fn run(&mut self, place: usize, element: &[u8; N]) -> (Course, usize) {
         let slot = self.slot(element);
         let Some(at) = self.known(slot, element) else {
-            *at_mut(&mut self.table, slot) = narrow(place + 1);
+            *part_mut(&mut self.table, slot) = narrow(place + 1);
             return (Course::default(), 0);
         };
         let as_before = Course { at, stride: self.last.stride };
@@ -139,13 +139,13 @@ impl<const N: usize, Word: Fn(&[u8; N]) -> u64> Finder<'_, N, Word> {
 
     /// How far the first bytes of repeated elements are from those of the ones that they repeat.
     fn residues(&self, place: usize, course: Course, length: usize, residues: &mut Vec<u8>) {
-        let first = |element: &[u8; N]| *at(element, 0);
+        let first = |element: &[u8; N]| *part(element, 0);
         let run = part(self.elements, place..place + length).iter().map(first);
         if course.stride == 1 {
             let seen = part(self.elements, course.at..).iter().map(first);
             residues.extend(run.zip(seen).map(|(byte, seen)| byte.wrapping_sub(seen)));
         } else {
-            let seen = |step| first(at(self.elements, course.place(step)));
+            let seen = |step| first(part(self.elements, course.place(step)));
             residues.extend(run.enumerate().map(|(step, byte)| byte.wrapping_sub(seen(step))));
         }
     }
@@ -267,10 +267,10 @@ fn repeat<const N: usize>(out: &mut [[u8; N]], made: usize, course: Course, leng
         return;
     }
     for step in 0..length {
-        let mut element = *at(out, course.place(step));
+        let mut element = *part(out, course.place(step));
         if let (Some(byte), Some(residue)) = (element.first_mut(), added.get(step)) {
             *byte = byte.wrapping_add(*residue);
         }
-        *at_mut(out, made + step) = element;
+        *part_mut(out, made + step) = element;
     }
 }

@@ -4,7 +4,7 @@
 //! Relies on nothing. The idea: as published: the sizes of the tables are the only parameter; three bits say how many
 //! leading bytes are zero (four counts as three), one which predictor was used.
 
-use stdchk_model::exact::{at, at_mut, to_usize};
+use stdchk_model::exact::{part, part_mut, to_usize};
 
 use super::step::{CodecError, Result};
 
@@ -29,15 +29,15 @@ impl Predictors {
     }
 
     fn predictions(&self) -> (u64, u64) {
-        (*at(&self.fcm, self.fcm_hash), at(&self.dfcm, self.dfcm_hash).wrapping_add(self.last))
+        (*part(&self.fcm, self.fcm_hash), part(&self.dfcm, self.dfcm_hash).wrapping_add(self.last))
     }
 
     fn learn(&mut self, value: u64) {
         let hashed = |hash: usize, shift: u32, part: u64| (hash << shift) ^ to_usize(part & 0xffff_ffff);
-        *at_mut(&mut self.fcm, self.fcm_hash) = value;
+        *part_mut(&mut self.fcm, self.fcm_hash) = value;
         self.fcm_hash = hashed(self.fcm_hash, 6, value >> 48) & self.mask;
         let difference = value.wrapping_sub(self.last);
-        *at_mut(&mut self.dfcm, self.dfcm_hash) = difference;
+        *part_mut(&mut self.dfcm, self.dfcm_hash) = difference;
         self.dfcm_hash = hashed(self.dfcm_hash, 2, difference >> 40) & self.mask;
         self.last = value;
     }

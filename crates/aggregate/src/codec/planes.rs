@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use stdchk_model::exact::{at, at_mut, narrow, part, to_usize};
+use stdchk_model::exact::{narrow, part, part_mut, to_usize};
 
 use super::shuffle::{are_planes_of, join, split};
 use super::step::{CodecError, Result, put_number, take_number};
@@ -85,7 +85,7 @@ fn put_plane(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
 }
 
 fn one_plane(plane: &[u8], entropy: f64, level: i32, out: &mut Vec<u8>) -> Result<()> {
-    let first = *at(plane, 0);
+    let first = *part(plane, 0);
     if plane.iter().all(|byte| *byte == first) {
         out.extend([CONSTANT, first]);
         return Ok(());
@@ -157,7 +157,7 @@ impl Repeats {
         let (mut at, mut found) = (1, Self::default());
         while let Some(here) = word(at) {
             let slot = to_usize(here.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BITS));
-            let before = std::mem::replace(at_mut(&mut places, slot), narrow(at)) as usize;
+            let before = std::mem::replace(part_mut(&mut places, slot), narrow(at)) as usize;
             if word(before) != Some(here) {
                 at += 1;
                 continue;
@@ -195,7 +195,7 @@ fn entropies(body: &[u8], size: usize) -> Vec<f64> {
     for run in body.chunks(stride * size) {
         for element in run.chunks_exact(size).take(RUN) {
             for (counts, byte) in planes.iter_mut().zip(element) {
-                *at_mut(counts, usize::from(*byte)) += 1;
+                *part_mut(counts, usize::from(*byte)) += 1;
             }
             seen += 1;
         }

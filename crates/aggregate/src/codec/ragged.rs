@@ -3,7 +3,7 @@
 //! Relies on [`super::scratch`]. The idea: sorted by position in the record, lengths stand with lengths and coordinates with
 //! coordinates, as transposing does for records of one length. What doesn't parse to the end stays as it is.
 
-use stdchk_model::exact::{at, at_mut};
+use stdchk_model::exact::{part, part_mut};
 
 use super::scratch;
 use super::step::{CodecError, Result, put_number, take_number};
@@ -32,7 +32,7 @@ pub(crate) fn forward(bytes: &[u8]) -> Vec<u8> {
     for length in lengths {
         let (record, after) = rest.split_at(length);
         for (word, next) in record.iter().zip(&mut next) {
-            *at_mut(columns, *next) = *word;
+            *part_mut(columns, *next) = *word;
             *next += 1;
         }
         rest = after;
@@ -49,7 +49,7 @@ fn column_starts(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
         if ends.len() <= length {
             ends.resize(length + 1, 0_usize);
         }
-        *at_mut(&mut ends, length) += 1;
+        *part_mut(&mut ends, length) += 1;
         records += 1;
     }
     let mut start = 0;
@@ -111,7 +111,7 @@ pub(crate) fn backward(body: &[u8], length: usize) -> Result<Vec<u8>> {
     for length in lengths {
         let (record, after) = room.split_at_mut(length);
         for (word, next) in record.iter_mut().zip(&mut next) {
-            *word = *at(words, *next);
+            *word = *part(words, *next);
             *next += 1;
         }
         room = after;

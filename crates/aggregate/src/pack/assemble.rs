@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use stdchk_formats::{DataType, Extent};
-use stdchk_model::exact::{self, at, to_usize};
+use stdchk_model::exact::{self, to_usize};
 
 use crate::choose::Mode;
 use crate::codec::{Shape, scratch};
@@ -379,7 +379,7 @@ impl<'a> Assembler<'a> {
         match place {
             MemberRanges::Extents(extents) => extents.clone(),
             MemberRanges::Rest(range) => {
-                part_of_extents(at(self.rests.as_slice(), file as usize).as_slice(), *range)
+                part_of_extents(exact::part(self.rests.as_slice(), file as usize).as_slice(), *range)
             }
         }
     }
@@ -394,7 +394,7 @@ impl<'a> Assembler<'a> {
     ) -> Result<Option<u32>> {
         let Some(base) = self.base.filter(|_| buffer.len() == start) else { return Ok(None) };
         let MemberRanges::Extents(extents) = place else { return Ok(None) };
-        let entry = &at(self.files, file as usize).entry;
+        let entry = &exact::part(self.files, file as usize).entry;
         let Some(base_file) = base.counterpart(file as usize, &entry.name, entry.size) else {
             return Ok(None);
         };
@@ -405,7 +405,7 @@ impl<'a> Assembler<'a> {
 
 /// Appends ranges of a file of the set.
 fn read(files: &[SetFile], file: u32, extents: &[Extent], buffer: &mut Vec<u8>) -> Result<()> {
-    at(files, file as usize).append(extents, buffer)
+    exact::part(files, file as usize).append(extents, buffer)
 }
 
 fn extent_of(range: &Range<usize>) -> Extent {

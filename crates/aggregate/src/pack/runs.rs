@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use stdchk_formats::Extent;
-use stdchk_model::exact::{at, at_mut, part, to_usize};
+use stdchk_model::exact::{part, part_mut, to_usize};
 use stdchk_reduce::is_zero;
 
 use crate::error::{AggregateError, Result};
@@ -155,7 +155,7 @@ impl Runs {
     }
 
     fn rolled(&self, hash: u64, byte: u8) -> u64 {
-        (hash << 1).wrapping_add(*at(&self.gear, usize::from(byte)))
+        (hash << 1).wrapping_add(*part(&self.gear, usize::from(byte)))
     }
 
     /// Rolls the hash over bytes up to a place that is to be marked; says how many these are.
@@ -184,7 +184,7 @@ impl Runs {
     /// Marks a place; says which one had this mark before.
     fn mark(&mut self, hash: u64, place: u64) -> Option<u64> {
         let mixed = mixed(hash);
-        let slot = at_mut(&mut self.table, to_usize(mixed >> (u64::BITS - self.slot_bits)));
+        let slot = part_mut(&mut self.table, to_usize(mixed >> (u64::BITS - self.slot_bits)));
         let tag = mixed << (u64::BITS - TAG_BITS);
         let before = std::mem::replace(slot, tag | (place & (u64::MAX >> TAG_BITS)));
         let same = before != 0 && before >> (u64::BITS - TAG_BITS) == tag >> (u64::BITS - TAG_BITS);

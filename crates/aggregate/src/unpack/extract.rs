@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 
 use stdchk_formats::{Extent, Format, Parsed, Reason, Source, Variable, parse};
-use stdchk_model::exact::at;
+use stdchk_model::exact::part;
 
 use super::Container;
 use crate::at_work::AtWork;
@@ -64,7 +64,7 @@ struct Inside<'container> {
 
 impl Source for Inside<'_> {
     fn size(&self) -> u64 {
-        at(&self.container.files.files, self.file).size
+        part(&self.container.files.files, self.file).size
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
@@ -121,7 +121,7 @@ impl Container {
 
     fn listed(&self, file: usize, variable: &Variable) -> ListedVariable {
         let first = variable.extents.first().map_or(0, |extent| extent.offset);
-        let map = at(&self.maps, file);
+        let map = part(&self.maps, file);
         let piece = map.get(map.partition_point(|piece| piece.file.end() <= first));
         let block = piece.and_then(|piece| self.blocks.get(&piece.block));
         ListedVariable {

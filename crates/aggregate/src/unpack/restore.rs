@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use stdchk_model::exact::{at, part_mut, to_usize};
+use stdchk_model::exact::{part, part_mut, to_usize};
 
 use super::map::{BlockSlice, covers};
 use super::{Container, slice};
@@ -176,7 +176,7 @@ impl Container {
     fn deliveries(&self, targets: &[Target<'_>]) -> BTreeMap<u64, Vec<Delivery>> {
         let mut by_block: BTreeMap<u64, Vec<Delivery>> = BTreeMap::new();
         for (target, file) in targets.iter().map(|target| target.file).enumerate() {
-            for piece in at(&self.maps, file) {
+            for piece in part(&self.maps, file) {
                 let deliveries = by_block.entry(piece.block).or_default();
                 match deliveries.last_mut() {
                     Some(last) if last.target == target => last.pieces.push(*piece),
@@ -201,7 +201,7 @@ impl Container {
             other => other.ok(),
         };
         for Delivery { target, pieces } in deliveries {
-            let target = at(targets, *target);
+            let target = part(targets, *target);
             match &decoded {
                 Some(block) => target.take(block, pieces, assembly)?,
                 None => target.end(State::Damaged),

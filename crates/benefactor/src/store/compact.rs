@@ -35,7 +35,7 @@ impl Store {
         self.sync()?;
         // Only now: until the copies are durable, a segment without live blocks would be unlinked, and the blocks be nowhere.
         if let Some(holder) = self.state.lock().segments.get_mut(&segment.number) {
-            holder.live = holder.live.saturating_sub(blocks);
+            holder.live -= blocks;
             holder.dead += bytes;
         }
         self.unlink_dead(segment.number)?;
@@ -74,7 +74,7 @@ impl Store {
         buffers: &Arc<BufferPool>,
     ) -> Result<bool, StoreError> {
         let Some(found) = self.live(segment, record) else { return Ok(false) };
-        let Some(mut buffer) = buffers.try_take(found.span()) else { return Ok(false) };
+        let mut buffer = buffers.take_now(found.span());
         let (encoding, range) = self.read(&found, &mut buffer)?;
         let length = range.len();
         buffer.copy_within(range, 0);
@@ -90,12 +90,11 @@ impl Store {
         let mut state = self.state.lock();
         state.in_flight -= to.span();
         let moved = state.index.relocate(&to.block, from.place, to.place);
-        if let Some(holder) = state.segments.get_mut(&to.place.segment) {
-            holder.writing -= 1;
-            holder.unsynced = true;
-            holder.live += u64::from(moved);
-            holder.dead += if moved { 0 } else { to.span() };
-        }
+        let holder = state.holder(to.place.segment);
+        holder.writing -= 1;
+        holder.unsynced = true;
+        holder.live += u64::from(moved);
+        holder.dead += if moved { 0 } else { to.span() };
         moved
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, hash_map};
 
+use stdchk_model::exact::narrow;
 use stdchk_model::message::manager::StoredBlock;
 use stdchk_model::{BlockId, limits::LIST_ENTRIES_MAX};
 
@@ -255,20 +256,19 @@ impl Index {
         if self.overflown {
             return None;
         }
-        let taken: Vec<BlockId> = self.changes.keys().take(LIST_ENTRIES_MAX).copied().collect();
+        let taken: Vec<_> = self.changes.extract_if(|_, _| true).take(LIST_ENTRIES_MAX).collect();
         let mut changes = Changes::default();
-        for block in taken {
-            match self.changes.remove(&block) {
-                Some(Change::Added) => changes.added.extend(self.stored(&block)),
-                Some(Change::Removed) => changes.removed.push(block),
-                Some(Change::Damaged) => {
+        for (block, change) in taken {
+            match change {
+                Change::Added => changes.added.extend(self.stored(&block)),
+                Change::Removed => changes.removed.push(block),
+                Change::Damaged => {
                     changes.removed.push(block);
                     changes.damaged_blocks.push(block);
                 }
-                None => {}
             }
         }
-        changes.damaged = u32::try_from(changes.damaged_blocks.len()).unwrap_or(u32::MAX);
+        changes.damaged = narrow(changes.damaged_blocks.len());
         Some(changes)
     }
 

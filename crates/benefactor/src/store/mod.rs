@@ -25,6 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use stdchk_model::exact::{narrow, part_mut, to_usize};
 use stdchk_model::message::benefactor::BenefactorLoad;
 use stdchk_model::message::manager::StoredBlock;
 use stdchk_model::{BlockId, Encoding};
@@ -64,7 +65,7 @@ pub struct Found {
 impl Found {
     /// Length of the buffer that reading takes, bytes.
     pub fn span(&self) -> usize {
-        usize::try_from(span(self.stored_length)).unwrap_or(usize::MAX)
+        to_usize(span(self.stored_length))
     }
 }
 
@@ -111,7 +112,15 @@ impl State {
         let Some(holder) = self.segments.get_mut(&segment) else { return };
         let counted = freed.min(holder.used);
         holder.used -= counted;
-        self.used = self.used.saturating_sub(counted);
+        self.used -= counted;
+    }
+
+    /// What is known of a segment that is in use: something in it is live or being written.
+    fn holder(&mut self, segment: u32) -> &mut SegmentState {
+        let Some(holder) = self.segments.get_mut(&segment) else {
+            unreachable!("segment {segment} is in use and not there");
+        };
+        holder
     }
 }
 
@@ -190,9 +199,7 @@ impl Store {
         let place = self.place(&mut state, needed)?;
         let put_sequence = state.index.next_sequence();
         let record = Record { kind: Kind::Block, place, block, encoding, stored_length, put_sequence };
-        let Some(holder) = state.segments.get_mut(&place.segment) else {
-            return Err(StoreError::Poisoned("the active segment is gone".to_owned()));
-        };
+        let holder = state.holder(place.segment);
         holder.writing += 1;
         holder.used += needed;
         let segment = Arc::clone(&holder.segment);
@@ -223,15 +230,11 @@ impl Store {
         if self.takes_new_segment(state, needed) {
             self.open_segment(state)?;
         }
-        let active = state.newest;
-        let end = state.segments.get_mut(&active).map(|holder| {
-            let end = holder.end;
-            holder.end += needed;
-            end
-        });
-        let unit = end.and_then(|end| u32::try_from(end / disk::UNIT).ok());
-        unit.map(|unit| Place { segment: active, unit })
-            .ok_or_else(|| StoreError::Poisoned("segments outgrew their limit".to_owned()))
+        let segment = state.newest;
+        let end = &mut state.holder(segment).end;
+        let unit = narrow(*end / disk::UNIT);
+        *end += needed;
+        Ok(Place { segment, unit })
     }
 
     /// Opens the segment that takes the next records. The first one of a life is made durable at once: its number is what
@@ -263,11 +266,10 @@ impl Store {
             state.in_flight -= record.span();
             let lengths = (record.stored_length, record.encoding.plain_length);
             let new = state.index.insert(record.block, record.place, lengths);
-            if let Some(holder) = state.segments.get_mut(&record.place.segment) {
-                holder.writing -= 1;
-                holder.unsynced = true;
-                holder.live += u64::from(new);
-            }
+            let holder = state.holder(record.place.segment);
+            holder.writing -= 1;
+            holder.unsynced = true;
+            holder.live += u64::from(new);
             new
         };
         if !new {
@@ -287,11 +289,10 @@ impl Store {
         if erased {
             state.give_back(record.place.segment, record.span());
         }
-        if let Some(holder) = state.segments.get_mut(&record.place.segment) {
-            holder.writing -= 1;
-            holder.doubtful |= !erased;
-            holder.unsynced = true;
-        }
+        let holder = state.holder(record.place.segment);
+        holder.writing -= 1;
+        holder.doubtful |= !erased;
+        holder.unsynced = true;
         if !error.is_passing() {
             state.fail(At::Write, &error);
         }
@@ -398,10 +399,10 @@ impl Store {
         if let Err(error) = marked.and(synced) {
             tracing::error!(%path, %error, "the damaged block can't be marked; it will be found again after a restart");
         }
-        if let Some(holder) = self.state.lock().segments.get_mut(&found.place.segment) {
-            holder.live = holder.live.saturating_sub(1);
-            holder.dead += span(found.stored_length);
-        }
+        let mut state = self.state.lock();
+        let holder = state.holder(found.place.segment);
+        holder.live -= 1;
+        holder.dead += span(found.stored_length);
         StoreError::Damaged(found.block)
     }
 
@@ -427,6 +428,7 @@ impl Store {
 
     /// Space and number of blocks; requests are the server's to count.
     pub fn load(&self) -> BenefactorLoad {
+        // A disk that can't be asked gets nothing.
         let available = self.available().unwrap_or(0);
         let state = self.state.lock();
         let free_bytes = match state.trouble {
@@ -508,11 +510,10 @@ fn write(segment: &Segment, record: &Record, payload: &mut Buffer) -> io::Result
     if payload_start(record.stored_length) == HEADER_BYTES {
         return segment.write_record(record, payload, &[]);
     }
-    let whole = usize::try_from(disk::padded(length as u64)).map_err(io::Error::other)?;
-    if !payload.set_len(whole) {
+    if !payload.set_len(to_usize(disk::padded(length as u64))) {
         return Err(io::Error::other("the buffer has no room for padding"));
     }
-    payload.get_mut(length..).unwrap_or_default().fill(0);
+    part_mut(payload, length..).fill(0);
     let written = segment.write_record(record, &[], payload);
     payload.set_len(length);
     written

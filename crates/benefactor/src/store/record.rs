@@ -161,7 +161,7 @@ fn parse(mut fixed: &[u8], hashes: &[u8]) -> Option<Record> {
     (layout == LAYOUT && index < code.blocks()).then_some(record)
 }
 
-fn take<const LENGTH: usize>(from: &mut &[u8]) -> Option<[u8; LENGTH]> {
+pub(super) fn take<const LENGTH: usize>(from: &mut &[u8]) -> Option<[u8; LENGTH]> {
     let (first, rest) = from.split_first_chunk()?;
     *from = rest;
     Some(*first)

@@ -17,11 +17,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
+use stdchk_model::exact::{part, to_usize};
 use stdchk_model::limits::BLOCK_BYTES_MAX;
 use stdchk_net::BufferPool;
 
 use super::disk::UNIT;
-use super::error::takes_nothing;
+use super::error::{is_of_the_medium, takes_nothing};
 use super::files::{Files, number_of};
 use super::index::Index;
 use super::record::{Key, Kind, Place, Record, payload_start, span};
@@ -154,9 +155,10 @@ impl Store {
 
 impl State {
     fn count_live(&mut self, place: Place, stored_length: u32, is_live: bool) {
-        let Some(holder) = self.segments.get_mut(&place.segment) else { return };
+        let holder = self.holder(place.segment);
         if is_live {
             holder.live += 1;
+            // A file system that compresses allocates less than its records span.
             holder.dead = holder.dead.saturating_sub(span(stored_length));
         } else {
             holder.live -= 1;
@@ -231,7 +233,7 @@ fn scan(segment: Segment, head: Option<Head>) -> std::io::Result<Scanned> {
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
     let (mut records, mut removed, mut torn, mut end) = (Vec::new(), Vec::new(), Vec::new(), FIRST_RECORD);
     while let Some(record) = segment.next_record(end)? {
-        let intact = sealed || record.kind != Kind::Block || is_whole(&segment, &record, &buffers);
+        let intact = sealed || record.kind != Kind::Block || is_whole(&segment, &record, &buffers)?;
         // Behind a torn record the next one may begin anywhere within its span.
         end = record.place.offset() + if intact { record.span() } else { UNIT };
         if !intact {
@@ -282,15 +284,16 @@ fn settle(segment: &Segment, sealed: bool, torn: &[Record], removed: &[Record]) 
     Ok(())
 }
 
-fn is_whole(segment: &Segment, record: &Record, buffers: &std::sync::Arc<BufferPool>) -> bool {
-    let span = usize::try_from(record.span()).unwrap_or(usize::MAX);
+fn is_whole(segment: &Segment, record: &Record, buffers: &Arc<BufferPool>) -> std::io::Result<bool> {
     if record.stored_length as usize > BLOCK_BYTES_MAX {
-        return false;
+        return Ok(false);
     }
-    let Some(mut bytes) = buffers.try_take(span) else { return false };
+    let mut bytes = buffers.take_now(to_usize(record.span()));
+    match segment.read_record(record.place, &mut bytes) {
+        Err(error) if is_of_the_medium(&error) => return Ok(false),
+        read => read?,
+    };
     let start = payload_start(record.stored_length);
-    let read = segment.read_record(record.place, &mut bytes);
-    let stored = bytes.get(start..start + record.stored_length as usize);
-    read.is_ok()
-        && stored.is_some_and(|stored| record.encoding.check_bytes(record.block.index, stored).is_ok())
+    let stored = part(&bytes, start..start + record.stored_length as usize);
+    Ok(record.encoding.check_bytes(record.block.index, stored).is_ok())
 }

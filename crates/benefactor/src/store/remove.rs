@@ -32,9 +32,7 @@ impl Store {
         let mut gone = Vec::new();
         for block in blocks {
             let Some(entry) = state.index.remove(block, put_sequence) else { continue };
-            if let Some(holder) = state.segments.get_mut(&entry.place.segment) {
-                holder.live = holder.live.saturating_sub(1);
-            }
+            state.holder(entry.place.segment).live -= 1;
             gone.push((entry.place, span(entry.stored_length)));
         }
         Removed(gone)
@@ -100,10 +98,10 @@ impl Store {
         if !dead(number, holder.live, holder.writing) {
             return Ok(false);
         }
-        let segment = Arc::clone(&holder.segment);
+        let (segment, used) = (Arc::clone(&holder.segment), holder.used);
         segment.unlink().map_err(|cause| io_error("remove", segment.path(), cause))?;
-        let freed = state.segments.remove(&number).map_or(0, |holder| holder.used);
-        state.used = state.used.saturating_sub(freed);
+        state.segments.remove(&number);
+        state.used -= used;
         Ok(true)
     }
 }

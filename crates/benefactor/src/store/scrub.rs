@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use stdchk_model::exact::to_usize;
 use stdchk_net::BufferPool;
 
 use super::record::{Kind, Record};
@@ -21,7 +22,7 @@ pub struct Cursor {
 impl Cursor {
     /// Past the segment that it stands in.
     pub fn next_segment(self) -> Self {
-        Self { segment: self.segment.saturating_add(1), offset: 0 }
+        Self { segment: self.segment + 1, offset: 0 }
     }
 }
 
@@ -30,7 +31,7 @@ impl Store {
     pub fn segment_by_chance(&self, chance: u64) -> Cursor {
         let state = self.state.lock();
         let count = state.segments.len().max(1);
-        let place = usize::try_from(chance).unwrap_or(usize::MAX) % count;
+        let place = to_usize(chance) % count;
         state
             .segments
             .keys()
@@ -90,7 +91,7 @@ impl Store {
 
     fn verify_live(&self, segment: &Arc<Segment>, record: &Record, buffers: &Arc<BufferPool>) -> u64 {
         let Some(found) = self.live(segment, record) else { return 0 };
-        let Some(mut buffer) = buffers.try_take(found.span()) else { return 0 };
+        let mut buffer = buffers.take_now(found.span());
         // Damage is logged and set aside by the reading itself.
         let _ = self.read(&found, &mut buffer);
         record.span()

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::disk::{UNIT, UNIT_LENGTH, Unit, UnitFile};
+use super::error::is_of_the_medium;
 use super::files::{Files, InUse};
-use super::record::{HEADER_BYTES, Key, Kind, Place, Record};
+use super::record::{HEADER_BYTES, Key, Kind, Place, Record, take};
 
 const MAGIC: [u8; 8] = *b"SCKSEG01";
 const CHECKED_BYTES: usize = 64;
@@ -207,7 +208,7 @@ impl Segment {
         })
     }
 
-    /// Replaces the header at `place` by one that says `kind`, or by zeros if there is no valid one; not durable yet.
+    /// Replaces the header at `place` by one that says `kind`, or by zeros if there is none that can be read; not durable yet.
     pub fn mark(&self, place: Place, kind: Kind) -> io::Result<()> {
         let mut unit = Unit::with(&[]);
         let record = self.read_record(place, &mut unit.0).ok().flatten();
@@ -234,9 +235,13 @@ impl Segment {
             }
             let Ok(index) = u32::try_from(found / UNIT) else { break };
             let place = Place { segment: self.number, unit: index };
-            // A unit that can't be read holds no record that can be served.
-            if let Ok(Some(record)) = self.read_record(place, &mut unit.0) {
-                return Ok(Some(record));
+            match self.read_record(place, &mut unit.0) {
+                // A unit that the disk has lost holds no record that can be served.
+                Err(error) if is_of_the_medium(&error) => {
+                    tracing::error!(path = %self.path.display(), %error, "a part of a segment can't be read");
+                }
+                Ok(None) => {}
+                found => return found,
             }
             offset = found + UNIT;
         }
@@ -272,18 +277,12 @@ fn decode_head(unit: &[u8; UNIT_LENGTH], number: u32) -> Option<Head> {
 }
 
 fn decode_one(bytes: &[u8]) -> Option<Head> {
-    let (checked, rest) = bytes.split_first_chunk::<CHECKED_BYTES>()?;
-    let (check, _) = rest.split_first_chunk::<32>()?;
-    if blake3::hash(checked) != *check {
+    let (mut checked, check) = bytes.split_at_checked(CHECKED_BYTES)?;
+    if !check.starts_with(blake3::hash(checked).as_bytes()) || take(&mut checked)? != MAGIC {
         return None;
     }
-    let (magic, rest) = checked.split_first_chunk::<8>()?;
-    let (number, rest) = rest.split_first_chunk::<4>()?;
-    let (sealed, rest) = rest.split_first_chunk::<4>()?;
-    let (key, _) = rest.split_first_chunk::<32>()?;
-    let head =
-        Head { number: u32::from_le_bytes(*number), key: *key, sealed: u32::from_le_bytes(*sealed) == 1 };
-    (*magic == MAGIC).then_some(head)
+    let (number, sealed) = (u32::from_le_bytes(take(&mut checked)?), u32::from_le_bytes(take(&mut checked)?));
+    Some(Head { number, key: take(&mut checked)?, sealed: sealed == 1 })
 }
 
 #[cfg(test)]

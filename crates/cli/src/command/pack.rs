@@ -222,7 +222,7 @@ pub fn mode_of(level: Level, output: &Path, threads: usize) -> Outcome<Mode> {
 fn cores(threads: usize) -> f64 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = if threads == 0 { cores } else { threads };
-    f64::from(u32::try_from(threads).unwrap_or(u32::MAX))
+    threads as f64
 }
 
 /// Bytes per second that reach the disk on which `output` will be.

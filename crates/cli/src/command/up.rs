@@ -11,7 +11,7 @@ use stdchk_client::Pool;
 use stdchk_model::message::handshake;
 use stdchk_model::message::manager::BenefactorState;
 use stdchk_model::{PoolId, size};
-use stdchk_net::data_dir::pool_of;
+use stdchk_net::data_dir;
 use tokio::runtime::Runtime;
 
 use super::down::stop_all;
@@ -103,10 +103,15 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
 /// A manager that has lost its data would begin a new pool, which the benefactors of the old one can't join.
 fn refuse_lost_manager(home: &Home, record: &PoolRecord) -> Outcome {
     let manager = home.directory(Role::Manager);
-    let of_manager = pool_of(&manager, handshake::Role::Manager);
-    let of_benefactors: Vec<PoolId> = (0..record.benefactors)
-        .filter_map(|index| pool_of(&home.directory(Role::Benefactor(index)), handshake::Role::Benefactor))
-        .collect();
+    let pool_of = |directory: &Path, role| {
+        let next = "put the folder back from a backup, or use another `--data DIR`";
+        let pool = data_dir::pool_of(directory, role);
+        pool.map_err(|error| CommandError::new(Exit::Integrity, directory.display(), error, next))
+    };
+    let of_manager = pool_of(&manager, handshake::Role::Manager)?;
+    let benefactors = (0..record.benefactors).map(|index| home.directory(Role::Benefactor(index)));
+    let of_benefactors = benefactors.map(|directory| pool_of(&directory, handshake::Role::Benefactor));
+    let of_benefactors: Vec<PoolId> = of_benefactors.filter_map(Result::transpose).collect::<Outcome<_>>()?;
     let Some(pool) =
         of_benefactors.first().filter(|_| !of_benefactors.iter().any(|pool| of_manager == Some(*pool)))
     else {

@@ -9,7 +9,6 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -32,33 +31,7 @@ const ANSWER_POLL: Duration = Duration::from_millis(5);
 
 /// Whether a FUSE file system is mounted at `path`.
 pub fn is_mounted(path: &Path) -> Outcome<bool> {
-    let table = fs::read_to_string("/proc/self/mountinfo").about("/proc/self/mountinfo")?;
-    Ok(table.lines().filter_map(fuse_mount_point).any(|mounted| mounted == path))
-}
-
-/// The mount point of a line of `/proc/self/mountinfo` (proc(5)), if it is one of FUSE.
-fn fuse_mount_point(line: &str) -> Option<PathBuf> {
-    let (mount, file_system) = line.split_once(" - ")?;
-    if !file_system.starts_with("fuse") || file_system.starts_with("fusectl") {
-        return None;
-    }
-    mount.split(' ').nth(4).map(unescaped)
-}
-
-/// Blanks, tabs, newlines and backslashes stand in the table as `\` and three octal digits.
-fn unescaped(text: &str) -> PathBuf {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let code = after.get(..3).filter(|_| byte == b'\\').and_then(octal);
-        bytes.push(code.unwrap_or(byte));
-        rest = if code.is_some() { after.get(3..).unwrap_or_default() } else { after };
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
-}
-
-fn octal(digits: &[u8]) -> Option<u8> {
-    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+    stdchk_mount::is_mounted(path).about("/proc/self/mountinfo")
 }
 
 /// Whether the file system at `path` answers within [`ANSWER_TIMEOUT`].
@@ -198,15 +171,6 @@ pub fn detach(path: &Path) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_fuse_mount_is_found_in_the_kernels_table() {
-        let line = r"36 35 98:0 / /mnt/my\040pool rw,noatime shared:1 - fuse.stdchk stdchk rw,user_id=0";
-        assert_eq!(fuse_mount_point(line).as_deref(), Some(Path::new("/mnt/my pool")));
-        assert_eq!(fuse_mount_point("36 35 98:0 / /mnt rw - ext4 /dev/sda rw"), None);
-        assert_eq!(fuse_mount_point("36 35 0:9 / /sys/fs/fuse/connections rw - fusectl fusectl rw"), None);
-        assert_eq!(fuse_mount_point(""), None);
-    }
 
     #[test]
     fn a_plain_directory_is_not_mounted_and_answers() {

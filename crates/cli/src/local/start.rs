@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use stdchk_model::exact::narrow;
 use stdchk_net::Retry;
 
 use super::home::{Home, PoolRecord, Role};
@@ -136,7 +137,7 @@ pub fn running(home: &Home, role: Role) -> Outcome<Option<ProcessRecord>> {
 pub fn free_address() -> Outcome<String> {
     let ports = PORT_MIN..first_outgoing_port().max(PORT_MIN + 1);
     let random = || RandomState::new().build_hasher().finish() % u64::from(ports.end - ports.start);
-    let port = || ports.start.saturating_add(u16::try_from(random()).unwrap_or(0));
+    let port = || ports.start + narrow::<u16, _>(random());
     let chosen = std::iter::repeat_with(port).take(PORT_TRIES).map(|port| format!("127.0.0.1:{port}"));
     chosen.into_iter().find(|address| is_free(address)).map_or_else(any_free_address, Ok)
 }

@@ -47,7 +47,8 @@ fn missing(error: &std::io::Error, object: String) -> CommandError {
 
 /// Makes a token in `path` unless there is one.
 pub fn make(path: &Path) -> Outcome {
-    if path.exists() {
+    // Only of a path at which nothing is: another one in its place would cut the pool off.
+    if path.try_exists().about(path.display())? {
         return read(path).map(drop);
     }
     let mut token = [0; TOKEN_BYTES];
@@ -83,6 +84,15 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn no_token_takes_the_place_of_what_cannot_be_looked_at() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        std::os::unix::fs::symlink("token", &path).unwrap();
+        assert!(make(&path).is_err());
+        assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
+    }
 
     #[test]
     fn a_token_is_made_once_and_reads_back() {

@@ -9,6 +9,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use stdchk_model::exact::narrow;
 use stdchk_model::policy::CloseWaits;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -60,7 +61,7 @@ impl Session {
     /// Room for one more cell than `cells`, within half of the file's own window and half of the pool's.
     fn room_to_hold_back(&self, cells: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = (cells + 1) as u64 * self.cell_bytes as u64;
-        let units = u32::try_from(self.cell_bytes.div_ceil(SHARE_UNIT)).unwrap_or(u32::MAX);
+        let units = narrow(self.cell_bytes.div_ceil(SHARE_UNIT));
         let all = Arc::clone(&self.pool.may_be_held_back);
         (bytes <= self.policy.window / 2).then(|| all.try_acquire_many_owned(units).ok()).flatten()
     }

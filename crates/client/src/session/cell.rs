@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use stdchk_model::Failure;
+use stdchk_model::exact::{part, part_mut};
 use stdchk_net::Buffer;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -36,12 +37,6 @@ impl Held {
     /// All bytes of the buffer.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         &mut self.buffer
-    }
-
-    /// The buffer as bytes that can be shared; the share of the window returns with the last of them.
-    pub(super) fn freeze(mut self, length: usize) -> Bytes {
-        self.buffer.set_len(length);
-        Bytes::from_owner(self)
     }
 }
 
@@ -95,6 +90,7 @@ impl Under {
             }
             UnderSource::Sealed(sealed) => sealed.read(pool, known.clone()).await?,
         };
+        assert_eq!(bytes.len(), known.len(), "what lies below has all bytes up to its limit");
         Ok(match range.end - known.end {
             0 => bytes,
             missing => super::join(vec![bytes, pool.zeros(missing)]),
@@ -150,13 +146,11 @@ impl Dirty {
     /// Copies `data` to `within`; false if the buffer is too small for it.
     pub(super) fn write(&mut self, within: usize, data: &[u8]) -> bool {
         let range = within..within + data.len();
-        let place = self.held.as_mut().and_then(|held| {
-            held.buffer
-                .set_len(held.buffer.len().max(range.end))
-                .then(|| held.buffer.get_mut(range.clone()))?
-        });
-        let Some(place) = place else { return false };
-        place.copy_from_slice(data);
+        let Some(held) = &mut self.held else { return false };
+        if !held.buffer.set_len(held.buffer.len().max(range.end)) {
+            return false;
+        }
+        part_mut(&mut held.buffer, range.clone()).copy_from_slice(data);
         self.add(range);
         true
     }
@@ -164,7 +158,7 @@ impl Dirty {
     fn add(&mut self, mut range: Range<usize>) {
         let first = self.written.partition_point(|old| old.end < range.start);
         let last = self.written.partition_point(|old| old.start <= range.end);
-        for old in self.written.get(first..last).unwrap_or_default() {
+        for old in part(&self.written, first..last) {
             range = range.start.min(old.start)..range.end.max(old.end);
         }
         self.written.splice(first..last, [range]);
@@ -200,44 +194,29 @@ impl Dirty {
     /// What a read of `length` bytes at `within` sees: copies of what was written, and the rest of what is under it.
     pub(super) fn view(&self, within: usize, length: usize) -> View {
         let wanted = within..within + length;
-        let written = self.written.iter().filter_map(|range| {
-            let common = range.start.max(wanted.start)..range.end.min(wanted.end);
-            let bytes = self.held.as_ref()?.buffer.get(common.clone())?;
-            (!common.is_empty()).then(|| (common.start, Bytes::copy_from_slice(bytes)))
-        });
-        View { wanted: wanted.clone(), written: written.collect(), under: self.under.clone() }
+        let common = |range: &Range<usize>| range.start.max(wanted.start)..range.end.min(wanted.end);
+        // What is written is in the buffer; without a buffer nothing is.
+        let held = self.held.as_ref().map_or(&[][..], |held| &held.buffer);
+        let seen = self.written.iter().map(common).filter(|range| !range.is_empty());
+        let written = seen.map(|range| (range.start, Bytes::copy_from_slice(part(held, range)))).collect();
+        View { wanted: wanted.clone(), written, under: self.under.clone() }
     }
 
     /// The whole content of the cell, gaps filled from below.
-    pub(super) async fn complete(mut self, pool: &Inner) -> Result<Option<Bytes>, Failure> {
+    pub(super) async fn complete(mut self, pool: &Inner) -> Result<Bytes, Failure> {
         let length = self.length();
-        let Some(mut held) = self.held.take() else {
-            // Only truncated: its content is what lies below.
-            return match length {
-                0 => Ok(None),
-                _ => self.under.read(pool, 0..length).await.map(Some),
-            };
+        let Some(mut held) = self.held.take_if(|held| held.buffer.set_len(length)) else {
+            // Only truncated, or begun in a small buffer.
+            let view = self.view(0, length);
+            drop(self);
+            return view.read(pool).await;
         };
-        if held.buffer.capacity() < length {
-            let view = View { wanted: 0..length, written: self.copies(&held), under: self.under };
-            drop(held);
-            return view.read(pool).await.map(Some);
-        }
-        held.buffer.set_len(length);
         for gap in gaps(&self.written, length) {
             let bytes = self.under.read(pool, gap.clone()).await?;
-            if let Some(place) = held.buffer.get_mut(gap) {
-                place.copy_from_slice(&bytes);
-            }
+            part_mut(&mut held.buffer, gap).copy_from_slice(&bytes);
         }
-        Ok(Some(held.freeze(length)))
-    }
-
-    fn copies(&self, held: &Held) -> Vec<(usize, Bytes)> {
-        let copy = |range: &Range<usize>| {
-            Some((range.start, Bytes::copy_from_slice(held.buffer.get(range.clone())?)))
-        };
-        self.written.iter().filter_map(copy).collect()
+        // The share of the window returns with the last of these bytes.
+        Ok(Bytes::from_owner(held))
     }
 }
 
@@ -282,9 +261,7 @@ impl View {
         let mut all = BytesMut::zeroed(self.wanted.len());
         let mut put = |at: usize, bytes: &[u8]| {
             let start = at - self.wanted.start;
-            if let Some(place) = all.get_mut(start..start + bytes.len()) {
-                place.copy_from_slice(bytes);
-            }
+            part_mut(&mut all, start..start + bytes.len()).copy_from_slice(bytes);
         };
         let known = self.wanted.start..self.under.limit.clamp(self.wanted.start, self.wanted.end);
         if !known.is_empty() {

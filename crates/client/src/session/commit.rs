@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
+use stdchk_model::exact::narrow;
 use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX, MAP_INLINE_BYTES_MAX};
 use stdchk_model::message::manager::{
     Location, ManagerReply, ManagerRequest, TimeNs, VersionInfo, VersionState,
@@ -14,7 +15,7 @@ use stdchk_model::message::manager::{
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Extent, Failure, MapRoot, Receipt, Source,
 };
-use stdchk_net::CallError;
+use stdchk_net::{CallError, Retry};
 use stdchk_protect::distance_at;
 use tokio::task::JoinSet;
 
@@ -172,8 +173,7 @@ impl Session {
         let mut pieces = Vec::new();
         for start in (0..encoded.len()).step_by(CHUNK_BYTES_DEFAULT) {
             let bytes = encoded.slice(start..encoded.len().min(start + CHUNK_BYTES_DEFAULT));
-            let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-            let piece = ChunkRef { id: ChunkId::of(&bytes), length };
+            let piece = ChunkRef::of(&bytes);
             pieces.push(piece);
             self.see_to(piece, Origin::Map(bytes.clone()), bytes).await?;
         }
@@ -182,22 +182,18 @@ impl Session {
 
     /// Gathers receipts for the chunks of a version; what a benefactor lost meanwhile is stored again elsewhere.
     async fn settle(&self, needed: &HashSet<ChunkId>) -> Result<(), Failure> {
-        let give_up = Instant::now() + RETURN_PATIENCE;
+        let mut retry = Retry::every(RETURN_PAUSE, RETURN_PATIENCE);
         let wanted = self.policy.distance_at_commit();
         loop {
-            let has_patience = Instant::now() < give_up;
+            let has_patience = !retry.is_over();
             let mut wait = false;
             for lacking in self.chunks.lacking(needed, wanted) {
                 wait |= self.put_again(lacking, has_patience).await? == Again::FoundInThePool;
-            }
-            if wait {
-                tokio::time::sleep(RETURN_PAUSE).await;
             }
             let unsecured = self.chunks.unsecured(needed, wanted);
             if unsecured.is_empty() {
                 return Ok(());
             }
-            let mut wait = false;
             for (benefactor, blocks, answer) in self.sync_all(unsecured).await {
                 match answer {
                     Ok(receipt) => self.chunks.secured(&blocks, benefactor, receipt),
@@ -216,7 +212,7 @@ impl Session {
                 }
             }
             if wait {
-                tokio::time::sleep(RETURN_PAUSE).await;
+                retry.pause().await;
             }
         }
     }
@@ -299,7 +295,7 @@ impl Session {
     ) -> Result<VersionInfo, Failure> {
         let named = map.chunks().iter().chain(root.pieces());
         let needed: HashSet<ChunkId> = named.map(|chunk| chunk.id).collect();
-        let mut refused_since = None;
+        let mut refused: Option<Retry> = None;
         loop {
             self.settle(&needed).await.inspect_err(|failure| self.fail(failure))?;
             let turn = self.telling.lock().await;
@@ -312,15 +308,17 @@ impl Session {
                 // Where the manager has forgotten the session, what it stored may be gone.
                 Err(failure) if failure.code == ErrorCode::Stale => {
                     self.reattach().await?;
-                    refused_since = None;
+                    refused = None;
                 }
                 // The manager, or a benefactor, was started again moments ago, or a collection came between.
                 Err(failure)
                     if failure.code == ErrorCode::Outdated
-                        && refused_since.get_or_insert_with(Instant::now).elapsed() < RETURN_PATIENCE =>
+                        && refused
+                            .get_or_insert_with(|| Retry::every(RECEIPT_PAUSE, RETURN_PATIENCE))
+                            .pause()
+                            .await =>
                 {
                     tracing::debug!(%failure, "asking for receipts again");
-                    tokio::time::sleep(RECEIPT_PAUSE).await;
                 }
                 committed => return committed,
             }
@@ -376,12 +374,11 @@ impl Session {
     /// Asks until the manager no longer answers that it can't tell yet, as it does while benefactors report to it after
     /// its restart, or while copies are under way.
     async fn ask_patiently(&self, request: &ManagerRequest) -> Result<ManagerReply, Failure> {
-        let give_up = Instant::now() + RETURN_PATIENCE;
+        let mut retry = Retry::every(RETURN_PAUSE, RETURN_PATIENCE);
         loop {
             match self.pool.manager.ask(request).await {
-                Err(failure) if failure.code == ErrorCode::Unavailable && Instant::now() < give_up => {
+                Err(failure) if failure.code == ErrorCode::Unavailable && retry.pause().await => {
                     tracing::debug!(%failure, "asking for the commit again");
-                    tokio::time::sleep(RETURN_PAUSE).await;
                 }
                 answer => return answer,
             }
@@ -531,7 +528,7 @@ impl MapBuilder {
     }
 
     fn place(&mut self, chunk: ChunkRef) -> u32 {
-        let next = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
+        let next = narrow(self.chunks.len());
         *self.places.entry(chunk.id).or_insert_with(|| {
             self.chunks.push(chunk);
             next

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use stdchk_model::chunk_map::{BadChunkMap, Piece};
+use stdchk_model::exact::narrow;
 use stdchk_model::{ChunkId, ChunkMap, ChunkRef, ErrorCode, Failure};
 
 use super::Session;
@@ -32,8 +33,8 @@ pub(super) struct List {
 impl List {
     pub(super) fn new(chunk: ChunkRef, list: &ChunkMap) -> Self {
         let mut pieces = HashMap::new();
-        for at in list.pieces().iter().filter_map(|piece| list.chunks().get(piece.index as usize)) {
-            *pieces.entry(at.id).or_insert(0) += 1;
+        for piece in list.pieces() {
+            *pieces.entry(list.chunk(piece.index).id).or_insert(0) += 1;
         }
         Self { chunk, pieces }
     }
@@ -67,11 +68,8 @@ impl Session {
             self.unusable(worth.iter().map(|(list, _)| *list).collect()).await?.into_iter().collect();
         let kept: Vec<_> = worth.into_iter().filter(|(list, _)| !gone.contains(&list.id)).collect();
         let listed: HashSet<ChunkId> = kept.iter().flat_map(|(_, chunks)| chunks).copied().collect();
-        let is_listed = |piece: &Piece| {
-            map.chunks().get(piece.index as usize).is_some_and(|chunk| listed.contains(&chunk.id))
-        };
         let mut pieces = self.pieces.of_map(&places);
-        pieces.retain(|piece| !is_listed(piece));
+        pieces.retain(|piece| !listed.contains(&map.chunk(piece.index).id));
         let mut lists: Vec<ChunkRef> = kept.into_iter().map(|(list, _)| list).collect();
         if pieces.len() > PIECES_IN_MAP_MAX {
             lists.extend(self.store_lists(&map, std::mem::take(&mut pieces)).await?);
@@ -94,8 +92,7 @@ impl Session {
 
     async fn store_list(&self, list: &ChunkMap) -> Result<ChunkRef, Failure> {
         let bytes = Bytes::from(list.encode());
-        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let chunk = ChunkRef { id: ChunkId::of(&bytes), length };
+        let chunk = ChunkRef::of(&bytes);
         self.see_to(chunk, Origin::Own(bytes.clone()), bytes).await?;
         self.pieces.add_list(List::new(chunk, list));
         Ok(chunk)
@@ -136,8 +133,8 @@ fn part_of(pieces: &[Piece]) -> usize {
 fn list_of(map: &ChunkMap, pieces: &[Piece]) -> Result<ChunkMap, BadChunkMap> {
     let (mut chunks, mut renumbered) = (Vec::new(), Vec::with_capacity(pieces.len()));
     for of_chunk in pieces.chunk_by(|one, next| one.index == next.index) {
-        let index = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
-        chunks.extend(of_chunk.first().and_then(|piece| map.chunks().get(piece.index as usize)));
+        let index = narrow(chunks.len());
+        chunks.extend(of_chunk.first().map(|piece| *map.chunk(piece.index)));
         renumbered.extend(of_chunk.iter().map(|piece| Piece { index, ..*piece }));
     }
     ChunkMap::new(chunks, [])?.with_pieces(renumbered)

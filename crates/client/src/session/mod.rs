@@ -32,6 +32,7 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
+use stdchk_model::exact::{narrow, to_usize};
 use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, Hold, ManagerReply, ManagerRequest, TimeNs, VersionInfo,
@@ -136,7 +137,7 @@ impl Session {
         let invalid = |error: &dyn std::fmt::Display| Failure::new(ErrorCode::Invalid, error.to_string());
         let cutter = cutter_of(&policy.cutter, &policy.learned).map_err(|error| invalid(&error))?;
         let compression = policy.codec.parse().map_err(|error| invalid(&error))?;
-        let shares = usize::try_from(policy.window).unwrap_or(usize::MAX) / SHARE_UNIT;
+        let shares = to_usize(policy.window) / SHARE_UNIT;
         let (size, base) = (base.size(), Arc::new(base));
         Ok(Self {
             cell_bytes: cell_bytes(&cutter),
@@ -258,7 +259,7 @@ impl Session {
     }
 
     fn within(&self, offset: u64) -> usize {
-        usize::try_from(offset % self.cell_bytes as u64).unwrap_or(0)
+        to_usize(offset % self.cell_bytes as u64)
     }
 
     async fn write_cell(self: &Arc<Self>, index: u64, within: usize, data: &[u8]) -> Result<(), Failure> {
@@ -313,7 +314,7 @@ impl Session {
     fn under_base(&self, state: &State, index: u64) -> Under {
         let start = index * self.cell_bytes as u64;
         let limit = state.base_limit.saturating_sub(start).min(self.cell_bytes as u64);
-        Under::base(Arc::clone(&state.base), start, usize::try_from(limit).unwrap_or(self.cell_bytes))
+        Under::base(Arc::clone(&state.base), start, to_usize(limit))
     }
 
     /// Takes a buffer from the window, and makes room if there is none: bytes that are stored already go first, then
@@ -340,7 +341,7 @@ impl Session {
     }
 
     fn try_take_window(&self, bytes: usize) -> Option<Held> {
-        let units = u32::try_from(bytes.div_ceil(SHARE_UNIT)).unwrap_or(u32::MAX);
+        let units = narrow(bytes.div_ceil(SHARE_UNIT));
         let share = Arc::clone(&self.share).try_acquire_many_owned(units).ok()?;
         Some(Held::new(self.pool.window.try_take(bytes)?, share))
     }
@@ -413,7 +414,7 @@ impl Session {
         let (mut at, mut parts) = (offset, Vec::new());
         while at < end {
             let within = self.within(at);
-            let want = (self.cell_bytes - within).min(usize::try_from(end - at).unwrap_or(usize::MAX));
+            let want = (self.cell_bytes - within).min(to_usize(end - at));
             parts.push(self.read_cell(self.index(at), within, want).await?);
             at += want as u64;
         }
@@ -450,9 +451,7 @@ impl Session {
     /// that can be read, changes also if it is empty and stays so: that it is to be empty has been said now, and the next
     /// commit makes that a version.
     pub async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Failure> {
-        if size > FILE_BYTES_MAX {
-            return Err(Failure::new(ErrorCode::TooLong, "a file can't be larger than 2^63 - 1 bytes"));
-        }
+        check_end(size, 0)?;
         let mut state = self.state.lock();
         state.failure.clone().map_or(Ok(()), Err)?;
         if size < state.size {
@@ -578,10 +577,10 @@ fn cell_bytes(cutter: &CutterSpec) -> usize {
     }
 }
 
-fn check_end(offset: u64, length: usize) -> Result<(), Failure> {
+pub(crate) fn check_end(offset: u64, length: usize) -> Result<(), Failure> {
     let end = offset.checked_add(length as u64).filter(|end| *end <= FILE_BYTES_MAX);
-    end.map(drop)
-        .ok_or_else(|| Failure::new(ErrorCode::TooLong, "a file can't be larger than 2^63 - 1 bytes"))
+    let too_long = || Failure::new(ErrorCode::TooLong, "a file can't be larger than 2^63 - 1 bytes");
+    end.map(drop).ok_or_else(too_long)
 }
 
 /// One piece as it is, several copied together.

@@ -14,9 +14,11 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use stdchk_model::chunk_map::{Piece, PieceName};
+use stdchk_model::exact::{narrow, part, part_mut};
 use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{ChunkId, ChunkMap, ChunkRef, Failure};
+use stdchk_net::waits::permits;
 use stdchk_protect::distance_at;
 use stdchk_reduce::{CutterSpec, cut, is_zero};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
@@ -66,7 +68,7 @@ struct Index {
 
 impl Index {
     fn chunk(&mut self, chunk: ChunkRef) -> u32 {
-        let next = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
+        let next = narrow(self.chunks.len());
         *self.by_id.entry(chunk.id).or_insert_with(|| {
             self.chunks.push(chunk);
             next
@@ -80,7 +82,7 @@ impl Index {
 
     fn find(&self, name: &PieceName, length: usize) -> Option<(ChunkRef, u32)> {
         let place = self.places.get(name).filter(|place| place.length as usize == length)?;
-        Some((*self.chunks.get(place.chunk as usize)?, place.offset))
+        Some((*part(&self.chunks, place.chunk as usize), place.offset))
     }
 }
 
@@ -114,7 +116,7 @@ impl Pieces {
     pub(super) fn of_map(&self, places: &HashMap<ChunkId, u32>) -> Vec<Piece> {
         let index = self.index.lock();
         let pieces = index.places.iter().filter_map(|(name, place)| {
-            let chunk = index.chunks.get(place.chunk as usize)?;
+            let chunk = part(&index.chunks, place.chunk as usize);
             let Place { offset, length, .. } = *place;
             Some(Piece { name: *name, index: *places.get(&chunk.id)?, offset, length })
         });
@@ -125,9 +127,8 @@ impl Pieces {
     pub(super) fn add_pieces(&self, map: &ChunkMap, chunks: &HashSet<ChunkId>) {
         let mut index = self.index.lock();
         for piece in map.pieces() {
-            if let Some(chunk) =
-                map.chunks().get(piece.index as usize).filter(|chunk| chunks.contains(&chunk.id))
-            {
+            let chunk = map.chunk(piece.index);
+            if chunks.contains(&chunk.id) {
                 index.add(*chunk, piece.name, piece.offset, piece.length);
             }
         }
@@ -162,15 +163,12 @@ impl Session {
         let any_earlier = *self.pieces.loaded.get_or_init(|| self.load_pieces()).await;
         let mut cuts = self.cut(&bytes, self.phase(&bytes, any_earlier, turn).await);
         self.refer(&mut cuts).await?;
-        let packs = pack(&mut cuts);
+        let packs = pack(&cuts);
         let mut stores = JoinSet::new();
         for pack in packs {
             let room = self.room_for_copy(&pack).await;
             let content = collect(&bytes, &pack.ranges);
-            let chunk = ChunkRef {
-                id: ChunkId::of(&content),
-                length: u32::try_from(pack.length).unwrap_or(u32::MAX),
-            };
+            let chunk = ChunkRef::of(&content);
             let claimed = self.chunks.claim(chunk, Origin::Cell(Arc::downgrade(sealed), pack.ranges));
             self.name_members(chunk, &pack.members, &mut cuts);
             if claimed {
@@ -296,7 +294,7 @@ impl Session {
     async fn room_for_copy(&self, pack: &Pack) -> Option<OwnedSemaphorePermit> {
         match pack.ranges.len() {
             0 | 1 => None,
-            _ => Arc::clone(&self.pool.copied_packs).acquire_owned().await.ok(),
+            _ => Some(permits(&self.pool.copied_packs, 1).await),
         }
     }
 
@@ -305,13 +303,13 @@ impl Session {
         let mut index = self.pieces.index.lock();
         let mut offset = 0u32;
         for member in members {
-            let Some(cut) = cuts.get_mut(*member) else { continue };
-            let length = u32::try_from(cut.range.len()).unwrap_or(u32::MAX);
+            let cut = part_mut(cuts, *member);
+            let length = narrow(cut.range.len());
             cut.source = Some((chunk, offset));
             if let Some(name) = cut.name {
                 index.add(chunk, name, offset, length);
             }
-            offset = offset.saturating_add(length);
+            offset += length;
         }
     }
 }
@@ -334,31 +332,23 @@ fn worth_reading(mut weights: Vec<(ChunkRef, usize)>, all: usize) -> Vec<ChunkRe
 }
 
 /// Groups the pieces that are nowhere yet, in their order, into packs of about the same length.
-fn pack(cuts: &mut [Cut]) -> Vec<Pack> {
+fn pack(cuts: &[Cut]) -> Vec<Pack> {
     let mut seen = HashSet::new();
     let is_new = |cut: &Cut| cut.source.is_none() && cut.name.is_some();
-    let new: Vec<usize> = cuts
-        .iter()
-        .enumerate()
-        .filter(|(_, cut)| is_new(cut) && cut.name.is_some_and(|name| seen.insert(name)))
-        .map(|(place, _)| place)
-        .collect();
-    let total: usize = new.iter().filter_map(|place| cuts.get(*place)).map(|cut| cut.range.len()).sum();
+    let new = cuts.iter().enumerate().filter(|(_, cut)| is_new(cut) && seen.insert(cut.name));
+    let new: Vec<(usize, Range<usize>)> = new.map(|(place, cut)| (place, cut.range.clone())).collect();
+    let total: usize = new.iter().map(|(_, range)| range.len()).sum();
     let wanted = total.div_ceil(((total + PACK_BYTES / 2) / PACK_BYTES).max(1));
     let mut packs: Vec<Pack> = Vec::new();
-    for place in new {
-        let Some(range) = cuts.get(place).map(|cut| cut.range.clone()) else { continue };
+    for (place, range) in new {
         let full = |pack: &Pack| pack.length >= wanted || pack.length + range.len() > CHUNK_BYTES_MAX;
-        if packs.last().is_none_or(full) {
-            packs.push(Pack::default());
-        }
-        if let Some(pack) = packs.last_mut() {
-            pack.length += range.len();
-            pack.members.push(place);
-            match pack.ranges.last_mut() {
-                Some(last) if last.end == range.start => last.end = range.end,
-                _ => pack.ranges.push(range),
-            }
+        let last = packs.pop_if(|last| !full(last));
+        let pack = packs.push_mut(last.unwrap_or_default());
+        pack.length += range.len();
+        pack.members.push(place);
+        match pack.ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => pack.ranges.push(range),
         }
     }
     packs
@@ -393,7 +383,7 @@ pub(super) fn collect(bytes: &Bytes, ranges: &[Range<usize>]) -> Bytes {
     }
     let mut all = BytesMut::with_capacity(ranges.iter().map(ExactSizeIterator::len).sum());
     for range in ranges {
-        all.extend_from_slice(bytes.get(range.clone()).unwrap_or_default());
+        all.extend_from_slice(part(bytes, range.clone()));
     }
     all.freeze()
 }

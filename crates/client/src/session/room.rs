@@ -3,6 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
+use stdchk_model::exact::part;
 use stdchk_model::{ErrorCode, Failure};
 
 use super::Session;
@@ -65,7 +66,7 @@ impl Session {
                 Some(held) => room = Room { held },
             }
         }
-        let copy = room.bytes().get(..length).unwrap_or_default().to_vec();
+        let copy = part(room.bytes(), ..length).to_vec();
         drop(room);
         self.write_at(offset, &copy).await
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use stdchk_model::exact::narrow;
 use stdchk_model::{ChunkRef, Failure};
 use stdchk_net::waits;
 use tokio::sync::watch;
@@ -23,7 +24,7 @@ impl Part {
     /// The source that a part must have to be one with this.
     pub(super) fn continues_at(&self) -> Option<(ChunkRef, u32)> {
         let (chunk, offset) = self.source?;
-        Some((chunk, offset.checked_add(u32::try_from(self.length).ok()?)?))
+        Some((chunk, offset + narrow::<u32, _>(self.length)))
     }
 }
 
@@ -119,8 +120,8 @@ async fn read_parts(pool: &Inner, parts: &[Part], range: Range<usize>) -> Result
         let end = start + part.length;
         let common = range.start.max(start)..range.end.min(end);
         if !common.is_empty() {
-            let skipped = u32::try_from(common.start - start).unwrap_or(u32::MAX);
-            let source = part.source.map(|(chunk, offset)| (chunk, offset.saturating_add(skipped)));
+            let skipped: u32 = narrow(common.start - start);
+            let source = part.source.map(|(chunk, offset)| (chunk, offset + skipped));
             pieces.push((common.len(), source));
         }
         start = end;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use stdchk_model::limits::SMALL_BYTES;
 use stdchk_model::message::manager::{ChunkLocations, Location};
 use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, ErrorCode, Failure, Receipt, Redundancy};
-use stdchk_net::CallError;
+use stdchk_net::{CallError, Retry};
 use stdchk_protect::{Blocks, Held, distance_at, missing, taken};
 use stdchk_reduce::{cut, is_zero};
 use tokio::task::JoinSet;
@@ -41,7 +41,10 @@ impl Drop for Claim<'_> {
 impl Session {
     /// Sends a sealed cell; whatever comes of it is told to the cell, and a failure to the session.
     pub(super) async fn send(self: Arc<Self>, sealed: Arc<Sealed>, dirty: Dirty, turn: Turn) {
-        let outcome = self.send_cell(&sealed, dirty, turn).await;
+        let (session, cell) = (Arc::clone(&self), Arc::clone(&sealed));
+        // In a task of its own: who waits for the cell is told also if that panics.
+        let sent = tokio::spawn(async move { session.send_cell(&cell, dirty, turn).await });
+        let outcome = sent.await.unwrap_or_else(|panicked| Err(crate::internal(&panicked)));
         if let Err(failure) = &outcome {
             self.fail(failure);
         }
@@ -58,7 +61,7 @@ impl Session {
         dirty: Dirty,
         turn: Turn,
     ) -> Result<Vec<Part>, Failure> {
-        let bytes = dirty.complete(&self.pool).await?.unwrap_or_default();
+        let bytes = dirty.complete(&self.pool).await?;
         sealed.completed(bytes.clone());
         if pieces::are_packed(&self.cutter) {
             return self.send_pieces(sealed, bytes, turn).await;
@@ -101,8 +104,6 @@ impl Session {
     pub(super) async fn wait_for_other(&self, chunk: ChunkId) {
         loop {
             let ended = self.claims.notified();
-            tokio::pin!(ended);
-            ended.as_mut().enable();
             if !self.chunks.is_storing(chunk) {
                 return;
             }
@@ -173,8 +174,8 @@ impl Session {
             true => Redundancy::Replicate(self.policy.redundancy.distance()),
             false => self.policy.redundancy,
         };
-        let encoded = self.pool.encoder.encode(self.compression, chunk, bytes, redundancy).await;
-        let give_up = Instant::now() + PUT_PATIENCE;
+        let encoded = self.pool.encoder.encode(self.compression, chunk, bytes, redundancy).await?;
+        let mut retry = Retry::every(RETRY_PAUSE, PUT_PATIENCE);
         let blocks = &encoded.blocks;
         let (encoding, block_bytes) =
             (blocks.encoding.id(chunk.id), u64::from(blocks.encoding.block_length()));
@@ -200,7 +201,7 @@ impl Session {
                 Err(_) if distance_at(&at) >= needed => break,
                 Err(failure) => {
                     let cause = last.clone().unwrap_or_else(|| self.too_few(&at, encoding.code, &failure));
-                    self.endure(&cause, &failure, give_up).await?;
+                    self.endure(&cause, &failure, &mut retry).await?;
                     refused.clear();
                     continue;
                 }
@@ -252,13 +253,10 @@ impl Session {
     }
 
     /// Whether to go on after no benefactor could be had: not if there is no space, else for a while.
-    async fn endure(&self, cause: &Failure, failure: &Failure, give_up: Instant) -> Result<(), Failure> {
+    async fn endure(&self, cause: &Failure, failure: &Failure, retry: &mut Retry) -> Result<(), Failure> {
         match failure.code {
             ErrorCode::Stale => self.reattach().await,
-            ErrorCode::Unavailable if Instant::now() < give_up => {
-                tokio::time::sleep(RETRY_PAUSE).await;
-                Ok(())
-            }
+            ErrorCode::Unavailable if retry.pause().await => Ok(()),
             ErrorCode::NoSpace => Err(failure.clone()),
             _ => Err(crate::context(cause, "the data can't be stored")),
         }
@@ -294,6 +292,5 @@ impl Session {
 
 /// The chunk that `piece` is; none for zeros, which are never stored.
 fn name(piece: &[u8]) -> Option<ChunkRef> {
-    let length = u32::try_from(piece.len()).unwrap_or(u32::MAX);
-    (!is_zero(piece)).then(|| ChunkRef { id: ChunkId::of(piece), length })
+    (!is_zero(piece)).then(|| ChunkRef::of(piece))
 }

@@ -1,6 +1,7 @@
 //! Where the next chunk goes, within the space that the manager granted: round robin over the stripe that it gave, but for a
 //! small chunk to the benefactor that its name chooses. Equal ones meet there, also if nobody asks whether the pool has them.
 
+use stdchk_model::exact::first;
 use stdchk_model::limits::SMALL_BYTES;
 use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, ChunkRef, ErrorCode, Failure, SessionId};
@@ -63,8 +64,9 @@ impl Stripe {
                 "no benefactor that is on-line can take the chunk",
             ));
         }
+        // A nearly full pool grants less than is needed.
         turn.granted = turn.granted.saturating_sub(bytes * targets.len() as u64);
-        turn.next = turn.next.wrapping_add(targets.len());
+        turn.next += targets.len();
         Ok(targets)
     }
 
@@ -122,7 +124,7 @@ impl Turn {
 /// How much a small chunk is for a benefactor: rendezvous hashing. Whoever has the chunk's name and this benefactor in its stripe comes to
 /// the same number.
 fn rank(chunk: ChunkRef, benefactor: BenefactorId) -> u64 {
-    let name = chunk.id.0.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let name = u64::from_le_bytes(first(&chunk.id.0));
     // The last steps of SplitMix64: names are random, numbers of benefactors aren't.
     let mut mixed = name ^ u64::from(benefactor.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

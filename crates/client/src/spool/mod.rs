@@ -8,6 +8,7 @@ mod image;
 mod ranges;
 mod record;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,8 +52,8 @@ impl Budget {
     }
 
     fn give(&self, bytes: u64) {
-        let less = |taken: u64| Some(taken.saturating_sub(bytes));
-        let _ = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        let taken = self.taken.fetch_sub(bytes, Ordering::AcqRel);
+        assert!(taken >= bytes, "what is given back was taken");
     }
 }
 
@@ -153,25 +154,24 @@ impl Spool {
         for path in others.iter().filter(|path| is_unpromised(path)) {
             let _ = fs::remove_file(path);
         }
-        let left = records.iter().filter_map(|path| self.left_by(path));
-        Ok(left.collect())
+        let left = |path: &PathBuf| {
+            let left = self.left_by(path);
+            left.inspect_err(
+                |error| tracing::error!(path = %path.display(), %error, "a file of the spool is left alone"),
+            )
+        };
+        Ok(records.iter().flat_map(left).collect())
     }
 
-    fn left_by(&self, path: &Path) -> Option<Left> {
-        let record = match Record::read(path) {
-            Ok(record) => record,
-            Err(error) => {
-                tracing::error!(path = %path.display(), %error, "a record of the spool can't be read: it is left alone");
-                return None;
-            }
+    /// The file of a record. Nothing is decided of one that can't be read now: only an image that is gone is lost.
+    fn left_by(&self, path: &Path) -> io::Result<Left> {
+        let record = Record::read(path)?;
+        let id = path.file_stem().and_then(OsStr::to_str).and_then(|id| id.parse().ok());
+        let image = match Image::open(path.with_extension(IMAGE), record.shape(), &self.budget) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            opened => Some(opened?).filter(|_| record.holds(&self.boot)).map(Arc::new),
         };
-        let image = Image::open(path.with_extension(IMAGE), record.shape(), &self.budget);
-        let image = image
-            .inspect_err(|error| tracing::error!(path = %path.display(), %error, "the image is gone"))
-            .ok()
-            .filter(|_| record.holds(&self.boot));
-        let id = path.file_stem()?.to_str()?.parse().ok()?;
-        Some(Left { id, record, image: image.map(Arc::new) })
+        Ok(Left { id: id.ok_or(io::ErrorKind::InvalidFilename)?, record, image })
     }
 }
 
@@ -179,7 +179,7 @@ impl Spool {
 fn is_unpromised(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     match extension {
-        Some(IMAGE) => !path.with_extension(RECORD).exists(),
+        Some(IMAGE) => matches!(path.with_extension(RECORD).try_exists(), Ok(false)),
         Some("new") => path.file_stem().is_some_and(|stem| stem != "STDCHK"),
         _ => false,
     }

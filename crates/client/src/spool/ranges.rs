@@ -11,7 +11,7 @@ impl Ranges {
     /// Bytes of `range` that aren't covered yet.
     pub(super) fn missing(&self, range: &Range<u64>) -> u64 {
         let covered: u64 = self.within(range.clone()).map(|part| part.end - part.start).sum();
-        (range.end - range.start).saturating_sub(covered)
+        range.end - range.start - covered
     }
 
     /// Adds a range.

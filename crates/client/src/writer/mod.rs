@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::{Mutex, RwLock};
-use stdchk_model::limits::FILE_BYTES_MAX;
+use stdchk_model::exact::{part_mut, to_usize};
 use stdchk_model::message::manager::{Attr, TimeNs, VersionInfo};
 use stdchk_model::policy::Protocol;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
@@ -25,7 +25,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::holes::{Sought, first};
 use crate::pool::Inner;
-use crate::session::{NewFile, Session};
+use crate::session::{NewFile, Session, check_end};
 use crate::spool::{Image, Spool, Told};
 
 /// What the local disk says when a file must go another way.
@@ -221,8 +221,7 @@ impl Writer {
     /// # Errors
     /// `TooLong` beyond the largest file; whatever made writing fail before: then nothing more can be saved.
     pub async fn write_at(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<(), Failure> {
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
-        end.ok_or_else(|| Failure::new(ErrorCode::TooLong, "a file can't be larger than 2^63 - 1 bytes"))?;
+        check_end(offset, data.len())?;
         self.begun.store(true, Ordering::Release);
         loop {
             self.failure.lock().clone().map_or(Ok(()), Err)?;
@@ -337,35 +336,36 @@ impl Writer {
         Failure::new(ErrorCode::Unavailable, what)
     }
 
+    /// The images, the newest first, and the session that lies below them.
+    fn images(&self) -> (Vec<Arc<Image>>, Arc<Session>) {
+        let layers = self.layers.read();
+        (layers.filling.iter().chain(&layers.pushing).cloned().collect(), self.session())
+    }
+
     /// Reads up to `length` bytes at `offset`, as they were written; short at the end of the file.
     ///
     /// # Errors
     /// The bytes can't be had from the pool, or the spool can't be read.
     pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, Failure> {
-        let (images, session) = {
-            let layers = self.layers.read();
-            let images: Vec<Arc<Image>> = layers.filling.iter().chain(&layers.pushing).cloned().collect();
-            (images, self.session())
-        };
+        let (images, session) = self.images();
         let Some(top) = images.first() else { return session.read_at(offset, length).await };
         let end = offset.saturating_add(length as u64).min(top.size());
-        let length = usize::try_from(end.saturating_sub(offset)).unwrap_or(length);
-        let mut all = BytesMut::zeroed(length);
-        let limit = images.iter().map(|image| image.limit()).min().unwrap_or(end).min(end);
+        if offset >= end {
+            return Ok(Bytes::new());
+        }
+        let mut all = BytesMut::zeroed(to_usize(end - offset));
+        let limit = images.iter().fold(end, |limit, image| limit.min(image.limit()));
         let mut place = |at: u64, bytes: &[u8]| {
-            let from = usize::try_from(at - offset).unwrap_or(usize::MAX);
-            if let Some(place) = all.get_mut(from..from.saturating_add(bytes.len())) {
-                place.copy_from_slice(bytes);
-            }
+            let from = to_usize(at - offset);
+            part_mut(&mut all, from..from + bytes.len()).copy_from_slice(bytes);
         };
         let hidden = images.iter().any(|image| image.held(offset..end).first() == Some(&(offset..end)));
         if offset < limit && !hidden {
-            let below = usize::try_from(limit - offset).unwrap_or(length);
-            place(offset, &session.read_at(offset, below).await?);
+            place(offset, &session.read_at(offset, to_usize(limit - offset)).await?);
         }
         for image in images.iter().rev() {
             for part in image.held(offset..end) {
-                let mut bytes = vec![0; usize::try_from(part.end - part.start).unwrap_or(0)];
+                let mut bytes = vec![0; to_usize(part.end - part.start)];
                 let read = blocking(|| image.read(part.start, &mut bytes));
                 read.map_err(|error| self.unspooled("reading", &error))?;
                 place(part.start, &bytes);
@@ -376,12 +376,8 @@ impl Writer {
 
     /// The first place at or behind `offset` that is sought, in what was written so far: see [`Sought`].
     pub fn seek(&self, offset: u64, sought: Sought) -> Option<u64> {
-        let (images, session) = {
-            let layers = self.layers.read();
-            let images: Vec<Arc<Image>> = layers.filling.iter().chain(&layers.pushing).cloned().collect();
-            (images, self.session())
-        };
-        let limit = images.iter().map(|image| image.limit()).min().unwrap_or(u64::MAX);
+        let (images, session) = self.images();
+        let limit = images.iter().fold(u64::MAX, |limit, image| limit.min(image.limit()));
         let size = images.first().map_or_else(|| session.size(), |top| top.size());
         sought.find(offset, size, |at| {
             let below = session.data_at(at).filter(|data| data.start < limit && limit > at);

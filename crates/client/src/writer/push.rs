@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::BytesMut;
+use stdchk_model::exact::to_usize;
 use stdchk_model::message::manager::{ManagerRequest, TimeNs, VersionInfo, VersionState};
 use stdchk_model::policy::Protocol;
 use stdchk_model::{ErrorCode, Failure};
@@ -121,7 +122,7 @@ impl Writer {
         let end = reader.size().min(image.limit());
         let mut at = 0;
         while at < end {
-            let bytes = reader.read_at(at, usize::try_from((end - at).min(COPY_BYTES)).unwrap_or(1)).await?;
+            let bytes = reader.read_at(at, to_usize((end - at).min(COPY_BYTES))).await?;
             session.write_at(at, &bytes).await?;
             at += bytes.len() as u64;
         }
@@ -139,7 +140,7 @@ impl Writer {
             while at < range.end {
                 // Up to the next multiple, so that cells are filled whole.
                 let length = (COPY_BYTES - at % COPY_BYTES).min(range.end - at);
-                bytes.resize(usize::try_from(length).unwrap_or(0), 0);
+                bytes.resize(to_usize(length), 0);
                 let read = blocking(|| image.read(at, &mut bytes));
                 read.map_err(|error| self.unspooled("reading", &error))?;
                 session.write_at(at, &bytes).await?;
@@ -207,15 +208,24 @@ impl Writer {
     async fn drain_images(self: &Arc<Self>) -> Result<(), Failure> {
         let _turn = self.turn.lock().await;
         self.failure.lock().clone().map_or(Ok(()), Err)?;
+        self.copy_next().await.map(drop)
+    }
+
+    /// Copies the image whose turn it is into the session, which has its bytes from then on.
+    async fn copy_next(&self) -> Result<Option<Arc<Image>>, Failure> {
         let image = {
             let mut layers = self.layers.write();
-            layers.pushing = layers.filling.take();
+            if layers.pushing.is_none() {
+                layers.pushing = layers.filling.take();
+            }
             layers.pushing.clone()
         };
-        let Some(image) = image else { return Ok(()) };
-        let pushed = self.copy(&image, &self.session()).await;
-        self.pushed(pushed.clone());
-        pushed
+        if let Some(image) = &image {
+            let copied = self.copy(image, &self.session()).await;
+            self.pushed(copied.clone());
+            copied?;
+        }
+        Ok(image)
     }
 
     /// Waits until no push holds up writes any more. One that was given up in the middle, with the write that began it, is
@@ -238,18 +248,8 @@ impl Writer {
     /// The spool takes no more: what is in it goes to the session, and so does everything from now on.
     pub(super) async fn fall_back(self: &Arc<Self>) -> Result<(), Failure> {
         let _turn = self.turn.lock().await;
-        let image = {
-            let mut layers = self.layers.write();
-            layers.protocol = Protocol::Sw;
-            if layers.pushing.is_none() {
-                layers.pushing = layers.filling.take();
-            }
-            layers.pushing.clone()
-        };
-        let Some(image) = image else { return Ok(()) };
-        let pushed = self.copy(&image, &self.session()).await;
-        self.pushed(pushed.clone());
-        pushed?;
+        self.layers.write().protocol = Protocol::Sw;
+        let Some(image) = self.copy_next().await? else { return Ok(()) };
         match self.noted.lock().take() {
             // What the application was promised stays until it is a version.
             Some(_) => *self.kept.lock() = Some(image),

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use stdchk_model::exact::{at, to_usize};
+use stdchk_model::exact::{part, to_usize};
 
 use crate::record::Inode;
 
@@ -90,7 +90,7 @@ impl Entry {
         let is_asked = self.generation.load(Ordering::Relaxed) == generation
             && self.inode.load(Ordering::Relaxed) == inode.0
             && self.region.load(Ordering::Relaxed) == region;
-        let blocks = Blocks(std::array::from_fn(|word| at(&self.blocks, word).load(Ordering::Relaxed)));
+        let blocks = Blocks(std::array::from_fn(|word| part(&self.blocks, word).load(Ordering::Relaxed)));
         fence(Ordering::Acquire);
         let is_whole = sequence.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == sequence;
         (is_asked && is_whole).then_some(blocks)
@@ -124,7 +124,7 @@ impl Known {
     fn entry(&self, inode: Inode, region: u64) -> &Entry {
         // Neighbouring regions of a file lie in neighbouring entries; files are spread by a multiplicative hash.
         let place = inode.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20).wrapping_add(region);
-        at(&self.0, to_usize(place % ENTRIES as u64))
+        part(&self.0, to_usize(place % ENTRIES as u64))
     }
 
     /// What is known about a region.

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 
 use smallvec::SmallVec;
-use stdchk_model::exact::{at, at_mut, narrow};
+use stdchk_model::exact::{narrow, part, part_mut};
 use stdchk_model::limits::REPLICAS_DEFAULT;
 use stdchk_model::message::manager::{ChunkLocations, Location, StoredBlock, TimeNs};
 use stdchk_model::{BenefactorId, BlockId, ChunkId, EncodingId};
@@ -315,7 +315,7 @@ impl Locations {
         let chunk = Some(Chunk::new(*id, now_ms));
         let slot = match self.free.pop() {
             Some(slot) => {
-                *at_mut(&mut self.chunks, slot.place()) = chunk;
+                *part_mut(&mut self.chunks, slot.place()) = chunk;
                 slot
             }
             None => {
@@ -329,12 +329,12 @@ impl Locations {
 
     /// The chunk at a slot that somebody keeps.
     pub fn at(&self, slot: Slot) -> &Chunk {
-        let Some(chunk) = at(&self.chunks, slot.place()) else { unreachable!("slot {slot:?} is empty") };
+        let Some(chunk) = part(&self.chunks, slot.place()) else { unreachable!("slot {slot:?} is empty") };
         chunk
     }
 
     fn at_mut(&mut self, slot: Slot) -> &mut Chunk {
-        let Some(chunk) = at_mut(&mut self.chunks, slot.place()) else {
+        let Some(chunk) = part_mut(&mut self.chunks, slot.place()) else {
             unreachable!("slot {slot:?} is empty")
         };
         chunk
@@ -548,7 +548,7 @@ impl Locations {
         if is_gone {
             self.settle(slot, None, None);
             self.spare.remove(&slot);
-            if let Some(chunk) = at_mut(&mut self.chunks, slot.place()).take() {
+            if let Some(chunk) = part_mut(&mut self.chunks, slot.place()).take() {
                 self.slots.remove(&chunk.id);
             }
             self.free.push(slot);
@@ -666,7 +666,7 @@ impl Locations {
     pub fn walk_all(&mut self, from: usize, steps: usize, registry: &Registry) -> Option<usize> {
         let until = self.chunks.len().min(from + steps);
         for place in from..until {
-            if at(&self.chunks, place).is_some() {
+            if part(&self.chunks, place).is_some() {
                 self.count(Slot::of(place), registry);
             }
         }
@@ -686,7 +686,7 @@ impl Locations {
         for _ in 0..steps {
             let listed = self.held_at.get(&id).map_or(&[][..], Vec::as_slice);
             next = next.min(listed.len()).checked_sub(1)?;
-            let slot = *at(listed, next);
+            let slot = *part(listed, next);
             let is_gone = |holder: &Holder| holder.benefactor == id && !holder.is_known(registry);
             if self.at(slot).holders.iter().any(is_gone) {
                 let chunk = self.at(slot).id;
@@ -801,7 +801,7 @@ fn location(holder: &Holder) -> Location {
 
 /// The chunk of a queue's entry, if the entry still says what the chunk's own state says.
 fn queued(chunks: &[Option<Chunk>], (distance, first, slot): &Key, source: BenefactorId) -> Option<ChunkId> {
-    let chunk = at(chunks, slot.place()).as_ref()?;
+    let chunk = part(chunks, slot.place()).as_ref()?;
     let in_queue = matches!(chunk.care, Care::Waits | Care::Blocked);
     let risk = chunk.place_at_risk() == Some((*distance, *first));
     let holds = chunk.holders.iter().any(|holder| holder.benefactor == source);

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use stdchk_model::exact::narrow;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// What one mount owes at most, bytes; beyond, a killed program waits. More than the kernel lets one file system keep
@@ -59,8 +60,6 @@ impl Debts {
     pub async fn paid_before(&self, mark: Mark) {
         loop {
             let paid = self.paid.notified();
-            tokio::pin!(paid);
-            paid.as_mut().enable();
             if self.state.lock().owed.first().is_none_or(|first| *first >= mark.0) {
                 return;
             }
@@ -75,7 +74,7 @@ impl Debts {
 
     /// Takes so many bytes; nothing if the mount owes too much.
     pub(super) fn owe(self: &Arc<Self>, credit: &Credit, bytes: usize) -> Option<Owed> {
-        let bytes = Arc::clone(&credit.0).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()?;
+        let bytes = Arc::clone(&credit.0).try_acquire_many_owned(narrow(bytes)).ok()?;
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stdchk_model::exact::to_usize;
 use stdchk_model::message::manager::{Attr, DirEntry, FileKind};
 use stdchk_model::{ErrorCode, Failure, Ino};
 
@@ -111,7 +112,7 @@ impl FileSystem {
                 return Ok(());
             }
         }
-        state.seek(usize::try_from(offset.saturating_sub(DOTS)).unwrap_or(usize::MAX));
+        state.seek(to_usize(offset.saturating_sub(DOTS)));
         let mut overtaken = 0;
         while self.fill(stream.ino, &mut state).await? {
             match self.hand_out(&mut state, attributes, overtaken < OVERTAKEN_MAX, &mut add) {

@@ -132,7 +132,7 @@ impl OpenFile {
     pub fn took(&self, bytes: usize) {
         if let Some(made) = self.made.get().filter(|made| made.past_cache) {
             let mut writes = made.writes.lock();
-            *writes = (writes.0 + 1, writes.1.saturating_add(bytes as u64));
+            *writes = (writes.0 + 1, writes.1 + bytes as u64);
         }
     }
 

@@ -185,7 +185,7 @@ impl Nodes {
         }
         node.remove();
         if let Entry::Occupied(mut line) = self.lines.entry(id.ino()) {
-            line.get_mut().nodes = line.get().nodes.saturating_sub(1);
+            line.get_mut().nodes -= 1;
             if line.get().nodes == 0 {
                 line.remove();
             }

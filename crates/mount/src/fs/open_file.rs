@@ -11,7 +11,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use stdchk_client::{Pool, Reader, Session, Writer};
+use stdchk_client::{Pool, Reader, Session, Writer, time};
+use stdchk_model::exact::{part, to_usize};
 use stdchk_model::message::manager::{Attr, Change, TimeNs, VersionInfo};
 use stdchk_model::policy::Protocol;
 use stdchk_model::{ErrorCode, Failure, Ino};
@@ -23,7 +24,6 @@ use super::habits::Made;
 use super::nodes::{NodeId, Seen};
 use super::retry::Content;
 use super::{FileSystem, look_again};
-use crate::attr;
 use crate::caller::LOOK_PAUSE;
 use crate::descriptors::Opener;
 use crate::killed::Dying;
@@ -143,8 +143,6 @@ impl OpenFile {
             return;
         }
         let left = self.left.notified();
-        tokio::pin!(left);
-        left.as_mut().enable();
         let flushed_at = self.flushed_at.load(Ordering::Acquire);
         let flushed = flushed_at == self.writes.load(Ordering::Acquire);
         let pushing = self.turn.try_lock().is_ok_and(|turn| turn.pushing);
@@ -207,8 +205,6 @@ impl OpenFile {
     async fn turn_of_those_who_stay(&self, writable: bool) -> Result<MutexGuard<'_, Turn>, Failure> {
         loop {
             let left = self.left.notified();
-            tokio::pin!(left);
-            left.as_mut().enable();
             let turn = self.turn.lock().await;
             let gone = turn.writers > 0 && self.leaving.load(Ordering::Acquire) == turn.writers;
             let waits = gone || turn.pushing && writable;
@@ -367,7 +363,7 @@ impl OpenFile {
             return;
         }
         let mut mtime = self.mtime.lock();
-        *mtime = Mtime { at: attr::now(), saved: false, ..*mtime };
+        *mtime = Mtime { at: time::now(), saved: false, ..*mtime };
     }
 
     /// Writes zeros over a part of the file, not beyond its end.
@@ -379,8 +375,8 @@ impl OpenFile {
         let end = offset.saturating_add(length).min(session.size());
         let mut at = offset;
         while at < end {
-            let piece = usize::try_from(end - at).unwrap_or(ZERO_BYTES).min(ZERO_BYTES);
-            session.write_at(at, zeros.get(..piece).unwrap_or(&zeros)).await?;
+            let piece = to_usize(end - at).min(ZERO_BYTES);
+            session.write_at(at, part(&zeros, ..piece)).await?;
             at += piece as u64;
         }
         Ok(())

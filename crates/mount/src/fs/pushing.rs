@@ -10,6 +10,7 @@ use std::time::Duration;
 use stdchk_client::{Unpushed, Writer};
 use stdchk_model::Failure;
 use stdchk_model::message::manager::{VersionInfo, VersionState};
+use stdchk_net::Retry;
 
 use super::FileSystem;
 use super::nodes::Seen;
@@ -33,7 +34,7 @@ impl OpenFile {
     /// Pushes the file, however long it takes.
     pub async fn push(&self, fs: &FileSystem) {
         let mut ending = fs.ending.subscribe();
-        let mut pause = RETRY_PAUSE.0;
+        let mut retry = Retry::endless(RETRY_PAUSE);
         let Some(writer) = self.writer() else { return };
         loop {
             let outcome = self.push_once(&writer).await;
@@ -51,10 +52,10 @@ impl OpenFile {
             }
             drop(turn);
             self.left.notify_waiters();
-            if *ending.borrow() || tokio::time::timeout(pause, ending.changed()).await.is_ok() {
-                return;
+            tokio::select! {
+                _ = ending.wait_for(|is_ending| *is_ending) => return,
+                _ = retry.pause() => {}
             }
-            pause = (pause * 2).min(RETRY_PAUSE.1);
         }
     }
 
@@ -92,8 +93,6 @@ impl OpenFile {
         let mut waited = false;
         loop {
             let left = self.left.notified();
-            tokio::pin!(left);
-            left.as_mut().enable();
             let turn = self.turn.lock().await;
             if !turn.pushing {
                 return Ok(waited);

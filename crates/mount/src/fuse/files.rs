@@ -13,6 +13,7 @@ use fuser::{
 };
 use stdchk_client::{Sought, Writer};
 use stdchk_model::Failure;
+use stdchk_model::exact::narrow;
 
 use super::reply::{answer_empty, answer_write, or_refuse, refused, refused_content};
 use super::{Adapter, writable};
@@ -28,7 +29,7 @@ const BEGUN_HERE_BYTES_MAX: u64 = 64 << 10;
 impl Adapter {
     pub(super) fn open_file(&self, caller: u32, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (writable, appends) = (writable(flags), flags.0 & libc::O_APPEND != 0);
-        self.carry_from_here(
+        self.begin(self.carried(
             caller,
             reply,
             move |fs, caller| async move {
@@ -46,7 +47,7 @@ impl Adapter {
                     fs.give_back(opened.number).await;
                 }
             },
-        );
+        ));
     }
 
     pub(super) fn read_file(
@@ -233,7 +234,7 @@ impl Adapter {
             }
         };
         self.ask(caller, reply, work, |reply: ReplyLseek, found| match found {
-            Ok(Some(found)) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+            Ok(Some(found)) => reply.offset(narrow(found)),
             Ok(None) => reply.error(Errno::ENXIO),
             Err(errno) => reply.error(errno),
         });
@@ -273,13 +274,13 @@ impl Adapter {
         work: impl FnOnce(Arc<FileSystem>, Arc<Handle>, Caller) -> F,
     ) {
         let handle = or_refuse!(self.fs.handle(fh.0).map_err(|failure| errno(&failure)), reply);
-        self.carry(
+        self.spawn(self.carried(
             caller,
             reply,
             |fs, caller| work(fs, handle, caller),
             move |reply, outcome| answer_empty(reply, what, ino, outcome),
             |_, _| async {},
-        );
+        ));
     }
 }
 

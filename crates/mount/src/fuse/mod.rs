@@ -84,7 +84,11 @@ impl Adapter {
 
     /// Runs a task of the file system that no caller waits for.
     fn task<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<FileSystem>) -> F) {
-        self.tasks.spawn_on(work(Arc::clone(&self.fs)), &self.runtime);
+        self.spawn(work(Arc::clone(&self.fs)));
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_on(work, &self.runtime);
     }
 
     /// Runs a task that begins in the thread that received the request: what needs nobody else is answered there, and a
@@ -115,43 +119,34 @@ impl Adapter {
         self.task(|fs| asked(caller, reply, work(fs), answer));
     }
 
-    /// Runs the work of a request to its end, also if the task `caller` is told to end before; then `undo` gives back
+    /// The work of a request, done to its end, also if the task `caller` is told to end before; then `undo` gives back
     /// what came of it.
-    fn carry<R, T, F, U>(
+    fn carried<R, T, F, U, W, A, B>(
         &self,
         caller: u32,
         reply: R,
-        work: impl FnOnce(Arc<FileSystem>, Caller) -> F,
-        answer: impl FnOnce(R, T) + Send + 'static,
-        undo: impl FnOnce(Arc<FileSystem>, T) -> U + Send + 'static,
-    ) where
+        work: W,
+        answer: A,
+        undo: B,
+    ) -> impl Future<Output = ()> + Send + 'static + use<R, T, F, U, W, A, B>
+    where
         R: Refuse,
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
         U: Future<Output = ()> + Send + 'static,
+        W: FnOnce(Arc<FileSystem>, Caller) -> F,
+        A: FnOnce(R, T) + Send + 'static,
+        B: FnOnce(Arc<FileSystem>, T) -> U + Send + 'static,
     {
-        let caller = Caller::of(caller);
-        let work = work(Arc::clone(&self.fs), caller.clone());
-        self.task(|fs| carried(fs, caller, reply, work, answer, undo));
-    }
-
-    /// As [`Adapter::carry`], of a request that begins in the thread that received it: see [`Adapter::begin`].
-    fn carry_from_here<R, T, F, U>(
-        &self,
-        caller: u32,
-        reply: R,
-        work: impl FnOnce(Arc<FileSystem>, Caller) -> F,
-        answer: impl FnOnce(R, T) + Send + 'static,
-        undo: impl FnOnce(Arc<FileSystem>, T) -> U + Send + 'static,
-    ) where
-        R: Refuse,
-        T: Send + 'static,
-        F: Future<Output = T> + Send + 'static,
-        U: Future<Output = ()> + Send + 'static,
-    {
-        let caller = Caller::of(caller);
-        let work = work(Arc::clone(&self.fs), caller.clone());
-        self.begin(carried(Arc::clone(&self.fs), caller, reply, work, answer, undo));
+        let (fs, caller) = (Arc::clone(&self.fs), Caller::of(caller));
+        let work = work(Arc::clone(&fs), caller.clone());
+        async move {
+            let leaves = told_to_end(caller.task());
+            let late = caller.serve(reply, work, leaves, answer, |reply| reply.refuse(Errno::EINTR)).await;
+            if let Some(outcome) = late {
+                undo(fs, outcome).await;
+            }
+        }
     }
 
     /// Takes a place among the writes that wait in their thread.
@@ -170,21 +165,6 @@ async fn asked<R: Refuse, T>(
     match unless_told_to_end(caller, work).await {
         Some(outcome) => answer(reply, outcome),
         None => reply.refuse(Errno::EINTR),
-    }
-}
-
-async fn carried<R: Refuse, T, U: Future<Output = ()>>(
-    fs: Arc<FileSystem>,
-    caller: Caller,
-    reply: R,
-    work: impl Future<Output = T>,
-    answer: impl FnOnce(R, T),
-    undo: impl FnOnce(Arc<FileSystem>, T) -> U,
-) {
-    let leaves = told_to_end(caller.task());
-    let late = caller.serve(reply, work, leaves, answer, |reply| reply.refuse(Errno::EINTR)).await;
-    if let Some(outcome) = late {
-        undo(fs, outcome).await;
     }
 }
 
@@ -249,13 +229,13 @@ impl Filesystem for Adapter {
         let (atime, mtime) = (atime.map(requested), mtime.map(requested));
         let wanted = Wanted { mode: mode.map(|mode| mode & 0o7777), uid, gid, size, atime, mtime };
         let ttl = self.ttl;
-        self.carry(
+        self.spawn(self.carried(
             request.pid(),
             reply,
             |fs, caller| async move { fs.set_attr(NodeId(ino.0), wanted, &caller).await },
             move |reply, changed| answer_attr(reply, "a change of attributes", ino, ttl, changed),
             |_, _| async {},
-        );
+        ));
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {

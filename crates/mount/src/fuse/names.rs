@@ -38,25 +38,25 @@ impl Adapter {
         // What can't be a name here is not found here.
         let name = or_refuse!(text(name).map_err(|_| Errno::ENOENT), reply);
         let ttl = self.ttl;
-        self.carry_from_here(
+        self.begin(self.carried(
             caller,
             reply,
             |fs, caller| async move { fs.lookup(NodeId(parent.0), &name, caller.task()).await },
             move |reply, found| answer_entry(reply, "a lookup", parent, ttl, found),
             |fs, found| async move { hide(&fs, found) },
-        );
+        ));
     }
 
     pub(super) fn make(&self, caller: u32, parent: INodeNo, name: &OsStr, new: New, reply: ReplyEntry) {
         let name = or_refuse!(text(name), reply);
         let ttl = self.ttl;
-        self.carry(
+        self.spawn(self.carried(
             caller,
             reply,
             |fs, caller| async move { caller.step(fs.make(NodeId(parent.0), &name, new)).await },
             move |reply, made| answer_entry(reply, "making an entry", parent, ttl, made),
             |fs, made| async move { hide(&fs, made) },
-        );
+        ));
     }
 
     /// Makes a file, or takes the one that is there, and opens it for the task `caller`; `flags`: of the `open()`.
@@ -71,7 +71,7 @@ impl Adapter {
         let name = or_refuse!(text(name), reply);
         let (exclusive, truncate) = (flags & libc::O_EXCL != 0, flags & libc::O_TRUNC != 0);
         let ttl = self.ttl;
-        self.carry_from_here(
+        self.begin(self.carried(
             caller,
             reply,
             |fs, caller| async move {
@@ -92,18 +92,18 @@ impl Adapter {
                     hide(&fs, Ok(made.shown));
                 }
             },
-        );
+        ));
     }
 
     pub(super) fn remove(&self, caller: u32, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = or_refuse!(text(name), reply);
-        self.carry(
+        self.spawn(self.carried(
             caller,
             reply,
             |fs, caller| async move { fs.unlink(NodeId(parent.0), &name, &caller).await },
             move |reply, removed| answer_change(reply, "a removal", parent, removed),
             |_, _| async {},
-        );
+        ));
     }
 
     pub(super) fn remove_directory(&self, caller: u32, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -124,7 +124,7 @@ impl Adapter {
     ) {
         let existing = or_refuse!(existing(flags), reply);
         let (name, new_name) = (or_refuse!(text(name), reply), or_refuse!(text(new_name), reply));
-        self.carry(
+        self.spawn(self.carried(
             caller,
             reply,
             |fs, caller| async move {
@@ -133,7 +133,7 @@ impl Adapter {
             },
             move |reply, renamed| answer_change(reply, "a rename", parent, renamed),
             |_, _| async {},
-        );
+        ));
     }
 
     pub(super) fn add_name(
@@ -146,13 +146,13 @@ impl Adapter {
     ) {
         let name = or_refuse!(text(name), reply);
         let ttl = self.ttl;
-        self.carry(
+        self.spawn(self.carried(
             caller,
             reply,
             |fs, caller| async move { caller.step(fs.link(NodeId(ino.0), NodeId(parent.0), &name)).await },
             move |reply, linked| answer_entry(reply, "a link", parent, ttl, linked),
             |fs, linked| async move { hide(&fs, linked) },
-        );
+        ));
     }
 
     pub(super) fn list(&self, caller: u32, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
@@ -197,13 +197,13 @@ impl Adapter {
             let listed = fs.list(fh.0, offset, true, add).await;
             (listed, shown)
         };
-        self.carry(
+        self.spawn(self.carried(
             caller,
             page,
             work,
             move |page, (listed, _)| page.answer(ino, listed),
             |fs, (_, shown)| async move { shown.into_iter().for_each(|id| fs.forget(id, 1)) },
-        );
+        ));
     }
 }
 

@@ -56,7 +56,7 @@ impl Adapter {
             Ok(Chosen::NotWritten) => reply.error(Errno::EBADF),
             Err(errno) => reply.error(errno),
         };
-        self.carry(caller, reply, work, answer, |_, _| async {});
+        self.spawn(self.carried(caller, reply, work, answer, |_, _| async {}));
     }
 }
 

@@ -8,10 +8,10 @@ use fuser::{
     ReplyOpen, ReplyStatfs, ReplyWrite,
 };
 use stdchk_model::Failure;
+use stdchk_model::exact::narrow;
 use stdchk_model::limits::NAME_BYTES_MAX;
 use stdchk_model::message::manager::{Attr, Space};
 
-use super::REQUEST_BYTES_MAX;
 use crate::attr::file_attr;
 use crate::errno::{errno, file_errno, is_common};
 use crate::fs::Shown;
@@ -119,8 +119,7 @@ pub(super) fn answer_attr(
 
 pub(super) fn answer_write(reply: ReplyWrite, ino: INodeNo, written: Result<usize, Failure>) {
     match written {
-        // A request is never larger than what was agreed with the kernel.
-        Ok(length) => reply.written(u32::try_from(length).unwrap_or(REQUEST_BYTES_MAX)),
+        Ok(length) => reply.written(narrow(length)),
         Err(failure) => reply.error(refused_content("a write", ino.0, &failure)),
     }
 }
@@ -130,7 +129,7 @@ pub(super) fn answer_space(reply: ReplyStatfs, space: &Space) {
     let (free, files) = (units(space.free_bytes), space.inodes);
     let total = units(space.used_bytes.saturating_add(space.free_bytes));
     // The number of files has no limit of its own: as many as there are units free.
-    let name_max = u32::try_from(NAME_BYTES_MAX).unwrap_or(u32::MAX);
+    let name_max = narrow(NAME_BYTES_MAX);
     reply.statfs(total, free, free, files.saturating_add(free), free, SPACE_UNIT, name_max, SPACE_UNIT);
 }
 

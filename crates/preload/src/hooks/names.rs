@@ -421,7 +421,7 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut F
 /// The temporary names: the C library makes them up inside, so they are made here, through the hooks above.
 mod temporary {
     use super::*;
-    use stdchk_model::exact::at;
+    use stdchk_model::exact::part;
 
     use crate::active::set_errno;
 
@@ -463,7 +463,7 @@ mod temporary {
         // SAFETY: six bytes to fill; short or failed reads only make the name less random.
         unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
         for (place, byte) in blank.iter_mut().zip(random) {
-            *place = *at(LETTERS, usize::from(byte) % LETTERS.len());
+            *place = *part(LETTERS, usize::from(byte) % LETTERS.len());
         }
     }
 

@@ -4,10 +4,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stdchk_aggregate::Mode;
 use stdchk_model::size;
+use stdchk_net::Retry;
 use stdchk_operations::{Aggregate, AggregateRound, Aggregated, Aggregator, Code, Target, Waiting, Watch};
 
 use super::{Arguments, TOLD_INTERVAL, stopped};
@@ -73,10 +74,8 @@ fn rounds(
 
 /// Waits for the next look; false when told to stop.
 fn pause(told: &AtomicBool) -> bool {
-    let started = Instant::now();
-    while started.elapsed() < LOOK_INTERVAL && !told.load(Ordering::Relaxed) {
-        std::thread::sleep(TOLD_INTERVAL);
-    }
+    let mut retry = Retry::every(TOLD_INTERVAL, LOOK_INTERVAL);
+    while !told.load(Ordering::Relaxed) && retry.pause_thread() {}
     !told.load(Ordering::Relaxed)
 }
 

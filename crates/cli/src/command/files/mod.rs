@@ -10,6 +10,7 @@ use serde::Serialize;
 use stdchk_filestate::history::{self, Change};
 use stdchk_filestate::store::Store;
 use stdchk_filestate::{Error, driver};
+use stdchk_model::exact::to_usize;
 use stdchk_model::size;
 use stdchk_operations::Target;
 
@@ -309,7 +310,7 @@ fn show(restored: &Restored, json: bool) -> Outcome {
     output::line(format_args!(
         "back at checkpoint {}: {} undone, {} of old content put back",
         restored.index,
-        output::count(usize::try_from(restored.records).unwrap_or(usize::MAX), "change"),
+        output::count(to_usize(restored.records), "change"),
         size::human(restored.bytes)
     ))
 }

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use stdchk_filestate::control::Control;
 use stdchk_filestate::driver::Beside;
 use stdchk_filestate::store::Store;
+use stdchk_model::exact::to_usize;
 use stdchk_operations::{PushedState, Target};
 use tokio::runtime::{Handle, Runtime};
 
@@ -138,8 +139,7 @@ impl Told {
             None => {}
         }
         if self.passed_over > 0 {
-            let passed_over =
-                output::count(usize::try_from(self.passed_over).unwrap_or(usize::MAX), "checkpoint");
+            let passed_over = output::count(to_usize(self.passed_over), "checkpoint");
             notes.push(format!(
                 "{passed_over} did not reach the pool: the next came before the copy was made"
             ));

@@ -167,9 +167,9 @@ impl Handle {
     pub async fn release(&self, fs: &FileSystem) -> Option<Arc<OpenFile>> {
         let mut turn = self.file.turn.lock().await;
         self.file.leaving.fetch_sub(usize::from(self.writable), Ordering::AcqRel);
-        turn.handles = turn.handles.saturating_sub(1);
+        turn.handles -= 1;
         if self.writable {
-            turn.writers = turn.writers.saturating_sub(1);
+            turn.writers -= 1;
             let mut openers = self.file.openers.lock();
             if let Some(at) = openers.iter().position(|opener| *opener == self.opener.task) {
                 openers.swap_remove(at);
