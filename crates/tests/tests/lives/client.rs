@@ -379,6 +379,11 @@ impl World {
         match (client.step, reply) {
             (Step::Open, ManagerReply::Session { policy, base_root, attr, .. }) => {
                 (client.policy, client.ino) = (policy, attr.ino);
+                let is_careless = client.manner.is_careless;
+                if is_careless && self.one_in(2) {
+                    self.clients[number].policy.redundancy = self.any_redundancy();
+                }
+                let client = &mut self.clients[number];
                 let is_packed = client.packing.as_ref().is_some_and(|packing| packing.is_committed);
                 client.step = match client.manner {
                     _ if is_packed => Step::Move,
