@@ -192,8 +192,8 @@ impl World {
         for number in all.difference(&self.lost.clone()).copied() {
             let at = holders.remove(&number).unwrap_or_default();
             let is_named = named.contains(&number);
-            let distance = if is_named { self.redundancy.distance() } else { 0 };
-            check_tidy(&at, distance, self.nodes.len())
+            let distance = if is_named { self.distance() } else { 0 };
+            check_tidy(&at, distance, self.nodes.len(), self.is_narrow)
                 .map_err(|why| format!("chunk {number} {why}: {}", self.shown_at(&at)))?;
             let id = |node: usize| self.nodes[node].id;
             let at: BTreeSet<Place> = at.iter().filter_map(|(block, at)| Some((*block, id(*at)?))).collect();
@@ -286,8 +286,13 @@ fn true_distance(at: &BTreeSet<(BlockId, usize)>, nodes: usize) -> u32 {
     fatal.map(u32::count_ones).min().unwrap()
 }
 
-/// Whether these blocks give a chunk this distance from loss, with none to spare.
-fn check_tidy(at: &BTreeSet<(BlockId, usize)>, distance: u8, nodes: usize) -> Result<(), String> {
+/// Whether these blocks give a chunk this distance from loss, with none to spare unless it may be further from loss.
+fn check_tidy(
+    at: &BTreeSet<(BlockId, usize)>,
+    distance: u8,
+    nodes: usize,
+    may_be_further: bool,
+) -> Result<(), String> {
     let Some((first, _)) = at.first() else {
         return if distance == 0 { Ok(()) } else { Err("is nowhere".to_owned()) };
     };
@@ -300,7 +305,7 @@ fn check_tidy(at: &BTreeSet<(BlockId, usize)>, distance: u8, nodes: usize) -> Re
         |other: EncodingId| other == first.encoding || other.code.is_copy() && first.encoding.code.is_copy();
     let together = at.iter().all(|(block, _)| counts(block.encoding));
     let needed = usize::from(distance) + usize::from(first.encoding.code.data()) - 1;
-    match distance > 0 && together && at.len() == needed {
+    match distance > 0 && (may_be_further || together && at.len() == needed) {
         true => Ok(()),
         false => Err(format!("has blocks to spare for the distance {distance}")),
     }

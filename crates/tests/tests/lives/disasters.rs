@@ -12,7 +12,7 @@ impl World {
     pub fn disaster(&mut self) {
         self.quiet();
         self.calm = true;
-        let distance = usize::from(self.redundancy.distance());
+        let distance = usize::from(self.distance());
         // So many benefactors can be lost.
         let losses = 1 + self.below(distance.max(2) - 1);
         let nodes = self.some_nodes(losses);
@@ -110,7 +110,7 @@ impl World {
         let force = self.plant == Plant::ForgottenWithTheLastCopy;
         let forgotten = self.ask(ManagerRequest::Forget { id, force });
         self.note(format!("{id} is broken, and to be forgotten: {}", forgotten.is_ok()));
-        let is_spared = self.redundancy.distance() == 1 || !self.lost.is_empty() || forgotten.is_ok();
+        let is_spared = self.distance() == 1 || !self.lost.is_empty() || forgotten.is_ok();
         assert!(is_spared, "{id} can't be forgotten: {forgotten:?}");
         if forgotten.is_ok() {
             self.nodes[node].replace_disk();

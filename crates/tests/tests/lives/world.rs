@@ -29,8 +29,10 @@ pub struct World {
     pub plant: Plant,
     /// What the folder asks for.
     pub redundancy: Redundancy,
-    /// What folders may ask for in this life, so that there are benefactors enough.
+    /// What folders may ask for in this life.
     pub redundancies: Vec<Redundancy>,
+    /// There are too few benefactors for some of these.
+    pub is_narrow: bool,
     pub runtime: Runtime,
     pub core: Core,
     pub disk: MemoryStore,
@@ -78,13 +80,18 @@ impl World {
         // Some lives know erasure codes, and have more benefactors.
         let is_coded = seed % 3 == 2;
         let nodes = if is_coded { [3, 5, 6][to_usize(seed / 3 % 3)] } else { NODES };
-        let redundancies = redundancies(is_coded, nodes - u64::from(has_small));
+        let is_strict = is_coded && seed.is_multiple_of(5);
+        // In few lives there are not enough for all codes.
+        let is_narrow = is_coded && nodes == NODES && seed.is_multiple_of(2) && !(is_strict || has_small);
+        let redundancies =
+            redundancies(is_coded, if is_narrow { u64::MAX } else { nodes - u64::from(has_small) });
         let at = to_usize(seed % redundancies.len() as u64);
         let mut world = Self {
             random: 0,
             plant,
             redundancy: redundancies[at],
             redundancies,
+            is_narrow,
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
             core,
             disk,
@@ -113,7 +120,7 @@ impl World {
         // Two files are a set.
         let pairs = vec![("ranks".to_owned(), "2".to_owned())];
         world.change(&Change::SetPolicy { ino: world.folder, pairs });
-        if is_coded && seed % 5 == 0 {
+        if is_strict {
             let pairs = vec![("semantics".to_owned(), "pessimistic".to_owned())];
             world.change(&Change::SetPolicy { ino: world.folder, pairs });
         }
@@ -170,6 +177,13 @@ impl World {
     /// Two lives with the same are the same.
     pub fn hash(&self) -> blake3::Hash {
         self.hash.finalize()
+    }
+
+    /// How far from loss every chunk must be at rest. Where there are too few benefactors, fragments wait for more, as long as
+    /// the chunk survives a loss.
+    pub fn distance(&self) -> u8 {
+        let distance = self.redundancy.distance_with(self.nodes.len());
+        if self.is_narrow { distance.min(2) } else { distance }
     }
 
     /// Whether folders may ask for erasure codes in this life.
