@@ -25,7 +25,7 @@ use crate::store::{EmbeddedStore, Reserve, Store, StoreError};
 
 /// How often leases are looked at: well below the shortest.
 const TICK: Duration = Duration::from_millis(200);
-/// How often it is looked whether there is something to be done beside requests.
+/// How often it is looked whether something may be collected.
 const WORK_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause between two steps of it, which take some milliseconds each.
 const STEP_PAUSE: Duration = Duration::from_millis(2);
@@ -277,8 +277,11 @@ impl ManagerService {
 /// Lets the core do what follows from events, in steps, so that requests come in between.
 async fn work(owner: &Owner) {
     loop {
-        let more = owner.ask(Job::Work).await.unwrap_or(false);
-        tokio::time::sleep(if more { STEP_PAUSE } else { WORK_INTERVAL }).await;
+        match owner.ask(Job::Work).await {
+            Ok(true) => tokio::time::sleep(STEP_PAUSE).await,
+            // Whichever comes first.
+            _ => drop(tokio::time::timeout(WORK_INTERVAL, owner.has_work()).await),
+        }
     }
 }
 
