@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState};
@@ -10,6 +10,7 @@ use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerReques
 use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, Receipt};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::manager::ManagerLink;
 use crate::shared::Shared;

@@ -13,12 +13,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest, TimeNs};
 use stdchk_model::{ErrorCode, Failure};
 use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::core::{Collected, Core, Cursor, Leaves, Now};
 use crate::store::{Batch, Store, StoreError};
@@ -78,7 +79,13 @@ impl Owner {
         let (clock, store, panicked) = (Clock::new(), Some(store), false);
         let (held, due, urgent) = (Vec::new(), None, false);
         let keeper = Keeper { core, store, made, ordered, clock, held, due, urgent, panicked };
-        Self { keeper: Arc::new(Mutex::new(keeper)), due: Arc::default(), copies, orders, work: Arc::default() }
+        Self {
+            keeper: Arc::new(Mutex::new(keeper)),
+            due: Arc::default(),
+            copies,
+            orders,
+            work: Arc::default(),
+        }
     }
 
     /// The owner's answer to a job.
@@ -136,7 +143,7 @@ impl Owner {
                 Some(due) if Instant::now() >= due => {}
                 Some(due) => {
                     // Whether it is time or something more urgent has come is looked at again.
-                    let _ = tokio::time::timeout_at(due.into(), told).await;
+                    let _ = tokio::time::timeout_at(due, told).await;
                     continue;
                 }
                 None => {

@@ -14,8 +14,7 @@ use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{Failure, PoolId};
 use stdchk_net::server::Host;
-use stdchk_net::{Buffer, BufferPool, Bytes, DataDir, DataDirError, Service, serve};
-use tokio::net::TcpListener;
+use stdchk_net::{Buffer, BufferPool, Bytes, DataDir, DataDirError, Listener, Service, serve};
 use tokio::sync::{Notify, watch};
 
 use crate::config::Config;
@@ -67,7 +66,7 @@ pub enum ManagerError {
 
 /// A manager that has its store and its address, and is about to serve.
 pub struct Manager {
-    listener: TcpListener,
+    listener: Listener,
     address: SocketAddr,
     host: Host,
     owner: Owner,
@@ -92,7 +91,7 @@ impl Manager {
         let pool = core.pool();
         directory.claim(pool, None)?;
         let listener = listen(&config.listen).await?;
-        let address = listener.local_addr().map_err(|error| refuse(&config.listen, error))?;
+        let address = listener.address().map_err(|error| refuse(&config.listen, error))?;
         let owner = Owner::new(core, store);
         let host = Host::new(Role::Manager, pool, config.token);
         Ok(Self { listener, address, host, owner, _directory: directory })
@@ -164,7 +163,7 @@ fn setting(config: &Config) -> Result<Setting, ManagerError> {
     Ok(Setting { new_pool, owner, pid, start, timing, steps: STEPS })
 }
 
-async fn listen(address: &str) -> Result<TcpListener, ManagerError> {
+async fn listen(address: &str) -> Result<Listener, ManagerError> {
     let found = tokio::net::lookup_host(address).await.map_err(|error| refuse(address, error))?;
     let found: Vec<SocketAddr> = found.collect();
     if found.iter().any(|address| !address.ip().is_loopback()) {
@@ -173,7 +172,7 @@ async fn listen(address: &str) -> Result<TcpListener, ManagerError> {
         return Err(refuse(address, cause));
     }
     let next = "another process may serve there: stop it, or listen on another port";
-    TcpListener::bind(&*found).await.map_err(|error| refuse(address, format_args!("{error}; {next}")))
+    Listener::bind(&found).await.map_err(|error| refuse(address, format_args!("{error}; {next}")))
 }
 
 fn refuse(address: &str, cause: impl std::fmt::Display) -> ManagerError {
