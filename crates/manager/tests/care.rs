@@ -3,12 +3,12 @@
 
 mod harness;
 
-use harness::{CHUNK_LENGTH, Pool, chunk, map_of, rename, session};
+use harness::{CHUNK_LENGTH, Pool, chunk, make, map_of, rename, session};
 use stdchk_manager::store::Table;
 use stdchk_model::message::benefactor::Command;
-use stdchk_model::message::manager::{Change, FileKind, ManagerRequest, StoredBlock};
+use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerRequest, StoredBlock};
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot,
+    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ErrorCode, Incarnation, Ino, MapRoot, OpId,
 };
 
 const HOUR_MS: u64 = 3_600_000;
@@ -297,6 +297,51 @@ fn a_map_that_cannot_be_read_keeps_what_it_names_and_stops_no_collection() {
     assert_eq!((pool.locate(1), pool.locate(3)), (vec![0], vec![0]));
     pool.change(Change::Unlink { parent: folder, name: "app.N0.T1".to_owned() }).unwrap();
     assert_eq!(pool.collect(), Ok(3));
+}
+
+#[test]
+fn versions_that_get_another_file_while_a_policy_is_carried_out_are_wanted_as_it_says() {
+    let (mut pool, folder, file) = pool_with_file(2);
+    let replicas = |count: u8| {
+        let pairs = vec![("redundancy".to_owned(), format!("replicate:{count}"))];
+        Change::SetPolicy { ino: folder, pairs }
+    };
+    pool.change(replicas(1)).unwrap();
+    pool.write(1, file, &[1], &[0]);
+    // All of these are looked at before it.
+    for number in 1..10 {
+        pool.make(folder, &format!("app.N{number}.T1"), FileKind::File);
+    }
+    let fresh = [make(folder, "fresh", FileKind::File), rename(folder, "fresh", folder, "app.N0.T1")];
+    for (number, change) in (1..).zip([replicas(2)].into_iter().chain(fresh)) {
+        pool.ask_in_memory(ManagerRequest::Change { id: OpId([number; 16]), change }).unwrap();
+        // A part of the folder is looked at, no more.
+        assert!(number > 1 || pool.core.walk_on());
+    }
+    pool.pass(1);
+    assert_eq!(copies(&pool.beat(0, &[], &[])), [(chunk(1), 1)]);
+}
+
+#[test]
+fn files_that_change_places_are_wanted_as_their_new_folders_say() {
+    let mut pool = Pool::with_benefactors(2);
+    let folders = ["one", "two"].map(|name| pool.make(Ino::ROOT, name, FileKind::Directory));
+    for (folder, count) in folders.into_iter().zip(1..) {
+        let pairs = vec![("redundancy".to_owned(), format!("replicate:{count}"))];
+        pool.change(Change::SetPolicy { ino: folder, pairs }).unwrap();
+    }
+    let [one, two] = folders.map(|folder| pool.make(folder, "file", FileKind::File));
+    pool.write(1, one, &[1], &[0]);
+    pool.write(2, two, &[2], &[0]);
+    pool.beat(0, &[], &[]);
+    let Change::Rename { parent, name, new_parent, new_name, .. } =
+        rename(folders[1], "file", folders[0], "file")
+    else {
+        unreachable!()
+    };
+    let existing = Existing::Exchange;
+    pool.change(Change::Rename { parent, name, new_parent, new_name, existing }).unwrap();
+    assert_eq!(copies(&pool.beat(0, &[], &[])), [(chunk(1), 1)]);
 }
 
 #[test]

@@ -245,6 +245,17 @@ fn fragments_wait_for_a_benefactor_that_is_away_unless_the_next_loss_would_take_
     assert_eq!(copies_made(&mut pool), 3);
 }
 
+#[test]
+fn fragments_that_can_be_placed_come_before_copies_in_their_place() {
+    let (mut pool, file) = pool(6, "erasure:3,2");
+    write_coded(&mut pool, file, (3, 2), &[0, 1, 2, 3, 4]);
+    pool.pass_alive(29_000, &[0, 1, 2, 5]);
+    pool.pass(1_500);
+    let made = makes(pool.beat(0, &[], &[]));
+    let indices: Vec<_> = made.iter().flat_map(|make| &make.blocks).map(|block| block.index).collect();
+    assert!(matches!(indices[..], [Some(3 | 4)]), "{made:?}");
+}
+
 /// How many copies of fragments the first three benefactors are to make.
 fn copies_made(pool: &mut Pool) -> usize {
     let made: Vec<Make> = (0..3).flat_map(|at| makes(pool.beat(at, &[], &[]))).collect();

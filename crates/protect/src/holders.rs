@@ -222,12 +222,14 @@ pub fn missing(held: &[Held], encoding: EncodingId, wanted: u8) -> Vec<u8> {
     absent.chain(all.filter(is_shared)).take(need).collect()
 }
 
-/// Which of the blocks that surely are there, `certain`, can go so that the others alone keep the distance `wanted`: those that stand
-/// first, as far as possible. Nothing goes while they don't reach it.
+/// Which of the blocks that surely are there, `certain`, can go so that the others alone keep the distance `wanted`: copies before
+/// fragments, which are smaller, and those that stand first, as far as possible. Nothing goes while they don't reach it.
 pub fn surplus(certain: &[Held], wanted: u8) -> Vec<Held> {
     let mut kept: Vec<Held> = certain.to_vec();
     let mut gone = Vec::new();
-    for block in certain {
+    let (copies, fragments): (Vec<&Held>, _) =
+        certain.iter().partition(|block| block.encoding.code.is_copy());
+    for block in copies.into_iter().chain(fragments) {
         let others = kept.iter().filter(|other| *other != block).copied();
         if wanted > 0 && distance(others.clone()) >= wanted {
             kept = others.collect();

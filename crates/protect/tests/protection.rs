@@ -310,6 +310,18 @@ fn copies_stand_in_for_fragments_that_there_are_too_few_benefactors_for() {
     assert!(many.make.iter().all(Option::is_some), "fragments take less space: {many:?}");
 }
 
+/// Benefactors came back, and the copies that stood in for their fragments are not needed any more.
+#[test]
+fn copies_go_before_the_fragments_that_are_enough() {
+    let code = encoding(Code::erasure(3, 2).unwrap(), 5);
+    let block = |benefactor, encoding, index| Held { benefactor: BenefactorId(benefactor), encoding, index };
+    let fragments: Vec<Held> = (0..5u8).map(|index| block(u32::from(index), code, index)).collect();
+    let copies: Vec<Held> = (0..3).map(|benefactor| block(benefactor, EncodingId::PLAIN, 0)).collect();
+    let all = |fragments: &[Held]| [fragments, &copies].concat();
+    assert_eq!(surplus(&all(&fragments), 3), copies);
+    assert_eq!(surplus(&all(&fragments[..4]), 3), &fragments[..4]);
+}
+
 /// A benefactor came back whose fragment had been made anew elsewhere; then another fragment was lost.
 #[test]
 fn a_benefactor_whose_fragment_another_one_has_too_can_take_one_that_is_lost() {

@@ -343,8 +343,10 @@ impl Core {
             (Change::SetPolicy { ino, pairs }, _) if pairs.iter().any(|(key, _)| key == "redundancy") => {
                 self.walk(Walk::Grade(*ino));
             }
-            (Change::Rename { parent, new_parent, .. }, Some(moved)) if parent != new_parent => {
-                self.walk(Walk::Grade(moved.ino));
+            (Change::Rename { parent, name, new_parent, .. }, Some(moved)) if parent != new_parent => {
+                // Something is where it was only if they changed places.
+                let other = self.namespace.find(*parent, name)?;
+                [Some(moved.ino), other].into_iter().flatten().for_each(|ino| self.walk(Walk::Grade(ino)));
             }
             _ => {}
         }

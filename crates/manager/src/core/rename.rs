@@ -102,6 +102,8 @@ impl Namespace {
         }
         let joined = self.join((from, old), (to, new));
         *self.file_mut(to)? = joined;
+        // A walk through the folder may have been meant to grade them where they were.
+        self.grade(to);
         Ok(())
     }
 

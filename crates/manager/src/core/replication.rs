@@ -331,19 +331,27 @@ impl Core {
         let chunk = self.locations.get(id)?;
         let counted = chunk.holders.iter().filter(|holder| self.registry.counts(holder.benefactor));
         let counted: Vec<Held> = counted.map(Holder::held).collect();
-        // Copies in place of fragments take several times the space. So fragments wait for benefactors that are restarting, and
-        // while the chunk survives a loss for all that are away or full.
-        let can_wait = distance(counted.iter().copied()) > 1;
-        let can_take = hosts.iter().filter(|host| match host.online {
-            true => can_wait || host.free_bytes >= u64::from(chunk.length),
-            false => can_wait || self.registry.counts(host.id),
-        });
-        let can_take: Vec<BenefactorId> = can_take.map(|host| host.id).collect();
         let readable = counted.iter().filter(|held| self.registry.is_online(held.benefactor)).copied();
         let (in_vain, others): (Vec<Held>, Vec<Held>) =
             readable.partition(|held| self.copies.was_in_vain(id, held));
-        let of = |readable: &[Held]| plan_at(readable, &counted, chunk.wanted(), Some(&can_take));
-        of(&others).or_else(|| of(&[others, in_vain].concat()))
+        let of = |readable: &[Held], hosts: &[BenefactorId]| {
+            plan_at(readable, &counted, chunk.wanted(), Some(hosts))
+        };
+        let plan = |hosts: &[BenefactorId]| {
+            of(&others, hosts).or_else(|| of(&[&others[..], &in_vain[..]].concat(), hosts))
+        };
+        let ids = |is_one: &dyn Fn(&&HostState) -> bool| -> Vec<BenefactorId> {
+            hosts.iter().filter(is_one).map(|host| host.id).collect()
+        };
+        let has_room = |host: &&HostState| host.online && host.free_bytes >= u64::from(chunk.length);
+        // Copies in place of fragments take several times the space. So fragments wait for benefactors that are away or full, as
+        // long as some can be placed or the chunk survives a loss; then only for those that may be restarting.
+        let usual = plan(&ids(&|_| true))?;
+        let is_placed = hosts.iter().filter(has_room).any(|host| !usual.taken.contains(&host.id));
+        if is_placed || distance(counted.iter().copied()) > 1 {
+            return Some(usual);
+        }
+        plan(&ids(&|host| has_room(host) || !host.online && self.registry.counts(host.id)))
     }
 
     /// No copies of these chunks are being made any more.

@@ -9,7 +9,7 @@ use stdchk_net::Bytes;
 use stdchk_protect::{Assembly, Gathered};
 
 use super::client::{Place, Step};
-use super::content::{Number, all_shown, chunk, content, id, list_of_root, name, named_by, shown};
+use super::content::{Number, chunk, content, id, list_of_root, name, named_by, shown};
 use super::files::{NAMES, name_of};
 use super::plant::Plant;
 use super::world::World;
@@ -61,14 +61,11 @@ impl World {
         for place in 0..NAMES {
             self.check_name(place);
         }
-        let durable = self.holders();
-        for number in self.named() {
-            let blocks = durable.get(&number).into_iter().flatten();
-            assert!(
-                suffice(blocks.clone().map(|(block, _)| block)),
-                "a version names chunk {number}, of which only {} are durable",
-                all_shown(blocks.map(|(block, _)| block))
-            );
+        let unreadable = self.unreadable();
+        self.lost.retain(|number| unreadable.contains(number));
+        if let Some(number) = unreadable.difference(&self.lost).next() {
+            let at = self.holders().remove(number).unwrap_or_default();
+            panic!("a version names chunk {number}, of which only this is durable: {}", self.shown_at(&at));
         }
         for node in &self.nodes {
             assert!(node.keeps_within_its_donation(), "{:?} takes more than it was given", node.id);
@@ -166,6 +163,16 @@ impl World {
         }
     }
 
+    /// The chunks that versions name and of which not enough blocks are durable.
+    pub fn unreadable(&mut self) -> BTreeSet<Number> {
+        let holders = self.holders();
+        let is_readable = |number: &Number| {
+            let blocks = holders.get(number).into_iter().flatten();
+            suffice(blocks.map(|(block, _)| block))
+        };
+        self.named().into_iter().filter(|number| !is_readable(number)).collect()
+    }
+
     /// The durable blocks of every chunk, and the places in `nodes` of who has them.
     pub fn holders(&self) -> BTreeMap<Number, BTreeSet<(BlockId, usize)>> {
         let mut holders: BTreeMap<Number, BTreeSet<(BlockId, usize)>> = BTreeMap::new();
@@ -181,7 +188,8 @@ impl World {
     /// and nothing else is there.
     fn is_tidy(&mut self) -> Result<(), String> {
         let (named, mut holders) = (self.named(), self.holders());
-        for number in named.iter().copied().chain(holders.keys().copied()).collect::<BTreeSet<_>>() {
+        let all: BTreeSet<Number> = named.iter().copied().chain(holders.keys().copied()).collect();
+        for number in all.difference(&self.lost.clone()).copied() {
             let at = holders.remove(&number).unwrap_or_default();
             let is_named = named.contains(&number);
             let distance = if is_named { self.redundancy.distance() } else { 0 };
@@ -215,7 +223,7 @@ impl World {
     /// Reads every version as a reader does, and compares it byte for byte.
     pub fn read_all(&mut self) {
         for (ino, root) in self.roots() {
-            for number in named_by(&root) {
+            for number in named_by(&root).difference(&self.lost.clone()).copied() {
                 let read = self.read_chunk(number);
                 assert!(read.as_deref() == Some(content(number)), "chunk {number} of {ino} can't be read");
             }

@@ -123,9 +123,9 @@ impl Client {
         self.step = Step::Open;
     }
 
-    /// It ends without a word.
-    fn die(&mut self) {
-        *self = Self { id: self.id, is_silent: self.is_silent, ..Self::new(0) };
+    /// It ends without a word, and another one with the identity `id` takes its place.
+    fn die(&mut self, id: ClientId) {
+        *self = Self { id, is_silent: self.is_silent, ..Self::new(0) };
     }
 
     /// All that it has is to be looked at anew: its session was forgotten, or a receipt refused.
@@ -290,7 +290,9 @@ impl World {
         if self.clients[number].step != Step::Idle {
             self.note(format!("client {number} is killed"));
             self.files.get(self.clients[number].ino).given_up(number);
-            self.clients[number].die();
+            self.sessions += 1;
+            let id = ClientId((u128::from(self.sessions) << 64).to_be_bytes());
+            self.clients[number].die(id);
         }
     }
 
@@ -379,6 +381,11 @@ impl World {
         match (client.step, reply) {
             (Step::Open, ManagerReply::Session { policy, base_root, attr, .. }) => {
                 (client.policy, client.ino) = (policy, attr.ino);
+                let is_careless = client.manner.is_careless;
+                if is_careless && self.one_in(2) {
+                    self.clients[number].policy.redundancy = self.any_redundancy();
+                }
+                let client = &mut self.clients[number];
                 let is_packed = client.packing.as_ref().is_some_and(|packing| packing.is_committed);
                 client.step = match client.manner {
                     _ if is_packed => Step::Move,
@@ -454,7 +461,7 @@ impl World {
 
     fn refused(&mut self, number: usize, failure: &Failure) {
         let note =
-            format!("client {number} is refused {:?} at {:?}", failure.code, self.clients[number].step);
+            format!("client {number} is refused at {:?}: {}", self.clients[number].step, failure.message);
         self.note(note);
         let client = &mut self.clients[number];
         match failure.code {

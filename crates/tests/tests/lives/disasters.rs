@@ -110,7 +110,7 @@ impl World {
         let force = self.plant == Plant::ForgottenWithTheLastCopy;
         let forgotten = self.ask(ManagerRequest::Forget { id, force });
         self.note(format!("{id} is broken, and to be forgotten: {}", forgotten.is_ok()));
-        let is_spared = self.redundancy.distance() == 1 || forgotten.is_ok();
+        let is_spared = self.redundancy.distance() == 1 || !self.lost.is_empty() || forgotten.is_ok();
         assert!(is_spared, "{id} can't be forgotten: {forgotten:?}");
         if forgotten.is_ok() {
             self.nodes[node].replace_disk();

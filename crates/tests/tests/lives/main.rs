@@ -26,7 +26,7 @@ use plant::Plant;
 /// Lives of the usual run: some seconds.
 const LIVES: u64 = 400;
 /// Lives in which a planted mistake must be found; most are within the first ten, the rest within some hundreds.
-const LIVES_TO_FIND: u64 = 1500;
+const LIVES_TO_FIND: u64 = 3000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use stdchk_manager::core::{Core, Cursor, Now, Setting, Timing};
 use stdchk_manager::store::{MemoryStore, Store as _};
 use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest};
-use stdchk_model::{BlockId, ErrorCode, Failure, OpId, PoolId};
+use stdchk_model::{BlockId, ErrorCode, Failure, OpId, PoolId, Redundancy};
 
 use super::content::{Number, name};
+use super::files::Files;
 use super::plant::Plant;
 use super::world::World;
 
@@ -16,6 +17,10 @@ pub struct Backup {
     store: MemoryStore,
     start: u64,
     sequence: u64,
+    /// The files as their writers knew them then.
+    files: Files,
+    /// What the folder asked for then.
+    redundancy: Redundancy,
 }
 
 pub fn load(disk: &MemoryStore, start: u64, now: Now) -> Core {
@@ -119,8 +124,9 @@ impl World {
 
     pub fn back_up(&mut self) {
         self.note("the manager's store is copied".to_owned());
+        let (store, start, sequence) = (self.disk.copy(), self.starts, self.disk.sequence());
         self.backup =
-            Some(Backup { store: self.disk.copy(), start: self.starts, sequence: self.disk.sequence() });
+            Some(Backup { store, start, sequence, files: self.files.clone(), redundancy: self.redundancy });
     }
 
     /// Whether some benefactor remembers what the copy of the store lacks.
@@ -132,7 +138,8 @@ impl World {
         self.nodes.iter().any(|node| node.remembered().is_some_and(lacks))
     }
 
-    /// The copy of the store takes the place of the store for a while; then somebody notices, and puts the newer one back.
+    /// The copy of the store takes the place of the store for a while; then somebody notices, and puts the newer one back, or
+    /// gives up what was stored since.
     pub fn set_manager_back(&mut self) {
         let tampered = matches!(self.plant, Plant::SetBackUnnoticed | Plant::MomentsAreForgotten);
         if self.backup.is_none() || !(self.is_backup_found_out() || tampered) {
@@ -151,11 +158,23 @@ impl World {
         }
         let refused = self.core.collect(Cursor::Garbage(None), true, self.now);
         let refused = refused.is_err_and(|failure| failure.code == ErrorCode::Denied);
+        if refused && self.below(2) == 0 {
+            return self.accept_older_store(backup.files, backup.redundancy);
+        }
         self.note("the newer store is put back".to_owned());
         self.disk = newer;
         self.begin_manager();
         self.check();
         assert!(refused, "nobody notices that the manager's store is an older copy");
+    }
+
+    /// What was stored since the store was copied is given up. Chunks may be gone that versions need which were removed since.
+    fn accept_older_store(&mut self, files: Files, redundancy: Redundancy) {
+        self.note("what was stored since is given up".to_owned());
+        assert_eq!(self.ask(ManagerRequest::AcceptOlderStore), Ok(ManagerReply::Done));
+        (self.files, self.redundancy) = (files, redundancy);
+        self.lost = self.unreadable();
+        self.check();
     }
 
     // --- collection

@@ -46,6 +46,8 @@ pub struct World {
     pub nodes: Vec<Node>,
     pub clients: Vec<Client>,
     pub files: Files,
+    /// Chunks that were given up with an older store and have not been stored since.
+    pub lost: BTreeSet<Number>,
     /// Versions that lie in containers, or may.
     pub moved: Vec<Moved>,
     /// Messages of connections that are gone, which the manager has not read.
@@ -97,6 +99,7 @@ impl World {
             nodes: (1..=nodes).map(|life| Node::new(life, has_small && life == nodes, plant)).collect(),
             clients: (1..=CLIENTS).map(Client::new).collect(),
             files: Files::default(),
+            lost: BTreeSet::new(),
             moved: Vec::new(),
             strays: Vec::new(),
             seen: None,
