@@ -130,10 +130,7 @@ impl Benefactors {
         if let Some(found) = known(&self.links.lock()) {
             return Ok(found);
         }
-        match self.manager.ask(&ManagerRequest::Benefactors).await? {
-            ManagerReply::Benefactors(benefactors) => self.learn(&benefactors),
-            _ => return Err(crate::unexpected("Benefactors").into()),
-        }
+        self.relearn().await?;
         let missing =
             || Failure::new(ErrorCode::Unavailable, format!("the manager doesn't know benefactor {id}"));
         known(&self.links.lock()).ok_or_else(|| missing().into())
@@ -162,7 +159,7 @@ impl Benefactors {
         if answer.as_ref().is_err_and(CallError::is_transport) {
             self.suspect(id);
             // The address may have changed with a restart: ask the manager before the next attempt.
-            self.relearn().await;
+            drop(self.relearn().await);
         } else if let Some(link) = self.links.lock().get_mut(&id) {
             link.answered_at = Some(Instant::now());
         }
@@ -207,12 +204,12 @@ impl Benefactors {
         answers
     }
 
-    async fn relearn(&self) {
-        if let Ok(ManagerReply::Benefactors(benefactors)) =
-            self.manager.ask(&ManagerRequest::Benefactors).await
-        {
-            self.learn(&benefactors);
+    async fn relearn(&self) -> Result<(), Failure> {
+        match self.manager.ask(&ManagerRequest::Benefactors).await? {
+            ManagerReply::Benefactors(benefactors) => self.learn(&benefactors),
+            _ => return Err(crate::unexpected("Benefactors")),
         }
+        Ok(())
     }
 
     /// Stores a block; unless it is to be `durable` at once, which a receipt then says, it is durable once
