@@ -61,7 +61,7 @@ fn server(directory: &Path) {
         let end = tokio::task::spawn_blocking(|| {
             let _ = std::io::stdin().read(&mut [0]);
         });
-        serve(listener, host, service, buffers, async {
+        serve(listener.into(), host, service, buffers, async {
             let _ = end.await;
         })
         .await;

@@ -17,10 +17,11 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::message::manager::Moment;
+use tokio::time::Instant;
 
 /// The file in the benefactor's directory.
 pub const HISTORY_FILE: &str = "history";

@@ -12,8 +12,7 @@ use stdchk_model::limits::{BLOCK_BYTES_MAX, HEARTBEAT_MS};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey};
 use stdchk_net::server::Host;
-use stdchk_net::{BufferPool, DataDir, DataDirError, serve};
-use tokio::net::TcpListener;
+use stdchk_net::{BufferPool, DataDir, DataDirError, Listener, serve};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -164,10 +163,10 @@ async fn open_store(config: &Config) -> Result<Arc<Store>, Error> {
     Ok(Arc::new(store))
 }
 
-async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+async fn listen(address: SocketAddr) -> Result<(Listener, SocketAddr), Error> {
     let refused = |cause| Error::Listen { address, cause };
-    let listener = TcpListener::bind(address).await.map_err(refused)?;
-    let address = listener.local_addr().map_err(refused)?;
+    let listener = Listener::bind(&[address]).await.map_err(refused)?;
+    let address = listener.address().map_err(refused)?;
     Ok((listener, address))
 }
 

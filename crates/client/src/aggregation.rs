@@ -302,7 +302,8 @@ impl Source for Written {
     }
 }
 
-fn fill(buffer: &mut [u8], bytes: &[u8]) -> io::Result<()> {
+/// Fills a buffer with bytes that were read for it, if they are as many.
+pub(crate) fn fill(buffer: &mut [u8], bytes: &[u8]) -> io::Result<()> {
     if bytes.len() != buffer.len() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }

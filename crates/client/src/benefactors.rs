@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState};
@@ -10,6 +10,7 @@ use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerReques
 use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, Receipt};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::manager::ManagerLink;
 use crate::shared::Shared;
@@ -129,10 +130,7 @@ impl Benefactors {
         if let Some(found) = known(&self.links.lock()) {
             return Ok(found);
         }
-        match self.manager.ask(&ManagerRequest::Benefactors).await? {
-            ManagerReply::Benefactors(benefactors) => self.learn(&benefactors),
-            _ => return Err(crate::unexpected("Benefactors").into()),
-        }
+        self.relearn().await?;
         let missing =
             || Failure::new(ErrorCode::Unavailable, format!("the manager doesn't know benefactor {id}"));
         known(&self.links.lock()).ok_or_else(|| missing().into())
@@ -161,7 +159,7 @@ impl Benefactors {
         if answer.as_ref().is_err_and(CallError::is_transport) {
             self.suspect(id);
             // The address may have changed with a restart: ask the manager before the next attempt.
-            self.relearn().await;
+            drop(self.relearn().await);
         } else if let Some(link) = self.links.lock().get_mut(&id) {
             link.answered_at = Some(Instant::now());
         }
@@ -206,12 +204,12 @@ impl Benefactors {
         answers
     }
 
-    async fn relearn(&self) {
-        if let Ok(ManagerReply::Benefactors(benefactors)) =
-            self.manager.ask(&ManagerRequest::Benefactors).await
-        {
-            self.learn(&benefactors);
+    async fn relearn(&self) -> Result<(), Failure> {
+        match self.manager.ask(&ManagerRequest::Benefactors).await? {
+            ManagerReply::Benefactors(benefactors) => self.learn(&benefactors),
+            _ => return Err(crate::unexpected("Benefactors")),
         }
+        Ok(())
     }
 
     /// Stores a block; unless it is to be `durable` at once, which a receipt then says, it is durable once

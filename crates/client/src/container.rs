@@ -18,6 +18,7 @@ use stdchk_model::{ChunkId, ErrorCode, Failure, InContainer, cbor};
 use stdchk_net::waits::permits;
 use tokio::sync::{OnceCell, Semaphore};
 
+use crate::aggregation::fill;
 use crate::map_view::ChunkView;
 use crate::pool::Inner;
 
@@ -196,11 +197,7 @@ impl Source for PoolSource {
         let read = self.pool.runtime.block_on(self.pool.read_located(&self.view, range));
         let bytes =
             read.inspect_err(|failure| self.opening.lock().note(failure)).map_err(io::Error::other)?;
-        if bytes.len() != buffer.len() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        buffer.copy_from_slice(&bytes);
-        Ok(())
+        fill(buffer, &bytes)
     }
 }
 

@@ -4,7 +4,7 @@
 //! their own: a hundred reads of a stopped benefactor would else wait for each other's attempts, one after the other.
 
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use stdchk_net::{CallError, Connection};
 use tokio::sync::Mutex;

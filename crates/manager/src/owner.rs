@@ -13,12 +13,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest, TimeNs};
 use stdchk_model::{ErrorCode, Failure};
 use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::core::{Collected, Core, Cursor, Leaves, Now};
 use crate::store::{Batch, Store, StoreError};
@@ -57,6 +58,8 @@ pub struct Owner {
     due: Arc<Notify>,
     copies: watch::Receiver<u64>,
     orders: watch::Receiver<u64>,
+    /// Told when something is to be done beside requests.
+    work: Arc<Notify>,
 }
 
 /// Why commits have ended.
@@ -76,7 +79,13 @@ impl Owner {
         let (clock, store, panicked) = (Clock::new(), Some(store), false);
         let (held, due, urgent) = (Vec::new(), None, false);
         let keeper = Keeper { core, store, made, ordered, clock, held, due, urgent, panicked };
-        Self { keeper: Arc::new(Mutex::new(keeper)), due: Arc::default(), copies, orders }
+        Self {
+            keeper: Arc::new(Mutex::new(keeper)),
+            due: Arc::default(),
+            copies,
+            orders,
+            work: Arc::default(),
+        }
     }
 
     /// The owner's answer to a job.
@@ -96,6 +105,11 @@ impl Owner {
         self.orders.clone()
     }
 
+    /// Waits until something is to be done beside requests.
+    pub async fn has_work(&self) {
+        self.work.notified().await;
+    }
+
     /// Does a job, whether it has an answer or not. A manager that stops does none.
     pub fn tell(&self, job: Job) {
         let mut keeper = self.keeper.lock();
@@ -106,6 +120,9 @@ impl Owner {
         // What panicked may have changed half of something: it is neither stored nor shown to anybody.
         keeper.panicked = catch_unwind(AssertUnwindSafe(|| keeper.apply(job))).is_err();
         keeper.tell_watchers();
+        if keeper.core.is_walking() {
+            self.work.notify_one();
+        }
         if keeper.panicked || (keeper.due, keeper.urgent) != before {
             self.due.notify_one();
         }
@@ -126,7 +143,7 @@ impl Owner {
                 Some(due) if Instant::now() >= due => {}
                 Some(due) => {
                     // Whether it is time or something more urgent has come is looked at again.
-                    let _ = tokio::time::timeout_at(due.into(), told).await;
+                    let _ = tokio::time::timeout_at(due, told).await;
                     continue;
                 }
                 None => {

@@ -14,8 +14,7 @@ use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{Failure, PoolId};
 use stdchk_net::server::Host;
-use stdchk_net::{Buffer, BufferPool, Bytes, DataDir, DataDirError, Service, serve};
-use tokio::net::TcpListener;
+use stdchk_net::{Buffer, BufferPool, Bytes, DataDir, DataDirError, Listener, Service, serve};
 use tokio::sync::{Notify, watch};
 
 use crate::config::Config;
@@ -25,7 +24,7 @@ use crate::store::{EmbeddedStore, Reserve, Store, StoreError};
 
 /// How often leases are looked at: well below the shortest.
 const TICK: Duration = Duration::from_millis(200);
-/// How often it is looked whether there is something to be done beside requests.
+/// How often it is looked whether something may be collected.
 const WORK_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause between two steps of it, which take some milliseconds each.
 const STEP_PAUSE: Duration = Duration::from_millis(2);
@@ -67,7 +66,7 @@ pub enum ManagerError {
 
 /// A manager that has its store and its address, and is about to serve.
 pub struct Manager {
-    listener: TcpListener,
+    listener: Listener,
     address: SocketAddr,
     host: Host,
     owner: Owner,
@@ -92,7 +91,7 @@ impl Manager {
         let pool = core.pool();
         directory.claim(pool, None)?;
         let listener = listen(&config.listen).await?;
-        let address = listener.local_addr().map_err(|error| refuse(&config.listen, error))?;
+        let address = listener.address().map_err(|error| refuse(&config.listen, error))?;
         let owner = Owner::new(core, store);
         let host = Host::new(Role::Manager, pool, config.token);
         Ok(Self { listener, address, host, owner, _directory: directory })
@@ -164,7 +163,7 @@ fn setting(config: &Config) -> Result<Setting, ManagerError> {
     Ok(Setting { new_pool, owner, pid, start, timing, steps: STEPS })
 }
 
-async fn listen(address: &str) -> Result<TcpListener, ManagerError> {
+async fn listen(address: &str) -> Result<Listener, ManagerError> {
     let found = tokio::net::lookup_host(address).await.map_err(|error| refuse(address, error))?;
     let found: Vec<SocketAddr> = found.collect();
     if found.iter().any(|address| !address.ip().is_loopback()) {
@@ -173,7 +172,7 @@ async fn listen(address: &str) -> Result<TcpListener, ManagerError> {
         return Err(refuse(address, cause));
     }
     let next = "another process may serve there: stop it, or listen on another port";
-    TcpListener::bind(&*found).await.map_err(|error| refuse(address, format_args!("{error}; {next}")))
+    Listener::bind(&found).await.map_err(|error| refuse(address, format_args!("{error}; {next}")))
 }
 
 fn refuse(address: &str, cause: impl std::fmt::Display) -> ManagerError {
@@ -277,8 +276,11 @@ impl ManagerService {
 /// Lets the core do what follows from events, in steps, so that requests come in between.
 async fn work(owner: &Owner) {
     loop {
-        let more = owner.ask(Job::Work).await.unwrap_or(false);
-        tokio::time::sleep(if more { STEP_PAUSE } else { WORK_INTERVAL }).await;
+        match owner.ask(Job::Work).await {
+            Ok(true) => tokio::time::sleep(STEP_PAUSE).await,
+            // Whichever comes first.
+            _ => drop(tokio::time::timeout(WORK_INTERVAL, owner.has_work()).await),
+        }
     }
 }
 

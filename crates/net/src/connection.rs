@@ -12,18 +12,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use minicbor::{Decode, Encode};
 use parking_lot::Mutex;
-use rustix::net::sockopt;
 use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
 use tokio::io::{AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::buffer::{Buffer, BufferPool};
 use crate::frame::{self, Head, Kind};
 use crate::patience::{PATIENCE, Patient};
+use crate::transport::{Incoming, Outgoing, connect};
 
 /// Time for connecting and for the handshake: a host that takes longer is as good as gone.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -97,7 +95,7 @@ impl CallError {
 }
 
 type Answer = Result<(Vec<u8>, Buffer), Failure>;
-type Writer = Arc<tokio::sync::Mutex<Patient<OwnedWriteHalf>>>;
+type Writer = Arc<tokio::sync::Mutex<Patient<Outgoing>>>;
 type Pending = Arc<Mutex<Option<HashMap<u64, Call>>>>;
 
 /// A call under way. It is gone from the table with whoever waits for it, and so is its memory.
@@ -209,7 +207,7 @@ impl Connection {
         }
         let Ok(mut writer) = Arc::clone(&self.writer).try_lock_owned() else { return false };
         let bytes = [head, payload].concat();
-        match writer.half().try_write(&bytes) {
+        match writer.half_mut().try_write(&bytes) {
             Ok(written) if written == bytes.len() => true,
             Ok(written) => {
                 // A call that is given up leaves no half frame behind.
@@ -249,13 +247,11 @@ impl Drop for Forget<'_> {
     }
 }
 
-type Opened = (Patient<BufReader<OwnedReadHalf>>, Patient<OwnedWriteHalf>, PoolId);
+type Opened = (Patient<BufReader<Incoming>>, Patient<Outgoing>, PoolId);
 
 /// Greets the server. Its refusal is an error with a [`Failure`] within.
 async fn handshake(address: &str, identity: &Identity) -> io::Result<Opened> {
-    let stream = TcpStream::connect(address).await?;
-    prepare(&stream)?;
-    let (reader, writer) = stream.into_split();
+    let (reader, writer) = connect(address).await?;
     let (mut reader, mut writer) =
         (Patient::new(buffered(reader), PATIENCE), Patient::new(writer, REQUEST_PATIENCE));
     let hello = Hello { protocol: PROTOCOL, role: identity.role, pool: identity.pool, nonce: nonce()? };
@@ -274,8 +270,8 @@ async fn handshake(address: &str, identity: &Identity) -> io::Result<Opened> {
 
 /// Sends a part of the greeting and reads the answer to it.
 async fn say<Q: Encode<()>, R: for<'b> Decode<'b, ()>>(
-    reader: &mut Patient<BufReader<OwnedReadHalf>>,
-    writer: &mut Patient<OwnedWriteHalf>,
+    reader: &mut Patient<BufReader<Incoming>>,
+    writer: &mut Patient<Outgoing>,
     said: &Q,
 ) -> io::Result<R> {
     let bytes = frame::encode(&Head { kind: Kind::Request, id: 0 }, &cbor::encode(said), 0)?;
@@ -296,17 +292,6 @@ pub(crate) fn nonce() -> io::Result<Nonce> {
     Ok(Nonce(bytes))
 }
 
-/// Sets what holds for every connection: small frames leave at once, and a host that vanished is noticed also while
-/// nothing is under way.
-pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
-    /// Silence after which the peer's host is asked whether it is there, and the time between two such questions.
-    const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE.0)?;
-    Ok(sockopt::set_tcp_keepintvl(stream, KEEPALIVE.1)?)
-}
-
 async fn write_all(writer: Writer, mut queue: mpsc::UnboundedReceiver<u64>, pending: Pending) {
     while let Some(id) = queue.recv().await {
         let Some((head, payload)) = take_request(&pending, id) else { continue };
@@ -315,7 +300,7 @@ async fn write_all(writer: Writer, mut queue: mpsc::UnboundedReceiver<u64>, pend
 }
 
 /// Writes a frame, or what is left of one. A connection on which that fails ends, and all its calls with it.
-async fn write_or_end(writer: &mut Patient<OwnedWriteHalf>, head: &[u8], payload: &Bytes, pending: &Pending) {
+async fn write_or_end(writer: &mut Patient<Outgoing>, head: &[u8], payload: &Bytes, pending: &Pending) {
     if let Err(error) = write_frame(writer, head, payload).await {
         tracing::debug!(%error, "a connection ended while writing");
         pending.lock().take();
@@ -328,7 +313,7 @@ fn take_request(pending: &Pending, id: u64) -> Option<(Vec<u8>, Bytes)> {
 
 /// Writes a frame: head and body, then the payload.
 pub(crate) async fn write_frame(
-    writer: &mut Patient<OwnedWriteHalf>,
+    writer: &mut Patient<Outgoing>,
     head: &[u8],
     payload: &Bytes,
 ) -> io::Result<()> {
@@ -337,13 +322,13 @@ pub(crate) async fn write_frame(
 }
 
 /// Reads ahead, so that a small frame takes one call of the system.
-pub(crate) fn buffered(reader: OwnedReadHalf) -> BufReader<OwnedReadHalf> {
+pub(crate) fn buffered(reader: Incoming) -> BufReader<Incoming> {
     /// A body and a small payload; a large one goes past it to its own buffer.
     const BYTES: usize = 8 << 10;
     BufReader::with_capacity(BYTES, reader)
 }
 
-async fn read_all(mut reader: Patient<BufReader<OwnedReadHalf>>, buffers: Arc<BufferPool>, pending: Pending) {
+async fn read_all(mut reader: Patient<BufReader<Incoming>>, buffers: Arc<BufferPool>, pending: Pending) {
     loop {
         match frame::read(&mut reader, &buffers).await {
             Ok(Some((head, body, payload))) => deliver(&pending, &head, body, payload),

@@ -12,6 +12,7 @@ pub mod patience;
 mod retry;
 pub mod server;
 mod slab;
+pub mod transport;
 pub mod waits;
 
 pub use buffer::{Buffer, BufferPool, kept_bytes};
@@ -20,3 +21,4 @@ pub use connection::{CallError, Connection, Identity};
 pub use data_dir::{DataDir, DataDirError};
 pub use retry::Retry;
 pub use server::{Service, serve};
+pub use transport::Listener;

@@ -40,8 +40,8 @@ impl<S> Patient<S> {
     }
 
     /// What it watches.
-    pub(crate) fn half(&self) -> &S {
-        &self.half
+    pub(crate) fn half_mut(&mut self) -> &mut S {
+        &mut self.half
     }
 
     /// Watches it no longer.

@@ -15,16 +15,15 @@ use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
 use stdchk_model::message::handshake::{Challenge, Greeting, Hello, PROTOCOL, Proof, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
 use tokio::io::BufReader;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::buffer::{Buffer, BufferPool};
-use crate::connection::{buffered, nonce, prepare, write_frame};
+use crate::connection::{buffered, nonce, write_frame};
 use crate::frame::{self, Head, Kind};
 use crate::patience::{PATIENCE, Patient};
+use crate::transport::{Incoming, Listener, Outgoing, Stream};
 use crate::waits::permits;
 
 /// Time that a caller has for its greeting: connections that stay silent are closed.
@@ -112,7 +111,7 @@ impl Host {
 
 /// Serves `listener` until `stop` resolves; then no new connections are taken and the running ones are dropped.
 pub async fn serve<S: Service>(
-    listener: TcpListener,
+    mut listener: Listener,
     host: Host,
     service: Arc<S>,
     buffers: Arc<BufferPool>,
@@ -155,14 +154,12 @@ struct Door {
 }
 
 async fn converse<S: Service>(
-    stream: TcpStream,
+    (reader, writer): Stream,
     door: Door,
     service: Arc<S>,
     buffers: Arc<BufferPool>,
 ) -> io::Result<()> {
-    prepare(&stream)?;
     let patience = door.host.patience;
-    let (reader, writer) = stream.into_split();
     let (mut reader, mut writer) = (Patient::new(reader, patience), Patient::new(writer, patience));
     let greeted = timeout(HANDSHAKE_TIMEOUT, greet(&door, &mut reader, &mut writer)).await;
     let Some(_place) = greeted.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
@@ -179,8 +176,8 @@ async fn converse<S: Service>(
 /// The greeting; the member's place, or none if it was refused or the peer has gone.
 async fn greet(
     door: &Door,
-    reader: &mut Patient<OwnedReadHalf>,
-    writer: &mut Patient<OwnedWriteHalf>,
+    reader: &mut Patient<Incoming>,
+    writer: &mut Patient<Outgoing>,
 ) -> io::Result<Option<OwnedSemaphorePermit>> {
     let Some((head, body)) = frame::read_greeting(reader).await? else { return Ok(None) };
     let greeting = match challenge(&body) {
@@ -199,7 +196,7 @@ async fn greet(
 }
 
 async fn refuse(
-    writer: &mut Patient<OwnedWriteHalf>,
+    writer: &mut Patient<Outgoing>,
     id: u64,
     failure: Failure,
 ) -> io::Result<Option<OwnedSemaphorePermit>> {
@@ -263,7 +260,7 @@ fn encode_answer<R: Encode<()>>(id: u64, answer: Result<R, Failure>, payload: us
 type Answer = (Vec<u8>, Bytes, OwnedSemaphorePermit);
 
 async fn read_requests<S: Service>(
-    mut reader: Patient<BufReader<OwnedReadHalf>>,
+    mut reader: Patient<BufReader<Incoming>>,
     service: Arc<S>,
     buffers: Arc<BufferPool>,
     answers: mpsc::Sender<Answer>,
@@ -311,10 +308,7 @@ async fn answer<S: Service>(service: &S, id: u64, body: &[u8], payload: Buffer) 
     }
 }
 
-async fn write_answers(
-    mut writer: Patient<OwnedWriteHalf>,
-    mut queue: mpsc::Receiver<Answer>,
-) -> io::Result<()> {
+async fn write_answers(mut writer: Patient<Outgoing>, mut queue: mpsc::Receiver<Answer>) -> io::Result<()> {
     while let Some((head, payload, place)) = queue.recv().await {
         write_frame(&mut writer, &head, &payload).await?;
         drop(place);

@@ -36,7 +36,7 @@ async fn start() -> (SocketAddr, Arc<BufferPool>) {
     let address = listener.local_addr().unwrap();
     let buffers = BufferPool::new(64 << 20);
     let host = Host::new(Role::Manager, PoolId([1; 16]), b"secret".to_vec());
-    tokio::spawn(serve(listener, host, Arc::new(Echo), Arc::clone(&buffers), std::future::pending()));
+    tokio::spawn(serve(listener.into(), host, Arc::new(Echo), Arc::clone(&buffers), std::future::pending()));
     (address, buffers)
 }
 

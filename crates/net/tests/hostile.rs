@@ -53,7 +53,7 @@ impl Server {
         let (buffers, echo) = (BufferPool::new(bytes), Arc::new(Echo::default()));
         let host = Host { patience: PATIENCE, ..Host::new(Role::Manager, PoolId([1; 16]), TOKEN.to_vec()) };
         let never = std::future::pending();
-        tokio::spawn(serve(listener, host, Arc::clone(&echo), Arc::clone(&buffers), never));
+        tokio::spawn(serve(listener.into(), host, Arc::clone(&echo), Arc::clone(&buffers), never));
         Self { address, buffers, echo }
     }
 

@@ -291,7 +291,9 @@ impl Pool {
     /// Waits until every chunk has all its copies.
     pub fn wait_for_copies(&self) {
         wait_until("all copies are made", || {
-            self.shows(|status| status["chunks_at_risk"] == 0 && status["repairs_pending"] == 0)
+            self.shows(|status| {
+                status["counting"] == false && status["chunks_at_risk"] == 0 && status["repairs_pending"] == 0
+            })
         });
     }
 

@@ -87,7 +87,7 @@ impl Manager {
         let manager = Arc::new(Self { told: Mutex::default(), address });
         let host = Host::new(Role::Manager, POOL, TOKEN.to_vec());
         let answers = Arc::new(Answers(Arc::clone(&manager)));
-        tokio::spawn(serve(listener, host, answers, BufferPool::new(1 << 20), std::future::pending()));
+        tokio::spawn(serve(listener.into(), host, answers, BufferPool::new(1 << 20), std::future::pending()));
         manager
     }
 
@@ -165,7 +165,7 @@ pub async fn silent() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let host = Host::new(Role::Benefactor, POOL, TOKEN.to_vec());
-    tokio::spawn(serve(listener, host, Arc::new(Silent), BufferPool::new(64 << 20), std::future::pending()));
+    tokio::spawn(serve(listener.into(), host, Arc::new(Silent), BufferPool::new(64 << 20), std::future::pending()));
     address.to_string()
 }
 

@@ -366,7 +366,7 @@ fn print_figures(report: &Report) -> Outcome {
         size::human(savings.unique_bytes),
         size::human(savings.stored_bytes)
     ))?;
-    let counting = if report.counting { " (the manager has just started and still counts)" } else { "" };
+    let counting = if report.counting { " (not final: the manager still counts)" } else { "" };
     output::line(format_args!(
         "chunks    {}, {} at risk, {} lost; copies: {} pending, {} made{counting}",
         report.chunks, report.chunks_at_risk, report.chunks_lost, report.repairs_pending, report.repairs_done

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
+use tokio::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;

@@ -208,13 +208,15 @@ impl Writer {
     async fn drain_images(self: &Arc<Self>) -> Result<(), Failure> {
         let _turn = self.turn.lock().await;
         self.failure.lock().clone().map_or(Ok(()), Err)?;
-        self.copy_next().await.map(drop)
+        self.copy_next(|_| {}).await.map(drop)
     }
 
-    /// Copies the image whose turn it is into the session, which has its bytes from then on.
-    async fn copy_next(&self) -> Result<Option<Arc<Image>>, Failure> {
+    /// Copies the image whose turn it is into the session, which has its bytes from then on. `change` is made in the same step that
+    /// takes the image: no write comes between the two.
+    async fn copy_next(&self, change: impl FnOnce(&mut Layers)) -> Result<Option<Arc<Image>>, Failure> {
         let image = {
             let mut layers = self.layers.write();
+            change(&mut layers);
             if layers.pushing.is_none() {
                 layers.pushing = layers.filling.take();
             }
@@ -248,8 +250,8 @@ impl Writer {
     /// The spool takes no more: what is in it goes to the session, and so does everything from now on.
     pub(super) async fn fall_back(self: &Arc<Self>) -> Result<(), Failure> {
         let _turn = self.turn.lock().await;
-        self.layers.write().protocol = Protocol::Sw;
-        let Some(image) = self.copy_next().await? else { return Ok(()) };
+        let image = self.copy_next(|layers| layers.protocol = Protocol::Sw).await?;
+        let Some(image) = image else { return Ok(()) };
         match self.noted.lock().take() {
             // What the application was promised stays until it is a version.
             Some(_) => *self.kept.lock() = Some(image),

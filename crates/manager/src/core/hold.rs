@@ -386,7 +386,7 @@ impl Core {
 
     /// Whether it isn't known yet what lacks copies.
     pub(super) fn is_counting(&self) -> bool {
-        self.registry.is_pending()
+        self.registry.is_pending() || self.is_walking()
     }
 }
 

@@ -53,6 +53,11 @@ impl Core {
         self.walk_on() || self.collect_by_itself(now)
     }
 
+    /// Whether what happened was not counted yet for all chunks that it concerns.
+    pub fn is_walking(&self) -> bool {
+        !self.walks.0.is_empty()
+    }
+
     /// Goes on with a walk; false if none is under way.
     pub fn walk_on(&mut self) -> bool {
         let Some(walk) = self.walks.0.pop_front() else { return false };

@@ -217,8 +217,8 @@ pub struct PoolStatus {
     #[n(16)]
     #[cbor(default)]
     pub versions_lost: u64,
-    /// Since the manager started, not all benefactors have reported what they hold, or not all versions were looked
-    /// through for what they need: the counts of chunks are not final.
+    /// Not all benefactors have reported what they hold since the manager started, or what happened moments ago was not counted yet
+    /// for all chunks: the counts of chunks are not final.
     #[n(17)]
     #[cbor(default)]
     pub counting: bool,
