@@ -100,6 +100,7 @@ impl World {
         self.calm = true;
         self.note("all is quiet".to_owned());
         self.strays.clear();
+        self.nodes.iter_mut().for_each(|node| node.lies.clear());
         for client in &mut self.clients {
             client.is_silent = false;
         }

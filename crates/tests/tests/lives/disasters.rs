@@ -69,19 +69,24 @@ impl World {
     /// A benefactor serves the bytes of other fragments under the names of its own; others may be lost beside.
     fn lie(&mut self, nodes: &[usize]) {
         let (liar, others) = (nodes[0], &nodes[1..]);
-        for block in self.nodes[liar].blocks() {
-            let index = (block.index + 1) % block.encoding.code.blocks();
-            if index != block.index {
-                self.nodes[liar].lies.insert(block, BlockId { index, ..block });
-            }
-        }
-        self.note(format!("{:?} lies about its fragments", self.nodes[liar].id));
+        self.begin_to_lie(liar);
         self.read_all();
         if !others.is_empty() {
             self.lose_benefactors(others);
             self.read_all();
         }
         self.stop(liar, false);
+    }
+
+    /// From now on, until it stops, a benefactor serves the bytes of another fragment for each that it has.
+    pub fn begin_to_lie(&mut self, node: usize) {
+        for block in self.nodes[node].blocks() {
+            let index = (block.index + 1) % block.encoding.code.blocks();
+            if index != block.index {
+                self.nodes[node].lies.insert(block, BlockId { index, ..block });
+            }
+        }
+        self.note(format!("{:?} lies about its fragments", self.nodes[node].id));
     }
 
     /// A benefactor comes back with what it held once.

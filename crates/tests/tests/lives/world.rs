@@ -263,6 +263,7 @@ impl World {
                 self.now.wall += i64::try_from(self.next() % 2_000_000_000_000).unwrap() - 1_000_000_000_000;
             }
             108 | 109 => self.bad_read(node),
+            110 if self.is_coded() => self.begin_to_lie(node),
             _ => {}
         }
     }
