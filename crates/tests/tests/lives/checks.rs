@@ -206,7 +206,7 @@ impl World {
         Ok(())
     }
 
-    fn shown_at(&self, at: &BTreeSet<(BlockId, usize)>) -> String {
+    pub fn shown_at(&self, at: &BTreeSet<(BlockId, usize)>) -> String {
         let blocks = at.iter().map(|(block, at)| format!("{} at {:?}", shown(block), self.nodes[*at].id));
         blocks.collect::<Vec<_>>().join(", ")
     }
@@ -278,7 +278,7 @@ fn suffice<'a>(blocks: impl Iterator<Item = &'a BlockId> + Clone) -> bool {
 }
 
 /// How many of the `nodes` have to be lost before the chunk is: found by losing all sets of them.
-fn true_distance(at: &BTreeSet<(BlockId, usize)>, nodes: usize) -> u32 {
+pub fn true_distance(at: &BTreeSet<(BlockId, usize)>, nodes: usize) -> u32 {
     let survives = |lost: u32| {
         let left = at.iter().filter(|(_, node)| lost & 1 << node == 0);
         suffice(left.map(|(block, _)| block))

@@ -60,7 +60,7 @@ pub struct Client {
     pub step: Step,
     pub ino: Ino,
     /// It writes a container for these.
-    packing: Option<Packing>,
+    pub packing: Option<Packing>,
     /// The chunks of the file.
     pub list: Vec<Number>,
     manner: Manner,
@@ -144,7 +144,7 @@ impl Client {
         self.step = Step::Open;
     }
 
-    fn root(&self) -> MapRoot {
+    pub fn root(&self) -> MapRoot {
         root_of(&self.list, self.manner.map_in_pool)
     }
 
@@ -337,7 +337,11 @@ impl World {
         }
         let is_step = matches!(request, ManagerRequest::Commit { .. } | ManagerRequest::Aggregate { .. });
         let crash = self.one_in(if is_step { 12 } else { 40 });
+        let moves = matches!(request, ManagerRequest::Aggregate { .. }) && !self.has_moved(number);
         let mut answer = self.core.handle(request.clone(), self.now);
+        if moves && answer.is_ok() {
+            self.check_container(number);
+        }
         if crash {
             if let (Plant::AnswerBeforeStore, Ok(reply)) = (self.plant, answer) {
                 self.clients[number].sent = None;

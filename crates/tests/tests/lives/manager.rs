@@ -175,6 +175,10 @@ impl World {
         (self.files, self.redundancy) = (files, redundancy);
         self.lost = self.unreadable();
         self.check();
+        if self.below(2) == 0 {
+            // Who remembers what was given up tells it once more.
+            self.restart_manager();
+        }
     }
 
     // --- collection

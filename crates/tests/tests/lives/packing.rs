@@ -2,10 +2,13 @@
 //!
 //! What a container holds is any list of chunks here: what matters is which chunks a version needs once it lies in one.
 
-use stdchk_model::message::manager::{CheckpointSet, ManagerReply, ManagerRequest, PackedMembers, SetState};
+use stdchk_model::message::manager::{
+    BenefactorState, CheckpointSet, ManagerReply, ManagerRequest, PackedMembers, SetState,
+};
 use stdchk_model::{Ino, MapRoot, SessionId};
 
-use super::content::{LENGTH_MAX, Number, list_of_root};
+use super::checks::true_distance;
+use super::content::{LENGTH_MAX, Number, list_of_root, named_by};
 use super::plant::Plant;
 use super::world::World;
 
@@ -78,6 +81,33 @@ impl World {
             let others: Vec<MapRoot> =
                 all.filter(|root| !own.contains(root)).chain([container.clone()]).collect();
             self.let_go_of(&own, &others);
+        }
+    }
+
+    /// Whether the members of a client's set lie in a container.
+    pub fn has_moved(&mut self, number: usize) -> bool {
+        let members =
+            self.clients[number].packing.as_ref().map_or(Vec::new(), |packing| packing.members.clone());
+        let roots = members.into_iter().filter_map(|(ino, version, _)| self.version(ino, Some(version))?.1);
+        roots.collect::<Vec<_>>().iter().any(MapRoot::is_in_container)
+    }
+
+    /// Members move at this moment: their container must be as far from loss as those that are on-line allow.
+    pub fn check_container(&mut self, number: usize) {
+        let Ok(ManagerReply::Benefactors(all)) = self.core.handle(ManagerRequest::Benefactors, self.now)
+        else {
+            panic!("not an answer to a question for benefactors")
+        };
+        let online = all.iter().filter(|one| one.state == BenefactorState::Online).count();
+        let (wanted, mut holders) = (self.redundancy.distance_with(online), self.holders());
+        for chunk in named_by(&self.clients[number].root()) {
+            let at = holders.remove(&chunk).unwrap_or_default();
+            let reached = true_distance(&at, self.nodes.len());
+            assert!(
+                reached >= u32::from(wanted),
+                "chunk {chunk} of a container is lost with {reached} benefactors when members move into it: {}",
+                self.shown_at(&at)
+            );
         }
     }
 
