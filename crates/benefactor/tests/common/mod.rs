@@ -165,7 +165,13 @@ pub async fn silent() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let host = Host::new(Role::Benefactor, POOL, TOKEN.to_vec());
-    tokio::spawn(serve(listener.into(), host, Arc::new(Silent), BufferPool::new(64 << 20), std::future::pending()));
+    tokio::spawn(serve(
+        listener.into(),
+        host,
+        Arc::new(Silent),
+        BufferPool::new(64 << 20),
+        std::future::pending(),
+    ));
     address.to_string()
 }
 
