@@ -31,9 +31,12 @@ impl Service for Echo {
     }
 }
 
+/// Who listens takes connections here.
+type Door = mpsc::UnboundedSender<(Stream, SocketAddr)>;
+
 /// Pipes of a few bytes from everybody to everybody.
-#[derive(Clone, Default)]
-struct Memory(Arc<Mutex<HashMap<SocketAddr, mpsc::UnboundedSender<(Stream, SocketAddr)>>>>);
+#[derive(Default)]
+struct Memory(Mutex<HashMap<SocketAddr, Door>>);
 
 impl Network for Memory {
     fn connect(&self, address: &str) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>> {
