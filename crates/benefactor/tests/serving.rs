@@ -306,7 +306,7 @@ async fn sources_that_do_not_answer_are_passed_over_and_hold_up_only_what_needs_
         manager.wait("a fragment", |told| reported_by(told, 2, block)).await;
     }
     // Two wait on, and nobody beside them.
-    manager.wait("the failures", |told| failed(told).len() == 4).await;
+    manager.wait("the failures", |told| failed(told).len() >= 4).await;
     assert!(failed(&manager.told.lock()).iter().all(|failed| failed.to.is_none()));
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     one.stop().await;

@@ -74,10 +74,9 @@ impl Set {
 
     /// Bytes of all distinct chunks once nothing is left to collect.
     async fn collected(&self) -> u64 {
-        self.pool.collect(false).await.unwrap();
-        // Benefactors are told with their next heartbeats.
+        // A copy that was on its way comes with a heartbeat after its chunk was collected.
         for _ in 0..400 {
-            if self.pool.collect(true).await.unwrap().chunks == 0 {
+            if self.pool.collect(false).await.unwrap().chunks == 0 {
                 return self.pool.status().await.unwrap().unique_bytes;
             }
             tokio::time::sleep(Duration::from_millis(25)).await;
