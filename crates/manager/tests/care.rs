@@ -386,6 +386,31 @@ fn a_map_that_several_versions_have_keeps_its_chunks_until_the_last_of_them_goes
 }
 
 #[test]
+fn a_client_that_leaves_out_names_of_a_map_costs_no_other_version_of_it_a_chunk() {
+    let (mut pool, folder, file) = pool_with_file(1);
+    let other = pool.make(folder, "app.N1.T1", FileKind::File);
+    let map = map_of(&[1, 2].map(chunk));
+    let piece = ChunkRef { id: chunk(7), length: CHUNK_LENGTH };
+    let root = MapRoot::Pieces { pieces: vec![piece], length: u64::from(CHUNK_LENGTH) };
+    for (number, ino, named) in [(1, file, &[1][..]), (2, other, &[1, 2])] {
+        pool.open(number, ino);
+        pool.secure(number, &[1, 2, 7], &[0]);
+        pool.commit_naming(number, root.clone(), map.size(), named).unwrap();
+        pool.close(number);
+    }
+    pool.pass_alive(HOUR_MS, &[0]);
+    assert_eq!(pool.collect(), Ok(0));
+    pool.restart();
+    pool.register_only(Some(0));
+    pool.inventory(0, &[1, 2, 7]);
+    for _ in 0..HOUR_MS / 1_000 {
+        pool.pass(1_000);
+        pool.beat_last(0, &[]);
+    }
+    assert_eq!((pool.collect(), pool.locate(2)), (Ok(0), vec![0]));
+}
+
+#[test]
 fn names_that_come_before_a_commit_are_told_once_and_all() {
     let (mut pool, _, file) = pool_with_file(1);
     let ids = [1, 2].map(chunk);

@@ -2,7 +2,8 @@
 //!
 //! What versions and the bases of sessions refer to is known at any time ([`super::references`]). A chunk to which nothing refers is
 //! garbage once no session holds it and nobody has brought it up for long enough: a client may hold it in a session that isn't open
-//! (again) yet. By itself the manager also waits as long after the last version has gone: readers may have it open. Candidates are kept in lists, so a collection looks at these alone, in steps between requests.
+//! (again) yet. By itself the manager also waits as long after the last version has gone: readers may have it open. Candidates are
+//! kept in lists, so a collection looks at these alone, in steps between requests.
 
 use std::collections::HashSet;
 

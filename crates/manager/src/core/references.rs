@@ -243,14 +243,37 @@ impl References {
                 return;
             }
         };
-        // It may be there already: of the same pieces, so with the same names.
-        let introduced = self.introduced.take_if(|(introduced, _)| *introduced == id);
-        if let (Some((_, names)), false) = (introduced, self.lists.contains_key(&id)) {
-            let chunks: Box<[Slot]> = names.iter().map(|name| locations.name(name, by.wanted())).collect();
-            chunks.iter().for_each(|slot| locations.count(*slot, registry));
-            self.lists.insert(id, List::new(chunks, by.wanted()));
+        if let Some((_, names)) = self.introduced.take_if(|(introduced, _)| *introduced == id) {
+            self.enter(id, &names, by, locations, registry);
         }
         self.change(id, |list| list.add(by), locations, registry);
+    }
+
+    /// A map has these names. It may have a list already, of which another client has left out some: they don't harm this one.
+    fn enter(
+        &mut self,
+        id: ListId,
+        names: &[ChunkId],
+        by: By,
+        locations: &mut Locations,
+        registry: &Registry,
+    ) {
+        let list = self.lists.entry(id).or_insert_with(|| List::new(Box::default(), by.wanted()));
+        let known: HashSet<ChunkId> = list.chunks.iter().map(|slot| locations.at(*slot).id).collect();
+        let new = names.iter().filter(|name| !known.contains(name));
+        let new: Vec<Slot> = new.map(|name| locations.name(name, list.counted)).collect();
+        if new.is_empty() {
+            return;
+        }
+        for slot in &new {
+            locations.extend(*slot, list.span);
+            locations.count(*slot, registry);
+        }
+        let mut chunks = std::mem::take(&mut list.chunks).into_vec();
+        chunks.extend(new);
+        chunks.sort_unstable_by_key(|slot| locations.at(*slot).id);
+        list.chunks = chunks.into_boxed_slice();
+        self.changed.insert(id);
     }
 
     /// One of those that refer to a map does so no longer.

@@ -124,7 +124,7 @@ impl Namespace {
 
     /// What readers see of a file that was never committed: nothing. It stands in front of the versions that such a file
     /// inherits, or they would show through.
-    fn never_written(&self) -> Version {
+    pub(super) fn never_written(&self) -> Version {
         Version {
             size: 0,
             mtime: self.clock,

@@ -2,7 +2,7 @@
 
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::manager::{TimeNs, VersionInfo, VersionState};
-use stdchk_model::{ChunkMap, ErrorCode, Failure, Ino, MapRoot, SessionId};
+use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, SessionId};
 
 use super::aggregates::Replaced;
 use super::inode::{Body, Version};
@@ -65,25 +65,10 @@ impl Namespace {
 
     /// The writer of a file was told that it is closed, and no commit followed: that this is missing stays on record.
     pub fn note_lost(&mut self, ino: Ino, session: SessionId, size: u64) {
-        let (now, position) = (self.clock, self.position);
+        let version = Version { size, session, state: VersionState::Lost, ..self.never_written() };
         let Ok(file) = self.file_mut(ino) else { return };
         let number = file.next_version;
         file.next_version += 1;
-        let (mtime, committed_at, state, stored_bytes, hole_bytes) = (now, now, VersionState::Lost, 0, 0);
-        let root = MapRoot::Inline { map: ChunkMap::default().encode() };
-        let wanted = 1;
-        let version = Version {
-            size,
-            mtime,
-            committed_at,
-            position,
-            state,
-            stored_bytes,
-            session,
-            root,
-            hole_bytes,
-            wanted,
-        };
         file.versions.insert(number, version.clone());
         self.add_version(&version);
         self.changed.versions.insert((ino, number));

@@ -2,7 +2,7 @@
 //!
 //! A benefactor that is lost or comes back, an inventory, a policy that changes: each concerns all chunks of a benefactor or of a
 //! folder. What must hold at once holds at once, by state and number (`Holder::is_known`, `Registry::counts`): commits, readers, repair and
-//! collection look at these. The rest (what lacks copies, queues, sums) follows by walks, some thousand chunks at a time.
+//! collection look at these. The rest (what lacks copies, queues, sums) follows by walks, a thousand chunks at a time.
 
 use std::collections::VecDeque;
 
