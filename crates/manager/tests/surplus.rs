@@ -84,6 +84,24 @@ fn a_holder_that_has_not_reported_in_this_life_does_not_count() {
     assert_eq!(pool.locate(1), [0, 2]);
 }
 
+#[test]
+fn what_was_in_doubt_goes_as_soon_as_it_is_certain() {
+    let (mut pool, folder) = pool_with_folder(4, 1);
+    let file = pool.make(folder, "a", FileKind::File);
+    pool.write(1, file, &[1], &[0]);
+    (0..4).for_each(|holder| drop(pool.beat(holder, &[1], &[])));
+    let garbage = pool.make(folder, "b", FileKind::File);
+    pool.write(2, garbage, &[2], &[3]);
+    pool.beat(3, &[2], &[]);
+    pool.change(Change::Unlink { parent: folder, name: "b".to_owned() }).unwrap();
+    pool.pass_alive(AGE_MS, &[0, 1, 2, 3]);
+    assert_eq!(pool.collect(), Ok(1));
+    assert_eq!(pool.locate(1).len(), 2, "at the last one something is yet to be deleted");
+    (0..4).for_each(|holder| drop(pool.beat(holder, &[], &[])));
+    assert_eq!(pool.collect(), Ok(0));
+    assert_eq!(pool.locate(1).len(), 1);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -190,7 +190,7 @@ impl Core {
         for (slot, gone) in surplus {
             gone.iter().for_each(|holder| found.block(holder.stored_length));
             if !dry_run {
-                self.trim(slot, &gone, now);
+                self.trim(slot, &gone);
             }
         }
         (found, candidates.last().copied().filter(|_| candidates.len() == self.setting.steps))

@@ -65,13 +65,12 @@ impl Core {
         chunk.online(&self.registry).filter(certain).copied().collect()
     }
 
-    /// Has surplus blocks deleted. The chunk counts as just brought up: it is left alone until the deletion is done.
-    pub(super) fn trim(&mut self, slot: Slot, surplus: &[Holder], now: Now) {
+    /// Has surplus blocks deleted. What is still doubted beside them is looked at again at once: what goes now leaves enough without it.
+    pub(super) fn trim(&mut self, slot: Slot, surplus: &[Holder]) {
         let id = self.locations.at(slot).id;
         for holder in surplus {
             let block = holder.block(id);
             self.locations.remove(&block, holder.benefactor);
-            self.locations.touch(&id, now.ms);
             self.delete(block, holder.benefactor);
         }
     }
