@@ -37,6 +37,13 @@ pub(crate) struct Link {
     pub(crate) buffers: Arc<BufferPool>,
 }
 
+/// What the manager answered to the registration over this connection.
+#[derive(Clone, Copy)]
+struct Registered {
+    id: BenefactorId,
+    registration: u64,
+}
+
 /// Asks the manager for its pool until it answers.
 pub(crate) async fn learn_pool(manager: &str, token: &[u8], buffers: &Arc<BufferPool>) -> PoolId {
     let identity = Identity { role: Role::Benefactor, pool: None, token: token.to_vec() };
@@ -70,16 +77,16 @@ impl Link {
     async fn life(&mut self, directory: &mut DataDir, retry: &mut Retry) -> Result<(), CallError> {
         let identity = Identity { role: Role::Benefactor, pool: directory.pool(), token: self.token.clone() };
         let connection = Connection::open(&self.manager, &identity, &self.buffers).await?;
-        let id = self.register(&connection, directory).await?;
-        self.send_inventory(&connection, id).await?;
+        let own = self.register(&connection, directory).await?;
+        self.send_inventory(&connection, own).await?;
         retry.progressed();
         tokio::select! {
-            ended = self.beat_for_ever(&connection, id) => ended,
-            ended = self.take_orders(&connection, id) => ended,
+            ended = self.beat_for_ever(&connection, own) => ended,
+            ended = self.take_orders(&connection, own) => ended,
         }
     }
 
-    async fn beat_for_ever(&self, connection: &Connection, id: BenefactorId) -> Result<(), CallError> {
+    async fn beat_for_ever(&self, connection: &Connection, own: Registered) -> Result<(), CallError> {
         let mut beat = tokio::time::interval(self.heartbeat);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut settled = None;
@@ -92,18 +99,18 @@ impl Link {
                 // What is news is durable already.
                 () = self.benefactor.news() => {}
             }
-            let commands = self.beat(connection, id, &mut settled).await?;
+            let commands = self.beat(connection, own, &mut settled).await?;
             if self.obey(commands) {
-                self.send_inventory(connection, id).await?;
+                self.send_inventory(connection, own).await?;
             }
             tokio::time::sleep(BEAT_PAUSE).await;
         }
     }
 
     /// Asks for copies to make, for ever: the manager answers when there are some.
-    async fn take_orders(&self, connection: &Connection, id: BenefactorId) -> Result<(), CallError> {
+    async fn take_orders(&self, connection: &Connection, own: Registered) -> Result<(), CallError> {
         loop {
-            let request = ManagerRequest::Orders { id, incarnation: self.benefactor.incarnation() };
+            let request = ManagerRequest::Orders { id: own.id, registration: own.registration };
             match ask(connection, &request).await? {
                 ManagerReply::Commands(commands) => {
                     self.obey(commands);
@@ -117,7 +124,7 @@ impl Link {
         &self,
         connection: &Connection,
         directory: &mut DataDir,
-    ) -> Result<BenefactorId, CallError> {
+    ) -> Result<Registered, CallError> {
         let registration = Registration {
             id: directory.benefactor(),
             incarnation: self.benefactor.incarnation(),
@@ -142,7 +149,7 @@ impl Link {
             },
             None => ask(connection, &introduced).await,
         };
-        let ManagerReply::Registered { id, moment } = answer? else {
+        let ManagerReply::Registered { id, moment, registration } = answer? else {
             return Err(unexpected("a registration"));
         };
         self.benefactor.memory().registered(moment);
@@ -151,12 +158,12 @@ impl Link {
             claimed.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
             tracing::info!(%id, "registered");
         }
-        Ok(id)
+        Ok(Registered { id, registration })
     }
 
     /// Tells all that is here. What was ordered to go before is out of use by then: what the inventory names stays until an order
     /// that comes later.
-    async fn send_inventory(&self, connection: &Connection, id: BenefactorId) -> Result<(), CallError> {
+    async fn send_inventory(&self, connection: &Connection, own: Registered) -> Result<(), CallError> {
         self.sync().await;
         let store = Arc::clone(self.benefactor.store());
         let (put_sequence, all) = blocking(move || store.inventory()).await?;
@@ -167,8 +174,8 @@ impl Link {
         let count = parts.len();
         for (index, part) in parts.into_iter().enumerate() {
             let request = ManagerRequest::Inventory {
-                id,
-                incarnation: self.benefactor.incarnation(),
+                id: own.id,
+                registration: own.registration,
                 first: index == 0,
                 last: index + 1 == count,
                 blocks: part.to_vec(),
@@ -194,7 +201,7 @@ impl Link {
     async fn beat(
         &self,
         connection: &Connection,
-        id: BenefactorId,
+        own: Registered,
         settled: &mut Option<u64>,
     ) -> Result<Vec<Command>, CallError> {
         let store = self.benefactor.store();
@@ -205,8 +212,8 @@ impl Link {
         };
         let copies_failed = self.copies.take_failed();
         let request = ManagerRequest::Heartbeat {
-            id,
-            incarnation: self.benefactor.incarnation(),
+            id: own.id,
+            registration: own.registration,
             load: self.benefactor.load(),
             durable_sequence,
             added: changes.added.clone(),

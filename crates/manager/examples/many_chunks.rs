@@ -5,6 +5,7 @@
 //! with its store in memory; memory is that of the whole process.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a measurement that fails has nothing to report")]
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use stdchk_manager::core::{Core, Cursor, Now, Setting, Timing};
@@ -28,6 +29,8 @@ struct Pool {
     now: Now,
     benefactors: u32,
     lives: u64,
+    /// The number of each benefactor's last registration.
+    registrations: BTreeMap<u32, u64>,
 }
 
 fn setting() -> Setting {
@@ -74,19 +77,22 @@ impl Pool {
             receipt_key: KEY,
         };
         let secret = BenefactorSecret([u8::try_from(number).unwrap(); 32]);
-        self.ask(registration.introduced(&secret));
+        let ManagerReply::Registered { registration, .. } = self.ask(registration.introduced(&secret)) else {
+            return;
+        };
+        self.registrations.insert(number, registration);
     }
 
     /// The longest time that a part of an inventory took.
     fn inventory(&mut self, number: u32, blocks: &[StoredBlock]) -> Duration {
-        let (id, incarnation) = (BenefactorId(number), Incarnation(self.lives));
+        let (id, registration) = (BenefactorId(number), self.registrations.get(&number).copied().unwrap());
         let parts = blocks.chunks(8192).count().max(1);
         let mut longest = Duration::ZERO;
         for part in 0..parts {
             let blocks = blocks.chunks(8192).nth(part).unwrap_or_default().to_vec();
             let (first, last) = (part == 0, part + 1 == parts);
             let start = Instant::now();
-            self.ask(ManagerRequest::Inventory { id, incarnation, first, last, blocks, put_sequence: 0 });
+            self.ask(ManagerRequest::Inventory { id, registration, first, last, blocks, put_sequence: 0 });
             longest = longest.max(start.elapsed());
         }
         longest
@@ -162,7 +168,7 @@ fn main() {
     let (chunks, benefactors) = (argument(1, 1_000_000), u32::try_from(argument(2, 20)).unwrap());
     let (store, now) = (MemoryStore::default(), Now { wall: 1, ms: 0 });
     let core = Core::load(&store, setting(), now).unwrap();
-    let mut pool = Pool { core, store, now, benefactors, lives: 0 };
+    let mut pool = Pool { core, store, now, benefactors, lives: 0, registrations: BTreeMap::new() };
     for number in 0..benefactors {
         pool.register(number, None);
         pool.inventory(number, &[]);

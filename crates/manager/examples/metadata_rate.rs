@@ -113,9 +113,9 @@ async fn register_benefactors(address: &str) {
             Registration { id: None, incarnation, address, pid, load, remembered, put_sequence, receipt_key };
         let register = registration.introduced(&BenefactorSecret([u8::try_from(number).unwrap_or(0); 32]));
         let (reply, _) = connection.call(&register, Bytes::new(), LIMIT).await.unwrap();
-        let ManagerReply::Registered { id, .. } = reply else { return };
+        let ManagerReply::Registered { id, registration, .. } = reply else { return };
         let (first, last, blocks) = (true, true, Vec::new());
-        let report = ManagerRequest::Inventory { id, incarnation, first, last, blocks, put_sequence };
+        let report = ManagerRequest::Inventory { id, registration, first, last, blocks, put_sequence };
         let _: (ManagerReply, _) = connection.call(&report, Bytes::new(), LIMIT).await.unwrap();
     }
 }

@@ -35,7 +35,7 @@ fn copied(commands: &[Command]) -> Vec<ChunkId> {
 fn fail(pool: &mut Pool, benefactor: u32, chunks: &[u32]) {
     let failed = ManagerRequest::Heartbeat {
         id: BenefactorId(benefactor),
-        incarnation: Incarnation(u64::from(benefactor) + 1),
+        registration: pool.first_registration(benefactor),
         load: harness::empty_load(),
         durable_sequence: 0,
         added: Vec::new(),
@@ -81,8 +81,8 @@ fn a_benefactor_that_asks_for_orders_gets_what_it_can_copy() {
     let ino = file(&mut pool, folder, 0, 1);
     pool.write(1, ino, &[1, 2], &[0]);
     let orders = |pool: &mut Pool, number: u32| {
-        let (id, incarnation) = (BenefactorId(number), Incarnation(u64::from(number) + 1));
-        match pool.ask(ManagerRequest::Orders { id, incarnation }).unwrap() {
+        let (id, registration) = (BenefactorId(number), pool.first_registration(number));
+        match pool.ask(ManagerRequest::Orders { id, registration }).unwrap() {
             ManagerReply::Commands(commands) => copied(&commands).len(),
             other => panic!("{other:?}"),
         }

@@ -47,7 +47,7 @@ fn discard(pool: &mut Pool, folder: Ino, file: Ino) {
 fn beat_with_blocks(pool: &mut Pool, blocks: u64) -> Vec<Command> {
     let beat = ManagerRequest::Heartbeat {
         id: BenefactorId(0),
-        incarnation: Incarnation(1),
+        registration: pool.first_registration(0),
         load: BenefactorLoad { blocks, ..empty_load() },
         durable_sequence: pool.told,
         added: Vec::new(),
@@ -119,6 +119,45 @@ fn a_manager_that_was_started_again_believes_no_receipt_of_before() {
 }
 
 #[test]
+fn what_a_benefactor_said_before_it_registered_anew_counts_no_longer() {
+    let (mut pool, folder, file) = pool_with_file(2);
+    let (id, registration) = (BenefactorId(0), pool.first_registration(0));
+    let blocks = vec![stored(1)];
+    let late = [
+        ManagerRequest::Inventory {
+            id,
+            registration,
+            first: true,
+            last: true,
+            blocks: blocks.clone(),
+            put_sequence: pool.receipts,
+        },
+        ManagerRequest::Heartbeat {
+            id,
+            registration,
+            load: empty_load(),
+            durable_sequence: pool.told,
+            added: blocks,
+            removed: Vec::new(),
+            damaged: 0,
+            copies_failed: Vec::new(),
+            put_sequence: pool.receipts,
+        },
+        ManagerRequest::Orders { id, registration },
+    ];
+    pool.register_as(Some(0), Incarnation(1), None);
+    pool.inventory_as(0, Incarnation(1), &[1]).unwrap();
+    discard(&mut pool, folder, file);
+    assert_eq!(deleted(&pool.beat(0, &[], &[])), [chunk(1)]);
+    let other = pool.make(folder, "app.N1.T1", FileKind::File);
+    pool.open(2, other);
+    for request in late {
+        assert_eq!(pool.ask(request).unwrap_err().code, ErrorCode::Stale);
+        assert_eq!(pool.known(2, 1).at, [], "a writer may not build on what is gone");
+    }
+}
+
+#[test]
 fn what_an_inventory_names_is_not_deleted_by_an_order_of_before() {
     let (mut pool, folder, file) = pool_with_file(2);
     discard(&mut pool, folder, file);
@@ -156,7 +195,7 @@ fn a_receipt_from_before_a_block_was_found_damaged_says_nothing() {
     let kept = pool.receipt(0, &[1]);
     let damaged = ManagerRequest::Heartbeat {
         id: BenefactorId(0),
-        incarnation: Incarnation(1),
+        registration: pool.first_registration(0),
         load: empty_load(),
         durable_sequence: pool.told,
         added: Vec::new(),

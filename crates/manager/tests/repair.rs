@@ -6,7 +6,7 @@ mod harness;
 use harness::{Pool, chunk, empty_load, session};
 use stdchk_model::message::benefactor::{Command, FailedCopy, Make};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, StoredBlock};
-use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, Incarnation, Ino};
+use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, Ino};
 
 /// A pool with a file in a folder that is kept in this way.
 fn pool(benefactors: u32, redundancy: &str) -> (Pool, Ino) {
@@ -64,7 +64,7 @@ fn fail(pool: &mut Pool, at: u32, number: u32, to: Option<u32>) -> Vec<Make> {
 fn report(pool: &mut Pool, at: u32, removed: &[BlockId], failed: FailedCopy) -> Vec<Make> {
     let report = ManagerRequest::Heartbeat {
         id: BenefactorId(at),
-        incarnation: Incarnation(u64::from(at) + 1),
+        registration: pool.first_registration(at),
         load: empty_load(),
         durable_sequence: 0,
         added: Vec::new(),

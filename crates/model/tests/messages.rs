@@ -300,7 +300,7 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
 fn requests_of_the_pool() -> Vec<ManagerRequest> {
     use ManagerRequest as Q;
     let (ino, session, benefactor) = (Ino(7), SESSION, BENEFACTOR);
-    let (incarnation, load) = (LIFE, load());
+    let (number, load) = (70_000, load());
     vec![
         Q::GetPolicy(ino),
         Q::Sets(ino),
@@ -317,7 +317,7 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
         registration().introduced(&BenefactorSecret([0x5e; 32])),
         Q::Inventory {
             id: benefactor,
-            incarnation,
+            registration: number,
             first: true,
             last: false,
             blocks: vec![stored(0xc1)],
@@ -325,7 +325,7 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
         },
         Q::Heartbeat {
             id: benefactor,
-            incarnation,
+            registration: number,
             load,
             durable_sequence: 1 << 40,
             added: vec![stored(0xc1)],
@@ -337,7 +337,7 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
             ],
             put_sequence: (1 << 40) + 1,
         },
-        Q::Orders { id: benefactor, incarnation },
+        Q::Orders { id: benefactor, registration: number },
     ]
 }
 
@@ -378,7 +378,7 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Sets(vec![set()]),
         R::Status(status()),
         R::Collected { chunks: 1, blocks: 2, bytes: 2 << 20 },
-        R::Registered { id: BENEFACTOR, moment: Some(MOMENT) },
+        R::Registered { id: BENEFACTOR, moment: Some(MOMENT), registration: 70_000 },
         R::Commands(vec![deletion, make, Command::SendInventory, Command::Remember(MOMENT)]),
         R::Known { found: vec![ChunkLocations::default()], benefactors: vec![info()], room_bytes: 16 << 20 },
         R::Held { attr: attr(), hold: hold() },

@@ -62,7 +62,7 @@ impl Service for Answers {
                 let known =
                     told.requests.iter().filter(|r| matches!(r, ManagerRequest::Register { .. })).count();
                 let new = BenefactorId(u32::try_from(known).unwrap() + 1);
-                ManagerReply::Registered { id: registration.id.unwrap_or(new), moment: None }
+                ManagerReply::Registered { id: registration.id.unwrap_or(new), moment: None, registration: 1 }
             }
             ManagerRequest::Heartbeat { .. } if std::mem::take(&mut told.stale) => {
                 return Err(Failure::new(ErrorCode::Stale, "who are you?"));

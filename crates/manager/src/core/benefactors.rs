@@ -25,6 +25,8 @@ pub struct Benefactor {
     pub load: BenefactorLoad,
     /// `None` until it registers with this manager.
     pub incarnation: Option<Incarnation>,
+    /// Number of its last registration with this manager.
+    registration: Option<u64>,
     /// Whether its whole inventory arrived since it registered.
     pub reported: bool,
     /// Whether its inventory may still come: it is not reported, and not overdue.
@@ -70,13 +72,15 @@ pub struct Registry {
     /// Number of the last inventory: numbers are never used twice, so that what a benefactor held in one life, or before it was
     /// forgotten, is never taken for what it holds in another.
     inventories: u32,
+    /// Number of the last registration.
+    registrations: u64,
     /// Added, moved or forgotten since the last commit to the store.
     changed: BTreeSet<BenefactorId>,
 }
 
 impl Registry {
     pub fn new() -> Self {
-        Self { known: BTreeMap::new(), next: 0, inventories: 0, changed: BTreeSet::new() }
+        Self { known: BTreeMap::new(), next: 0, inventories: 0, registrations: 0, changed: BTreeSet::new() }
     }
 
     /// Adds a benefactor from the store: expected, not heard of yet.
@@ -175,14 +179,28 @@ impl Registry {
         self.known.iter().map(|(id, benefactor)| (*id, benefactor))
     }
 
-    /// The benefactor, if `incarnation` is the life that registered.
+    /// Numbers the registration that a benefactor just made. What it said before and nobody has read yet counts no longer: it may
+    /// tell of blocks that were deleted since.
+    pub fn number(&mut self, id: BenefactorId) -> u64 {
+        self.registrations += 1;
+        if let Some(benefactor) = self.known.get_mut(&id) {
+            benefactor.registration = Some(self.registrations);
+        }
+        self.registrations
+    }
+
+    /// The benefactor, if `registration` is its last.
     ///
     /// # Errors
     /// `Stale`: it must register (again).
-    pub fn living(&mut self, id: BenefactorId, incarnation: Incarnation) -> Result<&mut Benefactor, Failure> {
-        let known = self.known.get_mut(&id).filter(|benefactor| benefactor.incarnation == Some(incarnation));
+    pub fn registered(&mut self, id: BenefactorId, registration: u64) -> Result<&mut Benefactor, Failure> {
+        let known =
+            self.known.get_mut(&id).filter(|benefactor| benefactor.registration == Some(registration));
         known.ok_or_else(|| {
-            Failure::new(ErrorCode::Stale, format!("benefactor {id} isn't registered in this life: register"))
+            Failure::new(
+                ErrorCode::Stale,
+                format!("benefactor {id} has registered anew since, or not at all: register"),
+            )
         })
     }
 
@@ -286,6 +304,7 @@ fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
         pid: 0,
         load: BenefactorLoad::default(),
         incarnation: None,
+        registration: None,
         reported: false,
         awaited: true,
         registered_ms: 0,

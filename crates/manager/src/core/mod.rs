@@ -292,7 +292,7 @@ impl Core {
             Q::Register { .. } => self.register(request, now),
             Q::Inventory { .. } => self.inventory(request, now),
             Q::Heartbeat { .. } => self.heartbeat(request, now),
-            Q::Orders { id, incarnation } => self.orders(id, incarnation, now),
+            Q::Orders { id, registration } => self.orders(id, registration, now),
             Q::Forget { id, force } => self.forget(id, force, now),
             Q::AcceptOlderStore => self.accept_older_store(),
             Q::Settle(session) => self.sessions.get_mut(session, now.ms).map(|_| ManagerReply::Done),

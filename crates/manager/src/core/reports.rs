@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, StoredBlock};
-use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure, Incarnation};
+use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure};
 
 use super::locations::Care;
 use super::walks::Walk;
@@ -53,16 +53,18 @@ impl Core {
         if let Some(moment) = remembered {
             self.compare_history(id, moment);
         }
-        Ok(ManagerReply::Registered { id, moment: self.history.to_remember() })
+        let registration = self.registry.number(id);
+        Ok(ManagerReply::Registered { id, moment: self.history.to_remember(), registration })
     }
 
     pub(super) fn inventory(&mut self, request: ManagerRequest, now: Now) -> Answer {
-        let ManagerRequest::Inventory { id, incarnation, first, last, blocks, put_sequence } = request else {
+        let ManagerRequest::Inventory { id, registration, first, last, blocks, put_sequence } = request
+        else {
             return Err(unexpected());
         };
         check_length("blocks of an inventory", blocks.len())?;
         let next_inventory = self.registry.next_inventory();
-        let benefactor = self.registry.living(id, incarnation)?;
+        let benefactor = self.registry.registered(id, registration)?;
         benefactor.heard_ms = now.ms;
         if first {
             benefactor.inventory = next_inventory;
@@ -84,7 +86,7 @@ impl Core {
     pub(super) fn heartbeat(&mut self, request: ManagerRequest, now: Now) -> Answer {
         let ManagerRequest::Heartbeat {
             id,
-            incarnation,
+            registration,
             load,
             durable_sequence,
             added,
@@ -97,7 +99,7 @@ impl Core {
             return Err(unexpected());
         };
         check_length("blocks of a heartbeat", added.len().max(removed.len()).max(copies_failed.len()))?;
-        let benefactor = self.registry.living(id, incarnation)?;
+        let benefactor = self.registry.registered(id, registration)?;
         benefactor.heard_ms = now.ms;
         benefactor.load = load;
         benefactor.durable_sequence = durable_sequence;
@@ -128,8 +130,8 @@ impl Core {
     }
 
     /// Answers a benefactor that is ready to make copies.
-    pub(super) fn orders(&mut self, id: BenefactorId, incarnation: Incarnation, now: Now) -> Answer {
-        self.registry.living(id, incarnation)?.heard_ms = now.ms;
+    pub(super) fn orders(&mut self, id: BenefactorId, registration: u64, now: Now) -> Answer {
+        self.registry.registered(id, registration)?.heard_ms = now.ms;
         let copies = if self.history.is_set_back() { Vec::new() } else { self.plan_copies(id, now) };
         Ok(ManagerReply::Commands(copies))
     }

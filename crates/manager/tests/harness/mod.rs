@@ -37,6 +37,8 @@ pub struct Pool {
     pub told: u64,
     /// The present life of each benefactor.
     living: BTreeMap<u32, Incarnation>,
+    /// The number of the last registration of a benefactor in each of its lives.
+    registrations: BTreeMap<(u32, Incarnation), u64>,
     pub secrets: BTreeMap<u32, BenefactorSecret>,
 }
 
@@ -87,9 +89,19 @@ impl Pool {
     pub fn new() -> Self {
         let (store, now) = (MemoryStore::default(), Now { wall: 1_000, ms: 0 });
         let core = load(&store, now, 1);
-        let (receipts, told, living, secrets) = (TOLD, TOLD, BTreeMap::new(), BTreeMap::new());
-        let mut pool =
-            Self { store, core, now, operations: 0, lives: 0, starts: 1, receipts, told, living, secrets };
+        let mut pool = Self {
+            store,
+            core,
+            now,
+            operations: 0,
+            lives: 0,
+            starts: 1,
+            receipts: TOLD,
+            told: TOLD,
+            living: BTreeMap::new(),
+            registrations: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+        };
         pool.sync();
         pool
     }
@@ -380,8 +392,9 @@ impl Pool {
             secret.unwrap_or_else(|| BenefactorSecret(*blake3::hash(&made.to_le_bytes()).as_bytes()));
         let request = self.registration(id, incarnation, remembered).introduced(&secret);
         match self.ask(request).unwrap() {
-            ManagerReply::Registered { id, moment } => {
+            ManagerReply::Registered { id, moment, registration } => {
                 self.living.insert(id.0, incarnation);
+                self.registrations.insert((id.0, incarnation), registration);
                 self.secrets.insert(id.0, secret);
                 (id, moment)
             }
@@ -428,7 +441,7 @@ impl Pool {
         let id = BenefactorId(number);
         self.ask(ManagerRequest::Inventory {
             id,
-            incarnation,
+            registration: self.registration_in(number, incarnation),
             first: true,
             last: true,
             blocks,
@@ -448,6 +461,16 @@ impl Pool {
         self.beat_as(number, Incarnation(u64::from(number) + 1), added, removed).unwrap()
     }
 
+    /// The number of a benefactor's last registration in a life.
+    pub fn registration_in(&self, number: u32, incarnation: Incarnation) -> u64 {
+        self.registrations.get(&(number, incarnation)).copied().unwrap_or(0)
+    }
+
+    /// The number of a benefactor's last registration in the life that `with_benefactors` gave it.
+    pub fn first_registration(&self, number: u32) -> u64 {
+        self.registration_in(number, Incarnation(u64::from(number) + 1))
+    }
+
     /// The life of the benefactor that registered last.
     pub fn last_life(&self) -> Incarnation {
         Incarnation(self.lives)
@@ -457,7 +480,7 @@ impl Pool {
     pub fn beat_without(&mut self, number: u32, incarnation: Incarnation, removed: &[BlockId]) {
         let request = ManagerRequest::Heartbeat {
             id: BenefactorId(number),
-            incarnation,
+            registration: self.registration_in(number, incarnation),
             load: empty_load(),
             durable_sequence: self.told,
             added: Vec::new(),
@@ -511,7 +534,7 @@ impl Pool {
     ) -> Result<Vec<Command>, Failure> {
         let request = ManagerRequest::Heartbeat {
             id: BenefactorId(number),
-            incarnation,
+            registration: self.registration_in(number, incarnation),
             load,
             durable_sequence: self.told,
             added: added.iter().map(|number| stored(*number)).collect(),

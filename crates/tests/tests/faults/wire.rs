@@ -293,7 +293,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
         .introduced(&BenefactorSecret([1; 32])),
         Q::Inventory {
             id: benefactor,
-            incarnation,
+            registration: 5,
             first: true,
             last: true,
             blocks: vec![stored],
@@ -301,7 +301,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
         },
         Q::Heartbeat {
             id: benefactor,
-            incarnation,
+            registration: 5,
             load,
             durable_sequence: 1,
             added: Vec::new(),

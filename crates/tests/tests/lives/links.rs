@@ -10,11 +10,12 @@ use super::world::World;
 impl World {
     pub fn connect(&mut self, node: usize) {
         let registration = self.nodes[node].registration();
-        let ManagerReply::Registered { id, moment } = self.ask(registration).unwrap() else {
+        let ManagerReply::Registered { id, moment, registration } = self.ask(registration).unwrap() else {
             panic!("not an answer to a registration")
         };
         let is_new_life = !std::mem::replace(&mut self.nodes[node].was_connected, true);
         self.nodes[node].id = Some(id);
+        self.nodes[node].registration = registration;
         self.nodes[node].told(moment, false);
         self.nodes[node].sent = self.nodes[node].first_messages(is_new_life);
         self.nodes[node].connected = true;

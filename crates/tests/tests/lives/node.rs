@@ -43,6 +43,8 @@ pub struct Node {
     pub disk: Disk,
     donated_bytes: u64,
     pub id: Option<BenefactorId>,
+    /// Number of its last registration.
+    pub registration: u64,
     /// Proves to the manager that it is this benefactor.
     secret: BenefactorSecret,
     service: Option<Arc<Benefactor>>,
@@ -87,6 +89,7 @@ impl Node {
             disk: Disk::new(),
             donated_bytes: if small { FEW_BYTES } else { PLENTY_BYTES },
             id: None,
+            registration: 0,
             secret: secret(life),
             service: None,
             life,
@@ -400,7 +403,11 @@ impl Node {
             Plant::NoInventoryAfterReconnect if !is_new_life => Vec::new(),
             Plant::StaleInventory => {
                 let fresh = self.inventory();
-                let stale = std::mem::replace(&mut self.stale, fresh.clone());
+                let mut stale = std::mem::replace(&mut self.stale, fresh.clone());
+                for part in &mut stale {
+                    let ManagerRequest::Inventory { registration, .. } = part else { unreachable!() };
+                    *registration = self.registration;
+                }
                 if is_new_life || stale.is_empty() { fresh } else { stale }
             }
             _ => self.inventory(),
@@ -419,10 +426,10 @@ impl Node {
             parts.push(Vec::new());
         }
         let count = parts.len();
-        let incarnation = self.service.as_ref().unwrap().incarnation();
+        let registration = self.registration;
         let part = |(index, blocks)| ManagerRequest::Inventory {
             id: self.id.unwrap(),
-            incarnation,
+            registration,
             first: index == 0,
             last: index + 1 == count,
             blocks,
@@ -470,7 +477,7 @@ impl Node {
     ) -> ManagerRequest {
         ManagerRequest::Heartbeat {
             id: self.id.unwrap(),
-            incarnation: self.service.as_ref().unwrap().incarnation(),
+            registration: self.registration,
             load: self.load(),
             durable_sequence: self.durable_sequence,
             added,

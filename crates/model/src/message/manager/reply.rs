@@ -121,6 +121,9 @@ pub enum ManagerReply {
         /// benefactor keeps what it remembers.
         #[n(1)]
         moment: Option<Moment>,
+        /// Number of this registration, which comes with all that the benefactor says from now on.
+        #[n(2)]
+        registration: u64,
     },
     /// What the benefactor should do.
     #[n(17)]

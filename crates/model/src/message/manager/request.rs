@@ -5,7 +5,7 @@ use minicbor::{Decode, Encode};
 use super::{BenefactorSecret, Change, Hold, PackedMembers, Registration, StoredBlock, TimeNs, VersionState};
 use crate::block::BlockId;
 use crate::chunk_map::MapRoot;
-use crate::id::{BenefactorId, ChunkId, ClientId, Incarnation, Ino, OpId, SessionId};
+use crate::id::{BenefactorId, ChunkId, ClientId, Ino, OpId, SessionId};
 use crate::message::benefactor::{BenefactorLoad, FailedCopy};
 use crate::receipt::Receipt;
 
@@ -364,9 +364,9 @@ pub enum ManagerRequest {
         /// Whose.
         #[n(0)]
         id: BenefactorId,
-        /// Its present life.
+        /// Number of its last registration: what was sent before that is out of date.
         #[n(1)]
-        incarnation: Incarnation,
+        registration: u64,
         /// Whether this is the first part.
         #[n(2)]
         first: bool,
@@ -386,9 +386,9 @@ pub enum ManagerRequest {
         /// Whose.
         #[n(0)]
         id: BenefactorId,
-        /// Its present life.
+        /// Number of its last registration: what was sent before that is out of date.
         #[n(1)]
-        incarnation: Incarnation,
+        registration: u64,
         /// Its space.
         #[n(2)]
         load: BenefactorLoad,
@@ -418,8 +418,8 @@ pub enum ManagerRequest {
         /// Whose.
         #[n(0)]
         id: BenefactorId,
-        /// Its present life.
+        /// Number of its last registration: what was sent before that is out of date.
         #[n(1)]
-        incarnation: Incarnation,
+        registration: u64,
     },
 }
