@@ -31,15 +31,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stdchk_model::message::manager::PoolStatus;
 use stdchk_model::{BenefactorId, Policy};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{About, Code, Error, Result};
 use crate::{
     Collected, Difference, Entries, Fetched, FileVersions, Latest, NewVersion, OpenFile, Options,
-    PolicyChange, PolicyChanged, Put, Remove, Rename, Restore, Restored, Sets, Stat, Stored, StoredFile,
-    Target, Usage, Verified, Verify, Watch,
+    PolicyChange, PolicyChanged, Put, Remove, Rename, Restore, Restored, Sets, Stat, Status, Stored,
+    StoredFile, Target, Usage, Verified, Verify, Watch,
 };
 
 /// How often it is asked whether an operation is to end.
@@ -298,7 +297,7 @@ impl Pool {
     ///
     /// # Errors
     /// Those of that method.
-    pub fn status(&self) -> Result<PoolStatus> {
+    pub fn status(&self) -> Result<Status> {
         self.wait(self.pool.status())
     }
 

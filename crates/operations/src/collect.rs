@@ -23,7 +23,7 @@ impl Pool {
     /// stays.
     ///
     /// # Errors
-    /// [`Code::Unreachable`](crate::Code::Unreachable): the manager has started a short while ago, or can't read a chunk map.
+    /// [`Code::Unreachable`](crate::Code::Unreachable): the manager has started a short while ago.
     pub async fn collect(&self, dry_run: bool) -> Result<Collected> {
         let collected = self.client.collect(dry_run).await.about("collection")?;
         let (chunks, blocks, bytes) = (collected.chunks, collected.blocks, collected.bytes);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stdchk_client::{ClientConfig, Pool as Client};
 use stdchk_model::limits::WINDOW_BYTES_DEFAULT;
-use stdchk_model::message::manager::{Attr, PoolStatus};
+use stdchk_model::message::manager::Attr;
 use stdchk_model::{BenefactorId, Policy};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio_util::task::TaskTracker;
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Options {
 #[derive(Clone)]
 pub struct Pool {
     pub(crate) client: Client,
-    manager: String,
+    pub(crate) manager: String,
     /// Work that goes on when its caller has gone away: to its end, or to take back what was begun.
     tasks: TaskTracker,
     runtime: Handle,
@@ -159,14 +159,6 @@ impl Pool {
         namespace::make_folders(&self.client, &target.names).await.map(drop)
     }
 
-    /// What the manager says of itself, the benefactors, space and health.
-    ///
-    /// # Errors
-    /// [`Code::Unreachable`]: the manager doesn't answer.
-    pub async fn status(&self) -> Result<PoolStatus> {
-        self.client.status().await.about(self.shown())
-    }
-
     /// Takes a benefactor out of the pool that is not on-line; with `force` also if it has the only copy of chunks, which
     /// are lost then.
     ///
@@ -198,7 +190,7 @@ impl Pool {
     }
 
     /// The pool, in messages.
-    fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         format!("manager {}", self.manager)
     }
 }

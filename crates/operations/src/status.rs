@@ -1,0 +1,415 @@
+//! The state of a pool: manager, benefactors, space, savings, what lacks copies, and one word for all of it.
+
+use serde::Serialize;
+use stdchk_model::message::manager::{self, BenefactorInfo, BenefactorState, PoolStatus, Space};
+use stdchk_model::size;
+
+use crate::error::{About, Result};
+use crate::pool::Pool;
+use crate::text::time_exact;
+
+/// Part of the donated space that should stay free, percent: below it new checkpoints may soon find no room.
+const FREE_PERCENT_MIN: u64 = 5;
+
+/// How a pool is, the worst first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Condition {
+    /// The manager doesn't answer.
+    Down,
+    /// The manager's store is an older copy: nothing is written or collected.
+    SetBack,
+    /// Benefactors have yet to tell a manager that was just started what they have.
+    Starting,
+    /// Content has no copy anywhere.
+    Damaged,
+    /// Content can't be read until benefactors that are away are back.
+    Unavailable,
+    /// Hardly any space is left.
+    Full,
+    /// All content can be read, and a benefactor is missing or copies can't be made.
+    Degraded,
+    /// Nothing of the above. Copies that are being made are no reason to worry.
+    Healthy,
+}
+
+impl Condition {
+    /// The word for it, as in JSON.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Down => "down",
+            Self::SetBack => "set-back",
+            Self::Starting => "starting",
+            Self::Damaged => "damaged",
+            Self::Unavailable => "unavailable",
+            Self::Full => "full",
+            Self::Degraded => "degraded",
+            Self::Healthy => "healthy",
+        }
+    }
+}
+
+/// The process of the manager.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ManagerState {
+    /// HOST:PORT.
+    pub address: String,
+    /// `online`, or `unreachable`.
+    pub state: &'static str,
+    /// Its process, on its own machine.
+    pub pid: Option<u32>,
+    /// Seconds since it started, without those in which it stood still.
+    pub uptime_seconds: Option<u64>,
+}
+
+/// A benefactor, as the manager knows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct BenefactorStatus {
+    /// Its number.
+    pub id: u32,
+    /// Its process, on its own machine.
+    pub pid: u32,
+    /// HOST:PORT.
+    pub address: String,
+    /// Whether it is there.
+    pub state: BenefactorState,
+    /// Space that it gives, bytes.
+    pub donated_bytes: u64,
+    /// Space that blocks take, bytes.
+    pub used_bytes: u64,
+    /// Space for more, bytes.
+    pub free_bytes: u64,
+    /// Blocks that it has.
+    pub blocks: u64,
+    /// Requests that it works on.
+    pub requests: u32,
+    /// Time since it was last heard of, milliseconds.
+    pub silent_ms: u64,
+}
+
+/// Bytes on the three levels of saving: as readers see them, each chunk once, and as stored with all copies.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Savings {
+    /// Bytes of all versions.
+    pub logical_bytes: u64,
+    /// Bytes of all chunks, each once.
+    pub unique_bytes: u64,
+    /// Bytes of all blocks.
+    pub stored_bytes: u64,
+    /// Logical by unique bytes; absent while nothing is kept.
+    pub ratio: Option<f64>,
+}
+
+/// What has fewer copies than its folder asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Exposures {
+    /// Chunks.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The oldest of the sets to which they belong.
+    pub sets: Vec<ExposedSet>,
+}
+
+/// A set of which chunks have fewer copies than its folder asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ExposedSet {
+    /// Its folder.
+    pub folder: String,
+    /// Absent: files that belong to no set.
+    pub timestep: Option<u64>,
+    /// Chunks.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// When the oldest of them was committed.
+    pub since: Option<String>,
+}
+
+/// All that is known of a pool's state.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Status {
+    /// The worst thing that can be said of the pool.
+    pub health: Condition,
+    /// All that is wrong, the worst first, and what to do about it.
+    pub reasons: Vec<String>,
+    /// The manager.
+    pub manager: ManagerState,
+    /// All benefactors that have not been given up.
+    pub benefactors: Vec<BenefactorStatus>,
+    /// Space of those that are on-line.
+    pub space: Space,
+    /// Bytes before and after deduplication and coding.
+    pub savings: Savings,
+    /// Open sessions.
+    pub sessions: u64,
+    /// Versions of all files.
+    pub versions: u64,
+    /// Versions that were closed early and lost.
+    pub versions_lost: u64,
+    /// Commits since the manager's start.
+    pub commits: u64,
+    /// Chunks of which there are blocks.
+    pub chunks: u64,
+    /// Chunks that are nearer to loss than their folders ask for, and not lost.
+    pub chunks_at_risk: u64,
+    /// Chunks of which no copy can be made now.
+    pub chunks_stuck: u64,
+    /// Chunks whose copies are all at benefactors that are away.
+    pub chunks_away: u64,
+    /// Chunks that have no copy anywhere.
+    pub chunks_lost: u64,
+    /// What the loss of one more benefactor may cost.
+    pub exposed: Exposures,
+    /// Copies that are to be made.
+    pub repairs_pending: u64,
+    /// Copies that were made since the manager's start.
+    pub repairs_done: u64,
+    /// Damaged blocks that were found since the manager's start.
+    pub damaged_found: u64,
+    /// Benefactors have yet to say what they have, or chunks are still looked at: the figures are not final.
+    pub counting: bool,
+    /// Benefactors that remember commits which the manager's store lacks.
+    pub set_back: Vec<u32>,
+}
+
+impl Pool {
+    /// How the pool is.
+    ///
+    /// # Errors
+    /// [`Code::Unreachable`](crate::Code::Unreachable): the manager doesn't answer.
+    pub async fn status(&self) -> Result<Status> {
+        let status = self.client.status().await.about(self.shown())?;
+        Ok(Status::new(self.manager.clone(), &status))
+    }
+}
+
+impl Status {
+    /// The state of a pool whose manager at this address doesn't answer.
+    #[must_use]
+    pub fn down(address: String) -> Self {
+        let mut status = Self::new(address, &PoolStatus::default());
+        status.health = Condition::Down;
+        status.reasons = vec!["the manager does not answer".to_owned()];
+        (status.manager.state, status.manager.pid, status.manager.uptime_seconds) =
+            ("unreachable", None, None);
+        status
+    }
+
+    fn new(address: String, status: &PoolStatus) -> Self {
+        let mut found = findings(status);
+        found.sort_by_key(|(condition, _)| *condition);
+        let pid = Some(status.manager_pid);
+        let (logical_bytes, unique_bytes) = (status.logical_bytes, status.unique_bytes);
+        let ratio = (unique_bytes > 0).then(|| logical_bytes as f64 / unique_bytes as f64);
+        Self {
+            health: found.first().map_or(Condition::Healthy, |(condition, _)| *condition),
+            reasons: found.into_iter().map(|(_, reason)| reason).collect(),
+            manager: ManagerState {
+                address,
+                state: "online",
+                pid,
+                uptime_seconds: Some(status.uptime_ms / 1000),
+            },
+            benefactors: status.benefactors.iter().map(benefactor).collect(),
+            space: status.space,
+            savings: Savings { logical_bytes, unique_bytes, stored_bytes: status.stored_bytes, ratio },
+            sessions: status.sessions,
+            versions: status.versions,
+            versions_lost: status.versions_lost,
+            commits: status.commits,
+            chunks: status.chunks,
+            chunks_at_risk: status.chunks_at_risk,
+            chunks_stuck: status.chunks_stuck,
+            chunks_away: status.chunks_away,
+            chunks_lost: status.chunks_lost,
+            exposed: Exposures {
+                chunks: status.exposed_chunks,
+                bytes: status.exposed_bytes,
+                sets: status.exposed.iter().map(exposed_set).collect(),
+            },
+            repairs_pending: status.repairs_pending,
+            repairs_done: status.repairs_done,
+            damaged_found: status.damaged_found,
+            counting: status.counting,
+            set_back: status.set_back.iter().map(|id| id.0).collect(),
+        }
+    }
+
+    /// Adds something that is wrong beside the pool itself, such as with a mount of it.
+    pub fn add_reason(&mut self, reason: String) {
+        self.health = self.health.min(Condition::Degraded);
+        self.reasons.push(reason);
+    }
+}
+
+fn exposed_set(set: &manager::ExposedSet) -> ExposedSet {
+    ExposedSet {
+        folder: set.folder.clone(),
+        timestep: set.timestep,
+        chunks: set.exposed.chunks,
+        bytes: set.exposed.bytes,
+        since: set.exposed.since.map(time_exact),
+    }
+}
+
+fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
+    BenefactorStatus {
+        id: info.id.0,
+        pid: info.pid,
+        address: info.address.clone(),
+        state: info.state,
+        donated_bytes: info.load.donated_bytes,
+        used_bytes: info.load.used_bytes,
+        free_bytes: info.load.free_bytes,
+        blocks: info.load.blocks,
+        requests: info.load.requests,
+        silent_ms: info.silent_ms,
+    }
+}
+
+/// All that is wrong.
+fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
+    let all = status.benefactors.len();
+    let away = status.benefactors.iter().filter(|info| info.state != BenefactorState::Online).count();
+    let online = all - away;
+    let space = &status.space;
+    // Those that are away altogether are told of already.
+    let stuck = status.chunks_stuck.saturating_sub(status.chunks_lost + status.chunks_away);
+    let lost = status.versions_lost;
+    // While benefactors have yet to report, what is missing may be with them.
+    let unless_starting = |condition| if status.counting { Condition::Starting } else { condition };
+    let mut found = Vec::new();
+    if !status.set_back.is_empty() {
+        let reason = format!(
+            "the manager's store is an older copy: {} benefactors remember commits that it lacks, so nothing is written or collected; \
+             put the newer store back while the pool is down, or give up what was stored since with `stdchk accept-older-store`",
+            status.set_back.len()
+        );
+        found.push((Condition::SetBack, reason));
+    }
+    if status.counting && (status.chunks_lost + status.chunks_away > 0 || online == 0) {
+        let reason = "benefactors have yet to tell the manager what they have: look again in half a minute";
+        found.push((Condition::Starting, reason.to_owned()));
+    }
+    if status.chunks_lost > 0 {
+        let reason = format!("{} chunks have no copy anywhere", status.chunks_lost);
+        found.push((unless_starting(Condition::Damaged), reason));
+    }
+    if status.chunks_away > 0 {
+        let reason = format!("{} chunks are only at benefactors that are away", status.chunks_away);
+        found.push((unless_starting(Condition::Unavailable), reason));
+    }
+    if online == 0 {
+        let reason = "no benefactor is on-line: nothing can be read or written".to_owned();
+        found.push((unless_starting(Condition::Unavailable), reason));
+    }
+    if online > 0 && space.free_bytes < space.donated_bytes / 100 * FREE_PERCENT_MIN {
+        let (free, donated) = (size::human(space.free_bytes), size::human(space.donated_bytes));
+        found.push((Condition::Full, format!("{free} of {donated} are free")));
+    }
+    if away > 0 {
+        let reason = format!(
+            "{away} of {all} benefactors are not on-line: `stdchk up` starts those of a local pool, `stdchk forget` gives up those \
+             whose disk is gone"
+        );
+        found.push((Condition::Degraded, reason));
+    }
+    if stuck > 0 {
+        let reason = format!(
+            "{stuck} chunks have fewer copies than their folder asks for, and no more can be made now: start more benefactors, make \
+             room, or ask for less `redundancy`"
+        );
+        found.push((Condition::Degraded, reason));
+    }
+    if lost > 0 {
+        let reason =
+            format!("{lost} files were closed early and lost: `stdchk ls FOLDER --versions` shows which");
+        found.push((Condition::Degraded, reason));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use stdchk_model::BenefactorId;
+
+    use super::*;
+
+    fn pool(states: &[BenefactorState]) -> PoolStatus {
+        let info = |(index, state): (usize, &BenefactorState)| BenefactorInfo {
+            id: BenefactorId(u32::try_from(index).unwrap()),
+            address: String::new(),
+            state: *state,
+            load: Default::default(),
+            pid: 1,
+            silent_ms: 0,
+        };
+        PoolStatus { benefactors: states.iter().enumerate().map(info).collect(), ..PoolStatus::default() }
+    }
+
+    fn health(status: &PoolStatus) -> (Condition, Vec<String>) {
+        let status = Status::new(String::new(), status);
+        (status.health, status.reasons)
+    }
+
+    #[test]
+    fn the_worst_finding_names_the_health_and_all_are_told() {
+        let mut status = pool(&[BenefactorState::Online, BenefactorState::Lost]);
+        assert_eq!(health(&pool(&[BenefactorState::Online])), (Condition::Healthy, vec![]));
+        assert_eq!(health(&status).0, Condition::Degraded);
+        status.space = Space { donated_bytes: 1000, free_bytes: 10, ..Space::default() };
+        assert_eq!(health(&status).0, Condition::Full);
+        status.chunks_lost = 1;
+        let (word, reasons) = health(&status);
+        assert_eq!((word, reasons.len()), (Condition::Damaged, 3));
+        status.counting = true;
+        let (word, reasons) = health(&status);
+        assert_eq!((word, reasons.len()), (Condition::Starting, 4));
+        assert_eq!(health(&pool(&[BenefactorState::Expected])).0, Condition::Unavailable);
+    }
+
+    #[test]
+    fn copies_that_are_being_made_are_no_reason_to_worry_and_those_that_cannot_be_made_are() {
+        let mut status = pool(&[BenefactorState::Online; 2]);
+        (status.chunks_at_risk, status.exposed_chunks, status.repairs_pending) = (7, 7, 7);
+        assert_eq!(health(&status), (Condition::Healthy, vec![]));
+        status.chunks_stuck = 7;
+        assert_eq!(health(&status).0, Condition::Degraded);
+    }
+
+    #[test]
+    fn what_can_come_back_is_not_damaged() {
+        let mut status = pool(&[BenefactorState::Online, BenefactorState::Lost]);
+        (status.chunks_away, status.chunks_stuck) = (3, 3);
+        assert_eq!(health(&status).0, Condition::Unavailable);
+        status.chunks_lost = 1;
+        assert_eq!(health(&status).0, Condition::Damaged);
+    }
+
+    #[test]
+    fn a_store_that_is_an_older_copy_is_said_before_all_else() {
+        let mut status = pool(&[BenefactorState::Online, BenefactorState::Lost]);
+        (status.chunks_lost, status.set_back) = (1, vec![BenefactorId(0)]);
+        assert_eq!(health(&status).0, Condition::SetBack);
+    }
+
+    #[test]
+    fn something_wrong_beside_the_pool_degrades_it_and_makes_nothing_better() {
+        let mut status = Status::new(String::new(), &pool(&[BenefactorState::Online]));
+        status.add_reason("the mount does not answer".to_owned());
+        assert_eq!((status.health, status.reasons.len()), (Condition::Degraded, 1));
+        let mut down = Status::down(String::new());
+        down.add_reason("the mount does not answer".to_owned());
+        assert_eq!((down.health, down.reasons.len()), (Condition::Down, 2));
+    }
+
+    #[test]
+    fn words_are_those_of_the_json() {
+        use Condition::{Damaged, Degraded, Down, Full, Healthy, SetBack, Starting, Unavailable};
+        for condition in [Down, SetBack, Starting, Damaged, Unavailable, Full, Degraded, Healthy] {
+            assert_eq!(serde_json::to_value(condition).unwrap(), condition.word());
+        }
+    }
+}
