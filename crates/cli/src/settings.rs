@@ -191,6 +191,8 @@ pub fn size_of(object: &str, text: &str) -> Outcome<u64> {
 mod tests {
     use std::collections::HashMap;
 
+    use proptest::prelude::*;
+
     use super::*;
     use crate::exit::Exit;
 
@@ -275,6 +277,23 @@ mod tests {
         for bad in ["1KiB", "much"] {
             let flags = PoolFlags { window: Some(bad.into()), ..PoolFlags::default() };
             assert_eq!(settings(&flags, &[("HOME", "/h")]).unwrap_err().exit, Exit::Usage);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_file_is_understood_or_refused_with_its_path(
+            lines in proptest::collection::vec(
+                ("(data|manager|token_file|window|\\PC{0,9})", " ?=? ?", "(\"\\PC{0,12}\"|'\\PC{0,12}'|[0-9]{1,25}|\\[|\\PC{0,9})"),
+                0..5,
+            ),
+        ) {
+            let text: String = lines.iter().map(|(key, sign, value)| format!("{key}{sign}{value}\n")).collect();
+            let (directory, flags) = file(&text);
+            match settings(&flags, &[("HOME", "/h")]) {
+                Ok(settings) => prop_assert!(settings.window_bytes >= WINDOW_BYTES_MIN && settings.data.is_absolute()),
+                Err(error) => prop_assert!(error.exit == Exit::Usage, "{}: {}", directory.path().display(), error.message),
+            }
         }
     }
 }
