@@ -4,7 +4,7 @@ use stdchk_model::message::manager::ManagerReply;
 use stdchk_model::{BenefactorId, ErrorCode, Failure};
 use stdchk_protect::distance;
 
-use super::locations::{Chunk, Holder};
+use super::chunk::{Chunk, Holder};
 use super::walks::Walk;
 use super::{Answer, Core, Now, unavailable};
 

@@ -6,6 +6,7 @@
 
 mod aggregates;
 mod benefactors;
+mod chunk;
 mod collection;
 mod commit;
 mod create;

@@ -14,9 +14,10 @@ use stdchk_model::{ChunkId, Failure, MapRoot, cbor};
 
 use super::Core;
 use super::benefactors::Registry;
+use super::chunk::Wants;
 use super::commit::inline_map;
 use super::exposure::{Span, joined};
-use super::locations::{Locations, Slot, Wants};
+use super::locations::{Locations, Slot};
 use super::namespace::Reference;
 use crate::record::{LAYOUT, NamesRecord, decode};
 use crate::store::{Batch, StoreError, Table};

@@ -21,7 +21,7 @@ use stdchk_model::{BenefactorId, ChunkId, EncodingId};
 use stdchk_placement::{HostState, Wish};
 use stdchk_protect::{Held, Plan, distance, plan_at};
 
-use super::locations::{Care, Holder};
+use super::chunk::{Care, Holder};
 use super::{Core, Now};
 
 /// Plain bytes of copies that one source has on order: a fast disk and network have them done in a tenth of a second, and

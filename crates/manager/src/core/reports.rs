@@ -9,7 +9,7 @@ use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, StoredBlock};
 use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure};
 
-use super::locations::Care;
+use super::chunk::Care;
 use super::walks::Walk;
 use super::{Answer, Core, Now, check_length};
 

@@ -10,7 +10,8 @@ use std::collections::{HashMap, HashSet};
 use stdchk_model::{BenefactorId, ChunkId};
 use stdchk_protect::{Held, surplus as superfluous};
 
-use super::locations::{Chunk, Holder, Slot};
+use super::chunk::{Chunk, Holder};
+use super::locations::Slot;
 use super::{Core, Now};
 
 impl Core {

@@ -1,0 +1,217 @@
+//! What the index knows of one chunk: its blocks, what refers to it, how far it is from loss, and what is done about that.
+
+use smallvec::SmallVec;
+use stdchk_model::message::manager::TimeNs;
+use stdchk_model::{BenefactorId, BlockId, ChunkId, EncodingId};
+use stdchk_protect::{Held, Plan, distance, plan};
+
+use super::benefactors::Registry;
+use super::exposure::{Lacking, Span};
+
+/// A block of a chunk at a benefactor.
+#[derive(Clone, Copy, Debug)]
+pub struct Holder {
+    pub benefactor: BenefactorId,
+    pub encoding: EncodingId,
+    pub index: u8,
+    /// The benefactor's inventory that saw it last.
+    pub inventory: u32,
+    /// Bytes that it takes there.
+    pub stored_length: u32,
+    /// Where the chunk stands in the benefactor's list.
+    pub(super) listed: u32,
+}
+
+impl Holder {
+    /// The block, for `protect`.
+    pub fn held(&self) -> Held {
+        Held { benefactor: self.benefactor, encoding: self.encoding, index: self.index }
+    }
+
+    /// Which block of `chunk` it is.
+    pub fn block(&self, chunk: ChunkId) -> BlockId {
+        BlockId { chunk, encoding: self.encoding, index: self.index }
+    }
+
+    /// Whether the benefactor has said in its present life that it has the block, and its last inventory didn't leave it out.
+    pub fn is_known(&self, registry: &Registry) -> bool {
+        registry.get(self.benefactor).is_some_and(|benefactor| self.inventory >= benefactor.valid_inventory)
+    }
+
+    /// Whether the block counts: the benefactor isn't lost.
+    pub fn counts(&self, registry: &Registry) -> bool {
+        self.is_known(registry) && registry.counts(self.benefactor)
+    }
+
+    /// Whether the block can be read now.
+    pub fn is_online(&self, registry: &Registry) -> bool {
+        self.is_known(registry) && registry.is_online(self.benefactor)
+    }
+}
+
+/// How many refer to something, by the distance to loss that they want.
+#[derive(Clone, Debug, Default)]
+pub struct Wants(SmallVec<[(u8, u32); 1]>);
+
+impl Wants {
+    /// The greatest distance that any wants; 0: there is none.
+    pub fn most(&self) -> u8 {
+        self.0.iter().map(|(wanted, _)| *wanted).max().unwrap_or(0)
+    }
+
+    /// Whether nothing refers to it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One more wants this distance, at least 1.
+    pub fn add(&mut self, wanted: u8) {
+        assert!(wanted > 0, "whoever refers to a chunk wants it to be there");
+        match self.0.iter_mut().find(|(known, _)| *known == wanted) {
+            Some((_, count)) => *count += 1,
+            None => self.0.push((wanted, 1)),
+        }
+    }
+
+    /// One of those that want this distance is gone.
+    pub fn remove(&mut self, wanted: u8) {
+        let known = self.0.iter_mut().find(|(known, _)| *known == wanted);
+        let Some((_, count)) = known else { unreachable!("nothing wants the distance {wanted}") };
+        *count -= 1;
+        self.0.retain(|(_, count)| *count > 0);
+    }
+}
+
+/// What is known of a chunk.
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    pub id: ChunkId,
+    pub length: u32,
+    /// What refers to it.
+    pub(super) wants: Wants,
+    /// When a session or a benefactor last brought it up, milliseconds of the manager's life.
+    pub(super) touched_ms: u64,
+    pub holders: Vec<Holder>,
+    /// The versions that refer to it; `None`: none is known to.
+    pub(super) span: Option<Span>,
+    /// How it is counted while it lacks copies, which few do.
+    pub(super) risk: Option<Box<Risk>>,
+    /// What is being done about it.
+    pub care: Care,
+    /// Whether it can be read, if anything refers to it.
+    pub(super) reach: Option<Reach>,
+    /// When it got into the list of what nothing refers to, or was brought up there last; `None`: it is not in it.
+    pub(super) unnamed_ms: Option<u64>,
+}
+
+impl Chunk {
+    pub(super) fn new(id: ChunkId, now_ms: u64) -> Self {
+        Self {
+            id,
+            length: 0,
+            wants: Wants::default(),
+            touched_ms: now_ms,
+            holders: Vec::new(),
+            span: None,
+            risk: None,
+            care: Care::default(),
+            reach: None,
+            unnamed_ms: None,
+        }
+    }
+
+    /// The distance to loss that the versions referring to it ask for; 0: none refers to it.
+    pub fn wanted(&self) -> u8 {
+        self.wants.most()
+    }
+
+    /// The blocks that benefactors are known to have.
+    pub fn known<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Holder> + Clone {
+        self.holders.iter().filter(|holder| holder.is_known(registry))
+    }
+
+    /// The blocks that count.
+    pub fn counted<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Holder> + Clone {
+        self.holders.iter().filter(|holder| holder.counts(registry))
+    }
+
+    /// The blocks that can be read now.
+    pub fn online<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Holder> + Clone {
+        self.holders.iter().filter(|holder| holder.is_online(registry))
+    }
+
+    /// When a session or a benefactor last brought it up, milliseconds of the manager's life.
+    pub fn touched_ms(&self) -> u64 {
+        self.touched_ms
+    }
+
+    pub(super) fn place_at_risk(&self) -> Option<(u8, TimeNs)> {
+        self.risk.as_ref().map(|risk| risk.place())
+    }
+
+    /// How far from loss it is, by the blocks that count; 0: it is not there.
+    pub fn distance(&self, registry: &Registry) -> u8 {
+        distance(self.counted(registry).map(Holder::held))
+    }
+
+    pub(super) fn find(&mut self, benefactor: BenefactorId, block: &BlockId) -> Option<&mut Holder> {
+        self.holders
+            .iter_mut()
+            .find(|holder| holder.benefactor == benefactor && holder.block(block.chunk) == *block)
+    }
+
+    /// The fewest blocks that can have the distance `wanted` if all of them are of one encoding; else 0: it has to be looked at.
+    pub(super) fn fewest(&self, wanted: u8) -> usize {
+        let Some(first) = self.holders.first() else { return 0 };
+        let is_one = self.holders.iter().all(|holder| holder.encoding == first.encoding);
+        if is_one { usize::from(wanted) + usize::from(first.encoding.code.data()) - 1 } else { 0 }
+    }
+
+    fn plan(&self, registry: &Registry) -> Option<Plan> {
+        let counted: Vec<Held> = self.counted(registry).map(Holder::held).collect();
+        let readable: Vec<Held> = self.online(registry).map(Holder::held).collect();
+        plan(&readable, &counted, self.wanted())
+    }
+
+    /// Who can make blocks of it now.
+    pub(super) fn sources(&self, registry: &Registry) -> Vec<BenefactorId> {
+        self.plan(registry).map_or(Vec::new(), |plan| plan.from.iter().map(|held| held.benefactor).collect())
+    }
+}
+
+/// Whether a chunk to which versions refer can be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reach {
+    Readable,
+    /// Once benefactors come back that are known to have it.
+    Away,
+    /// No known blocks are enough.
+    Gone,
+}
+
+/// What is done about a chunk that lacks copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Care {
+    /// Nothing: it stands in the queues of those who can make blocks of it.
+    #[default]
+    Waits,
+    /// No benefactor had room for a block when one was looked for last.
+    Blocked,
+    /// Blocks are being made.
+    Copied,
+    /// Making blocks failed moments ago; it is tried again soon.
+    Failed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Risk {
+    /// How many benefactors have to be lost before the chunk is.
+    pub(super) distance: u8,
+    pub(super) lacking: Lacking,
+}
+
+impl Risk {
+    pub(super) fn place(self) -> (u8, TimeNs) {
+        (self.distance, self.lacking.span.first)
+    }
+}

@@ -1,0 +1,212 @@
+//! Counts and lists of the index against a look at every chunk.
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use stdchk_model::{Code, EncodingId, Ino};
+
+use super::*;
+use crate::core::Timing;
+
+const BENEFACTORS: u32 = 4;
+const CHUNKS: u8 = 6;
+
+#[derive(Clone, Debug)]
+enum Event {
+    Confirm(u8, u8, u32),
+    Remove(u8, u8, u32),
+    Refer(u8, u8, TimeNs),
+    Unname(u8),
+    Forget(u8),
+    Take(u32),
+    Care(u8, Care),
+    Silent(u32),
+    Heard(u32),
+    NewLife(u32),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let (chunk, benefactor) = (0..CHUNKS, 0..BENEFACTORS);
+    let care = prop_oneof![Just(Care::Waits), Just(Care::Copied), Just(Care::Failed)];
+    prop_oneof![
+        (chunk.clone(), 0..4u8, benefactor.clone())
+            .prop_map(|(chunk, number, at)| Event::Confirm(chunk, number, at)),
+        (chunk.clone(), 0..4u8, benefactor.clone())
+            .prop_map(|(chunk, number, at)| Event::Remove(chunk, number, at)),
+        (chunk.clone(), 1..4u8, 1..9i64).prop_map(|(chunk, wanted, at)| Event::Refer(chunk, wanted, at)),
+        chunk.clone().prop_map(Event::Unname),
+        chunk.clone().prop_map(Event::Forget),
+        benefactor.clone().prop_map(Event::Take),
+        (chunk, care).prop_map(|(chunk, care)| Event::Care(chunk, care)),
+        benefactor.clone().prop_map(Event::Silent),
+        benefactor.clone().prop_map(Event::Heard),
+        benefactor.prop_map(Event::NewLife),
+    ]
+}
+
+fn id(chunk: u8) -> ChunkId {
+    ChunkId([chunk; 32])
+}
+
+/// A block of a chunk: the chunk as it is, or a fragment.
+fn block(chunk: u8, number: u8) -> BlockId {
+    let encoding = EncodingId { code: Code::erasure(2, 1).unwrap(), tag: [1; 16] };
+    match number.checked_sub(1) {
+        None => BlockId::plain(id(chunk)),
+        Some(index) => BlockId { chunk: id(chunk), encoding, index },
+    }
+}
+
+fn registry() -> Registry {
+    let mut registry = Registry::new();
+    for number in 0..BENEFACTORS {
+        let id = registry.add_for_test();
+        assert_eq!(id, BenefactorId(number));
+    }
+    registry.update_states(0, &Timing::default());
+    registry
+}
+
+/// What refers to each chunk, as the test knows.
+type Named = HashMap<u8, Vec<u8>>;
+
+fn apply(locations: &mut Locations, registry: &mut Registry, named: &mut Named, event: Event, now_ms: u64) {
+    match event {
+        Event::Confirm(chunk, number, at) => {
+            let block = block(chunk, number);
+            let stored = StoredBlock { block, plain_length: 10, stored_length: 10 };
+            let inventory = registry.get(BenefactorId(at)).unwrap().inventory;
+            locations.confirm(&stored, BenefactorId(at), inventory, now_ms);
+            locations.requeue(&id(chunk), registry);
+        }
+        Event::Remove(chunk, number, at) => {
+            locations.remove(&block(chunk, number), BenefactorId(at));
+            locations.requeue(&id(chunk), registry);
+        }
+        Event::Refer(chunk, wanted, at) => {
+            named.entry(chunk).or_default().push(wanted);
+            let slot = locations.name(&id(chunk), wanted);
+            locations.extend(slot, Some(Span::at(Ino(2), at)));
+            locations.count(slot, registry);
+        }
+        Event::Unname(chunk) => {
+            if let Some(wanted) = named.get_mut(&chunk).and_then(Vec::pop) {
+                locations.unname(locations.named(&id(chunk)), wanted, registry);
+            }
+        }
+        Event::Forget(chunk) => {
+            if let Some(slot) = locations.slot(&id(chunk)).filter(|slot| locations.at(*slot).wanted() == 0) {
+                assert!(!locations.forget(slot).is_empty(), "what nothing refers to has blocks");
+                assert!(locations.get(&id(chunk)).is_none());
+            }
+        }
+        Event::Take(at) => {
+            if let Some(chunk) = locations.take_ready(BenefactorId(at)) {
+                locations.block(&chunk, BenefactorId(at), registry);
+            }
+        }
+        Event::Care(chunk, care) => locations.care_for(&id(chunk), care, registry),
+        Event::Silent(at) => registry.get_mut(BenefactorId(at)).unwrap().heard_ms = 0,
+        Event::Heard(at) => registry.get_mut(BenefactorId(at)).unwrap().heard_ms = now_ms,
+        Event::NewLife(at) => {
+            let inventory = registry.next_inventory();
+            let benefactor = registry.get_mut(BenefactorId(at)).unwrap();
+            (benefactor.inventory, benefactor.valid_inventory) = (inventory, inventory);
+            walk(locations, registry, BenefactorId(at));
+        }
+    }
+    let changes = registry.update_states(now_ms, &Timing::default());
+    changes.seen.iter().for_each(|at| walk(locations, registry, *at));
+    let mut after = None;
+    while let Some(next) = locations.walk_at_risk(after, 1, registry) {
+        after = Some(next);
+    }
+}
+
+fn walk(locations: &mut Locations, registry: &Registry, at: BenefactorId) {
+    let mut from = None;
+    while let Some(next) = locations.walk_benefactor(at, from, 2, registry) {
+        from = Some(next);
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_counts_are_always_those_that_a_look_at_every_chunk_gives(
+        events in proptest::collection::vec(event(), 1..80),
+    ) {
+        let (mut locations, mut registry, mut named) = (Locations::default(), registry(), Named::new());
+        // All are heard for as long as they are not silent; who is silent counts as lost at once.
+        for (step, event) in (1..).zip(events) {
+            let now_ms = 40_000 * step;
+            for number in 0..BENEFACTORS {
+                let benefactor = registry.get_mut(BenefactorId(number)).unwrap();
+                if benefactor.heard_ms > 0 || step == 1 {
+                    benefactor.heard_ms = now_ms;
+                }
+            }
+            apply(&mut locations, &mut registry, &mut named, event, now_ms);
+            let lacking: Vec<&Chunk> =
+                locations.iter().filter(|chunk| chunk.distance(&registry) < chunk.wanted()).collect();
+            let movable = lacking.iter().filter(|chunk| match chunk.care {
+                Care::Copied => chunk.distance(&registry) > 0,
+                Care::Waits => !chunk.sources(&registry).is_empty(),
+                Care::Blocked | Care::Failed => false,
+            });
+            let total = locations.exposure.total();
+            prop_assert_eq!(total.chunks, lacking.len() as u64);
+            prop_assert_eq!(total.chunks - locations.exposure.stuck().chunks, movable.count() as u64);
+            let covers = |chunk: &&&Chunk| chunk.span.is_some_and(|span| span.first <= 5 && span.last >= 5);
+            let exposed = locations.exposure.exposed(Ino(2), &(5..=5)).count;
+            prop_assert_eq!(exposed.chunks, lacking.iter().filter(covers).count() as u64);
+            let at_risk = lacking.iter().filter(|chunk| chunk.distance(&registry) > 0).count();
+            prop_assert_eq!(locations.at_risk_count(), at_risk);
+            for chunk in locations.iter() {
+                let queued = chunk.risk.is_some() && chunk.care == Care::Waits;
+                for source in chunk.sources(&registry).into_iter().filter(|_| queued) {
+                    let queue = locations.queues.get(&source);
+                    let slot = locations.named(&chunk.id);
+                    prop_assert!(queue.is_some_and(|queue| queue.ready.iter().any(|(_, _, other)| *other == slot)));
+                }
+            }
+            check_sums(&locations, &registry, &named)?;
+        }
+    }
+}
+
+/// Sums and lists, as looking at every chunk gives them.
+fn check_sums(locations: &Locations, registry: &Registry, named: &Named) -> Result<(), TestCaseError> {
+    let mut totals = Totals::default();
+    for chunk in locations.iter() {
+        let wants =
+            named.iter().find(|(number, _)| id(**number) == chunk.id).map(|(_, wants)| wants.as_slice());
+        prop_assert_eq!(chunk.wanted(), wants.and_then(|wants| wants.iter().max().copied()).unwrap_or(0));
+        prop_assert!(chunk.wanted() > 0 || !chunk.holders.is_empty(), "what is gone has left the index");
+        prop_assert!(
+            chunk.holders.iter().all(|holder| holder.is_known(registry)),
+            "the walks were to the end"
+        );
+        totals.chunks += u64::from(!chunk.holders.is_empty());
+        totals.unique_bytes += if chunk.holders.is_empty() { 0 } else { u64::from(chunk.length) };
+        totals.stored_bytes +=
+            chunk.holders.iter().map(|holder| u64::from(holder.stored_length)).sum::<u64>();
+        let readable = distance(chunk.online(registry).map(Holder::held)) > 0;
+        if chunk.wanted() > 0 && !readable {
+            let may_come_back = distance(chunk.holders.iter().map(Holder::held)) > 0;
+            totals.away += u64::from(may_come_back);
+            totals.gone += u64::from(!may_come_back);
+        }
+        let slot = locations.named(&chunk.id);
+        let listed = chunk.wanted() == 0;
+        prop_assert_eq!(chunk.unnamed_ms.is_some(), listed);
+        prop_assert!(chunk.unnamed_ms.is_none_or(|ms| locations.unnamed.contains(&(ms, slot))));
+        for holder in &chunk.holders {
+            prop_assert_eq!(locations.held_at[&holder.benefactor][holder.listed as usize], slot);
+        }
+    }
+    prop_assert_eq!(locations.totals, totals);
+    prop_assert_eq!(locations.unnamed.len(), locations.iter().filter(|chunk| chunk.wanted() == 0).count());
+    let blocks: usize = locations.iter().map(|chunk| chunk.holders.len()).sum();
+    prop_assert_eq!(locations.held_at.values().map(Vec::len).sum::<usize>(), blocks);
+    prop_assert_eq!(locations.slots.len() + locations.free.len(), locations.chunks.len());
+    Ok(())
+}
