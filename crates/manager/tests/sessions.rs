@@ -49,6 +49,21 @@ fn pessimistic_folders_demand_all_replicas_at_commit() {
 }
 
 #[test]
+fn a_policy_that_asks_for_more_does_not_fail_those_who_write_by_the_one_of_before() {
+    let (mut pool, folder, file) = pool_with_file();
+    pool.open(1, file);
+    pool.secure(1, &[1], &[0]);
+    let pairs = vec![("semantics".to_owned(), "pessimistic".to_owned())];
+    pool.change(Change::SetPolicy { ino: folder, pairs }).unwrap();
+    assert_eq!(pool.commit(1, &[1]), Ok(1));
+    assert_eq!(pool.status().chunks_at_risk, 1, "the other copies are made behind it");
+    let other = pool.make(folder, "app.N1.T1", FileKind::File);
+    pool.open(2, other);
+    pool.secure(2, &[2], &[0]);
+    assert_eq!(pool.commit(2, &[2]).unwrap_err().code, ErrorCode::Unavailable);
+}
+
+#[test]
 fn a_session_builds_on_chunks_of_which_a_benefactor_said_that_they_are_durable() {
     let (mut pool, folder, file) = pool_with_file();
     let other = pool.make(folder, "app.N1.T1", FileKind::File);

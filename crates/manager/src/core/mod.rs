@@ -389,7 +389,8 @@ impl Core {
         let (base, base_root) = self.namespace.version(ino, None)?.unzip();
         let policy = self.namespace.policy(ino)?;
         let base_at = self.namespace.position(ino)?;
-        if self.sessions.open(id, client, ino, (base_root.clone(), base_at), now.ms)? {
+        let distance = policy.distance_at_commit();
+        if self.sessions.open(id, client, ino, (base_root.clone(), base_at), distance, now.ms)? {
             self.namespace.hold(ino);
             self.build_on(base_root.as_ref(), None);
         }

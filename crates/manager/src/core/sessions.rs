@@ -21,6 +21,8 @@ pub struct Session {
     pub base: Option<MapRoot>,
     /// Position of the version that the file had when the session began.
     pub base_at: Option<TimeNs>,
+    /// How far from loss its chunks must be when they are committed, by the policy of when the session began.
+    pub distance: u8,
     /// Chunks of which it brought receipts.
     pub secured: HashSet<ChunkId>,
     /// Chunks of others that it asked for.
@@ -102,6 +104,7 @@ impl Sessions {
         client: ClientId,
         ino: Ino,
         (base, base_at): (Option<MapRoot>, Option<TimeNs>),
+        distance: u8,
         now_ms: u64,
     ) -> Result<bool, Failure> {
         if let Some(known) = self.sessions.get(&id) {
@@ -119,8 +122,20 @@ impl Sessions {
         let (secured, pinned, asked, turn) = (HashSet::new(), HashSet::new(), HashSet::new(), self.opened);
         self.opened += 1;
         let (names, reserved, closing) = (Vec::new(), 0, None);
-        let session =
-            Session { client, ino, base, base_at, secured, pinned, asked, names, reserved, turn, closing };
+        let session = Session {
+            client,
+            ino,
+            base,
+            base_at,
+            distance,
+            secured,
+            pinned,
+            asked,
+            names,
+            reserved,
+            turn,
+            closing,
+        };
         self.sessions.insert(id, session);
         let client = self.clients.entry(client).or_default();
         client.heard_ms = now_ms;
