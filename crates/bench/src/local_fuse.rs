@@ -27,7 +27,7 @@ impl LocalFuse {
         Self::with(&[], files, below)
     }
 
-    /// The same for reads and writes of so many bytes per second each. It caches like a client of a parallel file
+    /// Starts it for reads and writes of so many bytes per second each. It caches like a client of a parallel file
     /// system: what was written or read once is not fetched again, until it is mounted anew.
     pub fn at_rate(bytes_per_second: u64, files: &Path, below: &Path) -> Result<Option<Self>, Error> {
         let rates = [format!("--read-rate={bytes_per_second}"), format!("--write-rate={bytes_per_second}")];

@@ -14,7 +14,7 @@ use crate::measures::Measure;
 pub struct Section {
     /// Its rows, of whatever kind it has.
     pub rows: serde_json::Value,
-    /// The same for people, headings and explanations included.
+    /// Its rows as text for people, with headings and explanations.
     pub table: String,
     /// What the rows should reach.
     pub targets: Vec<Target>,

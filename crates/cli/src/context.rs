@@ -72,7 +72,7 @@ impl Context {
         self.told().watch()
     }
 
-    /// The same, to be changed.
+    /// What to do with what operations tell; to be changed by a command that says some of it itself.
     pub fn told(&self) -> Told {
         Told { quiet: self.settings.quiet, ..Told::default() }
     }

@@ -329,7 +329,7 @@ impl Pool {
         Session::open(&self.inner, ino).await
     }
 
-    /// The same for a file of which all is replaced, so that nothing has to be read of it: a session on an empty file.
+    /// Opens a session on an empty file that replaces the newest version, of which nothing has to be read.
     pub async fn replace(&self, ino: Ino) -> Result<Arc<Session>, Failure> {
         Session::replace(&self.inner, ino).await
     }
@@ -478,7 +478,7 @@ impl Inner {
         }
     }
 
-    /// The same of a version that has a chunk map.
+    /// The bytes of a range of a version that has a chunk map.
     async fn read_chunks(&self, view: &ChunkView, range: std::ops::Range<u64>) -> Result<Bytes, Failure> {
         let pieces: Vec<Piece> = view.runs(range).map(|run| (to_usize(run.length), run.source)).collect();
         self.gather(&pieces).await
@@ -502,7 +502,7 @@ impl Inner {
         true
     }
 
-    /// The same, and asks for the holders of all chunks before.
+    /// The bytes of a range of a version; asks for the holders of all its chunks first.
     pub(crate) async fn read_located(
         &self,
         view: &ChunkView,

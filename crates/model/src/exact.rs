@@ -18,7 +18,7 @@ pub const fn to_usize(number: u64) -> usize {
     number as usize
 }
 
-/// The same number in a narrower type.
+/// A number in a narrower type.
 ///
 /// # Panics
 /// When it doesn't fit, which the caller excludes.

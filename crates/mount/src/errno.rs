@@ -25,7 +25,7 @@ pub(crate) fn errno(failure: &Failure) -> Errno {
     }
 }
 
-/// The same for a request that reads, writes or resizes a file: there, what is too long is the file.
+/// The error number for a request that reads, writes or resizes a file: there, what is too long is the file.
 pub(crate) fn file_errno(failure: &Failure) -> Errno {
     match failure.code {
         ErrorCode::TooLong => Errno::EFBIG,

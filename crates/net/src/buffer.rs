@@ -58,7 +58,7 @@ impl BufferPool {
         Self::for_purpose("blocks under way", bytes)
     }
 
-    /// The same, for what messages call so.
+    /// A pool of at most `bytes` whose memory messages call `purpose`.
     pub fn for_purpose(purpose: &'static str, bytes: usize) -> Arc<Self> {
         let units = bytes.div_ceil(UNIT).clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
         let (free, carver) = (Mutex::default(), Mutex::default());

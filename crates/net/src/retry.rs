@@ -49,7 +49,7 @@ impl Retry {
         true
     }
 
-    /// As [`Retry::pause`] does, on a thread that may block.
+    /// Pauses before the next try as [`Retry::pause`] does, on a thread that may block.
     pub fn pause_thread(&mut self) -> bool {
         let Some(pause) = self.next() else { return false };
         std::thread::sleep(pause);

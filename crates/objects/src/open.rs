@@ -29,7 +29,7 @@ pub fn open(place: &Place, settings: &Settings, base: Option<BaseSet>) -> Result
 /// Opens a container that may be a base.
 ///
 /// # Errors
-/// As [`open`].
+/// Those of [`open`].
 pub fn open_base(place: &Place, settings: &Settings) -> Result<BaseSet, AggregateError> {
     let bucket = Bucket::open(place, settings).map_err(about("reach", place))?;
     base_at(&bucket, place)

@@ -59,7 +59,7 @@ impl Target {
         }
     }
 
-    /// The same object at one of its versions.
+    /// The object of this name at one of its versions.
     #[must_use]
     pub fn at(&self, version: u64) -> Self {
         Self { version: Some(version), ..self.clone() }

@@ -178,7 +178,7 @@ impl EndToEnd {
         1.0 - self.packed_write_seconds / self.raw_write_seconds
     }
 
-    /// The same for a restart.
+    /// Share of the raw restart's time that aggregation saves.
     fn restart_saved(&self) -> f64 {
         1.0 - self.packed_read_seconds / self.raw_read_seconds
     }

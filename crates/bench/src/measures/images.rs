@@ -168,7 +168,7 @@ impl ImagesRow {
         rate(&self.image_bytes, &self.seconds)
     }
 
-    /// The same of the unique data beside them.
+    /// Median rate of the unique data beside the images, megabytes (10^6) per second.
     fn unique_rate(&self) -> f64 {
         rate(&self.image_bytes, &self.unique_seconds)
     }

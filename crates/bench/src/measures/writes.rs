@@ -157,7 +157,7 @@ fn once(case: &Case<'_>, round: usize, stock: &mut Stock) -> Result<(f64, f64), 
     Ok((seconds, cpu))
 }
 
-/// The same through the command line, from a file in the page cache.
+/// Writes each content with `stdchk put`, from a file in the page cache.
 fn puts(bench: &Bench, pool: &LocalPool, stock: &mut Stock) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
     for (name, close) in [("put, OAB", "close=stored"), ("put, ASB", "close=durable")] {

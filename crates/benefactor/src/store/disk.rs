@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 /// Unit of placing and writing, bytes: what direct I/O and hole punching want at most.
 pub const UNIT: u64 = 4096;
-/// The same as a length in memory.
+/// [`UNIT`] as a length in memory.
 pub const UNIT_LENGTH: usize = 4096;
 
 /// `length` rounded up to whole units.

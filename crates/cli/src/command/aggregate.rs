@@ -31,7 +31,7 @@ use crate::wake::Wake;
 
 /// Longest wait between two looks at the source, which are cheap: not every file system tells of changes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The same where each look is a request that may be paid for.
+/// Longest wait between two looks where each look is a request that may be paid for.
 const FAR_LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Largest block of a container in an object store, bytes: who reads one rank fetches the blocks that hold a part of it.
 const FAR_BLOCK_BYTES: u64 = 1 << 20;

@@ -97,7 +97,7 @@ pub enum Level {
     Auto,
     /// The coders of the mcrEngine paper, for comparison
     Paper,
-    /// The same without their second pass
+    /// The coders of the paper without their second pass
     PaperOnce,
 }
 

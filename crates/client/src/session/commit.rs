@@ -63,8 +63,8 @@ impl Session {
         self.commit_as(mtime, VersionState::Closed).await
     }
 
-    /// The same, and says in the same step how far the version got: with anything but `Open` this is the last commit. Then
-    /// waits for the copies of earlier versions for which the folder's `exposure` makes writers wait.
+    /// Commits everything written so far and says in one step how far the version got: with anything but `Open` this is the last
+    /// commit. Then waits for the copies of earlier versions for which the folder's `exposure` makes writers wait.
     pub(crate) async fn commit_as(
         self: &Arc<Self>,
         mtime: TimeNs,

@@ -46,7 +46,7 @@ impl Session {
     /// written yet.
     ///
     /// # Errors
-    /// As [`Session::write_at`].
+    /// Those of [`Session::write_at`].
     pub async fn write_room(
         self: &Arc<Self>,
         offset: u64,

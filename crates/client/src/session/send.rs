@@ -94,7 +94,7 @@ impl Session {
         Ok(())
     }
 
-    /// The same for a chunk that the caller claimed.
+    /// Sees to it that the pool has a chunk that the caller claimed.
     pub(super) async fn store_claimed(&self, chunk: ChunkRef, bytes: Bytes) -> Result<(), Failure> {
         let _claim = Claim { session: self, chunk: chunk.id };
         self.store(chunk, bytes).await

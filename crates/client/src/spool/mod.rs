@@ -85,10 +85,10 @@ impl Spool {
         Self::open_in_boot(path, bytes_max, pool, boot.trim().to_owned()).await
     }
 
-    /// The same in a given boot of the machine.
+    /// Opens the spool as [`Spool::open`] does, in a given boot of the machine.
     ///
     /// # Errors
-    /// As above.
+    /// Those of [`Spool::open`].
     pub async fn open_in_boot(
         path: &Path,
         bytes_max: u64,

@@ -470,7 +470,7 @@ impl Writer {
         }
     }
 
-    /// The same in the background, for a writer that has saved everything: nobody waits for its end.
+    /// Closes a writer that has saved everything, in the background: nobody waits for its end.
     pub fn close_later(self: &Arc<Self>) {
         let writer = Arc::clone(self);
         self.pool.background(async move {

@@ -86,7 +86,7 @@ impl Core {
         self.collect_some(from, u64::MAX, dry_run, now)
     }
 
-    /// The same for what nothing has referred to since `unnamed_ms`.
+    /// Deletes a part of what nothing has referred to since `unnamed_ms`, or only counts it; where to go on.
     fn collect_some(
         &mut self,
         from: Cursor,

@@ -128,7 +128,7 @@ struct Folder {
     ends: BTreeMap<TimeNs, Count>,
     /// Positions with movable chunks.
     movable: BTreeSet<TimeNs>,
-    /// The same by when they began to lack copies.
+    /// When the chunks of a position began to lack copies, and that position.
     movable_since: BTreeSet<(TimeNs, TimeNs)>,
     total: Count,
     total_movable: Count,

@@ -255,7 +255,7 @@ impl Core {
         self.is_held(milestone.folder, &hold, policy).then_some(hold)
     }
 
-    /// The same for the version that a session is about to commit.
+    /// For what the writer should wait whose session is about to commit, if for anything.
     pub(super) fn hold_closing(&self, session: SessionId, ino: Ino) -> Result<Option<Hold>, Failure> {
         let policy = self.namespace.policy(ino)?;
         let (folder, timestep) = self.namespace.timestep(ino, self.namespace.file(ino)?.next_version);
@@ -265,7 +265,7 @@ impl Core {
         Ok(self.hold(milestone, self.sessions.get(session)?.base_at, &policy))
     }
 
-    /// The same for a file that got its name by a rename: its newest version may belong to a timestep now.
+    /// For what a rename should wait, if for anything: the newest version of the file may belong to a timestep now.
     pub(super) fn hold_renamed(&mut self, ino: Ino) -> Option<Hold> {
         let (version, at) = {
             let (number, version) = self.namespace.file(ino).ok()?.newest()?;

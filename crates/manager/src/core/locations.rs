@@ -87,7 +87,7 @@ pub struct Locations {
     queued: u64,
     /// The time of the present request.
     pub clock: TimeNs,
-    /// The same, in milliseconds of the manager's life.
+    /// The time of the present request, milliseconds of the manager's life.
     pub now_ms: u64,
     /// Not all benefactors have said since the manager's start what they have. What lacks copies may have lacked them ever since it
     /// was committed.
@@ -370,7 +370,7 @@ impl Locations {
 
     // --- counting
 
-    /// The same as [`Locations::count`], for a chunk that may not be in the index.
+    /// Counts a chunk as [`Locations::count`] does, if it is in the index.
     pub fn requeue(&mut self, id: &ChunkId, registry: &Registry) {
         if let Some(slot) = self.slot(id) {
             self.count(slot, registry);

@@ -133,7 +133,7 @@ impl Named {
         }
     }
 
-    /// The same of a root that was looked at before.
+    /// The chunks of a map whose root was checked when it came.
     fn of_checked(root: &MapRoot) -> Self {
         Self::of(root).unwrap_or_else(|error| unreachable!("a root was checked when it came: {error}"))
     }

@@ -44,7 +44,7 @@ impl Reserve {
         reserve
     }
 
-    /// The same, in use by `store`.
+    /// A store that gives this reserve up when it finds no room.
     pub fn of<S>(self, store: S) -> Reserved<S> {
         Reserved { store, reserve: self }
     }

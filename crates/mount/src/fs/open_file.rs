@@ -548,7 +548,7 @@ async fn end(session: &Arc<Session>, interrupted: bool) {
     }
 }
 
-/// The same for a writer that was killed or failed.
+/// Ends a writer that was killed or failed, and leaves the version interrupted.
 async fn end_writer(writer: &Writer) {
     if let Err(failure) = writer.close(true).await {
         tracing::warn!(ino = %writer.ino(), %failure, "a session did not end well");

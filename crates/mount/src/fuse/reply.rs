@@ -70,7 +70,7 @@ pub(super) fn refused(what: &str, number: u64, failure: &Failure) -> Errno {
     errno(failure)
 }
 
-/// The same for content.
+/// Logs a failure to read or write content that a person should see, and gives its error number.
 pub(super) fn refused_content(what: &str, number: u64, failure: &Failure) -> Errno {
     refused(what, number, failure);
     file_errno(failure)
@@ -83,7 +83,7 @@ pub(super) fn answer_empty(reply: ReplyEmpty, what: &str, ino: INodeNo, outcome:
     }
 }
 
-/// The same for names, where what is too long is the name.
+/// Answers a request that changes names, where what is too long is the name.
 pub(super) fn answer_change(reply: ReplyEmpty, what: &str, parent: INodeNo, outcome: Result<(), Failure>) {
     match outcome {
         Ok(()) => reply.ok(),

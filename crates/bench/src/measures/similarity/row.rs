@@ -121,7 +121,7 @@ impl SimilarityRow {
         mean_percent(&self.found_bytes, self.image_bytes.get(1..).unwrap_or_default())
     }
 
-    /// The same of the bytes outside zero pages.
+    /// Mean share of an image's bytes outside zero pages that was found in the one before, percent.
     fn non_zero_percent(&self) -> f64 {
         mean_percent(&self.found_non_zero_bytes, self.non_zero_bytes.get(1..).unwrap_or_default())
     }

@@ -303,7 +303,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     if time.is_zero() { Err("no time at all".to_owned()) } else { Ok(time) }
 }
 
-/// As [`parse_time`], or none.
+/// A time with its unit, or no time at all: `0s`.
 fn parse_wait(text: &str) -> Result<Duration, String> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
