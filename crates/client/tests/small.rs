@@ -59,6 +59,24 @@ async fn equal_small_files_of_several_clients_are_stored_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_file_takes_two_questions_to_the_manager() {
+    let pools = TestPool::start(2).await;
+    let gate = Gate::to(pools.manager).await;
+    let client = gate.connect(4 << 20).await;
+    let (folder, mut fewest) = (folder(&client).await, u64::MAX);
+    for file in 0..3 {
+        let before = gate.requests();
+        let writer = create(&client, folder, &format!("small{file}")).await;
+        writer.write_at(0, &Random::new(file).bytes(5000)).await.unwrap();
+        writer.commit(0).await.unwrap();
+        // A sign of life may come between.
+        fewest = fewest.min(gate.requests() - before);
+        writer.close(false).await.unwrap();
+    }
+    assert_eq!(fewest, 2, "to make it and to commit it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_collected_between_put_and_commit_is_put_again_also_if_the_window_has_lost_it() {
     let timing =
         Timing { client_lease_ms: 6000, garbage_age_ms: 0, collect_every_ms: 600_000, ..Timing::default() };

@@ -10,8 +10,8 @@
 //! killed, a thread of Open MPI ends each rank with 195 in the middle of whatever it writes. (docs/design/0004)
 //!
 //! Descriptors are also closed in the middle of an `execve()`, and there the kernel lets nobody read `stat` before the
-//! new program is in place, which waits for our answer. So `status` is read first, which never waits: a process that
-//! still has memory is not exiting. Should `stat` not come all the same, the answer is given without it.
+//! new program is in place, which waits for our answer. So `statm` is read first, which never waits: a process that
+//! still has memory is not exiting, and one that exits gives up its memory before its files. Should `stat` not come all the same, the answer is given without it.
 
 use std::collections::HashMap;
 use std::fs;
@@ -34,8 +34,6 @@ const STATUS_BITS: i64 = 0xff00;
 const FLAGS_AT: usize = 9 - 3;
 const EXIT_CODE_AT: usize = 52 - 3;
 
-/// Line of `status` that only a task with memory has; an exiting task gives up its memory before its files.
-const MEMORY_LINE: &str = "\nVmSize:";
 /// How long `stat` is waited for: it comes at once, or not before we answer.
 const STAT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -108,7 +106,7 @@ pub(crate) async fn how_it_closes(task: u32) -> Closes {
 }
 
 fn is_exiting(task: u32) -> bool {
-    text_of(task, "status").is_some_and(|status| !status.contains(MEMORY_LINE))
+    text_of(task, "statm").is_some_and(|memory| memory.starts_with("0 "))
 }
 
 /// The exit code of another user's process reads as zero, unless one is root.

@@ -7,6 +7,7 @@
 //! [`mount_null`] is the paper's `/stdchk/null`, a file system that throws its bytes away: the bound that FUSE sets.
 
 mod attr;
+mod begun;
 mod caller;
 mod descriptors;
 mod errno;

@@ -308,10 +308,22 @@ async fn answer<S: Service>(service: &S, id: u64, body: &[u8], payload: Buffer) 
     }
 }
 
+/// Bytes of answers from which on no other one joins them.
+const TOGETHER_BYTES_MAX: usize = 16 << 10;
+
 async fn write_answers(mut writer: Patient<Outgoing>, mut queue: mpsc::Receiver<Answer>) -> io::Result<()> {
-    while let Some((head, payload, place)) = queue.recv().await {
+    while let Some((mut head, mut payload, place)) = queue.recv().await {
+        let mut places = vec![place];
+        // Small answers that are due together take one call of the system, and wake who reads them once.
+        while payload.is_empty()
+            && head.len() < TOGETHER_BYTES_MAX
+            && let Ok((next, its_payload, its_place)) = queue.try_recv()
+        {
+            head.extend(next);
+            payload = its_payload;
+            places.push(its_place);
+        }
         write_frame(&mut writer, &head, &payload).await?;
-        drop(place);
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use super::cell::Cell;
 use super::chunks::{Lacking, Origin};
 use super::sealed::Sealed;
+use super::send::SendingCell;
 use super::{Session, State};
 use crate::map_view::MapView;
 use crate::pool::Inner;
@@ -44,6 +45,8 @@ struct Snapshot {
     base: Arc<MapView>,
     base_limit: u64,
     cells: BTreeMap<u64, Arc<Sealed>>,
+    /// The sending of the file's only cell, if nobody does that yet.
+    sending: Option<SendingCell>,
 }
 
 impl Session {
@@ -84,19 +87,24 @@ impl Session {
         if self.is_dirty() {
             self.store_packed_base().await?;
         }
-        let Some(snapshot) = self.snapshot()? else {
+        let Some(mut snapshot) = self.snapshot()? else {
             self.settle_made().await?;
             return Ok(turn.clone());
         };
+        if let Some(sending) = snapshot.sending.take() {
+            sending.await;
+        }
         let stored = self.wait_stored(snapshot.cells.values()).await;
         self.is_all_sent_at_once.store(false, Ordering::Release);
         stored?;
         let map = self.name_pieces(self.build_map(&snapshot)?).await?;
         let root = self.store_map(&map).await?;
-        let info = self.commit_map(&map, root, mtime, state).await?;
+        let named: HashSet<ChunkId> =
+            map.chunks().iter().chain(root.pieces()).map(|chunk| chunk.id).collect();
+        let info = self.commit_map(&map, root, &named, mtime, state).await?;
         *self.made.lock() = None; // It became durable with the commit.
         self.rebase(&snapshot, map);
-        self.hold_again().await;
+        self.hold_again(&named).await;
         if self.is_closing() {
             self.announce_closing().await?;
         }
@@ -124,6 +132,12 @@ impl Session {
             return state.failure.clone().map_or(Ok(None), Err);
         }
         // Cells that are sealed from now on use chunks of which this commit doesn't know.
+        // The only one is sent by who commits it: no other thread is woken for a small file.
+        let only = match state.cells.first_key_value() {
+            Some((index, Cell::Dirty(_))) if state.cells.len() == 1 => Some(*index),
+            _ => None,
+        };
+        let sending = only.and_then(|index| self.seal_to_send(&mut state, index));
         let cells = self.seal_all(&mut state);
         self.chunks.begin_commit();
         let alone = cells.len() == 1 && self.sending.load(Ordering::Acquire) == 1;
@@ -135,6 +149,7 @@ impl Session {
             base: Arc::clone(&state.base),
             base_limit: state.base_limit,
             cells,
+            sending,
         }))
     }
 
@@ -290,19 +305,18 @@ impl Session {
         &self,
         map: &ChunkMap,
         root: MapRoot,
+        needed: &HashSet<ChunkId>,
         mtime: TimeNs,
         state: VersionState,
     ) -> Result<VersionInfo, Failure> {
-        let named = map.chunks().iter().chain(root.pieces());
-        let needed: HashSet<ChunkId> = named.map(|chunk| chunk.id).collect();
         let mut refused: Option<Retry> = None;
         loop {
-            self.settle(&needed).await.inspect_err(|failure| self.fail(failure))?;
+            self.settle(needed).await.inspect_err(|failure| self.fail(failure))?;
             let turn = self.telling.lock().await;
-            if !self.is_settled(&needed) {
+            if !self.is_settled(needed) {
                 continue; // The session was opened again meanwhile, and something is gone.
             }
-            let asked = self.ask_to_commit(map, root.clone(), &needed, mtime, state).await;
+            let asked = self.ask_to_commit(map, root.clone(), needed, mtime, state).await;
             drop(turn);
             match asked {
                 // Where the manager has forgotten the session, what it stored may be gone.
@@ -454,9 +468,11 @@ impl Session {
     }
 
     /// With a commit the manager lets go of what the session held and the version doesn't name. What cells have used meanwhile, the
-    /// session asks for again; no collection comes so soon. A session that the manager forgets meanwhile is opened again as ever.
-    async fn hold_again(&self) {
-        for part in self.chunks.all().chunks(LIST_ENTRIES_MAX) {
+    /// session asks for again; no collection comes so soon. What is named it has kept. A session that the manager forgets meanwhile is opened again as ever.
+    async fn hold_again(&self, named: &HashSet<ChunkId>) {
+        let mut let_go = self.chunks.all();
+        let_go.retain(|chunk| !named.contains(chunk));
+        for part in let_go.chunks(LIST_ENTRIES_MAX) {
             if let Err(failure) = self.ask(&self.ask_of(part)).await {
                 tracing::warn!(ino = %self.ino(), %failure, "chunks that were stored during a commit are to be held later");
                 self.is_to_be_held.store(true, Ordering::Release);

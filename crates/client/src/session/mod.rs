@@ -57,6 +57,7 @@ use known::Known;
 use pieces::Pieces;
 pub use room::Room;
 pub(crate) use sealed::Sealed;
+use send::SendingCell;
 use stripe::Stripe;
 
 /// Bytes of a file that are buffered, sealed and sent together, unless its chunks are larger. One mebibyte is what the
@@ -400,12 +401,19 @@ impl Session {
 
     /// Turns a dirty cell into a sealed one and starts sending it.
     fn seal(self: &Arc<Self>, state: &mut State, index: u64) {
-        let Some(Cell::Dirty(dirty)) = state.cells.remove(&index) else { return };
+        // Who drops it leaves it to the runtime.
+        drop(self.seal_to_send(state, index));
+    }
+
+    /// Turns a dirty cell into a sealed one, for the caller to send.
+    fn seal_to_send(self: &Arc<Self>, state: &mut State, index: u64) -> Option<SendingCell> {
+        let Some(Cell::Dirty(dirty)) = state.cells.remove(&index) else { return None };
         let sealed = Arc::new(Sealed::new(dirty.length()));
         state.cells.insert(index, Cell::Sealed(Arc::clone(&sealed)));
         self.sending.fetch_add(1, Ordering::AcqRel);
         let (session, turn) = (Arc::clone(self), self.grid.turn());
-        self.pool.runtime.spawn(async move { session.send(sealed, dirty, turn).await });
+        let work = Box::pin(async move { session.send(sealed, dirty, turn).await });
+        Some(SendingCell { runtime: self.pool.runtime.clone(), work: Some(work) })
     }
 
     /// Reads up to `length` bytes at `offset`, as this session has written them; short at the end of the file.

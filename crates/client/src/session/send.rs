@@ -1,7 +1,11 @@
 //! From a sealed cell to chunks at benefactors: complete, cut, name, ask, put.
 
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +15,7 @@ use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, ErrorCode, Failure, Re
 use stdchk_net::{CallError, Retry};
 use stdchk_protect::{Blocks, Held, distance_at, missing, taken};
 use stdchk_reduce::{cut, is_zero};
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::Session;
@@ -24,6 +29,29 @@ use super::sealed::{Part, Sealed};
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Time after which a chunk that no benefactor takes makes the session fail.
 const PUT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The sending of a sealed cell, by whoever waits for it. It comes to its end also if nobody does: the runtime takes what is dropped.
+pub(super) struct SendingCell {
+    pub(super) runtime: Handle,
+    pub(super) work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl Future for SendingCell {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Some(work) = &mut self.work else { return Poll::Ready(()) };
+        ready!(work.as_mut().poll(context));
+        self.work = None;
+        Poll::Ready(())
+    }
+}
+
+impl Drop for SendingCell {
+    fn drop(&mut self) {
+        self.work.take().map(|work| self.runtime.spawn(work));
+    }
+}
 
 /// The claim of a chunk; it ends however storing the chunk went.
 struct Claim<'session> {
@@ -41,10 +69,15 @@ impl Drop for Claim<'_> {
 impl Session {
     /// Sends a sealed cell; whatever comes of it is told to the cell, and a failure to the session.
     pub(super) async fn send(self: Arc<Self>, sealed: Arc<Sealed>, dirty: Dirty, turn: Turn) {
-        let (session, cell) = (Arc::clone(&self), Arc::clone(&sealed));
-        // In a task of its own: who waits for the cell is told also if that panics.
-        let sent = tokio::spawn(async move { session.send_cell(&cell, dirty, turn).await });
-        let outcome = sent.await.unwrap_or_else(|panicked| Err(crate::internal(&panicked)));
+        let outcome = {
+            let mut sent = pin!(self.send_cell(&sealed, dirty, turn));
+            // Who waits for the cell is told also if that panics.
+            let panicked = |_| Poll::Ready(Err(crate::internal(&"sending a part of a file panicked")));
+            let poll = |context: &mut Context<'_>| {
+                catch_unwind(AssertUnwindSafe(|| sent.as_mut().poll(context))).unwrap_or_else(panicked)
+            };
+            poll_fn(poll).await
+        };
         if let Err(failure) = &outcome {
             self.fail(failure);
         }
@@ -67,7 +100,7 @@ impl Session {
             return self.send_pieces(sealed, bytes, turn).await;
         }
         let mut parts = Vec::new();
-        let mut stores = JoinSet::new();
+        let (mut stores, mut last) = (JoinSet::new(), None);
         let mut at = 0;
         for piece in cut::pieces(&mut *self.cutter.cutter(), &bytes) {
             let range = at..at + piece.len();
@@ -77,7 +110,12 @@ impl Session {
             let Some(chunk) = chunk else { continue };
             let origin = Origin::Cell(Arc::downgrade(sealed), vec![range.clone()]);
             let (session, bytes) = (Arc::clone(self), bytes.slice(range));
-            stores.spawn(async move { session.see_to(chunk, origin, bytes).await });
+            let store = async move { session.see_to(chunk, origin, bytes).await };
+            last.replace(store).map(|earlier| stores.spawn(earlier));
+        }
+        // The last one here: the content of a small file needs no other task.
+        if let Some(store) = last {
+            store.await?;
         }
         while let Some(stored) = stores.join_next().await {
             stored.map_err(|error| crate::internal(&error))??;
@@ -235,12 +273,12 @@ impl Session {
         targets: impl Iterator<Item = (u8, BenefactorId)>,
         durable: bool,
     ) -> Vec<(u8, BenefactorId, Result<(Option<Receipt>, bool), CallError>)> {
-        let mut puts = JoinSet::new();
+        let (mut puts, mut last) = (JoinSet::new(), None);
         for (index, target) in targets {
             let Some(bytes) = blocks.stored(index).cloned() else { continue };
             let (pool, encoding) = (Arc::clone(&self.pool), blocks.encoding.clone());
             let block = encoding.block(blocks.chunk, index);
-            puts.spawn(async move {
+            let put = Box::pin(async move {
                 let sending = pool.encoder.sending(bytes.len());
                 let answer = pool.benefactors.put(target, block, encoding, bytes, durable).await;
                 if answer.is_ok() {
@@ -248,8 +286,14 @@ impl Session {
                 }
                 (index, target, answer)
             });
+            last.replace(put).map(|earlier| puts.spawn(earlier));
         }
-        puts.join_all().await
+        let mut answers = Vec::new();
+        if let Some(put) = last {
+            answers.push(put.await);
+        }
+        answers.extend(puts.join_all().await);
+        answers
     }
 
     /// Whether to go on after no benefactor could be had: not if there is no space, else for a while.

@@ -2,6 +2,8 @@
 #![allow(dead_code, clippy::panic, reason = "each test file uses its part; a test fails by panicking")]
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use stdchk_client::{ClientConfig, Pool};
@@ -109,22 +111,30 @@ async fn connect(manager: SocketAddr, window_bytes: u64, read_cache_bytes: u64) 
 pub struct Gate {
     address: SocketAddr,
     is_open: watch::Sender<bool>,
+    /// Number of the last request that came this way.
+    last_request: Arc<AtomicU64>,
 }
 
 impl Gate {
     pub async fn to(manager: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, is_open) = (listener.local_addr().unwrap(), watch::Sender::new(true));
-        let opened = is_open.subscribe();
+        let (opened, last_request) = (is_open.subscribe(), Arc::new(AtomicU64::new(0)));
+        let number = Arc::clone(&last_request);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let (requests, answers) = client.into_split();
                 let (from, to) = TcpStream::connect(manager).await.unwrap().into_split();
-                tokio::spawn(pass(requests, to, opened.clone()));
-                tokio::spawn(pass(from, answers, opened.clone()));
+                tokio::spawn(pass(requests, to, opened.clone(), Some(Arc::clone(&number))));
+                tokio::spawn(pass(from, answers, opened.clone(), None));
             }
         });
-        Self { address, is_open }
+        Self { address, is_open, last_request }
+    }
+
+    /// How many requests a client has sent this way that waits for the answer to each.
+    pub fn requests(&self) -> u64 {
+        self.last_request.load(Ordering::SeqCst)
     }
 
     pub fn set_open(&self, is_open: bool) {
@@ -136,9 +146,17 @@ impl Gate {
     }
 }
 
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut is_open: watch::Receiver<bool>) {
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut is_open: watch::Receiver<bool>,
+    number: Option<Arc<AtomicU64>>,
+) {
     let mut bytes = vec![0; 64 << 10];
     while let Ok(length @ 1..) = from.read(&mut bytes).await {
+        if let (Some(number), b"SCK1") = (&number, &bytes[..4]) {
+            number.store(u64::from_le_bytes(bytes[8..16].try_into().unwrap()), Ordering::SeqCst);
+        }
         let opened = is_open.wait_for(|is_open| *is_open).await.is_ok();
         if !opened || to.write_all(&bytes[..length]).await.is_err() {
             return;

@@ -70,7 +70,10 @@ impl Log {
                 .truncate(true)
                 .mode(0o600)
                 .open(path)?;
-            file.write_all_at(&vec![0; LOG_BYTES], 0)?;
+            // Block by block: what is written at once, Linux keeps as one large page, and looks through all of it at each sync.
+            for at in (0..LOG_BYTES).step_by(BLOCK_BYTES) {
+                file.write_all_at(&[0; BLOCK_BYTES], at as u64)?;
+            }
             file.sync_all()?;
             path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())?;
             Ok(file)

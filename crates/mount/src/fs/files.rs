@@ -27,7 +27,7 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// The kernel reports the modification time of what it wrote; a program always sets both times or more.
-    fn is_report(&self) -> bool {
+    pub fn is_report(&self) -> bool {
         self.mtime.is_some()
             && self.atime.is_none()
             && self.mode.is_none()

@@ -16,11 +16,9 @@ mod reply;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -35,6 +33,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio_util::task::TaskTracker;
 
 use crate::attr::requested;
+use crate::begun::begin;
 use crate::caller::{Caller, told_to_end, unless_told_to_end};
 use crate::descriptors::Silence;
 use crate::fs::{FileSystem, Handle, NodeId, Wanted};
@@ -92,15 +91,9 @@ impl Adapter {
     }
 
     /// Runs a task that begins in the thread that received the request: what needs nobody else is answered there, and a
-    /// question to the manager is on its way before another thread is woken. Not for what may have to do with disks.
+    /// question to the pool wakes no other thread. Not for what may have to do with disks.
     fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let mut work = Box::pin(work);
-        let _entered = self.runtime.enter();
-        let mut poll = || work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        // A task that panics ends alone; this thread must not.
-        if catch_unwind(AssertUnwindSafe(&mut poll)).is_ok_and(|begun| begun.is_pending()) {
-            self.tasks.spawn_on(work, &self.runtime);
-        }
+        begin(&self.runtime, self.tasks.track_future(work));
     }
 
     /// Runs the work of a request of the task `caller` that can be given up wherever it waits, and is if the caller is
@@ -229,13 +222,18 @@ impl Filesystem for Adapter {
         let (atime, mtime) = (atime.map(requested), mtime.map(requested));
         let wanted = Wanted { mode: mode.map(|mode| mode & 0o7777), uid, gid, size, atime, mtime };
         let ttl = self.ttl;
-        self.spawn(self.carried(
+        let change = self.carried(
             request.pid(),
             reply,
             |fs, caller| async move { fs.set_attr(NodeId(ino.0), wanted, &caller).await },
             move |reply, changed| answer_attr(reply, "a change of attributes", ino, ttl, changed),
             |_, _| async {},
-        ));
+        );
+        // Before each close the kernel reports when the file was written, which is merely noted.
+        match wanted.is_report() && size.is_none() {
+            true => self.begin(change),
+            false => self.spawn(change),
+        }
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
