@@ -27,6 +27,8 @@ struct Entry {
     is_safe: bool,
     /// A disk that it may have rested on is gone.
     is_doubtful: bool,
+    /// The same of an earlier version of the file.
+    has_doubtful_versions: bool,
 }
 
 struct Model {
@@ -98,10 +100,19 @@ impl Names {
         self.on(name, |entry| entry.is_doubtful)
     }
 
+    pub fn has_doubtful_versions(&self, name: Name) -> bool {
+        self.on(name, |entry| entry.has_doubtful_versions)
+    }
+
     /// All is at rest, and this is what the name leads to.
-    pub fn settle(&self, name: Name, content: Content, is_safe: bool) {
-        let settled = Entry { certain: vec![content], is_safe, ..Entry::default() };
+    pub fn settle(&self, name: Name, content: Content) {
+        let settled = Entry { certain: vec![content], ..Entry::default() };
         self.on(name, |entry| *entry = settled);
+    }
+
+    /// Everything in a folder has the redundancy that the folder asks for; whether a disk may go by that.
+    pub fn have_redundancy(&self, folder: usize, is_safe: bool) {
+        self.lock().entries[folder].iter_mut().for_each(|entry| entry.is_safe = is_safe);
     }
 
     /// The names of a folder rest on one disk each from now on.
@@ -111,7 +122,9 @@ impl Names {
 
     /// A disk is gone.
     pub fn lose_disk(&self) {
-        self.lock().entries.iter_mut().flatten().for_each(|entry| entry.is_doubtful |= !entry.is_safe);
+        for entry in self.lock().entries.iter_mut().flatten().filter(|entry| !entry.is_safe) {
+            (entry.is_doubtful, entry.has_doubtful_versions) = (true, true);
+        }
     }
 }
 
@@ -155,10 +168,14 @@ impl Turn {
     /// It came.
     pub fn took_over(&self, source: &Self) {
         let files: Vec<Content> = source.allowed().into_iter().filter(Option::is_some).collect();
-        let is_doubtful = self.names.is_doubtful(source.name);
+        let (is_doubtful, have) =
+            self.names.on(source.name, |entry| (entry.is_doubtful, entry.has_doubtful_versions));
         // What it rests on was made under another policy.
         self.is(files, false);
-        self.names.on(self.name, |entry| entry.is_doubtful = is_doubtful);
+        self.names.on(self.name, |entry| {
+            entry.is_doubtful = is_doubtful;
+            entry.has_doubtful_versions |= have;
+        });
         source.is(vec![None], true);
     }
 

@@ -1,8 +1,8 @@
 //! What clients do with the pool, each as a task of its client.
 
 use std::fmt::Display;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use stdchk_client::time::now;
@@ -24,9 +24,6 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// A folder of the pool.
 pub struct Folder {
     pub ino: Ino,
-    pub name: String,
-    /// What was set last, or may have been.
-    pub policy: Mutex<String>,
     /// Whether what is committed in it survives the loss of a disk.
     pub is_safe: AtomicBool,
 }
@@ -135,15 +132,26 @@ impl Worker {
             }
             created => created?,
         };
+        let written = self.write_all_of(&writer, turn, content.clone()).await;
+        if written.is_ok() {
+            self.acknowledged(turn, Some(content), was_safe && folder.is_safe(), "made");
+        }
+        let closed = writer.close(false).await;
+        written.and(closed)
+    }
+
+    async fn write_all_of(
+        &mut self,
+        writer: &Arc<Writer>,
+        turn: &Turn,
+        content: Arc<Vec<u8>>,
+    ) -> Result<(), Failure> {
         for part in self.parts(&content) {
             writer.write_at(part.0 as u64, &part.1).await?;
             self.think().await;
         }
-        let content = Some(content);
-        turn.may_be(&content);
-        self.save(&writer).await?;
-        self.acknowledged(turn, content, was_safe && folder.is_safe(), "made");
-        writer.close(false).await
+        turn.may_be(&Some(content));
+        self.save(writer).await
     }
 
     /// Makes a version of what was written by whichever protocol.
@@ -157,8 +165,19 @@ impl Worker {
     }
 
     async fn replace(&mut self, ino: Ino, turn: &Turn, folder: &Folder) -> Result<(), Failure> {
-        let was_safe = folder.is_safe();
         let session = self.pool.replace(ino).await?;
+        let replaced = self.replace_in(&session, turn, folder).await;
+        let closed = session.close(false).await;
+        replaced.and(closed)
+    }
+
+    async fn replace_in(
+        &mut self,
+        session: &Arc<Session>,
+        turn: &Turn,
+        folder: &Folder,
+    ) -> Result<(), Failure> {
+        let was_safe = folder.is_safe();
         let content = new_content(&mut self.random);
         for part in self.parts(&content) {
             session.write_at(part.0 as u64, &part.1).await?;
@@ -168,13 +187,24 @@ impl Worker {
         turn.may_be(&content);
         session.commit_last(now()).await?;
         self.acknowledged(turn, content, was_safe && folder.is_safe(), "replaced");
-        session.close(false).await
+        Ok(())
     }
 
     /// Changes parts of a file, in one version or several.
     async fn update(&mut self, ino: Ino, turn: &Turn, folder: &Folder) -> Result<(), Failure> {
         let session = self.pool.write(ino).await?;
-        let mut bytes = read_all(&session).await?;
+        let updated = self.update_in(&session, turn, folder).await;
+        let closed = session.close(false).await;
+        updated.and(closed)
+    }
+
+    async fn update_in(
+        &mut self,
+        session: &Arc<Session>,
+        turn: &Turn,
+        folder: &Folder,
+    ) -> Result<(), Failure> {
+        let mut bytes = read_all(session).await?;
         let base = Some(Arc::new(bytes.clone()));
         if !turn.allowed().contains(&base) {
             let (name, allowed) = (turn.name, all_shown(&turn.allowed()));
@@ -204,7 +234,7 @@ impl Worker {
             session.commit(now()).await?;
             self.acknowledged(turn, content, was_safe && folder.is_safe(), "changed");
         }
-        session.close(false).await
+        Ok(())
     }
 
     fn acknowledged(&self, turn: &Turn, content: Content, is_safe: bool, what: &str) {
