@@ -9,6 +9,7 @@ mod model;
 mod network;
 mod random;
 mod rest;
+mod seeded;
 mod work;
 mod world;
 
@@ -25,7 +26,7 @@ fn what_is_acknowledged_stays_whatever_happens() {
     let lives = number("STDCHK_POOLS").unwrap_or(if number("STDCHK_POOL").is_some() { 1 } else { LIVES });
     for seed in first..first + lives {
         let begun = std::time::Instant::now();
-        match life::live(seed) {
+        match seeded::with_seed(seed, || life::live(seed)) {
             Ok(hash) => println!("life {seed}: {:.1} s, {}", begun.elapsed().as_secs_f64(), &hash[..8]),
             Err(failed) => panic!("life {seed} (`STDCHK_POOL={seed}`): {}\n{}", failed.cause, failed.history),
         }

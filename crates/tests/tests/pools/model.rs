@@ -33,6 +33,8 @@ struct Entry {
 
 struct Model {
     entries: Vec<Vec<Entry>>,
+    /// Since the last rest.
+    has_lost_disk: bool,
     changes: Change,
 }
 
@@ -59,7 +61,7 @@ impl Names {
     pub fn new(folders: usize, names: usize) -> Self {
         let absent = || Entry { certain: vec![None], ..Entry::default() };
         let entries = (0..folders).map(|_| (0..names).map(|_| absent()).collect()).collect();
-        Self(Arc::new(Mutex::new(Model { entries, changes: 0 })))
+        Self(Arc::new(Mutex::new(Model { entries, has_lost_disk: false, changes: 0 })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Model> {
@@ -112,23 +114,41 @@ impl Names {
 
     /// Everything in a folder has the redundancy that the folder asks for; whether a disk may go by that.
     pub fn have_redundancy(&self, folder: usize, is_safe: bool) {
-        self.lock().entries[folder].iter_mut().for_each(|entry| entry.is_safe = is_safe);
+        let mut model = self.lock();
+        model.has_lost_disk = false;
+        model.entries[folder].iter_mut().for_each(|entry| entry.is_safe = is_safe);
     }
 
-    /// The names of a folder rest on one disk each from now on.
+    /// The names of a folder may rest on one disk each from now on, which may be one that was lost while it wasn't noticed yet.
     pub fn endanger(&self, folder: usize) {
-        self.lock().entries[folder].iter_mut().for_each(|entry| entry.is_safe = false);
+        let mut model = self.lock();
+        let has_lost_disk = model.has_lost_disk;
+        model.entries[folder].iter_mut().for_each(|entry| entry.endanger(has_lost_disk));
+    }
+
+    fn endanger_one(&self, (folder, name): Name) {
+        let mut model = self.lock();
+        let has_lost_disk = model.has_lost_disk;
+        model.entries[folder][name].endanger(has_lost_disk);
     }
 
     /// A disk is gone.
     pub fn lose_disk(&self) {
-        for entry in self.lock().entries.iter_mut().flatten().filter(|entry| !entry.is_safe) {
-            (entry.is_doubtful, entry.has_doubtful_versions) = (true, true);
+        let mut model = self.lock();
+        model.has_lost_disk = true;
+        for entry in model.entries.iter_mut().flatten().filter(|entry| !entry.is_safe) {
+            entry.endanger(true);
         }
     }
 }
 
 impl Entry {
+    fn endanger(&mut self, has_lost_disk: bool) {
+        self.is_safe = false;
+        self.is_doubtful |= has_lost_disk;
+        self.has_doubtful_versions |= has_lost_disk;
+    }
+
     fn allowed(&self) -> Vec<Content> {
         self.certain.iter().chain(self.possible.iter().map(|(_, content)| content)).cloned().collect()
     }
@@ -165,8 +185,8 @@ impl Turn {
         });
     }
 
-    /// It came.
-    pub fn took_over(&self, source: &Self) {
+    /// It came; to a folder by whose policy a disk may go, or not.
+    pub fn took_over(&self, source: &Self, is_safe: bool) {
         let files: Vec<Content> = source.allowed().into_iter().filter(Option::is_some).collect();
         let (is_doubtful, have) =
             self.names.on(source.name, |entry| (entry.is_doubtful, entry.has_doubtful_versions));
@@ -176,6 +196,9 @@ impl Turn {
             entry.is_doubtful = is_doubtful;
             entry.has_doubtful_versions |= have;
         });
+        if !is_safe {
+            self.names.endanger_one(self.name);
+        }
         source.is(vec![None], true);
     }
 

@@ -298,6 +298,7 @@ impl Worker {
         if source.allowed() == [None] {
             return Ok(());
         }
+        let was_safe = self.folders[to.0].is_safe();
         target.may_take_over(&source);
         source.may_be(&None);
         let (parent, new_parent) = (self.folders[from.0].ino, self.folders[to.0].ino);
@@ -305,7 +306,7 @@ impl Worker {
         let change = Change::Rename { parent, name, new_parent, new_name, existing: Existing::Replace };
         self.pool.change(change).await?;
         self.say(format_args!("renamed {from:?} to {to:?}"));
-        target.took_over(&source);
+        target.took_over(&source, was_safe && self.folders[to.0].is_safe());
         Ok(())
     }
 
