@@ -18,7 +18,7 @@ use super::world::{Connected, World};
 /// Parts of a life, each of which ends with a rest.
 const PARTS: usize = 3;
 /// Events of a part.
-const EVENTS: usize = 60;
+const EVENTS: usize = 90;
 const FOLDERS: usize = 3;
 /// How long the processes of a new pool take to find each other.
 const BEGIN: Duration = Duration::from_secs(5);
@@ -93,10 +93,10 @@ impl Life {
     fn part(&mut self, part: usize) -> Result<(), String> {
         for _ in 0..EVENTS {
             self.event();
-            let time = match self.world.random.below(30) {
+            let time = match self.world.random.below(40) {
                 0 => self.world.random.ms(5_000..40_000),
-                1..10 => self.world.random.ms(1..60),
-                _ => self.world.random.ms(50..1500),
+                1..20 => self.world.random.ms(1..40),
+                _ => self.world.random.ms(20..1500),
             };
             self.pass(time)?;
         }
@@ -139,7 +139,8 @@ impl Life {
             25..27 => self.isolate(),
             27..30 => self.hinder(),
             30..33 => self.stop(),
-            _ => self.begin_deed(),
+            // Several at once.
+            _ => (0..self.world.random.within(1..4)).for_each(|_| self.begin_deed()),
         }
     }
 

@@ -20,6 +20,8 @@ struct Entry {
     certain: Vec<Content>,
     /// What changes that were not acknowledged may make of it.
     possible: Vec<(Change, Content)>,
+    /// What it leads to for readers until something is pushed that a client has in its spool.
+    not_yet: Vec<Content>,
     /// All that it may have led to since all was at rest, in order.
     since: Vec<Content>,
     is_changed: bool,
@@ -98,6 +100,11 @@ impl Names {
         self.on(name, |entry| entry.allowed())
     }
 
+    /// Whether the name may lead to this when all is at rest.
+    pub fn may_stay(&self, name: Name, content: &Content) -> bool {
+        self.on(name, |entry| entry.lasting().any(|lasting| lasting == content))
+    }
+
     pub fn is_doubtful(&self, name: Name) -> bool {
         self.on(name, |entry| entry.is_doubtful)
     }
@@ -150,7 +157,11 @@ impl Entry {
     }
 
     fn allowed(&self) -> Vec<Content> {
-        self.certain.iter().chain(self.possible.iter().map(|(_, content)| content)).cloned().collect()
+        self.lasting().chain(&self.not_yet).cloned().collect()
+    }
+
+    fn lasting(&self) -> impl Iterator<Item = &Content> {
+        self.certain.iter().chain(self.possible.iter().map(|(_, content)| content))
     }
 }
 
@@ -169,7 +180,20 @@ impl Turn {
             entry.possible.retain(|(change, _)| *change != self.change);
             entry.since.extend(contents.iter().cloned());
             entry.certain = contents;
+            entry.not_yet.clear();
             (entry.is_safe, entry.is_doubtful) = (is_safe, false);
+        });
+    }
+
+    /// This is what the name will lead to, whatever happens to the client that has it in its spool.
+    pub fn will_be(&self, content: &Content) {
+        self.names.on(self.name, |entry| {
+            entry.not_yet = entry.allowed();
+            entry.possible.retain(|(change, _)| *change != self.change);
+            // It may also come after what another client does to the file.
+            entry.possible.push((self.change, content.clone()));
+            entry.certain = vec![content.clone()];
+            entry.is_safe = false;
         });
     }
 
@@ -187,13 +211,14 @@ impl Turn {
 
     /// It came; to a folder by whose policy a disk may go, or not.
     pub fn took_over(&self, source: &Self, is_safe: bool) {
-        let files: Vec<Content> = source.allowed().into_iter().filter(Option::is_some).collect();
-        let (is_doubtful, have) =
-            self.names.on(source.name, |entry| (entry.is_doubtful, entry.has_doubtful_versions));
+        let (files, not_yet, is_doubtful, have) = self.names.on(source.name, |entry| {
+            let files: Vec<Content> = entry.lasting().filter(|content| content.is_some()).cloned().collect();
+            (files, entry.not_yet.clone(), entry.is_doubtful, entry.has_doubtful_versions)
+        });
         // What it rests on was made under another policy.
         self.is(files, false);
         self.names.on(self.name, |entry| {
-            entry.is_doubtful = is_doubtful;
+            (entry.not_yet, entry.is_doubtful) = (not_yet, is_doubtful);
             entry.has_doubtful_versions |= have;
         });
         if !is_safe {

@@ -12,7 +12,7 @@ use stdchk_model::policy::Semantics;
 use stdchk_model::{ChunkId, Failure, Ino};
 
 use super::life::Life;
-use super::model::{Content, Name};
+use super::model::{Content, Name, shown};
 use super::random::Random;
 use super::work::{Deed, Worker};
 
@@ -72,6 +72,9 @@ impl Life {
                 }
                 Err(failure) => return Err(format!("{name:?} can't be read: {failure}")),
             };
+            if !self.names.may_stay(name, &content) && !self.names.is_doubtful(name) {
+                return Err(format!("{name:?} is {} at rest", shown(&content)));
+            }
             if self.names.has_doubtful_versions(name) {
                 self.begin_at(0, Deed::Remove(name));
                 let is_removed = |life: &mut Self| Ok((!life.world.is_at_work()).then_some(()));

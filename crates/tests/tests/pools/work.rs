@@ -106,6 +106,7 @@ impl Worker {
         let folders = Arc::clone(&self.folders);
         let folder = &folders[name.0];
         match self.pool.lookup(folder.ino, &name_of(name)).await {
+            Ok(attr) if self.random.once_in(4) => self.rewrite(attr.ino, &turn, folder).await,
             Ok(attr) if self.random.once_in(3) => self.replace(attr.ino, &turn, folder).await,
             Ok(attr) => self.update(attr.ino, &turn, folder).await,
             Err(failure) if failure.code == ErrorCode::NotFound => self.create(&turn, folder).await,
@@ -114,8 +115,6 @@ impl Worker {
     }
 
     async fn create(&mut self, turn: &Turn, folder: &Folder) -> Result<(), Failure> {
-        let was_safe = folder.is_safe();
-        let content = new_content(&mut self.random);
         turn.may_be(&Some(Arc::default()));
         let file = NewFile {
             parent: folder.ino,
@@ -132,7 +131,22 @@ impl Worker {
             }
             created => created?,
         };
-        let written = self.write_all_of(&writer, turn, content.clone()).await;
+        self.write_by(&writer, turn, folder).await
+    }
+
+    /// Writes a file anew by the protocol of the client.
+    async fn rewrite(&mut self, ino: Ino, turn: &Turn, folder: &Folder) -> Result<(), Failure> {
+        let writer = self.pool.writer(ino, self.spool.as_ref()).await?;
+        match writer.truncate(0).await {
+            Ok(()) => self.write_by(&writer, turn, folder).await,
+            Err(failure) => writer.close(false).await.and(Err(failure)),
+        }
+    }
+
+    async fn write_by(&mut self, writer: &Arc<Writer>, turn: &Turn, folder: &Folder) -> Result<(), Failure> {
+        let was_safe = folder.is_safe();
+        let content = new_content(&mut self.random);
+        let written = self.write_all_of(writer, turn, Arc::clone(&content)).await;
         if written.is_ok() {
             self.acknowledged(turn, Some(content), was_safe && folder.is_safe(), "made");
         }
@@ -150,18 +164,33 @@ impl Worker {
             writer.write_at(part.0 as u64, &part.1).await?;
             self.think().await;
         }
-        turn.may_be(&Some(content));
-        self.save(writer).await
+        let content = Some(content);
+        turn.may_be(&content);
+        if !writer.is_spooled() || self.random.once_in(4) {
+            return writer.commit(now()).await.map(drop);
+        }
+        writer.flush(now(), false).await?;
+        if writer.is_closed_in_spool() {
+            self.say(format_args!("closed {:?} in its spool: {}", turn.name, shown(&content)));
+            turn.will_be(&content);
+        }
+        self.think().await;
+        self.push(writer).await
     }
 
-    /// Makes a version of what was written by whichever protocol.
-    async fn save(&mut self, writer: &Arc<Writer>) -> Result<(), Failure> {
-        if writer.is_spooled() && !self.random.once_in(4) {
-            writer.flush(now(), false).await?;
-            self.think().await;
-            return writer.push(now(), VersionState::Closed).await.map(drop);
+    /// Brings to the pool what is closed in the spool, as a mount does in the background.
+    async fn push(&mut self, writer: &Arc<Writer>) -> Result<(), Failure> {
+        loop {
+            match writer.push(now(), VersionState::Closed).await {
+                Err(failure) if failure.code == ErrorCode::NotFound && self.pool.is_gone(&failure).await => {
+                    writer.discard().await;
+                    return Err(failure);
+                }
+                Err(failure) => self.say(format_args!("can't push yet: {failure}")),
+                Ok(_) => return Ok(()),
+            }
+            sleep(Duration::from_millis(500)).await;
         }
-        writer.commit(now()).await.map(drop)
     }
 
     async fn replace(&mut self, ino: Ino, turn: &Turn, folder: &Folder) -> Result<(), Failure> {

@@ -309,6 +309,7 @@ async fn push(unpushed: Unpushed) {
     loop {
         match writer.push(mtime, state).await {
             Ok(_) => return writer.close_later(),
+            // The mount gives a file up then, too, once all benefactors have been heard.
             Err(failure) if failure.code == ErrorCode::NotFound => return writer.discard().await,
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
