@@ -12,6 +12,7 @@ use stdchk_model::{Failure, Ino};
 
 use super::model::Names;
 use super::network::Place;
+use super::plant::Plant;
 use super::work::{Deed, Folder, NAMES, Worker};
 use super::world::{Connected, World};
 
@@ -56,8 +57,8 @@ pub struct Life {
 }
 
 /// Lives the life of a seed; a hash of all that happened.
-pub fn live(seed: u64) -> Result<String, Failed> {
-    let mut life = Life::new(seed);
+pub fn live(seed: u64, plant: Plant) -> Result<String, Failed> {
+    let mut life = Life::new(seed, plant);
     let lived = life.begin().and_then(|()| (0..PARTS).try_for_each(|part| life.part(part)));
     match lived {
         Ok(()) => Ok(life.world.log.hash()),
@@ -66,9 +67,9 @@ pub fn live(seed: u64) -> Result<String, Failed> {
 }
 
 impl Life {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, plant: Plant) -> Self {
         Self {
-            world: World::new(seed),
+            world: World::new(seed, plant),
             names: Names::new(FOLDERS, NAMES),
             folders: Arc::default(),
             troubles: Vec::new(),
@@ -102,7 +103,11 @@ impl Life {
         }
         self.rest()?;
         if part + 1 < PARTS && self.world.random.once_in(2) {
-            self.lose_disk();
+            let first = self.world.random.below(self.world.benefactors.len());
+            self.lose_disk(first);
+            if self.world.plant == Plant::TwoDisksAreLost {
+                self.lose_disk((first + 1) % self.world.benefactors.len());
+            }
         }
         Ok(())
     }
@@ -165,8 +170,9 @@ impl Life {
         let who = format!("client {client}");
         let (names, folders, log) = (self.names.clone(), Arc::clone(&self.folders), self.world.log.clone());
         let random = super::random::Random::new(self.world.random.next());
+        let plant = self.world.plant;
         self.world.begin(client, move |Connected { pool, spool }| {
-            Worker { who, pool, spool, names, folders, log, random }.work(deed)
+            Worker { who, pool, spool, names, folders, log, random, plant }.work(deed)
         })
     }
 
@@ -191,11 +197,11 @@ impl Life {
         };
         let trouble = match who {
             Who::Manager => {
-                self.world.manager.kill();
+                self.world.kill_manager();
                 Trouble::ManagerGone
             }
             Who::Benefactor(number) => {
-                self.world.benefactors[number].0.kill();
+                self.world.kill_benefactor(number);
                 Trouble::BenefactorGone(number)
             }
             Who::Client(number) => {
@@ -276,6 +282,9 @@ impl Life {
         let troubles = std::mem::take(&mut self.troubles);
         troubles.into_iter().for_each(|(_, trouble)| self.end(trouble));
         self.world.network.heal();
+        if self.world.plant == Plant::NeverJoined {
+            self.world.network.part(self.world.manager.place, self.world.benefactors[0].0.place);
+        }
     }
 
     fn any(&mut self) -> Who {
@@ -292,8 +301,7 @@ impl Life {
         self.world.log.say(what);
     }
 
-    fn lose_disk(&mut self) {
-        let number = self.world.random.below(self.world.benefactors.len());
+    fn lose_disk(&mut self, number: usize) {
         self.say(format_args!("benefactor {number} loses its disk"));
         self.names.lose_disk();
         self.world.benefactors[number].0.kill();

@@ -7,28 +7,59 @@ mod life;
 mod log;
 mod model;
 mod network;
+mod plant;
 mod random;
 mod rest;
 mod seeded;
 mod work;
 mod world;
 
+use life::Failed;
+use plant::Plant;
+
+/// Lives of the usual run: about half a minute.
+const LIVES: u64 = 25;
+/// Lives in which a planted mistake must be found.
+const LIVES_TO_FIND: u64 = 60;
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// Lives of the usual run.
-const LIVES: u64 = 10;
+fn live(seed: u64, plant: Plant) -> Result<String, Failed> {
+    seeded::with_seed(seed, || life::live(seed, plant))
+}
 
 #[test]
-fn what_is_acknowledged_stays_whatever_happens() {
-    let first = number("STDCHK_POOL").unwrap_or(0);
-    let lives = number("STDCHK_POOLS").unwrap_or(if number("STDCHK_POOL").is_some() { 1 } else { LIVES });
+fn what_is_acknowledged_stays_in_pools_as_they_are() {
+    let first = number("STDCHK_POOL");
+    let lives = number("STDCHK_POOLS").unwrap_or(if first.is_some() { 1 } else { LIVES });
+    let first = first.unwrap_or(0);
     for seed in first..first + lives {
-        let begun = std::time::Instant::now();
-        match seeded::with_seed(seed, || life::live(seed)) {
-            Ok(hash) => println!("life {seed}: {:.1} s, {}", begun.elapsed().as_secs_f64(), &hash[..8]),
-            Err(failed) => panic!("life {seed} (`STDCHK_POOL={seed}`): {}\n{}", failed.cause, failed.history),
+        match live(seed, Plant::Nothing) {
+            Ok(hash) => println!("life {seed}: {}", &hash[..16]),
+            Err(Failed { cause, history }) => {
+                panic!("life {seed}, again with `STDCHK_POOL={seed}`: {cause}\n{history}")
+            }
         }
+    }
+}
+
+#[test]
+fn a_life_is_the_same_each_time() {
+    let hash = |seed| live(seed, Plant::Nothing).map_err(|failed| failed.cause);
+    (0..2).for_each(|seed| assert_eq!(hash(seed), hash(seed), "life {seed}"));
+}
+
+/// A test that finds nothing when something is wrong says nothing when nothing is found.
+#[test]
+fn every_planted_mistake_is_found() {
+    let only = std::env::var("STDCHK_PLANT").ok();
+    for plant in
+        Plant::ALL.into_iter().filter(|plant| only.as_ref().is_none_or(|name| *name == format!("{plant:?}")))
+    {
+        let found = (0..LIVES_TO_FIND).find_map(|seed| Some((seed, live(seed, plant).err()?.cause)));
+        println!("{plant:?}: {found:?}");
+        assert!(found.is_some(), "{plant:?} is not found in {LIVES_TO_FIND} lives");
     }
 }

@@ -13,6 +13,7 @@ use stdchk_model::{ChunkId, Failure, Ino};
 
 use super::life::Life;
 use super::model::{Content, Name, shown};
+use super::plant::Plant;
 use super::random::Random;
 use super::work::{Deed, Worker};
 
@@ -31,6 +32,7 @@ impl Life {
         self.until("all that was begun has ended", DEEDS_END, |life| {
             Ok((!life.world.is_at_work()).then_some(()))
         })?;
+        self.restart_clients();
         self.until("all clients are connected", DEEDS_END, |life| {
             let is_connected = |client: &super::world::Client| client.connected.lock().unwrap().is_some();
             Ok(life.world.clients.iter().all(is_connected).then_some(()))
@@ -40,6 +42,14 @@ impl Life {
         self.heal()?;
         self.check_space()?;
         self.note_policies()
+    }
+
+    /// What some could not push comes with their next start.
+    fn restart_clients(&mut self) {
+        for number in 1..self.world.clients.len() {
+            self.world.kill_client(number);
+            self.world.start_client(number);
+        }
     }
 
     fn until<T>(
@@ -92,7 +102,9 @@ impl Life {
         let random = Random::new(self.world.random.next());
         let read = move |pool: Pool| async move {
             let who = format!("client {client} at rest");
-            Ok(Worker { who, pool, spool: None, names, folders, log, random }.read(name).await)
+            Ok(Worker { who, pool, spool: None, names, folders, log, random, plant: Plant::Nothing }
+                .read(name)
+                .await)
         };
         self.ask_at(client, "read a file", read)
     }

@@ -14,12 +14,17 @@ use tokio::time::sleep;
 use super::content::{Edit, new_content};
 use super::log::Log;
 use super::model::{Content, Name, Names, Turn, shown};
+use super::plant::Plant;
 use super::random::Random;
 
 /// Names in a folder.
 pub const NAMES: usize = 4;
 /// Time within which every call of a client ends, whatever happens to the pool meanwhile.
 const LIMIT: Duration = Duration::from_secs(600);
+
+/// How often a file is pushed until it has to wait for another process. One whose folder asks for more copies at a commit than it did
+/// when the file was opened is never pushed by the process that opened it.
+const PUSHES: usize = 20;
 
 /// A folder of the pool.
 pub struct Folder {
@@ -43,6 +48,7 @@ pub struct Worker {
     pub folders: Arc<Vec<Folder>>,
     pub log: Log,
     pub random: Random,
+    pub plant: Plant,
 }
 
 pub fn name_of((_, number): Name) -> String {
@@ -147,7 +153,7 @@ impl Worker {
         let was_safe = folder.is_safe();
         let content = new_content(&mut self.random);
         let written = self.write_all_of(writer, turn, Arc::clone(&content)).await;
-        if written.is_ok() {
+        if written.is_ok() || self.plant == Plant::ToldBeforeStored {
             self.acknowledged(turn, Some(content), was_safe && folder.is_safe(), "made");
         }
         let closed = writer.close(false).await;
@@ -180,7 +186,7 @@ impl Worker {
 
     /// Brings to the pool what is closed in the spool, as a mount does in the background.
     async fn push(&mut self, writer: &Arc<Writer>) -> Result<(), Failure> {
-        loop {
+        for _ in 0..PUSHES {
             match writer.push(now(), VersionState::Closed).await {
                 Err(failure) if failure.code == ErrorCode::NotFound && self.pool.is_gone(&failure).await => {
                     writer.discard().await;
@@ -191,6 +197,8 @@ impl Worker {
             }
             sleep(Duration::from_millis(500)).await;
         }
+        // It stays in the spool, and is taken up when the client starts again.
+        Err(Failure::new(ErrorCode::Unavailable, "it can't be pushed by this process"))
     }
 
     async fn replace(&mut self, ino: Ino, turn: &Turn, folder: &Folder) -> Result<(), Failure> {

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use super::host::Host;
 use super::log::Log;
 use super::network::{Network, Place, address};
+use super::plant::Plant;
 use super::random::Random;
 
 const TOKEN: &[u8] = b"a token for tests";
@@ -63,6 +64,7 @@ pub struct World {
     pub log: Log,
     pub network: Network,
     pub random: Random,
+    pub plant: Plant,
     pub manager: Process,
     pub benefactors: Vec<(Process, usize)>,
     pub clients: Vec<Client>,
@@ -139,7 +141,7 @@ impl Process {
 }
 
 impl World {
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, plant: Plant) -> Self {
         note_panics();
         let mut random = Random::new(seed);
         let network = Network::new(random.next());
@@ -149,6 +151,7 @@ impl World {
             log: Log::default(),
             network,
             random,
+            plant,
             manager: Process::new(MANAGER),
             benefactors: Vec::new(),
             clients: Vec::new(),
@@ -161,7 +164,36 @@ impl World {
         self.directory.path().join(name)
     }
 
+    pub fn kill_manager(&mut self) {
+        self.manager.kill();
+        if self.plant == Plant::StoreIsSetBack {
+            self.copy("manager as it was", "manager");
+        }
+    }
+
+    pub fn kill_benefactor(&mut self, number: usize) {
+        let (process, disk) = &mut self.benefactors[number];
+        process.kill();
+        if self.plant == Plant::DiskForgets {
+            let disk = format!("disk{disk}");
+            self.copy(&format!("{disk} as it was"), &disk);
+        }
+    }
+
+    /// Makes a directory what another one is; nothing where that isn't there.
+    fn copy(&self, from: &str, to: &str) {
+        if self.path(from).exists() {
+            let _ = std::fs::remove_dir_all(self.path(to));
+            let mut copy = std::process::Command::new("cp");
+            copy.args(["-a", "--sparse=always"]).arg(self.path(from)).arg(self.path(to));
+            assert!(copy.status().unwrap().success());
+        }
+    }
+
     pub fn start_manager(&mut self) {
+        if self.plant == Plant::StoreIsSetBack {
+            self.copy("manager", "manager as it was");
+        }
         let config = stdchk_manager::Config::new(self.path("manager"), manager_address(), TOKEN.to_vec());
         self.network.is_at(MANAGER);
         self.manager.start(async move {
@@ -188,7 +220,11 @@ impl World {
     }
 
     pub fn start_benefactor(&mut self, number: usize) {
-        let data = self.path(&format!("disk{}", self.benefactors[number].1));
+        let disk = format!("disk{}", self.benefactors[number].1);
+        if self.plant == Plant::DiskForgets {
+            self.copy(&disk, &format!("{disk} as it was"));
+        }
+        let data = self.path(&disk);
         let process = &mut self.benefactors[number].0;
         let mut config = stdchk_benefactor::Config::new(data, manager_address(), TOKEN.to_vec(), DONATED);
         config.listen = (address(process.place), 0).into();
@@ -240,6 +276,10 @@ impl World {
         client.process.kill();
         drop(connected);
         client.connected = Arc::default();
+        if self.plant == Plant::SpoolIsLost {
+            // The first client has none.
+            let _ = std::fs::remove_dir_all(self.path(&format!("spool{number}")));
+        }
     }
 
     /// Begins something at a client; whether it is connected.
