@@ -19,7 +19,7 @@ fn part(number: usize) -> Vec<u8> {
     };
     match number % 4 {
         0 => vec![u8::try_from(number).unwrap(); length],
-        1 => (0..length).map(|at| if at % 64 < 8 { random.next() as u8 } else { 0x55 }).collect(),
+        1 => (0..length).map(|at| if at % 64 < 8 { random.next().to_le_bytes()[0] } else { 0x55 }).collect(),
         2 => (0..length.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(length).collect(),
         _ => std::iter::repeat_n(&random.next().to_le_bytes(), length.div_ceil(8))
             .flatten()

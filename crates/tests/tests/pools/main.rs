@@ -1,4 +1,14 @@
-//! Pools as they are, in one thread: manager, benefactors and clients on a network in memory, in lives that are drawn from seeds.
+//! Pools as they are, in one thread: manager, benefactors and clients on a network in memory, in lives that are drawn from seeds
+//! (docs/design/0602).
+//!
+//! Every process is a runtime with a paused clock of its own ([`host`]), which the life lets go on a few milliseconds at a time, one
+//! process after the other. Killing a process drops its runtime with all its tasks; one that is stopped gets no time. What the product
+//! does on other threads becomes tasks (`stdchk_net::elsewhere`), and the system's random numbers come from the seed ([`seeded`]), so
+//! that a life is the same each time. Not drawn from the seed are the wall clock, which decides nothing here, and the disk, which is
+//! a real directory: a killed process leaves there what it wrote, as one that is killed with SIGKILL does.
+//!
+//! `STDCHK_POOL=SEED` lives that life again, `STDCHK_POOLS=N` so many from there on or from the first one. With
+//! `STDCHK_POOL_SAYS=1` the history is told as it happens.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod content;
@@ -18,7 +28,7 @@ use life::Failed;
 use plant::Plant;
 
 /// Lives of the usual run: about half a minute.
-const LIVES: u64 = 25;
+const LIVES: u64 = 20;
 /// Lives in which a planted mistake must be found.
 const LIVES_TO_FIND: u64 = 60;
 

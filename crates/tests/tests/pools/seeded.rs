@@ -30,7 +30,7 @@ fn fill(bytes: &mut [u8]) -> isize {
             let mut random = Random::new(seed);
             bytes
                 .chunks_mut(8)
-                .for_each(|part| part.copy_from_slice(&random.next().to_ne_bytes()[..part.len()]));
+                .for_each(|part| part.copy_from_slice(&random.next().to_le_bytes()[..part.len()]));
             SEED.set(Some(random.next()));
         }
         None => {
