@@ -12,7 +12,7 @@ use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
-use stdchk_net::{BufferPool, Bytes, CallError, Connection, DataDir, Identity, Retry};
+use stdchk_net::{BufferPool, Bytes, CallError, Connection, DataDir, Identity, Retry, elsewhere};
 
 use crate::copy::Copies;
 use crate::service::{Benefactor, blocking};
@@ -240,7 +240,7 @@ impl Link {
                 Command::Delete { blocks, put_sequence } => {
                     let store = Arc::clone(self.benefactor.store());
                     let removed = store.take_out(&blocks, put_sequence);
-                    tokio::task::spawn_blocking(move || {
+                    elsewhere(move || {
                         if let Err(error) = store.free(&removed) {
                             tracing::error!(%error, "the space of removed blocks can't be freed");
                         }
@@ -250,7 +250,7 @@ impl Link {
                 Command::SendInventory => inventory = true,
                 Command::Remember(moment) => {
                     let memory = Arc::clone(self.benefactor.memory());
-                    tokio::task::spawn_blocking(move || {
+                    elsewhere(move || {
                         if let Err(error) = memory.remember(moment) {
                             let path = memory.path().display();
                             tracing::warn!(%path, %error, "the manager's history can't be written down yet");

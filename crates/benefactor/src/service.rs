@@ -11,7 +11,7 @@ use std::time::Duration;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState};
 use stdchk_model::{BlockId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey};
-use stdchk_net::{Buffer, BufferPool, Bytes, Retry, Service};
+use stdchk_net::{Buffer, BufferPool, Bytes, Retry, Service, elsewhere};
 use tokio::sync::Notify;
 
 use crate::memory::Memory;
@@ -56,8 +56,7 @@ impl Drop for Counted<'_> {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {
-    let joined = tokio::task::spawn_blocking(work).await;
-    joined.map_err(|error| {
+    elsewhere(work).await.map_err(|error| {
         Failure::new(ErrorCode::Internal, format!("the work on a request ended early: {error}"))
     })
 }

@@ -97,7 +97,7 @@ impl Encoder {
         // A thread of its own takes longer to wake than few bytes take.
         let blocks = match is_small {
             true => work(),
-            false => tokio::task::spawn_blocking(work).await.map_err(|error| crate::internal(&error))?,
+            false => stdchk_net::elsewhere(work).await.map_err(|error| crate::internal(&error))?,
         };
         let room = (blocks.encoding != Encoding::plain(chunk)).then_some(room);
         Ok(Encoded { blocks, _held: [room, probe] })

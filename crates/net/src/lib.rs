@@ -7,6 +7,7 @@
 pub mod buffer;
 pub mod connection;
 pub mod data_dir;
+mod elsewhere;
 pub mod frame;
 pub mod patience;
 mod retry;
@@ -19,6 +20,7 @@ pub use buffer::{Buffer, BufferPool, kept_bytes};
 pub use bytes::Bytes;
 pub use connection::{CallError, Connection, Identity};
 pub use data_dir::{DataDir, DataDirError};
+pub use elsewhere::elsewhere;
 pub use retry::Retry;
 pub use server::{Service, serve};
 pub use transport::Listener;

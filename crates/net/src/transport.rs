@@ -49,6 +49,11 @@ pub trait Network {
 
     /// Listens at an address; port 0: any.
     fn listen(&self, address: SocketAddr) -> io::Result<(Arrivals, SocketAddr)>;
+
+    /// How long work waits that would be done on another thread ([`crate::elsewhere()`]).
+    fn work_begins_after(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 thread_local! {
@@ -60,7 +65,7 @@ pub fn simulate(network: Option<Rc<dyn Network>>) {
     SIMULATED.set(network);
 }
 
-fn simulated() -> Option<Rc<dyn Network>> {
+pub(crate) fn simulated() -> Option<Rc<dyn Network>> {
     SIMULATED.with_borrow(Option::clone)
 }
 

@@ -137,7 +137,7 @@ fn is_looked_at_again(session: SessionId, version: u64) -> bool {
 
 /// Does what takes a while where nobody waits for it.
 async fn aside<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, Failure> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| crate::internal(&error))
+    stdchk_net::elsewhere(work).await.map_err(|error| crate::internal(&error))
 }
 
 /// Where a file of this size is looked at: evenly spread, on the grid of whole samples; a small one everywhere.

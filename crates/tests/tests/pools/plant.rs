@@ -1,0 +1,30 @@
+//! Mistakes that are made on purpose, outside of the product, to see that lives find them.
+
+/// One of them, or none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Plant {
+    Nothing,
+    /// A benefactor that is killed has what it had when it started: it called blocks durable that weren't.
+    DiskForgets,
+    /// A manager that is killed has the store that it had when it started.
+    StoreIsSetBack,
+    /// What a client has closed in its spool goes with it.
+    SpoolIsLost,
+    /// A client says that it has stored what it could not store.
+    ToldBeforeStored,
+    /// Two benefactors lose their disks at once.
+    TwoDisksAreLost,
+    /// A benefactor and the manager don't hear each other any more, for ever.
+    NeverJoined,
+}
+
+impl Plant {
+    pub const ALL: [Self; 6] = [
+        Self::DiskForgets,
+        Self::StoreIsSetBack,
+        Self::SpoolIsLost,
+        Self::ToldBeforeStored,
+        Self::TwoDisksAreLost,
+        Self::NeverJoined,
+    ];
+}

@@ -1,0 +1,216 @@
+//! Rest: nothing is in the way of anybody for some minutes. Then everything that was acknowledged can be read, the pool is as its
+//! policies ask, and nothing is kept that nothing refers to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use stdchk_client::Pool;
+use stdchk_model::message::manager::{BenefactorState, PoolStatus};
+use stdchk_model::policy::Semantics;
+use stdchk_model::{ChunkId, Failure, Ino};
+
+use super::life::Life;
+use super::model::{Content, Name, shown};
+use super::plant::Plant;
+use super::random::Random;
+use super::work::{Deed, Worker};
+
+/// Time in which all that clients have begun ends.
+const DEEDS_END: Duration = Duration::from_secs(700);
+/// Sessions of clients that were killed have expired, and so have requests that were lost.
+const LEASES: Duration = Duration::from_secs(70);
+/// Time in which a pool in which nobody does anything comes to be as its policies ask.
+const REPAIR: Duration = Duration::from_secs(300);
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Life {
+    pub fn rest(&mut self) -> Result<(), String> {
+        self.end_all();
+        self.say("all is whole again");
+        self.until("all that was begun has ended", DEEDS_END, |life| {
+            Ok((!life.world.is_at_work()).then_some(()))
+        })?;
+        self.restart_clients();
+        self.until("all clients are connected", DEEDS_END, |life| {
+            let is_connected = |client: &super::world::Client| client.connected.lock().unwrap().is_some();
+            Ok(life.world.clients.iter().all(is_connected).then_some(()))
+        })?;
+        self.world.pass(LEASES)?;
+        self.settle()?;
+        self.heal()?;
+        self.check_space()?;
+        self.note_policies()
+    }
+
+    /// What some could not push comes with their next start.
+    fn restart_clients(&mut self) {
+        for number in 1..self.world.clients.len() {
+            self.world.kill_client(number);
+            self.world.start_client(number);
+        }
+    }
+
+    fn until<T>(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut look: impl FnMut(&mut Self) -> Result<Option<T>, String>,
+    ) -> Result<T, String> {
+        let end = self.world.log.now() + limit;
+        loop {
+            if let Some(found) = look(self)? {
+                return Ok(found);
+            }
+            if self.world.log.now() > end {
+                return Err(format!("not within {limit:?}: {what}"));
+            }
+            self.world.pass(LOOK)?;
+        }
+    }
+
+    /// Reads every file: it is what was acknowledged, or asked for since.
+    fn settle(&mut self) -> Result<(), String> {
+        for name in self.names.all() {
+            let client = self.world.random.below(self.world.clients.len());
+            let content = match self.read(client, name)? {
+                Ok(content) => content,
+                Err(failure) if self.names.is_doubtful(name) => {
+                    self.say(format_args!("{name:?} was lost with its disk: {failure}"));
+                    None
+                }
+                Err(failure) => return Err(format!("{name:?} can't be read: {failure}")),
+            };
+            if !self.names.may_stay(name, &content) && !self.names.is_doubtful(name) {
+                return Err(format!("{name:?} is {} at rest", shown(&content)));
+            }
+            if self.names.has_doubtful_versions(name) {
+                self.begin_at(0, Deed::Remove(name));
+                let is_removed = |life: &mut Self| Ok((!life.world.is_at_work()).then_some(()));
+                self.until("a file with lost versions is removed", LEASES, is_removed)?;
+                self.names.settle(name, None);
+                continue;
+            }
+            self.names.settle(name, content);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, client: usize, name: Name) -> Result<Result<Content, Failure>, String> {
+        let (names, folders, log) = (self.names.clone(), Arc::clone(&self.folders), self.world.log.clone());
+        let random = Random::new(self.world.random.next());
+        let read = move |pool: Pool| async move {
+            let who = format!("client {client} at rest");
+            Ok(Worker { who, pool, spool: None, names, folders, log, random, plant: Plant::Nothing }
+                .read(name)
+                .await)
+        };
+        self.ask_at(client, "read a file", read)
+    }
+
+    /// Waits until everything is as its policy asks.
+    fn heal(&mut self) -> Result<(), String> {
+        let mut last = None;
+        let healed = self.until("the pool is as its policies ask", REPAIR, |life| {
+            let status = life.ask("tell the status", |pool| async move { pool.status().await })?;
+            life.forget_lost(&status)?;
+            let missing = missing(&status);
+            last.clone_from(&missing);
+            Ok(missing.is_none().then_some(()))
+        });
+        healed.map_err(|failure| format!("{failure}: {}", last.unwrap_or_default()))
+    }
+
+    /// Takes benefactors out of the pool that lost their disks.
+    fn forget_lost(&mut self, status: &PoolStatus) -> Result<(), String> {
+        let running = self.world.benefactors.len();
+        let gone = status.benefactors.iter().filter(|one| one.state == BenefactorState::Lost);
+        let gone: Vec<_> = gone.map(|one| one.id).collect();
+        if status.benefactors.len() - gone.len() < running || status.chunks_at_risk + status.chunks_lost > 0 {
+            return Ok(());
+        }
+        for id in gone {
+            self.say(format_args!("benefactor {id} is forgotten"));
+            self.ask("forget a benefactor", move |pool| async move { pool.forget(id, false).await })?;
+        }
+        Ok(())
+    }
+
+    /// What nothing refers to goes.
+    fn check_space(&mut self) -> Result<(), String> {
+        let folders: Vec<Ino> = self.folders.iter().map(|folder| folder.ino).collect();
+        let used = self.ask("tell what is referred to", move |pool| referred_to(pool, folders))?;
+        let plain: u64 = used.values().sum();
+        let mut last = String::new();
+        let collected = self.until("what nothing refers to is collected", REPAIR, |life| {
+            let status = life.ask("collect", |pool| async move {
+                pool.collect(false).await?;
+                pool.status().await
+            })?;
+            last = format!(
+                "{} chunks of {} bytes, {} and {plain} are referred to; {} bytes are stored",
+                status.chunks,
+                status.unique_bytes,
+                used.len(),
+                status.stored_bytes
+            );
+            let is_all = status.chunks == used.len() as u64 && status.unique_bytes == plain;
+            Ok((is_all && missing(&status).is_none()).then_some(()))
+        });
+        self.say(format_args!("at rest: {last}"));
+        collected.map_err(|failure| format!("{failure}: {last}"))
+    }
+
+    fn note_policies(&mut self) -> Result<(), String> {
+        for folder in 0..self.folders.len() {
+            let ino = self.folders[folder].ino;
+            let policy = self.ask("tell a policy", move |pool| async move { pool.policy(ino).await })?;
+            let survives = policy.redundancy.distance() > 1;
+            let is_safe = survives && policy.semantics == Semantics::Pessimistic;
+            self.folders[folder].is_safe.store(is_safe, Ordering::Relaxed);
+            self.names.have_redundancy(folder, survives);
+        }
+        Ok(())
+    }
+}
+
+/// What a pool at rest has not.
+fn missing(status: &PoolStatus) -> Option<String> {
+    let away = status.benefactors.iter().filter(|one| one.state != BenefactorState::Online).count() as u64;
+    let counts = [
+        ("benefactors are away", away),
+        ("chunks lack blocks", status.chunks_at_risk),
+        ("chunks are lost", status.chunks_lost),
+        ("repairs are pending", status.repairs_pending),
+        ("sessions are open", status.sessions),
+        ("benefactors are set back", status.set_back.len() as u64),
+    ];
+    let wrong: Vec<String> = counts
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(what, count)| format!("{count} {what}"))
+        .collect();
+    (!wrong.is_empty()).then(|| wrong.join(", "))
+}
+
+/// All chunks that versions refer to, with their lengths.
+async fn referred_to(pool: Pool, folders: Vec<Ino>) -> Result<BTreeMap<ChunkId, u64>, Failure> {
+    let mut chunks = BTreeMap::new();
+    for folder in folders {
+        for entry in pool.read_dir(folder, None, 1000).await? {
+            for version in pool.versions(entry.attr.ino).await? {
+                let (_, map, pieces) = pool.chunk_map(entry.attr.ino, Some(version.version)).await?;
+                chunks.extend(
+                    map.chunks()
+                        .iter()
+                        .copied()
+                        .chain(map.lists())
+                        .chain(pieces)
+                        .map(|chunk| (chunk.id, u64::from(chunk.length))),
+                );
+            }
+        }
+    }
+    Ok(chunks)
+}
