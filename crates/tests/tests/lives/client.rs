@@ -338,6 +338,12 @@ impl World {
         let is_step = matches!(request, ManagerRequest::Commit { .. } | ManagerRequest::Aggregate { .. });
         let crash = self.one_in(if is_step { 12 } else { 40 });
         let moves = matches!(request, ManagerRequest::Aggregate { .. }) && !self.has_moved(number);
+        if let ManagerRequest::OpenSession { session, .. } = &request
+            && self.core.handle(ManagerRequest::Settle(*session), self.now).is_err()
+        {
+            // It ended unnoticed, and what it held may have been collected since.
+            self.clients[number].held.clear();
+        }
         let mut answer = self.core.handle(request.clone(), self.now);
         if moves && answer.is_ok() {
             self.check_container(number);
