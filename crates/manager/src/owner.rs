@@ -78,7 +78,7 @@ impl Owner {
         let (ordered, orders) = watch::channel(core.orders_changed());
         let (clock, store, panicked) = (Clock::new(), Some(store), false);
         let (held, due, urgent) = (Vec::new(), None, false);
-        let keeper = Keeper { core, store, made, ordered, clock, held, due, urgent, panicked };
+        let keeper = Keeper { core, store, made, ordered, clock, held, due, urgent, grows: 0, panicked };
         Self {
             keeper: Arc::new(Mutex::new(keeper)),
             due: Arc::default(),
@@ -200,6 +200,8 @@ struct Keeper {
     due: Option<Instant>,
     /// There must be one before any other answer leaves.
     urgent: bool,
+    /// Bytes by which what waits for the next commit makes the store grow.
+    grows: u64,
     /// The core did within a change.
     panicked: bool,
 }
@@ -214,7 +216,7 @@ impl Keeper {
         }
         let refusal = committed.as_ref().err().map(refusal);
         self.held.drain(..).for_each(|answer| answer(refusal.as_ref()));
-        (self.due, self.urgent) = (None, false);
+        (self.due, self.urgent, self.grows) = (None, false, 0);
         committed
     }
 
@@ -238,6 +240,9 @@ impl Keeper {
         match job {
             Job::Request(request, answer) => {
                 let leaves = self.core.leaves(&request);
+                if matches!(*request, ManagerRequest::Status) {
+                    self.core.store_is_full = !self.has_room(0);
+                }
                 let result = self.check_room(&request).and_then(|()| self.core.handle(*request, now));
                 self.answer(answer, result, leaves);
             }
@@ -262,16 +267,23 @@ impl Keeper {
     }
 
     /// Refuses what adds to a store whose disk is full.
-    fn check_room(&self, request: &ManagerRequest) -> Result<(), Failure> {
+    fn check_room(&mut self, request: &ManagerRequest) -> Result<(), Failure> {
         let grows = grows_by(request);
-        match self.store.as_ref() {
-            Some(store) if grows > 0 && !store.has_room(grows) => {
-                let message = "the disk on which the manager keeps its store is full";
-                Err(Failure::new(ErrorCode::NoSpace, message)
-                    .then("make room on that disk, or remove files from the pool"))
-            }
-            _ => Ok(()),
+        if grows == 0 {
+            return Ok(());
         }
+        let all = self.grows.saturating_add(grows);
+        if !self.has_room(all) {
+            let message = "the disk on which the manager keeps its store is full";
+            return Err(Failure::new(ErrorCode::NoSpace, message)
+                .then("make room on that disk, or remove files from the pool"));
+        }
+        self.grows = all;
+        Ok(())
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        self.store.as_ref().is_none_or(|store| store.has_room(bytes))
     }
 
     /// What was answered at once shows nothing of changes that came before it in the same batch and must be durable first.
@@ -478,6 +490,45 @@ mod tests {
 
     async fn asked(owner: &Owner, request: ManagerRequest) -> Result<ManagerReply, Failure> {
         owner.ask(|answer| Job::Request(Box::new(request), answer)).await
+    }
+
+    /// A store with room for three files.
+    struct Tight;
+
+    impl Store for Tight {
+        fn load(&self, _visit: &mut Visitor<'_>) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn commit(&mut self, _batch: &Batch) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn sequence(&self) -> u64 {
+            1
+        }
+
+        fn has_room(&self, bytes: u64) -> bool {
+            bytes <= 3 * grows_by(&create(1, true))
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_stored_together_must_fit_together() {
+        let owner = new_on(Box::new(Tight));
+        let asking = |number| {
+            let owner = owner.clone();
+            tokio::spawn(async move { asked(&owner, create(number, true)).await })
+        };
+        let waiting: Vec<_> = (1..=5).map(asking).collect();
+        tokio::time::sleep(5 * LINGER).await;
+        commits(&owner);
+        let mut refused = 0;
+        for answer in waiting {
+            refused += u32::from(answer.await.unwrap().is_err_and(|error| error.code == ErrorCode::NoSpace));
+        }
+        assert_eq!(refused, 2);
+        asked(&owner, create(6, true)).await.unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -348,3 +348,38 @@ fn since_when_a_set_lacks_copies_is_told_and_never_too_late() {
     pool.beat_as(1, Incarnation(4), &[1], &[]).unwrap();
     assert_eq!(pool.exposed(folder)[0].1.unwrap().since, None);
 }
+
+#[test]
+fn a_folder_that_asks_for_more_says_what_its_sets_lack_and_holds_up_no_other_folder() {
+    let (mut pool, folder) = pool_with_folder(2);
+    set_policy(&mut pool, folder, "redundancy", "replicate:1");
+    for timestep in 1..=2u32 {
+        let ino = file(&mut pool, folder, 0, timestep);
+        pool.write(u8::try_from(timestep).unwrap(), ino, &[timestep], &[0]);
+    }
+    let other = pool.make(Ino::ROOT, "other", FileKind::Directory);
+    set_policy(&mut pool, folder, "redundancy", "replicate:2");
+    assert_eq!(pool.status().exposed_chunks, 2);
+    assert_eq!(chunks_of(&pool.exposed(folder)), [1, 1]);
+    for timestep in 3..=4u32 {
+        let ino = file(&mut pool, other, 0, timestep);
+        let number = u8::try_from(timestep).unwrap();
+        let held = pool.write_held(number, ino, &[timestep], &[0, 1]);
+        assert_eq!(held, None, "nothing of its own folder lacks a copy");
+    }
+}
+
+#[test]
+fn a_benefactor_that_ends_each_time_before_it_is_heard_stops_no_repair() {
+    let (mut pool, folder) = pool_with_folder(3);
+    let ino = file(&mut pool, folder, 0, 1);
+    pool.write(1, ino, &[1], &[0]);
+    let mut ordered = Vec::new();
+    for _ in 0..6 {
+        pool.register_only(Some(2));
+        pool.pass_alive(10_000, &[0, 1]);
+        ordered.extend(copied(&pool.beat(0, &[], &[])));
+    }
+    assert!(pool.status().chunks_at_risk == 1 && pool.status().repairs_pending == 1);
+    assert!(!pool.status().counting, "nobody waits for it any more: {ordered:?}");
+}

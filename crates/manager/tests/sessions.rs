@@ -468,6 +468,26 @@ fn states(pool: &mut Pool, file: Ino) -> Vec<(u64, u64, VersionState)> {
 }
 
 #[test]
+fn what_comes_after_all_is_no_longer_on_record_as_lost() {
+    let (mut pool, _, file) = pool_with_file();
+    pool.open(1, file);
+    for _ in 0..2 {
+        closing(&mut pool, 1, 77);
+        pool.pass(31_000);
+        assert_eq!(states(&mut pool, file).last().unwrap().2, VersionState::Lost);
+        for number in 0..3 {
+            pool.register(Some(number));
+        }
+        pool.open(1, file);
+    }
+    assert_eq!(pool.status().versions_lost, 2);
+    pool.secure(1, &[1], &[0]);
+    pool.commit(1, &[1]).unwrap();
+    assert_eq!(pool.status().versions_lost, 0);
+    assert_eq!(states(&mut pool, file).len(), 1);
+}
+
+#[test]
 fn what_was_closed_early_and_never_committed_stays_on_record_and_readers_pass_it_over() {
     let (mut pool, _, file) = pool_with_file();
     pool.write(1, file, &[1], &[0]);

@@ -195,6 +195,7 @@ fn status() -> PoolStatus {
         chunks_stuck: 16,
         exposed: vec![ExposedSet { folder: "app".to_owned(), timestep: Some(1), exposed: exposure() }],
         chunks_away: 17,
+        store_is_full: true,
     }
 }
 

@@ -305,6 +305,11 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
         let reason = "no benefactor is on-line: nothing can be read or written".to_owned();
         found.push((unless_starting(Condition::Unavailable), reason));
     }
+    if status.store_is_full {
+        let reason = "the disk on which the manager keeps its store is full, so nothing new can be written: make room on that disk, or \
+                      remove files from the pool";
+        found.push((Condition::Full, reason.to_owned()));
+    }
     if online > 0 && space.free_bytes < space.donated_bytes / 100 * FREE_PERCENT_MIN {
         let (free, donated) = (size::human(space.free_bytes), size::human(space.donated_bytes));
         found.push((Condition::Full, format!("{free} of {donated} are free")));
@@ -361,12 +366,14 @@ mod tests {
         assert_eq!(health(&status).0, Condition::Degraded);
         status.space = Space { donated_bytes: 1000, free_bytes: 10, ..Space::default() };
         assert_eq!(health(&status).0, Condition::Full);
+        status.store_is_full = true;
+        assert_eq!((health(&status).0, health(&status).1.len()), (Condition::Full, 3));
         status.chunks_lost = 1;
         let (word, reasons) = health(&status);
-        assert_eq!((word, reasons.len()), (Condition::Damaged, 3));
+        assert_eq!((word, reasons.len()), (Condition::Damaged, 4));
         status.counting = true;
         let (word, reasons) = health(&status);
-        assert_eq!((word, reasons.len()), (Condition::Starting, 4));
+        assert_eq!((word, reasons.len()), (Condition::Starting, 5));
         assert_eq!(health(&pool(&[BenefactorState::Expected])).0, Condition::Unavailable);
     }
 

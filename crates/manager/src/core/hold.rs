@@ -25,7 +25,7 @@ use stdchk_model::message::manager::{
 use stdchk_model::naming::Naming;
 use stdchk_model::policy::Exposure;
 use stdchk_model::sets::FileVersions;
-use stdchk_model::{Failure, Ino, Policy, SessionId};
+use stdchk_model::{Failure, Ino, MapRoot, Policy, SessionId};
 
 use super::exposure::{SHARED, Shortage, Span};
 use super::inode::Body;
@@ -169,6 +169,26 @@ impl Core {
                 Milestone { folder, position, in_set: true }
             }
             (folder, None) => Milestone { folder, position: at, in_set: false },
+        }
+    }
+
+    /// Has the chunks of a file's versions counted in the folder where it is now, where the policy asks for copies.
+    pub(super) fn place_versions(&mut self, ino: Ino) {
+        let (Ok(policy), Ok(inode)) = (self.namespace.policy(ino), self.namespace.inode(ino)) else { return };
+        let Body::File(file) = &inode.body else { return };
+        if policy.redundancy.distance() < 2 {
+            return;
+        }
+        let (named, versions) = (inode.named, file.versions.iter());
+        let versions: Vec<(u64, TimeNs, MapRoot)> =
+            versions.map(|(number, version)| (*number, version.position, version.root.clone())).collect();
+        for (number, position, root) in versions {
+            // What got its name after it was committed stands where it was committed.
+            let span = match named <= position {
+                true => self.milestone(ino, number, position, &policy).span(),
+                false => Span::at(self.namespace.timestep(ino, number).0, position),
+            };
+            self.references.extend(&root, span, &mut self.locations, &self.registry);
         }
     }
 

@@ -120,6 +120,8 @@ pub struct Setting {
 
 /// The manager's state.
 pub struct Core {
+    /// The disk of the store is full, as `status` is to tell.
+    pub store_is_full: bool,
     setting: Setting,
     pool: PoolId,
     pool_changed: bool,
@@ -197,6 +199,7 @@ impl Core {
             select: Box::new(RoundRobin),
             settled: false,
             damaged_found: 0,
+            store_is_full: false,
             commits: 0,
         }
     }

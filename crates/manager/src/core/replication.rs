@@ -329,9 +329,8 @@ impl Core {
     /// What should be made anew of a chunk, and from what: not from what failed, if there is anything else.
     fn plan(&self, id: &ChunkId, hosts: &[HostState]) -> Option<Plan> {
         let chunk = self.locations.get(id)?;
-        let counted = chunk.holders.iter().filter(|holder| self.registry.counts(holder.benefactor));
-        let counted: Vec<Held> = counted.map(Holder::held).collect();
-        let readable = counted.iter().filter(|held| self.registry.is_online(held.benefactor)).copied();
+        let counted: Vec<Held> = chunk.counted(&self.registry).map(Holder::held).collect();
+        let readable = chunk.online(&self.registry).map(Holder::held);
         let (in_vain, others): (Vec<Held>, Vec<Held>) =
             readable.partition(|held| self.copies.was_in_vain(id, held));
         let of = |readable: &[Held], hosts: &[BenefactorId]| {

@@ -30,13 +30,17 @@ impl Core {
         let next_inventory = self.registry.next_inventory();
         let Some(benefactor) = self.registry.get_mut(id) else { return Err(unexpected()) };
         let new_life = benefactor.incarnation != Some(incarnation);
+        // Nobody waits without end for the inventory of one that ends each time before it is told.
+        let is_awaited = benefactor.incarnation.is_some() && !benefactor.reported;
         benefactor.incarnation = Some(incarnation);
         benefactor.pid = pid;
         benefactor.load = load;
         benefactor.heard_ms = now.ms;
         if new_life {
             benefactor.reported = false;
-            benefactor.registered_ms = now.ms;
+            if !is_awaited {
+                benefactor.registered_ms = now.ms;
+            }
             (benefactor.not_more_ms, benefactor.not_fewer_ms) = (now.ms, now.ms);
             benefactor.durable_sequence = 0;
             benefactor.fence = put_sequence;

@@ -46,6 +46,7 @@ impl Namespace {
         let (session, state, mtime, position) =
             (version.session, version.state, version.mtime, version.position);
         self.drop_earlier_of(ino, session);
+        self.drop_lost_of(ino, session)?;
         self.add_version(&version);
         let file = self.file_mut(ino)?;
         let number = file.next_version;
@@ -85,6 +86,18 @@ impl Namespace {
         {
             self.forget_version(ino, number, &version);
         }
+    }
+
+    /// What was on record as missing has come after all: its client was only silent for long.
+    fn drop_lost_of(&mut self, ino: Ino, session: SessionId) -> Result<(), Failure> {
+        if self.lost == 0 {
+            return Ok(());
+        }
+        let is_its = |version: &Version| version.state == VersionState::Lost && version.session == session;
+        let file = self.file_mut(ino)?;
+        let lost: Vec<(u64, Version)> = file.versions.extract_if(.., |_, version| is_its(version)).collect();
+        lost.into_iter().for_each(|(number, version)| self.forget_version(ino, number, &version));
+        Ok(())
     }
 
     /// The last commit of a session that ended is final, or torn.

@@ -104,6 +104,7 @@ impl Core {
             Body::File(_) => {
                 self.namespace.grade(ino);
                 self.settle_references();
+                self.place_versions(ino);
             }
             Body::Symlink(_) | Body::Meeting(_) => {}
         }

@@ -5,8 +5,9 @@
 //! zeros is kept beside the store, and removed when a commit might not fit any more; it is made anew once there is room. What only adds to
 //! the store is refused before it comes to that ([`Store::has_room`]).
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
@@ -32,6 +33,8 @@ pub struct Reserved<S> {
 pub struct Reserve {
     path: PathBuf,
     kept: bool,
+    /// The manager's directory. It is open, so no other one gets its number.
+    directory: Option<File>,
 }
 
 impl Reserve {
@@ -39,7 +42,7 @@ impl Reserve {
     pub fn open(directory: &Path) -> Self {
         let path = directory.join(FILE);
         let kept = fs::metadata(&path).is_ok_and(|file| file.len() == RESERVE_BYTES);
-        let mut reserve = Self { path, kept };
+        let mut reserve = Self { path, kept, directory: File::open(directory).ok() };
         reserve.adapt();
         reserve
     }
@@ -72,6 +75,19 @@ impl Reserve {
         }
     }
 
+    /// Refuses to write into files without names, which are gone when the manager ends.
+    fn check_directory(&self) -> Result<(), StoreError> {
+        let (Some(opened), Some(directory)) = (&self.directory, self.path.parent()) else { return Ok(()) };
+        if identity(opened.metadata()) != identity(fs::metadata(directory)) {
+            let cause = format!(
+                "{} was removed or replaced while the manager ran: put it back and start the pool again",
+                directory.display()
+            );
+            return Err(StoreError::new("writing the store", cause));
+        }
+        Ok(())
+    }
+
     /// Whether changes of `bytes` fit without the reserve: in the log, in the records, and in those that they replace.
     fn has_room_beside(&self, bytes: u64) -> bool {
         let reserve = if self.kept { 0 } else { RESERVE_BYTES };
@@ -92,6 +108,11 @@ impl Reserve {
     }
 }
 
+/// Device and number of a directory; `None`: it isn't there.
+fn identity(directory: io::Result<Metadata>) -> Option<(u64, u64)> {
+    directory.ok().map(|directory| (directory.dev(), directory.ino()))
+}
+
 impl<S: Store> Store for Reserved<S> {
     fn load(&self, visit: &mut Visitor<'_>) -> Result<(), StoreError> {
         self.store.load(visit)
@@ -101,6 +122,7 @@ impl<S: Store> Store for Reserved<S> {
         if batch.is_empty() {
             return Ok(());
         }
+        self.reserve.check_directory()?;
         self.reserve.adapt();
         self.store.commit(batch)
     }
@@ -111,5 +133,28 @@ impl<S: Store> Store for Reserved<S> {
 
     fn has_room(&self, bytes: u64) -> bool {
         self.reserve.has_room_beside(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{MemoryStore, Table};
+    use super::*;
+
+    #[test]
+    fn nothing_is_promised_once_the_directory_is_gone() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("manager");
+        fs::create_dir(&directory).unwrap();
+        let mut store = Reserve::open(&directory).of(MemoryStore::default());
+        let mut batch = Batch::default();
+        batch.put(Table::Pool, b"", vec![1]);
+        store.commit(&batch).unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+        let refused = store.commit(&batch).unwrap_err().to_string();
+        assert!(refused.contains("was removed or replaced"), "{refused}");
+        // Another one of the name isn't the one that the store is in.
+        fs::create_dir(&directory).unwrap();
+        assert!(store.commit(&batch).is_err());
     }
 }

@@ -241,6 +241,9 @@ pub struct PoolStatus {
     /// Live chunks of which no replica is on-line, and which a benefactor that is away has or may have.
     #[n(23)]
     pub chunks_away: u64,
+    /// The disk on which the manager keeps its store is full: nothing new can be written.
+    #[n(24)]
+    pub store_is_full: bool,
 }
 
 /// A checkpoint set that lacks copies.
