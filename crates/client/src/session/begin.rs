@@ -1,7 +1,6 @@
 //! How a session begins: at the manager, and with what the file has; also with the making of the file.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{ErrorCode, Failure, Ino, SessionId};
@@ -58,18 +57,8 @@ impl Session {
             (Err(failure), Some(again)) if failure.code == ErrorCode::NotFound => {
                 self.pool.manager.ask(&again).await.map(drop)
             }
-            (Ok(ManagerReply::Session { policy, .. }), _) => {
-                // The manager holds it to the folder's policy of now.
-                self.distance.fetch_max(policy.distance_at_commit(), Ordering::Relaxed);
-                Ok(())
-            }
             (opened, _) => opened.map(drop),
         }
-    }
-
-    /// How far from loss its chunks must be when they are committed.
-    pub(super) fn distance_at_commit(&self) -> u8 {
-        self.distance.load(Ordering::Relaxed)
     }
 
     /// Sees to it that a file that was made by this session is durable, also if nothing was written to it.

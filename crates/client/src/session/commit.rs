@@ -198,7 +198,7 @@ impl Session {
     /// Gathers receipts for the chunks of a version; what a benefactor lost meanwhile is stored again elsewhere.
     async fn settle(&self, needed: &HashSet<ChunkId>) -> Result<(), Failure> {
         let mut retry = Retry::every(RETURN_PAUSE, RETURN_PATIENCE);
-        let wanted = self.distance_at_commit();
+        let wanted = self.policy.distance_at_commit();
         loop {
             let has_patience = !retry.is_over();
             let mut wait = false;
@@ -233,7 +233,7 @@ impl Session {
     }
 
     fn is_settled(&self, needed: &HashSet<ChunkId>) -> bool {
-        let wanted = self.distance_at_commit();
+        let wanted = self.policy.distance_at_commit();
         self.chunks.lacking(needed, wanted).is_empty() && self.chunks.unsecured(needed, wanted).is_empty()
     }
 

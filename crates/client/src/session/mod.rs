@@ -27,7 +27,7 @@ mod stripe;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use tokio::time::Instant;
 
 use bytes::{Bytes, BytesMut};
@@ -76,9 +76,6 @@ pub struct Session {
     /// The session that made it.
     base: Option<SessionId>,
     policy: Policy,
-    /// How far from loss its chunks must be when they are committed: as the policy asks for, or more if the session was opened again under
-    /// a stricter one.
-    distance: AtomicU8,
     cutter: CutterSpec,
     grid: Grid,
     compression: Compression,
@@ -179,7 +176,6 @@ impl Session {
             pool: Arc::clone(pool),
             id,
             opened,
-            distance: AtomicU8::new(policy.distance_at_commit()),
             policy,
             cutter,
             compression,

@@ -280,7 +280,7 @@ impl Session {
         };
         let mut index = self.pieces.index.lock();
         for (chunk, found) in unknown.into_iter().zip(found) {
-            let usable = distance_at(&found.at) >= self.distance_at_commit();
+            let usable = distance_at(&found.at) >= self.policy.distance_at_commit();
             if usable {
                 self.chunks.adopt(chunk, &found.at);
             }
