@@ -240,10 +240,10 @@ impl Keeper {
         match job {
             Job::Request(request, answer) => {
                 let leaves = self.core.leaves(&request);
-                if matches!(*request, ManagerRequest::Status) {
-                    self.core.store_is_full = !self.has_room(0);
+                let mut result = self.check_room(&request).and_then(|()| self.core.handle(*request, now));
+                if let Ok(ManagerReply::Status(status)) = &mut result {
+                    status.store_is_full = !self.has_room(0);
                 }
-                let result = self.check_room(&request).and_then(|()| self.core.handle(*request, now));
                 self.answer(answer, result, leaves);
             }
             Job::Tick => {

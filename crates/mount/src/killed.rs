@@ -11,7 +11,8 @@
 //!
 //! Descriptors are also closed in the middle of an `execve()`, and there the kernel lets nobody read `stat` before the
 //! new program is in place, which waits for our answer. So `statm` is read first, which never waits: a process that
-//! still has memory is not exiting, and one that exits gives up its memory before its files. Should `stat` not come all the same, the answer is given without it.
+//! still has memory is not exiting, and one that exits gives up its memory before its files. Should `stat` not come all the same,
+//! the answer is given without it.
 
 use std::collections::HashMap;
 use std::fs;

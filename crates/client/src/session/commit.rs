@@ -468,7 +468,8 @@ impl Session {
     }
 
     /// With a commit the manager lets go of what the session held and the version doesn't name. What cells have used meanwhile, the
-    /// session asks for again; no collection comes so soon. What is named it has kept. A session that the manager forgets meanwhile is opened again as ever.
+    /// session asks for again; no collection comes so soon. What is named it has kept. A session that the manager forgets meanwhile is
+    /// opened again as ever.
     async fn hold_again(&self, named: &HashSet<ChunkId>) {
         let mut let_go = self.chunks.all();
         let_go.retain(|chunk| !named.contains(chunk));

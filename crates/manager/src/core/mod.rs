@@ -120,8 +120,6 @@ pub struct Setting {
 
 /// The manager's state.
 pub struct Core {
-    /// The disk of the store is full, as `status` is to tell.
-    pub store_is_full: bool,
     setting: Setting,
     pool: PoolId,
     pool_changed: bool,
@@ -199,7 +197,6 @@ impl Core {
             select: Box::new(RoundRobin),
             settled: false,
             damaged_found: 0,
-            store_is_full: false,
             commits: 0,
         }
     }

@@ -7,8 +7,8 @@
 //! that a life is the same each time. Not drawn from the seed are the wall clock, which decides nothing here, and the disk, which is
 //! a real directory: a killed process leaves there what it wrote, as one that is killed with SIGKILL does.
 //!
-//! `STDCHK_POOL=SEED` lives that life again, `STDCHK_POOLS=N` so many from there on or from the first one, each in a process of its own. With
-//! `STDCHK_POOL_SAYS=1` the history is told as it happens.
+//! `STDCHK_POOL=SEED` lives that life again, `STDCHK_POOLS=N` so many from there on or from the first one, each in a process of its
+//! own. With `STDCHK_POOL_SAYS=1` the history is told as it happens.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod content;
