@@ -55,6 +55,8 @@ fn the_first_byte_of_a_file_takes_three_questions_and_one_more_if_its_map_lies_i
     assert_eq!(asked[..4], ["Lookup", "OpenVersion", "Locate", "Locate"]);
     // The kernel reads on by requests of its own, which ask side by side.
     assert!(asked.len() <= 8 && asked[4..].iter().all(|question| question == "Locate"), "{asked:?}");
+    // Nothing that the kernel reads on is under way any more once it has the whole file.
+    assert!(fs::read(mount.at("app/scattered")).unwrap() == content);
     assert_eq!(
         first_byte(&mount, &relay, "app/small").1,
         ["OpenVersion"],

@@ -223,13 +223,14 @@ pub fn missing(held: &[Held], encoding: EncodingId, wanted: u8) -> Vec<u8> {
 }
 
 /// Which of the blocks that surely are there, `certain`, can go so that the others alone keep the distance `wanted`: copies before
-/// fragments, which are smaller, and those that stand first, as far as possible. Nothing goes while they don't reach it.
+/// fragments, which are smaller, and those that stand first, as far as possible. Where a single copy suffices, fragments go first: they
+/// take as much space together, and each of several benefactors could lose them. Nothing goes while the others don't reach `wanted`.
 pub fn surplus(certain: &[Held], wanted: u8) -> Vec<Held> {
     let mut kept: Vec<Held> = certain.to_vec();
     let mut gone = Vec::new();
-    let (copies, fragments): (Vec<&Held>, _) =
-        certain.iter().partition(|block| block.encoding.code.is_copy());
-    for block in copies.into_iter().chain(fragments) {
+    let mut first: Vec<&Held> = certain.iter().collect();
+    first.sort_by_key(|block| block.encoding.code.is_copy() == (wanted == 1));
+    for block in first {
         let others = kept.iter().filter(|other| *other != block).copied();
         if wanted > 0 && distance(others.clone()) >= wanted {
             kept = others.collect();

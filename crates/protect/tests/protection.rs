@@ -320,6 +320,13 @@ fn copies_go_before_the_fragments_that_are_enough() {
     let all = |fragments: &[Held]| [fragments, &copies].concat();
     assert_eq!(surplus(&all(&fragments), 3), copies);
     assert_eq!(surplus(&all(&fragments[..4]), 3), &fragments[..4]);
+    let kept = |wanted| -> Vec<Held> {
+        let all = all(&fragments);
+        let gone = surplus(&all, wanted);
+        all.into_iter().filter(|block| !gone.contains(block)).collect()
+    };
+    assert_eq!(kept(2), &fragments[1..]);
+    assert_eq!(kept(1), &copies[2..], "three fragments are as large as a copy, and any of three losses takes them");
 }
 
 /// A benefactor came back whose fragment had been made anew elsewhere; then another fragment was lost.

@@ -11,8 +11,13 @@ const FRAGMENT_BYTES: usize = MIB.div_ceil(3).next_multiple_of(2);
 
 /// A mounted pool whose folder `app` is coded (3, 2), and in which those that are silent for some seconds are lost.
 fn coded_pool(benefactors: u16) -> Pool {
-    let short = Setup::of(benefactors).with("STDCHK_BENEFACTOR_LEASE_MS", 2000);
-    let pool = short.with("STDCHK_BENEFACTOR_LOST_MS", 5000).up();
+    let setup = Setup::of(benefactors).with("STDCHK_BENEFACTOR_LEASE_MS", 2000);
+    coded(setup.with("STDCHK_BENEFACTOR_LOST_MS", 5000))
+}
+
+/// A mounted pool whose folder `app` is coded (3, 2).
+fn coded(setup: Setup) -> Pool {
+    let pool = setup.up();
     fs::create_dir(pool.at("app")).unwrap();
     pool.policy("app", &["redundancy=erasure:3,2", "codec=store"]);
     pool
@@ -160,7 +165,7 @@ fn a_pool_with_too_few_benefactors_for_a_code_says_so_and_one_with_enough_to_rea
 
 #[test]
 fn a_folder_that_changes_its_redundancy_goes_on_with_what_is_there() {
-    let pool = coded_pool(5);
+    let pool = coded(Setup::of(5).with("STDCHK_GARBAGE_AGE_MS", 1000));
     let (coded, replicated) = (random_bytes(2 * MIB, 10), random_bytes(2 * MIB, 11));
     pool.put(&coded, "app/coded");
     pool.policy("app", &["redundancy=replicate:2"]);
