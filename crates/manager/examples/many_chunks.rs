@@ -108,7 +108,12 @@ impl Pool {
             panic!("no file was made")
         };
         let session = SessionId(unique(2));
-        self.ask(ManagerRequest::OpenSession { session, client: ClientId([1; 16]), ino: attr.ino });
+        self.ask(ManagerRequest::OpenSession {
+            session,
+            client: ClientId([1; 16]),
+            ino: attr.ino,
+            distance: None,
+        });
         let numbers = file * PER_FILE..(file + 1) * PER_FILE;
         for at in 0..self.benefactors {
             let own = numbers.clone().filter(|number| self.holders(*number).contains(&at));

@@ -61,7 +61,7 @@ impl Rank {
         let ManagerReply::Entry(attr) = self.ask(ManagerRequest::Change { id, change }).await else { return };
         let session = SessionId(self.identity(2));
         let client = ClientId((u128::from(self.number) + 1).to_be_bytes());
-        self.ask(ManagerRequest::OpenSession { session, client, ino: attr.ino }).await;
+        self.ask(ManagerRequest::OpenSession { session, client, ino: attr.ino, distance: None }).await;
         self.ask(ManagerRequest::Reserve { session, bytes: 1 << 20, avoid: Vec::new() }).await;
         let chunk = ChunkRef { id: ChunkId::of(name.as_bytes()), length: 1 << 20 };
         self.ask(commit(session, chunk)).await;

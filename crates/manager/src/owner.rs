@@ -457,6 +457,7 @@ mod tests {
             gid: 0,
             exclusive,
             again: None,
+            distance: None,
         }
     }
 

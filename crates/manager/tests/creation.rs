@@ -18,6 +18,7 @@ fn create(number: u8, name: &str, exclusive: bool, again: Option<Ino>) -> Manage
         gid: 6,
         exclusive,
         again,
+        distance: None,
     }
 }
 
@@ -46,7 +47,7 @@ fn a_new_file_gets_a_little_space_unless_the_pool_is_nearly_full_and_gives_it_ba
     assert_eq!(room(&mut pool, create(1, "a", false, None)), (SMALL, 2, SMALL), "its answer was lost");
     assert_eq!(room(&mut pool, create(2, "b", false, None)), (SMALL, 2, 2 * SMALL));
     let ino = pool.attr("a").unwrap().ino;
-    let open = ManagerRequest::OpenSession { session: session(3), client: CLIENT, ino };
+    let open = ManagerRequest::OpenSession { session: session(3), client: CLIENT, ino, distance: None };
     assert_eq!(room(&mut pool, open), (0, 0, 2 * SMALL), "a file that is merely opened");
     pool.close(2);
     assert_eq!(pool.status().space.reserved_bytes, SMALL);
@@ -55,7 +56,7 @@ fn a_new_file_gets_a_little_space_unless_the_pool_is_nearly_full_and_gives_it_ba
 }
 
 fn open(pool: &mut Pool, number: u8, ino: Ino) -> Result<ManagerReply, Failure> {
-    pool.ask(ManagerRequest::OpenSession { session: session(number), client: CLIENT, ino })
+    pool.ask(ManagerRequest::OpenSession { session: session(number), client: CLIENT, ino, distance: None })
 }
 
 /// A pool whose manager has forgotten a file that it had made.

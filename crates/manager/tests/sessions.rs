@@ -61,6 +61,19 @@ fn a_policy_that_asks_for_more_does_not_fail_those_who_write_by_the_one_of_befor
     pool.open(2, other);
     pool.secure(2, &[2], &[0]);
     assert_eq!(pool.commit(2, &[2]).unwrap_err().code, ErrorCode::Unavailable);
+    // Nor does a restart of the manager: the client says by which it writes.
+    pool.restart();
+    pool.register(Some(0));
+    let open = |distance| ManagerRequest::OpenSession {
+        session: session(3),
+        client: CLIENT,
+        ino: other,
+        distance: Some(distance),
+    };
+    assert_eq!(pool.ask(open(0)).unwrap_err().code, ErrorCode::Invalid);
+    pool.ask(open(1)).unwrap();
+    pool.secure(3, &[3], &[0]);
+    assert_eq!(pool.commit(3, &[3]), Ok(1));
 }
 
 #[test]

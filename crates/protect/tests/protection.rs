@@ -326,7 +326,11 @@ fn copies_go_before_the_fragments_that_are_enough() {
         all.into_iter().filter(|block| !gone.contains(block)).collect()
     };
     assert_eq!(kept(2), &fragments[1..]);
-    assert_eq!(kept(1), &copies[2..], "three fragments are as large as a copy, and any of three losses takes them");
+    assert_eq!(
+        kept(1),
+        &copies[2..],
+        "three fragments are as large as a copy, and any of three losses takes them"
+    );
 }
 
 /// A benefactor came back whose fragment had been made anew elsewhere; then another fragment was lost.

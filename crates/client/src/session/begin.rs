@@ -30,10 +30,10 @@ pub struct NewFile {
 pub(super) struct Made(NewFile);
 
 impl Made {
-    fn request(&self, session: SessionId, pool: &Inner, again: Option<Ino>) -> ManagerRequest {
+    fn request(&self, session: SessionId, pool: &Inner, again: Option<(Ino, u8)>) -> ManagerRequest {
         let NewFile { parent, name, mode, uid, gid, exclusive } = self.0.clone();
-        let client = pool.client;
-        ManagerRequest::Create { session, client, parent, name, mode, uid, gid, exclusive, again }
+        let (client, (again, distance)) = (pool.client, again.unzip());
+        ManagerRequest::Create { session, client, parent, name, mode, uid, gid, exclusive, again, distance }
     }
 }
 
@@ -51,8 +51,11 @@ impl Session {
     /// Opens the session again. A file that the manager has forgotten, since it was made and nothing more, is made again.
     pub(super) async fn open_again(&self) -> Result<(), Failure> {
         let (session, client, ino) = (self.id, self.pool.client, self.ino());
-        let again = self.made.lock().as_ref().map(|made| made.request(session, &self.pool, Some(ino)));
-        let opened = self.pool.manager.ask(&ManagerRequest::OpenSession { session, client, ino }).await;
+        let distance = self.policy.distance_at_commit();
+        let again =
+            self.made.lock().as_ref().map(|made| made.request(session, &self.pool, Some((ino, distance))));
+        let opened = ManagerRequest::OpenSession { session, client, ino, distance: Some(distance) };
+        let opened = self.pool.manager.ask(&opened).await;
         match (opened, again) {
             (Err(failure), Some(again)) if failure.code == ErrorCode::NotFound => {
                 self.pool.manager.ask(&again).await.map(drop)
@@ -73,13 +76,19 @@ impl Session {
 
     pub(crate) async fn open(pool: &Arc<Inner>, ino: Ino) -> Result<Arc<Self>, Failure> {
         let (session, client) = (SessionId(crate::random()?), pool.client);
-        Self::open_as(pool, session, ManagerRequest::OpenSession { session, client, ino }, false).await
+        Self::open_as(
+            pool,
+            session,
+            ManagerRequest::OpenSession { session, client, ino, distance: None },
+            false,
+        )
+        .await
     }
 
     /// A session on a file of which nothing is kept. What it had is read as far as it can be, to be found again.
     pub(crate) async fn replace(pool: &Arc<Inner>, ino: Ino) -> Result<Arc<Self>, Failure> {
         let (session, client) = (SessionId(crate::random()?), pool.client);
-        let request = ManagerRequest::OpenSession { session, client, ino };
+        let request = ManagerRequest::OpenSession { session, client, ino, distance: None };
         let session = Self::open_as(pool, session, request, true).await?;
         session.truncate(0).await?;
         Ok(session)

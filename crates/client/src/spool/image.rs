@@ -37,12 +37,22 @@ pub(crate) struct Image {
 
 impl Image {
     /// An empty image above something of `size` bytes; `named`: it stays if the process dies.
+    ///
+    /// # Errors
+    /// `StorageFull` if the spool may not have more images open; no file can be made.
     pub(super) fn create(path: &Path, size: u64, named: bool, budget: &Arc<Budget>) -> io::Result<Self> {
-        // Whose file it is, the pool knows; here nobody else may read it.
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-        if !named {
-            std::fs::remove_file(path)?;
+        if !budget.take_image() {
+            return Err(io::Error::new(ErrorKind::StorageFull, "the spool has as many files open as it may"));
         }
+        let made = || -> io::Result<File> {
+            // Whose file it is, the pool knows; here nobody else may read it.
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+            if !named {
+                std::fs::remove_file(path)?;
+            }
+            Ok(file)
+        };
+        let file = made().inspect_err(|_| budget.give_image())?;
         let shape = Shape { ranges: Ranges::default(), limit: size, size };
         Ok(Self::of(file, named.then(|| path.to_owned()), shape, budget))
     }
@@ -51,6 +61,7 @@ impl Image {
     pub(super) fn open(path: PathBuf, shape: Shape, budget: &Arc<Budget>) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
         budget.force(shape.ranges.bytes());
+        budget.force_image();
         Ok(Self::of(file, Some(path), shape, budget))
     }
 
@@ -176,5 +187,6 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         self.budget.give(self.shape.get_mut().ranges.bytes());
+        self.budget.give_image();
     }
 }

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::process::{Resource, getrlimit};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{ErrorCode, Failure, SessionId};
 use stdchk_net::DataDir;
@@ -32,14 +33,39 @@ pub const SPOOL_BYTES_MIN: u64 = 16 << 20;
 /// Changes with each boot of the machine.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What the spool may take, and takes.
+/// What the spool may take, and takes: bytes, and descriptors of the process.
 #[derive(Debug)]
 pub(crate) struct Budget {
     bytes_max: u64,
     taken: AtomicU64,
+    images_max: u64,
+    images: AtomicU64,
 }
 
 impl Budget {
+    fn new(bytes_max: u64) -> Self {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        // A close that is noted needs a descriptor, so do connections: images leave them as many as they take.
+        let images_max = descriptors / 2;
+        Self { bytes_max, taken: AtomicU64::new(0), images_max, images: AtomicU64::new(0) }
+    }
+
+    /// Takes a descriptor, as long as one image more may be open.
+    fn take_image(&self) -> bool {
+        let more = |images| (images < self.images_max).then_some(images + 1);
+        self.images.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Takes a descriptor, whatever the limit.
+    fn force_image(&self) {
+        self.images.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn give_image(&self) {
+        let images = self.images.fetch_sub(1, Ordering::AcqRel);
+        assert!(images > 0, "an image that is given back was taken");
+    }
+
     fn take(&self, bytes: u64) -> bool {
         let more =
             |taken: u64| taken.checked_add(bytes).filter(|taken| bytes == 0 || *taken <= self.bytes_max);
@@ -104,7 +130,7 @@ impl Spool {
         if let Some(id) = pool.id() {
             directory.claim(id, None).map_err(unusable)?;
         }
-        let budget = Arc::new(Budget { bytes_max, taken: AtomicU64::new(0) });
+        let budget = Arc::new(Budget::new(bytes_max));
         Ok(Arc::new(Self { directory, budget, boot, numbered: AtomicU64::new(0) }))
     }
 

@@ -60,8 +60,18 @@ impl Core {
     }
 
     pub(super) fn create(&mut self, request: ManagerRequest, now: Now) -> Answer {
-        let ManagerRequest::Create { session, client, parent, name, mode, uid, gid, exclusive, again } =
-            request
+        let ManagerRequest::Create {
+            session,
+            client,
+            parent,
+            name,
+            mode,
+            uid,
+            gid,
+            exclusive,
+            again,
+            distance,
+        } = request
         else {
             return Err(super::commit::invalid("not the making of a file"));
         };
@@ -93,7 +103,7 @@ impl Core {
                 ino
             }
         };
-        let mut opened = self.open_session(session, client, ino, now)?;
+        let mut opened = self.open_session(session, client, (ino, distance), now)?;
         // Most files that are made are small, and get their content soon: it needs no question. Those that are merely made, and stay
         // open, take no space from others: in a pool that is nearly full nothing is set aside.
         let small = SMALL_BYTES as u64;

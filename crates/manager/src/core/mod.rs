@@ -275,7 +275,9 @@ impl Core {
         use ManagerRequest as Q;
         match request {
             Q::Change { id, change } => self.change(id, &change),
-            Q::OpenSession { session, client, ino } => self.open_session(session, client, ino, now),
+            Q::OpenSession { session, client, ino, distance } => {
+                self.open_session(session, client, (ino, distance), now)
+            }
             Q::Create { .. } => self.create(request, now),
             Q::OpenContainer { session, client, folder } => self.open_container(session, client, folder, now),
             Q::Reserve { session, bytes, avoid } => self.reserve(session, bytes, &avoid, now),
@@ -385,11 +387,20 @@ impl Core {
 
     // --- sessions
 
-    fn open_session(&mut self, id: SessionId, client: ClientId, ino: Ino, now: Now) -> Answer {
+    fn open_session(
+        &mut self,
+        id: SessionId,
+        client: ClientId,
+        (ino, distance): (Ino, Option<u8>),
+        now: Now,
+    ) -> Answer {
+        if distance == Some(0) {
+            return Err(commit::invalid("a version that is at distance 0 is lost"));
+        }
         let (base, base_root) = self.namespace.version(ino, None)?.unzip();
         let policy = self.namespace.policy(ino)?;
         let base_at = self.namespace.position(ino)?;
-        let distance = policy.distance_at_commit();
+        let distance = distance.unwrap_or_else(|| policy.distance_at_commit());
         if self.sessions.open(id, client, ino, (base_root.clone(), base_at), distance, now.ms)? {
             self.namespace.hold(ino);
             self.build_on(base_root.as_ref(), None);

@@ -196,7 +196,8 @@ impl Pool {
     // --- sessions
 
     pub fn open(&mut self, number: u8, ino: Ino) {
-        let request = ManagerRequest::OpenSession { session: session(number), client: CLIENT, ino };
+        let request =
+            ManagerRequest::OpenSession { session: session(number), client: CLIENT, ino, distance: None };
         self.ask(request).unwrap();
     }
 

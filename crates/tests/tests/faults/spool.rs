@@ -340,6 +340,34 @@ impl Loop {
     }
 }
 
+/// Opens some hundred files, writes all of them, then closes all of them; any error ends it.
+const MANY_OPEN: &str = r"
+import os
+files = [os.open(f'f{number}', os.O_WRONLY | os.O_CREAT) for number in range(300)]
+for number, file in enumerate(files): assert os.write(file, b'%08d' % number * 600) == 4800
+for file in files: os.close(file)
+";
+
+/// What a mount needs to note a close in the spool, images don't take: those that there are no descriptors for go through memory.
+#[test]
+fn a_mount_with_few_descriptors_closes_all_files_that_are_open_at_once() {
+    let pool = pool_with(&["protocol=clw"]);
+    pool.kill("mount");
+    let up = pool.command(&["up"]);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 256 && exec \"$0\" \"$@\""]).arg(up.get_program()).args(up.get_args());
+    pool.apply_to(&mut limited);
+    assert!(limited.status().unwrap().success());
+    let mut many = Command::new("python3");
+    many.args(["-c", MANY_OPEN]).current_dir(pool.at("app"));
+    assert!(within("300 files are written", move || many.status().unwrap()).success());
+    wait_until("the spool is empty", || waiting(&pool) == 0);
+    for number in 0..300 {
+        assert!(pool.get(&format!("app/f{number}")) == format!("{number:08}").repeat(600).as_bytes());
+    }
+    assert_eq!(states(&pool, "app/f299").last().unwrap(), "closed");
+}
+
 #[test]
 fn a_mount_that_is_killed_at_any_moment_keeps_what_each_protocol_promised_at_close() {
     let kills =

@@ -258,7 +258,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
         Q::Locate { chunks: vec![some_chunk(1).id] },
         Q::Benefactors,
         Q::Similar(ino),
-        Q::OpenSession { session, client, ino },
+        Q::OpenSession { session, client, ino, distance: None },
         Q::Reserve { session, bytes: 1 << 20, avoid: vec![BenefactorId(0)] },
         Q::Known { session, chunks: vec![some_chunk(1).id], room_bytes: 1 << 20 },
         Q::Receipts { session, receipts: receipts.clone() },

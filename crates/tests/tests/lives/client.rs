@@ -168,7 +168,9 @@ impl Client {
             Step::Open if self.ino == Ino(0) => {
                 ManagerRequest::OpenContainer { session, client: self.id, folder }
             }
-            Step::Open => ManagerRequest::OpenSession { session, client: self.id, ino: self.ino },
+            Step::Open => {
+                ManagerRequest::OpenSession { session, client: self.id, ino: self.ino, distance: None }
+            }
             Step::Ask => {
                 let chunks = self.needed().into_iter().map(id).collect();
                 ManagerRequest::Known { session, chunks, room_bytes: 0 }

@@ -22,10 +22,6 @@ pub const NAMES: usize = 4;
 /// Time within which every call of a client ends, whatever happens to the pool meanwhile.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// How often a file is pushed until it has to wait for another process. One whose folder asks for more copies at a commit than it did
-/// when the file was opened is never pushed by the process that opened it.
-const PUSHES: usize = 20;
-
 /// A folder of the pool.
 pub struct Folder {
     pub ino: Ino,
@@ -186,7 +182,7 @@ impl Worker {
 
     /// Brings to the pool what is closed in the spool, as a mount does in the background.
     async fn push(&mut self, writer: &Arc<Writer>) -> Result<(), Failure> {
-        for _ in 0..PUSHES {
+        loop {
             match writer.push(now(), VersionState::Closed).await {
                 Err(failure) if failure.code == ErrorCode::NotFound && self.pool.is_gone(&failure).await => {
                     writer.discard().await;
@@ -197,8 +193,6 @@ impl Worker {
             }
             sleep(Duration::from_millis(500)).await;
         }
-        // It stays in the spool, and is taken up when the client starts again.
-        Err(Failure::new(ErrorCode::Unavailable, "it can't be pushed by this process"))
     }
 
     async fn replace(&mut self, ino: Ino, turn: &Turn, folder: &Folder) -> Result<(), Failure> {

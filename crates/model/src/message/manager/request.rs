@@ -107,6 +107,10 @@ pub enum ManagerRequest {
         /// The file.
         #[n(2)]
         ino: Ino,
+        /// The distance to loss at which its client commits, at least 1: that of the policy when the session was first opened. `None`:
+        /// it is opened for the first time.
+        #[n(3)]
+        distance: Option<u8>,
     },
     /// Space for the session's next chunks, and a stripe to put them on. Answered by `Stripe`.
     #[n(31)]
@@ -274,6 +278,9 @@ pub enum ManagerRequest {
         /// What the first answer said the file is; `None`: there was none.
         #[n(8)]
         again: Option<Ino>,
+        /// As for [`Self::OpenSession`].
+        #[n(9)]
+        distance: Option<u8>,
     },
 
     /// The file of this session is durable once this is answered, also if it was only made. Answered by `Done`.
