@@ -164,6 +164,8 @@ impl Link {
     /// Tells all that is here. What was ordered to go before is out of use by then: what the inventory names stays until an order
     /// that comes later.
     async fn send_inventory(&self, connection: &Connection, own: Registered) -> Result<(), CallError> {
+        let Registered { id, registration } = own;
+        ask(connection, &ManagerRequest::BeginInventory { id, registration }).await?;
         self.sync().await;
         let store = Arc::clone(self.benefactor.store());
         let (put_sequence, all) = blocking(move || store.inventory()).await?;
@@ -174,9 +176,8 @@ impl Link {
         let count = parts.len();
         for (index, part) in parts.into_iter().enumerate() {
             let request = ManagerRequest::Inventory {
-                id: own.id,
-                registration: own.registration,
-                first: index == 0,
+                id,
+                registration,
                 last: index + 1 == count,
                 blocks: part.to_vec(),
                 put_sequence,

@@ -86,13 +86,14 @@ impl Pool {
     /// The longest time that a part of an inventory took.
     fn inventory(&mut self, number: u32, blocks: &[StoredBlock]) -> Duration {
         let (id, registration) = (BenefactorId(number), self.registrations.get(&number).copied().unwrap());
+        self.ask(ManagerRequest::BeginInventory { id, registration });
         let parts = blocks.chunks(8192).count().max(1);
         let mut longest = Duration::ZERO;
         for part in 0..parts {
             let blocks = blocks.chunks(8192).nth(part).unwrap_or_default().to_vec();
-            let (first, last) = (part == 0, part + 1 == parts);
+            let last = part + 1 == parts;
             let start = Instant::now();
-            self.ask(ManagerRequest::Inventory { id, registration, first, last, blocks, put_sequence: 0 });
+            self.ask(ManagerRequest::Inventory { id, registration, last, blocks, put_sequence: 0 });
             longest = longest.max(start.elapsed());
         }
         longest

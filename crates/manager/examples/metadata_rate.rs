@@ -114,9 +114,12 @@ async fn register_benefactors(address: &str) {
         let register = registration.introduced(&BenefactorSecret([u8::try_from(number).unwrap_or(0); 32]));
         let (reply, _) = connection.call(&register, Bytes::new(), LIMIT).await.unwrap();
         let ManagerReply::Registered { id, registration, .. } = reply else { return };
-        let (first, last, blocks) = (true, true, Vec::new());
-        let report = ManagerRequest::Inventory { id, registration, first, last, blocks, put_sequence };
-        let _: (ManagerReply, _) = connection.call(&report, Bytes::new(), LIMIT).await.unwrap();
+        let begin = ManagerRequest::BeginInventory { id, registration };
+        let (last, blocks) = (true, Vec::new());
+        let report = ManagerRequest::Inventory { id, registration, last, blocks, put_sequence };
+        for request in [begin, report] {
+            let _: (ManagerReply, _) = connection.call(&request, Bytes::new(), LIMIT).await.unwrap();
+        }
     }
 }
 

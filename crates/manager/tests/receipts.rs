@@ -124,10 +124,10 @@ fn what_a_benefactor_said_before_it_registered_anew_counts_no_longer() {
     let (id, registration) = (BenefactorId(0), pool.first_registration(0));
     let blocks = vec![stored(1)];
     let late = [
+        ManagerRequest::BeginInventory { id, registration },
         ManagerRequest::Inventory {
             id,
             registration,
-            first: true,
             last: true,
             blocks: blocks.clone(),
             put_sequence: pool.receipts,
@@ -155,6 +155,30 @@ fn what_a_benefactor_said_before_it_registered_anew_counts_no_longer() {
         assert_eq!(pool.ask(request).unwrap_err().code, ErrorCode::Stale);
         assert_eq!(pool.known(2, 1).at, [], "a writer may not build on what is gone");
     }
+}
+
+/// It became durable when the inventory had been taken; the next heartbeat tells of it.
+#[test]
+fn an_inventory_does_not_unlearn_what_a_receipt_said_while_it_was_told() {
+    let (mut pool, _, file) = pool_with_file(2);
+    pool.register_as(Some(0), Incarnation(1), None);
+    let (id, registration) = (BenefactorId(0), pool.registration_in(0, Incarnation(1)));
+    let inventory = ManagerRequest::Inventory {
+        id,
+        registration,
+        last: true,
+        blocks: Vec::new(),
+        put_sequence: pool.receipts,
+    };
+    assert_eq!(pool.ask(inventory.clone()).unwrap_err().code, ErrorCode::Invalid, "it was not begun");
+    pool.ask(ManagerRequest::BeginInventory { id, registration }).unwrap();
+    pool.open(1, file);
+    let receipt = pool.receipt(0, &[1]);
+    assert_eq!(present(&mut pool, vec![receipt]), Ok(()));
+    pool.ask(inventory.clone()).unwrap();
+    assert_eq!(pool.commit(1, &[1]), Ok(1));
+    assert_eq!(pool.status().chunks_lost, 0);
+    assert_eq!(pool.ask(inventory).unwrap_err().code, ErrorCode::Invalid, "it is complete");
 }
 
 #[test]

@@ -317,10 +317,10 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
         Q::AcceptOlderStore,
         registration().proved(&BenefactorSecret([0x5e; 32])),
         registration().introduced(&BenefactorSecret([0x5e; 32])),
+        Q::BeginInventory { id: benefactor, registration: number },
         Q::Inventory {
             id: benefactor,
             registration: number,
-            first: true,
             last: false,
             blocks: vec![stored(0xc1)],
             put_sequence: 1 << 40,

@@ -45,6 +45,8 @@ pub struct Benefactor {
     pub fence: u64,
     /// Number of the inventory that it began last, or of its present life if it has begun none in that.
     pub inventory: u32,
+    /// Whether the parts of that inventory are still to come.
+    pub tells: bool,
     /// What was last seen by an earlier inventory than this one is known no longer.
     pub valid_inventory: u32,
     /// When it last had no more blocks than the index knows of, milliseconds of the manager's life.
@@ -313,6 +315,7 @@ fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
         durable_sequence: 0,
         fence: 0,
         inventory: 0,
+        tells: false,
         valid_inventory: 0,
         not_more_ms: 0,
         not_fewer_ms: 0,

@@ -293,6 +293,7 @@ impl Core {
             }
             Q::KeepAlive(client) => Ok(ManagerReply::Sessions(self.sessions.hear(client, now.ms))),
             Q::Register { .. } => self.register(request, now),
+            Q::BeginInventory { id, registration } => self.begin_inventory(id, registration, now),
             Q::Inventory { .. } => self.inventory(request, now),
             Q::Heartbeat { .. } => self.heartbeat(request, now),
             Q::Orders { id, registration } => self.orders(id, registration, now),

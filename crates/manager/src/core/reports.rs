@@ -36,6 +36,7 @@ impl Core {
         benefactor.pid = pid;
         benefactor.load = load;
         benefactor.heard_ms = now.ms;
+        benefactor.tells = false;
         if new_life {
             benefactor.reported = false;
             if !is_awaited {
@@ -61,23 +62,32 @@ impl Core {
         Ok(ManagerReply::Registered { id, moment: self.history.to_remember(), registration })
     }
 
-    pub(super) fn inventory(&mut self, request: ManagerRequest, now: Now) -> Answer {
-        let ManagerRequest::Inventory { id, registration, first, last, blocks, put_sequence } = request
-        else {
-            return Err(unexpected());
-        };
-        check_length("blocks of an inventory", blocks.len())?;
+    /// An inventory gets its number before it is taken: a block of which a receipt says meanwhile that it is durable bears that, too,
+    /// and is not unlearned when the inventory is complete and lacks it.
+    pub(super) fn begin_inventory(&mut self, id: BenefactorId, registration: u64, now: Now) -> Answer {
         let next_inventory = self.registry.next_inventory();
         let benefactor = self.registry.registered(id, registration)?;
         benefactor.heard_ms = now.ms;
-        if first {
-            benefactor.inventory = next_inventory;
+        (benefactor.inventory, benefactor.tells) = (next_inventory, true);
+        self.update_states(now);
+        Ok(ManagerReply::Done)
+    }
+
+    pub(super) fn inventory(&mut self, request: ManagerRequest, now: Now) -> Answer {
+        let ManagerRequest::Inventory { id, registration, last, blocks, put_sequence } = request else {
+            return Err(unexpected());
+        };
+        check_length("blocks of an inventory", blocks.len())?;
+        let benefactor = self.registry.registered(id, registration)?;
+        if !benefactor.tells {
+            return Err(super::commit::invalid("an inventory that was not begun"));
         }
+        benefactor.heard_ms = now.ms;
         let inventory = benefactor.inventory;
         benefactor.reported |= last;
         benefactor.fence = benefactor.fence.max(put_sequence);
         if last {
-            benefactor.valid_inventory = inventory;
+            (benefactor.valid_inventory, benefactor.tells) = (inventory, false);
         }
         self.confirm_all(id, inventory, &blocks, now);
         if last {

@@ -439,11 +439,11 @@ impl Pool {
         chunks: &[u32],
     ) -> Result<ManagerReply, Failure> {
         let blocks = chunks.iter().map(|number| stored(*number)).collect();
-        let id = BenefactorId(number);
+        let (id, registration) = (BenefactorId(number), self.registration_in(number, incarnation));
+        self.ask(ManagerRequest::BeginInventory { id, registration })?;
         self.ask(ManagerRequest::Inventory {
             id,
-            registration: self.registration_in(number, incarnation),
-            first: true,
+            registration,
             last: true,
             blocks,
             put_sequence: self.receipts,

@@ -291,14 +291,8 @@ fn manager_requests() -> Vec<Vec<u8>> {
             receipt_key: ReceiptKey([1; 32]),
         }
         .introduced(&BenefactorSecret([1; 32])),
-        Q::Inventory {
-            id: benefactor,
-            registration: 5,
-            first: true,
-            last: true,
-            blocks: vec![stored],
-            put_sequence: 1,
-        },
+        Q::BeginInventory { id: benefactor, registration: 5 },
+        Q::Inventory { id: benefactor, registration: 5, last: true, blocks: vec![stored], put_sequence: 1 },
         Q::Heartbeat {
             id: benefactor,
             registration: 5,

@@ -17,9 +17,12 @@ impl World {
         self.nodes[node].id = Some(id);
         self.nodes[node].registration = registration;
         self.nodes[node].told(moment, false);
-        self.nodes[node].sent = self.nodes[node].first_messages(is_new_life);
+        self.nodes[node].is_new_life = is_new_life;
+        if is_new_life || self.plant != Plant::NoInventoryAfterReconnect {
+            self.nodes[node].begin_inventory();
+        }
         self.nodes[node].connected = true;
-        self.note(format!("{id} registers, to send its inventory in {} parts", self.nodes[node].sent.len()));
+        self.note(format!("{id} registers"));
     }
 
     pub fn delete_all(&mut self, node: usize) {
@@ -55,7 +58,7 @@ impl World {
             let sync = self.calm || self.below(2) == 0;
             match self.nodes[node].heartbeat(sync) {
                 Some(beat) => self.nodes[node].sent.push(beat),
-                None => self.nodes[node].sent = self.nodes[node].inventory(),
+                None => self.nodes[node].begin_inventory(),
             }
         } else {
             self.deliver(node);
@@ -77,12 +80,13 @@ impl World {
                 let removed = all_shown(removed);
                 self.note(format!("{id:?} tells that it has {added} and has not {removed}"));
             }
-            ManagerRequest::Inventory { blocks, first, last, .. } => {
+            ManagerRequest::Inventory { blocks, last, .. } => {
                 let blocks = all_shown(blocks.iter().map(|stored| &stored.block));
-                self.note(format!("{id:?} lists {blocks}, first: {first}, last: {last}"));
+                self.note(format!("{id:?} lists {blocks}, last: {last}"));
             }
             _ => {}
         }
+        let begins = matches!(request, ManagerRequest::BeginInventory { .. });
         let answer = self.ask(request);
         if self.one_in(20) {
             self.note(format!("{id:?} loses its connection, and an answer with it"));
@@ -91,6 +95,7 @@ impl World {
         }
         match answer {
             Ok(ManagerReply::Commands(commands)) => self.obey(node, commands),
+            Ok(_) if begins => self.nodes[node].take_inventory(),
             Ok(_) => {}
             Err(failure) => {
                 self.note(format!("{id:?} is refused {:?}", failure.code));
@@ -113,7 +118,7 @@ impl World {
                 }
                 Command::Make(make) => self.order(node, make),
                 Command::SendInventory if self.plant == Plant::PhantomsAreKept => {}
-                Command::SendInventory => self.nodes[node].sent = self.nodes[node].inventory(),
+                Command::SendInventory => self.nodes[node].begin_inventory(),
                 Command::Remember(moment) => self.nodes[node].told(Some(moment), true),
             }
         }

@@ -53,6 +53,8 @@ pub struct Node {
     pub connected: bool,
     /// It has registered in this life with the present manager before.
     pub was_connected: bool,
+    /// The present connection is the first of this life.
+    pub is_new_life: bool,
     /// It is out of order and doesn't start.
     pub is_broken: bool,
     /// What it has sent and the manager has not received.
@@ -95,6 +97,7 @@ impl Node {
             life,
             connected: false,
             was_connected: false,
+            is_new_life: true,
             is_broken: false,
             sent: Vec::new(),
             deletions: Vec::new(),
@@ -397,25 +400,30 @@ impl Node {
         registration.introduced(&self.secret)
     }
 
-    /// What it sends behind its registration.
-    pub fn first_messages(&mut self, is_new_life: bool) -> Vec<ManagerRequest> {
-        match self.plant {
-            Plant::NoInventoryAfterReconnect if !is_new_life => Vec::new(),
+    /// It sends that it takes its inventory now, and takes it when that is answered.
+    pub fn begin_inventory(&mut self) {
+        let (id, registration) = (self.id.unwrap(), self.registration);
+        self.sent = vec![ManagerRequest::BeginInventory { id, registration }];
+    }
+
+    /// Takes the inventory, to be sent now.
+    pub fn take_inventory(&mut self) {
+        let fresh = self.inventory();
+        self.sent = match self.plant {
             Plant::StaleInventory => {
-                let fresh = self.inventory();
                 let mut stale = std::mem::replace(&mut self.stale, fresh.clone());
                 for part in &mut stale {
                     let ManagerRequest::Inventory { registration, .. } = part else { unreachable!() };
                     *registration = self.registration;
                 }
-                if is_new_life || stale.is_empty() { fresh } else { stale }
+                if self.is_new_life || stale.is_empty() { fresh } else { stale }
             }
-            _ => self.inventory(),
-        }
+            _ => fresh,
+        };
     }
 
     /// The inventory in parts of two blocks.
-    pub fn inventory(&mut self) -> Vec<ManagerRequest> {
+    fn inventory(&mut self) -> Vec<ManagerRequest> {
         self.sync();
         let (put_sequence, mut all) = self.store().inventory();
         self.mix_up(&mut all);
@@ -430,7 +438,6 @@ impl Node {
         let part = |(index, blocks)| ManagerRequest::Inventory {
             id: self.id.unwrap(),
             registration,
-            first: index == 0,
             last: index + 1 == count,
             blocks,
             put_sequence,

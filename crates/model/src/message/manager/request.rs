@@ -365,7 +365,17 @@ pub enum ManagerRequest {
         #[cbor(n(2), with = "minicbor::bytes")]
         proof: [u8; 32],
     },
-    /// A part of a full inventory. Answered by `Done`.
+    /// A benefactor is about to take its inventory: what a receipt says from now on counts beside that. Answered by `Done`.
+    #[n(64)]
+    BeginInventory {
+        /// Whose.
+        #[n(0)]
+        id: BenefactorId,
+        /// Number of its last registration: what was sent before that is out of date.
+        #[n(1)]
+        registration: u64,
+    },
+    /// A part of the inventory that was begun last. Answered by `Done`.
     #[n(61)]
     Inventory {
         /// Whose.
@@ -374,17 +384,14 @@ pub enum ManagerRequest {
         /// Number of its last registration: what was sent before that is out of date.
         #[n(1)]
         registration: u64,
-        /// Whether this is the first part.
-        #[n(2)]
-        first: bool,
         /// Whether this is the last part.
-        #[n(3)]
+        #[n(2)]
         last: bool,
         /// The blocks of this part.
-        #[n(4)]
+        #[n(3)]
         blocks: Vec<StoredBlock>,
         /// Sequence number of its last put when the inventory was taken.
-        #[n(5)]
+        #[n(4)]
         put_sequence: u64,
     },
     /// A sign of life with what changed since the last. Answered by `Commands`.
