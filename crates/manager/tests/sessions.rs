@@ -363,6 +363,39 @@ fn senseless_reports_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn a_file_with_names_in_several_folders_wants_what_the_strictest_of_them_asks_for() {
+    let (mut pool, folder, file) = pool_with_file();
+    let strict = pool.make(Ino::ROOT, "strict", FileKind::Directory);
+    for (ino, redundancy) in [(folder, "replicate:1"), (strict, "replicate:3")] {
+        let pairs = vec![("redundancy".to_owned(), redundancy.to_owned())];
+        pool.change(Change::SetPolicy { ino, pairs }).unwrap();
+    }
+    pool.write(1, file, &[1], &[0]);
+    let wanted = |pool: &mut Pool| {
+        pool.pass(1);
+        let ManagerReply::Policy(policy) = pool.ask(ManagerRequest::GetPolicy(file)).unwrap() else {
+            panic!()
+        };
+        (policy.redundancy.distance(), pool.status().chunks_at_risk)
+    };
+    assert_eq!(wanted(&mut pool), (1, 0));
+    // In whatever order names come and go.
+    for (parent, name) in [(strict, "z"), (strict, "a"), (folder, "b")] {
+        pool.change(Change::Link { ino: file, parent, name: name.to_owned() }).unwrap();
+        assert_eq!(wanted(&mut pool), (3, 1));
+    }
+    pool.restart();
+    pool.register(Some(0));
+    pool.inventory(0, &[1]);
+    assert_eq!(wanted(&mut pool), (3, 1), "also after a restart");
+    for (parent, name, left) in [(folder, "app.N0.T1", 3), (strict, "a", 3), (strict, "z", 1)] {
+        pool.change(Change::Unlink { parent, name: name.to_owned() }).unwrap();
+        assert_eq!(wanted(&mut pool).0, left, "without {name}");
+    }
+    assert_eq!(wanted(&mut pool), (1, 0));
+}
+
+#[test]
 fn a_policy_is_inherited_from_the_nearest_directory_that_sets_a_key() {
     let (mut pool, folder, _) = pool_with_file();
     let run = pool.make(folder, "run", FileKind::Directory);

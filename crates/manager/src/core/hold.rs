@@ -223,7 +223,7 @@ impl Core {
                 let (wanted, below) = match folders.entry(inode.parent) {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(unknown) => {
-                        let policy = self.namespace.policy(*ino);
+                        let policy = self.namespace.policy_from(inode.parent);
                         let policy =
                             policy.map_err(|error| StoreError::new("reading the policy of a file", error))?;
                         // A file without a name may have outlived its folder.
@@ -231,6 +231,10 @@ impl Core {
                         unknown.insert((policy.redundancy.distance(), below))
                     }
                 };
+                let several = inode.others.as_ref().map(|_| self.namespace.policy(*ino));
+                let several =
+                    several.transpose().map_err(|error| StoreError::new("reading policies", error))?;
+                let wanted = several.map_or(*wanted, |policy| policy.redundancy.distance());
                 let (name, named) = (&inode.name, inode.named);
                 for (number, version) in &file.versions {
                     // What got its name after it was committed stands where it was committed.
@@ -244,10 +248,9 @@ impl Core {
                     };
                     if !note {
                         let span = Span::at(folder, position);
-                        self.references.load_version(&version.root, *wanted, span, &mut self.locations)?;
+                        self.references.load_version(&version.root, wanted, span, &mut self.locations)?;
                     }
                 }
-                let wanted = *wanted;
                 if let Some(Body::File(file)) =
                     self.namespace.inodes.get_mut(ino).map(|inode| &mut inode.body)
                 {

@@ -1,6 +1,6 @@
 //! Inodes as the manager holds them in memory: plain data, and the view that clients get of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stdchk_model::message::manager::{Attr, FileKind, TimeNs, VersionInfo, VersionState};
 use stdchk_model::{Ino, MapRoot, SessionId};
@@ -18,10 +18,12 @@ pub struct Inode {
     pub ctime: TimeNs,
     /// Position of the operation that last gave a name to it or took one from it.
     pub named: TimeNs,
-    /// A directory that has a name for it; the one of the newest name, for files with several.
+    /// The directory of the first of its names, in the order of directories and then of names; of the last one if it has none any more.
     pub parent: Ino,
-    /// The name that it has there; empty if it has none.
+    /// The name that it has there; empty if it never had one.
     pub name: String,
+    /// Its other names, of which few files have any.
+    pub others: Option<Box<BTreeSet<(Ino, String)>>>,
     pub body: Body,
 }
 
@@ -100,6 +102,28 @@ impl File {
 }
 
 impl Inode {
+    /// Notes a name that it has from now on. `is_only`: it has no other.
+    pub fn add_name(&mut self, parent: Ino, name: &str, is_only: bool) {
+        let mut first = (parent, name.to_owned());
+        if !is_only {
+            let known = (self.parent, std::mem::take(&mut self.name));
+            let other = if first < known { known } else { std::mem::replace(&mut first, known) };
+            self.others.get_or_insert_default().insert(other);
+        }
+        (self.parent, self.name) = first;
+    }
+
+    /// Notes that it doesn't have this name any more.
+    pub fn remove_name(&mut self, parent: Ino, name: &str) {
+        let Some(others) = &mut self.others else { return };
+        if (self.parent, self.name.as_str()) != (parent, name) {
+            others.remove(&(parent, name.to_owned()));
+        } else if let Some(first) = others.pop_first() {
+            (self.parent, self.name) = first;
+        }
+        self.others.take_if(|others| others.is_empty());
+    }
+
     pub fn kind(&self) -> FileKind {
         match self.body {
             Body::File(_) => FileKind::File,

@@ -382,7 +382,7 @@ impl Namespace {
     fn blank(&self, parent: Ino, mode: u32, (uid, gid): (u32, u32), body: Body) -> Inode {
         let (atime, mtime, ctime, named) = (self.clock, self.clock, self.clock, self.position);
         let (mode, links, name) = (mode & MODE_BITS, 1, String::new());
-        Inode { mode, uid, gid, links, atime, mtime, ctime, named, parent, name, body }
+        Inode { mode, uid, gid, links, atime, mtime, ctime, named, parent, name, others: None, body }
     }
 
     /// Leaves out the inode numbers that a newer copy of the store, given up by now, may have handed out: clients and spools
@@ -413,7 +413,7 @@ impl Namespace {
         holder.entries.insert(name.to_owned(), ino);
         holder.subdirectories += u32::from(is_directory);
         let inode = self.inode_mut(ino)?;
-        (inode.parent, inode.name) = (parent, name.to_owned());
+        inode.add_name(parent, name, inode.links == 0);
         (inode.ctime, inode.named) = (clock, position);
         inode.links += 1;
         self.changed.entries.insert((parent, name.to_owned()));
@@ -429,6 +429,7 @@ impl Namespace {
         holder.entries.remove(name);
         holder.subdirectories -= u32::from(is_directory);
         let inode = self.inode_mut(ino)?;
+        inode.remove_name(parent, name);
         (inode.ctime, inode.named) = (clock, position);
         inode.links = inode.links.saturating_sub(1);
         self.changed.entries.insert((parent, name.to_owned()));

@@ -72,7 +72,8 @@ impl Namespace {
         let InodeRecord { mode, uid, gid, links, atime, mtime, ctime, named, .. } = *record;
         self.position = self.position.max(named);
         let (parent, name) = (Ino::ROOT, String::new());
-        let inode = Inode { mode, uid, gid, links, atime, mtime, ctime, named, parent, name, body };
+        let inode =
+            Inode { mode, uid, gid, links, atime, mtime, ctime, named, parent, name, others: None, body };
         self.inodes.insert(ino, inode);
     }
 
@@ -88,7 +89,7 @@ impl Namespace {
                 "it is a directory with two names, or the root with one".to_owned(),
             ));
         }
-        (inode.parent, inode.name) = (parent, name.to_owned());
+        inode.add_name(parent, name, inode.name.is_empty());
         match self.inodes.get_mut(&parent).map(|inode| &mut inode.body) {
             Some(Body::Directory(directory)) => {
                 directory.entries.insert(name.to_owned(), record.ino);

@@ -1,6 +1,6 @@
 //! Policies of folders: what is set on a directory holds below it until a nearer directory sets it again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stdchk_model::policy::Key;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy};
@@ -13,11 +13,21 @@ use super::namespace::Namespace;
 const VALUE_BYTES_MAX: usize = 4096;
 
 impl Namespace {
-    /// The policy that holds for a file or directory.
+    /// The policy that holds for a file or directory: of a file with names in several directories, that of the one which wants it farthest
+    /// from loss.
     pub fn policy(&self, ino: Ino) -> Result<Policy, Failure> {
+        let first = self.policy_from(ino);
+        let Some(others) = &self.inode(ino)?.others else { return first };
+        let parents: BTreeSet<Ino> = others.iter().map(|(parent, _)| *parent).collect();
+        parents.into_iter().map(|parent| self.policy_from(parent)).try_fold(first?, |best, other| {
+            let other = other?;
+            Ok(if other.redundancy.distance() > best.redundancy.distance() { other } else { best })
+        })
+    }
+
+    /// The policy that is found from here upwards.
+    pub(super) fn policy_from(&self, mut at: Ino) -> Result<Policy, Failure> {
         let mut found = BTreeMap::new();
-        let mut at = ino;
-        self.inode(ino)?;
         // A file without a name may have outlived its folder.
         while let Ok(inode) = self.inode(at) {
             if let Body::Directory(directory) = &inode.body {
