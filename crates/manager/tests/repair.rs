@@ -6,7 +6,7 @@ mod harness;
 use harness::{Pool, chunk, empty_load, session};
 use stdchk_model::message::benefactor::{Command, FailedCopy, Make};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, StoredBlock};
-use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, Ino};
+use stdchk_model::{BenefactorId, BlockId, Code, EncodingId, Incarnation, Ino};
 
 /// A pool with a file in a folder that is kept in this way.
 fn pool(benefactors: u32, redundancy: &str) -> (Pool, Ino) {
@@ -216,6 +216,20 @@ fn what_a_benefactor_had_on_order_is_ordered_anew_when_it_starts_again() {
     pool.register_only(Some(0));
     pool.inventory(0, &[1]);
     assert_eq!(makes(pool.beat_last(0, &[])).len(), 1);
+}
+
+#[test]
+fn what_a_benefactor_had_on_order_is_ordered_anew_when_its_connection_broke() {
+    let (mut pool, file) = pool(3, "replicate:3");
+    pool.write(1, file, &[1], &[0]);
+    assert_eq!(destinations(&mut pool, 0).len(), 2);
+    // Of a destination nothing is asked anew.
+    pool.register_as(Some(1), Incarnation(2), None);
+    pool.inventory_as(1, Incarnation(2), &[]).unwrap();
+    assert_eq!(destinations(&mut pool, 0), []);
+    pool.register_as(Some(0), Incarnation(1), None);
+    pool.inventory_as(0, Incarnation(1), &[1]).unwrap();
+    assert_eq!(destinations(&mut pool, 0).len(), 2, "the order may have been lost with the connection");
 }
 
 // --- too few benefactors for a code

@@ -115,6 +115,32 @@ fn a_restarted_benefactor_takes_back_the_claims_of_its_last_life() {
 }
 
 #[test]
+fn what_a_writer_committed_before_its_file_was_replaced_ends_with_its_next_commit() {
+    let (mut pool, folder, file) = pool_with_file();
+    pool.open(1, file);
+    pool.secure(1, &[1, 2], &[0]);
+    pool.commit(1, &[1]).unwrap();
+    let other = pool.make(folder, "new", FileKind::File);
+    pool.change(rename(folder, "new", folder, "app.N0.T1")).unwrap();
+    let states = |pool: &mut Pool| -> Vec<VersionState> {
+        pool.versions(other).iter().map(|version| version.state).collect()
+    };
+    assert_eq!(
+        states(&mut pool),
+        [VersionState::Open, VersionState::Closed],
+        "it is in the history of the name"
+    );
+    pool.commit(1, &[1, 2]).unwrap();
+    assert_eq!(
+        states(&mut pool),
+        [VersionState::Interrupted, VersionState::Closed],
+        "the rest went to a file without a name"
+    );
+    pool.close(1);
+    assert_eq!(states(&mut pool), [VersionState::Interrupted, VersionState::Closed]);
+}
+
+#[test]
 fn commits_of_one_session_replace_each_other_and_close_makes_them_final() {
     let (mut pool, _, file) = pool_with_file();
     pool.open(1, file);

@@ -11,7 +11,7 @@
 //! | a block arrives | goes on, unless it was the last | waits in the queues for what else it lacks, its failures forgotten |
 //! | a destination failed, or is gone | goes on without; the source avoids a failed one for a while | waits in the queues if nothing is on order |
 //! | the source could not make the blocks, or is late | ends | waits for its retry, in another way if there is one |
-//! | the source is gone, or began a new life | ends | waits in the queues |
+//! | the source is gone, or registered anew | ends | waits in the queues |
 //! | its chunk is forgotten | goes on until it arrives or is late | comes back with the block, for the next collection |
 
 use std::collections::{BTreeSet, HashMap};
@@ -241,6 +241,16 @@ impl Copies {
         });
         let waited = self.failing.drain().filter(|(_, failing)| failing.waits).map(|(chunk, _)| chunk);
         ended.into_iter().chain(waited).collect()
+    }
+
+    /// The source registered anew: it may never have heard of its orders, or told in vain what became of them. The chunks of these.
+    #[must_use]
+    pub fn source_registered(&mut self, source: BenefactorId) -> Vec<ChunkId> {
+        let ended = self.running_ones(|running| running.from == source);
+        ended.iter().for_each(|chunk| {
+            self.end(chunk);
+        });
+        ended
     }
 
     fn running_ones(&self, is_one: impl Fn(&Running) -> bool) -> Vec<ChunkId> {

@@ -48,10 +48,13 @@ impl Core {
             benefactor.receipt_key = Some(receipt_key);
             (benefactor.inventory, benefactor.valid_inventory) = (next_inventory, next_inventory);
             self.walk(Walk::Benefactor(id, None));
-            // What its last life had on order, it doesn't make, and what was put there may be gone.
-            let ended = self.copies.benefactors_changed(&[id]);
-            self.copies_ended(&ended);
         }
+        // What its last life had on order, it doesn't make, and what was put there may be gone.
+        let ended = match new_life {
+            true => self.copies.benefactors_changed(&[id]),
+            false => self.copies.source_registered(id),
+        };
+        self.copies_ended(&ended);
         // Its inventory says what is there. What of that is garbage, the next sweep decides anew.
         self.deletions.remove(&id);
         self.update_states(now);

@@ -77,10 +77,12 @@ impl Namespace {
     }
 
     fn drop_earlier_of(&mut self, ino: Ino, session: SessionId) {
-        let Some((holder, number)) = self.open.remove(&session) else { return };
+        let Some((holder, number)) = self.open.get(&session).copied() else { return };
         if holder != ino {
-            return; // The file was replaced meanwhile; its history belongs to another now.
+            // The file was replaced meanwhile: its history belongs to another now, and this version of it comes to no end there.
+            return self.finish(session, VersionState::Interrupted);
         }
+        self.open.remove(&session);
         if let Ok(file) = self.file_mut(ino)
             && let Some(version) = file.versions.remove(&number)
         {
