@@ -1,5 +1,7 @@
 //! How the files of an application's folder are written, cut, protected and named.
 
+use std::collections::HashSet;
+
 use stdchk_model::message::manager::Change;
 use stdchk_model::naming::Naming;
 use stdchk_model::policy::Key;
@@ -41,9 +43,7 @@ impl Pool {
     /// [`Code::Invalid`](crate::Code::Invalid): a key or a value can't be used, and nothing was changed.
     pub async fn set_policy(&self, change: &PolicyChange) -> Result<PolicyChanged> {
         let (pool, folder, shown) = (&self.client, &change.folder, change.folder.shown());
-        for (key, value) in &change.pairs {
-            check_pair(key, value)?;
-        }
+        check_pairs(&change.pairs)?;
         let created = namespace::resolve_if_there(pool, folder).await?.is_none();
         let ino = namespace::make_folders(pool, &folder.names).await?;
         if ino == Ino::ROOT {
@@ -62,6 +62,20 @@ impl Pool {
 fn fixed_pattern(naming: &str) -> Option<String> {
     let naming: Naming = naming.parse().ok()?;
     naming.patterns().iter().find(|pattern| pattern.is_fixed()).map(|pattern| pattern.text().to_owned())
+}
+
+/// Refuses pairs that can't work, and two for one key, of which only one could hold.
+fn check_pairs(pairs: &[(String, String)]) -> Result {
+    let mut keys = HashSet::new();
+    pairs.iter().try_for_each(|(key, value)| {
+        check_pair(key, value)?;
+        match keys.insert(key) {
+            true => Ok(()),
+            false => {
+                Err(Error::invalid(format!("{key}={value}"), "the key is set twice", "leave one of them out"))
+            }
+        }
+    })
 }
 
 /// Refuses a key and a value of a policy that can't work.
@@ -108,6 +122,9 @@ mod tests {
         for (key, value) in [("naming", "{step}=b"), ("redundancy", ""), ("cutter", "fsch:64KiB")] {
             check_pair(key, value).unwrap();
         }
+        let twice = ["2", "3"].map(|value| ("redundancy".to_owned(), format!("replicate:{value}")));
+        assert_eq!(check_pairs(&twice).unwrap_err().code, Code::Invalid);
+        check_pairs(&twice[1..]).unwrap();
         assert_eq!(fixed_pattern("restart").as_deref(), Some("restart"));
         assert_eq!(fixed_pattern("restart.{step} *.out"), None);
     }

@@ -60,7 +60,8 @@ impl Namespace {
         let mut above = new_parent;
         while above != Ino::ROOT {
             if above == moved {
-                let message = format!("directory {moved} can't be moved into itself or below");
+                let name = self.inode(moved)?.name.escape_debug();
+                let message = format!("directory `{name}` can't be moved into itself or below");
                 return Err(Failure::new(ErrorCode::Loop, message));
             }
             above = self.inode(above)?.parent;
