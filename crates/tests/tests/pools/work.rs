@@ -118,18 +118,17 @@ impl Worker {
 
     async fn create(&mut self, turn: &Turn, folder: &Folder) -> Result<(), Failure> {
         turn.may_be(&Some(Arc::default()));
-        let file = NewFile {
-            parent: folder.ino,
-            name: name_of(turn.name),
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            exclusive: self.random.once_in(4),
-        };
+        let (name, exclusive) = (name_of(turn.name), self.random.once_in(4));
+        let file = NewFile { parent: folder.ino, name: name.clone(), mode: 0o644, uid: 0, gid: 0, exclusive };
         let writer = match self.pool.create(file, self.spool.as_ref()).await {
-            Err(failure) if failure.code == ErrorCode::Exists => {
+            Err(failure) if failure.code == ErrorCode::Exists && exclusive => {
                 turn.came_to_nothing();
                 return Err(failure);
+            }
+            // It made the file, and the answer was lost with the manager.
+            Err(failure) if failure.code == ErrorCode::Exists => {
+                let made = self.pool.lookup(folder.ino, &name).await?;
+                self.pool.writer(made.ino, self.spool.as_ref()).await?
             }
             created => created?,
         };
