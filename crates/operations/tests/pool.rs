@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde::Serialize;
 use serde_json::Value;
 use stdchk_operations::{
@@ -309,9 +310,14 @@ fn a_get_that_is_dropped_leaves_what_was_there() {
         runtime.spawn(async move { pool.get(&target("app/large"), &here, &watch).await })
     };
     has_begun.recv_timeout(stdchk_tests::PATIENCE).unwrap();
+    // What is not read yet doesn't come, so that it ends where it waits for that.
+    let benefactor = local.process("benefactor-0");
+    benefactor.signal(Signal::STOP);
     fetching.abort();
     drop(goes_on);
-    assert!(runtime.block_on(fetching).unwrap_err().is_cancelled());
+    let ended = runtime.block_on(fetching);
+    benefactor.signal(Signal::CONT);
+    assert!(ended.unwrap_err().is_cancelled());
     assert_eq!(std::fs::read(&here).unwrap(), b"before");
     assert_eq!(std::fs::read_dir(local.path("folder")).unwrap().count(), 1, "no part of it is left");
 }
