@@ -379,6 +379,8 @@ impl Session {
         match self.ask_patiently(&commit).await.inspect_err(|_| self.chunks.forget_receipts())? {
             ManagerReply::Version { info: Some(info), hold, .. } => {
                 *self.hold.lock() = hold;
+                self.known.returned();
+                self.stripe.returned();
                 Ok(info)
             }
             _ => Err(crate::unexpected("Commit")),

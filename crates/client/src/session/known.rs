@@ -26,8 +26,8 @@ pub(super) struct Known {
     room: Mutex<Room>,
 }
 
-/// The first space of a session is asked for with its first question: what isn't known will be stored. A new file has got a little before
-/// that.
+/// The first space of a session, and the first behind each of its commits, is asked for with a question: what isn't known will be stored. A
+/// new file has got a little before that.
 enum Room {
     Made(Grant),
     NotAsked,
@@ -131,6 +131,11 @@ impl Known {
     /// Whether `bytes` have room that came with the making of the file, and nothing was asked since.
     pub(super) fn has_room_of_making(&self, bytes: usize) -> bool {
         matches!(&*self.room.lock(), Room::Made(grant) if grant.bytes >= bytes as u64)
+    }
+
+    /// A commit gave back what was left.
+    pub(super) fn returned(&self) {
+        *self.room.lock() = Room::NotAsked;
     }
 
     /// The space that came with the making of the file, or with the first answer; each once.

@@ -9,16 +9,19 @@ use stdchk_model::{BenefactorId, ChunkRef, ErrorCode, Failure, SessionId};
 use super::known::Grant;
 use crate::pool::Inner;
 
-/// Space asked for at once, bytes: a question per this much data. What is left returns when the session ends.
+/// Most space asked for at once, bytes: a question per this much data. Before, a session asks for as much as it has sent so far: of what
+/// many files that stay small keep from others, most is used. What is left returns with a commit.
 const GRANT_BYTES: u64 = 256 << 20;
 /// Space asked for first: most files are small.
-pub(super) const GRANT_FIRST_BYTES: u64 = 16 << 20;
+pub(super) const GRANT_FIRST_BYTES: u64 = 1 << 20;
 
 #[derive(Default)]
 struct Turn {
     benefactors: Vec<BenefactorId>,
     next: usize,
     granted: u64,
+    /// Bytes that were given places so far.
+    sent: u64,
     asked: bool,
 }
 
@@ -64,8 +67,10 @@ impl Stripe {
                 "no benefactor that is on-line can take the chunk",
             ));
         }
+        let taken = bytes * targets.len() as u64;
         // A nearly full pool grants less than is needed.
-        turn.granted = turn.granted.saturating_sub(bytes * targets.len() as u64);
+        turn.granted = turn.granted.saturating_sub(taken);
+        turn.sent = turn.sent.saturating_add(taken);
         turn.next += targets.len();
         Ok(targets)
     }
@@ -77,27 +82,29 @@ impl Stripe {
         need: u64,
         avoid: &[BenefactorId],
     ) -> Result<(), Failure> {
-        let eager = turn.wants(need);
         turn.asked = true;
-        let ask = |bytes| ManagerRequest::Reserve { session: self.session, bytes, avoid: avoid.to_vec() };
-        let answer = match pool.manager.ask(&ask(eager.max(need))).await {
-            // A pool that is nearly full may still have room for just this.
-            Err(failure) if failure.code == ErrorCode::NoSpace => pool.manager.ask(&ask(need)).await?,
-            answer => answer?,
-        };
-        let ManagerReply::Stripe { benefactors, bytes } = answer else {
+        let ask =
+            ManagerRequest::Reserve { session: self.session, bytes: turn.wants(need), avoid: avoid.to_vec() };
+        let ManagerReply::Stripe { benefactors, bytes } = pool.manager.ask(&ask).await? else {
             return Err(crate::unexpected("Reserve"));
         };
         turn.grant(pool, &benefactors, bytes);
         Ok(())
     }
+
+    /// A commit gave back what was left.
+    pub(super) fn returned(&self) {
+        // Who asks for space at this moment gets it behind the commit.
+        if let Ok(mut turn) = self.turn.try_lock() {
+            (turn.granted, turn.asked) = (0, false);
+        }
+    }
 }
 
 impl Turn {
-    /// How much space to ask for: much once some was used up, little at first, or when it is only asked elsewhere.
+    /// How much space to ask for: as much as was sent so far, or is left.
     fn wants(&self, need: u64) -> u64 {
-        let used_up = self.asked && self.granted < need;
-        if used_up { GRANT_BYTES } else { GRANT_FIRST_BYTES }
+        self.sent.min(GRANT_BYTES).max(self.granted).max(need)
     }
 
     /// What was left of the grant before is given back with this one.
@@ -141,21 +148,19 @@ mod tests {
     const LARGE: ChunkRef = ChunkRef { id: ChunkId([1; 32]), length: 1 << 20 };
 
     #[test]
-    fn much_space_is_asked_for_only_by_who_has_used_up_some() {
-        let turn = |asked, granted| Turn { asked, granted, ..Turn::default() };
-        assert_eq!(turn(false, 0).wants(1 << 20), GRANT_FIRST_BYTES);
-        assert_eq!(turn(true, 1 << 19).wants(1 << 20), GRANT_BYTES);
-        assert_eq!(
-            turn(true, 8 << 20).wants(1 << 20),
-            GRANT_FIRST_BYTES,
-            "one more benefactor, not more space"
-        );
+    fn as_much_space_is_asked_for_as_was_used_and_at_most_so_much() {
+        let wants = |sent, granted, need| Turn { sent, granted, ..Turn::default() }.wants(need);
+        assert_eq!(wants(0, 0, 70_000), 70_000);
+        assert_eq!(wants(3 << 20, 1 << 19, 1 << 20), 3 << 20);
+        assert_eq!(wants(1 << 20, 8 << 20, 1 << 20), 8 << 20, "one more benefactor, not more space");
+        assert_eq!(wants(1 << 40, 0, 1 << 20), GRANT_BYTES);
+        assert_eq!(wants(0, 0, GRANT_BYTES + 1), GRANT_BYTES + 1);
     }
 
     #[test]
     fn benefactors_take_turns_and_avoided_ones_are_passed_over() {
         let benefactors = (0..4).map(BenefactorId).collect();
-        let turn = Turn { benefactors, next: 3, granted: 0, asked: true };
+        let turn = Turn { benefactors, next: 3, asked: true, ..Turn::default() };
         assert_eq!(turn.pick(LARGE, 2, &[]), [BenefactorId(3), BenefactorId(0)]);
         assert_eq!(turn.pick(LARGE, 2, &[BenefactorId(0)]), [BenefactorId(3), BenefactorId(1)]);
         assert_eq!(turn.pick(LARGE, 9, &[]).len(), 4);

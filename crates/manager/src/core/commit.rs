@@ -98,6 +98,8 @@ impl Core {
         // What of the session's earlier chunks the version doesn't name, no version of this session will; those that were stored
         // while it was committed, the client asks for again.
         let (base, let_go) = self.sessions.rebase(session, &root, &referred)?;
+        // A file may stay open for long, and nobody knows whether more is written.
+        self.sessions.reserve(session, 0);
         self.build_on(Some(&root), base.as_ref());
         let_go.iter().for_each(|chunk| self.locations.touch(chunk, now.ms));
         let hold = self.hold(milestone, self.sessions.get(session)?.base_at, &policy);

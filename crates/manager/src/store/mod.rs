@@ -107,7 +107,9 @@ fn full_key(table: Table, key: &[u8]) -> Vec<u8> {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Something failed.
-    #[error("{doing} failed: {cause}; see to the disk (room, permissions, health), then start the manager again")]
+    #[error(
+        "{doing} failed: {cause}; see to the disk (room, permissions, health), then start the manager again"
+    )]
     Failed {
         /// What was being done, with the object.
         doing: String,

@@ -4,6 +4,7 @@
 //! Disks are real file systems, filled by their owners.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -78,6 +79,27 @@ fn collect(pool: &Pool, bytes: u64) {
         pool.run(&["gc"]);
         free_bytes(pool) >= bytes
     });
+}
+
+/// Space is set aside for a file that is being written, and returns with each commit.
+#[test]
+fn many_small_files_that_stay_open_keep_no_space_from_others() {
+    let pool = Setup { donate: "64MiB".to_owned(), ..Setup::of(2) }.up();
+    single(&pool);
+    let open: Vec<fs::File> = (0..200)
+        .map(|number| {
+            let mut file = fs::File::create(pool.at(&format!("app/f{number}"))).unwrap();
+            file.write_all(&random_bytes(100_000, number)).unwrap();
+            file.sync_all().unwrap();
+            file
+        })
+        .collect();
+    let reserved = pool.status()["space"]["reserved_bytes"].as_u64().unwrap();
+    assert_eq!(reserved, 0, "nothing is under way");
+    // A file that is larger than what it may ask for at first.
+    fs::write(pool.at("app/large"), random_bytes(40 * MIB, 999)).unwrap();
+    drop(open);
+    assert!(pool.get("app/large") == random_bytes(40 * MIB, 999));
 }
 
 #[test]
