@@ -191,11 +191,14 @@ fn sessions_of_a_silent_client_expire_and_their_space_comes_back() {
     let (mut pool, _, file) = pool_with_file();
     pool.open(1, file);
     let reserve = ManagerRequest::Reserve { session: session(1), bytes: GRANT, avoid: Vec::new() };
-    pool.ask(reserve).unwrap();
+    pool.ask(reserve.clone()).unwrap();
     pool.secure(1, &[1], &[0]);
-    pool.commit(1, &[1]).unwrap();
     assert_eq!(pool.status().space.reserved_bytes, GRANT - 1_000);
+    pool.commit(1, &[1]).unwrap();
+    assert_eq!(pool.status().space.reserved_bytes, 0, "a file may stay open for long behind its commit");
+    pool.ask(reserve).unwrap();
     pool.pass_alive(60_000, &[0]);
+    assert_eq!(pool.status().space.reserved_bytes, GRANT);
     assert_eq!(pool.status().sessions, 1, "signs of life keep a session");
     pool.pass(29_999);
     assert_eq!(pool.status().sessions, 1);
