@@ -231,9 +231,8 @@ impl Core {
                         unknown.insert((policy.redundancy.distance(), below))
                     }
                 };
-                let several = inode.others.as_ref().map(|_| self.namespace.policy(*ino));
-                let several =
-                    several.transpose().map_err(|error| StoreError::new("reading policies", error))?;
+                let several = (!inode.others.is_empty()).then(|| self.namespace.policy(*ino)).transpose();
+                let several = several.map_err(|error| StoreError::new("reading policies", error))?;
                 let wanted = several.map_or(*wanted, |policy| policy.redundancy.distance());
                 let (name, named) = (&inode.name, inode.named);
                 for (number, version) in &file.versions {

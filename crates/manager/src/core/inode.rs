@@ -23,7 +23,7 @@ pub struct Inode {
     /// The name that it has there; empty if it never had one.
     pub name: String,
     /// Its other names, of which few files have any.
-    pub others: Option<Box<BTreeSet<(Ino, String)>>>,
+    pub others: BTreeSet<(Ino, String)>,
     pub body: Body,
 }
 
@@ -108,20 +108,18 @@ impl Inode {
         if !is_only {
             let known = (self.parent, std::mem::take(&mut self.name));
             let other = if first < known { known } else { std::mem::replace(&mut first, known) };
-            self.others.get_or_insert_default().insert(other);
+            self.others.insert(other);
         }
         (self.parent, self.name) = first;
     }
 
     /// Notes that it doesn't have this name any more.
     pub fn remove_name(&mut self, parent: Ino, name: &str) {
-        let Some(others) = &mut self.others else { return };
         if (self.parent, self.name.as_str()) != (parent, name) {
-            others.remove(&(parent, name.to_owned()));
-        } else if let Some(first) = others.pop_first() {
+            self.others.remove(&(parent, name.to_owned()));
+        } else if let Some(first) = self.others.pop_first() {
             (self.parent, self.name) = first;
         }
-        self.others.take_if(|others| others.is_empty());
     }
 
     pub fn kind(&self) -> FileKind {

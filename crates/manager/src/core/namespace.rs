@@ -382,7 +382,20 @@ impl Namespace {
     fn blank(&self, parent: Ino, mode: u32, (uid, gid): (u32, u32), body: Body) -> Inode {
         let (atime, mtime, ctime, named) = (self.clock, self.clock, self.clock, self.position);
         let (mode, links, name) = (mode & MODE_BITS, 1, String::new());
-        Inode { mode, uid, gid, links, atime, mtime, ctime, named, parent, name, others: None, body }
+        Inode {
+            mode,
+            uid,
+            gid,
+            links,
+            atime,
+            mtime,
+            ctime,
+            named,
+            parent,
+            name,
+            others: BTreeSet::new(),
+            body,
+        }
     }
 
     /// Leaves out the inode numbers that a newer copy of the store, given up by now, may have handed out: clients and spools

@@ -3,7 +3,7 @@
 //! Records are made from the state at the end of a batch of requests, so a directory that a hundred requests touched is
 //! written once. Loading refuses records that contradict each other: they mean a damaged or foreign store.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use stdchk_model::message::manager::{FileKind, VersionState};
 use stdchk_model::{Ino, cbor};
@@ -72,8 +72,20 @@ impl Namespace {
         let InodeRecord { mode, uid, gid, links, atime, mtime, ctime, named, .. } = *record;
         self.position = self.position.max(named);
         let (parent, name) = (Ino::ROOT, String::new());
-        let inode =
-            Inode { mode, uid, gid, links, atime, mtime, ctime, named, parent, name, others: None, body };
+        let inode = Inode {
+            mode,
+            uid,
+            gid,
+            links,
+            atime,
+            mtime,
+            ctime,
+            named,
+            parent,
+            name,
+            others: BTreeSet::new(),
+            body,
+        };
         self.inodes.insert(ino, inode);
     }
 

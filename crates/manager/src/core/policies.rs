@@ -17,8 +17,7 @@ impl Namespace {
     /// from loss.
     pub fn policy(&self, ino: Ino) -> Result<Policy, Failure> {
         let first = self.policy_from(ino);
-        let Some(others) = &self.inode(ino)?.others else { return first };
-        let parents: BTreeSet<Ino> = others.iter().map(|(parent, _)| *parent).collect();
+        let parents: BTreeSet<Ino> = self.inode(ino)?.others.iter().map(|(parent, _)| *parent).collect();
         parents.into_iter().map(|parent| self.policy_from(parent)).try_fold(first?, |best, other| {
             let other = other?;
             Ok(if other.redundancy.distance() > best.redundancy.distance() { other } else { best })
