@@ -76,13 +76,8 @@ impl Session {
 
     pub(crate) async fn open(pool: &Arc<Inner>, ino: Ino) -> Result<Arc<Self>, Failure> {
         let (session, client) = (SessionId(crate::random()?), pool.client);
-        Self::open_as(
-            pool,
-            session,
-            ManagerRequest::OpenSession { session, client, ino, distance: None },
-            false,
-        )
-        .await
+        let request = ManagerRequest::OpenSession { session, client, ino, distance: None };
+        Self::open_as(pool, session, request, false).await
     }
 
     /// A session on a file of which nothing is kept. What it had is read as far as it can be, to be found again.

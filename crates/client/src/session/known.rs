@@ -7,11 +7,12 @@ use stdchk_model::message::manager::{BenefactorInfo, ChunkLocations, ManagerRepl
 use stdchk_model::{ChunkId, Failure, SessionId};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use super::stripe::GRANT_FIRST_BYTES;
 use crate::manager::ManagerLink;
 
 /// Most names in one question: an answer then takes about a millisecond of the manager's time.
 const NAMES_MAX: usize = 1024;
+/// Space that is asked for with a question, bytes: most files are small.
+const GRANT_FIRST_BYTES: u64 = 1 << 20;
 
 type Waiting = (ChunkId, oneshot::Sender<Result<ChunkLocations, Failure>>);
 type Answer = oneshot::Receiver<Result<ChunkLocations, Failure>>;

@@ -12,8 +12,6 @@ use crate::pool::Inner;
 /// Most space asked for at once, bytes: a question per this much data. Before, a session asks for as much as it has sent so far: of what
 /// many files that stay small keep from others, most is used. What is left returns with a commit.
 const GRANT_BYTES: u64 = 256 << 20;
-/// Space asked for first: most files are small.
-pub(super) const GRANT_FIRST_BYTES: u64 = 1 << 20;
 
 #[derive(Default)]
 struct Turn {

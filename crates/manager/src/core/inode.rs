@@ -113,6 +113,13 @@ impl Inode {
         (self.parent, self.name) = first;
     }
 
+    /// The directories of its other names.
+    pub fn other_parents(&self) -> impl Iterator<Item = Ino> + '_ {
+        let next =
+            |(parent, _): &&(Ino, String)| self.others.range((Ino(parent.0 + 1), String::new())..).next();
+        std::iter::successors(self.others.first(), next).map(|(parent, _)| *parent)
+    }
+
     /// Notes that it doesn't have this name any more.
     pub fn remove_name(&mut self, parent: Ino, name: &str) {
         if (self.parent, self.name.as_str()) != (parent, name) {

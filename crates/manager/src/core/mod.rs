@@ -348,8 +348,11 @@ impl Core {
                 self.walk(Walk::Grade(*ino));
             }
             // Names of a file in other folders may want more for it, or wanted more.
-            (Change::Link { ino, .. }, _) => self.walk(Walk::Grade(*ino)),
-            (Change::Unlink { .. }, Some(left)) if left.links > 0 => self.walk(Walk::Grade(left.ino)),
+            (Change::Link { .. } | Change::Unlink { .. }, Some(named))
+                if self.namespace.wants_other(named.ino) =>
+            {
+                self.walk(Walk::Grade(named.ino));
+            }
             (Change::Rename { parent, name, new_parent, .. }, Some(moved)) if parent != new_parent => {
                 // Something is where it was only if they changed places.
                 let other = self.namespace.find(*parent, name)?;

@@ -379,7 +379,7 @@ impl Namespace {
         Err(Failure::new(ErrorCode::NotEmpty, message))
     }
 
-    fn blank(&self, parent: Ino, mode: u32, (uid, gid): (u32, u32), body: Body) -> Inode {
+    pub(super) fn blank(&self, parent: Ino, mode: u32, (uid, gid): (u32, u32), body: Body) -> Inode {
         let (atime, mtime, ctime, named) = (self.clock, self.clock, self.clock, self.position);
         let (mode, links, name) = (mode & MODE_BITS, 1, String::new());
         Inode {

@@ -3,7 +3,7 @@
 //! Records are made from the state at the end of a batch of requests, so a directory that a hundred requests touched is
 //! written once. Loading refuses records that contradict each other: they mean a damaged or foreign store.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 
 use stdchk_model::message::manager::{FileKind, VersionState};
 use stdchk_model::{Ino, cbor};
@@ -71,21 +71,8 @@ impl Namespace {
         };
         let InodeRecord { mode, uid, gid, links, atime, mtime, ctime, named, .. } = *record;
         self.position = self.position.max(named);
-        let (parent, name) = (Ino::ROOT, String::new());
-        let inode = Inode {
-            mode,
-            uid,
-            gid,
-            links,
-            atime,
-            mtime,
-            ctime,
-            named,
-            parent,
-            name,
-            others: BTreeSet::new(),
-            body,
-        };
+        let blank = self.blank(Ino::ROOT, mode, (uid, gid), body);
+        let inode = Inode { links, atime, mtime, ctime, named, ..blank };
         self.inodes.insert(ino, inode);
     }
 

@@ -1,6 +1,6 @@
 //! Policies of folders: what is set on a directory holds below it until a nearer directory sets it again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use stdchk_model::policy::Key;
 use stdchk_model::{ErrorCode, Failure, Ino, Policy};
@@ -17,9 +17,8 @@ impl Namespace {
     /// from loss.
     pub fn policy(&self, ino: Ino) -> Result<Policy, Failure> {
         let first = self.policy_from(ino);
-        let parents: BTreeSet<Ino> = self.inode(ino)?.others.iter().map(|(parent, _)| *parent).collect();
-        parents.into_iter().map(|parent| self.policy_from(parent)).try_fold(first?, |best, other| {
-            let other = other?;
+        self.inode(ino)?.other_parents().try_fold(first?, |best, parent| {
+            let other = self.policy_from(parent)?;
             Ok(if other.redundancy.distance() > best.redundancy.distance() { other } else { best })
         })
     }

@@ -218,6 +218,13 @@ impl Namespace {
         }
     }
 
+    /// Whether the policy asks for another distance to loss than a version of this file wants.
+    pub(super) fn wants_other(&self, ino: Ino) -> bool {
+        let Ok(Body::File(file)) = self.inode(ino).map(|inode| &inode.body) else { return false };
+        let Ok(policy) = self.policy(ino) else { return false };
+        file.versions.values().any(|version| version.wanted != policy.redundancy.distance())
+    }
+
     /// Lets the version that a session committed want its chunks at least so far from loss.
     pub(super) fn want(&mut self, session: SessionId, wanted: u8) -> Result<(), Failure> {
         self.committed_by(session)?;
