@@ -3,7 +3,6 @@
 use std::fs;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,9 +35,9 @@ const BLOCKS_IN_MEMORY_MIN: usize = 4;
 pub struct Config {
     /// Directory of its own; made if it isn't there.
     pub data_dir: PathBuf,
-    /// Where to serve; port 0: any.
-    pub listen: SocketAddr,
-    /// Where the manager serves, `host:port`.
+    /// Where to serve, `unix:PATH` or `HOST:PORT`; port 0: any.
+    pub listen: String,
+    /// Where the manager serves.
     pub manager: String,
     /// The pool's token.
     pub token: Vec<u8>,
@@ -61,7 +60,7 @@ impl Config {
     pub fn new(data_dir: PathBuf, manager: String, token: Vec<u8>, donated_bytes: u64) -> Self {
         Self {
             data_dir,
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            listen: "127.0.0.1:0".to_owned(),
             manager,
             token,
             donated_bytes,
@@ -83,17 +82,11 @@ pub enum Error {
     /// Its store can't be opened or closed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It would be open to other machines.
-    #[error(
-        "a benefactor can't listen on {0}: connections from other machines need TLS, which this version has not; \
-         listen on 127.0.0.1"
-    )]
-    NotLoopback(SocketAddr),
     /// The address can't be listened on.
     #[error("can't listen on {address}: {cause}; stop who does, or choose another address")]
     Listen {
         /// The address.
-        address: SocketAddr,
+        address: String,
         /// What the system said.
         cause: io::Error,
     },
@@ -108,14 +101,11 @@ pub enum Error {
 /// It can't start, or its last sync failed. A manager that isn't there is no error: it is tried again.
 pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
     tokio::pin!(stop);
-    if !config.listen.ip().is_loopback() {
-        return Err(Error::NotLoopback(config.listen));
-    }
     let mut directory = DataDir::open(&config.data_dir, Role::Benefactor)?;
     let address_file = config.data_dir.join(ADDRESS_FILE);
     let _ = fs::remove_file(&address_file);
     let store = open_store(&config).await?;
-    let (listener, address) = listen(config.listen).await?;
+    let (listener, address) = listen(&config.listen).await?;
     let buffers = BufferPool::new(config.memory_bytes.max(BLOCKS_IN_MEMORY_MIN * BLOCK_BYTES_MAX));
     let pool = tokio::select! {
         () = &mut stop => return Ok(()),
@@ -124,7 +114,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     let memory = Arc::new(Memory::open(&config.data_dir));
     let benefactor =
         Benefactor::new(store, memory, Arc::clone(&buffers), Incarnation(random()?), receipt_key()?);
-    if let Err(error) = write_address(&address_file, address) {
+    if let Err(error) = write_address(&address_file, &address) {
         // The manager is told the address, and the others ask the manager.
         tracing::warn!(path = %address_file.display(), %error, "the address can't be written down");
     }
@@ -163,9 +153,9 @@ async fn open_store(config: &Config) -> Result<Arc<Store>, Error> {
     Ok(Arc::new(store))
 }
 
-async fn listen(address: SocketAddr) -> Result<(Listener, SocketAddr), Error> {
-    let refused = |cause| Error::Listen { address, cause };
-    let listener = Listener::bind(&[address]).await.map_err(refused)?;
+async fn listen(address: &str) -> Result<(Listener, String), Error> {
+    let refused = |cause| Error::Listen { address: address.to_owned(), cause };
+    let listener = Listener::bind(address).await.map_err(refused)?;
     let address = listener.address().map_err(refused)?;
     Ok((listener, address))
 }
@@ -187,7 +177,7 @@ fn start_background(
     config: &Config,
     benefactor: &Arc<Benefactor>,
     pool: PoolId,
-    address: SocketAddr,
+    address: String,
     directory: DataDir,
 ) -> JoinSet<()> {
     // Buffers of their own: what runs in the background never takes memory that clients wait for.
@@ -203,7 +193,7 @@ fn start_background(
     let link = Link {
         manager: config.manager.clone(),
         token: config.token.clone(),
-        address: address.to_string(),
+        address,
         heartbeat: config.heartbeat,
         benefactor: Arc::clone(benefactor),
         copies: Copies::new(copier),
@@ -233,7 +223,7 @@ async fn until_dropped(mut left: watch::Receiver<()>) {
     while left.changed().await.is_ok() {}
 }
 
-fn write_address(path: &Path, address: SocketAddr) -> io::Result<()> {
+fn write_address(path: &Path, address: &str) -> io::Result<()> {
     // Renamed into place: who waits for the file never reads half of it.
     let new = path.with_extension("new");
     fs::write(&new, format!("{address}\n"))?;

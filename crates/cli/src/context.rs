@@ -45,7 +45,7 @@ impl Context {
     pub fn manager_address(&self) -> Outcome<String> {
         match &self.settings.manager {
             Some(address) => Ok(address.clone()),
-            None => Ok(self.home().record_required()?.manager),
+            None => self.home().record_required().map(|_| self.home().address(Role::Manager)),
         }
     }
 

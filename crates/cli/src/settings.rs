@@ -12,6 +12,7 @@ use clap::Args;
 use serde::Deserialize;
 use stdchk_model::limits::{WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN};
 use stdchk_model::size;
+use stdchk_net::transport::socket_of;
 
 use crate::exit::{About, CommandError, Outcome};
 
@@ -22,7 +23,7 @@ pub struct PoolFlags {
     /// Directory of the local pool [STDCHK_DATA; default: ~/.local/state/stdchk]
     #[arg(long, global = true, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Address of the manager, HOST:PORT [STDCHK_MANAGER; default: the local pool's]
+    /// Address of the manager, HOST:PORT or unix:PATH [STDCHK_MANAGER; default: the local pool's]
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub manager: Option<String>,
     /// File with the pool's token [STDCHK_TOKEN_FILE; default: DATA/token]
@@ -161,12 +162,15 @@ fn state_directory(variable: Variable<'_>) -> Outcome<PathBuf> {
 
 /// Refuses what can't be an address. Whether its host is known shows when it is connected to.
 pub fn check_address(object: &str, text: &str) -> Outcome {
+    if socket_of(text).is_some_and(Path::is_absolute) {
+        return Ok(());
+    }
     let parts = text.rsplit_once(':').filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
     let refuse = || {
         CommandError::usage(
             format_args!("{object} {text}"),
-            "an address is HOST:PORT",
-            "such as 127.0.0.1:7400",
+            "an address is HOST:PORT or unix:PATH",
+            "such as 127.0.0.1:7400 or unix:/srv/stdchk/socket",
         )
     };
     parts.map(drop).ok_or_else(refuse)
@@ -258,10 +262,10 @@ mod tests {
 
     #[test]
     fn an_address_has_a_host_and_a_port() {
-        for good in ["127.0.0.1:7400", "localhost:0", "[::1]:7400"] {
+        for good in ["unix:/tmp/x", "127.0.0.1:7400", "localhost:0", "[::1]:7400"] {
             check_address("manager", good).unwrap();
         }
-        for bad in ["", "localhost", "7400", ":7400", "host:", "host:http", "host:99999"] {
+        for bad in ["", "unix:", "unix:x", "localhost", "7400", ":7400", "host:", "host:http", "host:99999"] {
             let flags = PoolFlags { manager: Some(bad.into()), ..PoolFlags::default() };
             let error = settings(&flags, &[("HOME", "/h")]).unwrap_err();
             assert!(

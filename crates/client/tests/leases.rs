@@ -30,7 +30,7 @@ struct Away {
 /// A session that has stored a part of its file, is taken for gone, and comes back once that part was collected.
 async fn come_back(window: u64) -> Away {
     let pools = TestPool::start_with(1, TIMING()).await;
-    let (gate, near) = (Gate::to(pools.manager).await, pools.connect(4 << 20).await);
+    let (gate, near) = (Gate::to(&pools.manager).await, pools.connect(4 << 20).await);
     let far = gate.connect(window).await;
     let ino = file_with(&far, &[("redundancy", "replicate:1"), ("codec", "store")]).await;
     let content = Random::new(3).bytes(STORED + 3 * MIB);
@@ -72,7 +72,7 @@ async fn what_has_left_the_window_fails_the_commit_and_no_version_is_there() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_was_closed_is_not_opened_again_by_what_is_still_on_its_way() {
     let pools = TestPool::start(1).await;
-    let (gate, near) = (Gate::to(pools.manager).await, pools.connect(4 << 20).await);
+    let (gate, near) = (Gate::to(&pools.manager).await, pools.connect(4 << 20).await);
     let far = gate.connect(32 << 20).await;
     let ino = file_with(&far, &[("redundancy", "replicate:1"), ("codec", "store")]).await;
     let session = far.write(ino).await.unwrap();

@@ -61,7 +61,7 @@ async fn equal_small_files_of_several_clients_are_stored_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_small_file_takes_two_questions_to_the_manager() {
     let pools = TestPool::start(2).await;
-    let gate = Gate::to(pools.manager).await;
+    let gate = Gate::to(&pools.manager).await;
     let client = gate.connect(4 << 20).await;
     let (folder, mut fewest) = (folder(&client).await, u64::MAX);
     for file in 0..3 {
@@ -81,7 +81,7 @@ async fn what_is_collected_between_put_and_commit_is_put_again_also_if_the_windo
     let timing =
         Timing { client_lease_ms: 6000, garbage_age_ms: 0, collect_every_ms: 600_000, ..Timing::default() };
     let pools = TestPool::start_with(1, timing).await;
-    let (gate, near) = (Gate::to(pools.manager).await, pools.connect(4 << 20).await);
+    let (gate, near) = (Gate::to(&pools.manager).await, pools.connect(4 << 20).await);
     let far = gate.connect(4 << 20).await;
     let folder = folder(&near).await;
     let (writer, other) = (create(&far, folder, "small").await, create(&far, folder, "other").await);

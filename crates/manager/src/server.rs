@@ -4,7 +4,6 @@
 //! many chunks, collection among it.
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -67,7 +66,7 @@ pub enum ManagerError {
 /// A manager that has its store and its address, and is about to serve.
 pub struct Manager {
     listener: Listener,
-    address: SocketAddr,
+    address: String,
     host: Host,
     owner: Owner,
     _directory: DataDir,
@@ -98,8 +97,8 @@ impl Manager {
     }
 
     /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Its pool.
@@ -164,15 +163,8 @@ fn setting(config: &Config) -> Result<Setting, ManagerError> {
 }
 
 async fn listen(address: &str) -> Result<Listener, ManagerError> {
-    let found = tokio::net::lookup_host(address).await.map_err(|error| refuse(address, error))?;
-    let found: Vec<SocketAddr> = found.collect();
-    if found.iter().any(|address| !address.ip().is_loopback()) {
-        let cause =
-            "connections are not encrypted yet, so only loopback addresses such as 127.0.0.1 are served";
-        return Err(refuse(address, cause));
-    }
-    let next = "another process may serve there: stop it, or listen on another port";
-    Listener::bind(&found).await.map_err(|error| refuse(address, format_args!("{error}; {next}")))
+    let next = "another process may serve there: stop it, or listen elsewhere";
+    Listener::bind(address).await.map_err(|error| refuse(address, format_args!("{error}; {next}")))
 }
 
 fn refuse(address: &str, cause: impl std::fmt::Display) -> ManagerError {

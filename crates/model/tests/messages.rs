@@ -55,6 +55,7 @@ fn load() -> BenefactorLoad {
         free_bytes: 1 << 39,
         blocks: 1000,
         requests: 2,
+        disk_failed: true,
     }
 }
 

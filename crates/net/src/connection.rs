@@ -276,13 +276,19 @@ async fn say<Q: Encode<()>, R: for<'b> Decode<'b, ()>>(
 ) -> io::Result<R> {
     let bytes = frame::encode(&Head { kind: Kind::Request, id: 0 }, &cbor::encode(said), 0)?;
     write_frame(writer, &bytes, &Bytes::new()).await?;
-    let (head, body) = frame::read_greeting(reader).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let (head, body) = frame::read_greeting(reader).await?.ok_or_else(turned_away)?;
     let garbled =
         |error: minicbor::decode::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
     match head.kind {
         Kind::Failure => Err(io::Error::other(cbor::decode::<Failure>(&body).map_err(garbled)?)),
         _ => cbor::decode(&body).map_err(garbled),
     }
+}
+
+/// The server has closed the connection in place of an answer.
+fn turned_away() -> io::Error {
+    let message = "the server ended the connection: at a socket of the machine it serves processes of its own user and root alone";
+    io::Error::new(io::ErrorKind::UnexpectedEof, message)
 }
 
 /// Random bytes for one greeting.

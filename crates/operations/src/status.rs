@@ -84,6 +84,8 @@ pub struct BenefactorStatus {
     pub blocks: u64,
     /// Requests that it works on.
     pub requests: u32,
+    /// Its disk has failed, or can't be asked for its space: it serves what it has and takes nothing more.
+    pub disk_failed: bool,
     /// Time since it was last heard of, milliseconds.
     pub silent_ms: u64,
 }
@@ -265,6 +267,7 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
         free_bytes: info.load.free_bytes,
         blocks: info.load.blocks,
         requests: info.load.requests,
+        disk_failed: info.load.disk_failed,
         silent_ms: info.silent_ms,
     }
 }
@@ -318,6 +321,18 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
         let reason = format!(
             "{away} of {all} benefactors are not on-line: `stdchk up` starts those of a local pool, `stdchk forget` gives up those \
              whose disk is gone"
+        );
+        found.push((Condition::Degraded, reason));
+    }
+    let failed = status
+        .benefactors
+        .iter()
+        .filter(|info| info.state == BenefactorState::Online && info.load.disk_failed);
+    for info in failed {
+        let reason = format!(
+            "the disk of b{} fails, so that nothing more is stored there: its log says why. Once that is mended, end process {} and start \
+             it again (`stdchk up` does, of a local pool)",
+            info.id.0, info.pid
         );
         found.push((Condition::Degraded, reason));
     }
@@ -384,6 +399,18 @@ mod tests {
         assert_eq!(health(&status), (Condition::Healthy, vec![]));
         status.chunks_stuck = 7;
         assert_eq!(health(&status).0, Condition::Degraded);
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_told_with_its_benefactor() {
+        let mut status = pool(&[BenefactorState::Online; 2]);
+        status.benefactors[1].load.disk_failed = true;
+        let (word, reasons) = health(&status);
+        assert_eq!((word, reasons.len()), (Condition::Degraded, 1));
+        assert!(reasons[0].contains("disk of b1 "), "{reasons:?}");
+        // One that isn't there is told of as away.
+        status.benefactors[1].state = BenefactorState::Lost;
+        assert_eq!(health(&status).1.len(), 1);
     }
 
     #[test]

@@ -26,12 +26,11 @@ use tokio::runtime::{Builder, Runtime};
 
 /// How the pool of a test is reached.
 fn options(pool: &stdchk_tests::Pool) -> Options {
-    let record = std::fs::read_to_string(pool.data().join("pool.json")).unwrap();
-    let record: Value = serde_json::from_str(&record).unwrap();
     let digits = std::fs::read_to_string(pool.data().join("token")).unwrap();
     let pairs = digits.trim().as_bytes().chunks(2);
     let token = pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap());
-    Options::new(record["manager"].as_str().unwrap(), token.collect())
+    let socket = pool.data().join("run/manager.sock");
+    Options::new(stdchk_net::transport::unix_address(&socket), token.collect())
 }
 
 fn runtime() -> Runtime {

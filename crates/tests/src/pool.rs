@@ -8,7 +8,6 @@ use rustix::mount::{UnmountFlags, unmount};
 use serde_json::Value;
 
 use crate::command::{Outcome, clean, command, outcome, outcome_with};
-use crate::link::Link;
 use crate::mount::uncover;
 use crate::process::Process;
 use crate::wait::wait_until;
@@ -27,8 +26,6 @@ pub struct Setup {
     pub floor: String,
     /// Whether it is mounted at [`Pool::mount_point`].
     pub mounted: bool,
-    /// Rate of the network between its processes and commands, Mbit/s; `None`: that of the machine.
-    pub link_mbit: Option<u32>,
     /// Variables of all its processes and commands.
     pub variables: Vec<(&'static str, String)>,
 }
@@ -36,7 +33,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         let (donate, floor) = ("256MiB".to_owned(), "1MiB".to_owned());
-        Self { benefactors: 3, donate, floor, mounted: true, link_mbit: None, variables: Vec::new() }
+        Self { benefactors: 3, donate, floor, mounted: true, variables: Vec::new() }
     }
 }
 
@@ -63,7 +60,6 @@ pub struct Pool {
     home: tempfile::TempDir,
     variables: Vec<(&'static str, String)>,
     mounted: bool,
-    link: Option<Link>,
 }
 
 impl Pool {
@@ -78,9 +74,8 @@ impl Pool {
     }
 
     fn start(setup: Setup, more: &[&str]) -> Self {
-        let Setup { benefactors, donate, floor, mounted, link_mbit, variables } = setup;
-        let link = link_mbit.map(Link::start);
-        let pool = Self { home: tempfile::tempdir().unwrap(), variables, mounted, link };
+        let Setup { benefactors, donate, floor, mounted, variables } = setup;
+        let pool = Self { home: tempfile::tempdir().unwrap(), variables, mounted };
         let count = benefactors.to_string();
         let mount = pool.mount_point();
         let mut arguments = vec!["up", "--benefactors", &count];
@@ -134,8 +129,7 @@ impl Pool {
 
     /// The command, ready to be started in the folder of the test's files.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let here = command(arguments);
-        let mut command = self.link.as_ref().map(|link| link.within(&here)).unwrap_or(here);
+        let mut command = command(arguments);
         self.apply_to(&mut command);
         command
     }

@@ -104,6 +104,8 @@ struct State {
     looked_at: u32,
     /// Why nothing more is stored, once the disk has failed.
     trouble: Option<Trouble>,
+    /// The disk could not be asked for its space when it was asked last.
+    is_silent: bool,
 }
 
 impl State {
@@ -113,6 +115,16 @@ impl State {
         let counted = freed.min(holder.used);
         holder.used -= counted;
         self.used -= counted;
+    }
+
+    /// The disk was asked for its free space. One that can't be asked gets nothing; that is logged when it begins.
+    fn note_asked(&mut self, available: &Result<u64, StoreError>) {
+        if let Err(error) = available
+            && !self.is_silent
+        {
+            tracing::error!(%error, "the disk can't be asked for its space: nothing is stored meanwhile");
+        }
+        self.is_silent = available.is_err();
     }
 
     /// What is known of a segment that is in use: something in it is live or being written.
@@ -428,12 +440,14 @@ impl Store {
 
     /// Space and number of blocks; requests are the server's to count.
     pub fn load(&self) -> BenefactorLoad {
-        // A disk that can't be asked gets nothing.
-        let available = self.available().unwrap_or(0);
-        let state = self.state.lock();
-        let free_bytes = match state.trouble {
-            Some(_) => 0,
-            None => self.donation.free(state.used, available.saturating_sub(state.in_flight)),
+        let available = self.available();
+        let mut state = self.state.lock();
+        state.note_asked(&available);
+        let free_bytes = match &available {
+            Ok(available) if state.trouble.is_none() => {
+                self.donation.free(state.used, available.saturating_sub(state.in_flight))
+            }
+            _ => 0,
         };
         BenefactorLoad {
             donated_bytes: self.donation.donated_bytes,
@@ -441,6 +455,7 @@ impl Store {
             free_bytes,
             blocks: state.index.len(),
             requests: 0,
+            disk_failed: state.trouble.is_some() || available.is_err(),
         }
     }
 

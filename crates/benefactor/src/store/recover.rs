@@ -189,6 +189,7 @@ fn empty_state(newest: u32) -> State {
         names_unsynced: false,
         looked_at: 0,
         trouble: None,
+        is_silent: false,
     }
 }
 

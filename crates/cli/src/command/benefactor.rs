@@ -1,17 +1,22 @@
 //! `stdchk benefactor`: runs a benefactor in the foreground, as a service or by `stdchk up`.
 
-use std::path::PathBuf;
+use std::path::{PathBuf, absolute};
 
 use clap::Args;
 use stdchk_benefactor::Config;
+use stdchk_net::transport::{socket_of, unix_address};
 
 use super::role::{RoleArguments, serve};
 use crate::context::Context;
-use crate::exit::{CommandError, Exit, Outcome};
+use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::local::{disk, token};
+use crate::settings::check_address;
 
-/// Where a benefactor serves unless told otherwise: any free port, which it tells the manager.
+/// Where the benefactor of a manager with an address of the network serves unless told otherwise: any free port, which it tells the
+/// manager.
 const LISTEN_DEFAULT: &str = "127.0.0.1:0";
+/// Name of its socket in its data folder, where the manager serves at one as well.
+const SOCKET: &str = "socket";
 
 /// What `benefactor` takes.
 #[derive(Args, Debug)]
@@ -31,9 +36,9 @@ pub struct Arguments {
     /// Space on the disk that always stays free [default: 5 % of the disk, at least 1 GiB]
     #[arg(long, value_name = "SIZE")]
     floor: Option<String>,
-    /// Address to serve at, HOST:PORT; loopback only
-    #[arg(long, default_value = LISTEN_DEFAULT, value_name = "ADDRESS")]
-    listen: String,
+    /// Where to serve, unix:PATH or HOST:PORT (loopback only) [default: as the manager does: a socket in DIR, or any port]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
     #[command(flatten)]
     role: RoleArguments,
 }
@@ -44,17 +49,17 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
         Some(floor) => disk::floor(floor, &arguments.directory)?,
         None => disk::Disk::of(&arguments.directory)?.floor_default(),
     };
-    let listen = arguments.listen.parse().map_err(|error| {
-        CommandError::usage(
-            format_args!("--listen {}", arguments.listen),
-            error,
-            "write an address such as 127.0.0.1:0",
-        )
-    })?;
     let donated_bytes = disk::donation(&arguments.donate)?;
     let token = token::read(&context.settings.token_file)?;
-    let directory = arguments.directory.clone();
-    let config = Config::new(directory, context.manager_address()?, token, donated_bytes);
+    let directory = absolute(&arguments.directory).about(arguments.directory.display())?;
+    let manager = context.manager_address()?;
+    let listen = match (&arguments.listen, socket_of(&manager)) {
+        (Some(listen), _) => listen.clone(),
+        (None, Some(_)) => unix_address(&directory.join(SOCKET)),
+        (None, None) => LISTEN_DEFAULT.to_owned(),
+    };
+    check_address("--listen", &listen)?;
+    let config = Config::new(directory, manager, token, donated_bytes);
     let config = Config { listen, floor_bytes, ..config };
     serve(&arguments.role, &super::runtime()?, |stop| async move {
         let ended = stdchk_benefactor::run(config, stop).await;

@@ -28,7 +28,7 @@ pub struct Arguments {
     /// The manager's data folder
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Address to serve at, HOST:PORT; loopback only
+    /// Where to serve, unix:PATH or HOST:PORT (loopback only)
     #[arg(long, default_value = LISTEN_DEFAULT, value_name = "ADDRESS")]
     listen: String,
     #[command(flatten)]

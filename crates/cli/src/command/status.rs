@@ -18,11 +18,11 @@ use crate::output::{self, Table};
 /// What `status` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Health is one of: healthy; degraded (all content can be read, and a benefactor is missing or copies can't be made); full
-(hardly any space is left); starting (benefactors have yet to tell a manager that was just started what they have);
-unavailable (content can't be read until benefactors that are away are back); damaged (content has no copy anywhere);
-set-back (the manager's store is an older copy); down (the manager doesn't answer, exit code 5). Copies that are being made are no reason to be anything but healthy; what
-lacks copies meanwhile stands under `exposed`.
+Health is one of: healthy; degraded (all content can be read, and a benefactor is missing, its disk fails, or copies
+can't be made); full (hardly any space is left); starting (benefactors have yet to tell a manager that was just started
+what they have); unavailable (content can't be read until benefactors that are away are back); damaged (content has no
+copy anywhere); set-back (the manager's store is an older copy); down (the manager doesn't answer, exit code 5). Copies
+that are being made are no reason to be anything but healthy; what lacks copies meanwhile stands under `exposed`.
 
 Example:
   stdchk status

@@ -4,21 +4,20 @@
 //! processes were killed, or all of it after a reboot.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use stdchk_client::Pool;
 use stdchk_model::message::handshake;
 use stdchk_model::message::manager::BenefactorState;
 use stdchk_model::{PoolId, size};
-use stdchk_net::data_dir;
+use stdchk_net::data_dir::{self, DataDirError};
 use tokio::runtime::Runtime;
 
-use super::down::stop_all;
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::disk::{self, Disk};
-use crate::local::start::{self, Started, running};
+use crate::local::start::{self, READY_TIMEOUT, Started, running};
 use crate::local::{Home, PoolRecord, Role, mountpoint, token};
 use crate::output;
 
@@ -28,6 +27,9 @@ const BENEFACTORS_DEFAULT: u16 = 4;
 const BENEFACTORS_MAX: u16 = 64;
 /// Time for which one look at the manager waits.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Time within which a benefactor is on-line where nothing is wrong; then the pool is mounted, and others are waited for.
+const SOON: Duration = Duration::from_secs(5);
 
 /// What `up` takes.
 #[derive(Args, Debug)]
@@ -74,13 +76,13 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
         None => new(&home, arguments)?,
     };
     set_mount(&home, &mut record, mount)?;
-    keep_address(&home, &mut record)?;
     if home.record()?.as_ref() != Some(&record) {
         home.write_record(&record)?;
     }
     let mut started = Started::new(&home);
     start_all(&home, &record, context, &mut started)?;
-    report(&home, &record, started.count(), context.settings.quiet)
+    report(&home, &record, &started, context.settings.quiet)?;
+    started.refuse_failed()
 }
 
 /// A pool that wasn't there before.
@@ -95,32 +97,46 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
         Some(donate) => disk::donation(donate)?,
         None => disk.share(home.path(), floor, benefactors)?,
     };
-    let record = PoolRecord::new(start::free_address()?, benefactors, donate, floor);
+    let record = PoolRecord::new(benefactors, donate, floor);
     refuse_impossible(&record, &disk, arguments)?;
     Ok(record)
 }
 
-/// A manager that has lost its data would begin a new pool, which the benefactors of the old one can't join.
+/// A manager that has lost its data would begin a new pool, which the benefactors of the old one can't join. A benefactor
+/// whose folder can't be read says so when it is started, and counts here only where nobody else knows the pool.
 fn refuse_lost_manager(home: &Home, record: &PoolRecord) -> Outcome {
     let manager = home.directory(Role::Manager);
-    let pool_of = |directory: &Path, role| {
-        let next = "put the folder back from a backup, or use another `--data DIR`";
-        let pool = data_dir::pool_of(directory, role);
-        pool.map_err(|error| CommandError::new(Exit::Integrity, directory.display(), error, next))
-    };
     let of_manager = pool_of(&manager, handshake::Role::Manager)?;
     let benefactors = (0..record.benefactors).map(|index| home.directory(Role::Benefactor(index)));
     let of_benefactors = benefactors.map(|directory| pool_of(&directory, handshake::Role::Benefactor));
-    let of_benefactors: Vec<PoolId> = of_benefactors.filter_map(Result::transpose).collect::<Outcome<_>>()?;
-    let Some(pool) =
-        of_benefactors.first().filter(|_| !of_benefactors.iter().any(|pool| of_manager == Some(*pool)))
-    else {
+    let (known, unreadable): (Vec<_>, Vec<_>) = of_benefactors.partition(Result::is_ok);
+    let known: Vec<PoolId> = known.into_iter().flatten().flatten().collect();
+    if of_manager.is_none()
+        && known.is_empty()
+        && let Some(Err(error)) = unreadable.into_iter().next()
+    {
+        return Err(error);
+    }
+    let Some(pool) = known.first().filter(|_| !known.iter().any(|pool| of_manager == Some(*pool))) else {
         return Ok(());
     };
     let cause = format!("the manager's data of pool {pool} is gone, while its benefactors are there");
     let next = "put the folder back from a backup; without one the files can't be found any more, and a new pool needs \
                 another `--data DIR`";
     Err(CommandError::new(Exit::Integrity, manager.display(), cause, next))
+}
+
+/// The pool for which the folder of a role is marked.
+fn pool_of(directory: &Path, role: handshake::Role) -> Outcome<Option<PoolId>> {
+    data_dir::pool_of(directory, role).map_err(|error| {
+        let (exit, next) = match &error {
+            DataDirError::Io { .. } => {
+                (Exit::Other, "see to its permissions and its disk, then run `stdchk up` again")
+            }
+            _ => (Exit::Integrity, "put the folder back from a backup, or use another `--data DIR`"),
+        };
+        CommandError::new(exit, directory.display(), error, next)
+    })
 }
 
 /// A pool that was there, with what is asked for now.
@@ -205,23 +221,53 @@ fn set_mount(home: &Home, record: &mut PoolRecord, mount: Option<PathBuf>) -> Ou
     Ok(())
 }
 
-/// The manager keeps its address, so that those who know it find it again. Only where somebody else has taken the
-/// port meanwhile it moves, and those who know the old address are started anew.
-fn keep_address(home: &Home, record: &mut PoolRecord) -> Outcome {
-    if running(home, Role::Manager)?.is_some() || start::is_free(&record.manager) {
-        return Ok(());
+/// Starts all that is missing. The mount waits only for benefactors that come up soon: with one that stands still, or reads
+/// a long inventory, jobs get at the rest meanwhile.
+fn start_all(home: &Home, record: &PoolRecord, context: &Context, started: &mut Started<'_>) -> Outcome {
+    let runtime = super::runtime()?;
+    let pool = start_servers(&runtime, home, record, context, started)?;
+    let begin = Instant::now();
+    let mut all_settled = |started: &mut Started<'_>| {
+        start_missing_servers(home, record, context, started)?;
+        Ok(unsettled(&runtime, &pool, home, record, started)?.is_empty())
+    };
+    let are_settled = started.wait_at_most(SOON, &mut all_settled)?;
+    if let Some(mount) = &record.mount {
+        start_mount(home, record, mount, context, started)?;
     }
-    stop_all(home, record)?;
-    record.manager = start::free_address()?;
+    if !are_settled && !started.wait_at_most(READY_TIMEOUT.saturating_sub(begin.elapsed()), all_settled)? {
+        for role in unsettled(&runtime, &pool, home, record, started)? {
+            let error = not_ready(home, role)?;
+            started.note_failed(role, error);
+        }
+    }
+    let status = runtime.block_on(pool.status()).ok();
+    if status.is_some_and(|status| !status.set_back.is_empty()) {
+        output::note(
+            "stdchk up: the manager's store is an older copy and nothing is written; see `stdchk status`",
+        );
+    }
     Ok(())
 }
 
-fn start_all(home: &Home, record: &PoolRecord, context: &Context, started: &mut Started<'_>) -> Outcome {
-    start_servers(home, record, context, started)?;
-    match &record.mount {
-        Some(mount) => start_mount(home, record, mount, context, started),
-        None => Ok(()),
-    }
+/// A benefactor that runs, and isn't on-line after all that time.
+fn not_ready(home: &Home, role: Role) -> Outcome<CommandError> {
+    let log = home.log_file(role);
+    let process = running(home, role)?;
+    let cause = match &process {
+        Some(process) if process.is_stopped() => {
+            format!("process {} stands still: a signal stopped it", process.pid)
+        }
+        Some(process) => {
+            format!("process {} was not on-line within {} s", process.pid, READY_TIMEOUT.as_secs())
+        }
+        None => "it does not run".to_owned(),
+    };
+    let next = match &process {
+        Some(process) if process.is_stopped() => format!("`kill -CONT {}` lets it go on", process.pid),
+        _ => format!("its log {} may say why, and `stdchk status` shows when it is there", log.display()),
+    };
+    Ok(CommandError::new(Exit::Unreachable, role.name(), cause, next))
 }
 
 /// Starts a role unless it runs. Asked for again while `up` waits: what ran may have been killed a moment ago, and end
@@ -242,29 +288,32 @@ fn start_missing(
     started.start(role, start::arguments(home, record, role, context.settings.window_bytes))
 }
 
-/// Starts manager and benefactors, and waits until the manager answers and sees every benefactor of this pool on-line.
-fn start_servers(home: &Home, record: &PoolRecord, context: &Context, started: &mut Started<'_>) -> Outcome {
-    let runtime = super::runtime()?;
+/// Starts manager and benefactors, and waits until the manager answers.
+fn start_servers(
+    runtime: &Runtime,
+    home: &Home,
+    record: &PoolRecord,
+    context: &Context,
+    started: &mut Started<'_>,
+) -> Outcome<Pool> {
     let mut pool = None;
     started.wait(&format!("pool {}", home.path().display()), |started| {
-        for role in record.roles().into_iter().filter(|role| *role != Role::Mount) {
-            start_missing(home, record, role, context, started)?;
-        }
-        if pool.is_none() {
-            pool = connect(&runtime, home, record, context)?;
-        }
-        match &pool {
-            Some(pool) => all_online(&runtime, pool, home, record),
-            None => Ok(false),
-        }
+        start_missing_servers(home, record, context, started)?;
+        pool = connect(runtime, home, context)?;
+        Ok(pool.is_some())
     })?;
-    let status = pool.and_then(|pool| runtime.block_on(pool.status()).ok());
-    if status.is_some_and(|status| !status.set_back.is_empty()) {
-        output::note(
-            "stdchk up: the manager's store is an older copy and nothing is written; see `stdchk status`",
-        );
-    }
-    Ok(())
+    let Some(pool) = pool else { unreachable!("the wait ends with a connection") };
+    Ok(pool)
+}
+
+fn start_missing_servers(
+    home: &Home,
+    record: &PoolRecord,
+    context: &Context,
+    started: &mut Started<'_>,
+) -> Outcome {
+    let mut servers = record.roles().into_iter().filter(|role| *role != Role::Mount);
+    servers.try_for_each(|role| start_missing(home, record, role, context, started))
 }
 
 fn start_mount(
@@ -281,9 +330,9 @@ fn start_mount(
     })
 }
 
-fn connect(runtime: &Runtime, home: &Home, record: &PoolRecord, context: &Context) -> Outcome<Option<Pool>> {
+fn connect(runtime: &Runtime, home: &Home, context: &Context) -> Outcome<Option<Pool>> {
     let config = stdchk_client::ClientConfig {
-        manager: record.manager.clone(),
+        manager: home.address(Role::Manager),
         token: token::read(&home.token())?,
         window_bytes: context.settings.window_bytes,
         patience: LOOK_PATIENCE,
@@ -292,28 +341,40 @@ fn connect(runtime: &Runtime, home: &Home, record: &PoolRecord, context: &Contex
     Ok(runtime.block_on(Pool::connect(config)).ok())
 }
 
-fn all_online(runtime: &Runtime, pool: &Pool, home: &Home, record: &PoolRecord) -> Outcome<bool> {
-    let Ok(status) = runtime.block_on(pool.status()) else { return Ok(false) };
-    for index in 0..record.benefactors {
-        let Some(process) = running(home, Role::Benefactor(index))? else { return Ok(false) };
-        let online = |state| state == BenefactorState::Online;
-        if !status.benefactors.iter().any(|info| info.pid == process.pid && online(info.state)) {
-            return Ok(false);
+/// The benefactors that the manager doesn't see on-line, and that have not failed.
+fn unsettled(
+    runtime: &Runtime,
+    pool: &Pool,
+    home: &Home,
+    record: &PoolRecord,
+    started: &Started<'_>,
+) -> Outcome<Vec<Role>> {
+    let known = runtime.block_on(pool.status()).map(|status| status.benefactors).unwrap_or_default();
+    let is_online = |pid| known.iter().any(|info| info.pid == pid && info.state == BenefactorState::Online);
+    let mut unsettled = Vec::new();
+    for role in (0..record.benefactors).map(Role::Benefactor).filter(|role| !started.has_failed(*role)) {
+        if !running(home, role)?.is_some_and(|process| is_online(process.pid)) {
+            unsettled.push(role);
         }
     }
-    Ok(true)
+    Ok(unsettled)
 }
 
-fn report(home: &Home, record: &PoolRecord, started: usize, quiet: bool) -> Outcome {
+fn report(home: &Home, record: &PoolRecord, started: &Started<'_>, quiet: bool) -> Outcome {
     if quiet {
         return Ok(());
     }
     let disk = Disk::of(home.path())?;
     let (count, each) = (record.benefactors, record.donate_bytes);
-    let running = record.roles().len() - started;
-    let data = home.path().display();
-    output::line(format_args!("pool {data} is up: {started} processes started, {running} were running"))?;
-    output::line(format_args!("  manager     {}", record.manager))?;
+    let failed = record.roles().into_iter().filter(|role| started.has_failed(*role)).count();
+    let (all, new) = (record.roles().len(), started.count());
+    let (data, running) = (home.path().display(), all - failed - new);
+    let without =
+        if failed > 0 { format!(", WITHOUT {}", output::count(failed, "benefactor")) } else { String::new() };
+    output::line(format_args!(
+        "pool {data} is up{without}: {new} processes started, {running} were running"
+    ))?;
+    output::line(format_args!("  manager     {}", home.address(Role::Manager)))?;
     output::line(format_args!(
         "  benefactors {count}, each takes up to {}: {} in all; the disk has {} free, {} of it stay free",
         size::human(each),

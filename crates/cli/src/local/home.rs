@@ -7,6 +7,7 @@
 //! DATA/benefactors/0…N-1/  one data directory per benefactor
 //! DATA/spool/…             what each mount has not pushed yet, by its mount point
 //! DATA/run/*.pid           the processes, one file each; lock
+//! DATA/run/*.sock          where manager and benefactors serve
 //! DATA/run/*.waits         what a process has waited for long, while it does
 //! DATA/log/*.log           what they say
 //! ```
@@ -18,6 +19,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+
+use stdchk_net::transport::unix_address;
 
 use crate::exit::{About, CommandError, Exit, Outcome};
 
@@ -62,8 +65,6 @@ impl Role {
 pub struct PoolRecord {
     /// [`LAYOUT`].
     pub layout: u32,
-    /// Where the manager serves, `host:port`.
-    pub manager: String,
     /// Number of benefactors.
     pub benefactors: u16,
     /// What each benefactor may take, bytes.
@@ -76,8 +77,8 @@ pub struct PoolRecord {
 
 impl PoolRecord {
     /// A record of the present layout.
-    pub fn new(manager: String, benefactors: u16, donate_bytes: u64, floor_bytes: u64) -> Self {
-        Self { layout: LAYOUT, manager, benefactors, donate_bytes, floor_bytes, mount: None }
+    pub fn new(benefactors: u16, donate_bytes: u64, floor_bytes: u64) -> Self {
+        Self { layout: LAYOUT, benefactors, donate_bytes, floor_bytes, mount: None }
     }
 
     /// What all benefactors together may take, bytes.
@@ -128,6 +129,11 @@ impl Home {
         self.data.join("run").join(format!("{}.pid", role.name()))
     }
 
+    /// Where a role serves: a socket of this machine.
+    pub fn address(&self, role: Role) -> String {
+        unix_address(&self.run_file(role).with_extension("sock"))
+    }
+
     /// Where the long waits of the role with this run file stand while it has some.
     pub fn waits_beside(run_file: &Path) -> PathBuf {
         run_file.with_extension("waits")
@@ -144,6 +150,10 @@ impl Home {
     /// The directory holds files that are not a pool's.
     pub fn prepare(&self, mount: Option<&Path>) -> Outcome {
         self.refuse_no_folder()?;
+        if self.data.to_str().is_none() {
+            let next = "choose another directory with `--data DIR`";
+            return Err(CommandError::usage(self.data.display(), "its name is not UTF-8", next));
+        }
         fs::create_dir_all(&self.data).about(self.data.display())?;
         if !self.data.join("pool.json").exists() {
             self.refuse_foreign(mount)?;
@@ -261,7 +271,7 @@ mod tests {
         for refused in [Home::new(&file).record().unwrap_err(), Home::new(&file).prepare(None).unwrap_err()] {
             assert!(refused.message.contains("not a folder") && refused.exit == Exit::Usage, "{refused:?}");
         }
-        let mut record = PoolRecord::new("127.0.0.1:9".into(), 4, 1 << 30, 1 << 20);
+        let mut record = PoolRecord::new(4, 1 << 30, 1 << 20);
         home.write_record(&record).unwrap();
         assert_eq!(home.record().unwrap().as_ref(), Some(&record));
         record.layout = 2;

@@ -72,6 +72,12 @@ impl ProcessRecord {
         alive().unwrap_or(false)
     }
 
+    /// Whether the process stands still: SIGSTOP or a debugger stopped it.
+    pub fn is_stopped(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        self.is_alive() && stat.is_ok_and(|stat| is_stopped(&stat))
+    }
+
     /// Sends `signal` if the process still runs; whether it did.
     pub fn signal(&self, signal: Signal) -> Outcome<bool> {
         let about = format!("process {}", self.pid);
@@ -122,6 +128,12 @@ fn start_time_of(stat: &str) -> Option<u64> {
         return None;
     }
     started.parse().ok()
+}
+
+/// Field 3 of `/proc/PID/stat` (proc(5)).
+fn is_stopped(stat: &str) -> bool {
+    let state = stat.rsplit_once(')').and_then(|(_, behind_name)| behind_name.split_whitespace().next());
+    matches!(state, Some("T" | "t"))
 }
 
 #[cfg(test)]

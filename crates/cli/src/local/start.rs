@@ -5,14 +5,11 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{Read, Seek, SeekFrom};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use stdchk_model::exact::narrow;
 use stdchk_net::Retry;
 
 use super::home::{Home, PoolRecord, Role};
@@ -20,28 +17,25 @@ use super::process::ProcessRecord;
 use crate::exit::{About, CommandError, Exit, Outcome};
 
 /// Time in which a pool must be ready: a manager that replays its store and benefactors that read their inventories.
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
+pub const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which readiness is looked at.
 const READY_POLL: Duration = Duration::from_millis(20);
 /// A log that is longer than this when its process starts is set aside as `NAME.log.old`, bytes.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 /// Part of a log that is shown when its process ended at once, bytes.
 const LOG_TAIL_BYTES: u64 = 2048;
-/// The lowest port that is chosen: well-known services have lower ones.
-const PORT_MIN: u16 = 16_384;
-/// Ports that are tried; a machine on which so many are taken gets one from the range of outgoing connections.
-const PORT_TRIES: usize = 64;
-
 /// Processes that were started by this command.
 pub struct Started<'a> {
     home: &'a Home,
     children: Vec<(Role, Child)>,
+    /// Benefactors that don't come up: the pool does without them.
+    failed: Vec<(Role, CommandError)>,
 }
 
 impl<'a> Started<'a> {
     /// Nothing was started yet.
     pub fn new(home: &'a Home) -> Self {
-        Self { home, children: Vec::new() }
+        Self { home, children: Vec::new(), failed: Vec::new() }
     }
 
     /// Starts a role.
@@ -60,30 +54,68 @@ impl<'a> Started<'a> {
         self.children.iter().any(|(other, _)| *other == role)
     }
 
-    /// How many were started.
+    /// How many were started and run.
     pub fn count(&self) -> usize {
-        self.children.len()
+        self.children.iter().filter(|(role, _)| !self.has_failed(*role)).count()
+    }
+
+    /// Whether a benefactor doesn't come up.
+    pub fn has_failed(&self, role: Role) -> bool {
+        self.failed.iter().any(|(other, _)| *other == role)
+    }
+
+    /// Takes note that a benefactor doesn't come up.
+    pub fn note_failed(&mut self, role: Role, error: CommandError) {
+        if !self.has_failed(role) {
+            self.failed.push((role, error));
+        }
+    }
+
+    /// Says of each benefactor that didn't come up why.
+    ///
+    /// # Errors
+    /// One didn't.
+    pub fn refuse_failed(self) -> Outcome {
+        let Some(exit) = self.failed.iter().map(|(_, error)| error.exit).max() else { return Ok(()) };
+        self.failed.iter().for_each(|(_, error)| error.say());
+        Err(CommandError::reported(exit))
     }
 
     /// Waits until `ready` says so; it may start more.
     ///
     /// # Errors
-    /// A started process has ended, with the end of its log; or the time is over.
-    pub fn wait(&mut self, what: &str, mut ready: impl FnMut(&mut Self) -> Outcome<bool>) -> Outcome {
-        let mut retry = Retry::every(READY_POLL, READY_TIMEOUT);
-        while !ready(self)? {
-            self.refuse_ended()?;
-            if !retry.pause_thread() {
-                let logs = self.home.path().join("log");
-                let cause = format!("it was not ready within {} s", READY_TIMEOUT.as_secs());
-                let next = format!("the logs in {} say why; `stdchk down` stops what runs", logs.display());
-                return Err(CommandError::new(Exit::Unreachable, what, cause, next));
-            }
+    /// The manager or the mount has ended, with the end of its log; or the time is over.
+    pub fn wait(&mut self, what: &str, ready: impl FnMut(&mut Self) -> Outcome<bool>) -> Outcome {
+        if self.wait_at_most(READY_TIMEOUT, ready)? {
+            return Ok(());
         }
-        Ok(())
+        let logs = self.home.path().join("log");
+        let cause = format!("it was not ready within {} s", READY_TIMEOUT.as_secs());
+        let next = format!("the logs in {} say why; `stdchk down` stops what runs", logs.display());
+        Err(CommandError::new(Exit::Unreachable, what, cause, next))
     }
 
-    fn refuse_ended(&mut self) -> Outcome {
+    /// Waits until `ready` says so, as [`Self::wait`] does; whether that was within `patience`.
+    ///
+    /// # Errors
+    /// The manager or the mount has ended, with the end of its log.
+    pub fn wait_at_most(
+        &mut self,
+        patience: Duration,
+        mut ready: impl FnMut(&mut Self) -> Outcome<bool>,
+    ) -> Outcome<bool> {
+        let mut retry = Retry::every(READY_POLL, patience);
+        while !ready(self)? {
+            self.note_ended()?;
+            if !retry.pause_thread() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn note_ended(&mut self) -> Outcome {
+        let mut ended = Vec::new();
         for (role, child) in &mut self.children {
             if let Some(status) = child.try_wait().about(role.name())? {
                 let log = self.home.log_file(*role);
@@ -95,7 +127,13 @@ impl<'a> Started<'a> {
                 );
                 let damaged = status.code() == Some(Exit::Integrity as i32);
                 let exit = if damaged { Exit::Integrity } else { Exit::Other };
-                return Err(CommandError::complete(exit, role.name(), told));
+                ended.push((*role, CommandError::complete(exit, role.name(), told)));
+            }
+        }
+        for (role, error) in ended {
+            match role {
+                Role::Benefactor(_) => self.note_failed(role, error),
+                Role::Manager | Role::Mount => return Err(error),
             }
         }
         Ok(())
@@ -132,47 +170,23 @@ pub fn running(home: &Home, role: Role) -> Outcome<Option<ProcessRecord>> {
     Ok(ProcessRecord::read(&home.run_file(role))?.filter(ProcessRecord::is_alive))
 }
 
-/// A free address on this machine. One that no outgoing connection is given: those take any port of their range at any
-/// moment, also between this look and the start of the server.
-pub fn free_address() -> Outcome<String> {
-    let ports = PORT_MIN..first_outgoing_port().max(PORT_MIN + 1);
-    let random = || RandomState::new().build_hasher().finish() % u64::from(ports.end - ports.start);
-    let port = || ports.start + narrow::<u16, _>(random());
-    let chosen = std::iter::repeat_with(port).take(PORT_TRIES).map(|port| format!("127.0.0.1:{port}"));
-    chosen.into_iter().find(|address| is_free(address)).map_or_else(any_free_address, Ok)
-}
-
-/// The first port that the system gives to outgoing connections (ip(7)).
-fn first_outgoing_port() -> u16 {
-    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    range.split_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or(0)
-}
-
-fn any_free_address() -> Outcome<String> {
-    let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    Ok(address.about("a port on 127.0.0.1")?.to_string())
-}
-
-/// Whether a server could take this address now.
-pub fn is_free(address: &str) -> bool {
-    TcpListener::bind(address).is_ok()
-}
-
 /// The command line of a role of this pool.
 pub fn arguments(home: &Home, record: &PoolRecord, role: Role, window_bytes: u64) -> Vec<OsString> {
     let directory = match (role, &record.mount) {
         (Role::Mount, Some(mount)) => mount.clone(),
         _ => home.directory(role),
     };
+    let manager = home.address(Role::Manager);
     let mut all: Vec<OsString> = vec![];
     let mut add = |words: &[&str]| all.extend(words.iter().map(OsString::from));
     match role {
-        Role::Manager => add(&["manager", "--listen", &record.manager]),
+        Role::Manager => add(&["manager", "--listen", &home.address(role)]),
         Role::Benefactor(_) => {
             let (donate, floor) = (record.donate_bytes.to_string(), record.floor_bytes.to_string());
-            add(&["benefactor", "--manager", &record.manager, "--donate", &donate, "--floor", &floor]);
+            add(&["benefactor", "--listen", &home.address(role), "--manager", &manager]);
+            add(&["--donate", &donate, "--floor", &floor]);
         }
-        Role::Mount => add(&["mount", "--manager", &record.manager, "--window", &window_bytes.to_string()]),
+        Role::Mount => add(&["mount", "--manager", &manager, "--window", &window_bytes.to_string()]),
     }
     add(&["--token-file"]);
     all.push(home.token().into());
@@ -201,7 +215,7 @@ mod tests {
         let log = open_log(&home.log_file(Role::Manager)).unwrap();
         let child =
             Command::new("sh").args(["-c", "echo the reason >&2; exit 9"]).stderr(log).spawn().unwrap();
-        let mut started = Started { home: &home, children: vec![(Role::Manager, child)] };
+        let mut started = Started { home: &home, children: vec![(Role::Manager, child)], failed: vec![] };
         let error = started.wait("pool", |_| Ok(false)).unwrap_err();
         assert_eq!(error.exit, Exit::Other);
         assert!(
@@ -209,15 +223,5 @@ mod tests {
             "{}",
             error.message
         );
-    }
-
-    #[test]
-    fn an_address_that_is_taken_is_not_free() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(!is_free(&listener.local_addr().unwrap().to_string()));
-        let free = free_address().unwrap();
-        assert!(is_free(&free));
-        let port: u16 = free.rsplit_once(':').unwrap().1.parse().unwrap();
-        assert!(port < first_outgoing_port().max(PORT_MIN + 1), "{port}");
     }
 }

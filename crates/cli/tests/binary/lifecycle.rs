@@ -1,10 +1,13 @@
 //! The pool's processes: started once, found again, mended after kills, and gone after `down`.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 
+use rustix::process::geteuid;
 use stdchk_tests::{Pool, command, is_running, outcome, wait_until};
+
+use crate::mistakes::{as_nobody, home_of_nobody};
 
 fn is_mounted(pool: &Pool) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -129,6 +132,60 @@ fn a_manager_that_lost_its_data_begins_no_new_pool_beside_the_old_benefactors() 
 }
 
 #[test]
+fn up_does_without_a_benefactor_that_cannot_be_started_and_names_it() {
+    let pool = Pool::mounted(3);
+    pool.run_with(&["put", "-", "app/x"], b"content");
+    wait_until("the file has its copies", || pool.status()["chunks_at_risk"] == 0);
+    // A mark that can't be read, and a lock that can't be opened.
+    for spoilt in ["STDCHK", "LOCK"] {
+        pool.ok(&["down"]);
+        let (file, kept) = (pool.data().join("benefactors/1").join(spoilt), pool.path("kept"));
+        fs::rename(&file, &kept).unwrap();
+        fs::create_dir(&file).unwrap();
+        let up = pool.run(&["up"]);
+        assert!(up.code == 1 && up.stderr.contains("benefactor-1: ") && up.stderr.contains(spoilt), "{up:?}");
+        assert!(
+            !up.stderr.contains("benefactor-0")
+                && up.text().contains("WITHOUT 1 benefactor: 4 processes started"),
+            "{up:?}"
+        );
+        assert_eq!(fs::read(pool.mount_point().join("app/x")).unwrap(), b"content");
+        fs::remove_dir(&file).unwrap();
+        fs::rename(&kept, &file).unwrap();
+        assert!(pool.ok(&["up"]).contains("1 processes started, 4 were running"));
+    }
+}
+
+#[test]
+fn a_manager_that_lost_its_data_begins_no_new_pool_where_no_benefactor_can_say_so() {
+    let pool = Pool::up(1, &[]);
+    pool.ok(&["down"]);
+    fs::remove_dir_all(pool.data().join("manager")).unwrap();
+    let mark = pool.data().join("benefactors/0/STDCHK");
+    fs::remove_file(&mark).unwrap();
+    fs::create_dir(&mark).unwrap();
+    pool.fails(&["up"], 1, &["benefactors/0", "permissions"]);
+    assert!(!pool.data().join("manager").exists());
+}
+
+#[test]
+fn up_mounts_the_pool_while_a_benefactor_stands_still() {
+    let pool = Pool::mounted(3);
+    let signal = |signal: &str| {
+        let pid = pool.pids().into_iter().find(|(role, _)| role == "benefactor-1").unwrap().1.to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    };
+    pool.kill("manager");
+    pool.kill("mount");
+    signal("-STOP");
+    let mut up = pool.command(&["up"]).stdout(Stdio::piped()).spawn().unwrap();
+    wait_until("the pool is mounted", || fs::create_dir(pool.mount_point().join("new")).is_ok());
+    assert_eq!(up.try_wait().unwrap(), None, "it waits for the last one");
+    signal("-CONT");
+    assert!(up.wait_with_output().unwrap().status.success());
+}
+
+#[test]
 fn foreign_folders_are_refused_and_left_as_they_are() {
     let pool = Pool::up(1, &[]);
     let file = pool.file("home/thesis.tex", b"text");
@@ -153,7 +210,7 @@ fn foreign_folders_are_refused_and_left_as_they_are() {
 fn roles_listen_on_loopback_only() {
     let pool = Pool::up(1, &[]);
     let folder = pool.path("other");
-    pool.fails(&["manager", folder.to_str().unwrap(), "--listen", "0.0.0.0:0"], 1, &["0.0.0.0"]);
+    pool.fails(&["manager", folder.to_str().unwrap(), "--listen", "0.0.0.0:0"], 1, &["0.0.0.0", "loopback"]);
 }
 
 #[test]
@@ -176,6 +233,52 @@ fn a_pool_can_be_made_of_roles_in_the_foreground() {
         assert!(role.wait().unwrap().success(), "SIGTERM is an orderly end");
     }
     assert_eq!(status().code, 5);
+}
+
+#[test]
+fn a_local_pool_may_lie_at_a_long_path() {
+    let work = tempfile::tempdir().unwrap();
+    // No address of a socket has room for it.
+    let data = work.path().join("x".repeat(120));
+    let up =
+        ["up", "--benefactors", "1", "--donate", "64MiB", "--floor", "0", "--data", data.to_str().unwrap()];
+    let on_it = |arguments: &[&str]| outcome(command(&[arguments, &up[7..]].concat()));
+    for _ in 0..2 {
+        let started = outcome(command(&up));
+        assert_eq!(started.code, 0, "{started:?}");
+        let address = on_it(&["status", "--json"]).json()["manager"]["address"].as_str().unwrap().to_owned();
+        assert_eq!(address, format!("unix:{}/run/manager.sock", data.display()));
+        assert_eq!(on_it(&["down"]).code, 0);
+        assert!(!fs::exists(data.join("run/manager.sock")).unwrap(), "nothing of it stays");
+    }
+}
+
+#[test]
+fn processes_of_another_user_are_not_let_in() {
+    let home = home_of_nobody();
+    let at = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
+    let (data, token) = (at("pool"), at("token"));
+    let up = ["up", "--benefactors", "1", "--donate", "64MiB", "--floor", "0", "--data", &data];
+    assert_eq!(outcome(command(&up)).code, 0);
+    // Somebody has opened the folders and the socket to all, and the token is known.
+    let socket = format!("{data}/run/manager.sock");
+    for path in [&data, &format!("{data}/run"), &socket] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    fs::copy(format!("{data}/token"), &token).unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    if geteuid().is_root() {
+        std::os::unix::fs::chown(&token, Some(65534), Some(65534)).unwrap();
+    }
+    let address = format!("unix:{socket}");
+    let ask = ["status", "--manager", &address, "--token-file", &token];
+    assert_eq!(outcome(command(&ask)).code, 0);
+    let other = outcome(as_nobody(home.path(), &ask));
+    match geteuid().is_root() {
+        true => assert!(other.code == 5 && other.stderr.contains("user"), "{other:?}"),
+        false => assert_eq!(other.code, 0, "it is the same user"),
+    }
+    assert_eq!(outcome(command(&["down", "--data", &data])).code, 0);
 }
 
 #[test]

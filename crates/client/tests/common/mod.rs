@@ -1,7 +1,7 @@
 //! A pool in this process: a real manager and real benefactors on loopback sockets and a temporary disk.
 #![allow(dead_code, clippy::panic, reason = "each test file uses its part; a test fails by panicking")]
 
-use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,10 +11,11 @@ use stdchk_manager::Manager;
 use stdchk_manager::core::Timing;
 use stdchk_model::Ino;
 use stdchk_model::message::manager::{Attr, BenefactorState, Change, FileKind};
+use stdchk_net::transport::{socket_of, unix_address};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -25,7 +26,7 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct TestPool {
     pub dir: TempDir,
-    pub manager: SocketAddr,
+    pub manager: String,
     timing: Timing,
     manager_task: JoinHandle<()>,
     benefactor_tasks: Vec<JoinHandle<()>>,
@@ -38,7 +39,8 @@ impl TestPool {
 
     pub async fn start_with(benefactors: usize, timing: Timing) -> Self {
         let dir = TempDir::new().unwrap();
-        let (manager, manager_task) = start_manager(&dir, "127.0.0.1:0", timing).await;
+        let socket = unix_address(&dir.path().join("manager.sock"));
+        let (manager, manager_task) = start_manager(&dir, &socket, timing).await;
         let mut pool = Self { dir, manager, timing, manager_task, benefactor_tasks: Vec::new() };
         (0..benefactors).for_each(|number| pool.start_benefactor(number));
         pool.wait_online(benefactors).await;
@@ -50,9 +52,10 @@ impl TestPool {
     }
 
     pub fn start_benefactor_beating(&mut self, number: usize, heartbeat: Duration) {
-        let data = self.dir.path().join(format!("benefactor{number}"));
+        let data = data_of(&self.dir, number);
         let mut config =
             stdchk_benefactor::Config::new(data, self.manager.to_string(), TOKEN.to_vec(), DONATED);
+        config.listen = unix_address(&data_of(&self.dir, number).join("socket"));
         config.floor_bytes = 0;
         config.heartbeat = heartbeat;
         let run = stdchk_benefactor::run(config, std::future::pending());
@@ -78,7 +81,7 @@ impl TestPool {
     }
 
     pub async fn connect_with_cache(&self, window_bytes: u64, read_cache_bytes: u64) -> Pool {
-        connect(self.manager, window_bytes, read_cache_bytes).await
+        connect(&self.manager, window_bytes, read_cache_bytes).await
     }
 
     pub async fn wait_online(&self, count: usize) {
@@ -95,7 +98,11 @@ impl TestPool {
     }
 }
 
-async fn connect(manager: SocketAddr, window_bytes: u64, read_cache_bytes: u64) -> Pool {
+fn data_of(dir: &TempDir, number: usize) -> PathBuf {
+    dir.path().join(format!("benefactor{number}"))
+}
+
+async fn connect(manager: &str, window_bytes: u64, read_cache_bytes: u64) -> Pool {
     let config = ClientConfig {
         manager: manager.to_string(),
         token: TOKEN.to_vec(),
@@ -109,27 +116,28 @@ async fn connect(manager: SocketAddr, window_bytes: u64, read_cache_bytes: u64) 
 
 /// A way to the manager that can be shut for a while: then it takes its client for gone.
 pub struct Gate {
-    address: SocketAddr,
+    folder: TempDir,
     is_open: watch::Sender<bool>,
     /// Number of the last request that came this way.
     last_request: Arc<AtomicU64>,
 }
 
 impl Gate {
-    pub async fn to(manager: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, is_open) = (listener.local_addr().unwrap(), watch::Sender::new(true));
+    pub async fn to(manager: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let listener = UnixListener::bind(folder.path().join("gate")).unwrap();
+        let (manager, is_open) = (socket_of(manager).unwrap().to_owned(), watch::Sender::new(true));
         let (opened, last_request) = (is_open.subscribe(), Arc::new(AtomicU64::new(0)));
         let number = Arc::clone(&last_request);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let (requests, answers) = client.into_split();
-                let (from, to) = TcpStream::connect(manager).await.unwrap().into_split();
+                let (from, to) = UnixStream::connect(&manager).await.unwrap().into_split();
                 tokio::spawn(pass(requests, to, opened.clone(), Some(Arc::clone(&number))));
                 tokio::spawn(pass(from, answers, opened.clone(), None));
             }
         });
-        Self { address, is_open, last_request }
+        Self { folder, is_open, last_request }
     }
 
     /// How many requests a client has sent this way that waits for the answer to each.
@@ -142,7 +150,7 @@ impl Gate {
     }
 
     pub async fn connect(&self, window_bytes: u64) -> Pool {
-        connect(self.address, window_bytes, 8 << 20).await
+        connect(&unix_address(&self.folder.path().join("gate")), window_bytes, 8 << 20).await
     }
 }
 
@@ -173,14 +181,14 @@ pub async fn wait_until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     }
 }
 
-async fn start_manager(dir: &TempDir, listen: &str, timing: Timing) -> (SocketAddr, JoinHandle<()>) {
+async fn start_manager(dir: &TempDir, listen: &str, timing: Timing) -> (String, JoinHandle<()>) {
     let mut last = None;
     for _ in 0..200 {
         let config = stdchk_manager::Config::new(dir.path().join("manager"), listen, TOKEN.to_vec());
         let config = stdchk_manager::Config { timing, ..config };
         match Manager::open(config).await {
             Ok(manager) => {
-                let address = manager.address();
+                let address = manager.address().to_owned();
                 let task = tokio::spawn(async move { manager.serve(std::future::pending()).await.unwrap() });
                 return (address, task);
             }

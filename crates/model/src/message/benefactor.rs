@@ -125,6 +125,9 @@ pub struct BenefactorLoad {
     /// Requests under way.
     #[n(4)]
     pub requests: u32,
+    /// The disk has failed, or can't be asked for its space: nothing more is stored.
+    #[n(5)]
+    pub disk_failed: bool,
 }
 
 /// Something that the manager asks of a benefactor in its answer to a heartbeat.

@@ -58,6 +58,9 @@ fn a_benefactor_whose_disk_refuses_writes_takes_nothing_more_and_serves_on() {
     let during = put_in_turn(&pool, 6..12);
     assert!(during.iter().all(|(_, content)| pool.holder_of(content).is_some_and(|holder| holder != 1)));
     wait_until("it has no room to offer", || free_bytes(&pool, victim) == 0);
+    let status = pool.status();
+    assert_eq!(status["health"], "degraded", "{status}");
+    assert!(status["reasons"][0].as_str().unwrap().contains("the disk of b"), "{status}");
     let log = pool.log(victim);
     assert_eq!(log.matches("the disk failed").count(), 1, "it says so once: {log}");
     for (name, content) in before.iter().chain(&during) {
@@ -67,6 +70,7 @@ fn a_benefactor_whose_disk_refuses_writes_takes_nothing_more_and_serves_on() {
     pool.kill(victim);
     pool.ok(&["up"]);
     wait_until("it has room again after a restart", || free_bytes(&pool, victim) > 0);
+    wait_until("nothing is wrong any more", || pool.status()["health"] == "healthy");
     let after = put_in_turn(&pool, 12..18);
     assert!(after.iter().any(|(_, content)| pool.holder_of(content) == Some(1)), "it is used again");
 }

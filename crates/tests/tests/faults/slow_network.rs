@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use stdchk_tests::{LINK_BURST_BYTES, Pool, Setup, random_bytes};
+use stdchk_tests::{LINK_BURST_BYTES, LinkedPool, random_bytes};
 
 const MIB: usize = 1 << 20;
 const LINK_MBIT: u32 = 40;
 
-fn pool_on_a_slow_network() -> Pool {
-    let pool = Setup { link_mbit: Some(LINK_MBIT), mounted: false, ..Setup::of(2) }.up();
+fn pool_on_a_slow_network() -> LinkedPool {
+    let pool = LinkedPool::start(2, LINK_MBIT);
     pool.ok(&["policy", "set", "app", "redundancy=replicate:1"]);
     pool
 }
@@ -26,13 +26,15 @@ fn link_needs(bytes: usize) -> Duration {
 }
 
 /// Stores the content; the time that took, and the bytes that are stored.
-fn put(pool: &Pool, name: &str, content: &[u8]) -> (Duration, u64) {
-    let file = pool.file("source", content);
+fn put(pool: &LinkedPool, name: &str, content: &[u8]) -> (Duration, u64) {
+    let file = pool.path("source");
+    std::fs::write(&file, content).unwrap();
     let started = Instant::now();
     pool.ok(&["put", &file, name]);
     let took = started.elapsed();
-    let stored = pool.versions(name)[0]["stored_bytes"].as_u64().unwrap();
-    assert!(pool.get(name) == content);
+    let versions = pool.ok(&["ls", name, "--versions", "--json"]).json();
+    assert!(pool.ok(&["get", name, "-o", "-"]).stdout == content);
+    let stored = versions[0]["versions"][0]["stored_bytes"].as_u64().unwrap();
     (took, stored)
 }
 

@@ -1,10 +1,10 @@
-//! Whatever reaches the ports of manager and benefactor: noise, frames of noise, well-made frames with mutated messages,
+//! Whatever reaches the sockets of manager and benefactor: noise, frames of noise, well-made frames with mutated messages,
 //! and callers that stop in the middle. Each gets an error or a closed connection; nobody else notices (I10).
 //!
 //! All cases follow from seeds: a failure can be repeated.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use stdchk_model::{
     MapRoot, OpId, Receipt, ReceiptKey, SessionId, cbor,
 };
 use stdchk_net::frame::{HEAD_BYTES, Head, Kind, encode};
+use stdchk_net::transport::socket_of;
 use stdchk_tests::{PATIENCE, Pool, random_bytes};
 
 /// Connections that send noise, per server.
@@ -58,8 +59,8 @@ fn token_of(pool: &Pool) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
 }
 
-fn connect(address: &str) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
+fn connect(address: &str) -> UnixStream {
+    let stream = UnixStream::connect(socket_of(address).unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     stream
@@ -72,7 +73,7 @@ fn frame(id: u64, body: &[u8], payload: &[u8]) -> Vec<u8> {
 }
 
 /// One answer: its kind and body; `None` when the server has closed the connection.
-fn answer(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
+fn answer(stream: &mut UnixStream) -> Option<(u8, Vec<u8>)> {
     let mut head = [0; HEAD_BYTES];
     match stream.read_exact(&mut head) {
         Ok(()) => {}
@@ -88,7 +89,7 @@ fn answer(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
 }
 
 /// A connection that was let in.
-fn greet(pool: &Pool, address: &str) -> TcpStream {
+fn greet(pool: &Pool, address: &str) -> UnixStream {
     let hello = Hello { protocol: PROTOCOL, role: Role::Client, pool: None, nonce: Nonce([7; 32]) };
     let mut stream = connect(address);
     stream.write_all(&frame(0, &cbor::encode(&hello), &[])).unwrap();

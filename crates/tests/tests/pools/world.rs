@@ -227,7 +227,7 @@ impl World {
         let data = self.path(&disk);
         let process = &mut self.benefactors[number].0;
         let mut config = stdchk_benefactor::Config::new(data, manager_address(), TOKEN.to_vec(), DONATED);
-        config.listen = (address(process.place), 0).into();
+        config.listen = format!("{}:0", address(process.place));
         config.floor_bytes = 0;
         config.memory_bytes = 16 << 20;
         self.network.is_at(process.place);
