@@ -144,6 +144,17 @@ class StdchkTwice(Stdchk):
         wait_until(is_copied, COMMAND_SECONDS_MAX, "copies", poll_seconds=ASK_AGAIN_SECONDS)
 
 
+class StdchkOverTls(StdchkTwice):
+    """The same as a pool that serves other machines: all its connections but those to the manager are TCP with TLS."""
+
+    how = "stdchk pool init --listen 127.0.0.1:PORT; then as at sockets"
+
+    def start(self):
+        (port,) = free_ports(1)
+        self.run("pool", "init", "--listen", f"127.0.0.1:{port}")
+        super().start()
+
+
 class StdchkEarly(Stdchk):
     """Its rate is that of files that fit the window, so it has a mount of its own; a burst may take half of the window."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = ROOT / "crates" / "model" / "src"
-GREETING = {"Hello", "Challenge", "Proof", "Welcome"}  # stand in the section of that name
+GREETING = {"Hello", "Welcome", "Join", "Joined"}  # stand in the section of that name
 
 TYPE = re.compile(r"^pub (enum|struct) (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 NUMBER = r"#\[(?:cbor\()?n\((\d+)\)"

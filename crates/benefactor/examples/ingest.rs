@@ -15,14 +15,14 @@ use stdchk_benefactor::store::{Donation, SEGMENT_BYTES, Store};
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BlockId, ChunkId, ChunkRef, Encoding, Incarnation, PoolId, ReceiptKey};
+use stdchk_net::Listener;
 use stdchk_net::server::Host;
+use stdchk_net::transport::unix_address;
 use stdchk_net::{BufferPool, Bytes, Connection, Identity, serve};
-use tokio::net::TcpListener;
 
 const BLOCK: usize = 1 << 20;
 /// Calls in flight, as of a client with a small window.
 const IN_FLIGHT: usize = 8;
-const TOKEN: &[u8] = b"measuring";
 const POOL: PoolId = PoolId([1; 16]);
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -47,8 +47,9 @@ fn server(directory: &Path) {
     let donation = Donation { donated_bytes: 1 << 40, floor_bytes: 0 };
     let (store, _) = Store::open(&directory.join("segments"), donation, SEGMENT_BYTES).unwrap();
     runtime().block_on(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        println!("{}", listener.local_addr().unwrap());
+        let address = unix_address(&std::path::absolute(directory.join("socket")).unwrap());
+        let listener = Listener::bind(&address).await.unwrap();
+        println!("{address}");
         let buffers = BufferPool::new(64 << 20);
         let service = stdchk_benefactor::service::Benefactor::new(
             Arc::new(store),
@@ -57,11 +58,11 @@ fn server(directory: &Path) {
             Incarnation(1),
             ReceiptKey([1; 32]),
         );
-        let host = Host::new(Role::Benefactor, POOL, TOKEN.to_vec());
+        let host = Host::new(Role::Benefactor, POOL, None);
         let end = tokio::task::spawn_blocking(|| {
             let _ = std::io::stdin().read(&mut [0]);
         });
-        serve(listener.into(), host, service, buffers, async {
+        serve(listener, host, service, buffers, async {
             let _ = end.await;
         })
         .await;
@@ -130,9 +131,10 @@ fn seconds(mib: usize, before: (f64, f64), after: (f64, f64)) -> String {
 }
 
 async fn feed(address: &str, pid: u32, mib: usize) {
-    let identity = Identity { role: Role::Client, pool: Some(POOL), token: TOKEN.to_vec() };
+    let identity = Identity { role: Role::Client, pool: Some(POOL), keys: None };
     let buffers = BufferPool::new(64 << 20);
-    let connection = Arc::new(Connection::open(address, &identity, &buffers).await.unwrap());
+    let connection =
+        Arc::new(Connection::open(Role::Benefactor, address, &identity, &buffers).await.unwrap());
     let blocks: Vec<(BlockId, Bytes)> = (0..mib)
         .map(|seed| {
             let content = content(seed);

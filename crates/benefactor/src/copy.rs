@@ -20,7 +20,7 @@ use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, FailedCopy, Make};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, PoolId};
-use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity};
+use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity, Keys};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
@@ -86,7 +86,7 @@ pub(crate) struct Copies {
 pub(crate) struct Copier {
     pub(crate) benefactor: Arc<Benefactor>,
     pub(crate) pool: PoolId,
-    pub(crate) token: Vec<u8>,
+    pub(crate) keys: Option<Arc<Keys>>,
     pub(crate) buffers: Arc<BufferPool>,
     /// Most bytes copied in a second; 0: no limit.
     pub(crate) rate: u64,
@@ -96,7 +96,7 @@ pub(crate) struct Copier {
 
 impl Copier {
     fn identity(&self) -> Identity {
-        Identity { role: Role::Benefactor, pool: Some(self.pool), token: self.token.clone() }
+        Identity { role: Role::Benefactor, pool: Some(self.pool), keys: self.keys.clone() }
     }
 
     /// As many copies as are made at one time.
@@ -255,7 +255,9 @@ impl Lane {
             return Ok(Arc::clone(open));
         }
         let copier = &self.copier;
-        let open = Arc::new(Connection::open(&self.address, &copier.identity(), &copier.buffers).await?);
+        let open = Arc::new(
+            Connection::open(Role::Benefactor, &self.address, &copier.identity(), &copier.buffers).await?,
+        );
         self.connection = Some(Arc::clone(&open));
         Ok(open)
     }

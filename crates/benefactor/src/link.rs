@@ -4,6 +4,7 @@
 //! durable; unsynced puts are synced for the report, so that none waits longer than one heartbeat. Of copies, both those that
 //! arrived and those that failed, it hears at once, and it says at once what to copy: writers may wait for that.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
-use stdchk_net::{BufferPool, Bytes, CallError, Connection, DataDir, Identity, Retry, elsewhere};
+use stdchk_net::{BufferPool, Bytes, CallError, Connection, DataDir, Identity, Keys, Retry, elsewhere};
 
 use crate::copy::Copies;
 use crate::service::{Benefactor, blocking};
@@ -29,8 +30,10 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// What a benefactor needs to talk to its manager.
 pub(crate) struct Link {
     pub(crate) manager: String,
-    pub(crate) token: Vec<u8>,
-    pub(crate) address: String,
+    pub(crate) keys: Option<Arc<Keys>>,
+    /// Where the benefactor listens. An address of the network may leave the host out: then it is the one by which the manager is
+    /// reached.
+    pub(crate) listens: String,
     pub(crate) heartbeat: Duration,
     pub(crate) benefactor: Arc<Benefactor>,
     pub(crate) copies: Copies,
@@ -44,12 +47,21 @@ struct Registered {
     registration: u64,
 }
 
+/// The address at which others reach who listens there, seen from the manager.
+fn reachable(listens: &str, here: Option<IpAddr>) -> String {
+    let unspecified = listens.parse().ok().filter(|address: &SocketAddr| address.ip().is_unspecified());
+    match unspecified.zip(here) {
+        Some((address, here)) => SocketAddr::new(here, address.port()).to_string(),
+        None => listens.to_owned(),
+    }
+}
+
 /// Asks the manager for its pool until it answers.
-pub(crate) async fn learn_pool(manager: &str, token: &[u8], buffers: &Arc<BufferPool>) -> PoolId {
-    let identity = Identity { role: Role::Benefactor, pool: None, token: token.to_vec() };
+pub(crate) async fn learn_pool(manager: &str, keys: Option<Arc<Keys>>, buffers: &Arc<BufferPool>) -> PoolId {
+    let identity = Identity { role: Role::Benefactor, pool: None, keys };
     let mut retry = Retry::endless(PAUSES);
     loop {
-        match Connection::open(manager, &identity, buffers).await {
+        match Connection::open(Role::Manager, manager, &identity, buffers).await {
             Ok(connection) => return connection.pool(),
             Err(error) => tracing::warn!(%error, "the manager can't be asked for its pool yet"),
         }
@@ -75,8 +87,8 @@ impl Link {
 
     /// One connection: ends with the error that ended it.
     async fn life(&mut self, directory: &mut DataDir, retry: &mut Retry) -> Result<(), CallError> {
-        let identity = Identity { role: Role::Benefactor, pool: directory.pool(), token: self.token.clone() };
-        let connection = Connection::open(&self.manager, &identity, &self.buffers).await?;
+        let identity = Identity { role: Role::Benefactor, pool: directory.pool(), keys: self.keys.clone() };
+        let connection = Connection::open(Role::Manager, &self.manager, &identity, &self.buffers).await?;
         let own = self.register(&connection, directory).await?;
         self.send_inventory(&connection, own).await?;
         retry.progressed();
@@ -128,7 +140,7 @@ impl Link {
         let registration = Registration {
             id: directory.benefactor(),
             incarnation: self.benefactor.incarnation(),
-            address: self.address.clone(),
+            address: reachable(&self.listens, connection.here()),
             pid: std::process::id(),
             load: self.benefactor.load(),
             remembered: self.benefactor.memory().remembered(),

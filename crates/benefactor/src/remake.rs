@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::Mutex;
 use stdchk_model::block::BadBlock;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Make, SourceBlock};
+use stdchk_model::message::handshake::Role;
 use stdchk_model::{BlockId, ChunkId, Encoding, ErrorCode, Failure};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity};
 use stdchk_protect::Remaking;
@@ -208,7 +209,8 @@ impl Remaker {
     }
 
     async fn connect(&self, address: &str) -> Result<Arc<Connection>, CallError> {
-        let open = Arc::new(Connection::open(address, &self.identity, &self.buffers).await?);
+        let open =
+            Arc::new(Connection::open(Role::Benefactor, address, &self.identity, &self.buffers).await?);
         if let Some(peer) = self.peers.lock().get_mut(address) {
             peer.connection = Some(Arc::clone(&open));
         }

@@ -11,7 +11,7 @@ use stdchk_model::limits::{BLOCK_BYTES_MAX, HEARTBEAT_MS};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey};
 use stdchk_net::server::Host;
-use stdchk_net::{BufferPool, DataDir, DataDirError, Listener, serve};
+use stdchk_net::{BufferPool, DataDir, DataDirError, Keys, Listener, serve};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -39,8 +39,8 @@ pub struct Config {
     pub listen: String,
     /// Where the manager serves.
     pub manager: String,
-    /// The pool's token.
-    pub token: Vec<u8>,
+    /// The keys of this member of the pool; `None`: all of the pool is on this machine.
+    pub keys: Option<Arc<Keys>>,
     /// Space that the store may take, bytes.
     pub donated_bytes: u64,
     /// Free space that the file system keeps, bytes.
@@ -56,13 +56,13 @@ pub struct Config {
 }
 
 impl Config {
-    /// A benefactor in `data_dir` for the pool of `manager`, with the usual values for the rest.
-    pub fn new(data_dir: PathBuf, manager: String, token: Vec<u8>, donated_bytes: u64) -> Self {
+    /// A benefactor in `data_dir` for the pool of `manager`, all on this machine, with the usual values for the rest.
+    pub fn new(data_dir: PathBuf, manager: String, listen: String, donated_bytes: u64) -> Self {
         Self {
             data_dir,
-            listen: "127.0.0.1:0".to_owned(),
+            listen,
             manager,
-            token,
+            keys: None,
             donated_bytes,
             floor_bytes: 1 << 30,
             memory_bytes: 64 << 20,
@@ -119,7 +119,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
         tracing::warn!(path = %address_file.display(), %error, "the address can't be written down");
     }
     let (leaving, left) = watch::channel(());
-    let host = Host::new(Role::Benefactor, pool, config.token.clone());
+    let host = Host::new(Role::Benefactor, pool, config.keys.clone());
     let serving = tokio::spawn(serve(listener, host, Arc::clone(&benefactor), buffers, until_dropped(left)));
     let mut background = start_background(&config, &benefactor, pool, address, directory);
     let gone = tokio::select! {
@@ -156,7 +156,8 @@ async fn open_store(config: &Config) -> Result<Arc<Store>, Error> {
 async fn listen(address: &str) -> Result<(Listener, String), Error> {
     let refused = |cause| Error::Listen { address: address.to_owned(), cause };
     let listener = Listener::bind(address).await.map_err(refused)?;
-    let address = listener.address().map_err(refused)?;
+    let addresses = listener.addresses().map_err(refused)?;
+    let address = addresses.into_iter().next().unwrap_or_else(|| address.to_owned());
     Ok((listener, address))
 }
 
@@ -168,7 +169,7 @@ async fn own_pool(
     if let Some(pool) = directory.pool() {
         return Ok(pool);
     }
-    let pool = link::learn_pool(&config.manager, &config.token, buffers).await;
+    let pool = link::learn_pool(&config.manager, config.keys.clone(), buffers).await;
     directory.claim(pool, None)?;
     Ok(pool)
 }
@@ -185,15 +186,15 @@ fn start_background(
     let copier = Copier {
         benefactor: Arc::clone(benefactor),
         pool,
-        token: config.token.clone(),
+        keys: config.keys.clone(),
         buffers: Arc::clone(&buffers),
         rate: config.copy_bytes_per_second,
         turns: Copier::turns(),
     };
     let link = Link {
         manager: config.manager.clone(),
-        token: config.token.clone(),
-        address,
+        keys: config.keys.clone(),
+        listens: address,
         heartbeat: config.heartbeat,
         benefactor: Arc::clone(benefactor),
         copies: Copies::new(copier),

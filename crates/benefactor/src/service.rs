@@ -11,7 +11,7 @@ use std::time::Duration;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState};
 use stdchk_model::{BlockId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey};
-use stdchk_net::{Buffer, BufferPool, Bytes, Retry, Service, elsewhere};
+use stdchk_net::{Buffer, BufferPool, Bytes, Caller, Retry, Service, elsewhere};
 use tokio::sync::Notify;
 
 use crate::memory::Memory;
@@ -281,8 +281,10 @@ impl Service for Benefactor {
     type Request = BenefactorRequest;
     type Reply = BenefactorReply;
 
+    /// Clients and other benefactors may ask for everything: what they put is verified, and nothing of it removes anything.
     async fn handle(
         &self,
+        _: Caller,
         request: BenefactorRequest,
         payload: Buffer,
     ) -> Result<(BenefactorReply, Bytes), Failure> {

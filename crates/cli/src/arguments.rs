@@ -39,6 +39,8 @@ pub enum Command {
     Up(command::up::Arguments),
     /// Stop the pool on this machine
     Down(command::down::Arguments),
+    /// Make a pool of several machines, let hosts join it, or join one
+    Pool(command::pool::Arguments),
     /// Show manager, benefactors, space, savings and health
     Status(command::status::Arguments),
     /// Store files; `-` is standard input
@@ -85,7 +87,7 @@ pub enum Command {
     Files(command::files::Arguments),
     /// Run a manager, in the foreground
     Manager(command::manager::Arguments),
-    /// Run a benefactor, in the foreground
+    /// Give this host's disk to a pool: join one, or run a benefactor in the foreground
     Benefactor(command::benefactor::Arguments),
     /// Print what a shell needs to complete command lines
     Completions(command::completions::Arguments),

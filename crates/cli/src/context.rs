@@ -1,12 +1,15 @@
 //! What a user's command has at hand: its settings, and from them a connection to the pool.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use stdchk_client::ClientConfig;
+use stdchk_net::Keys;
 use stdchk_operations::{Options, Pool, Watch};
 
+use crate::command::pool::about_keys;
 use crate::exit::{CommandError, Exit, Outcome};
-use crate::local::{Home, ProcessRecord, Role, token};
+use crate::local::{Home, ProcessRecord, Role};
 use crate::progress::Told;
 use crate::settings::Settings;
 
@@ -45,7 +48,7 @@ impl Context {
     pub fn manager_address(&self) -> Outcome<String> {
         match &self.settings.manager {
             Some(address) => Ok(address.clone()),
-            None => self.home().record_required().map(|_| self.home().address(Role::Manager)),
+            None => self.home().record_required().map(|record| self.home().manager_address(&record)),
         }
     }
 
@@ -62,9 +65,19 @@ impl Context {
     async fn connect(&self, patience: Duration) -> Outcome<Pool> {
         let manager = self.manager_address()?;
         self.refuse_stopped()?;
-        let token = token::read(&self.settings.token_file)?;
-        let window_bytes = self.settings.window_bytes;
-        Ok(Pool::connect(Options { manager, token, window_bytes, patience }).await?)
+        let (keys, window_bytes) = (self.keys()?, self.settings.window_bytes);
+        Ok(Pool::connect(Options { manager, keys, window_bytes, patience }).await?)
+    }
+
+    /// The keys of this host, if it has some.
+    pub fn keys(&self) -> Outcome<Option<Arc<Keys>>> {
+        let usual = self.home().keys();
+        let folder = match &self.settings.keys {
+            Some(given) => given,
+            None if Keys::are_in(&usual) => &usual,
+            None => return Ok(None),
+        };
+        Keys::load(folder).map(|keys| Some(Arc::new(keys))).map_err(about_keys)
     }
 
     /// What operations tell, as lines on standard error.
@@ -81,7 +94,7 @@ impl Context {
     pub fn client_config(&self, patience: Duration) -> Outcome<ClientConfig> {
         Ok(ClientConfig {
             manager: self.manager_address()?,
-            token: token::read(&self.settings.token_file)?,
+            keys: self.keys()?,
             window_bytes: self.settings.window_bytes,
             patience,
             ..ClientConfig::default()
@@ -94,6 +107,9 @@ impl Context {
             return Ok(());
         }
         let home = self.home();
+        if home.record_required()?.manager.is_some() {
+            return Ok(());
+        }
         let running =
             ProcessRecord::read(&home.run_file(Role::Manager))?.is_some_and(|process| process.is_alive());
         match running {

@@ -1,4 +1,4 @@
-//! Which pool, which token, which window: flags before `STDCHK_*` variables before one configuration file.
+//! Which pool, which keys, which window: flags before `STDCHK_*` variables before one configuration file.
 //!
 //! The three sources are layers of the same shape. The pool is a manager's address or a local pool's directory; the first
 //! layer that names one of them decides, so that `--data DIR` is not overruled by an address in the file.
@@ -26,9 +26,9 @@ pub struct PoolFlags {
     /// Address of the manager, HOST:PORT or unix:PATH [STDCHK_MANAGER; default: the local pool's]
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub manager: Option<String>,
-    /// File with the pool's token [STDCHK_TOKEN_FILE; default: DATA/token]
-    #[arg(long, global = true, value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
+    /// Folder with this host's keys in a pool of several machines [STDCHK_KEYS; default: DATA/keys]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub keys: Option<PathBuf>,
     /// Memory for writes in flight [STDCHK_WINDOW; default: 64MiB]
     #[arg(long, global = true, value_name = "SIZE")]
     pub window: Option<String>,
@@ -46,7 +46,7 @@ pub struct PoolFlags {
 struct Layer {
     data: Option<PathBuf>,
     manager: Option<String>,
-    token_file: Option<PathBuf>,
+    keys: Option<PathBuf>,
     window: Option<String>,
 }
 
@@ -57,8 +57,8 @@ pub struct Settings {
     pub data: PathBuf,
     /// The manager's address if it was given; `None`: the local pool's.
     pub manager: Option<String>,
-    /// Where the token is, absolute.
-    pub token_file: PathBuf,
+    /// Where the keys are if that was given, absolute; `None`: in [`Self::data`], if there are some.
+    pub keys: Option<PathBuf>,
     /// Memory for writes in flight, bytes.
     pub window_bytes: u64,
     /// Print no progress and no remarks.
@@ -86,12 +86,11 @@ impl Settings {
         let names_pool = layers.iter().find(|layer| layer.manager.is_some() || layer.data.is_some());
         let manager = names_pool.and_then(|layer| layer.manager.clone());
         manager.iter().try_for_each(|address| check_address("manager", address))?;
-        let token_file = first(|layer| layer.token_file.as_ref());
-        let token_file = token_file.map_or_else(|| Ok(data.join("token")), absolute);
+        let keys = first(|layer| layer.keys.as_ref()).map(absolute).transpose();
         let window = layers.iter().find_map(|layer| layer.window.as_deref());
         Ok(Self {
             manager,
-            token_file: token_file.about("the token file")?,
+            keys: keys.about("the folder of the keys")?,
             window_bytes: window.map_or(Ok(WINDOW_BYTES_DEFAULT), window_bytes)?,
             quiet: flags.quiet,
             data,
@@ -103,7 +102,7 @@ fn of_flags(flags: &PoolFlags) -> Layer {
     Layer {
         data: flags.data.clone(),
         manager: flags.manager.clone(),
-        token_file: flags.token_file.clone(),
+        keys: flags.keys.clone(),
         window: flags.window.clone(),
     }
 }
@@ -117,7 +116,7 @@ fn of_variables(variable: Variable<'_>) -> Outcome<Layer> {
     Ok(Layer {
         data: variable("STDCHK_DATA").map(PathBuf::from),
         manager: text("STDCHK_MANAGER")?,
-        token_file: variable("STDCHK_TOKEN_FILE").map(PathBuf::from),
+        keys: variable("STDCHK_KEYS").map(PathBuf::from),
         window: text("STDCHK_WINDOW")?,
     })
 }
@@ -141,11 +140,11 @@ fn of_file(flags: &PoolFlags, variable: Variable<'_>) -> Outcome<Layer> {
 fn parse_file(path: &Path, text: &str) -> Outcome<Layer> {
     let layer: Layer = toml::from_str(text).map_err(|error| {
         let cause = error.to_string().trim_end().replace('\n', "\n  ");
-        CommandError::usage(path.display(), cause, "it may set data, manager, token_file and window")
+        CommandError::usage(path.display(), cause, "it may set data, manager, keys and window")
     })?;
     // Paths in the file are meant from where the file is, not from wherever the command runs.
     let from_here = |file: PathBuf| path.parent().map_or_else(|| file.clone(), |parent| parent.join(&file));
-    Ok(Layer { data: layer.data.map(from_here), token_file: layer.token_file.map(from_here), ..layer })
+    Ok(Layer { data: layer.data.map(from_here), keys: layer.keys.map(from_here), ..layer })
 }
 
 fn state_directory(variable: Variable<'_>) -> Outcome<PathBuf> {
@@ -229,7 +228,7 @@ mod tests {
         let (_directory, mut flags) = file("manager = \"file:1\"\n");
         flags.data = Some("/pool".into());
         let local = settings(&flags, &[("STDCHK_MANAGER", "variable:1")]).unwrap();
-        assert_eq!((local.manager, local.token_file), (None, "/pool/token".into()));
+        assert_eq!((local.manager, local.keys), (None, None));
     }
 
     #[test]
@@ -288,7 +287,7 @@ mod tests {
         #[test]
         fn any_file_is_understood_or_refused_with_its_path(
             lines in proptest::collection::vec(
-                ("(data|manager|token_file|window|\\PC{0,9})", " ?=? ?", "(\"\\PC{0,12}\"|'\\PC{0,12}'|[0-9]{1,25}|\\[|\\PC{0,9})"),
+                ("(data|manager|keys|window|\\PC{0,9})", " ?=? ?", "(\"\\PC{0,12}\"|'\\PC{0,12}'|[0-9]{1,25}|\\[|\\PC{0,9})"),
                 0..5,
             ),
         ) {

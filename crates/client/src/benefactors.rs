@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState};
+use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, Receipt};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection};
@@ -140,7 +141,7 @@ impl Benefactors {
         let (address, connection) = self.link(id).await?;
         let open = || async {
             let identity = self.manager.identity();
-            Connection::open(&address, &identity, &self.buffers).await
+            Connection::open(Role::Benefactor, &address, &identity, &self.buffers).await
         };
         connection.get(open).await
     }

@@ -128,7 +128,7 @@ mod tests {
     use crate::manager::ManagerLink;
 
     fn cache(bytes_max: usize) -> ChunkCache {
-        let manager = Arc::new(ManagerLink::new("127.0.0.1:1".to_owned(), Vec::new(), Duration::ZERO));
+        let manager = Arc::new(ManagerLink::new("unix:/no/manager".to_owned(), None, Duration::ZERO));
         let benefactors = Arc::new(Benefactors::new(Arc::clone(&manager), BufferPool::new(1 << 20)));
         ChunkCache::new(Arc::new(Fetcher::new(manager, benefactors)), bytes_max)
     }

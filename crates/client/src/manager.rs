@@ -9,7 +9,7 @@ use std::time::Duration;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{Failure, PoolId};
-use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Retry, waits};
+use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Keys, Retry, waits};
 
 use crate::shared::Shared;
 
@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// The one connection to the manager that a client's tasks share.
 pub(crate) struct ManagerLink {
     address: String,
-    token: Vec<u8>,
+    keys: Option<Arc<Keys>>,
     patience: Duration,
     buffers: Arc<BufferPool>,
     connection: Shared,
@@ -32,10 +32,10 @@ pub(crate) struct ManagerLink {
 }
 
 impl ManagerLink {
-    pub(crate) fn new(address: String, token: Vec<u8>, patience: Duration) -> Self {
+    pub(crate) fn new(address: String, keys: Option<Arc<Keys>>, patience: Duration) -> Self {
         let buffers = BufferPool::new(BUFFER_BYTES);
         let (connection, pool) = (Shared::default(), OnceLock::new());
-        Self { address, token, patience, buffers, connection, pool }
+        Self { address, keys, patience, buffers, connection, pool }
     }
 
     /// Asks, and keeps asking while the manager can't be reached, for as long as the client's patience lasts.
@@ -61,7 +61,8 @@ impl ManagerLink {
 
     async fn ask_once(&self, request: &ManagerRequest) -> Result<ManagerReply, CallError> {
         let open = || async {
-            let opened = Connection::open(&self.address, &self.identity(), &self.buffers).await?;
+            let opened =
+                Connection::open(Role::Manager, &self.address, &self.identity(), &self.buffers).await?;
             self.pool.get_or_init(|| opened.pool());
             Ok(opened)
         };
@@ -72,6 +73,9 @@ impl ManagerLink {
 
     /// Who this client is to the manager and to the pool's benefactors.
     pub(crate) fn identity(&self) -> Identity {
-        Identity { role: Role::Client, pool: self.pool.get().copied(), token: self.token.clone() }
+        // A host that joined as a benefactor alone has no other role; it may ask how the pool is.
+        let is_client = self.keys.as_ref().is_none_or(|keys| keys.member().may_be(Role::Client));
+        let role = if is_client { Role::Client } else { Role::Benefactor };
+        Identity { role, pool: self.pool.get().copied(), keys: self.keys.clone() }
     }
 }

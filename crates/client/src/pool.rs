@@ -20,7 +20,7 @@ use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, ErrorCode, Failure, Ino, MapRoot, OpId,
     Policy, PoolId, SessionId,
 };
-use stdchk_net::{BufferPool, waits};
+use stdchk_net::{BufferPool, Keys, waits};
 use stdchk_protect::distance_at;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
@@ -57,10 +57,10 @@ const VERIFY_MAX: usize = 128;
 /// How to reach a pool and how much memory to use.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The manager, `host:port`.
+    /// The manager, `unix:PATH` or `host:port`.
     pub manager: String,
-    /// The pool's shared token.
-    pub token: Vec<u8>,
+    /// The keys of this member of the pool; `None`: all of the pool is on this machine.
+    pub keys: Option<Arc<Keys>>,
     /// Memory for bytes on their way to benefactors, all files together.
     pub window_bytes: u64,
     /// Memory for verified chunks that were read.
@@ -75,7 +75,7 @@ impl Default for ClientConfig {
     fn default() -> Self {
         Self {
             manager: String::new(),
-            token: Vec::new(),
+            keys: None,
             window_bytes: WINDOW_BYTES_DEFAULT,
             read_cache_bytes: 32 << 20,
             patience: Duration::from_secs(60),
@@ -150,7 +150,7 @@ pub(crate) struct Inner {
 impl Pool {
     /// Connects to a pool. Must be called on a tokio runtime, on which the pool's tasks then run.
     pub async fn connect(config: ClientConfig) -> Result<Self, Failure> {
-        let manager = Arc::new(ManagerLink::new(config.manager, config.token, config.patience));
+        let manager = Arc::new(ManagerLink::new(config.manager, config.keys, config.patience));
         // Answers under way that carry chunks. What the cache keeps of them is counted there.
         let cached = to_usize(config.read_cache_bytes);
         let buffers =

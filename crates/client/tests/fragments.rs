@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Random, TOKEN, TestPool, file_with, wait_until};
+use common::{Random, TestPool, file_with, wait_until};
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{ChunkId, ChunkRef, Code};
@@ -21,9 +21,12 @@ async fn a_fragment_goes_to_a_benefactor_whose_own_another_one_has_too() {
     let chunk = ChunkRef { id: ChunkId::of(&content), length: 100_000 };
     let blocks = Blocks::of(chunk, 0, Bytes::from(content.clone()), Code::erasure(2, 1).unwrap());
     let hosts = pool.benefactors().await.unwrap();
-    let identity = Identity { role: Role::Client, pool: pool.id(), token: TOKEN.to_vec() };
+    let identity = Identity { role: Role::Client, pool: pool.id(), keys: None };
     for (host, index) in hosts.iter().zip([0, 0, 1]) {
-        let connection = Connection::open(&host.address, &identity, &BufferPool::new(8 << 20)).await.unwrap();
+        let connection =
+            Connection::open(Role::Benefactor, &host.address, &identity, &BufferPool::new(8 << 20))
+                .await
+                .unwrap();
         let (block, encoding) = (blocks.encoding.block(chunk.id, index), blocks.encoding.clone());
         let put = BenefactorRequest::Put { block, encoding, durable: true };
         let stored = blocks.stored(index).unwrap().clone();

@@ -19,10 +19,10 @@ use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Incarnation, Ino, MapRoot, OpId,
     Receipt, ReceiptKey, SessionId, Source,
 };
+use stdchk_net::transport::unix_address;
 use stdchk_net::{BufferPool, Bytes, Connection, Identity};
 
 const LIMIT: Duration = Duration::from_secs(30);
-const TOKEN: &[u8] = b"measurement";
 const KEY: ReceiptKey = ReceiptKey([1; 32]);
 
 struct Rank {
@@ -98,12 +98,16 @@ fn receipt(number: u32, chunk: ChunkRef) -> (BenefactorId, Receipt) {
 }
 
 async fn connect(address: &str) -> Connection {
-    let identity = Identity { role: Role::Client, pool: None, token: TOKEN.to_vec() };
-    Connection::open(address, &identity, &BufferPool::new(1 << 20)).await.unwrap()
+    connect_as(Role::Client, address).await
+}
+
+async fn connect_as(role: Role, address: &str) -> Connection {
+    let identity = Identity { role, pool: None, keys: None };
+    Connection::open(Role::Manager, address, &identity, &BufferPool::new(1 << 20)).await.unwrap()
 }
 
 async fn register_benefactors(address: &str) {
-    let connection = connect(address).await;
+    let connection = connect_as(Role::Benefactor, address).await;
     let load = BenefactorLoad { donated_bytes: 1 << 50, free_bytes: 1 << 50, ..BenefactorLoad::default() };
     for number in 0..2 {
         let incarnation = Incarnation(number);
@@ -141,12 +145,15 @@ async fn directory(address: &str, name: &str) -> Ino {
 
 async fn measure(connections: u64, time: Duration) {
     let data = tempfile::tempdir_in(".").unwrap();
-    let mut config = Config::new(data.path().join("manager"), "127.0.0.1:0", TOKEN.to_vec());
+    let mut config = Config::new(
+        data.path().join("manager"),
+        unix_address(&std::path::absolute(data.path().join("socket")).unwrap()),
+    );
     // The two benefactors register and then only lend their names.
     config.timing.benefactor_lease_ms = u64::MAX;
     config.timing.benefactor_lost_ms = u64::MAX;
     let manager = Manager::open(config).await.unwrap();
-    let address = manager.address().to_string();
+    let address = manager.addresses()[0].clone();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(manager.serve(async { stopped.await.unwrap_or(()) }));
     register_benefactors(&address).await;

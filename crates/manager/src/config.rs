@@ -9,17 +9,16 @@ use crate::core::Timing;
 pub struct Config {
     /// Its data directory; made and marked if it isn't there.
     pub data: PathBuf,
-    /// Where to serve, `host:port`; port 0: any free one. Loopback only.
-    pub listen: String,
-    /// The pool's shared token.
-    pub token: Vec<u8>,
+    /// Where to serve: addresses `unix:PATH` and `host:port`, port 0: any free one. With one of the network the pool has an authority,
+    /// in the data directory.
+    pub listen: Vec<String>,
     /// Leases and intervals.
     pub timing: Timing,
 }
 
 impl Config {
     /// A manager with the usual leases.
-    pub fn new(data: impl Into<PathBuf>, listen: impl Into<String>, token: Vec<u8>) -> Self {
-        Self { data: data.into(), listen: listen.into(), token, timing: Timing::default() }
+    pub fn new(data: impl Into<PathBuf>, listen: impl Into<String>) -> Self {
+        Self { data: data.into(), listen: vec![listen.into()], timing: Timing::default() }
     }
 }

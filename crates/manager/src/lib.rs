@@ -12,4 +12,4 @@ mod server;
 pub mod store;
 
 pub use config::Config;
-pub use server::{Manager, ManagerError, run};
+pub use server::{AUTHORITY, Manager, ManagerError, run};

@@ -3,17 +3,23 @@
 //! Three things run beside the server: commits, a clock that makes the core look at leases, and what follows from events for
 //! many chunks, collection among it.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use stdchk_model::limits::BODY_BYTES_MAX;
-use stdchk_model::message::handshake::Role;
+use stdchk_model::message::handshake::{Join, Joined, Role};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
-use stdchk_model::{Failure, PoolId};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
 use stdchk_net::server::Host;
-use stdchk_net::{Buffer, BufferPool, Bytes, DataDir, DataDirError, Listener, Service, serve};
+use stdchk_net::transport::{self, socket_of};
+use stdchk_net::{
+    Authority, Buffer, BufferPool, Bytes, Caller, DataDir, DataDirError, KeysError, Listener, MemberId,
+    Service, elsewhere, serve,
+};
 use tokio::sync::{Notify, watch};
 
 use crate::config::Config;
@@ -21,6 +27,8 @@ use crate::core::{Collected, Core, Cursor, Now, Setting};
 use crate::owner::{Ended, Job, Owner, wall_clock};
 use crate::store::{EmbeddedStore, Reserve, Store, StoreError};
 
+/// Folder of the pool's authority, in the data directory.
+pub const AUTHORITY: &str = "authority";
 /// How often leases are looked at: well below the shortest.
 const TICK: Duration = Duration::from_millis(200);
 /// How often it is looked whether something may be collected.
@@ -55,6 +63,9 @@ pub enum ManagerError {
         /// Why not, and what to do.
         cause: String,
     },
+    /// The pool's authority can't be used.
+    #[error(transparent)]
+    Authority(#[from] KeysError),
     /// The system gives no random numbers for the identity of a new pool.
     #[error("the system gives no random numbers: {0}")]
     Random(getrandom::Error),
@@ -66,9 +77,10 @@ pub enum ManagerError {
 /// A manager that has its store and its address, and is about to serve.
 pub struct Manager {
     listener: Listener,
-    address: String,
+    addresses: Vec<String>,
     host: Host,
     owner: Owner,
+    authority: Option<Arc<Authority>>,
     _directory: DataDir,
 }
 
@@ -89,16 +101,24 @@ impl Manager {
         core.committed(store.sequence());
         let pool = core.pool();
         directory.claim(pool, None)?;
+        let is_networked = config.listen.iter().any(|address| socket_of(address).is_none());
+        // A simulated network needs no keys.
+        let authority = match is_networked && !transport::is_simulated() {
+            true => Some(Arc::new(Authority::open_or_create(&directory.path().join(AUTHORITY), pool)?)),
+            false => None,
+        };
+        let keys =
+            authority.as_ref().map(|authority| authority.keys(&[Role::Manager])?.keys(directory.path()));
         let listener = listen(&config.listen).await?;
-        let address = listener.address().map_err(|error| refuse(&config.listen, error))?;
+        let addresses = listener.addresses().map_err(|error| refuse(&config.listen.join(", "), error))?;
         let owner = Owner::new(core, store);
-        let host = Host::new(Role::Manager, pool, config.token);
-        Ok(Self { listener, address, host, owner, _directory: directory })
+        let host = Host::new(Role::Manager, pool, keys.transpose()?.map(Arc::new));
+        Ok(Self { listener, addresses, host, owner, authority, _directory: directory })
     }
 
     /// Where it listens.
-    pub fn address(&self) -> &str {
-        &self.address
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
     }
 
     /// Its pool.
@@ -108,7 +128,7 @@ impl Manager {
 
     /// Serves until `stop` resolves or the store fails. What was answered is durable, so stopping needs no farewell.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
-        let Self { listener, host, owner, _directory, .. } = self;
+        let Self { listener, host, owner, authority, _directory, .. } = self;
         let mut ended = None;
         let until = async {
             tokio::select! {
@@ -118,7 +138,12 @@ impl Manager {
                 () = work(&owner) => {}
             }
         };
-        let service = Arc::new(ManagerService { owner: owner.clone(), waiters: Waiters::default() });
+        let service = Arc::new(ManagerService {
+            owner: owner.clone(),
+            waiters: Waiters::default(),
+            authority,
+            registered: Mutex::default(),
+        });
         serve(listener, host, service, BufferPool::new(BODY_BYTES_MAX), until).await;
         // The directory is free for the next manager once this returns.
         let closed = owner.close();
@@ -162,9 +187,18 @@ fn setting(config: &Config) -> Result<Setting, ManagerError> {
     Ok(Setting { new_pool, owner, pid, start, timing, steps: STEPS })
 }
 
-async fn listen(address: &str) -> Result<Listener, ManagerError> {
+async fn listen(addresses: &[String]) -> Result<Listener, ManagerError> {
     let next = "another process may serve there: stop it, or listen elsewhere";
-    Listener::bind(address).await.map_err(|error| refuse(address, format_args!("{error}; {next}")))
+    let mut all: Option<Listener> = None;
+    for address in addresses {
+        let listener = Listener::bind(address).await;
+        let listener = listener.map_err(|error| refuse(address, format_args!("{error}; {next}")))?;
+        all = Some(match all {
+            Some(others) => others.and(listener),
+            None => listener,
+        });
+    }
+    all.ok_or_else(|| refuse("nowhere", "give an address"))
 }
 
 fn refuse(address: &str, cause: impl std::fmt::Display) -> ManagerError {
@@ -184,6 +218,10 @@ async fn tick(owner: &Owner) {
 struct ManagerService {
     owner: Owner,
     waiters: Waiters,
+    /// What gives keys to new members, if there may be some.
+    authority: Option<Arc<Authority>>,
+    /// Which member has registered as which benefactor: nobody else may speak for it.
+    registered: Mutex<HashMap<BenefactorId, MemberId>>,
 }
 
 /// Writers that wait for copies.
@@ -223,8 +261,21 @@ impl Service for ManagerService {
     type Request = ManagerRequest;
     type Reply = ManagerReply;
 
-    async fn handle(&self, request: ManagerRequest, _: Buffer) -> Result<(ManagerReply, Bytes), Failure> {
+    async fn handle(
+        &self,
+        caller: Caller,
+        request: ManagerRequest,
+        _: Buffer,
+    ) -> Result<(ManagerReply, Bytes), Failure> {
+        self.refuse_forbidden(caller, &request)?;
         let reply = match request {
+            request @ ManagerRequest::Register { .. } => {
+                let reply = self.owner.ask(|answer| Job::Request(Box::new(request), answer)).await;
+                if let (Ok(ManagerReply::Registered { id, .. }), Some(member)) = (&reply, caller.member) {
+                    self.registered.lock().insert(*id, member);
+                }
+                reply
+            }
             ManagerRequest::Collect { dry_run } => collect(&self.owner, dry_run).await,
             request @ ManagerRequest::AwaitCopies { .. } => {
                 let _waiter = self.waiters.add();
@@ -239,9 +290,34 @@ impl Service for ManagerService {
         };
         reply.map(|reply| (reply, Bytes::new()))
     }
+
+    async fn join(&self, join: Join, channel: [u8; 32]) -> Result<Joined, Failure> {
+        let Some(authority) = self.authority.clone() else {
+            return Err(Failure::new(ErrorCode::Denied, "this pool takes no members of other machines"));
+        };
+        let joined = elsewhere(move || authority.redeem(&join, &channel)).await;
+        joined.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?
+    }
 }
 
 impl ManagerService {
+    /// Refuses what the caller's role may not do, and what is said in the name of another benefactor.
+    fn refuse_forbidden(&self, caller: Caller, request: &ManagerRequest) -> Result<(), Failure> {
+        if !request.may_be_asked_by(caller.role) {
+            let message = format!("a {} may not ask for this", caller.role.name());
+            return Err(Failure::new(ErrorCode::Denied, message));
+        }
+        let (Some(id), Some(member)) = (request.benefactor(), caller.member) else { return Ok(()) };
+        match self.registered.lock().get(&id) {
+            Some(registered) if *registered != member => Err(Failure::new(
+                ErrorCode::Denied,
+                format!("another member has registered as benefactor {id}"),
+            )),
+            // Who has registered with the manager before this one registers again.
+            _ => Ok(()),
+        }
+    }
+
     /// Asks the owner again whenever there may be another answer, until it is the one that is waited for, or until it is time
     /// to show a sign of life.
     async fn ask_until<F: Future<Output = ()>>(

@@ -2,18 +2,22 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use stdchk_manager::{Config, Manager, ManagerError};
+use stdchk_manager::{AUTHORITY, Config, Manager, ManagerError};
+use stdchk_model::message::benefactor::BenefactorLoad;
 use stdchk_model::message::handshake::Role;
-use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest};
-use stdchk_model::{ErrorCode, Ino, OpId, PoolId};
-use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity};
+use stdchk_model::message::manager::{
+    BenefactorSecret, Change, FileKind, ManagerReply, ManagerRequest, Registration,
+};
+use stdchk_model::{ErrorCode, Incarnation, Ino, OpId, PoolId, ReceiptKey};
+use stdchk_net::transport::unix_address;
+use stdchk_net::{Authority, BufferPool, Bytes, CallError, Connection, Identity};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const TOKEN: &[u8] = b"secret";
 
 struct Running {
     pool: PoolId,
@@ -23,16 +27,17 @@ struct Running {
 }
 
 fn config(data: &Path) -> Config {
-    Config::new(data, "127.0.0.1:0", TOKEN.to_vec())
+    Config::new(data, unix_address(&data.join("socket")))
 }
 
 async fn start(data: &Path) -> Running {
     let manager = Manager::open(config(data)).await.unwrap();
-    let (pool, address) = (manager.pool(), manager.address().to_string());
+    let (pool, address) = (manager.pool(), manager.addresses()[0].clone());
     let (stop, stopped) = oneshot::channel();
     let serving = tokio::spawn(manager.serve(async move { stopped.await.unwrap() }));
-    let identity = Identity { role: Role::Client, pool: Some(pool), token: TOKEN.to_vec() };
-    let connection = Connection::open(&address, &identity, &BufferPool::new(1 << 20)).await.unwrap();
+    let identity = Identity { role: Role::Client, pool: Some(pool), keys: None };
+    let connection =
+        Connection::open(Role::Manager, &address, &identity, &BufferPool::new(1 << 20)).await.unwrap();
     Running { pool, connection, stop, serving }
 }
 
@@ -125,12 +130,59 @@ async fn a_second_manager_on_the_same_data_and_foreign_directories_are_refused()
     assert!(error.contains("thesis.tex"), "{error}");
 }
 
+/// A registration of a new benefactor with this secret.
+fn registration(secret: u8) -> ManagerRequest {
+    let load = BenefactorLoad { donated_bytes: 1 << 30, free_bytes: 1 << 30, ..BenefactorLoad::default() };
+    let (incarnation, address) = (Incarnation(u64::from(secret)), format!("127.0.0.1:{secret}"));
+    let (id, pid, remembered, put_sequence, receipt_key) = (None, 1, None, 0, ReceiptKey([secret; 32]));
+    let new = Registration { id, incarnation, address, pid, load, remembered, put_sequence, receipt_key };
+    new.introduced(&BenefactorSecret([secret; 32]))
+}
+
 #[tokio::test]
-async fn addresses_beyond_loopback_are_refused() {
+async fn on_a_network_everybody_may_do_what_their_certificate_says() {
     let directory = tempfile::tempdir().unwrap();
-    let config = Config::new(directory.path().join("manager"), "0.0.0.0:0", TOKEN.to_vec());
-    let error = Manager::open(config).await.err().unwrap().to_string();
-    assert!(error.contains("0.0.0.0:0") && error.contains("loopback"), "{error}");
+    let data = directory.path().join("manager");
+    let mut config = config(&data);
+    config.listen.push("127.0.0.1:0".to_owned());
+    let manager = Manager::open(config).await.unwrap();
+    let address = manager.addresses()[1].clone();
+    let serving = tokio::spawn(manager.serve(std::future::pending()));
+    let authority = Authority::open(&data.join(AUTHORITY)).unwrap();
+    let connect = async |role: Role| {
+        let keys = authority.keys(&[role]).unwrap().keys(&data).unwrap();
+        let identity = Identity { role, pool: None, keys: Some(Arc::new(keys)) };
+        Connection::open(Role::Manager, &address, &identity, &BufferPool::new(1 << 20)).await.unwrap()
+    };
+    let ask = async |connection: &Connection, request: &ManagerRequest| {
+        let answer: Result<(ManagerReply, _), _> = connection.call(request, Bytes::new(), LIMIT).await;
+        answer.map(|(reply, _)| reply)
+    };
+    let denied = |answer: Result<ManagerReply, CallError>| {
+        let failure = answer.unwrap_err().failure();
+        assert_eq!(failure.code, ErrorCode::Denied, "{failure}");
+    };
+    let (client, operator) = (connect(Role::Client).await, connect(Role::Operator).await);
+    let (one, two) = (connect(Role::Benefactor).await, connect(Role::Benefactor).await);
+    for connection in [&client, &operator] {
+        ask(connection, &ManagerRequest::Space).await.unwrap();
+        denied(ask(connection, &registration(9)).await);
+    }
+    denied(ask(&one, &ManagerRequest::Benefactors).await);
+    denied(ask(&client, &ManagerRequest::AcceptOlderStore).await);
+    ask(&operator, &ManagerRequest::AcceptOlderStore).await.unwrap();
+    let ManagerReply::Registered { id, registration: number, .. } =
+        ask(&one, &registration(1)).await.unwrap()
+    else {
+        panic!("no registration")
+    };
+    ask(&two, &registration(2)).await.unwrap();
+    // Nobody speaks for another one, also not with its number.
+    let begin = ManagerRequest::BeginInventory { id, registration: number };
+    denied(ask(&two, &begin).await);
+    denied(ask(&client, &begin).await);
+    ask(&one, &begin).await.unwrap();
+    serving.abort();
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, FailedCopy, Make, NewBlock,
     SourceBlock,
 };
-use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role, Welcome};
+use stdchk_model::message::handshake::{Hello, Join, JoinKey, Joined, PROTOCOL, Role, TokenId, Welcome};
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
     Existing, Exposed, ExposedSet, FileKind, Hold, Location, ManagerReply, ManagerRequest, Moment,
@@ -460,16 +460,14 @@ fn kinds<T: Encode<()>>(messages: &[T]) -> BTreeSet<u8> {
 
 #[test]
 fn messages_are_byte_for_byte_as_documented() {
-    let (role, pool, token) = (Role::Client, PoolId([1; 16]), [0xaa; 32]);
-    let hello = Hello { protocol: PROTOCOL, role, pool: None, nonce: Nonce([0xc0; 32]) };
-    let challenge = Challenge { protocol: PROTOCOL, nonce: Nonce([0x50; 32]) };
-    let greeting = Greeting { hello: hello.clone(), challenge: challenge.clone() };
-    let proof = greeting.server_proof(&token, Role::Manager, pool);
+    let (role, pool) = (Role::Client, PoolId([1; 16]));
+    let hello = Hello { protocol: PROTOCOL, role, pool: None };
+    let join = Join::new(PROTOCOL, TokenId([5; 8]), vec![6; 3], &JoinKey::of(&[0xaa; 16]), &[0xc0; 32]);
     let text = [
         vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), ..hello }]),
-        vectors("Challenge", &[challenge]),
-        vectors("Proof", &[Proof { proof: greeting.caller_proof(&token) }]),
-        vectors("Welcome", &[Welcome { role: Role::Manager, pool, proof }]),
+        vectors("Welcome", &[Welcome { role: Role::Manager, pool }]),
+        vectors("Join", &[join]),
+        vectors("Joined", &[Joined { certificate: vec![7; 3] }]),
         vectors(
             "Failure",
             &[

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use minicbor::{Decode, Encode};
 use parking_lot::Mutex;
-use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role, Welcome};
+use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, oneshot};
@@ -20,8 +21,9 @@ use tokio::time::timeout;
 
 use crate::buffer::{Buffer, BufferPool};
 use crate::frame::{self, Head, Kind};
+use crate::keys::Keys;
 use crate::patience::{PATIENCE, Patient};
-use crate::transport::{Incoming, Outgoing, connect};
+use crate::transport::{Connected, Incoming, Outgoing, Peer, connect};
 
 /// Time for connecting and for the handshake: a host that takes longer is as good as gone.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -36,8 +38,8 @@ pub struct Identity {
     pub role: Role,
     /// Its pool; `None`: whichever the server serves.
     pub pool: Option<PoolId>,
-    /// The pool's shared token.
-    pub token: Vec<u8>,
+    /// Its keys; `None`: it speaks with processes of its own machine alone.
+    pub keys: Option<Arc<Keys>>,
 }
 
 /// Why a call has no answer.
@@ -111,6 +113,8 @@ struct Call {
 pub struct Connection {
     address: String,
     pool: PoolId,
+    /// The address of this machine on the way there.
+    here: Option<IpAddr>,
     /// Calls whose requests wait for the socket; those that were given up meanwhile are passed over.
     outgoing: mpsc::UnboundedSender<u64>,
     writer: Writer,
@@ -119,16 +123,17 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to `address` (`host:port`), and shakes hands. Payloads of answers go into buffers of `buffers`.
+    /// Connects to a server in this role at `address`, and greets it. Payloads of answers go into buffers of `buffers`.
     pub async fn open(
+        server: Role,
         address: &str,
         identity: &Identity,
         buffers: &Arc<BufferPool>,
     ) -> Result<Self, CallError> {
         let connect = |cause: String| CallError::Connect { address: address.to_owned(), cause };
-        let opened = timeout(CONNECT_TIMEOUT, handshake(address, identity)).await;
+        let opened = timeout(CONNECT_TIMEOUT, greet(server, address, identity)).await;
         let late = |_| connect(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()));
-        let (reader, writer, pool) = opened.map_err(late)?.map_err(|error| match error.downcast() {
+        let (reader, writer, pool, here) = opened.map_err(late)?.map_err(|error| match error.downcast() {
             Ok(Failure { code: ErrorCode::Unavailable, message, .. }) => connect(message),
             Ok(refused) => refused.into(),
             Err(error) => connect(error.to_string()),
@@ -139,7 +144,7 @@ impl Connection {
         tokio::spawn(write_all(Arc::clone(&writer), queue, Arc::clone(&pending)));
         tokio::spawn(read_all(reader, Arc::clone(buffers), Arc::clone(&pending)));
         let (address, next_id) = (address.to_owned(), AtomicU64::new(1));
-        Ok(Self { address, pool, outgoing, writer, pending, next_id })
+        Ok(Self { address, pool, here, outgoing, writer, pending, next_id })
     }
 
     /// The pool that the server serves.
@@ -147,7 +152,12 @@ impl Connection {
         self.pool
     }
 
-    /// Where it leads, `host:port`.
+    /// The address of this machine on the way there; `None`: it doesn't lead over the network.
+    pub fn here(&self) -> Option<IpAddr> {
+        self.here
+    }
+
+    /// Where it leads.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -208,7 +218,7 @@ impl Connection {
         let Ok(mut writer) = Arc::clone(&self.writer).try_lock_owned() else { return false };
         let bytes = [head, payload].concat();
         match writer.half_mut().try_write(&bytes) {
-            Ok(written) if written == bytes.len() => true,
+            Ok(written) if written == bytes.len() && writer.half_mut().is_flushed() => true,
             Ok(written) => {
                 // A call that is given up leaves no half frame behind.
                 let (rest, pending) = (Bytes::from(bytes).split_off(written), Arc::clone(&self.pending));
@@ -247,29 +257,33 @@ impl Drop for Forget<'_> {
     }
 }
 
-type Opened = (Patient<BufReader<Incoming>>, Patient<Outgoing>, PoolId);
+type Opened = (Patient<BufReader<Incoming>>, Patient<Outgoing>, PoolId, Option<IpAddr>);
 
-/// Greets the server. Its refusal is an error with a [`Failure`] within.
-async fn handshake(address: &str, identity: &Identity) -> io::Result<Opened> {
-    let (reader, writer) = connect(address).await?;
+/// Connects and greets. A refusal is an error with a [`Failure`] within.
+async fn greet(server: Role, address: &str, identity: &Identity) -> io::Result<Opened> {
+    let Connected { stream: (reader, writer), peer, here } =
+        connect(address, identity.keys.as_deref()).await?;
     let (mut reader, mut writer) =
         (Patient::new(buffered(reader), PATIENCE), Patient::new(writer, REQUEST_PATIENCE));
-    let hello = Hello { protocol: PROTOCOL, role: identity.role, pool: identity.pool, nonce: nonce()? };
-    let challenge: Challenge = say(&mut reader, &mut writer, &hello).await?;
-    let greeting = Greeting { hello, challenge };
-    let proof = Proof { proof: greeting.caller_proof(&identity.token) };
-    let Welcome { role, pool, proof } = say(&mut reader, &mut writer, &proof).await?;
-    if proof != greeting.server_proof(&identity.token, role, pool) {
+    let hello = Hello { protocol: PROTOCOL, role: identity.role, pool: identity.pool };
+    let Welcome { role, pool } = say(&mut reader, &mut writer, &hello).await?;
+    let is_shown = match &peer {
+        Peer::Own => true,
+        Peer::Member(member) => member.may_be(role),
+        Peer::Stranger(_) => false,
+    };
+    let is_meant = identity.keys.as_ref().is_none_or(|keys| keys.pool() == pool);
+    if role != server || !is_shown || !is_meant {
         // Not for ever, as a refusal is: the server that was there may come back.
-        let message = "who answers doesn't know the pool's token: another program has taken the address; find out with `ss -tlnp` \
-                       which, and end it";
+        let message =
+            format!("no {} of this pool answers there: another one has taken its address", server.name());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
-    Ok((reader, writer, pool))
+    Ok((reader, writer, pool, here))
 }
 
-/// Sends a part of the greeting and reads the answer to it.
-async fn say<Q: Encode<()>, R: for<'b> Decode<'b, ()>>(
+/// Says what a connection begins with and reads the answer to it.
+pub(crate) async fn say<Q: Encode<()>, R: for<'b> Decode<'b, ()>>(
     reader: &mut Patient<BufReader<Incoming>>,
     writer: &mut Patient<Outgoing>,
     said: &Q,
@@ -289,13 +303,6 @@ async fn say<Q: Encode<()>, R: for<'b> Decode<'b, ()>>(
 fn turned_away() -> io::Error {
     let message = "the server ended the connection: at a socket of the machine it serves processes of its own user and root alone";
     io::Error::new(io::ErrorKind::UnexpectedEof, message)
-}
-
-/// Random bytes for one greeting.
-pub(crate) fn nonce() -> io::Result<Nonce> {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
-    Ok(Nonce(bytes))
 }
 
 async fn write_all(writer: Writer, mut queue: mpsc::UnboundedReceiver<u64>, pending: Pending) {
@@ -324,7 +331,8 @@ pub(crate) async fn write_frame(
     payload: &Bytes,
 ) -> io::Result<()> {
     writer.begin();
-    writer.write_all_buf(&mut bytes::Buf::chain(head, payload.as_ref())).await
+    writer.write_all_buf(&mut bytes::Buf::chain(head, payload.as_ref())).await?;
+    writer.flush().await
 }
 
 /// Reads ahead, so that a small frame takes one call of the system.

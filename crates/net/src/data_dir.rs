@@ -250,16 +250,8 @@ fn holder(file: &mut File) -> String {
     }
 }
 
-fn word(role: Role) -> &'static str {
-    match role {
-        Role::Client => "client",
-        Role::Benefactor => "benefactor",
-        Role::Manager => "manager",
-    }
-}
-
 fn print(mark: &Mark, role: Role) -> String {
-    let mut text = format!("stdchk {} {LAYOUT}\n", word(role));
+    let mut text = format!("stdchk {} {LAYOUT}\n", role.name());
     if let Some(pool) = mark.pool {
         text += &format!("pool {pool}\n");
     }
@@ -286,7 +278,7 @@ fn parse(text: &str, role: Role) -> Result<Mark, String> {
         ["stdchk", owner, layout] => (*owner, layout.parse::<u32>().map_err(|_| damaged())?),
         _ => return Err(damaged()),
     };
-    if owner != word(role) {
+    if owner != role.name() {
         let owner: String = owner.chars().take(20).collect();
         return Err(format!("it belongs to a {owner}; use a directory of its own"));
     }
@@ -316,7 +308,7 @@ fn parse(text: &str, role: Role) -> Result<Mark, String> {
 }
 
 fn unusable(directory: &Path, role: Role, cause: String) -> DataDirError {
-    DataDirError::Unusable { path: directory.to_owned(), role: word(role), cause }
+    DataDirError::Unusable { path: directory.to_owned(), role: role.name(), cause }
 }
 
 fn damaged() -> String {

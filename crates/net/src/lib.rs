@@ -4,11 +4,13 @@
 //! of a frame straight from and into page-aligned buffers that are used again, because fresh memory is slow, and that
 //! lie in huge pages where the kernel has them.
 
+mod authority;
 pub mod buffer;
 pub mod connection;
 pub mod data_dir;
 mod elsewhere;
 pub mod frame;
+mod keys;
 pub mod patience;
 mod retry;
 pub mod server;
@@ -16,11 +18,13 @@ mod slab;
 pub mod transport;
 pub mod waits;
 
+pub use authority::{Authority, join};
 pub use buffer::{Buffer, BufferPool, kept_bytes};
 pub use bytes::Bytes;
 pub use connection::{CallError, Connection, Identity};
 pub use data_dir::{DataDir, DataDirError};
 pub use elsewhere::elsewhere;
+pub use keys::{Keys, KeysError, Member, MemberId, Parts};
 pub use retry::Retry;
-pub use server::{Service, serve};
+pub use server::{Caller, Service, serve};
 pub use transport::Listener;

@@ -141,7 +141,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().half).poll_flush(context)
+        let this = self.get_mut();
+        match Pin::new(&mut this.half).poll_flush(context) {
+            Poll::Pending => this.wait(context),
+            flushed => flushed,
+        }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

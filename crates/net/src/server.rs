@@ -12,7 +12,7 @@ use minicbor::{Decode, Encode};
 use rustix::process::{Resource, getrlimit};
 use stdchk_model::exact::to_usize;
 use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
-use stdchk_model::message::handshake::{Challenge, Greeting, Hello, PROTOCOL, Proof, Role, Welcome};
+use stdchk_model::message::handshake::{Hello, Join, Joined, PROTOCOL, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
 use tokio::io::BufReader;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -20,10 +20,11 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::buffer::{Buffer, BufferPool};
-use crate::connection::{buffered, nonce, write_frame};
+use crate::connection::{buffered, write_frame};
 use crate::frame::{self, Head, Kind};
+use crate::keys::{Keys, MemberId};
 use crate::patience::{PATIENCE, Patient};
-use crate::transport::{Incoming, Listener, Outgoing, Stream};
+use crate::transport::{Arrival, Incoming, Listener, Outgoing, Peer};
 use crate::waits::permits;
 
 /// Time that a caller has for its greeting: connections that stay silent are closed.
@@ -74,6 +75,15 @@ impl Strangers {
     }
 }
 
+/// Who has asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// What it acts as, and may.
+    pub role: Role,
+    /// Which member of the pool it is; `None`: a process of this machine that may be all that this user may be.
+    pub member: Option<MemberId>,
+}
+
 /// What a server does with requests.
 pub trait Service: Send + Sync + 'static {
     /// What it is asked.
@@ -84,9 +94,17 @@ pub trait Service: Send + Sync + 'static {
     /// Answers one request. Called concurrently, also for requests of one connection.
     fn handle(
         &self,
+        caller: Caller,
         request: Self::Request,
         payload: Buffer,
     ) -> impl Future<Output = Result<(Self::Reply, Bytes), Failure>> + Send;
+
+    /// Signs the certificate of a new member, on a connection that is bound to `channel`. Servers without an authority refuse.
+    fn join(&self, join: Join, channel: [u8; 32]) -> impl Future<Output = Result<Joined, Failure>> + Send {
+        let _ = (join, channel);
+        let message = "new members join at the manager";
+        std::future::ready(Err(Failure::new(ErrorCode::Denied, message)))
+    }
 }
 
 /// Who serves.
@@ -96,16 +114,16 @@ pub struct Host {
     pub role: Role,
     /// Its pool.
     pub pool: PoolId,
-    /// The pool's shared token; callers must prove that they know it.
-    pub token: Vec<u8>,
+    /// Its keys; `None`: it serves processes of its own machine alone.
+    pub keys: Option<Arc<Keys>>,
     /// How long a caller may stop within a frame, see [`crate::patience`].
     pub patience: Duration,
 }
 
 impl Host {
     /// A host with the patience of the protocol.
-    pub fn new(role: Role, pool: PoolId, token: Vec<u8>) -> Self {
-        Self { role, pool, token, patience: PATIENCE }
+    pub fn new(role: Role, pool: PoolId, keys: Option<Arc<Keys>>) -> Self {
+        Self { role, pool, keys, patience: PATIENCE }
     }
 }
 
@@ -127,7 +145,7 @@ pub async fn serve<S: Service>(
             accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        let Ok((stream, peer)) = accepted else {
+        let Ok((arrival, peer)) = accepted else {
             tokio::select! {
                 () = &mut stop => return,
                 () = tokio::time::sleep(ACCEPT_PAUSE) => continue,
@@ -138,7 +156,7 @@ pub async fn serve<S: Service>(
         let door = Door { host: host.clone(), places: Arc::clone(&places), settled: Arc::clone(&settled) };
         let (service, buffers) = (Arc::clone(&service), Arc::clone(&buffers));
         let task = connections.spawn(async move {
-            if let Err(error) = converse(stream, door, service, buffers).await {
+            if let Err(error) = converse(arrival, door, service, buffers).await {
                 tracing::debug!(%peer, %error, "a connection ended");
             }
         });
@@ -154,86 +172,95 @@ struct Door {
 }
 
 async fn converse<S: Service>(
-    (reader, writer): Stream,
+    arrival: Arrival,
     door: Door,
     service: Arc<S>,
     buffers: Arc<BufferPool>,
 ) -> io::Result<()> {
     let patience = door.host.patience;
-    let (mut reader, mut writer) = (Patient::new(reader, patience), Patient::new(writer, patience));
-    let greeted = timeout(HANDSHAKE_TIMEOUT, greet(&door, &mut reader, &mut writer)).await;
-    let Some(_place) = greeted.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
+    let greeting = async {
+        let ((reader, writer), peer) = arrival.open(door.host.keys.as_deref()).await?;
+        let (mut reader, mut writer) = (Patient::new(reader, patience), Patient::new(writer, patience));
+        let caller = greet(&door, &*service, &peer, &mut reader, &mut writer).await?;
+        io::Result::Ok(caller.map(|(caller, place)| (caller, place, reader, writer)))
+    };
+    let greeted = timeout(HANDSHAKE_TIMEOUT, greeting).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    let Some((caller, _place, reader, writer)) = greeted else { return Ok(()) };
     // Who is known may have memory to read ahead into; a greeting has nothing behind it.
     let reader = Patient::new(buffered(reader.into_half()), patience);
     let (answers, queue) = mpsc::channel(REQUESTS_IN_FLIGHT_MAX);
     let writing = write_answers(writer, queue);
-    let reading = read_requests(reader, service, buffers, answers);
+    let reading = read_requests(reader, caller, service, buffers, answers);
     // Reading ends first when the peer goes; writing ends when all running requests have dropped their senders. Who
     // takes no answers any more is asked nothing more either.
     tokio::try_join!(reading, writing).map(|_| ())
 }
 
-/// The greeting; the member's place, or none if it was refused or the peer has gone.
-async fn greet(
+/// The greeting: who calls, and its place; or none if it was refused, has joined, or has gone.
+async fn greet<S: Service>(
     door: &Door,
+    service: &S,
+    peer: &Peer,
     reader: &mut Patient<Incoming>,
     writer: &mut Patient<Outgoing>,
-) -> io::Result<Option<OwnedSemaphorePermit>> {
+) -> io::Result<Option<(Caller, OwnedSemaphorePermit)>> {
     let Some((head, body)) = frame::read_greeting(reader).await? else { return Ok(None) };
-    let greeting = match challenge(&body) {
-        Ok(greeting) => greeting,
-        Err(error) => return refuse(writer, head.id, error?).await,
-    };
-    let answer = encode_answer(head.id, Ok(&greeting.challenge), 0)?;
-    write_frame(writer, &answer, &Bytes::new()).await?;
-    let Some((head, body)) = frame::read_greeting(reader).await? else { return Ok(None) };
-    let (welcome, place) = match door.welcome(&greeting, &body) {
-        Ok(welcomed) => welcomed,
-        Err(failure) => return refuse(writer, head.id, failure).await,
-    };
-    write_frame(writer, &encode_answer(head.id, Ok(welcome), 0)?, &Bytes::new()).await?;
-    Ok(Some(place))
-}
-
-async fn refuse(
-    writer: &mut Patient<Outgoing>,
-    id: u64,
-    failure: Failure,
-) -> io::Result<Option<OwnedSemaphorePermit>> {
-    write_frame(writer, &encode_answer::<()>(id, Err(failure), 0)?, &Bytes::new()).await?;
-    Ok(None)
-}
-
-/// The begin of a greeting with a challenge of its own, or why there is none.
-fn challenge(body: &[u8]) -> Result<Greeting, io::Result<Failure>> {
-    let hello: Hello = match cbor::decode(body) {
-        Ok(hello) => hello,
-        Err(error) => return Err(Ok(no_greeting(&error))),
-    };
-    if hello.protocol != PROTOCOL {
-        let (theirs, ours) = (hello.protocol, PROTOCOL);
-        let message =
-            format!("the caller speaks protocol {theirs}, this server {ours}: use the same stdchk on both");
-        return Err(Ok(Failure::new(ErrorCode::Unsupported, message)));
+    if let Peer::Stranger(channel) = peer {
+        let joined = match understood::<Join>(&body, |join| join.protocol) {
+            Ok(join) => service.join(join, *channel).await,
+            Err(failure) => Err(failure),
+        };
+        write_frame(writer, &encode_answer(head.id, joined, 0)?, &Bytes::new()).await?;
+        return Ok(None);
     }
-    let challenge = Challenge { protocol: PROTOCOL, nonce: nonce().map_err(Err)? };
-    Ok(Greeting { hello, challenge })
+    let hello = understood::<Hello>(&body, |hello| hello.protocol);
+    let welcomed = hello.and_then(|hello| door.welcome(&hello, peer));
+    let (answer, let_in) = match welcomed {
+        Ok((welcome, caller, place)) => (Ok(welcome), Some((caller, place))),
+        Err(failure) => (Err(failure), None),
+    };
+    write_frame(writer, &encode_answer(head.id, answer, 0)?, &Bytes::new()).await?;
+    Ok(let_in)
 }
 
-fn no_greeting(error: &minicbor::decode::Error) -> Failure {
-    Failure::new(ErrorCode::Malformed, format!("no greeting: {error}"))
+/// What a connection begins with.
+fn understood<T: for<'b> Decode<'b, ()>>(body: &[u8], protocol: impl Fn(&T) -> u16) -> Result<T, Failure> {
+    let begun: T = cbor::decode(body)
+        .map_err(|error| Failure::new(ErrorCode::Malformed, format!("no greeting: {error}")))?;
+    match protocol(&begun) {
+        PROTOCOL => Ok(begun),
+        theirs => {
+            let message = format!(
+                "the caller speaks protocol {theirs}, this server {PROTOCOL}: use the same stdchk on both"
+            );
+            Err(Failure::new(ErrorCode::Unsupported, message))
+        }
+    }
 }
 
 impl Door {
-    /// Lets the caller in if it proves that it knows the token, means this pool, and there is a place for it.
-    fn welcome(&self, greeting: &Greeting, body: &[u8]) -> Result<(Welcome, OwnedSemaphorePermit), Failure> {
-        let Host { role, pool, ref token, .. } = self.host;
-        let Proof { proof } = cbor::decode(body).map_err(|error| no_greeting(&error))?;
-        if proof != greeting.caller_proof(token) {
-            let message = "the pool's token doesn't match: use the token file of this pool";
-            return Err(Failure::new(ErrorCode::Denied, message));
-        }
-        if greeting.hello.pool.is_some_and(|meant| meant != pool) {
+    /// Lets the caller in if it may be what it says, means this pool, and there is a place for it.
+    fn welcome(
+        &self,
+        hello: &Hello,
+        peer: &Peer,
+    ) -> Result<(Welcome, Caller, OwnedSemaphorePermit), Failure> {
+        let Host { role, pool, .. } = self.host;
+        let caller = match peer {
+            // The own user runs the pool.
+            Peer::Own if hello.role == Role::Client => Caller { role: Role::Operator, member: None },
+            Peer::Own => Caller { role: hello.role, member: None },
+            Peer::Member(member) if member.may_be(hello.role) => {
+                let is_operator = hello.role == Role::Client && member.may_be(Role::Operator);
+                let role = if is_operator { Role::Operator } else { hello.role };
+                Caller { role, member: Some(member.id) }
+            }
+            Peer::Member(_) | Peer::Stranger(_) => {
+                let message = format!("the caller's certificate is not that of a {}", hello.role.name());
+                return Err(Failure::new(ErrorCode::Denied, message));
+            }
+        };
+        if hello.pool.is_some_and(|meant| meant != pool) {
             let message = format!("this server belongs to another pool, {pool}");
             return Err(Failure::new(ErrorCode::Denied, message));
         }
@@ -243,7 +270,7 @@ impl Door {
         if self.settled.swap(true, Ordering::Relaxed) {
             return Err(busy("too many others have called meanwhile"));
         }
-        Ok((Welcome { role, pool, proof: greeting.server_proof(token, role, pool) }, place))
+        Ok((Welcome { role, pool }, caller, place))
     }
 }
 
@@ -261,6 +288,7 @@ type Answer = (Vec<u8>, Bytes, OwnedSemaphorePermit);
 
 async fn read_requests<S: Service>(
     mut reader: Patient<BufReader<Incoming>>,
+    caller: Caller,
     service: Arc<S>,
     buffers: Arc<BufferPool>,
     answers: mpsc::Sender<Answer>,
@@ -273,7 +301,7 @@ async fn read_requests<S: Service>(
         let Some((head, body, payload)) = frame::read(&mut reader, &buffers).await? else { break };
         let (service, answers) = (Arc::clone(&service), answers.clone());
         running.spawn(async move {
-            let (head, payload) = answer(&*service, head.id, &body, payload).await;
+            let (head, payload) = answer(&*service, caller, head.id, &body, payload).await;
             // A peer that went away needs no answer.
             let _ = answers.send((head, payload, place)).await;
         });
@@ -284,9 +312,15 @@ async fn read_requests<S: Service>(
     Ok(())
 }
 
-async fn answer<S: Service>(service: &S, id: u64, body: &[u8], payload: Buffer) -> (Vec<u8>, Bytes) {
+async fn answer<S: Service>(
+    service: &S,
+    caller: Caller,
+    id: u64,
+    body: &[u8],
+    payload: Buffer,
+) -> (Vec<u8>, Bytes) {
     let answered = match cbor::decode::<S::Request>(body) {
-        Ok(request) => service.handle(request, payload).await,
+        Ok(request) => service.handle(caller, request, payload).await,
         Err(error) => Err(Failure::new(
             ErrorCode::Unsupported,
             format!("this server doesn't know the request: {error}"),

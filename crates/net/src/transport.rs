@@ -1,6 +1,7 @@
 //! Streams of bytes between processes: sockets of the machine (Unix), TCP, or whatever network the present thread was given.
 //!
-//! An address is `unix:PATH` or `HOST:PORT`. On a socket of the machine the kernel says whose process the other side is; only those of
+//! An address is `unix:PATH` or `HOST:PORT`. Connections of the network are encrypted, and both sides show certificates of their pool
+//! ([`crate::keys`]). On a socket of the machine the kernel says whose process the other side is; only those of
 //! one's own user, and of the system's administrator, are talked to.
 //!
 //! A simulation runs a whole pool in one thread, on a network in memory whose delays and faults it decides ([`simulate`]). Everything
@@ -9,24 +10,27 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::net::sockopt;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use rustls::ConnectionCommon;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, unix};
 use tokio::sync::mpsc;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+use crate::keys::{Keys, Member};
 
 /// What comes in on a connection.
 #[derive(Debug)]
 pub enum Incoming {
     /// From a socket of the network.
-    Tcp(OwnedReadHalf),
+    Tls(ReadHalf<Box<TlsStream<TcpStream>>>),
     /// From a socket of the machine.
     Unix(unix::OwnedReadHalf),
     /// From memory.
@@ -37,7 +41,7 @@ pub enum Incoming {
 #[derive(Debug)]
 pub enum Outgoing {
     /// To a socket of the network.
-    Tcp(OwnedWriteHalf),
+    Tls(WriteHalf<Box<TlsStream<TcpStream>>>),
     /// To a socket of the machine.
     Unix(unix::OwnedWriteHalf),
     /// To memory.
@@ -73,39 +77,114 @@ pub fn simulate(network: Option<Rc<dyn Network>>) {
     SIMULATED.set(network);
 }
 
+/// Whether this thread was given a network in memory.
+pub fn is_simulated() -> bool {
+    simulated().is_some()
+}
+
 pub(crate) fn simulated() -> Option<Rc<dyn Network>> {
     SIMULATED.with_borrow(Option::clone)
 }
 
+/// Who is at the other end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Peer {
+    /// A process of this machine that may be all that this user may be.
+    Own,
+    /// Who has shown this in a certificate of the pool.
+    Member(Member),
+    /// Who has shown nothing, on a connection that is bound to these bytes.
+    Stranger([u8; 32]),
+}
+
+/// A connection to a server.
+pub(crate) struct Connected {
+    pub(crate) stream: Stream,
+    pub(crate) peer: Peer,
+    /// The address of this machine on the way there; `None`: it doesn't lead over the network.
+    pub(crate) here: Option<IpAddr>,
+}
+
 /// Connects to an address.
-pub(crate) async fn connect(address: &str) -> io::Result<Stream> {
+pub(crate) async fn connect(address: &str, keys: Option<&Keys>) -> io::Result<Connected> {
     let connecting = simulated().map(|network| network.connect(address));
+    let own = |stream| Connected { stream, peer: Peer::Own, here: None };
     match (connecting, socket_of(address)) {
-        (Some(connecting), _) => connecting.await,
+        (Some(connecting), _) => Ok(own(connecting.await?)),
         (None, Some(path)) => {
             let stream = UnixStream::connect(short(path)?.path()).await?;
-            let (server, own) = (stream.peer_cred()?.uid(), own_user());
-            if ![own, ROOT].contains(&server) && own != ROOT {
-                let cause = format!("a process of user {server} serves there, and this one is of user {own}");
+            let (server, user) = (stream.peer_cred()?.uid(), own_user());
+            if ![user, ROOT].contains(&server) && user != ROOT {
+                let cause =
+                    format!("a process of user {server} serves there, and this one is of user {user}");
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, cause));
             }
-            Ok(of_unix(stream))
+            Ok(own(of_unix(stream)))
         }
-        (None, None) => of_tcp(TcpStream::connect(address).await?),
+        (None, None) => {
+            let keys = keys.ok_or_else(no_keys)?;
+            let stream = of_tcp(TcpStream::connect(address).await?)?;
+            let here = Some(stream.local_addr()?.ip());
+            let stream = TlsConnector::from(keys.client()).connect(keys.server_name(), stream).await?;
+            let member = keys.member_of(stream.get_ref().1.peer_certificates())?;
+            let peer = Peer::Member(member.ok_or(io::ErrorKind::InvalidData)?);
+            Ok(Connected { stream: of_tls(stream.into()), peer, here })
+        }
+    }
+}
+
+fn no_keys() -> io::Error {
+    let cause = "an address of the network takes keys of the pool, which this host has not: join the pool with a token";
+    io::Error::new(io::ErrorKind::PermissionDenied, cause)
+}
+
+pub(crate) fn of_tls(stream: TlsStream<TcpStream>) -> Stream {
+    let (reader, writer) = tokio::io::split(Box::new(stream));
+    (Incoming::Tls(reader), Outgoing::Tls(writer))
+}
+
+/// What ties a proof to a connection: the exporter value of RFC 9266.
+pub(crate) fn channel_of<D>(connection: &ConnectionCommon<D>) -> io::Result<[u8; 32]> {
+    let exported = connection.export_keying_material([0; 32], b"EXPORTER-Channel-Binding", Some(&[]));
+    exported.map_err(io::Error::other)
+}
+
+/// A connection that a listener took.
+pub(crate) enum Arrival {
+    /// The other side is known.
+    Open(Stream),
+    /// It has yet to show who it is.
+    Network(TcpStream),
+}
+
+impl Arrival {
+    /// Who it is, and the way to it.
+    pub(crate) async fn open(self, keys: Option<&Keys>) -> io::Result<(Stream, Peer)> {
+        let stream = match self {
+            Self::Open(stream) => return Ok((stream, Peer::Own)),
+            Self::Network(stream) => stream,
+        };
+        let keys = keys.ok_or_else(no_keys)?;
+        let stream = TlsAcceptor::from(keys.server()).accept(of_tcp(stream)?).await?;
+        let (_, connection) = stream.get_ref();
+        let peer = match keys.member_of(connection.peer_certificates())? {
+            Some(member) => Peer::Member(member),
+            None => Peer::Stranger(channel_of(connection)?),
+        };
+        Ok((of_tls(stream.into()), peer))
     }
 }
 
 /// Sets what holds for every connection: small frames leave at once, and a host that vanished is noticed also while
 /// nothing is under way.
-fn of_tcp(stream: TcpStream) -> io::Result<Stream> {
+fn of_tcp(stream: TcpStream) -> io::Result<TcpStream> {
     /// Silence after which the peer's host is asked whether it is there, and the time between two such questions.
     const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(&stream, true)?;
     sockopt::set_tcp_keepidle(&stream, KEEPALIVE.0)?;
     sockopt::set_tcp_keepintvl(&stream, KEEPALIVE.1)?;
-    let (reader, writer) = stream.into_split();
-    Ok((Incoming::Tcp(reader), Outgoing::Tcp(writer)))
+    Ok(stream)
 }
 
 /// What stands before the path of a socket of the machine.
@@ -174,9 +253,9 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// Takes connections at an address.
+/// Takes connections at one address or several.
 #[derive(Debug)]
-pub struct Listener(Listening);
+pub struct Listener(Vec<Listening>);
 
 #[derive(Debug)]
 enum Listening {
@@ -185,74 +264,87 @@ enum Listening {
     Simulated(Arrivals, SocketAddr),
 }
 
-impl From<TcpListener> for Listener {
-    fn from(listener: TcpListener) -> Self {
-        Self(Listening::Tcp(listener))
-    }
-}
-
 impl Listener {
-    /// Listens at an address. In the network, a port of 0 is any; only loopback addresses are served.
+    /// Listens at an address. In the network, a port of 0 is any.
     ///
     /// # Errors
-    /// What the system said, or that others could call there.
+    /// What the system said.
     pub async fn bind(address: &str) -> io::Result<Self> {
-        if let Some(network) = simulated() {
+        let listening = if let Some(network) = simulated() {
             let address = address.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
             let (arrivals, address) = network.listen(address)?;
-            return Ok(Self(Listening::Simulated(arrivals, address)));
-        }
-        if let Some(path) = socket_of(address) {
-            return Ok(Self(Listening::Unix(listen_at(path)?, path.to_owned())));
-        }
-        let found: Vec<SocketAddr> = tokio::net::lookup_host(address).await?.collect();
-        if found.iter().any(|address| !address.ip().is_loopback()) {
-            let cause =
-                "connections are not encrypted yet, so only loopback addresses such as 127.0.0.1 are served";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, cause));
-        }
-        TcpListener::bind(found.as_slice()).await.map(Self::from)
+            Listening::Simulated(arrivals, address)
+        } else if let Some(path) = socket_of(address) {
+            Listening::Unix(listen_at(path)?, path.to_owned())
+        } else {
+            Listening::Tcp(TcpListener::bind(address).await?)
+        };
+        Ok(Self(vec![listening]))
     }
 
-    /// Where it listens.
+    /// Takes what the other one takes as well.
+    #[must_use]
+    pub fn and(mut self, mut other: Self) -> Self {
+        self.0.append(&mut other.0);
+        self
+    }
+
+    /// Where it listens, in the order in which that was asked for.
     ///
     /// # Errors
     /// The system doesn't say.
-    pub fn address(&self) -> io::Result<String> {
-        match &self.0 {
+    pub fn addresses(&self) -> io::Result<Vec<String>> {
+        let address = |listening: &Listening| match listening {
             Listening::Tcp(listener) => listener.local_addr().map(|address| address.to_string()),
             Listening::Unix(_, path) => Ok(unix_address(path)),
             Listening::Simulated(_, address) => Ok(address.to_string()),
-        }
+        };
+        self.0.iter().map(address).collect()
     }
 
     /// The next connection, and who calls. A caller that is given up loses none.
-    pub(crate) async fn accept(&mut self) -> io::Result<(Stream, String)> {
-        match &mut self.0 {
-            Listening::Tcp(listener) => {
-                let (stream, peer) = listener.accept().await?;
-                Ok((of_tcp(stream)?, peer.to_string()))
+    pub(crate) async fn accept(&mut self) -> io::Result<(Arrival, String)> {
+        std::future::poll_fn(|context| self.poll_accept(context)).await
+    }
+
+    fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<(Arrival, String)>> {
+        for listening in &mut self.0 {
+            if let Poll::Ready(accepted) = listening.poll_accept(context) {
+                return Poll::Ready(accepted);
             }
-            Listening::Unix(listener, _) => loop {
-                let (stream, _) = listener.accept().await?;
+        }
+        Poll::Pending
+    }
+}
+
+impl Listening {
+    fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<(Arrival, String)>> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = ready!(listener.poll_accept(context))?;
+                Poll::Ready(Ok((Arrival::Network(stream), peer.to_string())))
+            }
+            Self::Unix(listener, _) => loop {
+                let (stream, _) = ready!(listener.poll_accept(context))?;
                 let caller = stream.peer_cred()?;
                 let process = format!("process {}", caller.pid().unwrap_or(0));
                 if [own_user(), ROOT].contains(&caller.uid()) {
-                    return Ok((of_unix(stream), process));
+                    return Poll::Ready(Ok((Arrival::Open(of_unix(stream)), process)));
                 }
                 tracing::debug!(%process, user = caller.uid(), "a process of another user is not let in");
             },
-            Listening::Simulated(arrivals, _) => {
-                let (stream, peer) = arrivals.recv().await.ok_or(io::ErrorKind::NotConnected)?;
-                Ok((stream, peer.to_string()))
+            Self::Simulated(arrivals, _) => {
+                let (stream, peer) =
+                    ready!(arrivals.poll_recv(context)).ok_or(io::ErrorKind::NotConnected)?;
+                Poll::Ready(Ok((Arrival::Open(stream), peer.to_string())))
             }
         }
     }
 }
 
-impl Drop for Listener {
+impl Drop for Listening {
     fn drop(&mut self) {
-        if let Listening::Unix(_, path) = &self.0 {
+        if let Self::Unix(_, path) = self {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -262,16 +354,29 @@ impl Outgoing {
     /// Writes what goes out here and now; an error if that is nothing.
     pub(crate) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Tcp(half) => half.try_write(bytes),
+            Self::Tls(half) => at_once(Pin::new(half).poll_write(&mut nobody(), bytes)),
             Self::Unix(half) => half.try_write(bytes),
-            Self::Simulated(half) => {
-                let mut nobody = Context::from_waker(std::task::Waker::noop());
-                match Pin::new(half).poll_write(&mut nobody, bytes) {
-                    Poll::Ready(written) => written,
-                    Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-                }
-            }
+            Self::Simulated(half) => at_once(Pin::new(half).poll_write(&mut nobody(), bytes)),
         }
+    }
+
+    /// Whether nothing of what was written waits here to go out.
+    pub(crate) fn is_flushed(&mut self) -> bool {
+        match self {
+            Self::Tls(half) => matches!(Pin::new(half).poll_flush(&mut nobody()), Poll::Ready(Ok(()))),
+            Self::Unix(_) | Self::Simulated(_) => true,
+        }
+    }
+}
+
+fn nobody() -> Context<'static> {
+    Context::from_waker(std::task::Waker::noop())
+}
+
+fn at_once<T>(done: Poll<io::Result<T>>) -> io::Result<T> {
+    match done {
+        Poll::Ready(done) => done,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
     }
 }
 
@@ -282,7 +387,7 @@ impl AsyncRead for Incoming {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Tcp(half) => Pin::new(half).poll_read(context, into),
+            Self::Tls(half) => Pin::new(half).poll_read(context, into),
             Self::Unix(half) => Pin::new(half).poll_read(context, into),
             Self::Simulated(half) => Pin::new(half).poll_read(context, into),
         }
@@ -292,7 +397,7 @@ impl AsyncRead for Incoming {
 impl AsyncWrite for Outgoing {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Tcp(half) => Pin::new(half).poll_write(context, bytes),
+            Self::Tls(half) => Pin::new(half).poll_write(context, bytes),
             Self::Unix(half) => Pin::new(half).poll_write(context, bytes),
             Self::Simulated(half) => Pin::new(half).poll_write(context, bytes),
         }
@@ -304,19 +409,23 @@ impl AsyncWrite for Outgoing {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Tcp(half) => Pin::new(half).poll_write_vectored(context, parts),
+            Self::Tls(half) => Pin::new(half).poll_write_vectored(context, parts),
             Self::Unix(half) => Pin::new(half).poll_write_vectored(context, parts),
             Self::Simulated(half) => Pin::new(half).poll_write_vectored(context, parts),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        matches!(self, Self::Tcp(_) | Self::Unix(_))
+        match self {
+            Self::Tls(half) => half.is_write_vectored(),
+            Self::Unix(_) => true,
+            Self::Simulated(_) => false,
+        }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Tcp(half) => Pin::new(half).poll_flush(context),
+            Self::Tls(half) => Pin::new(half).poll_flush(context),
             Self::Unix(half) => Pin::new(half).poll_flush(context),
             Self::Simulated(half) => Pin::new(half).poll_flush(context),
         }
@@ -324,7 +433,7 @@ impl AsyncWrite for Outgoing {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Tcp(half) => Pin::new(half).poll_shutdown(context),
+            Self::Tls(half) => Pin::new(half).poll_shutdown(context),
             Self::Unix(half) => Pin::new(half).poll_shutdown(context),
             Self::Simulated(half) => Pin::new(half).poll_shutdown(context),
         }

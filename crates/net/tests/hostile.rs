@@ -1,27 +1,28 @@
 //! Peers that hold on to what isn't theirs: strangers that announce much, callers that stop within a frame, callers that
-//! never take their answers. On real loopback sockets.
+//! never take their answers. On real sockets of the machine.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX};
-use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role};
+use stdchk_model::message::handshake::{Hello, PROTOCOL, Role};
 use stdchk_model::{Failure, PoolId, cbor};
 use stdchk_net::frame::{HEAD_BYTES, Head, Kind, encode};
 use stdchk_net::server::Host;
-use stdchk_net::{Buffer, BufferPool, Bytes, Connection, Identity, Service, serve};
+use stdchk_net::transport::unix_address;
+use stdchk_net::{Buffer, BufferPool, Bytes, Caller, Connection, Identity, Listener, Service, serve};
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 /// How long a test waits for what must happen.
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long the servers of these tests bear a stall.
 const PATIENCE: Duration = Duration::from_millis(400);
-const TOKEN: &[u8] = b"secret";
 
 /// Gives back what it is sent, and counts.
 #[derive(Default)]
@@ -33,14 +34,14 @@ impl Service for Echo {
     type Request = u64;
     type Reply = u64;
 
-    async fn handle(&self, request: u64, payload: Buffer) -> Result<(u64, Bytes), Failure> {
+    async fn handle(&self, _: Caller, request: u64, payload: Buffer) -> Result<(u64, Bytes), Failure> {
         self.handled.fetch_add(1, Ordering::Relaxed);
         Ok((request, payload.into_bytes()))
     }
 }
 
 struct Server {
-    address: SocketAddr,
+    folder: TempDir,
     buffers: Arc<BufferPool>,
     echo: Arc<Echo>,
 }
@@ -48,32 +49,31 @@ struct Server {
 impl Server {
     /// A server with so much memory for payloads.
     async fn start(bytes: usize) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let folder = TempDir::new().unwrap();
+        let listener = Listener::bind(&unix_address(&folder.path().join("socket"))).await.unwrap();
         let (buffers, echo) = (BufferPool::new(bytes), Arc::new(Echo::default()));
-        let host = Host { patience: PATIENCE, ..Host::new(Role::Manager, PoolId([1; 16]), TOKEN.to_vec()) };
+        let host = Host { patience: PATIENCE, ..Host::new(Role::Manager, PoolId([1; 16]), None) };
         let never = std::future::pending();
-        tokio::spawn(serve(listener.into(), host, Arc::clone(&echo), Arc::clone(&buffers), never));
-        Self { address, buffers, echo }
+        tokio::spawn(serve(listener, host, Arc::clone(&echo), Arc::clone(&buffers), never));
+        Self { folder, buffers, echo }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
     }
 
     /// A caller that belongs to the pool and behaves.
     async fn caller(&self) -> Connection {
-        let identity = Identity { role: Role::Client, pool: None, token: TOKEN.to_vec() };
-        Connection::open(&self.address.to_string(), &identity, &BufferPool::new(64 << 20)).await.unwrap()
+        let identity = Identity { role: Role::Client, pool: None, keys: None };
+        Connection::open(Role::Manager, &unix_address(&self.socket()), &identity, &BufferPool::new(64 << 20))
+            .await
+            .unwrap()
     }
 
     /// A bare connection that was let in.
-    async fn let_in(&self) -> TcpStream {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(64 << 10).unwrap();
-        let mut stream = socket.connect(self.address).await.unwrap();
+    async fn let_in(&self) -> UnixStream {
+        let mut stream = UnixStream::connect(self.socket()).await.unwrap();
         stream.write_all(&request(&cbor::encode(&hello()), 0)).await.unwrap();
-        let (kind, body) = answer_with_body(&mut stream).await;
-        assert_eq!(kind, 1);
-        let challenge: Challenge = cbor::decode(&body).unwrap();
-        let proof = Greeting { hello: hello(), challenge }.caller_proof(TOKEN);
-        stream.write_all(&request(&cbor::encode(&Proof { proof }), 0)).await.unwrap();
         assert_eq!(answer(&mut stream).await, 1);
         stream
     }
@@ -89,7 +89,7 @@ impl Server {
 }
 
 fn hello() -> Hello {
-    Hello { protocol: PROTOCOL, role: Role::Client, pool: None, nonce: Nonce([7; 32]) }
+    Hello { protocol: PROTOCOL, role: Role::Client, pool: None }
 }
 
 /// Head and body of a request that announces a payload.
@@ -98,23 +98,18 @@ fn request(body: &[u8], payload: usize) -> Vec<u8> {
 }
 
 /// Reads one answer; its kind.
-async fn answer(stream: &mut TcpStream) -> u8 {
-    answer_with_body(stream).await.0
-}
-
-/// Reads one answer; its kind, and its body with the payload.
-async fn answer_with_body(stream: &mut TcpStream) -> (u8, Vec<u8>) {
+async fn answer(stream: &mut UnixStream) -> u8 {
     let mut head = [0; HEAD_BYTES];
     timeout(LIMIT, stream.read_exact(&mut head)).await.unwrap().unwrap();
     let length = |at: usize| head.get(at..at + 4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap()));
     let length = length(16).unwrap() + length(20).unwrap();
     let mut rest = vec![0; usize::try_from(length).unwrap()];
     timeout(LIMIT, stream.read_exact(&mut rest)).await.unwrap().unwrap();
-    (*head.get(4).unwrap(), rest)
+    *head.get(4).unwrap()
 }
 
 /// Waits until the server has ended the connection; it must not have answered.
-async fn is_dropped(mut stream: TcpStream) {
+async fn is_dropped(mut stream: UnixStream) {
     let mut byte = [0];
     let read = timeout(LIMIT, stream.read(&mut byte)).await.expect("the server keeps the connection");
     assert!(matches!(read, Ok(0) | Err(_)), "the server answered");
@@ -128,7 +123,7 @@ async fn before_the_greeting_is_accepted_nobody_gets_a_buffer() {
     let mut strangers = Vec::new();
     for body in [cbor::encode(&hello()), vec![0; 64], vec![0; BODY_BYTES_MAX]] {
         for payload in [1, BLOCK_BYTES_MAX] {
-            let mut stranger = TcpStream::connect(server.address).await.unwrap();
+            let mut stranger = UnixStream::connect(server.socket()).await.unwrap();
             let bytes = request(&body, payload);
             stranger.write_all(bytes.get(..bytes.len().min(200)).unwrap()).await.unwrap();
             strangers.push(stranger);
@@ -220,10 +215,10 @@ async fn thousands_of_strangers_keep_no_member_out() {
     let early = server.caller().await;
     let mut idle = Vec::new();
     for number in 0..STRANGERS {
-        let mut stranger = TcpStream::connect(server.address).await.unwrap();
+        let mut stranger = UnixStream::connect(server.socket()).await.unwrap();
         if number % 2 == 0 {
-            // One half says hello, and never proves anything. The server may have dropped it already.
-            let _ = stranger.write_all(&request(&cbor::encode(&hello()), 0)).await;
+            // One half begins to say hello. The server may have dropped it already.
+            let _ = stranger.write_all(request(&cbor::encode(&hello()), 0).get(..HEAD_BYTES).unwrap()).await;
         }
         idle.push(stranger);
         if number % 500 == 499 {

@@ -14,7 +14,9 @@ use stdchk_model::message::handshake::Role;
 use stdchk_model::{Failure, PoolId};
 use stdchk_net::server::Host;
 use stdchk_net::transport::{Arrivals, Incoming, Network, Outgoing, Stream, simulate};
-use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Listener, Service, serve};
+use stdchk_net::{
+    Buffer, BufferPool, Bytes, CallError, Caller, Connection, Identity, Listener, Service, serve,
+};
 use tokio::sync::mpsc;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -26,7 +28,7 @@ impl Service for Echo {
     type Request = u64;
     type Reply = u64;
 
-    async fn handle(&self, request: u64, payload: Buffer) -> Result<(u64, Bytes), Failure> {
+    async fn handle(&self, _: Caller, request: u64, payload: Buffer) -> Result<(u64, Bytes), Failure> {
         Ok((request, payload.into_bytes()))
     }
 }
@@ -65,13 +67,13 @@ async fn everything_goes_through_the_network_that_a_thread_was_given() {
     // Nobody could listen there on a real network.
     let address = "192.0.2.1:7";
     let listener = Listener::bind(address).await.unwrap();
-    assert_eq!(listener.address().unwrap(), address);
-    let (buffers, token) = (BufferPool::new(8 << 20), b"secret".to_vec());
-    let host = Host::new(Role::Manager, PoolId([1; 16]), token.clone());
+    assert_eq!(listener.addresses().unwrap(), [address]);
+    let buffers = BufferPool::new(8 << 20);
+    let host = Host::new(Role::Manager, PoolId([1; 16]), None);
     let serving =
         tokio::spawn(serve(listener, host, Arc::new(Echo), Arc::clone(&buffers), std::future::pending()));
-    let identity = Identity { role: Role::Client, pool: None, token };
-    let connection = Connection::open(address, &identity, &buffers).await.unwrap();
+    let identity = Identity { role: Role::Client, pool: None, keys: None };
+    let connection = Connection::open(Role::Manager, address, &identity, &buffers).await.unwrap();
     for length in [0, 10, 300_000] {
         let sent = vec![7; length];
         let (reply, payload): (u64, Buffer) =
@@ -81,6 +83,6 @@ async fn everything_goes_through_the_network_that_a_thread_was_given() {
     serving.abort();
     let ended = connection.call::<u64, u64>(&5, Bytes::new(), LIMIT).await.unwrap_err();
     assert!(matches!(ended, CallError::Closed { .. }), "{ended}");
-    assert!(Connection::open(address, &identity, &buffers).await.is_err());
+    assert!(Connection::open(Role::Manager, address, &identity, &buffers).await.is_err());
     simulate(None);
 }

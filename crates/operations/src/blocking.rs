@@ -7,7 +7,7 @@
 //! use stdchk_operations::{Code, Options, Put, Source, Target, Watch, blocking};
 //!
 //! # fn example() -> Result<(), stdchk_operations::Error> {
-//! let pool = blocking::Pool::connect(Options::new("127.0.0.1:7400", b"the token".to_vec()))?;
+//! let pool = blocking::Pool::connect(Options::new("unix:/srv/stdchk/socket"))?;
 //! let put = Put {
 //!     sources: vec![Source::Path("restart.120000".into())],
 //!     target: Target::parse("climate")?,

@@ -262,7 +262,7 @@ fn next_step(code: ErrorCode) -> &'static str {
         ErrorCode::Damaged => {
             "use an earlier version (`stdchk ls --versions`); `stdchk verify` shows the extent"
         }
-        ErrorCode::Denied => "check the token (`--token-file`, STDCHK_TOKEN_FILE)",
+        ErrorCode::Denied => "check that this host has joined this pool, in a role that may do this",
         ErrorCode::Unsupported | ErrorCode::Malformed => {
             "use the same version of stdchk everywhere in the pool"
         }

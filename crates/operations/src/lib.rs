@@ -8,7 +8,7 @@
 //! use stdchk_operations::{Code, Options, Pool, Restore, Target, Watch};
 //!
 //! # async fn example() -> Result<(), stdchk_operations::Error> {
-//! let pool = Pool::connect(Options::new("127.0.0.1:7400", b"the token".to_vec())).await?;
+//! let pool = Pool::connect(Options::new("unix:/srv/stdchk/socket")).await?;
 //! let climate = Target::parse("climate")?;
 //! match pool.latest(&climate, &Watch::default()).await?.required(&climate) {
 //!     Ok(set) => println!("restart from timestep {}", set.timestep),

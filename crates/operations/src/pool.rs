@@ -1,11 +1,13 @@
 //! A connection to a pool, and what its operations share: the work that ends in the background.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use stdchk_client::{ClientConfig, Pool as Client};
 use stdchk_model::limits::WINDOW_BYTES_DEFAULT;
 use stdchk_model::message::manager::Attr;
 use stdchk_model::{BenefactorId, Policy};
+use stdchk_net::Keys;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio_util::task::TaskTracker;
 
@@ -14,12 +16,12 @@ use crate::namespace;
 use crate::target::Target;
 
 /// How to reach a pool.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the manager is, `HOST:PORT`.
+    /// Where the manager is, `unix:PATH` or `HOST:PORT`.
     pub manager: String,
-    /// The pool's token.
-    pub token: Vec<u8>,
+    /// The keys of this member of the pool, [`Keys::load`]; `None`: all of the pool is on this machine.
+    pub keys: Option<Arc<Keys>>,
     /// Memory for writes in flight, bytes.
     pub window_bytes: u64,
     /// Time for which the manager may be away before an operation fails. A minute covers its restart.
@@ -27,24 +29,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// A pool with this manager and token, the default window and a minute of patience.
-    pub fn new(manager: impl Into<String>, token: Vec<u8>) -> Self {
+    /// A pool on this machine with this manager, the default window and a minute of patience.
+    pub fn new(manager: impl Into<String>) -> Self {
         Self {
             manager: manager.into(),
-            token,
+            keys: None,
             window_bytes: WINDOW_BYTES_DEFAULT,
             patience: Duration::from_secs(60),
         }
-    }
-}
-
-/// Shows no token.
-impl std::fmt::Debug for Options {
-    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (window, patience) = (&self.window_bytes, &self.patience);
-        let mut shown = to.debug_struct("Options");
-        shown.field("manager", &self.manager).field("window_bytes", window).field("patience", patience);
-        shown.finish_non_exhaustive()
     }
 }
 
@@ -62,7 +54,7 @@ impl Pool {
     /// Connects to a pool. Must be called on a runtime with several threads, on which the pool's tasks then run.
     ///
     /// # Errors
-    /// [`Code::Unreachable`]: nobody answers there. [`Code::Denied`]: the token is another pool's. [`Code::Invalid`]: the
+    /// [`Code::Unreachable`]: nobody answers there. [`Code::Denied`]: the keys are another pool's. [`Code::Invalid`]: the
     /// runtime has one thread only.
     pub async fn connect(options: Options) -> Result<Self> {
         let about = format!("manager {}", options.manager);
@@ -70,10 +62,10 @@ impl Pool {
             let next = "use a runtime with several threads, or `blocking::Pool`";
             return Err(Error::invalid(about, "files can't be read on the runtime's only thread", next));
         }
-        let Options { manager, token, window_bytes, patience } = options;
+        let Options { manager, keys, window_bytes, patience } = options;
         let config = ClientConfig {
             manager: manager.clone(),
-            token,
+            keys,
             window_bytes,
             patience,
             ..ClientConfig::default()

@@ -26,11 +26,8 @@ use tokio::runtime::{Builder, Runtime};
 
 /// How the pool of a test is reached.
 fn options(pool: &stdchk_tests::Pool) -> Options {
-    let digits = std::fs::read_to_string(pool.data().join("token")).unwrap();
-    let pairs = digits.trim().as_bytes().chunks(2);
-    let token = pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap());
     let socket = pool.data().join("run/manager.sock");
-    Options::new(stdchk_net::transport::unix_address(&socket), token.collect())
+    Options::new(stdchk_net::transport::unix_address(&socket))
 }
 
 fn runtime() -> Runtime {
@@ -194,9 +191,10 @@ fn what_fails_has_a_code_an_object_a_cause_and_a_next_step() {
         WhyNoSets::NoName { .. }
     ));
 
-    let stranger = Options { token: vec![1; 32], ..options(&local) };
-    fails(Code::Denied, blocking::Pool::connect(stranger).err().unwrap());
-    let nowhere = Options { patience: Duration::from_millis(10), ..Options::new("127.0.0.1:1", vec![1; 32]) };
+    // An address of the network, without keys.
+    let stranger = Options { patience: Duration::from_millis(10), ..Options::new("127.0.0.1:1") };
+    fails(Code::Unreachable, blocking::Pool::connect(stranger).err().unwrap());
+    let nowhere = Options { patience: Duration::from_millis(10), ..Options::new("unix:/no/manager") };
     fails(Code::Unreachable, blocking::Pool::connect(nowhere).err().unwrap());
     let single = Builder::new_current_thread().enable_all().build().unwrap();
     fails(Code::Invalid, single.block_on(Pool::connect(options(&local))).err().unwrap());

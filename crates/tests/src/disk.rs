@@ -33,9 +33,11 @@ impl Disk {
         fs::create_dir(&directory).unwrap();
         let mut command = Command::new("unshare");
         command.args(["--map-root-user", "--mount", "sh", "-c", SCRIPT, "sh"]);
-        command.arg(&directory).arg(mebibytes.to_string()).arg(binary()).arg("benefactor");
+        command.arg(&directory).arg(mebibytes.to_string()).arg(binary()).args(["benefactor", "run"]);
         // More than there is, so that the disk is the limit.
         command.arg(directory.join("pool")).args(["--donate", "1GiB", "--floor", floor]);
+        // Nobody else sees the disk, and with it a socket on it.
+        command.args(["--listen", &format!("unix:{}", pool.path(&format!("{name}.sock")).display())]);
         pool.apply_to(&mut command);
         let log = pool.path(&format!("{name}.log"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).unwrap());

@@ -13,7 +13,7 @@
 mod bytes;
 mod command;
 mod disk;
-mod link;
+mod machines;
 mod mount;
 mod object_store;
 mod pool;
@@ -23,7 +23,7 @@ mod wait;
 pub use bytes::{random_bytes, with_bit_flipped};
 pub use command::{COMMAND_PATIENCE, Outcome, binary, command, outcome, outcome_with, preload_library};
 pub use disk::Disk;
-pub use link::{LINK_BURST_BYTES, LinkedPool};
+pub use machines::{LINK_BURST_BYTES, Machines};
 pub use mount::Mount;
 pub use object_store::{ACCESS_KEY, Asked, BUCKET, Deed, Gate, ObjectStore, SECRET_KEY};
 pub use pool::{Pool, Setup};

@@ -1,6 +1,5 @@
-//! A stand-in for the manager and real benefactors around it, on loopback sockets and real files.
+//! A stand-in for the manager and real benefactors around it, on real sockets and files.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,13 +16,15 @@ use stdchk_model::{
     ReceiptKey,
 };
 use stdchk_net::server::Host;
-use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Service, serve};
-use tokio::net::TcpListener;
+use stdchk_net::transport::unix_address;
+use stdchk_net::{
+    Buffer, BufferPool, Bytes, CallError, Caller, Connection, Identity, Listener, Service, serve,
+};
+use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 pub const LIMIT: Duration = Duration::from_secs(60);
-pub const TOKEN: &[u8] = b"a token of a test pool";
 pub const POOL: PoolId = PoolId([3; 16]);
 
 /// What the manager was told, in order, and what it will order next.
@@ -37,7 +38,7 @@ pub struct Told {
 /// Registers everybody, remembers everything.
 pub struct Manager {
     pub told: Mutex<Told>,
-    pub address: SocketAddr,
+    folder: TempDir,
 }
 
 struct Answers(Arc<Manager>);
@@ -48,6 +49,7 @@ impl Service for Answers {
 
     async fn handle(
         &self,
+        _: Caller,
         request: ManagerRequest,
         _payload: Buffer,
     ) -> Result<(ManagerReply, Bytes), Failure> {
@@ -82,13 +84,16 @@ impl Service for Answers {
 
 impl Manager {
     pub async fn start() -> Arc<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let manager = Arc::new(Self { told: Mutex::default(), address });
-        let host = Host::new(Role::Manager, POOL, TOKEN.to_vec());
+        let manager = Arc::new(Self { told: Mutex::default(), folder: TempDir::new().unwrap() });
+        let listener = Listener::bind(&manager.address()).await.unwrap();
+        let host = Host::new(Role::Manager, POOL, None);
         let answers = Arc::new(Answers(Arc::clone(&manager)));
-        tokio::spawn(serve(listener.into(), host, answers, BufferPool::new(1 << 20), std::future::pending()));
+        tokio::spawn(serve(listener, host, answers, BufferPool::new(1 << 20), std::future::pending()));
         manager
+    }
+
+    pub fn address(&self) -> String {
+        unix_address(&self.folder.path().join("socket"))
     }
 
     /// Waits until `test` holds for what was told.
@@ -153,6 +158,7 @@ impl Service for Silent {
 
     async fn handle(
         &self,
+        _: Caller,
         _request: BenefactorRequest,
         _payload: Buffer,
     ) -> Result<(BenefactorReply, Bytes), Failure> {
@@ -162,17 +168,15 @@ impl Service for Silent {
 
 /// The address of a benefactor that answers nothing.
 pub async fn silent() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let host = Host::new(Role::Benefactor, POOL, TOKEN.to_vec());
-    tokio::spawn(serve(
-        listener.into(),
-        host,
-        Arc::new(Silent),
-        BufferPool::new(64 << 20),
-        std::future::pending(),
-    ));
-    address.to_string()
+    let folder = TempDir::new().unwrap();
+    let address = unix_address(&folder.path().join("socket"));
+    let listener = Listener::bind(&address).await.unwrap();
+    let host = Host::new(Role::Benefactor, POOL, None);
+    tokio::spawn(async move {
+        let _stays = folder;
+        serve(listener, host, Arc::new(Silent), BufferPool::new(64 << 20), std::future::pending()).await;
+    });
+    address
 }
 
 /// A running benefactor in this process.
@@ -182,8 +186,9 @@ pub struct Running {
     pub connection: Arc<Connection>,
 }
 
-pub fn config(directory: &Path, manager: SocketAddr) -> Config {
-    let config = Config::new(directory.to_owned(), manager.to_string(), TOKEN.to_vec(), 4 << 30);
+pub fn config(directory: &Path, manager: &str) -> Config {
+    let listen = unix_address(&directory.join("socket"));
+    let config = Config::new(directory.to_owned(), manager.to_owned(), listen, 4 << 30);
     Config { floor_bytes: 0, heartbeat: Duration::from_millis(20), scrub_bytes_per_second: 0, ..config }
 }
 
@@ -191,8 +196,12 @@ pub async fn connect(directory: &Path) -> Arc<Connection> {
     let file = directory.join(stdchk_benefactor::ADDRESS_FILE);
     wait("the address", || file.exists()).await;
     let address = std::fs::read_to_string(file).unwrap();
-    let identity = Identity { role: Role::Client, pool: Some(POOL), token: TOKEN.to_vec() };
-    Arc::new(Connection::open(address.trim(), &identity, &BufferPool::new(64 << 20)).await.unwrap())
+    let identity = Identity { role: Role::Client, pool: Some(POOL), keys: None };
+    Arc::new(
+        Connection::open(Role::Benefactor, address.trim(), &identity, &BufferPool::new(64 << 20))
+            .await
+            .unwrap(),
+    )
 }
 
 impl Running {

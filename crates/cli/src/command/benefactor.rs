@@ -1,32 +1,54 @@
-//! `stdchk benefactor`: runs a benefactor in the foreground, as a service or by `stdchk up`.
+//! `stdchk benefactor`: the disk of this host for a pool. Runs one in the foreground, as a service or by `stdchk up`, or joins a pool
+//! of other machines.
 
 use std::path::{PathBuf, absolute};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use stdchk_benefactor::Config;
+use stdchk_model::message::handshake;
 use stdchk_net::transport::{socket_of, unix_address};
 
+use super::pool::{donation, join_as};
 use super::role::{RoleArguments, serve};
+use super::up;
 use crate::context::Context;
 use crate::exit::{About, CommandError, Exit, Outcome};
-use crate::local::{disk, token};
+use crate::local::{PoolRecord, disk};
 use crate::settings::check_address;
 
-/// Where the benefactor of a manager with an address of the network serves unless told otherwise: any free port, which it tells the
-/// manager.
-const LISTEN_DEFAULT: &str = "127.0.0.1:0";
+/// Where the benefactor of a manager with an address of the network serves unless told otherwise: on any free port, by the address at
+/// which it reaches the manager.
+pub const LISTEN_DEFAULT: &str = "0.0.0.0:0";
 /// Name of its socket in its data folder, where the manager serves at one as well.
 const SOCKET: &str = "socket";
 
 /// What `benefactor` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Example:
+  stdchk benefactor join a.example.org:7400 --token TOKEN --donate 100GiB
+  stdchk benefactor run /disk2/stdchk --donate 100GiB --floor 10GiB")]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand, Debug)]
+enum Action {
+    /// Run a benefactor, in the foreground
+    Run(Run),
+    /// Join a pool of other machines with a token, and start in the background
+    Join(Join),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
 The folder is made and marked at the first start; one with foreign files is refused. The benefactor never takes more
 than it was donated, and leaves the floor free on its disk. It joins the pool of --manager, or the local pool.
 
 Example:
-  stdchk benefactor /disk2/stdchk --donate 100GiB --floor 10GiB")]
-pub struct Arguments {
+  stdchk benefactor run /disk2/stdchk --donate 100GiB --floor 10GiB")]
+struct Run {
     /// The benefactor's data folder, on the donated disk
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -36,21 +58,57 @@ pub struct Arguments {
     /// Space on the disk that always stays free [default: 5 % of the disk, at least 1 GiB]
     #[arg(long, value_name = "SIZE")]
     floor: Option<String>,
-    /// Where to serve, unix:PATH or HOST:PORT (loopback only) [default: as the manager does: a socket in DIR, or any port]
+    /// Where to serve, unix:PATH or HOST:PORT [default: as the manager does: at a socket in DIR, or on any port]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
     #[command(flatten)]
     role: RoleArguments,
 }
 
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The token comes from `stdchk pool token` at the manager's machine. What the benefactor keeps lies in the directory of
+--data. After a reboot, `stdchk up` starts it again.
+
+Example:
+  stdchk benefactor join a.example.org:7400 --token TOKEN --donate 100GiB --floor 10GiB")]
+struct Join {
+    /// Where the pool's manager serves, HOST:PORT
+    #[arg(value_name = "ADDRESS")]
+    address: String,
+    /// What `stdchk pool token` printed
+    #[arg(long, value_name = "TOKEN")]
+    token: String,
+    /// Most space that it takes, such as 100GiB [default: half of what is free above the floor]
+    #[arg(long, value_name = "SIZE")]
+    donate: Option<String>,
+    /// Space on the disk that always stays free [default: 5 % of the disk, at least 1 GiB]
+    #[arg(long, value_name = "SIZE")]
+    floor: Option<String>,
+}
+
 /// Runs the command.
 pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
+    match &arguments.action {
+        Action::Run(run) => run_here(run, context),
+        Action::Join(join) => join_pool(join, context),
+    }
+}
+
+fn join_pool(join: &Join, context: &Context) -> Outcome {
+    let (donate, floor) = donation(join.donate.as_ref(), join.floor.as_ref(), &context.home_to_run()?)?;
+    let record = PoolRecord { manager: Some(join.address.clone()), ..PoolRecord::new(1, donate, floor) };
+    let home = join_as(handshake::Role::Benefactor, record.clone(), &join.token, context)?;
+    let _lock = home.lock()?;
+    up::start(&home, &record, context)
+}
+
+fn run_here(arguments: &Run, context: &Context) -> Outcome {
     let floor_bytes = match &arguments.floor {
         Some(floor) => disk::floor(floor, &arguments.directory)?,
         None => disk::Disk::of(&arguments.directory)?.floor_default(),
     };
     let donated_bytes = disk::donation(&arguments.donate)?;
-    let token = token::read(&context.settings.token_file)?;
     let directory = absolute(&arguments.directory).about(arguments.directory.display())?;
     let manager = context.manager_address()?;
     let listen = match (&arguments.listen, socket_of(&manager)) {
@@ -59,8 +117,8 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
         (None, None) => LISTEN_DEFAULT.to_owned(),
     };
     check_address("--listen", &listen)?;
-    let config = Config::new(directory, manager, token, donated_bytes);
-    let config = Config { listen, floor_bytes, ..config };
+    let config = Config::new(directory, manager, listen, donated_bytes);
+    let config = Config { keys: context.keys()?, floor_bytes, ..config };
     serve(&arguments.role, &super::runtime()?, |stop| async move {
         let ended = stdchk_benefactor::run(config, stop).await;
         ended.map_err(|error| CommandError::complete(Exit::Other, "benefactor", error))

@@ -1,36 +1,36 @@
 //! `stdchk manager`: runs a manager in the foreground, as a service or by `stdchk up`.
 
-use std::path::PathBuf;
+use std::path::{PathBuf, absolute};
 
 use clap::Args;
 use stdchk_manager::ManagerError;
 use stdchk_manager::core::Timing;
 use stdchk_manager::store::StoreError;
+use stdchk_net::transport::unix_address;
 
 use super::role::{RoleArguments, serve, single_thread};
-use crate::context::Context;
-use crate::exit::{CommandError, Exit, Outcome};
-use crate::local::token;
+use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::settings::check_address;
 
-/// Where a manager serves unless told otherwise.
-const LISTEN_DEFAULT: &str = "127.0.0.1:7400";
+/// Name of the socket in its folder at which a manager serves unless told otherwise.
+const SOCKET: &str = "socket";
 
 /// What `manager` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The folder is made and marked at the first start; one with foreign files is refused. The token file is made if it is
-missing: benefactors and clients need a copy. Logs go to standard error, filtered by STDCHK_LOG (info, debug, ...).
+The folder is made and marked at the first start; one with foreign files is refused. A manager that serves at an address
+of the network has the pool's authority in its folder: `stdchk pool token --folder DIR` gives tokens to hosts that join.
+Logs go to standard error, filtered by STDCHK_LOG (info, debug, ...).
 
 Example:
-  stdchk manager /srv/stdchk/manager --listen 127.0.0.1:7400 --token-file /srv/stdchk/token")]
+  stdchk manager /srv/stdchk/manager --listen unix:/srv/stdchk/socket --listen a.example.org:7400")]
 pub struct Arguments {
     /// The manager's data folder
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Where to serve, unix:PATH or HOST:PORT (loopback only)
-    #[arg(long, default_value = LISTEN_DEFAULT, value_name = "ADDRESS")]
-    listen: String,
+    /// Where to serve, unix:PATH or HOST:PORT; may be given several times [default: a socket in DIR]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Vec<String>,
     #[command(flatten)]
     timing: TimingArguments,
     #[command(flatten)]
@@ -72,12 +72,12 @@ fn exit_of(error: &ManagerError) -> Exit {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
-    check_address("--listen", &arguments.listen)?;
-    token::make(&context.settings.token_file)?;
-    let token = token::read(&context.settings.token_file)?;
-    let config = stdchk_manager::Config::new(&arguments.directory, &arguments.listen, token);
-    let config = stdchk_manager::Config { timing: arguments.timing.timing(), ..config };
+pub fn run(arguments: &Arguments) -> Outcome {
+    arguments.listen.iter().try_for_each(|address| check_address("--listen", address))?;
+    let directory = absolute(&arguments.directory).about(arguments.directory.display())?;
+    let config = stdchk_manager::Config::new(&directory, unix_address(&directory.join(SOCKET)));
+    let listen = if arguments.listen.is_empty() { config.listen } else { arguments.listen.clone() };
+    let config = stdchk_manager::Config { listen, timing: arguments.timing.timing(), ..config };
     serve(&arguments.role, &single_thread()?, |stop| async move {
         let ended = stdchk_manager::run(config, stop).await;
         ended.map_err(|error| CommandError::complete(exit_of(&error), "manager", error))

@@ -21,6 +21,7 @@ pub mod mount;
 pub mod mv;
 pub mod pack;
 pub mod policy;
+pub mod pool;
 pub mod put;
 pub mod restore;
 pub mod rm;
@@ -63,7 +64,8 @@ fn on_pool(command: Command, flags: &PoolFlags) -> Outcome {
         Command::Run(_) | Command::Files(_) => Ok(()),
         Command::Up(arguments) => up::run(&arguments, c),
         Command::Down(arguments) => down::run(&arguments, c),
-        Command::Manager(arguments) => manager::run(&arguments, c),
+        Command::Pool(arguments) => pool::run(&arguments, c),
+        Command::Manager(arguments) => manager::run(&arguments),
         Command::Benefactor(arguments) => benefactor::run(&arguments, c),
         Command::Mount(arguments) => mount::run(&arguments, c),
         Command::Pack(arguments) => to_the_end(pack::run(arguments, c)),

@@ -8,17 +8,20 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use stdchk_client::Pool;
+use stdchk_manager::AUTHORITY;
 use stdchk_model::message::handshake;
 use stdchk_model::message::manager::BenefactorState;
 use stdchk_model::{PoolId, size};
 use stdchk_net::data_dir::{self, DataDirError};
+use stdchk_net::{Authority, Keys};
 use tokio::runtime::Runtime;
 
+use super::pool::about_keys;
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::disk::{self, Disk};
 use crate::local::start::{self, READY_TIMEOUT, Started, running};
-use crate::local::{Home, PoolRecord, Role, mountpoint, token};
+use crate::local::{Home, PoolRecord, Role, mountpoint};
 use crate::output;
 
 /// Benefactors of a new pool unless told otherwise: a stripe to write on, and replicas on different ones.
@@ -67,7 +70,6 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let mount = arguments.mount.as_deref().map(mountpoint::real).transpose()?;
     home.prepare(mount.as_deref())?;
     let _lock = home.lock()?;
-    token::make(&home.token())?;
     let mut record = match home.record()? {
         Some(record) => {
             refuse_lost_manager(&home, &record)?;
@@ -79,9 +81,14 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     if home.record()?.as_ref() != Some(&record) {
         home.write_record(&record)?;
     }
-    let mut started = Started::new(&home);
-    start_all(&home, &record, context, &mut started)?;
-    report(&home, &record, &started, context.settings.quiet)?;
+    start(&home, &record, context)
+}
+
+/// Starts what is missing of a pool, or of this host's part of one, and says so. The caller has the lock.
+pub fn start(home: &Home, record: &PoolRecord, context: &Context) -> Outcome {
+    let mut started = Started::new(home);
+    start_all(home, record, context, &mut started)?;
+    report(home, record, &started, context.settings.quiet)?;
     started.refuse_failed()
 }
 
@@ -105,6 +112,9 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
 /// A manager that has lost its data would begin a new pool, which the benefactors of the old one can't join. A benefactor
 /// whose folder can't be read says so when it is started, and counts here only where nobody else knows the pool.
 fn refuse_lost_manager(home: &Home, record: &PoolRecord) -> Outcome {
+    if record.manager.is_some() {
+        return Ok(());
+    }
     let manager = home.directory(Role::Manager);
     let of_manager = pool_of(&manager, handshake::Role::Manager)?;
     let benefactors = (0..record.benefactors).map(|index| home.directory(Role::Benefactor(index)));
@@ -226,6 +236,9 @@ fn set_mount(home: &Home, record: &mut PoolRecord, mount: Option<PathBuf>) -> Ou
 fn start_all(home: &Home, record: &PoolRecord, context: &Context, started: &mut Started<'_>) -> Outcome {
     let runtime = super::runtime()?;
     let pool = start_servers(&runtime, home, record, context, started)?;
+    if record.listen.is_some() && !Keys::are_in(&home.keys()) {
+        make_keys(home)?;
+    }
     let begin = Instant::now();
     let mut all_settled = |started: &mut Started<'_>| {
         start_missing_servers(home, record, context, started)?;
@@ -248,6 +261,14 @@ fn start_all(home: &Home, record: &PoolRecord, context: &Context, started: &mut 
         );
     }
     Ok(())
+}
+
+/// The keys of the host on which the manager of a pool of several machines runs: who may start it may do everything.
+fn make_keys(home: &Home) -> Outcome {
+    let roles = [handshake::Role::Operator, handshake::Role::Benefactor];
+    let authority = Authority::open(&home.directory(Role::Manager).join(AUTHORITY));
+    let made = authority.and_then(|authority| authority.keys(&roles)?.save(&home.keys()));
+    made.map_err(about_keys)
 }
 
 /// A benefactor that runs, and isn't on-line after all that time.
@@ -299,7 +320,7 @@ fn start_servers(
     let mut pool = None;
     started.wait(&format!("pool {}", home.path().display()), |started| {
         start_missing_servers(home, record, context, started)?;
-        pool = connect(runtime, home, context)?;
+        pool = connect(runtime, home, record, context)?;
         Ok(pool.is_some())
     })?;
     let Some(pool) = pool else { unreachable!("the wait ends with a connection") };
@@ -330,10 +351,10 @@ fn start_mount(
     })
 }
 
-fn connect(runtime: &Runtime, home: &Home, context: &Context) -> Outcome<Option<Pool>> {
+fn connect(runtime: &Runtime, home: &Home, record: &PoolRecord, context: &Context) -> Outcome<Option<Pool>> {
     let config = stdchk_client::ClientConfig {
-        manager: home.address(Role::Manager),
-        token: token::read(&home.token())?,
+        manager: home.manager_address(record),
+        keys: context.keys()?,
         window_bytes: context.settings.window_bytes,
         patience: LOOK_PATIENCE,
         ..Default::default()
@@ -374,14 +395,16 @@ fn report(home: &Home, record: &PoolRecord, started: &Started<'_>, quiet: bool) 
     output::line(format_args!(
         "pool {data} is up{without}: {new} processes started, {running} were running"
     ))?;
-    output::line(format_args!("  manager     {}", home.address(Role::Manager)))?;
-    output::line(format_args!(
-        "  benefactors {count}, each takes up to {}: {} in all; the disk has {} free, {} of it stay free",
-        size::human(each),
-        size::human(record.donated_bytes()),
-        size::human(disk.free_bytes),
-        size::human(record.floor_bytes)
-    ))?;
+    output::line(format_args!("  manager     {}", home.manager_address(record)))?;
+    if count > 0 {
+        output::line(format_args!(
+            "  benefactors {count}, each takes up to {}: {} in all; the disk has {} free, {} of it stay free",
+            size::human(each),
+            size::human(record.donated_bytes()),
+            size::human(disk.free_bytes),
+            size::human(record.floor_bytes)
+        ))?;
+    }
     match &record.mount {
         Some(mount) => output::line(format_args!("  mount       {}", mount.display())),
         None => Ok(()),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DATA/pool.json           what `up` was asked for; written anew in one step
-//! DATA/token               the pool's token, readable by its owner only
+//! DATA/keys/               the keys of this host in a pool of several machines
 //! DATA/manager/            the manager's own data directory
 //! DATA/benefactors/0…N-1/  one data directory per benefactor
 //! DATA/spool/…             what each mount has not pushed yet, by its mount point
@@ -29,8 +29,8 @@ use crate::exit::{About, CommandError, Exit, Outcome};
 /// History: 1, the first.
 const LAYOUT: u32 = 1;
 /// What may be in the directory of a pool; anything else there is somebody else's.
-const ENTRIES: [&str; 9] =
-    ["pool.json", "pool.json.new", "token", "token.new", "manager", "benefactors", "run", "log", "spool"];
+const ENTRIES: [&str; 8] =
+    ["pool.json", "pool.json.new", "keys", "manager", "benefactors", "run", "log", "spool"];
 
 /// The directory of a local pool.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl Role {
     }
 }
 
-/// What a local pool consists of.
+/// What a local pool consists of, or this host's part of a pool of several machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolRecord {
     /// [`LAYOUT`].
@@ -73,12 +73,26 @@ pub struct PoolRecord {
     pub floor_bytes: u64,
     /// Where the pool is mounted.
     pub mount: Option<PathBuf>,
+    /// Where the manager serves on another machine, `host:port`; `None`: it is one of this host.
+    #[serde(default)]
+    pub manager: Option<String>,
+    /// Where the manager of this host serves other machines, `host:port`.
+    #[serde(default)]
+    pub listen: Option<String>,
 }
 
 impl PoolRecord {
     /// A record of the present layout.
     pub fn new(benefactors: u16, donate_bytes: u64, floor_bytes: u64) -> Self {
-        Self { layout: LAYOUT, benefactors, donate_bytes, floor_bytes, mount: None }
+        Self {
+            layout: LAYOUT,
+            benefactors,
+            donate_bytes,
+            floor_bytes,
+            mount: None,
+            manager: None,
+            listen: None,
+        }
     }
 
     /// What all benefactors together may take, bytes.
@@ -86,11 +100,17 @@ impl PoolRecord {
         self.donate_bytes.saturating_mul(u64::from(self.benefactors))
     }
 
+    /// Where its benefactors and other machines reach the manager; `None`: all of the pool is on this machine.
+    pub fn on_network(&self) -> Option<&String> {
+        self.manager.as_ref().or(self.listen.as_ref())
+    }
+
     /// The roles of this pool, in the order in which they start.
     pub fn roles(&self) -> Vec<Role> {
         let benefactors = (0..self.benefactors).map(Role::Benefactor);
         let mount = self.mount.is_some().then_some(Role::Mount);
-        std::iter::once(Role::Manager).chain(benefactors).chain(mount).collect()
+        let manager = self.manager.is_none().then_some(Role::Manager);
+        manager.into_iter().chain(benefactors).chain(mount).collect()
     }
 }
 
@@ -105,9 +125,9 @@ impl Home {
         &self.data
     }
 
-    /// Where the token is.
-    pub fn token(&self) -> PathBuf {
-        self.data.join("token")
+    /// Where the keys of this host are, in a pool of several machines.
+    pub fn keys(&self) -> PathBuf {
+        self.data.join("keys")
     }
 
     /// The data directory of a role.
@@ -129,8 +149,13 @@ impl Home {
         self.data.join("run").join(format!("{}.pid", role.name()))
     }
 
-    /// Where a role serves: a socket of this machine.
-    pub fn address(&self, role: Role) -> String {
+    /// Where the processes and commands of this host reach the manager.
+    pub fn manager_address(&self, record: &PoolRecord) -> String {
+        record.manager.clone().unwrap_or_else(|| self.socket(Role::Manager))
+    }
+
+    /// Where a role serves this machine: a socket.
+    pub fn socket(&self, role: Role) -> String {
         unix_address(&self.run_file(role).with_extension("sock"))
     }
 

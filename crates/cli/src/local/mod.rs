@@ -7,7 +7,6 @@ pub mod home;
 pub mod mountpoint;
 pub mod process;
 pub mod start;
-pub mod token;
 
 pub use home::{Home, PoolRecord, Role};
 pub use process::ProcessRecord;

@@ -14,6 +14,7 @@ use stdchk_net::Retry;
 
 use super::home::{Home, PoolRecord, Role};
 use super::process::ProcessRecord;
+use crate::command::benefactor::LISTEN_DEFAULT;
 use crate::exit::{About, CommandError, Exit, Outcome};
 
 /// Time in which a pool must be ready: a manager that replays its store and benefactors that read their inventories.
@@ -176,20 +177,30 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, window_bytes: u64
         (Role::Mount, Some(mount)) => mount.clone(),
         _ => home.directory(role),
     };
-    let manager = home.address(Role::Manager);
+    let manager = home.manager_address(record);
     let mut all: Vec<OsString> = vec![];
     let mut add = |words: &[&str]| all.extend(words.iter().map(OsString::from));
     match role {
-        Role::Manager => add(&["manager", "--listen", &home.address(role)]),
+        Role::Manager => {
+            add(&["manager", "--listen", &home.socket(role)]);
+            record.listen.iter().for_each(|address| add(&["--listen", address]));
+        }
         Role::Benefactor(_) => {
             let (donate, floor) = (record.donate_bytes.to_string(), record.floor_bytes.to_string());
-            add(&["benefactor", "--listen", &home.address(role), "--manager", &manager]);
+            // On a network it serves at the address by which it reaches the manager there.
+            let (manager, listen) = match record.on_network() {
+                Some(address) => (address, LISTEN_DEFAULT.to_owned()),
+                None => (&manager, home.socket(role)),
+            };
+            add(&["benefactor", "run", "--listen", &listen, "--manager", manager]);
             add(&["--donate", &donate, "--floor", &floor]);
         }
         Role::Mount => add(&["mount", "--manager", &manager, "--window", &window_bytes.to_string()]),
     }
-    add(&["--token-file"]);
-    all.push(home.token().into());
+    if record.on_network().is_some() {
+        add(&["--keys"]);
+        all.push(home.keys().into());
+    }
     all.push(directory.into());
     all
 }

@@ -99,16 +99,16 @@ fn a_second_manager_and_a_second_benefactor_on_the_same_store_are_refused() {
     let pool = Pool::up(1, &[]);
     let manager = pool.data().join("manager");
     let pid = pool.pids().into_iter().find(|(role, _)| role == "manager").unwrap().1.to_string();
-    let second = ["manager", manager.to_str().unwrap(), "--listen", "127.0.0.1:0"];
+    let second = ["manager", manager.to_str().unwrap()];
     pool.fails(&second, 1, &["in use", &pid]);
     let benefactor = pool.data().join("benefactors/0");
     pool.fails(
-        &["benefactor", benefactor.to_str().unwrap(), "--donate", "64MiB", "--floor", "0"],
+        &["benefactor", "run", benefactor.to_str().unwrap(), "--donate", "64MiB", "--floor", "0"],
         1,
         &["in use"],
     );
     pool.fails(
-        &["benefactor", manager.to_str().unwrap(), "--donate", "64MiB", "--floor", "0"],
+        &["benefactor", "run", manager.to_str().unwrap(), "--donate", "64MiB", "--floor", "0"],
         1,
         &["manager"],
     );
@@ -193,8 +193,8 @@ fn foreign_folders_are_refused_and_left_as_they_are() {
     let folder = folder.to_str().unwrap();
     for arguments in [
         &["up", "--data", folder][..],
-        &["manager", folder, "--listen", "127.0.0.1:0"],
-        &["benefactor", folder, "--donate", "64MiB", "--floor", "0"],
+        &["manager", folder],
+        &["benefactor", "run", folder, "--donate", "64MiB", "--floor", "0"],
         &["mount", folder],
         &["up", "--mount", folder],
     ] {
@@ -207,24 +207,15 @@ fn foreign_folders_are_refused_and_left_as_they_are() {
 }
 
 #[test]
-fn roles_listen_on_loopback_only() {
-    let pool = Pool::up(1, &[]);
-    let folder = pool.path("other");
-    pool.fails(&["manager", folder.to_str().unwrap(), "--listen", "0.0.0.0:0"], 1, &["0.0.0.0", "loopback"]);
-}
-
-#[test]
 fn a_pool_can_be_made_of_roles_in_the_foreground() {
     let work = tempfile::tempdir().unwrap();
     let path = |name: &str| work.path().join(name).to_str().unwrap().to_owned();
-    let (token, manager, benefactor) = (path("token"), path("manager"), path("benefactor"));
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let address = format!("127.0.0.1:{port}");
+    let (manager, benefactor) = (path("manager"), path("benefactor"));
+    let address = format!("unix:{manager}/socket");
     let spawn = |arguments: &[&str]| command(arguments).stderr(Stdio::null()).spawn().unwrap();
-    let mut roles = vec![spawn(&["manager", &manager, "--listen", &address, "--token-file", &token])];
-    wait_until("the token is made", || fs::exists(&token).unwrap());
-    let access = ["--manager", &address, "--token-file", &token];
-    let join = ["benefactor", &benefactor, "--donate", "64MiB", "--floor", "1MiB"];
+    let mut roles = vec![spawn(&["manager", &manager])];
+    let access = ["--manager", &address];
+    let join = ["benefactor", "run", &benefactor, "--donate", "64MiB", "--floor", "1MiB"];
     roles.push(spawn(&[&join[..], &access].concat()));
     let status = || outcome(command(&[&["status", "--json"], &access[..]].concat()));
     wait_until("the pool is healthy", || status().code == 0 && status().json()["health"] == "healthy");
@@ -256,22 +247,16 @@ fn a_local_pool_may_lie_at_a_long_path() {
 #[test]
 fn processes_of_another_user_are_not_let_in() {
     let home = home_of_nobody();
-    let at = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
-    let (data, token) = (at("pool"), at("token"));
+    let data = home.path().join("pool").to_str().unwrap().to_owned();
     let up = ["up", "--benefactors", "1", "--donate", "64MiB", "--floor", "0", "--data", &data];
     assert_eq!(outcome(command(&up)).code, 0);
-    // Somebody has opened the folders and the socket to all, and the token is known.
+    // Somebody has opened the folders and the socket to all.
     let socket = format!("{data}/run/manager.sock");
     for path in [&data, &format!("{data}/run"), &socket] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     }
-    fs::copy(format!("{data}/token"), &token).unwrap();
-    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
-    if geteuid().is_root() {
-        std::os::unix::fs::chown(&token, Some(65534), Some(65534)).unwrap();
-    }
     let address = format!("unix:{socket}");
-    let ask = ["status", "--manager", &address, "--token-file", &token];
+    let ask = ["status", "--manager", &address];
     assert_eq!(outcome(command(&ask)).code, 0);
     let other = outcome(as_nobody(home.path(), &ask));
     match geteuid().is_root() {

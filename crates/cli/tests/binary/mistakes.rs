@@ -29,12 +29,13 @@ fn in_pool(pool: &Pool, arguments: &[&str], code: i32, words: &[&str]) {
 fn a_pool_that_is_not_there_not_running_or_elsewhere() {
     let pool = Pool::up(1, &[]);
     in_pool(&pool, &["ls", "--data", "/no/pool"], 4, &["/no/pool", "no local pool", "stdchk up"]);
-    in_pool(&pool, &["ls", "--manager", "127.0.0.1:1"], 5, &["127.0.0.1:1", "refused", "check the address"]);
+    in_pool(&pool, &["ls", "--manager", "127.0.0.1:1"], 5, &["127.0.0.1:1", "keys", "join the pool"]);
+    in_pool(&pool, &["ls", "--manager", "unix:/no/socket"], 5, &["unix:/no/socket", "check the address"]);
     for bad in ["somewhere", "127.0.0.1", "host:http"] {
         in_pool(&pool, &["ls", "--manager", bad], 2, &[bad, "HOST:PORT", "127.0.0.1:7400"]);
     }
     in_pool(&pool, &["ls", "--config", "/no/config"], 4, &["/no/config", "check the path"]);
-    in_pool(&pool, &["ls", "--token-file", "/no/token"], 5, &["/no/token", "--token-file"]);
+    in_pool(&pool, &["ls", "--keys", "/no/keys"], 1, &["/no/keys", "No such file"]);
     pool.ok(&["down"]);
     in_pool(&pool, &["ls"], 5, &["not running", "stdchk up --data"]);
     in_pool(&pool, &["status"], 5, &["not running", "stdchk up --data"]);
@@ -80,7 +81,7 @@ fn space_that_is_no_space_is_refused_and_not_kept() {
     }
     assert_eq!(fs::read(pool.data().join("pool.json")).unwrap(), record);
     let folder = pool.path("b");
-    let donate = ["benefactor", folder.to_str().unwrap(), "--donate", "1KiB"];
+    let donate = ["benefactor", "run", folder.to_str().unwrap(), "--donate", "1KiB"];
     in_pool(&pool, &donate, 2, &["1KiB", "at least 64KiB"]);
     let big = pool.file("big", &random_bytes(300 << 20, 1));
     in_pool(&pool, &["put", &big, "app/big"], 6, &["app/big", "no space", "256 MiB", "stdchk gc"]);

@@ -159,6 +159,8 @@ mod tests {
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
+    use stdchk_net::transport::unix_address;
+
     use super::*;
 
     fn has_ended(asked: std::pin::Pin<&mut impl Future>) -> bool {
@@ -168,9 +170,10 @@ mod tests {
     #[tokio::test]
     async fn who_was_asked_for_by_one_that_gave_up_asks_again() {
         // It takes connections and says nothing.
-        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = silent.local_addr().unwrap().to_string();
-        let manager = ManagerLink::new(address, Vec::new(), Duration::ZERO);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let manager = ManagerLink::new(unix_address(&path), None, Duration::ZERO);
         let known = Known::new(Arc::new(manager), SessionId([1; 16]), (Vec::new(), 0));
         let ask = |number| known.ask(vec![ChunkId([number; 32])]);
         let (mut first, mut last) = (pin!(ask(1)), pin!(ask(3)));

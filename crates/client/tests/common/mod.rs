@@ -19,7 +19,6 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-pub const TOKEN: &[u8] = b"a token for tests";
 const DONATED: u64 = 4 << 30;
 /// Time in which whatever is waited for must have happened.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -53,9 +52,8 @@ impl TestPool {
 
     pub fn start_benefactor_beating(&mut self, number: usize, heartbeat: Duration) {
         let data = data_of(&self.dir, number);
-        let mut config =
-            stdchk_benefactor::Config::new(data, self.manager.to_string(), TOKEN.to_vec(), DONATED);
-        config.listen = unix_address(&data_of(&self.dir, number).join("socket"));
+        let listen = unix_address(&data_of(&self.dir, number).join("socket"));
+        let mut config = stdchk_benefactor::Config::new(data, self.manager.clone(), listen, DONATED);
         config.floor_bytes = 0;
         config.heartbeat = heartbeat;
         let run = stdchk_benefactor::run(config, std::future::pending());
@@ -105,7 +103,6 @@ fn data_of(dir: &TempDir, number: usize) -> PathBuf {
 async fn connect(manager: &str, window_bytes: u64, read_cache_bytes: u64) -> Pool {
     let config = ClientConfig {
         manager: manager.to_string(),
-        token: TOKEN.to_vec(),
         window_bytes,
         read_cache_bytes,
         patience: Duration::from_secs(20),
@@ -184,11 +181,11 @@ pub async fn wait_until(what: &str, mut done: impl AsyncFnMut() -> bool) {
 async fn start_manager(dir: &TempDir, listen: &str, timing: Timing) -> (String, JoinHandle<()>) {
     let mut last = None;
     for _ in 0..200 {
-        let config = stdchk_manager::Config::new(dir.path().join("manager"), listen, TOKEN.to_vec());
+        let config = stdchk_manager::Config::new(dir.path().join("manager"), listen);
         let config = stdchk_manager::Config { timing, ..config };
         match Manager::open(config).await {
             Ok(manager) => {
-                let address = manager.address().to_owned();
+                let address = manager.addresses()[0].clone();
                 let task = tokio::spawn(async move { manager.serve(std::future::pending()).await.unwrap() });
                 return (address, task);
             }

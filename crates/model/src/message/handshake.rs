@@ -1,8 +1,7 @@
-//! The first exchange on every connection: who calls, which protocol, and proof of belonging to the pool.
+//! The first exchange on every connection: who calls, which protocol, which pool. And how a new member gets its keys.
 //!
-//! Both sides know the pool's token, and neither sends it: whoever took the port of a server would have it. Each side proves that
-//! it knows the token by a hash, keyed with it, of all that was said before: both nonces, both roles, the pool. The caller goes
-//! first, so that a stranger learns nothing from a server.
+//! What a peer is was shown before: on a connection of the network by its certificate, at a socket of the machine by the kernel, which
+//! says whose process it is.
 
 use minicbor::{Decode, Encode};
 
@@ -15,7 +14,7 @@ use crate::id::PoolId;
 pub const PROTOCOL: u16 = 1;
 
 /// What a peer is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
 #[cbor(index_only)]
 pub enum Role {
     /// A mount, a command, a library user.
@@ -27,22 +26,20 @@ pub enum Role {
     /// The manager.
     #[n(2)]
     Manager,
+    /// Who runs the pool: a client that may also do what concerns all of it.
+    #[n(3)]
+    Operator,
 }
 
-/// Random bytes that make each greeting another one, so that no proof can be used again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
-#[cbor(transparent)]
-pub struct Nonce(#[cbor(n(0), with = "minicbor::bytes")] pub [u8; 32]);
-
-/// What shows that its maker knows the token.
-#[derive(Clone, Copy, Debug, Encode, Decode)]
-#[cbor(transparent)]
-pub struct TokenProof(#[cbor(n(0), with = "minicbor::bytes")] pub [u8; 32]);
-
-impl PartialEq for TokenProof {
-    fn eq(&self, other: &Self) -> bool {
-        // The comparison of `blake3::Hash` takes the same time wherever the bytes differ.
-        blake3::Hash::from_bytes(self.0) == blake3::Hash::from_bytes(other.0)
+impl Role {
+    /// Its name in certificates and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Benefactor => "benefactor",
+            Self::Manager => "manager",
+            Self::Operator => "operator",
+        }
     }
 }
 
@@ -58,32 +55,10 @@ pub struct Hello {
     /// The pool that the caller means, if it knows.
     #[n(2)]
     pub pool: Option<PoolId>,
-    /// Random.
-    #[n(3)]
-    pub nonce: Nonce,
 }
 
 /// The answer to [`Hello`]; a refusal is a [`crate::Failure`] instead.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
-pub struct Challenge {
-    /// [`PROTOCOL`] of the server.
-    #[n(0)]
-    pub protocol: u16,
-    /// Random.
-    #[n(1)]
-    pub nonce: Nonce,
-}
-
-/// The caller's answer to [`Challenge`].
-#[derive(Clone, PartialEq, Debug, Encode, Decode)]
-pub struct Proof {
-    /// See [`Greeting::caller_proof`].
-    #[n(0)]
-    pub proof: TokenProof,
-}
-
-/// The answer to [`Proof`]; a refusal is a [`crate::Failure`] instead.
-#[derive(Clone, PartialEq, Debug, Encode, Decode)]
 pub struct Welcome {
     /// What the server is.
     #[n(0)]
@@ -91,38 +66,73 @@ pub struct Welcome {
     /// The pool that it serves.
     #[n(1)]
     pub pool: PoolId,
-    /// See [`Greeting::server_proof`].
-    #[n(2)]
-    pub proof: TokenProof,
 }
 
-/// What was said before the proofs.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Greeting {
-    /// By the caller.
-    pub hello: Hello,
-    /// By the server.
-    pub challenge: Challenge,
+/// Which of the tokens that were given out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct TokenId(#[cbor(n(0), with = "minicbor::bytes")] pub [u8; 8]);
+
+/// What the use of a token is proven with. Shows itself nowhere.
+#[derive(Clone, PartialEq, Eq, Encode, Decode)]
+#[cbor(transparent)]
+pub struct JoinKey(#[cbor(n(0), with = "minicbor::bytes")] [u8; 32]);
+
+impl std::fmt::Debug for JoinKey {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("JoinKey(secret)")
+    }
 }
 
-impl Greeting {
-    /// What shows the server that the caller knows the token.
-    pub fn caller_proof(&self, token: &[u8]) -> TokenProof {
-        self.proof("stdchk greeting 1: caller", token, &[])
+impl JoinKey {
+    /// The key of a token with this secret.
+    pub fn of(secret: &[u8]) -> Self {
+        Self(blake3::derive_key("stdchk join 1", secret))
+    }
+}
+
+/// Sent in place of [`Hello`] by who has no certificate yet.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Join {
+    /// [`PROTOCOL`] of the caller.
+    #[n(0)]
+    pub protocol: u16,
+    /// Which token it shows.
+    #[n(1)]
+    pub token: TokenId,
+    /// A certificate signing request (PKCS #10, DER), of which only the public key counts.
+    #[cbor(n(2), with = "minicbor::bytes")]
+    pub request: Vec<u8>,
+    /// See [`Join::is_proven`].
+    #[cbor(n(3), with = "minicbor::bytes")]
+    pub proof: [u8; 32],
+}
+
+impl Join {
+    /// A request that proves the use of the token with this key, on the connection that is bound to `channel` (RFC 9266).
+    pub fn new(protocol: u16, token: TokenId, request: Vec<u8>, key: &JoinKey, channel: &[u8; 32]) -> Self {
+        let unproven = Self { protocol, token, request, proof: [0; 32] };
+        Self { proof: unproven.proof(key, channel), ..unproven }
     }
 
-    /// What shows the caller that the server knows the token, as a server of this role and pool.
-    pub fn server_proof(&self, token: &[u8], role: Role, pool: PoolId) -> TokenProof {
-        self.proof("stdchk greeting 1: server", token, &cbor::encode(&(role, pool)))
+    /// Whether the sender knows the token's secret, and sent this on this very connection.
+    pub fn is_proven(&self, key: &JoinKey, channel: &[u8; 32]) -> bool {
+        // The comparison of `blake3::Hash` takes the same time wherever the bytes differ.
+        blake3::Hash::from_bytes(self.proof) == blake3::Hash::from_bytes(self.proof(key, channel))
     }
 
-    /// The context makes the keys of both sides different: neither can send back what it was sent.
-    fn proof(&self, context: &str, token: &[u8], more: &[u8]) -> TokenProof {
-        let mut hasher = blake3::Hasher::new_keyed(&blake3::derive_key(context, token));
-        // One behind the other: of CBOR items no two sequences look alike.
-        hasher.update(&cbor::encode(&self.hello)).update(&cbor::encode(&self.challenge)).update(more);
-        TokenProof(*hasher.finalize().as_bytes())
+    fn proof(&self, key: &JoinKey, channel: &[u8; 32]) -> [u8; 32] {
+        let said = cbor::encode(&Self { proof: [0; 32], ..self.clone() });
+        *blake3::Hasher::new_keyed(&key.0).update(channel).update(&said).finalize().as_bytes()
     }
+}
+
+/// The answer to [`Join`]; a refusal is a [`crate::Failure`] instead.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Joined {
+    /// The new member's certificate (X.509, DER).
+    #[cbor(n(0), with = "minicbor::bytes")]
+    pub certificate: Vec<u8>,
 }
 
 #[cfg(test)]
@@ -130,30 +140,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_holds_for_one_greeting_one_side_and_one_token() {
-        let pool = PoolId([1; 16]);
-        let hello = Hello { protocol: PROTOCOL, role: Role::Client, pool: None, nonce: Nonce([2; 32]) };
-        let challenge = Challenge { protocol: PROTOCOL, nonce: Nonce([3; 32]) };
-        let greeting = Greeting { hello: hello.clone(), challenge: challenge.clone() };
-        let others = [
-            Hello { role: Role::Benefactor, ..hello.clone() },
-            Hello { pool: Some(pool), ..hello.clone() },
-            Hello { nonce: Nonce([4; 32]), ..hello.clone() },
-        ];
-        let mut proofs = vec![
-            greeting.caller_proof(b"token"),
-            greeting.caller_proof(b"tokem"),
-            greeting.server_proof(b"token", Role::Manager, pool),
-            greeting.server_proof(b"token", Role::Benefactor, pool),
-            greeting.server_proof(b"token", Role::Manager, PoolId([2; 16])),
-        ];
-        for hello in others {
-            proofs.push(Greeting { hello, challenge: challenge.clone() }.caller_proof(b"token"));
-        }
-        let challenge = Challenge { nonce: Nonce([5; 32]), ..challenge };
-        proofs.push(Greeting { hello, challenge }.caller_proof(b"token"));
-        for (index, proof) in proofs.iter().enumerate() {
-            assert_eq!(proofs.iter().position(|other| other == proof), Some(index));
-        }
+    fn a_proof_holds_for_one_token_one_request_and_one_connection() {
+        let (key, channel) = (JoinKey::of(b"secret"), [1; 32]);
+        let join = Join::new(PROTOCOL, TokenId([2; 8]), vec![3; 100], &key, &channel);
+        assert!(join.is_proven(&key, &channel));
+        assert!(!join.is_proven(&JoinKey::of(b"secreu"), &channel));
+        assert!(!join.is_proven(&key, &[2; 32]));
+        assert!(!Join { token: TokenId([3; 8]), ..join.clone() }.is_proven(&key, &channel));
+        assert!(!Join { request: vec![4; 100], ..join }.is_proven(&key, &channel));
     }
 }

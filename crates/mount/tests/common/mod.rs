@@ -18,10 +18,10 @@ use stdchk_client::{ClientConfig, Pool};
 use stdchk_manager::Manager;
 use stdchk_model::message::manager::{BenefactorState, Change, VersionInfo};
 use stdchk_mount::{MountConfig, Mounted};
+use stdchk_net::transport::unix_address;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-const TOKEN: &[u8] = b"a token for tests";
 const DONATED: u64 = 4 << 30;
 /// What the mounts of the tests believe without asking: short, so that no test waits for long.
 pub const TTL: Duration = Duration::from_millis(100);
@@ -47,9 +47,9 @@ impl TestPool {
         let folder = TempDir::new().unwrap();
         let (manager, client) = runtime.block_on(async {
             let data = folder.path().join("manager");
-            let config = stdchk_manager::Config::new(data, "127.0.0.1:0", TOKEN.to_vec());
+            let config = stdchk_manager::Config::new(data, unix_address(&folder.path().join("socket")));
             let manager = Manager::open(config).await.unwrap();
-            let address = manager.address().to_string();
+            let address = manager.addresses()[0].clone();
             tokio::spawn(async move { manager.serve(std::future::pending()).await.unwrap() });
             for number in 0..benefactors {
                 start_benefactor(folder.path(), &address, number);
@@ -101,7 +101,6 @@ impl TestPool {
 fn client_config(manager: &str) -> ClientConfig {
     ClientConfig {
         manager: manager.to_owned(),
-        token: TOKEN.to_vec(),
         window_bytes: 16 << 20,
         read_cache_bytes: 8 << 20,
         patience: Duration::from_secs(20),
@@ -111,7 +110,8 @@ fn client_config(manager: &str) -> ClientConfig {
 
 fn start_benefactor(folder: &Path, manager: &str, number: usize) {
     let data = folder.join(format!("benefactor{number}"));
-    let mut config = stdchk_benefactor::Config::new(data, manager.to_owned(), TOKEN.to_vec(), DONATED);
+    let listen = unix_address(&data.join("socket"));
+    let mut config = stdchk_benefactor::Config::new(data, manager.to_owned(), listen, DONATED);
     config.floor_bytes = 0;
     config.heartbeat = Duration::from_millis(50);
     tokio::spawn(async move { stdchk_benefactor::run(config, std::future::pending()).await.unwrap() });

@@ -1,12 +1,14 @@
 //! What a mount asks the manager: a relay between the two that notes every request.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use stdchk_model::cbor;
 use stdchk_model::message::manager::ManagerRequest;
+use stdchk_net::transport::{socket_of, unix_address};
+use tempfile::TempDir;
 
 /// Length of a frame's head, and where the lengths of its body and payload stand (docs/PROTOCOL.md, frames).
 const HEAD_BYTES: usize = 32;
@@ -16,17 +18,20 @@ const LENGTHS: [std::ops::Range<usize>; 2] = [16..20, 20..24];
 pub struct Relay {
     pub address: String,
     asked: Arc<Mutex<Vec<ManagerRequest>>>,
+    _folder: TempDir,
 }
 
 impl Relay {
     pub fn to(manager: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, manager) = (listener.local_addr().unwrap().to_string(), manager.to_owned());
+        let folder = TempDir::new().unwrap();
+        let socket = folder.path().join("relay");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let (address, manager) = (unix_address(&socket), socket_of(manager).unwrap().to_owned());
         let asked = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&asked);
         thread::spawn(move || {
             for client in listener.incoming() {
-                let (client, manager) = (client.unwrap(), TcpStream::connect(&manager).unwrap());
+                let (client, manager) = (client.unwrap(), UnixStream::connect(&manager).unwrap());
                 let (mut answers, mut to) = (manager.try_clone().unwrap(), client.try_clone().unwrap());
                 let noted = Arc::clone(&noted);
                 thread::spawn(move || io::copy(&mut answers, &mut to));
@@ -34,7 +39,7 @@ impl Relay {
                 thread::spawn(move || pass_on(client, manager, &noted));
             }
         });
-        Self { address, asked }
+        Self { address, asked, _folder: folder }
     }
 
     /// The names of the requests since the last call, without signs of life.
@@ -46,12 +51,11 @@ impl Relay {
 }
 
 fn pass_on(
-    mut client: TcpStream,
-    mut manager: TcpStream,
+    mut client: UnixStream,
+    mut manager: UnixStream,
     noted: &Mutex<Vec<ManagerRequest>>,
 ) -> io::Result<()> {
-    // The greeting comes first: Hello and Proof.
-    frame(&mut client, &mut manager)?;
+    // The greeting comes first.
     frame(&mut client, &mut manager)?;
     loop {
         let body = frame(&mut client, &mut manager)?;
@@ -60,7 +64,7 @@ fn pass_on(
 }
 
 /// Passes on one frame; returns its body.
-fn frame(from: &mut TcpStream, to: &mut TcpStream) -> io::Result<Vec<u8>> {
+fn frame(from: &mut UnixStream, to: &mut UnixStream) -> io::Result<Vec<u8>> {
     let mut head = [0; HEAD_BYTES];
     from.read_exact(&mut head)?;
     let length =

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -27,11 +26,11 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn refused(pool: &Pool, role: &str, folder: &Path, code: i32, says: &[&str]) {
     let before = contents(folder);
     let shown = folder.to_str().unwrap();
-    let more = match role {
-        "manager" => &["--listen", "127.0.0.1:0"][..],
-        _ => &["--donate", "64MiB", "--floor", "0"],
+    let arguments = match role {
+        "manager" => &["manager", shown][..],
+        _ => &["benefactor", "run", shown, "--donate", "64MiB", "--floor", "0"],
     };
-    let outcome = pool.run(&[&[role, shown], more].concat());
+    let outcome = pool.run(arguments);
     assert_eq!(outcome.code, code, "{role}: {outcome:?}");
     for word in says {
         assert!(outcome.stderr.contains(word), "{role}: `{word}` is missing in: {}", outcome.stderr);
@@ -95,29 +94,6 @@ fn a_pool_record_of_a_later_version_is_refused_and_left_as_it_is() {
 }
 
 #[test]
-fn who_shows_another_token_is_refused() {
-    let pool = Pool::mounted(1);
-    let token = pool.file("token", "ab".repeat(32).as_bytes());
-    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
-    let other = ["--token-file", &token];
-    for arguments in [&["status"][..], &["ls"], &["put", &token, "app/x"], &["get", "app/x"], &["gc"]] {
-        pool.fails(&[arguments, &other].concat(), 1, &["token"]);
-    }
-    let point = pool.path("second");
-    pool.fails(&[&["mount", point.to_str().unwrap()], &other[..]].concat(), 1, &["token"]);
-    let log = pool.path("refused.log");
-    let folder = pool.path("intruder");
-    let mut intruder =
-        pool.command(&["benefactor", folder.to_str().unwrap(), "--donate", "64MiB", "--floor", "0"]);
-    intruder.args(other).stderr(fs::File::create(&log).unwrap()).stdout(Stdio::null());
-    let mut intruder = intruder.spawn().unwrap();
-    wait_until("the benefactor is told", || fs::read_to_string(&log).unwrap().contains("token"));
-    assert_eq!(pool.status()["benefactors"].as_array().unwrap().len(), 1);
-    intruder.kill().unwrap();
-    intruder.wait().unwrap();
-}
-
-#[test]
 fn a_benefactor_of_another_pool_is_refused_and_keeps_what_it_has() {
     let (ours, theirs) = (Pool::up(1, &[]), Pool::up(1, &[]));
     theirs.put(b"content", "app/x");
@@ -125,7 +101,7 @@ fn a_benefactor_of_another_pool_is_refused_and_keeps_what_it_has() {
     let folder = theirs.data().join("benefactors/0");
     let log = ours.path("refused.log");
     let mut stray =
-        ours.command(&["benefactor", folder.to_str().unwrap(), "--donate", "64MiB", "--floor", "0"]);
+        ours.command(&["benefactor", "run", folder.to_str().unwrap(), "--donate", "64MiB", "--floor", "0"]);
     let mut stray = stray.stderr(fs::File::create(&log).unwrap()).stdout(Stdio::null()).spawn().unwrap();
     wait_until("the benefactor is told", || fs::read_to_string(&log).unwrap().contains("another pool"));
     assert_eq!(ours.status()["benefactors"].as_array().unwrap().len(), 1);

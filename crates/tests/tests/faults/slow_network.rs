@@ -3,15 +3,18 @@
 
 use std::time::{Duration, Instant};
 
-use stdchk_tests::{LINK_BURST_BYTES, LinkedPool, random_bytes};
+use stdchk_tests::{LINK_BURST_BYTES, Machines, random_bytes};
 
 const MIB: usize = 1 << 20;
 const LINK_MBIT: u32 = 40;
+/// The machine that stores files.
+const CLIENT: usize = 4;
 
-fn pool_on_a_slow_network() -> LinkedPool {
-    let pool = LinkedPool::start(2, LINK_MBIT);
-    pool.ok(&["policy", "set", "app", "redundancy=replicate:1"]);
-    pool
+fn pool_on_a_slow_network() -> Machines {
+    let machines = Machines::with_pool(2);
+    machines.ok(CLIENT, &["policy", "set", "app", "redundancy=replicate:1"]);
+    machines.shape(CLIENT, LINK_MBIT);
+    machines
 }
 
 /// Like numbers of a simulation's field: eight bytes each, the upper ones alike, and no mebibyte like another.
@@ -26,14 +29,15 @@ fn link_needs(bytes: usize) -> Duration {
 }
 
 /// Stores the content; the time that took, and the bytes that are stored.
-fn put(pool: &LinkedPool, name: &str, content: &[u8]) -> (Duration, u64) {
-    let file = pool.path("source");
+fn put(pool: &Machines, name: &str, content: &[u8]) -> (Duration, u64) {
+    let file = pool.path(CLIENT, "source");
     std::fs::write(&file, content).unwrap();
+    let file = file.to_str().unwrap();
     let started = Instant::now();
-    pool.ok(&["put", &file, name]);
+    pool.ok(CLIENT, &["put", file, name]);
     let took = started.elapsed();
-    let versions = pool.ok(&["ls", name, "--versions", "--json"]).json();
-    assert!(pool.ok(&["get", name, "-o", "-"]).stdout == content);
+    let versions = pool.ok(CLIENT, &["ls", name, "--versions", "--json"]).json();
+    assert!(pool.ok(CLIENT, &["get", name, "-o", "-"]).stdout == content);
     let stored = versions[0]["versions"][0]["stored_bytes"].as_u64().unwrap();
     (took, stored)
 }

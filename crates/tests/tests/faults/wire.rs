@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use stdchk_model::limits::{BLOCK_BYTES_MAX, BODY_BYTES_MAX};
 use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorRequest, FailedCopy};
-use stdchk_model::message::handshake::{Challenge, Greeting, Hello, Nonce, PROTOCOL, Proof, Role};
+use stdchk_model::message::handshake::{Hello, PROTOCOL, Role};
 use stdchk_model::message::manager::{
     BenefactorSecret, Change, Existing, FileKind, ManagerRequest, Registration, StoredBlock, VersionState,
 };
@@ -53,12 +53,6 @@ fn benefactor_of(pool: &Pool) -> String {
     pool.status()["benefactors"][0]["address"].as_str().unwrap().to_owned()
 }
 
-fn token_of(pool: &Pool) -> Vec<u8> {
-    let digits = std::fs::read_to_string(pool.data().join("token")).unwrap();
-    let digits = digits.trim();
-    (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
-}
-
 fn connect(address: &str) -> UnixStream {
     let stream = UnixStream::connect(socket_of(address).unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -89,15 +83,14 @@ fn answer(stream: &mut UnixStream) -> Option<(u8, Vec<u8>)> {
 }
 
 /// A connection that was let in.
-fn greet(pool: &Pool, address: &str) -> UnixStream {
-    let hello = Hello { protocol: PROTOCOL, role: Role::Client, pool: None, nonce: Nonce([7; 32]) };
+fn greet(address: &str) -> UnixStream {
+    greet_as(Role::Client, address)
+}
+
+fn greet_as(role: Role, address: &str) -> UnixStream {
     let mut stream = connect(address);
+    let hello = Hello { protocol: PROTOCOL, role, pool: None };
     stream.write_all(&frame(0, &cbor::encode(&hello), &[])).unwrap();
-    let (kind, body) = answer(&mut stream).unwrap();
-    assert_eq!(kind, 1);
-    let challenge: Challenge = cbor::decode(&body).unwrap();
-    let proof = Greeting { hello, challenge }.caller_proof(&token_of(pool));
-    stream.write_all(&frame(0, &cbor::encode(&Proof { proof }), &[])).unwrap();
     assert_eq!(answer(&mut stream).unwrap().0, 1);
     stream
 }
@@ -170,7 +163,7 @@ fn noise_on_the_ports_disturbs_nobody() {
                 // The server may close before it has read everything.
                 let _ = stream.write_all(&noise(seed));
                 if seed % 3 == 0 {
-                    let mut stream = greet(&pool, address);
+                    let mut stream = greet(address);
                     let _ = stream.write_all(&noise(seed + 1_000_000));
                 }
             }
@@ -196,7 +189,7 @@ fn callers_that_stop_in_the_middle_hold_nobody_up() {
         }
         // Who was let in may stop in the middle as well.
         for address in &addresses {
-            let mut stream = greet(&pool, address);
+            let mut stream = greet(address);
             stream.write_all(&boast(BODY_BYTES_MAX, 0)).unwrap();
             held.push(stream);
         }
@@ -347,8 +340,8 @@ fn mutated(message: &[u8], seed: u64) -> Vec<u8> {
 }
 
 /// Sends mutated messages, some with a payload, and reads an answer to each; the connection must bear them all.
-fn send_mutations(pool: &Pool, address: &str, messages: &[Vec<u8>], seeds: std::ops::Range<u64>) {
-    let mut stream = greet(pool, address);
+fn send_mutations(role: Role, address: &str, messages: &[Vec<u8>], seeds: std::ops::Range<u64>) {
+    let mut stream = greet_as(role, address);
     let mut refused = 0;
     let mut seeds = seeds.peekable();
     while seeds.peek().is_some() {
@@ -376,15 +369,16 @@ fn mutated_messages_get_an_answer_each_and_disturb_nobody() {
     let (manager, benefactor) = (manager_of(&pool), benefactor_of(&pool));
     let (to_manager, to_benefactor) = (manager_requests(), benefactor_requests());
     disturbed(&pool, || {
-        send_mutations(&pool, &manager, &to_manager, 0..MUTATIONS);
-        send_mutations(&pool, &benefactor, &to_benefactor, 0..MUTATIONS);
+        send_mutations(Role::Client, &manager, &to_manager, 0..MUTATIONS);
+        send_mutations(Role::Benefactor, &manager, &to_manager, MUTATIONS..2 * MUTATIONS);
+        send_mutations(Role::Client, &benefactor, &to_benefactor, 0..MUTATIONS);
     });
 }
 
 #[test]
 fn names_that_no_kernel_would_send_are_refused_by_the_manager_itself() {
     let pool = Pool::up(1, &[]);
-    let mut stream = greet(&pool, &manager_of(&pool));
+    let mut stream = greet(&manager_of(&pool));
     for (number, name) in ["", ".", "..", "a/b", "/", "a\0b", &"n".repeat(256)].into_iter().enumerate() {
         let change = Change::Make {
             parent: Ino::ROOT,

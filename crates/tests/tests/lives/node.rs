@@ -9,10 +9,12 @@ use stdchk_benefactor::store::{Donation, Store};
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, FailedCopy, Make,
 };
+use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{BenefactorSecret, ManagerRequest, Moment, Registration, StoredBlock};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey,
 };
+use stdchk_net::Caller;
 use stdchk_net::{BufferPool, Bytes, Service};
 use tokio::runtime::Runtime;
 
@@ -215,7 +217,8 @@ impl Node {
         let mut payload = BufferPool::new(1 << 20).try_take(bytes.len()).unwrap();
         payload.copy_from_slice(bytes);
         let remembered = service.memory().remembered();
-        let answer = runtime.block_on(service.handle(request, payload));
+        let answer =
+            runtime.block_on(service.handle(Caller { role: Role::Client, member: None }, request, payload));
         let is_changed = service.memory().remembered() != remembered;
         self.disk.keep_first_segment();
         if is_changed {

@@ -19,7 +19,6 @@ use super::network::{Network, Place, address};
 use super::plant::Plant;
 use super::random::Random;
 
-const TOKEN: &[u8] = b"a token for tests";
 const MANAGER_PORT: u16 = 7000;
 /// Places of the manager, the first benefactor and the first client.
 const MANAGER: Place = 1;
@@ -194,7 +193,7 @@ impl World {
         if self.plant == Plant::StoreIsSetBack {
             self.copy("manager", "manager as it was");
         }
-        let config = stdchk_manager::Config::new(self.path("manager"), manager_address(), TOKEN.to_vec());
+        let config = stdchk_manager::Config::new(self.path("manager"), manager_address());
         self.network.is_at(MANAGER);
         self.manager.start(async move {
             match Manager::open(config).await {
@@ -226,8 +225,8 @@ impl World {
         }
         let data = self.path(&disk);
         let process = &mut self.benefactors[number].0;
-        let mut config = stdchk_benefactor::Config::new(data, manager_address(), TOKEN.to_vec(), DONATED);
-        config.listen = format!("{}:0", address(process.place));
+        let listen = format!("{}:0", address(process.place));
+        let mut config = stdchk_benefactor::Config::new(data, manager_address(), listen, DONATED);
         config.floor_bytes = 0;
         config.memory_bytes = 16 << 20;
         self.network.is_at(process.place);
@@ -248,7 +247,7 @@ impl World {
         let client = &mut self.clients[number];
         let config = ClientConfig {
             manager: manager_address(),
-            token: TOKEN.to_vec(),
+            keys: None,
             window_bytes: 8 << 20,
             read_cache_bytes: 4 << 20,
             patience: PATIENCE,

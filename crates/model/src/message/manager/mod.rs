@@ -8,6 +8,7 @@ mod namespace;
 mod pool;
 mod reply;
 mod request;
+mod rights;
 mod version;
 
 use crate::id::Ino;

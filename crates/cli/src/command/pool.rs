@@ -1,0 +1,229 @@
+//! `stdchk pool`: a pool of several machines. Making one, and letting hosts join it.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use stdchk_manager::AUTHORITY;
+use stdchk_model::message::handshake;
+use stdchk_net::{Authority, KeysError};
+
+use super::up;
+use crate::context::Context;
+use crate::exit::{CommandError, Exit, Outcome};
+use crate::local::disk::{self, Disk};
+use crate::local::{Home, PoolRecord, Role};
+use crate::output;
+use crate::settings::check_address;
+
+/// What `pool` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  stdchk pool init --listen a.example.org:7400              on machine A: the manager, and the pool's authority
+  stdchk pool token                                         there: a token, good for one host and an hour
+  stdchk benefactor join a.example.org:7400 --token TOKEN   on a machine with a disk to spare
+  stdchk pool join a.example.org:7400 --token TOKEN         on a login node, with a token for a client
+  stdchk mount ~/pool                                       there")]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand, Debug)]
+enum Action {
+    /// Make a pool whose manager serves other machines, and start it in the background
+    Init(Init),
+    /// Print a token with which one host joins; at the manager's machine
+    Token(Token),
+    /// Let this host use a pool of other machines, as a client
+    Join(Join),
+}
+
+#[derive(Args, Debug)]
+struct Init {
+    /// Address of this machine at which others reach the manager, HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    listen: String,
+}
+
+#[derive(Args, Debug)]
+struct Token {
+    /// What the host may be
+    #[arg(long = "for", value_enum, default_value_t = For::Benefactor, value_name = "ROLE")]
+    role: For,
+    /// Minutes for which it is good
+    #[arg(long, value_name = "MINUTES", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+    minutes: u32,
+    /// The manager's data folder [default: that of the local pool]
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+}
+
+/// What a host may be.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum For {
+    /// Keep other people's blocks.
+    Benefactor,
+    /// Read and write files.
+    Client,
+    /// Do all that a client may, and what concerns the whole pool.
+    Operator,
+}
+
+impl For {
+    fn roles(self) -> &'static [handshake::Role] {
+        match self {
+            Self::Benefactor => &[handshake::Role::Benefactor],
+            Self::Client => &[handshake::Role::Client],
+            Self::Operator => &[handshake::Role::Operator],
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+struct Join {
+    /// Where the pool's manager serves, HOST:PORT
+    #[arg(value_name = "ADDRESS")]
+    address: String,
+    /// What `stdchk pool token` printed
+    #[arg(long, value_name = "TOKEN")]
+    token: String,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
+    match &arguments.action {
+        Action::Init(init) => make(init, context),
+        Action::Token(token) => print_token(token, context),
+        Action::Join(join) => {
+            let record = PoolRecord { manager: Some(join.address.clone()), ..PoolRecord::new(0, 0, 0) };
+            let home = join_as(handshake::Role::Client, record, &join.token, context)?;
+            say(
+                context,
+                format_args!("this host is a client of the pool at {}: try `stdchk status`", join.address),
+            )?;
+            drop(home);
+            Ok(())
+        }
+    }
+}
+
+fn say(context: &Context, text: std::fmt::Arguments<'_>) -> Outcome {
+    if context.settings.quiet { Ok(()) } else { output::line(text) }
+}
+
+fn make(init: &Init, context: &Context) -> Outcome {
+    let home = context.home_to_run()?;
+    refuse_unreachable(&init.listen)?;
+    refuse_member(&home)?;
+    home.prepare(None)?;
+    let _lock = home.lock()?;
+    let disk = Disk::of(home.path())?;
+    let floor = disk.floor_default();
+    let donate = disk.share(home.path(), floor, 1)?;
+    let record = PoolRecord { listen: Some(init.listen.clone()), ..PoolRecord::new(0, donate, floor) };
+    home.write_record(&record)?;
+    up::start(&home, &record, context)?;
+    let listen = &init.listen;
+    say(
+        context,
+        format_args!(
+            "  hosts join with a token of `stdchk pool token`:\n  \
+             stdchk benefactor join {listen} --token TOKEN     keeps blocks on its disk\n  \
+             stdchk pool join {listen} --token TOKEN           uses the pool, with a token of `stdchk pool token --for client`"
+        ),
+    )
+}
+
+/// Others must reach the address, and the port must be known before.
+fn refuse_unreachable(address: &str) -> Outcome {
+    check_address("--listen", address)?;
+    let refuse = |cause: &str| {
+        let next = "give an address of this machine that others reach, such as a.example.org:7400";
+        Err(CommandError::usage(format_args!("--listen {address}"), cause, next))
+    };
+    let found: Vec<SocketAddr> = match address.to_socket_addrs() {
+        Ok(found) => found.collect(),
+        Err(error) => return refuse(&error.to_string()),
+    };
+    if found.iter().any(|one| one.ip().is_unspecified()) {
+        return refuse("it names no machine");
+    }
+    if found.iter().any(|one| one.port() == 0) {
+        return refuse("it names no port");
+    }
+    Ok(())
+}
+
+fn refuse_member(home: &Home) -> Outcome {
+    if home.record()?.is_none() {
+        return Ok(());
+    }
+    Err(CommandError::usage(
+        home.path().display(),
+        "there is a pool here, or this host has joined one",
+        "`stdchk up` starts it; for another one, name another directory with `--data DIR`",
+    ))
+}
+
+fn print_token(token: &Token, context: &Context) -> Outcome {
+    let folder = token.folder.clone().unwrap_or_else(|| context.home().directory(Role::Manager));
+    let lifetime = Duration::from_secs(u64::from(token.minutes) * 60);
+    let text =
+        Authority::open(&folder.join(AUTHORITY)).and_then(|own| own.make_token(token.role.roles(), lifetime));
+    let text = text.map_err(|error| match &error {
+        KeysError::Io { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound => CommandError::new(
+            Exit::NotFound,
+            folder.display(),
+            "no pool of several machines has its manager here",
+            "run this where `stdchk pool init` was run, or name the manager's folder with `--folder DIR`",
+        ),
+        _ => about_keys(error),
+    })?;
+    output::line(text)
+}
+
+/// Gets keys of a role with a token, and makes the record of this host's part in the pool.
+pub fn join_as(role: handshake::Role, record: PoolRecord, token: &str, context: &Context) -> Outcome<Home> {
+    let home = context.home_to_run()?;
+    let Some(manager) = &record.manager else { unreachable!("a host joins the pool of a manager") };
+    check_address("the manager's address", manager)?;
+    refuse_member(&home)?;
+    home.prepare(None)?;
+    let keys = super::runtime()?.block_on(stdchk_net::join(manager, token));
+    let keys = stdchk_operations::About::about(keys, format!("manager {manager}"))?;
+    let member = keys.keys(&home.keys()).map_err(about_keys)?;
+    if !member.member().may_be(role) {
+        let names: Vec<&str> = member.member().roles.iter().map(|role| role.name()).collect();
+        return Err(CommandError::usage(
+            "the token",
+            format_args!("it is for a {}, not for a {}", names.join(" and "), role.name()),
+            format_args!("ask for another one, of `stdchk pool token --for {}`", role.name()),
+        ));
+    }
+    keys.save(&home.keys()).map_err(about_keys)?;
+    home.write_record(&record)?;
+    Ok(home)
+}
+
+/// An error with keys, of which the object stands in it.
+pub fn about_keys(error: KeysError) -> CommandError {
+    CommandError::complete(Exit::Other, "keys", error)
+}
+
+/// What a benefactor of this host gives: as asked for, or half of what is free on the disk above the floor.
+pub fn donation(donate: Option<&String>, floor: Option<&String>, home: &Home) -> Outcome<(u64, u64)> {
+    home.prepare(None)?;
+    let disk = Disk::of(home.path())?;
+    let floor = match floor {
+        Some(floor) => disk::floor(floor, home.path())?,
+        None => disk.floor_default(),
+    };
+    let donate = match donate {
+        Some(donate) => disk::donation(donate)?,
+        None => disk.share(home.path(), floor, 1)?,
+    };
+    Ok((donate, floor))
+}

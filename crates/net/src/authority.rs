@@ -1,0 +1,318 @@
+//! A pool's authority: it signs the certificates of members, and gives out tokens with which new members join (docs/design/0700).
+//!
+//! A token is a text that is shown once, good for one member and a short time. It tells the fingerprint of the authority's certificate,
+//! so that the new member knows whom it talks to before it has keys, and a secret, which is proven and never sent.
+//!
+//! ```text
+//! AUTHORITY/key.pem           the authority's private key: who has it can be everybody
+//! AUTHORITY/certificate.pem   its certificate
+//! AUTHORITY/tokens/ID         a token that was given out: key, roles, end, and who has used it
+//! ```
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use minicbor::{Decode, Encode};
+use parking_lot::Mutex;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use stdchk_model::message::handshake::{Join, JoinKey, Joined, PROTOCOL, Role, TokenId};
+use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
+use tokio::io::BufReader;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::connection::{CONNECT_TIMEOUT, say};
+use crate::keys::{self, KeysError, Parts, Pinned, name_of, pem, pool_of, server_name};
+use crate::patience::{PATIENCE, Patient};
+use crate::transport;
+
+const KEY_FILE: &str = "key.pem";
+const CERTIFICATE_FILE: &str = "certificate.pem";
+const TOKENS: &str = "tokens";
+/// What a token begins with.
+const PREFIX: &str = "stdchk1-";
+
+/// What signs the certificates of a pool.
+pub struct Authority {
+    folder: PathBuf,
+    pool: PoolId,
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+    /// Held while a token is used, so that no two use the same.
+    redeeming: Mutex<()>,
+}
+
+/// What a token is remembered by.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+struct Given {
+    /// What the proof is made with.
+    #[n(0)]
+    key: JoinKey,
+    /// What the new member may be.
+    #[n(1)]
+    roles: Vec<Role>,
+    /// When it ends, seconds since 1970.
+    #[n(2)]
+    end: u64,
+    /// The hash of the request for which it was used.
+    #[cbor(n(3), with = "minicbor::bytes")]
+    used_by: Option<[u8; 32]>,
+}
+
+/// A token as a text has it.
+#[derive(Clone, PartialEq, Eq, Encode, Decode)]
+struct Told {
+    #[n(0)]
+    pool: PoolId,
+    #[cbor(n(1), with = "minicbor::bytes")]
+    fingerprint: [u8; 32],
+    #[n(2)]
+    id: TokenId,
+    #[cbor(n(3), with = "minicbor::bytes")]
+    secret: [u8; 16],
+}
+
+impl Authority {
+    /// The authority in `folder`; a new one for `pool` if there is none.
+    ///
+    /// # Errors
+    /// It can't be read or made, or belongs to another pool.
+    pub fn open_or_create(folder: &Path, pool: PoolId) -> Result<Self, KeysError> {
+        match Self::open(folder) {
+            Err(KeysError::Io { cause, .. }) if cause.kind() == ErrorKind::NotFound => {
+                Self::create(folder, pool)
+            }
+            Ok(authority) if authority.pool != pool => {
+                let cause = format!("it is the authority of pool {}, not of {pool}", authority.pool);
+                Err(KeysError::unusable(folder, cause))
+            }
+            opened => opened,
+        }
+    }
+
+    /// The authority in `folder`.
+    ///
+    /// # Errors
+    /// There is none, or it can't be used.
+    pub fn open(folder: &Path) -> Result<Self, KeysError> {
+        let path = folder.join(CERTIFICATE_FILE);
+        let certificate = keys::read_certificate(&path)?;
+        let pool = pool_of(&certificate).ok_or_else(|| KeysError::unusable(&path, "it is of no pool"))?;
+        let path = folder.join(KEY_FILE);
+        let key =
+            KeyPair::try_from(&keys::read_key(&path)?).map_err(|error| KeysError::unusable(&path, error))?;
+        let issuer = Issuer::from_ca_cert_der(&certificate, key)
+            .map_err(|error| KeysError::unusable(folder, error))?;
+        Ok(Self { folder: folder.to_owned(), pool, issuer, certificate, redeeming: Mutex::default() })
+    }
+
+    fn create(folder: &Path, pool: PoolId) -> Result<Self, KeysError> {
+        let key = KeyPair::generate().map_err(KeysError::make)?;
+        let mut params = params(pool, &[])?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::CommonName, format!("authority of stdchk pool {pool}"));
+        let certificate = params.self_signed(&key).map_err(KeysError::make)?;
+        keys::make_folder(&folder.join(TOKENS))?;
+        // The certificate comes last: without it there is no authority.
+        keys::write(&folder.join(KEY_FILE), &pem("PRIVATE KEY", &key.serialize_der()))?;
+        keys::write(&folder.join(CERTIFICATE_FILE), &pem("CERTIFICATE", certificate.der()))?;
+        Self::open(folder)
+    }
+
+    /// Its pool.
+    pub fn pool(&self) -> PoolId {
+        self.pool
+    }
+
+    /// New keys of a member with these roles.
+    ///
+    /// # Errors
+    /// The system gives no random numbers.
+    pub fn keys(&self, roles: &[Role]) -> Result<Parts, KeysError> {
+        let key = KeyPair::generate().map_err(KeysError::make)?;
+        let certificate =
+            member_params(self.pool, roles)?.signed_by(&key, &self.issuer).map_err(KeysError::make)?;
+        Ok(Parts {
+            key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
+            certificate: certificate.der().clone(),
+            authority: self.certificate.clone(),
+        })
+    }
+
+    /// A token for one member with these roles, good for so long.
+    ///
+    /// # Errors
+    /// It can't be written down.
+    pub fn make_token(&self, roles: &[Role], lifetime: Duration) -> Result<String, KeysError> {
+        self.forget_old_tokens();
+        let (mut id, mut secret) = ([0; 8], [0; 16]);
+        getrandom::fill(&mut id).map_err(KeysError::make)?;
+        getrandom::fill(&mut secret).map_err(KeysError::make)?;
+        let told = Told {
+            pool: self.pool,
+            fingerprint: *blake3::hash(&self.certificate).as_bytes(),
+            id: TokenId(id),
+            secret,
+        };
+        let end =
+            (SystemTime::now() + lifetime).duration_since(SystemTime::UNIX_EPOCH).map_err(KeysError::make)?;
+        let given =
+            Given { key: JoinKey::of(&secret), roles: roles.to_vec(), end: end.as_secs(), used_by: None };
+        self.remember(told.id, &given)?;
+        Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(cbor::encode(&told))))
+    }
+
+    /// Signs the certificate of a new member that shows a token. `channel`: what its connection was bound to. The same member may ask
+    /// again with the same request, if the answer was lost.
+    ///
+    /// # Errors
+    /// The token is unknown, used, over, or not proven.
+    pub fn redeem(&self, join: &Join, channel: &[u8; 32]) -> Result<Joined, Failure> {
+        let refuse = |message: &str| {
+            Failure::new(ErrorCode::Denied, message)
+                .then("ask for a new one: `stdchk pool token`, at the manager's machine")
+        };
+        let _one = self.redeeming.lock();
+        let Some(mut given) = self.recall(join.token) else { return Err(refuse("the token is not known")) };
+        if !join.is_proven(&given.key, channel) {
+            return Err(refuse("the token is wrong"));
+        }
+        let request = *blake3::hash(&join.request).as_bytes();
+        if given.used_by.is_some_and(|used_by| used_by != request) {
+            return Err(refuse("the token was used before: each is good for one member"));
+        }
+        let is_over = SystemTime::now() >= SystemTime::UNIX_EPOCH + Duration::from_secs(given.end);
+        if is_over {
+            return Err(refuse("the token is too old"));
+        }
+        let certificate = self.sign(&join.request, &given.roles)?;
+        given.used_by = Some(request);
+        let failed = |error: KeysError| Failure::new(ErrorCode::Internal, error.to_string());
+        self.remember(join.token, &given).map_err(failed)?;
+        Ok(Joined { certificate })
+    }
+
+    fn sign(&self, request: &[u8], roles: &[Role]) -> Result<Vec<u8>, Failure> {
+        let malformed = |error: rcgen::Error| {
+            Failure::new(ErrorCode::Malformed, format!("no request for a certificate: {error}"))
+        };
+        let request = CertificateSigningRequestDer::from(request.to_vec());
+        let mut request = CertificateSigningRequestParams::from_der(&request).map_err(malformed)?;
+        // Of what is asked for only the key counts.
+        request.params = member_params(self.pool, roles)
+            .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
+        let certificate = request.signed_by(&self.issuer).map_err(malformed)?;
+        Ok(certificate.der().to_vec())
+    }
+
+    fn token_file(&self, id: TokenId) -> PathBuf {
+        let digits: String = id.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.folder.join(TOKENS).join(digits)
+    }
+
+    fn remember(&self, id: TokenId, given: &Given) -> Result<(), KeysError> {
+        let path = self.token_file(id);
+        keys::make_folder(&self.folder.join(TOKENS))?;
+        keys::write(&path, &URL_SAFE_NO_PAD.encode(cbor::encode(given)))
+    }
+
+    fn recall(&self, id: TokenId) -> Option<Given> {
+        given_in(&self.token_file(id))
+    }
+
+    /// Tokens that are over open nothing: they go.
+    fn forget_old_tokens(&self) {
+        let Ok(entries) = fs::read_dir(self.folder.join(TOKENS)) else { return };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let is_over =
+                |given: Given| SystemTime::now() >= SystemTime::UNIX_EPOCH + Duration::from_secs(given.end);
+            if given_in(&path).is_none_or(is_over) {
+                let _ = fs::remove_file(&path);
+            }
+        }
+    }
+}
+
+fn given_in(path: &Path) -> Option<Given> {
+    let bytes = URL_SAFE_NO_PAD.decode(fs::read_to_string(path).ok()?).ok()?;
+    cbor::decode(&bytes).ok()
+}
+
+fn params(pool: PoolId, roles: &[Role]) -> Result<CertificateParams, KeysError> {
+    let names = std::iter::once(None).chain(roles.iter().copied().map(Some));
+    let names: Vec<String> = names.map(|role| name_of(role, pool)).collect();
+    let mut params = CertificateParams::new(names).map_err(KeysError::make)?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    Ok(params)
+}
+
+fn member_params(pool: PoolId, roles: &[Role]) -> Result<CertificateParams, KeysError> {
+    let mut params = params(pool, roles)?;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.distinguished_name.push(DnType::CommonName, format!("member of stdchk pool {pool}"));
+    Ok(params)
+}
+
+/// Joins the pool of the manager at this address with a token; the new member's keys.
+///
+/// # Errors
+/// [`ErrorCode::Invalid`]: it is no token. [`ErrorCode::Unavailable`]: the manager isn't reached, or who answers is not the one that gave
+/// the token. [`ErrorCode::Denied`]: the token is used, or over.
+pub async fn join(address: &str, token: &str) -> Result<Parts, Failure> {
+    let told = token.trim().strip_prefix(PREFIX).and_then(|digits| URL_SAFE_NO_PAD.decode(digits).ok());
+    let told: Option<Told> = told.and_then(|bytes| cbor::decode(&bytes).ok());
+    let told = told.ok_or_else(|| {
+        let message = format!("this is no token: one begins with `{PREFIX}` and is one line");
+        Failure::new(ErrorCode::Invalid, message).then("copy it whole from what `stdchk pool token` printed")
+    })?;
+    let unreachable =
+        |cause: String| Failure::new(ErrorCode::Unavailable, format!("no connection to {address}: {cause}"));
+    let late = |_| unreachable(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()));
+    let joined = timeout(CONNECT_TIMEOUT, join_with(address, &told)).await.map_err(late)?;
+    joined.map_err(|error| match error.downcast::<Failure>() {
+        Ok(refused) => refused,
+        Err(error) => unreachable(error.to_string()),
+    })
+}
+
+async fn join_with(address: &str, told: &Told) -> std::io::Result<Parts> {
+    let other = |error: rcgen::Error| std::io::Error::other(error.to_string());
+    let key = KeyPair::generate().map_err(other)?;
+    let request = CertificateParams::default().serialize_request(&key).map_err(other)?;
+    let config = Pinned::client(told.fingerprint).map_err(std::io::Error::other)?;
+    let stream = TcpStream::connect(address).await?;
+    let stream =
+        TlsConnector::from(std::sync::Arc::new(config)).connect(server_name(told.pool), stream).await?;
+    let (_, connection) = stream.get_ref();
+    let channel = transport::channel_of(connection)?;
+    let authority = connection.peer_certificates().and_then(|chain| {
+        chain
+            .iter()
+            .find(|one| *blake3::hash(one).as_bytes() == told.fingerprint)
+            .cloned()
+            .map(CertificateDer::into_owned)
+    });
+    let authority = authority.ok_or(std::io::ErrorKind::InvalidData)?;
+    let (reader, writer) = transport::of_tls(stream.into());
+    let mut reader = Patient::new(BufReader::new(reader), PATIENCE);
+    let mut writer = Patient::new(writer, PATIENCE);
+    let join = Join::new(PROTOCOL, told.id, request.der().to_vec(), &JoinKey::of(&told.secret), &channel);
+    let Joined { certificate } = say(&mut reader, &mut writer, &join).await?;
+    Ok(Parts {
+        key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
+        certificate: CertificateDer::from(certificate),
+        authority,
+    })
+}

@@ -1,0 +1,232 @@
+//! Machines for a pool: network namespaces with addresses of their own on one switch, each with a folder for its data. Their links can
+//! be slow, and can be cut.
+//!
+//! Making them takes no rights that a user hasn't. They live as long as processes that wait for the end of the test, and the processes
+//! of the pool in them: nothing of it stays, however the test ends.
+
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::command::{Outcome, binary, clean, command, outcome};
+use crate::process::Process;
+
+/// Bytes that a slow link takes at once after it was idle.
+pub const LINK_BURST_BYTES: u64 = 256 << 10;
+/// Port of the manager.
+const PORT: u16 = 7400;
+
+/// Names of the first machines, before `.example.org`.
+const NAMES: [&str; 4] = ["a", "b", "c", "login"];
+
+/// Makes the switch.
+const SWITCH: &str =
+    "ip link set lo up && ip link add br0 type bridge && ip link set br0 up && echo ready && exec cat";
+/// Makes a machine.
+const MACHINE: &str = "mount --make-rprivate / && mount --bind \"$1\" /etc/hosts && ip link set lo up && echo ready && exec cat";
+/// On the switch: connects the machine with number `$1` whose process is `$2`.
+const PLUG: &str = "ip link add m$1 type veth peer name eth0 netns $2 && ip link set m$1 master br0 up";
+/// On the machine: its address.
+const ADDRESS: &str = "ip addr add 10.77.0.$1/24 dev eth0 && ip link set eth0 up";
+/// Shapes a device `$1` to `$2` Mbit/s (tc-tbf(8)).
+const SHAPE: &str = "tc qdisc add dev $1 root tbf rate $2mbit burst 256kb latency 200ms";
+
+/// Machines on one switch.
+pub struct Machines {
+    all: Vec<Holder>,
+    switch: Holder,
+    home: tempfile::TempDir,
+    /// Processes that were started in the foreground.
+    running: RefCell<Vec<Child>>,
+}
+
+/// A process that keeps namespaces.
+struct Holder(Child);
+
+impl Holder {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let holder = Self(child);
+        assert_eq!(said, "ready\n", "no network could be made; the message of `ip` is above");
+        holder
+    }
+
+    /// A command that runs in its namespaces.
+    fn enter(&self, namespaces: &[&str]) -> Command {
+        let mut entering = Command::new("nsenter");
+        clean(&mut entering);
+        entering
+            .arg(format!("--target={}", self.0.id()))
+            .args(namespaces)
+            .args(["--preserve-credentials", "--"]);
+        entering.stdin(Stdio::null());
+        entering
+    }
+
+    fn sh(&self, script: &str, arguments: &[String]) {
+        let mut command = self.enter(&["--user", "--net"]);
+        command.args(["sh", "-c", script, "sh"]).args(arguments);
+        assert!(command.status().unwrap().success(), "{script} {arguments:?}");
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // Both fail if it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Machines {
+    /// So many machines, numbered from 1.
+    pub fn start(count: usize) -> Self {
+        let mut switch = Command::new("unshare");
+        switch.args(["--map-root-user", "--net", "sh", "-c", SWITCH]);
+        let home = tempfile::tempdir().unwrap();
+        let mut machines =
+            Self { all: Vec::new(), switch: Holder::start(switch), home, running: RefCell::default() };
+        let hosts = machines.home.path().join("hosts");
+        let name = |number| format!("10.77.0.{number} {}.example.org\n", NAMES[number - 1]);
+        std::fs::write(&hosts, (1..=count.min(NAMES.len())).map(name).collect::<String>()).unwrap();
+        for number in 1..=count {
+            let mut machine = machines.switch.enter(&["--user"]);
+            machine.args(["unshare", "--net", "--mount", "sh", "-c", MACHINE, "sh"]).arg(&hosts);
+            let machine = Holder::start(machine);
+            machines.switch.sh(PLUG, &[number.to_string(), machine.0.id().to_string()]);
+            machine.sh(ADDRESS, &[number.to_string()]);
+            machines.all.push(machine);
+        }
+        machines
+    }
+
+    /// Lets a machine's link carry so many Mbit/s, in both directions.
+    pub fn shape(&self, machine: usize, mbit: u32) {
+        self.switch.sh(SHAPE, &[format!("m{machine}"), mbit.to_string()]);
+        self.holder(machine).sh(SHAPE, &["eth0".to_owned(), mbit.to_string()]);
+    }
+
+    /// Cuts a machine's link, or mends it.
+    pub fn set_link(&self, machine: usize, is_up: bool) {
+        let state = if is_up { "up" } else { "down" };
+        self.switch.sh("ip link set m$1 $2", &[machine.to_string(), state.to_owned()]);
+    }
+
+    fn holder(&self, machine: usize) -> &Holder {
+        &self.all[machine - 1]
+    }
+
+    /// Where a machine's manager serves others.
+    pub fn address(&self, machine: usize) -> String {
+        format!("10.77.0.{machine}:{PORT}")
+    }
+
+    /// A folder of a machine, or a file in it.
+    pub fn path(&self, machine: usize, name: &str) -> PathBuf {
+        let folder = self.home.path().join(machine.to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        folder.join(name)
+    }
+
+    /// A path as processes of the machine see it, mounts included.
+    pub fn inside(&self, machine: usize, name: &str) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.holder(machine).0.id()));
+        root.join(self.path(machine, name).strip_prefix("/").unwrap())
+    }
+
+    /// A command on a machine.
+    pub fn command(&self, machine: usize, arguments: &[&str]) -> Command {
+        let here = command(arguments);
+        let mut command = self.holder(machine).enter(&["--user", "--net", "--mount"]);
+        command.arg(here.get_program()).args(here.get_args());
+        command.env("STDCHK_DATA", self.path(machine, "pool"));
+        command
+    }
+
+    /// Runs a command on a machine.
+    pub fn run(&self, machine: usize, arguments: &[&str]) -> Outcome {
+        outcome(self.command(machine, arguments))
+    }
+
+    /// Runs a command that must succeed.
+    pub fn ok(&self, machine: usize, arguments: &[&str]) -> Outcome {
+        let outcome = self.run(machine, arguments);
+        assert_eq!(outcome.code, 0, "{arguments:?} on machine {machine}: {outcome:?}");
+        outcome
+    }
+
+    /// Starts a command in the foreground of a machine; it is ended with the test.
+    pub fn begin(&self, machine: usize, arguments: &[&str]) {
+        let log = std::fs::File::create(self.path(machine, "foreground.log")).unwrap();
+        let child = self.command(machine, arguments).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        self.running.borrow_mut().push(child);
+    }
+
+    /// Runs a line of a shell on a machine, as a user with a home directory of their own.
+    pub fn shell(&self, machine: usize, line: &str) -> Outcome {
+        let home = self.path(machine, "home");
+        std::fs::create_dir_all(&home).unwrap();
+        let programs = binary().parent().unwrap().to_str().unwrap().to_owned();
+        let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
+        let mut command = self.holder(machine).enter(&["--user", "--net", "--mount"]);
+        command
+            .args(["bash", "-c", line])
+            .env_clear()
+            .env("HOME", &home)
+            .env("PATH", path)
+            .current_dir(&home);
+        outcome(command)
+    }
+
+    /// The number of the machine with this name.
+    pub fn named(name: &str) -> Option<usize> {
+        NAMES.iter().position(|known| *known == name).map(|at| at + 1)
+    }
+
+    /// The processes of a machine's part of the pool.
+    pub fn processes(&self, machine: usize) -> Vec<Process> {
+        let places = ["pool/run", "home/.local/state/stdchk/run"];
+        let entries = places.iter().filter_map(|place| std::fs::read_dir(self.path(machine, place)).ok());
+        entries.flatten().filter_map(|entry| Process::recorded_in(&entry.unwrap().path())).collect()
+    }
+
+    /// Ends all processes of a machine's part of the pool.
+    pub fn kill(&self, machine: usize) {
+        self.processes(machine).into_iter().for_each(Process::kill);
+    }
+
+    /// A pool: machine 1 has the manager, the next ones have a benefactor each, the one after these is a client, and the last one
+    /// has nothing to do with it.
+    pub fn with_pool(benefactors: usize) -> Self {
+        let machines = Self::start(benefactors + 3);
+        let manager = machines.address(1);
+        machines.ok(1, &["pool", "init", "--listen", &manager]);
+        for machine in 2..benefactors + 2 {
+            let token = machines.token("benefactor");
+            let join =
+                ["benefactor", "join", &manager, "--token", &token, "--donate", "256MiB", "--floor", "1MiB"];
+            machines.ok(machine, &join);
+        }
+        let token = machines.token("client");
+        machines.ok(benefactors + 2, &["pool", "join", &manager, "--token", &token]);
+        machines
+    }
+
+    /// A token for a host in this role.
+    pub fn token(&self, role: &str) -> String {
+        self.ok(1, &["pool", "token", "--for", role]).text().trim().to_owned()
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        for mut child in self.running.borrow_mut().drain(..) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        (1..=self.all.len()).for_each(|machine| self.kill(machine));
+    }
+}
