@@ -35,6 +35,7 @@ class Facts:
     repair_wait_seconds: float = 0.0
     output_kills: list = field(default_factory=list)  # of the second part: the step reached, the step gone back to
     output_files: dict = field(default_factory=dict)  # bytes by name, equal in both of its runs
+    timesteps_on_machines: int = 0  # of the third part, all of which were there in the end
 
     def add_run(self, place, job):
         self.runs.append(Run(place, max(job.progress().values()), list(job.waits().values())))
@@ -96,6 +97,10 @@ def rows(facts):
     yield "output files", (
         f"{', '.join(sorted(facts.output_files))} ({size(sum(facts.output_files.values()))}) of a job under `stdchk run`, "
         f"killed {kills}: as of one that nobody disturbed"
+    )
+    yield "machines", (
+        f"a pool over several machines, of which one died, one was cut off and one had the manager that was killed: "
+        f"all {facts.timesteps_on_machines} timesteps of the job are there"
     )
 
 

@@ -25,6 +25,8 @@ use crate::store::{Donation, SEGMENT_BYTES, Store, StoreError};
 /// File in the data directory that holds the address on which the benefactor serves, while it does.
 pub const ADDRESS_FILE: &str = "address";
 const SEGMENTS: &str = "segments";
+/// Before the port: all addresses of this machine, of both versions of IP.
+const ANY_HOST: &str = "[::]:";
 /// Time that requests under way get when the benefactor leaves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Blocks that fit into the smallest memory budget: fewer, and reading waits for writing.
@@ -155,7 +157,14 @@ async fn open_store(config: &Config) -> Result<Arc<Store>, Error> {
 
 async fn listen(address: &str) -> Result<(Listener, String), Error> {
     let refused = |cause| Error::Listen { address: address.to_owned(), cause };
-    let listener = Listener::bind(address).await.map_err(refused)?;
+    let listener = match Listener::bind(address).await {
+        // A machine without IPv6.
+        Err(_) if address.starts_with(ANY_HOST) => {
+            Listener::bind(&address.replacen(ANY_HOST, "0.0.0.0:", 1)).await
+        }
+        listening => listening,
+    };
+    let listener = listener.map_err(refused)?;
     let addresses = listener.addresses().map_err(refused)?;
     let address = addresses.into_iter().next().unwrap_or_else(|| address.to_owned());
     Ok((listener, address))

@@ -271,8 +271,12 @@ impl Service for ManagerService {
         let reply = match request {
             request @ ManagerRequest::Register { .. } => {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), answer)).await;
-                if let (Ok(ManagerReply::Registered { id, .. }), Some(member)) = (&reply, caller.member) {
-                    self.registered.lock().insert(*id, member);
+                if let Ok(ManagerReply::Registered { id, .. }) = &reply {
+                    let mut registered = self.registered.lock();
+                    match caller.member {
+                        Some(member) => registered.insert(*id, member),
+                        None => registered.remove(id),
+                    };
                 }
                 reply
             }
@@ -307,14 +311,22 @@ impl ManagerService {
             let message = format!("a {} may not ask for this", caller.role.name());
             return Err(Failure::new(ErrorCode::Denied, message));
         }
+        if let ManagerRequest::Register { registration, .. } = request
+            && self.authority.is_some()
+            && socket_of(&registration.address).is_some()
+        {
+            let message = "other machines of the pool don't reach a socket of this one";
+            let next = "let the benefactor serve at an address of the network (`--listen HOST:PORT`)";
+            return Err(Failure::new(ErrorCode::Invalid, message).then(next));
+        }
         let (Some(id), Some(member)) = (request.benefactor(), caller.member) else { return Ok(()) };
         match self.registered.lock().get(&id) {
-            Some(registered) if *registered != member => Err(Failure::new(
-                ErrorCode::Denied,
-                format!("another member has registered as benefactor {id}"),
+            Some(registered) if *registered == member => Ok(()),
+            Some(_) => Err(Failure::new(ErrorCode::Denied, format!("another member has registered as {id}"))),
+            None => Err(Failure::new(
+                ErrorCode::Stale,
+                format!("{id} has not registered over the network: register"),
             )),
-            // Who has registered with the manager before this one registers again.
-            _ => Ok(()),
         }
     }
 

@@ -30,14 +30,21 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::connection::{CONNECT_TIMEOUT, say};
+use crate::connection::say;
 use crate::keys::{self, KeysError, Parts, Pinned, name_of, pem, pool_of, server_name};
 use crate::patience::{PATIENCE, Patient};
+use crate::retry::Retry;
 use crate::transport;
 
 const KEY_FILE: &str = "key.pem";
 const CERTIFICATE_FILE: &str = "certificate.pem";
 const TOKENS: &str = "tokens";
+/// Time for one try to join: the manager makes two files durable before it answers.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time in which a host tries to join again when it gets no answer.
+const JOIN_TIME: Duration = Duration::from_secs(10);
+/// Shortest and longest pause between two tries.
+const JOIN_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// What a token begins with.
 const PREFIX: &str = "stdchk1-";
 
@@ -87,16 +94,17 @@ impl Authority {
     /// # Errors
     /// It can't be read or made, or belongs to another pool.
     pub fn open_or_create(folder: &Path, pool: PoolId) -> Result<Self, KeysError> {
-        match Self::open(folder) {
-            Err(KeysError::Io { cause, .. }) if cause.kind() == ErrorKind::NotFound => {
-                Self::create(folder, pool)
-            }
-            Ok(authority) if authority.pool != pool => {
-                let cause = format!("it is the authority of pool {}, not of {pool}", authority.pool);
-                Err(KeysError::unusable(folder, cause))
-            }
-            opened => opened,
+        // One without its key is not begun anew: no member would know the new one.
+        let has_begun = folder.join(CERTIFICATE_FILE).try_exists();
+        if !has_begun.map_err(|cause| KeysError::io("look for", folder, cause))? {
+            return Self::create(folder, pool);
         }
+        let authority = Self::open(folder)?;
+        if authority.pool != pool {
+            let cause = format!("it is the authority of pool {}, not of {pool}", authority.pool);
+            return Err(KeysError::unusable(folder, cause));
+        }
+        Ok(authority)
     }
 
     /// The authority in `folder`.
@@ -108,15 +116,27 @@ impl Authority {
         let certificate = keys::read_certificate(&path)?;
         let pool = pool_of(&certificate).ok_or_else(|| KeysError::unusable(&path, "it is of no pool"))?;
         let path = folder.join(KEY_FILE);
-        let key =
-            KeyPair::try_from(&keys::read_key(&path)?).map_err(|error| KeysError::unusable(&path, error))?;
+        let key = keys::read_key(&path).map_err(|error| match error {
+            KeysError::Io { cause, .. } if cause.kind() == ErrorKind::NotFound => {
+                KeysError::unusable(&path, "the key of the authority is gone; put it back from a backup")
+            }
+            error => error,
+        })?;
+        let key = KeyPair::try_from(&key).map_err(|error| KeysError::unusable(&path, error))?;
         let issuer = Issuer::from_ca_cert_der(&certificate, key)
             .map_err(|error| KeysError::unusable(folder, error))?;
         Ok(Self { folder: folder.to_owned(), pool, issuer, certificate, redeeming: Mutex::default() })
     }
 
     fn create(folder: &Path, pool: PoolId) -> Result<Self, KeysError> {
-        let key = KeyPair::generate().map_err(KeysError::make)?;
+        // A key without a certificate was begun with, or has lost it: members know the key.
+        let path = folder.join(KEY_FILE);
+        let key = match keys::read_key(&path) {
+            Err(KeysError::Io { cause, .. }) if cause.kind() == ErrorKind::NotFound => {
+                KeyPair::generate().map_err(KeysError::make)?
+            }
+            key => KeyPair::try_from(&key?).map_err(|error| KeysError::unusable(&path, error))?,
+        };
         let mut params = params(pool, &[])?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -236,7 +256,8 @@ impl Authority {
         for path in entries.flatten().map(|entry| entry.path()) {
             let is_over =
                 |given: Given| SystemTime::now() >= SystemTime::UNIX_EPOCH + Duration::from_secs(given.end);
-            if given_in(&path).is_none_or(is_over) {
+            // What can't be read may be one that is being written.
+            if given_in(&path).is_some_and(is_over) {
                 let _ = fs::remove_file(&path);
             }
         }
@@ -277,20 +298,34 @@ pub async fn join(address: &str, token: &str) -> Result<Parts, Failure> {
         let message = format!("this is no token: one begins with `{PREFIX}` and is one line");
         Failure::new(ErrorCode::Invalid, message).then("copy it whole from what `stdchk pool token` printed")
     })?;
+    let failed = |error: rcgen::Error| Failure::new(ErrorCode::Internal, error.to_string());
     let unreachable =
         |cause: String| Failure::new(ErrorCode::Unavailable, format!("no connection to {address}: {cause}"));
-    let late = |_| unreachable(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()));
-    let joined = timeout(CONNECT_TIMEOUT, join_with(address, &told)).await.map_err(late)?;
-    joined.map_err(|error| match error.downcast::<Failure>() {
-        Ok(refused) => refused,
-        Err(error) => unreachable(error.to_string()),
-    })
+    // One request for all tries: the token stays good for it when an answer is lost.
+    let key = KeyPair::generate().map_err(failed)?;
+    let request = CertificateParams::default().serialize_request(&key).map_err(failed)?.der().to_vec();
+    let mut retry = Retry::new(JOIN_TIME, JOIN_PAUSES);
+    loop {
+        let cause = match timeout(JOIN_TIMEOUT, join_with(address, &told, &key, &request)).await {
+            Ok(Ok(parts)) => return Ok(parts),
+            Ok(Err(error)) => match error.downcast::<Failure>() {
+                Ok(refused) if refused.code != ErrorCode::Unavailable => return Err(refused),
+                Ok(busy) => busy.to_string(),
+                // It is not the one that gave the token.
+                Err(error) if error.kind() == ErrorKind::InvalidData => {
+                    return Err(unreachable(error.to_string()));
+                }
+                Err(error) => error.to_string(),
+            },
+            Err(_) => format!("no answer within {} s", JOIN_TIMEOUT.as_secs()),
+        };
+        if !retry.pause().await {
+            return Err(unreachable(cause));
+        }
+    }
 }
 
-async fn join_with(address: &str, told: &Told) -> std::io::Result<Parts> {
-    let other = |error: rcgen::Error| std::io::Error::other(error.to_string());
-    let key = KeyPair::generate().map_err(other)?;
-    let request = CertificateParams::default().serialize_request(&key).map_err(other)?;
+async fn join_with(address: &str, told: &Told, key: &KeyPair, request: &[u8]) -> std::io::Result<Parts> {
     let config = Pinned::client(told.fingerprint).map_err(std::io::Error::other)?;
     let stream = TcpStream::connect(address).await?;
     let stream =
@@ -308,11 +343,55 @@ async fn join_with(address: &str, told: &Told) -> std::io::Result<Parts> {
     let (reader, writer) = transport::of_tls(stream.into());
     let mut reader = Patient::new(BufReader::new(reader), PATIENCE);
     let mut writer = Patient::new(writer, PATIENCE);
-    let join = Join::new(PROTOCOL, told.id, request.der().to_vec(), &JoinKey::of(&told.secret), &channel);
+    let join = Join::new(PROTOCOL, told.id, request.to_vec(), &JoinKey::of(&told.secret), &channel);
     let Joined { certificate } = say(&mut reader, &mut writer, &join).await?;
     Ok(Parts {
         key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
         certificate: CertificateDer::from(certificate),
         authority,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_request_for_a_certificate_makes_it_panic_or_more_than_the_token_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let pool = PoolId([1; 16]);
+        let authority = Authority::open_or_create(folder.path(), pool).unwrap();
+        let key = KeyPair::generate().unwrap();
+        // One that asks for the name of a manager.
+        let asked = CertificateParams::new(vec![name_of(Some(Role::Manager), pool)]).unwrap();
+        let genuine = asked.serialize_request(&key).unwrap().der().to_vec();
+        let (mut signed, mut seed) = (0, 1_u64);
+        for turn in 0..600 {
+            let token = authority.make_token(&[Role::Client], Duration::from_secs(60)).unwrap();
+            let told = URL_SAFE_NO_PAD.decode(token.strip_prefix(PREFIX).unwrap()).unwrap();
+            let told: Told = cbor::decode(&told).unwrap();
+            let mut request = genuine.clone();
+            for _ in 0..turn % 4 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let at = usize::try_from(seed >> 33).unwrap() % request.len();
+                if let Some(byte) = request.get_mut(at) {
+                    *byte ^= 1 << (seed % 8);
+                }
+            }
+            request.truncate(if turn % 7 == 6 { turn % genuine.len() } else { genuine.len() });
+            let channel = [9; 32];
+            let join = Join::new(PROTOCOL, told.id, request, &JoinKey::of(&told.secret), &channel);
+            assert!(authority.redeem(&join, &[8; 32]).is_err(), "it was said on another connection");
+            let Ok(joined) = authority.redeem(&join, &channel) else { continue };
+            signed += 1;
+            assert!(authority.redeem(&join, &channel).is_ok(), "the answer may have been lost");
+            let certificate = CertificateDer::from(joined.certificate);
+            let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+            let parts = Parts { key, certificate, authority: authority.certificate.clone() };
+            if let Ok(keys) = parts.keys(folder.path()) {
+                assert_eq!(keys.member().roles, [Role::Client]);
+            }
+        }
+        assert!(signed >= 100, "{signed}");
+    }
 }

@@ -17,6 +17,7 @@ use stdchk_model::message::handshake::{Hello, PROTOCOL, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::buffer::{Buffer, BufferPool};
@@ -111,6 +112,8 @@ struct Call {
 /// A connection to a server. Dropping it closes it.
 #[derive(Debug)]
 pub struct Connection {
+    /// Reads answers. With its half of the stream, which it would keep for ever, it ends with the connection.
+    reading: AbortHandle,
     address: String,
     pool: PoolId,
     /// The address of this machine on the way there.
@@ -142,9 +145,10 @@ impl Connection {
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let writer = Arc::new(tokio::sync::Mutex::new(writer));
         tokio::spawn(write_all(Arc::clone(&writer), queue, Arc::clone(&pending)));
-        tokio::spawn(read_all(reader, Arc::clone(buffers), Arc::clone(&pending)));
+        let reading =
+            tokio::spawn(read_all(reader, Arc::clone(buffers), Arc::clone(&pending))).abort_handle();
         let (address, next_id) = (address.to_owned(), AtomicU64::new(1));
-        Ok(Self { address, pool, here, outgoing, writer, pending, next_id })
+        Ok(Self { reading, address, pool, here, outgoing, writer, pending, next_id })
     }
 
     /// The pool that the server serves.
@@ -243,6 +247,12 @@ impl Connection {
     }
 }
 
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
+}
+
 /// Takes a call that is given up out of the table.
 struct Forget<'a> {
     id: u64,
@@ -266,14 +276,23 @@ async fn greet(server: Role, address: &str, identity: &Identity) -> io::Result<O
     let (mut reader, mut writer) =
         (Patient::new(buffered(reader), PATIENCE), Patient::new(writer, REQUEST_PATIENCE));
     let hello = Hello { protocol: PROTOCOL, role: identity.role, pool: identity.pool };
-    let Welcome { role, pool } = say(&mut reader, &mut writer, &hello).await?;
+    let answer = say(&mut reader, &mut writer, &hello).await;
+    let Welcome { role, pool } = answer.map_err(|error| match (&peer, error.kind()) {
+        (
+            Peer::Own,
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof,
+        ) => turned_away(),
+        _ => error,
+    })?;
     let is_shown = match &peer {
         Peer::Own => true,
-        Peer::Member(member) => member.may_be(role),
+        // It has shown a certificate of the pool whose keys are used here.
+        Peer::Member(member) => {
+            member.may_be(role) && identity.keys.as_ref().is_some_and(|keys| keys.pool() == pool)
+        }
         Peer::Stranger(_) => false,
     };
-    let is_meant = identity.keys.as_ref().is_none_or(|keys| keys.pool() == pool);
-    if role != server || !is_shown || !is_meant {
+    if role != server || !is_shown {
         // Not for ever, as a refusal is: the server that was there may come back.
         let message =
             format!("no {} of this pool answers there: another one has taken its address", server.name());
@@ -290,7 +309,7 @@ pub(crate) async fn say<Q: Encode<()>, R: for<'b> Decode<'b, ()>>(
 ) -> io::Result<R> {
     let bytes = frame::encode(&Head { kind: Kind::Request, id: 0 }, &cbor::encode(said), 0)?;
     write_frame(writer, &bytes, &Bytes::new()).await?;
-    let (head, body) = frame::read_greeting(reader).await?.ok_or_else(turned_away)?;
+    let (head, body) = frame::read_greeting(reader).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let garbled =
         |error: minicbor::decode::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
     match head.kind {

@@ -88,6 +88,14 @@ pub fn pool_of(path: &Path, role: Role) -> Result<Option<PoolId>, DataDirError> 
     Ok(read_mark(path, role)?.and_then(|mark| mark.pool))
 }
 
+/// The number of the benefactor whose directory is at `path`, once it has one. Takes and changes nothing.
+///
+/// # Errors
+/// Its mark can't be read, or says something else.
+pub fn benefactor_of(path: &Path) -> Result<Option<BenefactorId>, DataDirError> {
+    Ok(read_mark(path, Role::Benefactor)?.and_then(|mark| mark.benefactor))
+}
+
 /// The mark of a directory, if it has one.
 fn read_mark(directory: &Path, role: Role) -> Result<Option<Mark>, DataDirError> {
     let (path, mut text) = (directory.join(MARK), String::new());

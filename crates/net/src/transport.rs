@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -237,13 +238,25 @@ fn of_unix(stream: UnixStream) -> Stream {
     (Incoming::Unix(reader), Outgoing::Unix(writer))
 }
 
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket())
+}
+
+/// Whether no process has the socket at this path. One that stands still has it, and isn't waited for.
+fn connects_to_nobody(path: &Path) -> bool {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let asked = SocketAddrUnix::new(path).and_then(|address| {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&socket, &address)
+    });
+    asked == Err(rustix::io::Errno::CONNREFUSED)
+}
+
 /// Listens at a path. A socket that an ended process left there is taken away first.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let short = short(path)?;
-    let is_left = || match std::os::unix::net::UnixStream::connect(short.path()) {
-        Err(error) => error.kind() == io::ErrorKind::ConnectionRefused,
-        Ok(_) => false,
-    };
+    let is_left = || is_socket(path) && connects_to_nobody(short.path());
     match UnixListener::bind(short.path()) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left() => {
             std::fs::remove_file(path)?;

@@ -167,3 +167,20 @@ async fn requests_that_are_given_up_before_they_are_sent_hold_no_memory() {
     assert!(held <= MIB, "only the request within which the socket stands is held, and not {held} bytes");
     drop(connection);
 }
+
+#[tokio::test]
+async fn a_socket_that_was_left_behind_is_taken_and_anything_else_at_its_path_stays() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("socket");
+    let address = unix_address(&path);
+    std::fs::write(&path, "precious").unwrap();
+    assert!(Listener::bind(&address).await.is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    std::fs::remove_file(&path).unwrap();
+    // Somebody listens, also if nobody accepts.
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    assert!(Listener::bind(&address).await.is_err());
+    drop(listener);
+    Listener::bind(&address).await.unwrap();
+    assert!(!path.exists(), "it takes its socket away");
+}

@@ -48,6 +48,7 @@ struct Pool {
     folder: TempDir,
     authority: Arc<Authority>,
     address: String,
+    gate: Arc<Gate>,
 }
 
 impl Pool {
@@ -58,8 +59,14 @@ impl Pool {
         let address = listener.addresses().unwrap().remove(0);
         let host = Host::new(role, pool, Some(keys(&authority, &[role])));
         let gate = Arc::new(Gate(Arc::clone(&authority)));
-        tokio::spawn(serve(listener, host, gate, BufferPool::new(64 << 20), std::future::pending()));
-        Self { folder, authority, address }
+        tokio::spawn(serve(
+            listener,
+            host,
+            Arc::clone(&gate),
+            BufferPool::new(64 << 20),
+            std::future::pending(),
+        ));
+        Self { folder, authority, address, gate }
     }
 
     fn keys(&self, roles: &[Role]) -> Option<Arc<Keys>> {
@@ -122,6 +129,27 @@ async fn members_speak_encrypted_and_are_what_their_certificates_say() {
             matches!(&refused, CallError::Refused(failure) if failure.code == ErrorCode::Denied),
             "{refused}"
         );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_dropped_is_over_for_both_sides() {
+    let pool = Pool::start(POOL, Role::Manager).await;
+    let keys = pool.keys(&[Role::Client]);
+    // The server, and who looks at it here.
+    let without = Arc::strong_count(&pool.gate);
+    let mut connections = Vec::new();
+    for _ in 0..20 {
+        let connection = open(&pool.address, Role::Manager, Role::Client, keys.clone()).await.unwrap();
+        assert_eq!(role_of(&connection).await, "client");
+        connections.push(connection);
+    }
+    assert_eq!(Arc::strong_count(&pool.gate), without + connections.len());
+    drop(connections);
+    let begun = std::time::Instant::now();
+    while Arc::strong_count(&pool.gate) > without {
+        assert!(begun.elapsed() < LIMIT, "{} connections are kept", Arc::strong_count(&pool.gate) - without);
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -233,6 +261,30 @@ fn keys_that_others_can_read_or_that_do_not_fit_are_refused() {
     std::fs::write(two.join("certificate.pem"), "nonsense").unwrap();
     assert!(Keys::load(&two).is_err());
     assert!(Keys::load(&folder.path().join("none")).is_err());
+}
+
+#[test]
+fn an_authority_that_lost_its_key_is_not_begun_anew_and_one_that_lost_its_certificate_is_the_same() {
+    let folder = TempDir::new().unwrap();
+    let member = Authority::open_or_create(folder.path(), POOL).unwrap().keys(&[Role::Client]).unwrap();
+    let (key, certificate) = (folder.path().join("key.pem"), folder.path().join("certificate.pem"));
+    let kept = folder.path().join("kept");
+    std::fs::rename(&key, &kept).unwrap();
+    let error = Authority::open_or_create(folder.path(), POOL).err().unwrap().to_string();
+    assert!(error.contains("key.pem") && error.contains("backup"), "{error}");
+    std::fs::rename(&kept, &key).unwrap();
+    std::fs::remove_file(&certificate).unwrap();
+    let again = Authority::open_or_create(folder.path(), POOL).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = Listener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.addresses().unwrap().remove(0);
+        let host = Host::new(Role::Manager, POOL, Some(keys(&again, &[Role::Manager])));
+        let gate = Arc::new(Gate(Arc::new(again)));
+        tokio::spawn(serve(listener, host, gate, BufferPool::new(1 << 20), std::future::pending()));
+        let member = Arc::new(member.keys(folder.path()).unwrap());
+        open(&address, Role::Manager, Role::Client, Some(member)).await.unwrap();
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]

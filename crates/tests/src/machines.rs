@@ -4,10 +4,10 @@
 //! Making them takes no rights that a user hasn't. They live as long as processes that wait for the end of the test, and the processes
 //! of the pool in them: nothing of it stays, however the test ends.
 
-use std::cell::RefCell;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 
 use crate::command::{Outcome, binary, clean, command, outcome};
 use crate::process::Process;
@@ -38,7 +38,7 @@ pub struct Machines {
     switch: Holder,
     home: tempfile::TempDir,
     /// Processes that were started in the foreground.
-    running: RefCell<Vec<Child>>,
+    running: Mutex<Vec<Child>>,
 }
 
 /// A process that keeps namespaces.
@@ -88,7 +88,7 @@ impl Machines {
         switch.args(["--map-root-user", "--net", "sh", "-c", SWITCH]);
         let home = tempfile::tempdir().unwrap();
         let mut machines =
-            Self { all: Vec::new(), switch: Holder::start(switch), home, running: RefCell::default() };
+            Self { all: Vec::new(), switch: Holder::start(switch), home, running: Mutex::default() };
         let hosts = machines.home.path().join("hosts");
         let name = |number| format!("10.77.0.{number} {}.example.org\n", NAMES[number - 1]);
         std::fs::write(&hosts, (1..=count.min(NAMES.len())).map(name).collect::<String>()).unwrap();
@@ -162,7 +162,7 @@ impl Machines {
     pub fn begin(&self, machine: usize, arguments: &[&str]) {
         let log = std::fs::File::create(self.path(machine, "foreground.log")).unwrap();
         let child = self.command(machine, arguments).stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        self.running.borrow_mut().push(child);
+        self.running.lock().unwrap().push(child);
     }
 
     /// Runs a line of a shell on a machine, as a user with a home directory of their own.
@@ -223,7 +223,7 @@ impl Machines {
 
 impl Drop for Machines {
     fn drop(&mut self) {
-        for mut child in self.running.borrow_mut().drain(..) {
+        for mut child in self.running.lock().unwrap().drain(..) {
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -18,7 +18,7 @@ use crate::settings::check_address;
 
 /// Where the benefactor of a manager with an address of the network serves unless told otherwise: on any free port, by the address at
 /// which it reaches the manager.
-pub const LISTEN_DEFAULT: &str = "0.0.0.0:0";
+pub const LISTEN_DEFAULT: &str = "[::]:0";
 /// Name of its socket in its data folder, where the manager serves at one as well.
 const SOCKET: &str = "socket";
 
@@ -76,8 +76,8 @@ struct Join {
     /// Where the pool's manager serves, HOST:PORT
     #[arg(value_name = "ADDRESS")]
     address: String,
-    /// What `stdchk pool token` printed
-    #[arg(long, value_name = "TOKEN")]
+    /// What `stdchk pool token` printed; where others may see command lines, set the variable instead
+    #[arg(long, env = "STDCHK_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: String,
     /// Most space that it takes, such as 100GiB [default: half of what is free above the floor]
     #[arg(long, value_name = "SIZE")]
@@ -98,8 +98,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
 fn join_pool(join: &Join, context: &Context) -> Outcome {
     let (donate, floor) = donation(join.donate.as_ref(), join.floor.as_ref(), &context.home_to_run()?)?;
     let record = PoolRecord { manager: Some(join.address.clone()), ..PoolRecord::new(1, donate, floor) };
-    let home = join_as(handshake::Role::Benefactor, record.clone(), &join.token, context)?;
-    let _lock = home.lock()?;
+    let (home, _lock) = join_as(handshake::Role::Benefactor, &record, &join.token, context)?;
     up::start(&home, &record, context)
 }
 
@@ -110,7 +109,12 @@ fn run_here(arguments: &Run, context: &Context) -> Outcome {
     };
     let donated_bytes = disk::donation(&arguments.donate)?;
     let directory = absolute(&arguments.directory).about(arguments.directory.display())?;
-    let manager = context.manager_address()?;
+    // Of a pool of several machines it serves all of them, also where the manager is on this one.
+    let on_network = match &context.settings.manager {
+        Some(_) => None,
+        None => context.home().record_required()?.on_network().cloned(),
+    };
+    let manager = on_network.map_or_else(|| context.manager_address(), Ok)?;
     let listen = match (&arguments.listen, socket_of(&manager)) {
         (Some(listen), _) => listen.clone(),
         (None, Some(_)) => unix_address(&directory.join(SOCKET)),

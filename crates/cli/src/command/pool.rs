@@ -1,6 +1,7 @@
 //! `stdchk pool`: a pool of several machines. Making one, and letting hosts join it.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -87,8 +88,8 @@ struct Join {
     /// Where the pool's manager serves, HOST:PORT
     #[arg(value_name = "ADDRESS")]
     address: String,
-    /// What `stdchk pool token` printed
-    #[arg(long, value_name = "TOKEN")]
+    /// What `stdchk pool token` printed; where others may see command lines, set the variable instead
+    #[arg(long, env = "STDCHK_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: String,
 }
 
@@ -99,12 +100,11 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
         Action::Token(token) => print_token(token, context),
         Action::Join(join) => {
             let record = PoolRecord { manager: Some(join.address.clone()), ..PoolRecord::new(0, 0, 0) };
-            let home = join_as(handshake::Role::Client, record, &join.token, context)?;
+            let _joined = join_as(handshake::Role::Client, &record, &join.token, context)?;
             say(
                 context,
                 format_args!("this host is a client of the pool at {}: try `stdchk status`", join.address),
             )?;
-            drop(home);
             Ok(())
         }
     }
@@ -117,9 +117,10 @@ fn say(context: &Context, text: std::fmt::Arguments<'_>) -> Outcome {
 fn make(init: &Init, context: &Context) -> Outcome {
     let home = context.home_to_run()?;
     refuse_unreachable(&init.listen)?;
-    refuse_member(&home)?;
     home.prepare(None)?;
     let _lock = home.lock()?;
+    refuse_member(&home)?;
+    home.refuse_left_keys()?;
     let disk = Disk::of(home.path())?;
     let floor = disk.floor_default();
     let donate = disk.share(home.path(), floor, 1)?;
@@ -154,6 +155,14 @@ fn refuse_unreachable(address: &str) -> Outcome {
     if found.iter().any(|one| one.port() == 0) {
         return refuse("it names no port");
     }
+    if let Err(error) = TcpListener::bind(found.as_slice()) {
+        return refuse(&format!("nothing can be served there: {error}"));
+    }
+    if found.iter().any(|one| one.ip().is_loopback()) {
+        output::note(format_args!(
+            "stdchk pool init: {address} leads to this machine from itself alone: no other one can join"
+        ));
+    }
     Ok(())
 }
 
@@ -186,12 +195,18 @@ fn print_token(token: &Token, context: &Context) -> Outcome {
 }
 
 /// Gets keys of a role with a token, and makes the record of this host's part in the pool.
-pub fn join_as(role: handshake::Role, record: PoolRecord, token: &str, context: &Context) -> Outcome<Home> {
+pub fn join_as(
+    role: handshake::Role,
+    record: &PoolRecord,
+    token: &str,
+    context: &Context,
+) -> Outcome<(Home, File)> {
     let home = context.home_to_run()?;
     let Some(manager) = &record.manager else { unreachable!("a host joins the pool of a manager") };
     check_address("the manager's address", manager)?;
-    refuse_member(&home)?;
     home.prepare(None)?;
+    let lock = home.lock()?;
+    refuse_member(&home)?;
     let keys = super::runtime()?.block_on(stdchk_net::join(manager, token));
     let keys = stdchk_operations::About::about(keys, format!("manager {manager}"))?;
     let member = keys.keys(&home.keys()).map_err(about_keys)?;
@@ -204,13 +219,13 @@ pub fn join_as(role: handshake::Role, record: PoolRecord, token: &str, context: 
         ));
     }
     keys.save(&home.keys()).map_err(about_keys)?;
-    home.write_record(&record)?;
-    Ok(home)
+    home.write_record(record)?;
+    Ok((home, lock))
 }
 
 /// An error with keys, of which the object stands in it.
 pub fn about_keys(error: KeysError) -> CommandError {
-    CommandError::complete(Exit::Other, "keys", error)
+    CommandError::new(Exit::Other, "keys", error, "mend that, or join the pool anew, with a token")
 }
 
 /// What a benefactor of this host gives: as asked for, or half of what is free on the disk above the floor.

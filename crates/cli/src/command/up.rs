@@ -10,7 +10,7 @@ use clap::Args;
 use stdchk_client::Pool;
 use stdchk_manager::AUTHORITY;
 use stdchk_model::message::handshake;
-use stdchk_model::message::manager::BenefactorState;
+use stdchk_model::message::manager::{BenefactorInfo, BenefactorState};
 use stdchk_model::{PoolId, size};
 use stdchk_net::data_dir::{self, DataDirError};
 use stdchk_net::{Authority, Keys};
@@ -73,9 +73,13 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let mut record = match home.record()? {
         Some(record) => {
             refuse_lost_manager(&home, &record)?;
+            refuse_other_role(&record, arguments, context)?;
             changed(&home, record, arguments)?
         }
-        None => new(&home, arguments)?,
+        None => {
+            home.refuse_left_keys()?;
+            new(&home, arguments)?
+        }
     };
     set_mount(&home, &mut record, mount)?;
     if home.record()?.as_ref() != Some(&record) {
@@ -120,7 +124,10 @@ fn refuse_lost_manager(home: &Home, record: &PoolRecord) -> Outcome {
     let benefactors = (0..record.benefactors).map(|index| home.directory(Role::Benefactor(index)));
     let of_benefactors = benefactors.map(|directory| pool_of(&directory, handshake::Role::Benefactor));
     let (known, unreadable): (Vec<_>, Vec<_>) = of_benefactors.partition(Result::is_ok);
-    let known: Vec<PoolId> = known.into_iter().flatten().flatten().collect();
+    let mut known: Vec<PoolId> = known.into_iter().flatten().flatten().collect();
+    if record.listen.is_some() && Keys::are_in(&home.keys()) {
+        known.push(Keys::load(&home.keys()).map_err(about_keys)?.pool());
+    }
     if of_manager.is_none()
         && known.is_empty()
         && let Some(Err(error)) = unreadable.into_iter().next()
@@ -134,6 +141,25 @@ fn refuse_lost_manager(home: &Home, record: &PoolRecord) -> Outcome {
     let next = "put the folder back from a backup; without one the files can't be found any more, and a new pool needs \
                 another `--data DIR`";
     Err(CommandError::new(Exit::Integrity, manager.display(), cause, next))
+}
+
+/// A host that joined a pool starts only what it joined for.
+fn refuse_other_role(record: &PoolRecord, arguments: &Arguments, context: &Context) -> Outcome {
+    let Some(keys) = context.keys()?.filter(|_| record.manager.is_some()) else { return Ok(()) };
+    let asked = [
+        ("--mount", handshake::Role::Client, arguments.mount.is_some()),
+        ("--benefactors", handshake::Role::Benefactor, arguments.benefactors.is_some()),
+    ];
+    match asked.into_iter().find(|(_, role, is_asked)| *is_asked && !keys.member().may_be(*role)) {
+        None => Ok(()),
+        Some((flag, role, _)) => {
+            let role = role.name();
+            let cause = format!("this host has not joined the pool as a {role}");
+            let next =
+                format!("join with a token of `stdchk pool token --for {role}`, in another `--data DIR`");
+            Err(CommandError::usage(flag, cause, next))
+        }
+    }
 }
 
 /// The pool for which the folder of a role is marked.
@@ -371,10 +397,15 @@ fn unsettled(
     started: &Started<'_>,
 ) -> Outcome<Vec<Role>> {
     let known = runtime.block_on(pool.status()).map(|status| status.benefactors).unwrap_or_default();
-    let is_online = |pid| known.iter().any(|info| info.pid == pid && info.state == BenefactorState::Online);
+    // Another machine's may have the same process number.
+    let is_online = |id, pid| {
+        let is_it = |info: &&BenefactorInfo| Some(info.id) == id && info.pid == pid;
+        known.iter().find(is_it).is_some_and(|info| info.state == BenefactorState::Online)
+    };
     let mut unsettled = Vec::new();
     for role in (0..record.benefactors).map(Role::Benefactor).filter(|role| !started.has_failed(*role)) {
-        if !running(home, role)?.is_some_and(|process| is_online(process.pid)) {
+        let id = data_dir::benefactor_of(&home.directory(role)).unwrap_or(None);
+        if !running(home, role)?.is_some_and(|process| is_online(id, process.pid)) {
             unsettled.push(role);
         }
     }

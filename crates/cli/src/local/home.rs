@@ -20,14 +20,15 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use stdchk_net::Keys;
 use stdchk_net::transport::unix_address;
 
 use crate::exit::{About, CommandError, Exit, Outcome};
 
 /// Layout of `pool.json` that this code writes and reads.
 ///
-/// History: 1, the first.
-const LAYOUT: u32 = 1;
+/// History: 1, with the address of the manager of this machine; 2, with that of a manager elsewhere.
+const LAYOUT: u32 = 2;
 /// What may be in the directory of a pool; anything else there is somebody else's.
 const ENTRIES: [&str; 8] =
     ["pool.json", "pool.json.new", "keys", "manager", "benefactors", "run", "log", "spool"];
@@ -202,6 +203,18 @@ impl Home {
         }
     }
 
+    /// Refuses keys without a record: a new pool would not be that of the keys.
+    pub fn refuse_left_keys(&self) -> Outcome {
+        match Keys::are_in(&self.keys()) {
+            false => Ok(()),
+            true => Err(CommandError::usage(
+                self.keys().display(),
+                "this host has begun to join a pool, and did not come to the end",
+                "join it with a new token, or remove this folder",
+            )),
+        }
+    }
+
     fn refuse_foreign(&self, mount: Option<&Path>) -> Outcome {
         for entry in fs::read_dir(&self.data).about(self.data.display())? {
             let entry = entry.about(self.data.display())?;
@@ -247,7 +260,7 @@ impl Home {
             .map_err(|error| unusable(format!("it is not the record of a pool ({error})")))?;
         match record.layout {
             LAYOUT => Ok(Some(record)),
-            later => Err(unusable(format!("it has layout {later}, this stdchk reads layout {LAYOUT}"))),
+            other => Err(unusable(format!("it has layout {other}, this stdchk reads layout {LAYOUT}"))),
         }
     }
 
@@ -299,7 +312,7 @@ mod tests {
         let mut record = PoolRecord::new(4, 1 << 30, 1 << 20);
         home.write_record(&record).unwrap();
         assert_eq!(home.record().unwrap().as_ref(), Some(&record));
-        record.layout = 2;
+        record.layout = LAYOUT + 1;
         home.write_record(&record).unwrap();
         assert_eq!(home.record().unwrap_err().exit, Exit::Usage);
     }

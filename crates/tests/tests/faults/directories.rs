@@ -83,7 +83,7 @@ fn a_pool_record_of_a_later_version_is_refused_and_left_as_it_is() {
     let pool = Pool::up(1, &[]);
     let path = pool.data().join("pool.json");
     let record = fs::read_to_string(&path).unwrap();
-    for bad in [record.replace("\"layout\": 1", "\"layout\": 7"), "{".to_owned(), String::new()] {
+    for bad in [record.replace("\"layout\": 2", "\"layout\": 7"), "{".to_owned(), String::new()] {
         fs::write(&path, &bad).unwrap();
         for command in ["up", "status", "ls"] {
             pool.fails(&[command], 2, &["pool.json"]);

@@ -92,6 +92,13 @@ fn hosts_may_do_what_they_joined_for_and_strangers_nothing() {
     // A benefactor's keys open no file.
     let refused = machines.run(2, &["ls"]);
     assert!(refused.code == 1 && refused.stderr.contains("benefactor may not"), "{refused:?}");
+    // A host starts what it joined for.
+    let point = machines.path(2, "mnt");
+    let refused = machines.run(2, &["up", "--mount", point.to_str().unwrap()]);
+    assert!(refused.code == 2 && refused.stderr.contains("--for client"), "{refused:?}");
+    let refused = machines.run(client, &["up", "--benefactors", "1"]);
+    assert!(refused.code == 2 && refused.stderr.contains("--for benefactor"), "{refused:?}");
+    machines.ok(2, &["up"]);
     // Tokens: for one host, for one role, and not those of another pool.
     let token = machines.token("client");
     machines.path(stranger, "");
@@ -107,7 +114,14 @@ fn hosts_may_do_what_they_joined_for_and_strangers_nothing() {
     // A host that never joined.
     let nobody = machines.run(client + 1, &["ls", "--manager", &manager]);
     assert!(nobody.code == 5 && nobody.stderr.contains("join the pool"), "{nobody:?}");
-    machines.ok(client + 1, &["pool", "join", &manager, "--token", &machines.token("client")]);
+    // Two joins at once into one folder: one of them is too late, and the other one holds.
+    let tokens = [machines.token("client"), machines.token("client")];
+    let joined: Vec<_> = std::thread::scope(|threads| {
+        let join = |token| machines.run(client + 1, &["pool", "join", &manager, "--token", token]).code;
+        let both = tokens.each_ref().map(|token| threads.spawn(move || join(token)));
+        both.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert!(joined.contains(&0) && joined.contains(&2), "{joined:?}");
     assert_eq!(machines.ok(client + 1, &["get", "app/x", "-o", "-"]).stdout, b"content");
 }
 
