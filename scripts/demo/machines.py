@@ -71,6 +71,8 @@ class Machines:
         self.stdchk(CLIENT, "pool", "join", manager, "--token", token)
         point = self.folder / "mnt"
         self.stdchk(CLIENT, "up", "--mount", point)
+        # Nothing that is closed may be lost, the newest timestep included: a close waits for both copies.
+        self.stdchk(CLIENT, "policy", "set", "wave", "semantics=pessimistic")
         # The mount is in the machine's own namespace.
         self.mount = f"/proc/{self.holders[CLIENT].pid}/root{point.resolve()}"
 

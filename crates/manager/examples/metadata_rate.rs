@@ -153,7 +153,7 @@ async fn measure(connections: u64, time: Duration) {
     config.timing.benefactor_lease_ms = u64::MAX;
     config.timing.benefactor_lost_ms = u64::MAX;
     let manager = Manager::open(config).await.unwrap();
-    let address = manager.addresses()[0].clone();
+    let address = manager.addresses().first().cloned().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(manager.serve(async { stopped.await.unwrap_or(()) }));
     register_benefactors(&address).await;
