@@ -79,14 +79,16 @@ class Stdchk(Filesystem):
         super().__init__(folder, stdchk)
 
     def start(self):
-        self.run("up", "--benefactors", SERVERS, "--mount", self.mount, "--floor", 0, *self.OPTIONS)
+        self.up()
         for close in self.CLOSE.values():
             (self.mount / close).mkdir()
             self.run("policy", "set", close, "redundancy=replicate:1", f"close={close}", *self.POLICY)
 
-    def run(self, *arguments):
-        data = self.folder / "data"
-        command = ["env", f"STDCHK_DATA={data}", str(self.stdchk), *map(str, arguments)]
+    def up(self):
+        self.run("up", "--benefactors", SERVERS, "--mount", self.mount, "--floor", 0, *self.OPTIONS)
+
+    def run(self, *arguments, data="data"):
+        command = ["env", f"STDCHK_DATA={self.folder / data}", str(self.stdchk), *map(str, arguments)]
         return checked(command, self.folder, COMMAND_SECONDS_MAX)
 
     def folders(self):
@@ -106,7 +108,10 @@ class Stdchk(Filesystem):
         wait_until(is_committed, COMMAND_SECONDS_MAX, f"the commit of {name}", poll_seconds=ASK_AGAIN_SECONDS)
 
     def pids(self):
-        records = (self.folder / "data" / "run").glob("*.pid")
+        return self.recorded("data")
+
+    def recorded(self, data):
+        records = (self.folder / data / "run").glob("*.pid")
         # Links; files in older builds.
         texts = (str(record.readlink()) if record.is_symlink() else record.read_text() for record in records)
         return [int(text.split()[0]) for text in texts]
@@ -145,14 +150,33 @@ class StdchkTwice(Stdchk):
 
 
 class StdchkOverTls(StdchkTwice):
-    """The same as a pool that serves other machines: all its connections but those to the manager are TCP with TLS."""
+    """A pool that serves other machines, and a client that has joined it: all its connections are TCP with TLS."""
 
-    how = "stdchk pool init --listen 127.0.0.1:PORT; then as at sockets"
+    how = "stdchk pool init --listen 127.0.0.1:PORT; up --benefactors 4; for the mount pool join; then as at sockets"
 
     def start(self):
         (port,) = free_ports(1)
-        self.run("pool", "init", "--listen", f"127.0.0.1:{port}")
+        address = f"127.0.0.1:{port}"
+        self.serve("pool", "init", "--listen", address)
+        self.serve("up", "--benefactors", SERVERS, "--floor", 0)
+        token = self.serve("pool", "token", "--for", "client").strip()
+        self.run("pool", "join", address, "--token", token)
         super().start()
+
+    def up(self):
+        self.run("up", "--mount", self.mount)
+
+    def serve(self, *arguments):
+        return self.run(*arguments, data="servers")
+
+    def pids(self):
+        return super().pids() + self.recorded("servers")
+
+    def close(self):
+        try:
+            super().close()
+        finally:
+            self.serve("down")
 
 
 class StdchkEarly(Stdchk):

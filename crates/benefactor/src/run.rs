@@ -166,7 +166,7 @@ async fn listen(address: &str) -> Result<(Listener, String), Error> {
     };
     let listener = listener.map_err(refused)?;
     let addresses = listener.addresses().map_err(refused)?;
-    let address = addresses.into_iter().next().unwrap_or_else(|| address.to_owned());
+    let Some(address) = addresses.into_iter().next() else { unreachable!("it listens at one address") };
     Ok((listener, address))
 }
 

@@ -15,7 +15,7 @@ use stdchk_model::message::handshake::{Join, Joined, Role};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
 use stdchk_net::server::Host;
-use stdchk_net::transport::{self, socket_of};
+use stdchk_net::transport::socket_of;
 use stdchk_net::{
     Authority, Buffer, BufferPool, Bytes, Caller, DataDir, DataDirError, KeysError, Listener, MemberId,
     Service, elsewhere, serve,
@@ -101,15 +101,13 @@ impl Manager {
         core.committed(store.sequence());
         let pool = core.pool();
         directory.claim(pool, None)?;
-        let is_networked = config.listen.iter().any(|address| socket_of(address).is_none());
-        // A simulated network needs no keys.
-        let authority = match is_networked && !transport::is_simulated() {
+        let listener = listen(&config.listen).await?;
+        let authority = match listener.is_on_network() {
             true => Some(Arc::new(Authority::open_or_create(&directory.path().join(AUTHORITY), pool)?)),
             false => None,
         };
         let keys =
             authority.as_ref().map(|authority| authority.keys(&[Role::Manager])?.keys(directory.path()));
-        let listener = listen(&config.listen).await?;
         let addresses = listener.addresses().map_err(|error| refuse(&config.listen.join(", "), error))?;
         let owner = Owner::new(core, store);
         let host = Host::new(Role::Manager, pool, keys.transpose()?.map(Arc::new));

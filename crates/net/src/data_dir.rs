@@ -184,22 +184,22 @@ impl DataDir {
     }
 
     fn write(&self) -> Result<(), DataDirError> {
-        let (path, new) = (self.path.join(MARK), self.path.join(MARK_NEW));
-        let text = print(&self.mark, self.role);
-        write_durably(&new, &text).map_err(|cause| io_error("write", &new, cause))?;
-        fs::rename(&new, &path).map_err(|cause| io_error("rename", &new, cause))?;
-        File::open(&self.path)
-            .and_then(|directory| directory.sync_all())
-            .map_err(|cause| io_error("make durable", &self.path, cause))
+        let path = self.path.join(MARK);
+        replace(&path, &print(&self.mark, self.role)).map_err(|cause| io_error("write", &path, cause))
     }
 }
 
-/// Readable by its owner only: the directory may be open to others.
-fn write_durably(path: &Path, text: &str) -> io::Result<()> {
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(OWNER_ONLY_FILE).open(path)?;
+/// Writes a file that only its owner may read, whatever its directory lets others do. Through a temporary name, `.new` added: a crash
+/// leaves what was there or all of it. Durable on return.
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_added_extension("new");
+    // What a crash left there may be open to others.
+    drop(fs::remove_file(&new));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY_FILE).open(&new)?;
     file.write_all(text.as_bytes())?;
-    file.sync_all()
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    File::open(path.parent().ok_or(io::ErrorKind::InvalidInput)?)?.sync_all()
 }
 
 /// Lets nobody but the owner in: what a pool keeps holds the content of its files, whatever their permissions. Of a

@@ -11,9 +11,9 @@
 //! ```
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 use stdchk_model::PoolId;
 use stdchk_model::message::handshake::Role;
+
+use crate::data_dir::replace;
 
 /// Name under which every member's certificate is valid, before its pool.
 const MEMBER: &str = "member";
@@ -326,12 +328,11 @@ impl ServerCertVerifier for Pinned {
 
     fn verify_tls12_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+        Err(rustls::PeerIncompatible::Tls12NotOfferedOrEnabled.into())
     }
 
     fn verify_tls13_signature(
@@ -383,26 +384,19 @@ pub(crate) fn make_folder(folder: &Path) -> Result<(), KeysError> {
     made.map_err(|cause| KeysError::io("make", folder, cause))
 }
 
-/// Writes a secret, through a temporary name: a crash leaves none or a whole one.
+/// Writes a secret: a crash leaves none or a whole one.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), KeysError> {
-    let new = path.with_added_extension("new");
-    let written = || -> io::Result<()> {
-        drop(fs::remove_file(&new));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, path)?;
-        let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-        fs::File::open(folder)?.sync_all()
-    };
-    written().map_err(|cause| KeysError::io("write", path, cause))
+    replace(path, text).map_err(|cause| KeysError::io("write", path, cause))
 }
 
 /// A text with these bytes as RFC 7468 has it.
 pub(crate) fn pem(label: &str, bytes: &[u8]) -> String {
     use base64::Engine as _;
-    let digits = base64::engine::general_purpose::STANDARD.encode(bytes);
-    let lines: Vec<&str> =
-        digits.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+    let mut text = format!("-----BEGIN {label}-----\n");
+    let line_bytes = 48; // 64 digits
+    for line in bytes.chunks(line_bytes) {
+        base64::engine::general_purpose::STANDARD.encode_string(line, &mut text);
+        text.push('\n');
+    }
+    text + &format!("-----END {label}-----\n")
 }

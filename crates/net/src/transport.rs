@@ -78,11 +78,6 @@ pub fn simulate(network: Option<Rc<dyn Network>>) {
     SIMULATED.set(network);
 }
 
-/// Whether this thread was given a network in memory.
-pub fn is_simulated() -> bool {
-    simulated().is_some()
-}
-
 pub(crate) fn simulated() -> Option<Rc<dyn Network>> {
     SIMULATED.with_borrow(Option::clone)
 }
@@ -300,6 +295,12 @@ impl Listener {
     pub fn and(mut self, mut other: Self) -> Self {
         self.0.append(&mut other.0);
         self
+    }
+
+    /// Whether callers of the network reach it, who must show keys.
+    #[must_use]
+    pub fn is_on_network(&self) -> bool {
+        self.0.iter().any(|listening| matches!(listening, Listening::Tcp(_)))
     }
 
     /// Where it listens, in the order in which that was asked for.

@@ -6,10 +6,10 @@ use std::path::{PathBuf, absolute};
 use clap::{Args, Subcommand};
 use stdchk_benefactor::Config;
 use stdchk_model::message::handshake;
-use stdchk_net::transport::{socket_of, unix_address};
+use stdchk_net::transport::socket_of;
 
-use super::pool::{donation, join_as};
-use super::role::{RoleArguments, serve};
+use super::pool::join_as;
+use super::role::{RoleArguments, serve, socket_in};
 use super::up;
 use crate::context::Context;
 use crate::exit::{About, CommandError, Exit, Outcome};
@@ -19,8 +19,6 @@ use crate::settings::check_address;
 /// Where the benefactor of a manager with an address of the network serves unless told otherwise: on any free port, by the address at
 /// which it reaches the manager.
 pub const LISTEN_DEFAULT: &str = "[::]:0";
-/// Name of its socket in its data folder, where the manager serves at one as well.
-const SOCKET: &str = "socket";
 
 /// What `benefactor` takes.
 #[derive(Args, Debug)]
@@ -96,7 +94,8 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
 }
 
 fn join_pool(join: &Join, context: &Context) -> Outcome {
-    let (donate, floor) = donation(join.donate.as_ref(), join.floor.as_ref(), &context.home_to_run()?)?;
+    let home = context.home_to_run()?;
+    let (donate, floor) = disk::sizes(join.donate.as_deref(), join.floor.as_deref(), home.path(), 1)?;
     let record = PoolRecord { manager: Some(join.address.clone()), ..PoolRecord::new(1, donate, floor) };
     let (home, _lock) = join_as(handshake::Role::Benefactor, &record, &join.token, context)?;
     up::start(&home, &record, context)
@@ -117,7 +116,7 @@ fn run_here(arguments: &Run, context: &Context) -> Outcome {
     let manager = on_network.map_or_else(|| context.manager_address(), Ok)?;
     let listen = match (&arguments.listen, socket_of(&manager)) {
         (Some(listen), _) => listen.clone(),
-        (None, Some(_)) => unix_address(&directory.join(SOCKET)),
+        (None, Some(_)) => socket_in(&directory),
         (None, None) => LISTEN_DEFAULT.to_owned(),
     };
     check_address("--listen", &listen)?;

@@ -6,14 +6,10 @@ use clap::Args;
 use stdchk_manager::ManagerError;
 use stdchk_manager::core::Timing;
 use stdchk_manager::store::StoreError;
-use stdchk_net::transport::unix_address;
 
-use super::role::{RoleArguments, serve, single_thread};
+use super::role::{RoleArguments, serve, single_thread, socket_in};
 use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::settings::check_address;
-
-/// Name of the socket in its folder at which a manager serves unless told otherwise.
-const SOCKET: &str = "socket";
 
 /// What `manager` takes.
 #[derive(Args, Debug)]
@@ -75,7 +71,7 @@ fn exit_of(error: &ManagerError) -> Exit {
 pub fn run(arguments: &Arguments) -> Outcome {
     arguments.listen.iter().try_for_each(|address| check_address("--listen", address))?;
     let directory = absolute(&arguments.directory).about(arguments.directory.display())?;
-    let config = stdchk_manager::Config::new(&directory, unix_address(&directory.join(SOCKET)));
+    let config = stdchk_manager::Config::new(&directory, socket_in(&directory));
     let listen = if arguments.listen.is_empty() { config.listen } else { arguments.listen.clone() };
     let config = stdchk_manager::Config { listen, timing: arguments.timing.timing(), ..config };
     serve(&arguments.role, &single_thread()?, |stop| async move {

@@ -13,7 +13,6 @@ use stdchk_net::{Authority, KeysError};
 use super::up;
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
-use crate::local::disk::{self, Disk};
 use crate::local::{Home, PoolRecord, Role};
 use crate::output;
 use crate::settings::check_address;
@@ -121,10 +120,8 @@ fn make(init: &Init, context: &Context) -> Outcome {
     let _lock = home.lock()?;
     refuse_member(&home)?;
     home.refuse_left_keys()?;
-    let disk = Disk::of(home.path())?;
-    let floor = disk.floor_default();
-    let donate = disk.share(home.path(), floor, 1)?;
-    let record = PoolRecord { listen: Some(init.listen.clone()), ..PoolRecord::new(0, donate, floor) };
+    // Without benefactors it has no sizes: `up --benefactors` sets them.
+    let record = PoolRecord { listen: Some(init.listen.clone()), ..PoolRecord::new(0, 0, 0) };
     home.write_record(&record)?;
     up::start(&home, &record, context)?;
     let listen = &init.listen;
@@ -226,19 +223,4 @@ pub fn join_as(
 /// An error with keys, of which the object stands in it.
 pub fn about_keys(error: KeysError) -> CommandError {
     CommandError::new(Exit::Other, "keys", error, "mend that, or join the pool anew, with a token")
-}
-
-/// What a benefactor of this host gives: as asked for, or half of what is free on the disk above the floor.
-pub fn donation(donate: Option<&String>, floor: Option<&String>, home: &Home) -> Outcome<(u64, u64)> {
-    home.prepare(None)?;
-    let disk = Disk::of(home.path())?;
-    let floor = match floor {
-        Some(floor) => disk::floor(floor, home.path())?,
-        None => disk.floor_default(),
-    };
-    let donate = match donate {
-        Some(donate) => disk::donation(donate)?,
-        None => disk.share(home.path(), floor, 1)?,
-    };
-    Ok((donate, floor))
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use stdchk_net::transport::unix_address;
 use stdchk_net::waits;
 use tokio::runtime::{Builder, Runtime};
 
@@ -23,6 +24,11 @@ pub struct RoleArguments {
     /// How long a wait is that is said. A variable for tests, so that it reaches the roles of `up`.
     #[arg(long, hide = true, env = "STDCHK_LONG_WAIT_MS", value_name = "MS")]
     long_wait_ms: Option<u64>,
+}
+
+/// Where a role serves that is started by hand and told nothing else: at a socket in its folder.
+pub fn socket_in(directory: &Path) -> String {
+    unix_address(&directory.join("socket"))
 }
 
 /// Ready when the process is told to stop.

@@ -99,18 +99,9 @@ pub fn start(home: &Home, record: &PoolRecord, context: &Context) -> Outcome {
 /// A pool that wasn't there before.
 fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
     let benefactors = arguments.benefactors.unwrap_or(BENEFACTORS_DEFAULT);
-    let disk = Disk::of(home.path())?;
-    let floor = match &arguments.floor {
-        Some(floor) => disk::floor(floor, home.path())?,
-        None => disk.floor_default(),
-    };
-    let donate = match &arguments.donate {
-        Some(donate) => disk::donation(donate)?,
-        None => disk.share(home.path(), floor, benefactors)?,
-    };
-    let record = PoolRecord::new(benefactors, donate, floor);
-    refuse_impossible(&record, &disk, arguments)?;
-    Ok(record)
+    let (donate, floor) =
+        disk::sizes(arguments.donate.as_deref(), arguments.floor.as_deref(), home.path(), benefactors)?;
+    Ok(PoolRecord::new(benefactors, donate, floor))
 }
 
 /// A manager that has lost its data would begin a new pool, which the benefactors of the old one can't join. A benefactor
@@ -187,14 +178,20 @@ fn changed(home: &Home, mut record: PoolRecord, arguments: &Arguments) -> Outcom
     }
     let before = record.clone();
     record.benefactors = benefactors;
-    if let Some(donate) = &arguments.donate {
-        record.donate_bytes = disk::donation(donate)?;
+    let (donate, floor) = (arguments.donate.as_deref(), arguments.floor.as_deref());
+    if before.benefactors == 0 && benefactors > 0 {
+        (record.donate_bytes, record.floor_bytes) = disk::sizes(donate, floor, home.path(), benefactors)?;
+        return Ok(record);
     }
-    if let Some(floor) = &arguments.floor {
+    if let Some(floor) = floor {
         record.floor_bytes = disk::floor(floor, home.path())?;
     }
+    if let Some(text) = donate {
+        record.donate_bytes = disk::donation(text)?;
+        let disk = Disk::of(home.path())?;
+        disk::refuse_impossible(text, record.donate_bytes, record.floor_bytes, &disk, benefactors)?;
+    }
     refuse_other_sizes_while_running(home, &before, &record)?;
-    refuse_impossible(&record, &Disk::of(home.path())?, arguments)?;
     Ok(record)
 }
 
@@ -220,24 +217,6 @@ fn refuse_other_sizes_while_running(home: &Home, before: &PoolRecord, asked: &Po
         }
     }
     Ok(())
-}
-
-/// A donation that was asked for must fit the disk. What is on the disk today may go, so more than is free is taken.
-fn refuse_impossible(record: &PoolRecord, disk: &Disk, arguments: &Arguments) -> Outcome {
-    let Some(donate) = &arguments.donate else { return Ok(()) };
-    let (all, most) = (record.donated_bytes(), disk.total_bytes.saturating_sub(record.floor_bytes));
-    if all <= most {
-        return Ok(());
-    }
-    let cause = format!(
-        "{} benefactors would take {}, the disk has {} in all, of which {} stay free",
-        record.benefactors,
-        size::human(all),
-        size::human(disk.total_bytes),
-        size::human(record.floor_bytes)
-    );
-    let next = format!("give at most {}", size::human(most / u64::from(record.benefactors)));
-    Err(CommandError::usage(format_args!("--donate {donate}"), cause, next))
 }
 
 /// Takes note of where the pool is to be mounted, if that can be: a record with a folder that can't be a mount point

@@ -57,6 +57,45 @@ impl Disk {
     }
 }
 
+/// What each of so many benefactors on the disk that holds `path` may take, and what stays free there, bytes: as `--donate` and
+/// `--floor` say, or as is usual.
+pub fn sizes(
+    donate: Option<&str>,
+    floor_text: Option<&str>,
+    path: &Path,
+    benefactors: u16,
+) -> Outcome<(u64, u64)> {
+    let disk = Disk::of(path)?;
+    let floor_bytes = floor_text.map_or(Ok(disk.floor_default()), |text| floor(text, path))?;
+    let Some(text) = donate else { return Ok((disk.share(path, floor_bytes, benefactors)?, floor_bytes)) };
+    let donated_bytes = donation(text)?;
+    refuse_impossible(text, donated_bytes, floor_bytes, &disk, benefactors)?;
+    Ok((donated_bytes, floor_bytes))
+}
+
+/// A donation that was asked for must fit the disk. What is on the disk today may go, so more than is free is taken.
+pub fn refuse_impossible(
+    text: &str,
+    donated_bytes: u64,
+    floor_bytes: u64,
+    disk: &Disk,
+    benefactors: u16,
+) -> Outcome {
+    let all = donated_bytes.saturating_mul(u64::from(benefactors));
+    let most = disk.total_bytes.saturating_sub(floor_bytes);
+    if all <= most {
+        return Ok(());
+    }
+    let cause = format!(
+        "{benefactors} benefactors would take {}, the disk has {} in all, of which {} stay free",
+        size::human(all),
+        size::human(disk.total_bytes),
+        size::human(floor_bytes)
+    );
+    let next = format!("give at most {}", size::human(most / u64::from(benefactors.max(1))));
+    Err(CommandError::usage(format_args!("--donate {text}"), cause, next))
+}
+
 /// What `--donate` says.
 pub fn donation(text: &str) -> Outcome<u64> {
     let bytes = size_of("--donate", text)?;

@@ -101,28 +101,33 @@ fn hosts_may_do_what_they_joined_for_and_strangers_nothing() {
     machines.ok(2, &["up"]);
     // Tokens: for one host, for one role, and not those of another pool.
     let token = machines.token("client");
-    machines.path(stranger, "");
-    let as_benefactor = machines.run(client + 1, &["benefactor", "join", &manager, "--token", &token]);
+    // The manager's host gives its own disk as well, and the disk is shared by those that it gives.
+    machines.ok(MANAGER, &["up", "--benefactors", "2", "--floor", "0"]);
+    let status = machines.ok(client, &["status", "--json"]).json();
+    assert_eq!(status["benefactors"].as_array().unwrap().len(), 4, "{status}");
+    let refused = machines.run(MANAGER, &["up", "--benefactors", "3", "--donate", "4000TiB"]);
+    assert!(refused.code == 2 && refused.stderr.contains("4000TiB"), "{refused:?}");
+    let as_benefactor = machines.run(stranger, &["benefactor", "join", &manager, "--token", &token]);
     assert!(
         as_benefactor.code == 2 && as_benefactor.stderr.contains("it is for a client"),
         "{as_benefactor:?}"
     );
-    let again = machines.run(client + 1, &["pool", "join", &manager, "--token", &token]);
+    let again = machines.run(stranger, &["pool", "join", &manager, "--token", &token]);
     assert!(again.code == 1 && again.stderr.contains("used before"), "{again:?}");
-    let foreign = machines.run(client + 1, &["pool", "join", &manager, "--token", &spare.token("client")]);
+    let foreign = machines.run(stranger, &["pool", "join", &manager, "--token", &spare.token("client")]);
     assert!(foreign.code == 5, "{foreign:?}");
     // A host that never joined.
-    let nobody = machines.run(client + 1, &["ls", "--manager", &manager]);
+    let nobody = machines.run(stranger, &["ls", "--manager", &manager]);
     assert!(nobody.code == 5 && nobody.stderr.contains("join the pool"), "{nobody:?}");
     // Two joins at once into one folder: one of them is too late, and the other one holds.
     let tokens = [machines.token("client"), machines.token("client")];
     let joined: Vec<_> = std::thread::scope(|threads| {
-        let join = |token| machines.run(client + 1, &["pool", "join", &manager, "--token", token]).code;
+        let join = |token| machines.run(stranger, &["pool", "join", &manager, "--token", token]).code;
         let both = tokens.each_ref().map(|token| threads.spawn(move || join(token)));
         both.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert!(joined.contains(&0) && joined.contains(&2), "{joined:?}");
-    assert_eq!(machines.ok(client + 1, &["get", "app/x", "-o", "-"]).stdout, b"content");
+    assert_eq!(machines.ok(stranger, &["get", "app/x", "-o", "-"]).stdout, b"content");
 }
 
 #[test]
