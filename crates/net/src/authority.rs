@@ -327,7 +327,7 @@ pub async fn join(address: &str, token: &str) -> Result<Parts, Failure> {
 
 async fn join_with(address: &str, told: &Told, key: &KeyPair, request: &[u8]) -> std::io::Result<Parts> {
     let config = Pinned::client(told.fingerprint).map_err(std::io::Error::other)?;
-    let stream = TcpStream::connect(address).await?;
+    let stream = transport::of_tcp(TcpStream::connect(address).await?)?;
     let stream =
         TlsConnector::from(std::sync::Arc::new(config)).connect(server_name(told.pool), stream).await?;
     let (_, connection) = stream.get_ref();

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 use rustls::ConnectionCommon;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, unix};
 use tokio::sync::mpsc;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
@@ -31,7 +31,7 @@ use crate::keys::{Keys, Member};
 #[derive(Debug)]
 pub enum Incoming {
     /// From a socket of the network.
-    Tls(ReadHalf<Box<TlsStream<TcpStream>>>),
+    Tls(ReadHalf<Box<TlsStream<Buffered>>>),
     /// From a socket of the machine.
     Unix(unix::OwnedReadHalf),
     /// From memory.
@@ -42,12 +42,15 @@ pub enum Incoming {
 #[derive(Debug)]
 pub enum Outgoing {
     /// To a socket of the network.
-    Tls(WriteHalf<Box<TlsStream<TcpStream>>>),
+    Tls(WriteHalf<Box<TlsStream<Buffered>>>),
     /// To a socket of the machine.
     Unix(unix::OwnedWriteHalf),
     /// To memory.
     Simulated(Box<tokio::io::DuplexStream>),
 }
+
+/// A socket under TLS, whose records are at most 16 KiB: several are taken from the system at once.
+type Buffered = BufReader<TcpStream>;
 
 /// Both directions.
 pub type Stream = (Incoming, Outgoing);
@@ -119,8 +122,8 @@ pub(crate) async fn connect(address: &str, keys: Option<&Keys>) -> io::Result<Co
         }
         (None, None) => {
             let keys = keys.ok_or_else(no_keys)?;
-            let stream = of_tcp(TcpStream::connect(address).await?)?;
-            let here = Some(stream.local_addr()?.ip());
+            let stream = TcpStream::connect(address).await?;
+            let (here, stream) = (Some(stream.local_addr()?.ip()), of_tcp(stream)?);
             let stream = TlsConnector::from(keys.client()).connect(keys.server_name(), stream).await?;
             let member = keys.member_of(stream.get_ref().1.peer_certificates())?;
             let peer = Peer::Member(member.ok_or(io::ErrorKind::InvalidData)?);
@@ -134,7 +137,7 @@ fn no_keys() -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, cause)
 }
 
-pub(crate) fn of_tls(stream: TlsStream<TcpStream>) -> Stream {
+pub(crate) fn of_tls(stream: TlsStream<Buffered>) -> Stream {
     let (reader, writer) = tokio::io::split(Box::new(stream));
     (Incoming::Tls(reader), Outgoing::Tls(writer))
 }
@@ -173,14 +176,16 @@ impl Arrival {
 
 /// Sets what holds for every connection: small frames leave at once, and a host that vanished is noticed also while
 /// nothing is under way.
-fn of_tcp(stream: TcpStream) -> io::Result<TcpStream> {
+pub(crate) fn of_tcp(stream: TcpStream) -> io::Result<Buffered> {
+    /// Bytes that are taken at once.
+    const BUFFER_BYTES: usize = 128 << 10;
     /// Silence after which the peer's host is asked whether it is there, and the time between two such questions.
     const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(&stream, true)?;
     sockopt::set_tcp_keepidle(&stream, KEEPALIVE.0)?;
     sockopt::set_tcp_keepintvl(&stream, KEEPALIVE.1)?;
-    Ok(stream)
+    Ok(BufReader::with_capacity(BUFFER_BYTES, stream))
 }
 
 /// What stands before the path of a socket of the machine.
