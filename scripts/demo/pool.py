@@ -66,7 +66,7 @@ class Pool:
 
     def latest(self, application):
         """The newest complete, verified set, with the newer ones that were passed over and why."""
-        return json.loads(self.command("latest", application, "--json"))
+        return json.loads(self.command("latest", application, "--or-older", "--json"))
 
     def benefactor(self, pid):
         """The entry of the status of the benefactor with this process id."""

@@ -114,6 +114,10 @@ impl Told {
                 let (timestep, reason) = (set.timestep, output::shown(&set.reason));
                 output::note(format_args!("stdchk: {app}: passed over timestep {timestep}: {reason}"));
             }
+            Event::Waiting { app, set } if !self.quiet => {
+                let (timestep, reason) = (set.timestep, output::shown(&set.reason));
+                output::note(format_args!("stdchk: {app}: waiting for timestep {timestep}: {reason}"));
+            }
             Event::Stalled { chunks_at_risk } if !self.quiet => {
                 output::note(format_args!("verify: {chunks_at_risk} chunks can't get all their copies now"));
             }

@@ -38,7 +38,7 @@ use crate::error::{About, Code, Error, Result};
 use crate::{
     Collected, Difference, Entries, Fetched, FileVersions, Latest, NewVersion, OpenFile, Options,
     PolicyChange, PolicyChanged, Put, Remove, Rename, Restore, Restored, Sets, Stat, Status, Stored,
-    StoredFile, Target, Usage, Verified, Verify, Watch,
+    StoredFile, Target, Usage, Verified, Verify, Watch, WhenAway,
 };
 
 /// How often it is asked whether an operation is to end.
@@ -249,8 +249,8 @@ impl Pool {
     ///
     /// # Errors
     /// Those of that method.
-    pub fn latest(&self, app: &Target, watch: &Watch) -> Result<Latest> {
-        self.wait(self.pool.latest(app, watch))
+    pub fn latest(&self, app: &Target, when_away: WhenAway, watch: &Watch) -> Result<Latest> {
+        self.wait(self.pool.latest(app, when_away, watch))
     }
 
     /// Fetches the files of a set: [`crate::Pool::restore`].

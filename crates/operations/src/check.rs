@@ -102,6 +102,11 @@ impl<'a> Checker<'a> {
         Self { pool, progress, known: HashMap::new() }
     }
 
+    /// What can't be reached now is looked at again.
+    pub fn forget_what_is_away(&mut self) {
+        self.known.retain(|_, state| !matches!(state, State::Unreachable(_)));
+    }
+
     /// Verifies one version, the newest if none is named. `copies`: how many every chunk should have. Where the chunk map
     /// can't be had, what is said is about the chunks that it lies in.
     ///

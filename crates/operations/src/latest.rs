@@ -1,14 +1,17 @@
 //! The newest checkpoint set that is complete and whose every chunk verifies (I5).
 //!
-//! Sets that are newer and can't be restarted from are passed over, each with the reason. Content whose benefactors are
-//! away is no damage: it comes back with them, so what can't be reached and what is lost have different codes.
+//! Sets that are newer and incomplete or damaged are passed over, each with the reason. Content whose benefactors are away is
+//! no damage: it comes back with them, so what can't be reached and what is lost have different codes, and an older set is
+//! taken in place of one that is merely away only where the caller says so ([`WhenAway`]).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde::Serialize;
 use stdchk_client::Pool as Client;
-use stdchk_model::message::manager::{self, CheckpointSet, SetMember, SetState, TimeNs};
+use stdchk_model::message::manager::{self, Attr, CheckpointSet, SetMember, SetState, TimeNs};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, Redundancy};
+use stdchk_net::Retry;
 
 use crate::check::{Checker, Health, is_about_content};
 use crate::error::{About, Code, Error, Result};
@@ -18,6 +21,21 @@ use crate::pool::Pool;
 use crate::target::Target;
 use crate::text::{in_time, in_time_if_known};
 use crate::watch::{Event, Watch, Work};
+
+/// Pauses while benefactors are waited for: the first and the longest.
+const WAIT_PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+
+/// What to do when the newest complete set can't be reached, because benefactors are away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum WhenAway {
+    /// Say so.
+    #[default]
+    Fail,
+    /// Wait for them so long at most.
+    Wait(Duration),
+    /// Take the newest set that can be reached.
+    PassOver,
+}
 
 /// A set that can't be restarted from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -94,7 +112,7 @@ impl LatestSet {
 pub enum Latest {
     /// The newest set that can be restarted from.
     Set(LatestSet),
-    /// There is none; these can't be restarted from, newest first.
+    /// There is none, or none that is not older than one which is away; these can't be restarted from, newest first.
     None(Vec<PassedOver>),
 }
 
@@ -127,8 +145,11 @@ fn none(app: &Target, passed_over: &[PassedOver]) -> Error {
     // What can come back is no damage.
     if let Some(newest) = first(Code::Unreachable) {
         let (timestep, reason) = (newest.timestep, &newest.reason);
-        let cause = format!("no complete set can be reached now; of timestep {timestep}, {reason}");
-        let next = "`stdchk status` shows which benefactors are away; try again once they are back";
+        let cause = format!("the newest complete set, timestep {timestep}, is away: {reason}");
+        let next = format!(
+            "`stdchk latest {shown} --wait` waits for its benefactors, which `stdchk status` shows; with --or-older, \
+             `latest` and `restore` take an older set that can be reached"
+        );
         return Error::new(Code::Unreachable, shown, cause, next);
     }
     if first(Code::Damaged).is_some() {
@@ -154,6 +175,12 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// The newest set that is away, if there is none that can be restarted from.
+    fn away(&self) -> Option<&PassedOver> {
+        let away = self.passed_over.iter().find(|set| set.unavailable);
+        away.filter(|_| self.set.is_none())
+    }
+
     pub(crate) fn into_latest(self, app: &Target) -> Latest {
         let Self { set, redundancy, passed_over } = self;
         let Some((set, health)) = set else { return Latest::None(passed_over) };
@@ -181,54 +208,99 @@ impl Found {
 }
 
 impl Pool {
-    /// The newest set of a folder that is complete and verifies. What is passed over is told to `watch`, too.
+    /// The newest set of a folder that is complete and verifies. What is passed over, or waited for, is told to `watch`, too.
     ///
     /// # Errors
     /// [`Code::NotFound`]: there is no such folder. [`Code::WrongKind`]: it is no folder. [`Code::Unreachable`]: the manager
     /// doesn't answer. That there is no such set is no error of this, but of [`Latest::required`].
-    pub async fn latest(&self, app: &Target, watch: &Watch) -> Result<Latest> {
-        Ok(newest(&self.client, app, watch).await?.into_latest(app))
+    pub async fn latest(&self, app: &Target, when_away: WhenAway, watch: &Watch) -> Result<Latest> {
+        Ok(newest(&self.client, app, when_away, watch).await?.into_latest(app))
     }
 }
 
 /// Looks at the sets of a folder, newest first, until one is complete and verifies.
-pub(crate) async fn newest(pool: &Client, app: &Target, watch: &Watch) -> Result<Found> {
+pub(crate) async fn newest(pool: &Client, app: &Target, when_away: WhenAway, watch: &Watch) -> Result<Found> {
+    let shown = app.shown();
     let attr = namespace::resolve_folder(pool, app).await?;
-    let redundancy = pool.policy(attr.ino).await.about(app.shown())?.redundancy;
+    let redundancy = pool.policy(attr.ino).await.about(&shown)?.redundancy;
     let stage = watch.begin(Work::Verify, 0);
-    let mut checker = Checker::new(pool, &stage);
-    let mut looks = 1;
-    let mut found = loop {
-        let sets = pool.sets(attr.ino).await.about(app.shown())?;
-        match newest_of(&mut checker, sets, redundancy).await {
-            // A member was replaced or removed after the sets were listed.
-            Err(failure) if failure.code == ErrorCode::NotFound && looks < namespace::LOOKS_MAX => looks += 1,
-            found => break found.about(app.shown())?,
+    let mut look = Look {
+        pool,
+        attr,
+        redundancy,
+        checker: Checker::new(pool, &stage),
+        passes: WhenAway::PassOver == when_away,
+    };
+    let mut retry = match when_away {
+        WhenAway::Wait(limit) => Some(Retry::new(limit, WAIT_PAUSES)),
+        WhenAway::Fail | WhenAway::PassOver => None,
+    };
+    let mut told = None;
+    let found = loop {
+        let mut found = look.newest().await.about(&shown)?;
+        tell_since(pool, &mut found.passed_over).await.about(&shown)?;
+        let Some(away) = found.away() else { break found };
+        let Some(retry) = &mut retry else { break found };
+        if told.as_ref() != Some(&away.away) {
+            watch.tell(&Event::Waiting { app: &shown, set: away });
+            told = Some(away.away.clone());
         }
+        if !retry.pause().await {
+            break found;
+        }
+        look.checker.forget_what_is_away();
     };
     drop(stage);
-    tell_since(pool, &mut found.passed_over).await.about(app.shown())?;
     for set in &found.passed_over {
-        watch.tell(&Event::PassedOver { app: &app.shown(), set });
+        watch.tell(&Event::PassedOver { app: &shown, set });
     }
     Ok(found)
 }
 
-async fn newest_of(
-    checker: &mut Checker<'_>,
-    sets: Vec<CheckpointSet>,
+/// A search for the newest set of a folder.
+struct Look<'a> {
+    pool: &'a Client,
+    attr: Attr,
     redundancy: Redundancy,
-) -> Result<Found, Failure> {
-    let mut passed_over: Vec<PassedOver> = Vec::new();
-    for set in sets {
-        match verified(checker, &set, redundancy).await? {
-            Verdict::Intact(health) => {
-                return Ok(Found { set: Some((set, health)), redundancy, passed_over });
+    checker: Checker<'a>,
+    /// Whether sets that are away are passed over.
+    passes: bool,
+}
+
+impl Look<'_> {
+    async fn newest(&mut self) -> Result<Found, Failure> {
+        let mut looks = 1;
+        loop {
+            let sets = self.pool.sets(self.attr.ino).await?;
+            match self.newest_of(sets).await {
+                // A member was replaced or removed after the sets were listed.
+                Err(failure) if failure.code == ErrorCode::NotFound && looks < namespace::LOOKS_MAX => {
+                    looks += 1
+                }
+                found => return found,
             }
-            Verdict::PassedOver(reason) => passed_over.push(reason),
         }
     }
-    Ok(Found { set: None, redundancy, passed_over })
+
+    async fn newest_of(&mut self, sets: Vec<CheckpointSet>) -> Result<Found, Failure> {
+        let redundancy = self.redundancy;
+        let mut passed_over: Vec<PassedOver> = Vec::new();
+        for set in sets {
+            match verified(&mut self.checker, &set, redundancy).await? {
+                Verdict::Intact(health) => {
+                    return Ok(Found { set: Some((set, health)), redundancy, passed_over });
+                }
+                Verdict::PassedOver(reason) => {
+                    let ends = reason.unavailable && !self.passes;
+                    passed_over.push(reason);
+                    if ends {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(Found { set: None, redundancy, passed_over })
+    }
 }
 
 /// What a look at all chunks of a set says.

@@ -5,17 +5,20 @@
 //! [`Watch`]. An [`Error`] has a code for programs, and object, cause and next step for people.
 //!
 //! ```no_run
-//! use stdchk_operations::{Code, Options, Pool, Restore, Target, Watch};
+//! use std::time::Duration;
+//!
+//! use stdchk_operations::{Code, Options, Pool, Restore, Target, Watch, WhenAway};
 //!
 //! # async fn example() -> Result<(), stdchk_operations::Error> {
 //! let pool = Pool::connect(Options::new("unix:/srv/stdchk/socket")).await?;
 //! let climate = Target::parse("climate")?;
-//! match pool.latest(&climate, &Watch::default()).await?.required(&climate) {
+//! match pool.latest(&climate, WhenAway::Fail, &Watch::default()).await?.required(&climate) {
 //!     Ok(set) => println!("restart from timestep {}", set.timestep),
 //!     Err(error) if error.code == Code::NotFound => println!("start from the beginning"),
 //!     Err(error) => return Err(error),
 //! }
-//! let restore = Restore { app: climate, timestep: None, output: "restart".into() };
+//! let when_away = WhenAway::Wait(Duration::from_secs(600));
+//! let restore = Restore { app: climate, timestep: None, when_away, output: "restart".into() };
 //! let restored = pool.restore(&restore, &Watch::default()).await?;
 //! println!("{}", serde_json::to_string_pretty(&restored).unwrap());
 //! # Ok(())
@@ -68,7 +71,7 @@ pub use error::{About, Code, Error, Result, Tally, code_of};
 pub use file::{NewVersion, OpenFile};
 pub use file_states::{FileState, PushedState};
 pub use get::Fetched;
-pub use latest::{Exposed, Latest, LatestSet, PassedOver};
+pub use latest::{Exposed, Latest, LatestSet, PassedOver, WhenAway};
 pub use list::{Entries, Entry, FileVersions, Member, Set, Sets, Version, WhyNoSets};
 pub use policy::{PolicyChange, PolicyChanged, check_pair};
 pub use pool::{Options, Pool};

@@ -18,7 +18,7 @@ use tokio::task::{JoinSet, block_in_place};
 
 use crate::error::{About, Code, Error, Result, Tally};
 use crate::get::fetch;
-use crate::latest::newest;
+use crate::latest::{WhenAway, newest};
 use crate::list::bytes_of;
 use crate::namespace;
 use crate::pool::Pool;
@@ -40,6 +40,8 @@ pub struct Restore {
     pub app: Target,
     /// The set's timestep; `None`: the newest set that can be restarted from.
     pub timestep: Option<u64>,
+    /// What to do when the newest complete set is away; says nothing where a timestep is named.
+    pub when_away: WhenAway,
     /// The folder to restore to, made if it is missing.
     pub output: PathBuf,
 }
@@ -86,7 +88,7 @@ impl Pool {
         let started = Instant::now();
         let (app, output) = (&restore.app, &restore.output);
         let mut tally = Tally::default();
-        let set = self.choose(app, restore.timestep, watch, &mut tally).await?;
+        let set = self.choose(restore, watch, &mut tally).await?;
         block_in_place(|| std::fs::create_dir_all(output)).about(output.display())?;
         let stage = Arc::new(watch.begin(Work::Restore, bytes_of(&set)));
         let mut members = self.restore_all(restore, &set, &stage, watch, &mut tally).await?;
@@ -97,14 +99,11 @@ impl Pool {
     }
 
     /// The set with this timestep, or the newest that can be restarted from.
-    async fn choose(
-        &self,
-        app: &Target,
-        timestep: Option<u64>,
-        watch: &Watch,
-        tally: &mut Tally,
-    ) -> Result<CheckpointSet> {
-        let Some(timestep) = timestep else { return newest(&self.client, app, watch).await?.required(app) };
+    async fn choose(&self, restore: &Restore, watch: &Watch, tally: &mut Tally) -> Result<CheckpointSet> {
+        let app = &restore.app;
+        let Some(timestep) = restore.timestep else {
+            return newest(&self.client, app, restore.when_away, watch).await?.required(app);
+        };
         let folder = self.folder(app).await?;
         let sets = self.client.sets(folder.ino).await.about(app.shown())?;
         let set = sets.into_iter().find(|set| set.timestep == timestep).ok_or_else(|| {

@@ -56,6 +56,13 @@ pub enum Event<'a> {
         /// The set and the reason.
         set: &'a PassedOver,
     },
+    /// The newest complete set is away, and its benefactors are waited for.
+    Waiting {
+        /// The application's folder.
+        app: &'a str,
+        /// The set and the reason.
+        set: &'a PassedOver,
+    },
     /// Copies of so many chunks can't be made now, so that nobody waits for them any longer.
     Stalled {
         /// Chunks with fewer copies than their folders ask for.

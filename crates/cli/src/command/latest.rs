@@ -4,6 +4,7 @@ use clap::Args;
 use stdchk_model::size;
 use stdchk_operations::{LatestSet, Target};
 
+use super::away::Away;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output;
@@ -12,16 +13,19 @@ use crate::progress::Told;
 /// What `latest` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A set is complete when the files of all ranks of a timestep are committed. Exit code 4: there is no complete set;
-5: none can be reached now, because benefactors are away; 7: complete sets exist, and all of them are damaged.
+A set is complete when the files of all ranks of a timestep are committed. Sets that are incomplete or damaged are passed
+over for an older one. Exit code 4: there is no complete set; 5: the newest one can't be reached now, because benefactors
+are away; 7: complete sets exist, and all of them are damaged.
 A set is exposed while it has chunks with fewer copies than its folder asks for: losing one more benefactor may cost it.
 
 Example:
   stdchk latest climate
-  stdchk latest climate --json")]
+  stdchk latest climate --wait=10m --json")]
 pub struct Arguments {
     /// The application's folder
     app: String,
+    #[command(flatten)]
+    away: Away,
     /// Report as JSON
     #[arg(long)]
     json: bool,
@@ -32,7 +36,7 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let app = Target::parse_plain(&arguments.app)?;
     let pool = context.pool().await?;
     let watch = Told { reports_passed_over: arguments.json, ..context.told() }.watch();
-    let set = pool.latest(&app, &watch).await?.required(&app)?;
+    let set = pool.latest(&app, arguments.away.when(), &watch).await?.required(&app)?;
     match arguments.json {
         true => output::json(&set),
         false => print(&set),

@@ -5,6 +5,7 @@
 
 pub mod accept_older_store;
 pub mod aggregate;
+mod away;
 pub mod benefactor;
 pub mod completions;
 pub mod diff;

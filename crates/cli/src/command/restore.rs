@@ -7,6 +7,7 @@ use clap::Args;
 use stdchk_model::size;
 use stdchk_operations::{Restore, Restored, Target};
 
+use super::away::Away;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::output;
@@ -26,8 +27,10 @@ pub struct Arguments {
     /// The application's folder
     app: String,
     /// The set's timestep
-    #[arg(long, value_name = "TIMESTEP", value_parser = timestep)]
+    #[arg(long, value_name = "TIMESTEP", value_parser = timestep, conflicts_with_all = ["wait", "or_older"])]
     set: Option<u64>,
+    #[command(flatten)]
+    away: Away,
     /// Folder to restore to; made if it is missing
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
@@ -46,7 +49,8 @@ pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     let app = Target::parse_plain(&arguments.app)?;
     let pool = context.pool_to_move().await?;
     let told = context.told();
-    let restore = Restore { app, timestep: arguments.set, output: arguments.output.clone() };
+    let (timestep, when_away) = (arguments.set, arguments.away.when());
+    let restore = Restore { app, timestep, when_away, output: arguments.output.clone() };
     let restored = pool.restore(&restore, &told.clone().watch()).await?;
     if arguments.json {
         output::json(&restored)?;

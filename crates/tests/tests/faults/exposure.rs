@@ -64,10 +64,10 @@ impl Job {
 
     /// A benefactor is gone for good since the last timestep was closed: the one before is there, byte for byte.
     fn comes_back(self, pool: &Pool) {
-        let latest = pool.json(&["latest", "sim", "--json"]);
+        let latest = pool.json(&["latest", "sim", "--or-older", "--json"]);
         let timestep = latest["timestep"].as_u64().unwrap();
         assert!(timestep + 1 >= self.timesteps, "{latest}");
-        pool.ok(&["restore", "sim", "-o", "back"]);
+        pool.ok(&["restore", "sim", "--or-older", "-o", "back"]);
         for rank in 0..self.ranks {
             let back = fs::read(pool.path(&format!("back/run.N{rank}.T{timestep}"))).unwrap();
             assert!(back == self.content(timestep, rank), "rank {rank} of timestep {timestep}");
@@ -226,7 +226,7 @@ fn sets_passed_over(latest: &Value) -> Vec<(u64, bool)> {
 }
 
 #[test]
-fn what_can_come_back_is_passed_over_and_not_called_damaged() {
+fn a_set_that_can_come_back_is_not_called_damaged_nor_replaced_by_an_older_one_unasked() {
     let pool = pool_with_short_leases();
     let (old, new) = (random_bytes(MIB, 1), random_bytes(MIB, 2));
     pool.policy("sim", &["redundancy=replicate:2"]);
@@ -237,16 +237,19 @@ fn what_can_come_back_is_passed_over_and_not_called_damaged() {
     kill_holder_of(&pool, &new);
     for state in ["offline", "lost"] {
         pool.wait_for_state(state, 1);
-        let outcome = pool.run(&["latest", "sim"]);
-        assert_eq!(outcome.code, 0, "{outcome:?}");
-        assert!(outcome.text().contains("timestep 1"), "{outcome:?}");
         let away = pool.benefactors_in(state).join("");
         let told = format!("{away} is away");
+        pool.fails(&["latest", "sim"], UNREACHABLE, &["timestep 2", &told, "--wait", "--or-older"]);
+        pool.fails(&["latest", "sim", "--wait=300ms"], UNREACHABLE, &["waiting for timestep 2", &told]);
+        pool.fails(&["restore", "sim", "-o", "back"], UNREACHABLE, &["timestep 2", &told]);
+        let outcome = pool.run(&["latest", "sim", "--or-older"]);
+        assert_eq!(outcome.code, 0, "{outcome:?}");
+        assert!(outcome.text().contains("timestep 1"), "{outcome:?}");
         assert!(
             outcome.stderr.contains("passed over timestep 2") && outcome.stderr.contains(&told),
             "{outcome:?}"
         );
-        assert_eq!(sets_passed_over(&pool.json(&["latest", "sim", "--json"])), [(2, true)]);
+        assert_eq!(sets_passed_over(&pool.json(&["latest", "sim", "--or-older", "--json"])), [(2, true)]);
         pool.fails(&["restore", "sim", "--set", "2", "-o", "back"], UNREACHABLE, &[&away, "try again"]);
         pool.fails(&["get", "sim/run.N0.T2", "-o", "x"], UNREACHABLE, &[&away, "try again"]);
         pool.fails(&["verify", "sim"], UNREACHABLE, &["can't be reached now"]);
@@ -255,9 +258,11 @@ fn what_can_come_back_is_passed_over_and_not_called_damaged() {
     assert_eq!(pool.status()["health"], "unavailable");
     pool.ok(&["rm", "sim/run.N0.T1"]);
     pool.fails(&["latest", "sim"], UNREACHABLE, &["can't be reached now", "away"]);
-    pool.ok(&["up"]);
-    wait_until("the newest set can be restored again", || pool.run(&["latest", "sim"]).code == 0);
-    pool.ok(&["restore", "sim", "-o", "back"]);
+    std::thread::scope(|scope| {
+        let restore = scope.spawn(|| pool.ok(&["restore", "sim", "--wait", "-o", "back"]));
+        pool.ok(&["up"]);
+        restore.join().unwrap();
+    });
     assert!(fs::read(pool.path("back/run.N0.T2")).unwrap() == new);
     assert_eq!(pool.status()["health"], "healthy");
 }

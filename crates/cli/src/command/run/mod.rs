@@ -298,7 +298,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 }
 
 /// A time with its unit: `500ms`, `30s`, `10m`, `2h`.
-fn parse_time(text: &str) -> Result<Duration, String> {
+pub fn parse_time(text: &str) -> Result<Duration, String> {
     let time = parse_wait(text)?;
     if time.is_zero() { Err("no time at all".to_owned()) } else { Ok(time) }
 }
