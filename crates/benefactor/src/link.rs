@@ -261,6 +261,14 @@ impl Link {
                 }
                 Command::Make(make) => self.copies.order(make),
                 Command::SendInventory => inventory = true,
+                Command::Revoke(members) => {
+                    let Some(keys) = self.keys.clone() else { continue };
+                    elsewhere(move || {
+                        if let Err(error) = keys.revoke(&members) {
+                            tracing::warn!(%error, "whose keys are revoked can't be written down for the next start");
+                        }
+                    });
+                }
                 Command::Remember(moment) => {
                     let memory = Arc::clone(self.benefactor.memory());
                     elsewhere(move || {

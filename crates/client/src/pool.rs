@@ -11,9 +11,10 @@ use parking_lot::Mutex;
 use stdchk_model::exact::{part_mut, to_usize};
 use stdchk_model::limits::{CHUNK_BYTES_MAX, CLIENT_KEEPALIVE_MS, LIST_ENTRIES_MAX, WINDOW_BYTES_DEFAULT};
 use stdchk_model::message::benefactor::BlockState;
+use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Hold, Location,
-    ManagerReply, ManagerRequest, PoolStatus, Space, VersionInfo,
+    ManagerReply, ManagerRequest, MemberInfo, PoolStatus, Space, VersionInfo,
 };
 use stdchk_model::policy::Protocol;
 use stdchk_model::{
@@ -313,6 +314,22 @@ impl Pool {
         match self.ask(ManagerRequest::Forget { id, force }).await? {
             ManagerReply::Done => Ok(()),
             _ => Err(crate::unexpected("Forget")),
+        }
+    }
+
+    /// Who has joined the pool with a token.
+    pub async fn members(&self) -> Result<Vec<MemberInfo>, Failure> {
+        match self.ask(ManagerRequest::Members).await? {
+            ManagerReply::Members(members) => Ok(members),
+            _ => Err(crate::unexpected("Members")),
+        }
+    }
+
+    /// Accepts the keys of a member no more, for ever.
+    pub async fn revoke(&self, member: MemberId) -> Result<(), Failure> {
+        match self.ask(ManagerRequest::Revoke { member }).await? {
+            ManagerReply::Done => Ok(()),
+            _ => Err(crate::unexpected("Revoke")),
         }
     }
 

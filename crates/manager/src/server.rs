@@ -3,7 +3,7 @@
 //! Three things run beside the server: commits, a clock that makes the core look at leases, and what follows from events for
 //! many chunks, collection among it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::limits::BODY_BYTES_MAX;
-use stdchk_model::message::handshake::{Join, Joined, Role};
+use stdchk_model::message::benefactor::Command;
+use stdchk_model::message::handshake::{Join, Joined, MemberId, Role};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
 use stdchk_net::server::Host;
 use stdchk_net::transport::socket_of;
 use stdchk_net::{
-    Authority, Buffer, BufferPool, Bytes, Caller, DataDir, DataDirError, KeysError, Listener, MemberId,
-    Service, elsewhere, serve,
+    Authority, Buffer, BufferPool, Bytes, Caller, DataDir, DataDirError, Keys, KeysError, Listener, Service,
+    elsewhere, serve,
 };
 use tokio::sync::{Notify, watch};
 
@@ -106,11 +107,10 @@ impl Manager {
             true => Some(Arc::new(Authority::open_or_create(&directory.path().join(AUTHORITY), pool)?)),
             false => None,
         };
-        let keys =
-            authority.as_ref().map(|authority| authority.keys(&[Role::Manager])?.keys(directory.path()));
+        let keys = authority.as_deref().map(|authority| own_keys(authority, &directory)).transpose()?;
         let addresses = listener.addresses().map_err(|error| refuse(&config.listen.join(", "), error))?;
         let owner = Owner::new(core, store);
-        let host = Host::new(Role::Manager, pool, keys.transpose()?.map(Arc::new));
+        let host = Host::new(Role::Manager, pool, keys.map(Arc::new));
         Ok(Self { listener, addresses, host, owner, authority, _directory: directory })
     }
 
@@ -139,8 +139,9 @@ impl Manager {
         let service = Arc::new(ManagerService {
             owner: owner.clone(),
             waiters: Waiters::default(),
-            authority,
+            members: authority.zip(host.keys.clone()),
             registered: Mutex::default(),
+            told: Mutex::default(),
         });
         serve(listener, host, service, BufferPool::new(BODY_BYTES_MAX), until).await;
         // The directory is free for the next manager once this returns.
@@ -151,6 +152,18 @@ impl Manager {
             None => Ok(closed?),
         }
     }
+}
+
+/// The manager's own keys, which accept no member that was revoked.
+fn own_keys(authority: &Authority, directory: &DataDir) -> Result<Keys, KeysError> {
+    let keys = authority.keys(&[Role::Manager])?.keys(directory.path())?;
+    keys.revoke(&revoked(authority)?)?;
+    Ok(keys)
+}
+
+fn revoked(authority: &Authority) -> Result<Vec<MemberId>, KeysError> {
+    let members = authority.members()?.into_iter();
+    Ok(members.filter(|member| member.revoked).map(|member| member.id).collect())
 }
 
 /// The store of the directory; a new one only where no pool was begun: a pool's store that is gone is not begun anew.
@@ -216,10 +229,12 @@ async fn tick(owner: &Owner) {
 struct ManagerService {
     owner: Owner,
     waiters: Waiters,
-    /// What gives keys to new members, if there may be some.
-    authority: Option<Arc<Authority>>,
+    /// What gives keys to new members, and the keys by which they are let in, if there may be some.
+    members: Option<(Arc<Authority>, Arc<Keys>)>,
     /// Which member has registered as which benefactor: nobody else may speak for it.
     registered: Mutex<HashMap<BenefactorId, MemberId>>,
+    /// The benefactors that know, since they registered, whose keys are revoked.
+    told: Mutex<HashSet<BenefactorId>>,
 }
 
 /// Writers that wait for copies.
@@ -270,6 +285,7 @@ impl Service for ManagerService {
             request @ ManagerRequest::Register { .. } => {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), answer)).await;
                 if let Ok(ManagerReply::Registered { id, .. }) = &reply {
+                    self.told.lock().remove(id);
                     let mut registered = self.registered.lock();
                     match caller.member {
                         Some(member) => registered.insert(*id, member),
@@ -279,6 +295,12 @@ impl Service for ManagerService {
                 reply
             }
             ManagerRequest::Collect { dry_run } => collect(&self.owner, dry_run).await,
+            ManagerRequest::Members => self.list_members().await,
+            ManagerRequest::Revoke { member } => self.revoke(member).await,
+            request @ ManagerRequest::Heartbeat { id, .. } => {
+                let reply = self.owner.ask(|answer| Job::Request(Box::new(request), answer)).await?;
+                Ok(self.tell_revoked(id, reply).await?)
+            }
             request @ ManagerRequest::AwaitCopies { .. } => {
                 let _waiter = self.waiters.add();
                 let is_over = |reply: &ManagerReply| !matches!(reply, ManagerReply::Waiting { .. });
@@ -294,15 +316,62 @@ impl Service for ManagerService {
     }
 
     async fn join(&self, join: Join, channel: [u8; 32]) -> Result<Joined, Failure> {
-        let Some(authority) = self.authority.clone() else {
-            return Err(Failure::new(ErrorCode::Denied, "this pool takes no members of other machines"));
-        };
-        let joined = elsewhere(move || authority.redeem(&join, &channel)).await;
-        joined.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?
+        self.with_members(move |authority, _| authority.redeem(&join, &channel)).await
     }
 }
 
 impl ManagerService {
+    /// Does something with the authority, which reads and writes files.
+    async fn with_members<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Authority, &Keys) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let Some((authority, keys)) = self.members.clone() else {
+            return Err(Failure::new(ErrorCode::Denied, "this pool has no members on other machines"));
+        };
+        elsewhere(move || work(&authority, &keys)).await.map_err(internal)?
+    }
+
+    async fn list_members(&self) -> Result<ManagerReply, Failure> {
+        let mut members = self.with_members(|authority, _| authority.members().map_err(internal)).await?;
+        let registered = self.registered.lock();
+        for member in &mut members {
+            let own = registered.iter().filter(|(_, other)| **other == member.id);
+            member.benefactors = own.map(|(id, _)| *id).collect();
+            member.benefactors.sort();
+        }
+        drop(registered);
+        Ok(ManagerReply::Members(members))
+    }
+
+    /// It holds when the answer leaves: here at once, elsewhere with the next heartbeat.
+    async fn revoke(&self, member: MemberId) -> Result<ManagerReply, Failure> {
+        let revoke = move |authority: &Authority, keys: &Keys| match authority.revoke(member) {
+            Ok(true) => keys.revoke(&[member]).map_err(internal),
+            Ok(false) => {
+                let failure = Failure::new(ErrorCode::NotFound, format!("no member {member} has joined"));
+                Err(failure.then("`stdchk pool members` lists them"))
+            }
+            Err(error) => Err(internal(error)),
+        };
+        self.with_members(revoke).await?;
+        self.told.lock().clear();
+        Ok(ManagerReply::Done)
+    }
+
+    /// Adds to the answer to a heartbeat whose keys are revoked, unless the benefactor knows. An answer that is lost ends its
+    /// connection, and it registers anew.
+    async fn tell_revoked(&self, id: BenefactorId, reply: ManagerReply) -> Result<ManagerReply, Failure> {
+        let ManagerReply::Commands(mut commands) = reply else { return Ok(reply) };
+        if self.members.is_some() && self.told.lock().insert(id) {
+            let revoked = self.with_members(|authority, _| revoked(authority).map_err(internal)).await?;
+            if !revoked.is_empty() {
+                commands.push(Command::Revoke(revoked));
+            }
+        }
+        Ok(ManagerReply::Commands(commands))
+    }
+
     /// Refuses what the caller's role may not do, and what is said in the name of another benefactor.
     fn refuse_forbidden(&self, caller: Caller, request: &ManagerRequest) -> Result<(), Failure> {
         if !request.may_be_asked_by(caller.role) {
@@ -310,7 +379,7 @@ impl ManagerService {
             return Err(Failure::new(ErrorCode::Denied, message));
         }
         if let ManagerRequest::Register { registration, .. } = request
-            && self.authority.is_some()
+            && self.members.is_some()
             && socket_of(&registration.address).is_some()
         {
             let message = "other machines of the pool don't reach a socket of this one";
@@ -349,6 +418,10 @@ impl ManagerService {
             gather().await;
         }
     }
+}
+
+fn internal(error: impl std::fmt::Display) -> Failure {
+    Failure::new(ErrorCode::Internal, error.to_string())
 }
 
 /// Lets the core do what follows from events, in steps, so that requests come in between.

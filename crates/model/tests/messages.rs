@@ -12,11 +12,13 @@ use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, FailedCopy, Make, NewBlock,
     SourceBlock,
 };
-use stdchk_model::message::handshake::{Hello, Join, JoinKey, Joined, PROTOCOL, Role, TokenId, Welcome};
+use stdchk_model::message::handshake::{
+    Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
+};
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
-    Existing, Exposed, ExposedSet, FileKind, Hold, Location, ManagerReply, ManagerRequest, Moment,
-    PackedMembers, PoolStatus, Registration, SetMember, SetState, Space, StoredBlock, VersionInfo,
+    Existing, Exposed, ExposedSet, FileKind, Hold, Location, ManagerReply, ManagerRequest, MemberInfo,
+    Moment, PackedMembers, PoolStatus, Registration, SetMember, SetState, Space, StoredBlock, VersionInfo,
     VersionState,
 };
 use stdchk_model::{
@@ -316,6 +318,8 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
         Q::Collect { dry_run: true },
         Q::Forget { id: benefactor, force: false },
         Q::AcceptOlderStore,
+        Q::Members,
+        Q::Revoke { member: MemberId([0x4d; 16]) },
         registration().proved(&BenefactorSecret([0x5e; 32])),
         registration().introduced(&BenefactorSecret([0x5e; 32])),
         Q::BeginInventory { id: benefactor, registration: number },
@@ -347,6 +351,7 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
 fn manager_replies() -> Vec<ManagerReply> {
     use ManagerReply as R;
     let place = Location { benefactor: BENEFACTOR, encoding: EncodingId::PLAIN, index: 0 };
+    let revoke = Command::Revoke(vec![MemberId([0x4d; 16])]);
     let deletion = Command::Delete { blocks: vec![block(0xc1)], put_sequence: 1 << 40 };
     let address = "127.0.0.1:7101".to_owned();
     let source = |index| SourceBlock { encoding: coded().id(chunk(0xc2)), index, address: address.clone() };
@@ -382,11 +387,24 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Status(status()),
         R::Collected { chunks: 1, blocks: 2, bytes: 2 << 20 },
         R::Registered { id: BENEFACTOR, moment: Some(MOMENT), registration: 70_000 },
-        R::Commands(vec![deletion, make, Command::SendInventory, Command::Remember(MOMENT)]),
+        R::Commands(vec![deletion, make, Command::SendInventory, Command::Remember(MOMENT), revoke]),
         R::Known { found: vec![ChunkLocations::default()], benefactors: vec![info()], room_bytes: 16 << 20 },
         R::Held { attr: attr(), hold: hold() },
         R::Waiting { progress: 3 },
+        R::Members(vec![member()]),
     ]
+}
+
+fn member() -> MemberInfo {
+    let (id, host, roles) = (MemberId([0x4d; 16]), "lab-7".to_owned(), vec![Role::Benefactor]);
+    MemberInfo {
+        id,
+        host,
+        roles,
+        joined: 1_700_000_000_000_000_000,
+        benefactors: vec![BENEFACTOR],
+        revoked: true,
+    }
 }
 
 /// An encoding with everything that one can have.
@@ -462,7 +480,8 @@ fn kinds<T: Encode<()>>(messages: &[T]) -> BTreeSet<u8> {
 fn messages_are_byte_for_byte_as_documented() {
     let (role, pool) = (Role::Client, PoolId([1; 16]));
     let hello = Hello { protocol: PROTOCOL, role, pool: None };
-    let join = Join::new(PROTOCOL, TokenId([5; 8]), vec![6; 3], &JoinKey::of(&[0xaa; 16]), &[0xc0; 32]);
+    let join =
+        Join::new(TokenId([5; 8]), vec![6; 3], "lab-7".to_owned(), &JoinKey::of(&[0xaa; 16]), &[0xc0; 32]);
     let text = [
         vectors("Hello", &[hello.clone(), Hello { pool: Some(pool), ..hello }]),
         vectors("Welcome", &[Welcome { role: Role::Manager, pool }]),

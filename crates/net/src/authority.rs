@@ -7,6 +7,7 @@
 //! AUTHORITY/key.pem           the authority's private key: who has it can be everybody
 //! AUTHORITY/certificate.pem   its certificate
 //! AUTHORITY/tokens/ID         a token that was given out: key, roles, end, and who has used it
+//! AUTHORITY/members/ID        a member that has joined: host, roles, time, and whether its keys were revoked
 //! ```
 
 use std::fs;
@@ -23,7 +24,8 @@ use rcgen::{
     IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use stdchk_model::message::handshake::{Join, JoinKey, Joined, PROTOCOL, Role, TokenId};
+use stdchk_model::message::handshake::{HOST_NAME_BYTES_MAX, Join, JoinKey, Joined, MemberId, Role, TokenId};
+use stdchk_model::message::manager::{MemberInfo, TimeNs};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
@@ -31,7 +33,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::connection::say;
-use crate::keys::{self, KeysError, Parts, Pinned, name_of, pem, pool_of, server_name};
+use crate::keys::{self, KeysError, Member, Parts, Pinned, name_of, pem, pool_of, server_name};
 use crate::patience::{PATIENCE, Patient};
 use crate::retry::Retry;
 use crate::transport;
@@ -39,6 +41,7 @@ use crate::transport;
 const KEY_FILE: &str = "key.pem";
 const CERTIFICATE_FILE: &str = "certificate.pem";
 const TOKENS: &str = "tokens";
+const MEMBERS: &str = "members";
 /// Time for one try to join: the manager makes two files durable before it answers.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time in which a host tries to join again when it gets no answer.
@@ -54,8 +57,8 @@ pub struct Authority {
     pool: PoolId,
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
-    /// Held while a token is used, so that no two use the same.
-    redeeming: Mutex<()>,
+    /// Held while a token is used or a member revoked: each reads and then writes.
+    changing: Mutex<()>,
 }
 
 /// What a token is remembered by.
@@ -73,6 +76,21 @@ struct Given {
     /// The hash of the request for which it was used.
     #[cbor(n(3), with = "minicbor::bytes")]
     used_by: Option<[u8; 32]>,
+}
+
+/// What a member is remembered by, under its id.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+struct Known {
+    /// What its host called itself.
+    #[n(0)]
+    host: String,
+    #[n(1)]
+    roles: Vec<Role>,
+    /// When it joined.
+    #[n(2)]
+    joined: TimeNs,
+    #[n(3)]
+    revoked: bool,
 }
 
 /// A token as a text has it.
@@ -125,7 +143,7 @@ impl Authority {
         let key = KeyPair::try_from(&key).map_err(|error| KeysError::unusable(&path, error))?;
         let issuer = Issuer::from_ca_cert_der(&certificate, key)
             .map_err(|error| KeysError::unusable(folder, error))?;
-        Ok(Self { folder: folder.to_owned(), pool, issuer, certificate, redeeming: Mutex::default() })
+        Ok(Self { folder: folder.to_owned(), pool, issuer, certificate, changing: Mutex::default() })
     }
 
     fn create(folder: &Path, pool: PoolId) -> Result<Self, KeysError> {
@@ -202,7 +220,7 @@ impl Authority {
             Failure::new(ErrorCode::Denied, message)
                 .then("ask for a new one: `stdchk pool token`, at the manager's machine")
         };
-        let _one = self.redeeming.lock();
+        let _one = self.changing.lock();
         let Some(mut given) = self.recall(join.token) else { return Err(refuse("the token is not known")) };
         if !join.is_proven(&given.key, channel) {
             return Err(refuse("the token is wrong"));
@@ -215,10 +233,14 @@ impl Authority {
         if is_over {
             return Err(refuse("the token is too old"));
         }
+        if join.host.len() > HOST_NAME_BYTES_MAX {
+            let message = format!("the host's name has {} bytes", join.host.len());
+            return Err(Failure::new(ErrorCode::Malformed, message));
+        }
         let certificate = self.sign(&join.request, &given.roles)?;
+        self.remember_member(&certificate, &join.host)?;
         given.used_by = Some(request);
-        let failed = |error: KeysError| Failure::new(ErrorCode::Internal, error.to_string());
-        self.remember(join.token, &given).map_err(failed)?;
+        self.remember(join.token, &given).map_err(internal)?;
         Ok(Joined { certificate })
     }
 
@@ -233,6 +255,74 @@ impl Authority {
             .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
         let certificate = request.signed_by(&self.issuer).map_err(malformed)?;
         Ok(certificate.der().to_vec())
+    }
+
+    /// Writes down whom a certificate is for, before anybody has it.
+    fn remember_member(&self, certificate: &[u8], host: &str) -> Result<(), Failure> {
+        let Member { id, roles } =
+            Member::of(&CertificateDer::from(certificate), self.pool).map_err(internal)?;
+        match self.member(id).map_err(internal)? {
+            Some(known) if known.revoked => {
+                let failure = Failure::new(ErrorCode::Denied, "these keys were revoked");
+                Err(failure.then("join with new ones: remove the folder of the old ones first"))
+            }
+            _ => {
+                let joined = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(internal)?;
+                let joined = TimeNs::try_from(joined.as_nanos()).map_err(internal)?;
+                let host = host.to_owned();
+                self.write_member(id, &Known { host, roles, joined, revoked: false }).map_err(internal)
+            }
+        }
+    }
+
+    /// Who has joined. Those of which nobody knows which benefactors they are: none.
+    ///
+    /// # Errors
+    /// What is written down can't be read.
+    pub fn members(&self) -> Result<Vec<MemberInfo>, KeysError> {
+        let folder = self.folder.join(MEMBERS);
+        let failed = |cause| KeysError::io("read", &folder, cause);
+        let entries = match fs::read_dir(&folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed)?,
+        };
+        let mut members = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            // Others are files that are being written.
+            let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            let Some(Known { host, roles, joined, revoked }) = self.member(id)? else { continue };
+            members.push(MemberInfo { id, host, roles, joined, benefactors: Vec::new(), revoked });
+        }
+        members.sort_by_key(|member| (member.joined, member.id));
+        Ok(members)
+    }
+
+    /// Writes down that the keys of a member are accepted no more. False: nobody of that id has joined.
+    ///
+    /// # Errors
+    /// It can't be read or written.
+    pub fn revoke(&self, id: MemberId) -> Result<bool, KeysError> {
+        let _one = self.changing.lock();
+        let Some(known) = self.member(id)? else { return Ok(false) };
+        self.write_member(id, &Known { revoked: true, ..known })?;
+        Ok(true)
+    }
+
+    fn member(&self, id: MemberId) -> Result<Option<Known>, KeysError> {
+        let path = self.folder.join(MEMBERS).join(id.to_string());
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|cause| KeysError::io("read", &path, cause))?,
+        };
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| KeysError::unusable(&path, error))?;
+        cbor::decode(&bytes).map(Some).map_err(|error| KeysError::unusable(&path, error))
+    }
+
+    fn write_member(&self, id: MemberId, known: &Known) -> Result<(), KeysError> {
+        let folder = self.folder.join(MEMBERS);
+        keys::make_folder(&folder)?;
+        keys::write(&folder.join(id.to_string()), &URL_SAFE_NO_PAD.encode(cbor::encode(known)))
     }
 
     fn token_file(&self, id: TokenId) -> PathBuf {
@@ -262,6 +352,10 @@ impl Authority {
             }
         }
     }
+}
+
+fn internal(error: impl std::fmt::Display) -> Failure {
+    Failure::new(ErrorCode::Internal, error.to_string())
 }
 
 fn given_in(path: &Path) -> Option<Given> {
@@ -343,7 +437,8 @@ async fn join_with(address: &str, told: &Told, key: &KeyPair, request: &[u8]) ->
     let (reader, writer) = transport::of_tls(stream.into());
     let mut reader = Patient::new(BufReader::new(reader), PATIENCE);
     let mut writer = Patient::new(writer, PATIENCE);
-    let join = Join::new(PROTOCOL, told.id, request.to_vec(), &JoinKey::of(&told.secret), &channel);
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let join = Join::new(told.id, request.to_vec(), host, &JoinKey::of(&told.secret), &channel);
     let Joined { certificate } = say(&mut reader, &mut writer, &join).await?;
     Ok(Parts {
         key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
@@ -380,7 +475,7 @@ mod tests {
             }
             request.truncate(if turn % 7 == 6 { turn % genuine.len() } else { genuine.len() });
             let channel = [9; 32];
-            let join = Join::new(PROTOCOL, told.id, request, &JoinKey::of(&told.secret), &channel);
+            let join = Join::new(told.id, request, "lab-7".to_owned(), &JoinKey::of(&told.secret), &channel);
             assert!(authority.redeem(&join, &[8; 32]).is_err(), "it was said on another connection");
             let Ok(joined) = authority.redeem(&join, &channel) else { continue };
             signed += 1;

@@ -8,8 +8,10 @@
 //! KEYS/key.pem           the member's private key, readable by its owner only
 //! KEYS/certificate.pem   its certificate
 //! KEYS/authority.pem     the certificate of the pool's authority
+//! KEYS/revoked           members whose keys are accepted no more, as far as the manager has told this one
 //! ```
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -25,7 +27,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 use stdchk_model::PoolId;
-use stdchk_model::message::handshake::Role;
+use stdchk_model::message::handshake::{MemberId, Role};
+use tokio::sync::watch;
 
 use crate::data_dir::replace;
 
@@ -36,6 +39,7 @@ const DOMAIN: &str = "stdchk";
 const KEY_FILE: &str = "key.pem";
 const CERTIFICATE_FILE: &str = "certificate.pem";
 const AUTHORITY_FILE: &str = "authority.pem";
+const REVOKED_FILE: &str = "revoked";
 /// Permissions that a key must not give: any to the group or others.
 const OTHERS: u32 = 0o077;
 
@@ -91,10 +95,6 @@ pub(crate) fn name_of(role: Option<Role>, pool: PoolId) -> String {
     format!("{role}.{pool}.{DOMAIN}")
 }
 
-/// What shows who a member is, made once and for ever: the first 16 bytes of the BLAKE3 of its public key.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct MemberId(pub [u8; 16]);
-
 /// What a certificate says of its owner.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
@@ -106,7 +106,7 @@ pub struct Member {
 
 impl Member {
     /// What this certificate says, which is one of the pool.
-    fn of(certificate: &CertificateDer<'_>, pool: PoolId) -> Result<Self, webpki::Error> {
+    pub(crate) fn of(certificate: &CertificateDer<'_>, pool: PoolId) -> Result<Self, webpki::Error> {
         let parsed = webpki::EndEntityCert::try_from(certificate)?;
         let names: Vec<&str> = parsed.valid_dns_names().collect();
         let roles = [Role::Client, Role::Benefactor, Role::Manager, Role::Operator];
@@ -129,6 +129,10 @@ pub struct Keys {
     member: Member,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
+    /// Whose keys are accepted no more.
+    revoked: watch::Sender<BTreeSet<MemberId>>,
+    /// Where that is written down, if it is.
+    folder: Option<PathBuf>,
 }
 
 impl fmt::Debug for Keys {
@@ -201,7 +205,8 @@ impl Parts {
             .map_err(|error| unusable(&error))?;
         // Connections last: nothing is gained by what would shorten the next greeting.
         server.send_tls13_tickets = 0;
-        Ok(Keys { pool, member, client: Arc::new(client), server: Arc::new(server) })
+        let revoked = watch::Sender::new(BTreeSet::new());
+        Ok(Keys { pool, member, client: Arc::new(client), server: Arc::new(server), revoked, folder: None })
     }
 }
 
@@ -211,7 +216,39 @@ impl Keys {
     /// # Errors
     /// Those of [`Parts::load`] and [`Parts::keys`].
     pub fn load(folder: &Path) -> Result<Self, KeysError> {
-        Parts::load(folder)?.keys(folder)
+        let keys = Parts::load(folder)?.keys(folder)?;
+        keys.revoked.send_replace(read_revoked(&folder.join(REVOKED_FILE))?);
+        Ok(Self { folder: Some(folder.to_owned()), ..keys })
+    }
+
+    /// Accepts the keys of these members no more: their connections end, and they get no new ones. Written down for the next start
+    /// if the keys are those of a folder. Blocks.
+    ///
+    /// # Errors
+    /// It can't be written down; it holds until the process ends.
+    pub fn revoke(&self, members: &[MemberId]) -> Result<(), KeysError> {
+        let has_come = |revoked: &mut BTreeSet<MemberId>| {
+            let before = revoked.len();
+            revoked.extend(members);
+            revoked.len() > before
+        };
+        if !self.revoked.send_if_modified(has_come) {
+            return Ok(());
+        }
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let lines: String = self.revoked.borrow().iter().map(|member| format!("{member}\n")).collect();
+        write(&folder.join(REVOKED_FILE), &lines)
+    }
+
+    pub(crate) fn is_revoked(&self, member: MemberId) -> bool {
+        self.revoked.borrow().contains(&member)
+    }
+
+    /// Ends once the keys of a member are accepted no more.
+    pub(crate) async fn revoked(&self, member: MemberId) {
+        let mut revoked = self.revoked.subscribe();
+        // The sender is as old as these keys.
+        let _ = revoked.wait_for(|revoked| revoked.contains(&member)).await;
     }
 
     /// Whether a folder has keys, or what is left of them.
@@ -347,6 +384,16 @@ impl ServerCertVerifier for Pinned {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn read_revoked(path: &Path) -> Result<BTreeSet<MemberId>, KeysError> {
+    match fs::read_to_string(path) {
+        Ok(lines) => {
+            lines.lines().map(|line| line.parse().map_err(|error| KeysError::unusable(path, error))).collect()
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        Err(error) => Err(KeysError::io("read", path, error)),
     }
 }
 

@@ -24,7 +24,7 @@ pub use bytes::Bytes;
 pub use connection::{CallError, Connection, Identity};
 pub use data_dir::{DataDir, DataDirError};
 pub use elsewhere::elsewhere;
-pub use keys::{Keys, KeysError, Member, MemberId, Parts};
+pub use keys::{Keys, KeysError, Member, Parts};
 pub use retry::Retry;
 pub use server::{Caller, Service, serve};
 pub use transport::Listener;

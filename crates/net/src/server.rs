@@ -12,7 +12,7 @@ use minicbor::{Decode, Encode};
 use rustix::process::{Resource, getrlimit};
 use stdchk_model::exact::to_usize;
 use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
-use stdchk_model::message::handshake::{Hello, Join, Joined, PROTOCOL, Role, Welcome};
+use stdchk_model::message::handshake::{Hello, Join, Joined, MemberId, PROTOCOL, Role, Welcome};
 use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
 use tokio::io::BufReader;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use crate::buffer::{Buffer, BufferPool};
 use crate::connection::{buffered, write_frame};
 use crate::frame::{self, Head, Kind};
-use crate::keys::{Keys, MemberId};
+use crate::keys::Keys;
 use crate::patience::{PATIENCE, Patient};
 use crate::transport::{Arrival, Incoming, Listener, Outgoing, Peer};
 use crate::waits::permits;
@@ -125,6 +125,14 @@ impl Host {
     pub fn new(role: Role, pool: PoolId, keys: Option<Arc<Keys>>) -> Self {
         Self { role, pool, keys, patience: PATIENCE }
     }
+
+    /// Ends once the caller's keys are accepted no more.
+    async fn revoked(&self, caller: Caller) {
+        match (&self.keys, caller.member) {
+            (Some(keys), Some(member)) => keys.revoked(member).await,
+            _ => std::future::pending().await,
+        }
+    }
 }
 
 /// Serves `listener` until `stop` resolves; then no new connections are taken and the running ones are dropped.
@@ -186,6 +194,7 @@ async fn converse<S: Service>(
     };
     let greeted = timeout(HANDSHAKE_TIMEOUT, greeting).await.map_err(|_| io::ErrorKind::TimedOut)??;
     let Some((caller, _place, reader, writer)) = greeted else { return Ok(()) };
+    let revoked = door.host.revoked(caller);
     // Who is known may have memory to read ahead into; a greeting has nothing behind it.
     let reader = Patient::new(buffered(reader.into_half()), patience);
     let (answers, queue) = mpsc::channel(REQUESTS_IN_FLIGHT_MAX);
@@ -193,7 +202,11 @@ async fn converse<S: Service>(
     let reading = read_requests(reader, caller, service, buffers, answers);
     // Reading ends first when the peer goes; writing ends when all running requests have dropped their senders. Who
     // takes no answers any more is asked nothing more either.
-    tokio::try_join!(reading, writing).map(|_| ())
+    let talking = async { tokio::try_join!(reading, writing).map(|_| ()) };
+    tokio::select! {
+        ended = talking => ended,
+        () = revoked => Err(io::Error::new(io::ErrorKind::PermissionDenied, "the caller's keys were revoked")),
+    }
 }
 
 /// The greeting: who calls, and its place; or none if it was refused, has joined, or has gone.
@@ -250,6 +263,12 @@ impl Door {
             // The own user runs the pool.
             Peer::Own if hello.role == Role::Client => Caller { role: Role::Operator, member: None },
             Peer::Own => Caller { role: hello.role, member: None },
+            Peer::Member(member)
+                if self.host.keys.as_ref().is_some_and(|keys| keys.is_revoked(member.id)) =>
+            {
+                let next = "if that is wrong, ask whoever runs the pool for a token, and join anew";
+                return Err(Failure::new(ErrorCode::Denied, "the caller's keys were revoked").then(next));
+            }
             Peer::Member(member) if member.may_be(hello.role) => {
                 let is_operator = hello.role == Role::Client && member.may_be(Role::Operator);
                 let role = if is_operator { Role::Operator } else { hello.role };

@@ -126,7 +126,11 @@ pub(crate) async fn connect(address: &str, keys: Option<&Keys>) -> io::Result<Co
             let (here, stream) = (Some(stream.local_addr()?.ip()), of_tcp(stream)?);
             let stream = TlsConnector::from(keys.client()).connect(keys.server_name(), stream).await?;
             let member = keys.member_of(stream.get_ref().1.peer_certificates())?;
-            let peer = Peer::Member(member.ok_or(io::ErrorKind::InvalidData)?);
+            let member = member.ok_or(io::ErrorKind::InvalidData)?;
+            if keys.is_revoked(member.id) {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, "its keys were revoked"));
+            }
+            let peer = Peer::Member(member);
             Ok(Connected { stream: of_tls(stream.into()), peer, here })
         }
     }

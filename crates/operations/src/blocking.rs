@@ -31,12 +31,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stdchk_model::message::handshake::MemberId;
 use stdchk_model::{BenefactorId, Policy};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{About, Code, Error, Result};
 use crate::{
-    Collected, Difference, Entries, Fetched, FileVersions, Latest, NewVersion, OpenFile, Options,
+    Collected, Difference, Entries, Fetched, FileVersions, JoinedHost, Latest, NewVersion, OpenFile, Options,
     PolicyChange, PolicyChanged, Put, Remove, Rename, Restore, Restored, Sets, Stat, Status, Stored,
     StoredFile, Target, Usage, Verified, Verify, Watch, WhenAway,
 };
@@ -299,6 +300,22 @@ impl Pool {
     /// Those of that method.
     pub fn status(&self) -> Result<Status> {
         self.wait(self.pool.status())
+    }
+
+    /// Lists members: [`crate::Pool::members`].
+    ///
+    /// # Errors
+    /// Those of that method.
+    pub fn members(&self) -> Result<Vec<JoinedHost>> {
+        self.wait(self.pool.members())
+    }
+
+    /// Revokes the keys of a member: [`crate::Pool::revoke`].
+    ///
+    /// # Errors
+    /// Those of that method.
+    pub fn revoke(&self, member: MemberId) -> Result {
+        self.wait(self.pool.revoke(member))
     }
 
     /// Forgets a benefactor: [`crate::Pool::forget`].

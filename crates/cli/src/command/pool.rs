@@ -9,12 +9,13 @@ use clap::{Args, Subcommand, ValueEnum};
 use stdchk_manager::AUTHORITY;
 use stdchk_model::message::handshake;
 use stdchk_net::{Authority, KeysError};
+use stdchk_operations::JoinedHost;
 
 use super::up;
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::{Home, PoolRecord, Role};
-use crate::output;
+use crate::output::{self, Table};
 use crate::settings::check_address;
 
 /// What `pool` takes.
@@ -25,7 +26,9 @@ Example:
   stdchk pool token                                         there: a token, good for one host and an hour
   stdchk benefactor join a.example.org:7400 --token TOKEN   on a machine with a disk to spare
   stdchk pool join a.example.org:7400 --token TOKEN         on a login node, with a token for a client
-  stdchk mount ~/pool                                       there")]
+  stdchk mount ~/pool                                       there
+  stdchk pool members                                       who has joined
+  stdchk pool revoke 3f21c0                                 shut one of them out")]
 pub struct Arguments {
     #[command(subcommand)]
     action: Action,
@@ -39,6 +42,31 @@ enum Action {
     Token(Token),
     /// Let this host use a pool of other machines, as a client
     Join(Join),
+    /// List the hosts that have joined with a token
+    Members(Members),
+    /// Accept a host's keys no more: it is shut out for good, unless it joins anew with a token
+    Revoke(Revoke),
+}
+
+#[derive(Args, Debug)]
+struct Members {
+    /// Report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+What a benefactor on the host has counts as lost half a minute later and is made anew from what others have; where it has
+the only copy of something, that is out of reach until the host joins anew with the same disk.
+
+Example:
+  stdchk pool members
+  stdchk pool revoke 3f21c0")]
+struct Revoke {
+    /// The first digits of the member's id, as many as name no other one
+    #[arg(value_name = "MEMBER")]
+    member: String,
 }
 
 #[derive(Args, Debug)]
@@ -97,6 +125,8 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     match &arguments.action {
         Action::Init(init) => make(init, context),
         Action::Token(token) => print_token(token, context),
+        Action::Members(members) => super::runtime()?.block_on(list_members(members, context)),
+        Action::Revoke(revoke) => super::runtime()?.block_on(shut_out(revoke, context)),
         Action::Join(join) => {
             let record = PoolRecord { manager: Some(join.address.clone()), ..PoolRecord::new(0, 0, 0) };
             let _joined = join_as(handshake::Role::Client, &record, &join.token, context)?;
@@ -189,6 +219,47 @@ fn print_token(token: &Token, context: &Context) -> Outcome {
         _ => about_keys(error),
     })?;
     output::line(text)
+}
+
+async fn list_members(members: &Members, context: &Context) -> Outcome {
+    let found = context.pool().await?.members().await?;
+    if members.json {
+        return output::json(&found);
+    }
+    let mut table = Table::new(&["MEMBER", "HOST", "MAY BE", "JOINED", "BENEFACTORS", "STATE"]);
+    for member in &found {
+        let benefactors: Vec<String> = member.benefactors.iter().map(ToString::to_string).collect();
+        table.row([
+            member.id.to_string(),
+            output::shown(&member.host),
+            member.roles.join(", "),
+            output::time(member.joined),
+            benefactors.join(", "),
+            if member.revoked { "revoked" } else { "" }.to_owned(),
+        ]);
+    }
+    table.print()
+}
+
+async fn shut_out(revoke: &Revoke, context: &Context) -> Outcome {
+    let pool = context.pool().await?;
+    let members = pool.members().await?;
+    let wanted = revoke.member.to_ascii_lowercase();
+    let named: Vec<&JoinedHost> =
+        members.iter().filter(|member| member.id.to_string().starts_with(&wanted)).collect();
+    let next = "`stdchk pool members` lists the ids";
+    let member = match named[..] {
+        [member] => member,
+        [] => {
+            return Err(CommandError::new(Exit::NotFound, &revoke.member, "no member's id begins so", next));
+        }
+        _ => {
+            let cause = format_args!("the ids of {} members begin so", named.len());
+            return Err(CommandError::usage(&revoke.member, cause, "give more digits"));
+        }
+    };
+    pool.revoke(member.id).await?;
+    say(context, format_args!("{} ({}) is shut out", member.id, output::shown(&member.host)))
 }
 
 /// Gets keys of a role with a token, and makes the record of this host's part in the pool.

@@ -4,6 +4,7 @@ use minicbor::{Decode, Encode};
 
 use crate::block::{BlockId, Encoding, EncodingId};
 use crate::id::{BenefactorId, ChunkId};
+use crate::message::handshake::MemberId;
 use crate::message::manager::Moment;
 use crate::receipt::Receipt;
 
@@ -153,6 +154,9 @@ pub enum Command {
     /// Remember this moment of the manager's history in place of the one before.
     #[n(3)]
     Remember(#[n(0)] Moment),
+    /// The keys of these members of the pool are revoked: all that ever were.
+    #[n(4)]
+    Revoke(#[n(0)] Vec<MemberId>),
 }
 
 /// Blocks of a chunk to be made anew, and what they are made from.

@@ -3,6 +3,9 @@
 //! What a peer is was shown before: on a connection of the network by its certificate, at a socket of the machine by the kernel, which
 //! says whose process it is.
 
+use std::fmt;
+use std::str::FromStr;
+
 use minicbor::{Decode, Encode};
 
 use crate::cbor;
@@ -42,6 +45,32 @@ impl Role {
         }
     }
 }
+
+/// What shows who a member is, made once and for ever: the first 16 bytes of the BLAKE3 of its public key. Shown as 32 hexadecimal
+/// digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct MemberId(#[cbor(n(0), with = "minicbor::bytes")] pub [u8; 16]);
+
+impl fmt::Display for MemberId {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(to, "{byte:02x}"))
+    }
+}
+
+impl FromStr for MemberId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = "a member is named by 32 hexadecimal digits";
+        let is_right = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let number = is_right.then(|| u128::from_str_radix(text, 16)).ok_or(wrong)?;
+        number.map(|number| Self(number.to_be_bytes())).map_err(|_| wrong)
+    }
+}
+
+/// Longest name of a host, bytes: that of a name in the domain name system.
+pub const HOST_NAME_BYTES_MAX: usize = 255;
 
 /// Sent by the side that opened the connection.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
@@ -106,12 +135,15 @@ pub struct Join {
     /// See [`Join::is_proven`].
     #[cbor(n(3), with = "minicbor::bytes")]
     pub proof: [u8; 32],
+    /// What the new member's host calls itself, for people.
+    #[n(4)]
+    pub host: String,
 }
 
 impl Join {
     /// A request that proves the use of the token with this key, on the connection that is bound to `channel` (RFC 9266).
-    pub fn new(protocol: u16, token: TokenId, request: Vec<u8>, key: &JoinKey, channel: &[u8; 32]) -> Self {
-        let unproven = Self { protocol, token, request, proof: [0; 32] };
+    pub fn new(token: TokenId, request: Vec<u8>, host: String, key: &JoinKey, channel: &[u8; 32]) -> Self {
+        let unproven = Self { protocol: PROTOCOL, token, request, proof: [0; 32], host };
         Self { proof: unproven.proof(key, channel), ..unproven }
     }
 
@@ -142,11 +174,21 @@ mod tests {
     #[test]
     fn a_proof_holds_for_one_token_one_request_and_one_connection() {
         let (key, channel) = (JoinKey::of(b"secret"), [1; 32]);
-        let join = Join::new(PROTOCOL, TokenId([2; 8]), vec![3; 100], &key, &channel);
+        let join = Join::new(TokenId([2; 8]), vec![3; 100], "lab-7".to_owned(), &key, &channel);
         assert!(join.is_proven(&key, &channel));
         assert!(!join.is_proven(&JoinKey::of(b"secreu"), &channel));
         assert!(!join.is_proven(&key, &[2; 32]));
         assert!(!Join { token: TokenId([3; 8]), ..join.clone() }.is_proven(&key, &channel));
+        assert!(!Join { host: "lab-8".to_owned(), ..join.clone() }.is_proven(&key, &channel));
         assert!(!Join { request: vec![4; 100], ..join }.is_proven(&key, &channel));
+    }
+
+    #[test]
+    fn a_member_is_named_by_its_digits_alone() {
+        let member = MemberId([0xa5; 16]);
+        assert_eq!(member.to_string().parse(), Ok(member));
+        for wrong in ["", "a5", &"+".repeat(32), &"a5".repeat(17), &"é".repeat(16)] {
+            assert!(wrong.parse::<MemberId>().is_err(), "{wrong}");
+        }
     }
 }

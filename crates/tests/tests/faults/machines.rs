@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
 use stdchk_tests::{Machines, random_bytes, wait_until};
 
 const MIB: usize = 1 << 20;
@@ -131,6 +132,71 @@ fn hosts_may_do_what_they_joined_for_and_strangers_nothing() {
 }
 
 #[test]
+fn a_host_that_is_shut_out_gets_nothing_from_anybody_and_stays_out() {
+    let machines = Machines::with_pool(3);
+    let manager = machines.address(MANAGER);
+    let file = machines.path(CLIENT, "x");
+    fs::write(&file, random_bytes(3 * MIB, 1)).unwrap();
+    let put = |name: &str| machines.run(CLIENT, &["put", file.to_str().unwrap(), name]);
+    assert_eq!(put("app/x").code, 0);
+    let members = || machines.ok(MANAGER, &["pool", "members", "--json"]).json();
+    let id = |benefactor: u64| {
+        let members = members();
+        let is_it = |member: &&Value| member["benefactors"].as_array().unwrap().contains(&benefactor.into());
+        members.as_array().unwrap().iter().find(is_it).unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    let joined = members();
+    assert_eq!(joined.as_array().unwrap().len(), 4, "{joined}");
+    let own = joined.as_array().unwrap().iter().find(|member| member["roles"][0] == "client").unwrap();
+    let own = own["id"].as_str().unwrap().to_owned();
+    // Only who runs the pool says who is in it, and ids are whole words or beginnings of one.
+    let refused = machines.run(CLIENT, &["pool", "revoke", &own]);
+    assert!(refused.code == 1 && refused.stderr.contains("client may not"), "{refused:?}");
+    assert_eq!(machines.run(MANAGER, &["pool", "revoke", "xyz"]).code, 4);
+    assert_eq!(machines.run(MANAGER, &["pool", "revoke", ""]).code, 2);
+    // A client, while it reads and writes.
+    machines.ok(CLIENT, &["up", "--mount", machines.path(CLIENT, "mnt").to_str().unwrap()]);
+    let mounted = machines.inside(CLIENT, "mnt/app/x");
+    assert!(fs::read(&mounted).unwrap() == fs::read(&file).unwrap());
+    machines.ok(MANAGER, &["pool", "revoke", &own[..12]]);
+    let refused = put("app/y");
+    assert!(refused.code != 0 && refused.stderr.contains("revoked"), "{refused:?}");
+    assert!(fs::write(mounted.with_file_name("z"), b"z").is_err(), "its mount is shut out, too");
+    // A benefactor: what it has is made anew elsewhere.
+    let out = id(1);
+    machines.ok(MANAGER, &["pool", "revoke", &out]);
+    machines.ok(MANAGER, &["pool", "revoke", &out]);
+    let state = |number: usize| {
+        let status = machines.ok(MANAGER, &["status", "--json"]).json();
+        status["benefactors"][number]["state"].as_str().unwrap().to_owned()
+    };
+    wait_until("the benefactor is shut out", || state(1) == "offline");
+    // Benefactors know it also when the manager is away, and after a restart.
+    let revoked = machines.path(2, "pool/keys/revoked");
+    wait_until("the others have heard", || {
+        fs::read_to_string(&revoked).is_ok_and(|known| known.contains(&out))
+    });
+    assert!(fs::read_to_string(&revoked).unwrap().contains(&own));
+    machines.kill(MANAGER);
+    machines.kill(2);
+    machines.ok(MANAGER, &["up"]);
+    machines.ok(2, &["up"]);
+    let refused = put("app/y");
+    assert!(refused.code != 0 && refused.stderr.contains("revoked"), "{refused:?}");
+    wait_until("the lost copies are made anew", || {
+        let status = machines.ok(MANAGER, &["status", "--json"]).json();
+        status["benefactors"][1]["state"] == "lost" && status["chunks_at_risk"] == 0
+    });
+    // With new keys it is another member.
+    machines.kill(CLIENT);
+    fs::remove_dir_all(machines.path(CLIENT, "pool")).unwrap();
+    machines.ok(CLIENT, &["pool", "join", &manager, "--token", &machines.token("client")]);
+    let back = machines.ok(CLIENT, &["get", "app/x", "-o", "-"]);
+    assert!(back.stdout == fs::read(&file).unwrap());
+    assert_eq!(members().as_array().unwrap().len(), 5);
+}
+
+#[test]
 fn the_page_on_several_machines_works_as_written() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/MACHINES.md");
     let page = fs::read_to_string(page).unwrap();
@@ -141,17 +207,23 @@ fn the_page_on_several_machines_works_as_written() {
         .collect();
     assert!(lines.len() >= 14, "the lines were found: {}", lines.len());
     let machines = Machines::start(4);
-    let mut token = String::new();
+    let (mut token, mut member) = (String::new(), String::new());
     for (machine, line) in lines {
-        let outcome = machines.shell(machine, &line.replace("TOKEN", &token));
+        if line.starts_with("stdchk pool revoke") {
+            let status = machines.shell(4, "stdchk status --json").json();
+            let benefactors = status["benefactors"].as_array().unwrap();
+            let all_are_here = benefactors.iter().all(|one| one["state"] == "online");
+            assert!(benefactors.len() == 2 && all_are_here, "{status}");
+        }
+        let outcome = machines.shell(machine, &line.replace("TOKEN", &token).replace("MEMBER", &member));
         assert_eq!(outcome.code, 0, "machine {machine}: {line}: {outcome:?}");
         if line.starts_with("stdchk pool token") {
             outcome.text().trim().clone_into(&mut token);
         }
+        if line == "stdchk pool members" {
+            member = outcome.text().lines().nth(1).unwrap().split(' ').next().unwrap().to_owned();
+        }
     }
-    let status = machines.shell(4, "stdchk status --json").json();
-    let benefactors = status["benefactors"].as_array().unwrap();
-    assert!(benefactors.len() == 2 && benefactors.iter().all(|one| one["state"] == "online"), "{status}");
     assert_eq!(machines.shell(4, "cat ~/pool/climate/run.N0.T1").text(), "state\n");
     assert_eq!(machines.shell(4, "stdchk down").code, 0);
 }

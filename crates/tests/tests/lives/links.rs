@@ -119,6 +119,7 @@ impl World {
                 Command::Make(make) => self.order(node, make),
                 Command::SendInventory if self.plant == Plant::PhantomsAreKept => {}
                 Command::SendInventory => self.nodes[node].begin_inventory(),
+                Command::Revoke(_) => {}
                 Command::Remember(moment) => self.nodes[node].told(Some(moment), true),
             }
         }

@@ -5,10 +5,11 @@ use std::fmt;
 use minicbor::{Decode, Encode};
 use serde::Serialize;
 
-use super::{Exposed, ManagerRequest};
+use super::{Exposed, ManagerRequest, TimeNs};
 use crate::cbor;
 use crate::id::{BenefactorId, Incarnation};
 use crate::message::benefactor::BenefactorLoad;
+use crate::message::handshake::{MemberId, Role};
 use crate::receipt::ReceiptKey;
 
 /// How a benefactor is seen by the manager.
@@ -28,6 +29,29 @@ pub enum BenefactorState {
     /// Heartbeats stopped so long ago that its blocks count as lost.
     #[n(3)]
     Lost,
+}
+
+/// A member of a pool of several machines, which joined with a token.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct MemberInfo {
+    /// Which of all.
+    #[n(0)]
+    pub id: MemberId,
+    /// What its host called itself then.
+    #[n(1)]
+    pub host: String,
+    /// What it may be.
+    #[n(2)]
+    pub roles: Vec<Role>,
+    /// When it joined.
+    #[n(3)]
+    pub joined: TimeNs,
+    /// The benefactors that it has registered as since the manager's start.
+    #[n(4)]
+    pub benefactors: Vec<BenefactorId>,
+    /// Its keys are accepted no more.
+    #[n(5)]
+    pub revoked: bool,
 }
 
 /// What sets a benefactor apart from everybody else who has the pool's token: random, made once for its data directory, and known to

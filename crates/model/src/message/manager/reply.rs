@@ -3,8 +3,8 @@
 use minicbor::{Decode, Encode};
 
 use super::{
-    Attr, BenefactorInfo, CheckpointSet, ChunkLocations, DirEntry, Hold, Moment, PoolStatus, Space,
-    VersionInfo,
+    Attr, BenefactorInfo, CheckpointSet, ChunkLocations, DirEntry, Hold, MemberInfo, Moment, PoolStatus,
+    Space, VersionInfo,
 };
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, SessionId};
@@ -158,4 +158,7 @@ pub enum ManagerReply {
         #[n(0)]
         progress: u64,
     },
+    /// Who has joined the pool with a token.
+    #[n(24)]
+    Members(#[n(0)] Vec<MemberInfo>),
 }

@@ -7,6 +7,7 @@ use crate::block::BlockId;
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, ChunkId, ClientId, Ino, OpId, SessionId};
 use crate::message::benefactor::{BenefactorLoad, FailedCopy};
+use crate::message::handshake::MemberId;
 use crate::receipt::Receipt;
 
 /// A request to the manager.
@@ -350,6 +351,18 @@ pub enum ManagerRequest {
     /// collected in the end. Without such a benefactor nothing happens. Can be repeated. Answered by `Done`.
     #[n(53)]
     AcceptOlderStore,
+
+    /// Who has joined the pool with a token. Answered by `Members`.
+    #[n(56)]
+    Members,
+    /// Accepts the keys of a member no more, for ever. Its connections end, here at once and at benefactors that are on-line within
+    /// a heartbeat. Can be repeated. Answered by `Done`.
+    #[n(57)]
+    Revoke {
+        /// Which.
+        #[n(0)]
+        member: MemberId,
+    },
 
     // --- benefactors
     /// A benefactor starts or was forgotten. Answered by `Registered`.

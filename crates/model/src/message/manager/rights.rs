@@ -13,7 +13,11 @@ impl Request {
             | Self::Inventory { .. }
             | Self::Heartbeat { .. }
             | Self::Orders { .. } => role == Role::Benefactor,
-            Self::Collect { .. } | Self::Forget { .. } | Self::AcceptOlderStore => role == Role::Operator,
+            Self::Collect { .. }
+            | Self::Forget { .. }
+            | Self::AcceptOlderStore
+            | Self::Members
+            | Self::Revoke { .. } => role == Role::Operator,
             // The owner of a disk may see how the pool is.
             Self::Status | Self::Space => matches!(role, Role::Client | Role::Operator | Role::Benefactor),
             _ => matches!(role, Role::Client | Role::Operator),
