@@ -142,7 +142,7 @@ impl<'a> Aggregator<'a> {
         let kept = self.sets.aggregates()?;
         let versions = scan::versions(&raw, self.sets.files());
         let source = self.options.source.to_string_lossy();
-        let sets = checkpoint_sets(&source, &versions, &self.options.naming, self.options.ranks);
+        let sets = checkpoint_sets(&source, &versions, &self.options.naming, self.options.ranks, None);
         let raw: HashMap<&str, &RawFile> = raw.iter().map(|file| (file.name.as_str(), file)).collect();
         let mut round = Round { unsettled: raw.values().any(|file| !file.settled), ..Round::default() };
         for set in sets.iter().rev() {

@@ -65,6 +65,10 @@ pub enum Command {
     Restore(command::restore::Arguments),
     /// Show or change how an application's files are treated
     Policy(command::policy::Arguments),
+    /// Keep a checkpoint set whatever the folder's lifetime says
+    Seal(command::seal::Arguments),
+    /// Let all checkpoint sets but the newest complete one go: the job has succeeded
+    Done(command::done::Arguments),
     /// Verify stored content at the benefactors
     Verify(command::verify::Arguments),
     /// Remove chunks that nothing refers to

@@ -14,7 +14,7 @@ use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Hold, Location,
-    ManagerReply, ManagerRequest, MemberInfo, PoolStatus, Space, VersionInfo,
+    ManagerReply, ManagerRequest, MemberInfo, PoolStatus, SetFate, Space, VersionInfo,
 };
 use stdchk_model::policy::Protocol;
 use stdchk_model::{
@@ -282,6 +282,20 @@ impl Pool {
         match self.ask(ManagerRequest::Sets(ino)).await? {
             ManagerReply::Sets(sets) => Ok(sets),
             _ => Err(crate::unexpected("Sets")),
+        }
+    }
+
+    /// What would become of the checkpoint sets of a folder: under this lifetime or that of the folder, and if its job had succeeded.
+    pub async fn fates(
+        &self,
+        folder: Ino,
+        lifetime: Option<&str>,
+        done: bool,
+    ) -> Result<Vec<SetFate>, Failure> {
+        let lifetime = lifetime.map(str::to_owned);
+        match self.ask(ManagerRequest::Fates { folder, lifetime, done }).await? {
+            ManagerReply::Fates(fates) => Ok(fates),
+            _ => Err(crate::unexpected("Fates")),
         }
     }
 

@@ -6,12 +6,13 @@
 
 use minicbor::{Decode, Encode};
 use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionState};
+use stdchk_model::sets::Taught;
 use stdchk_model::{BenefactorId, Ino, MapRoot, OpId, PoolId, SessionId, cbor};
 
 use crate::store::StoreError;
 
 /// Layout of every record below.
-pub const LAYOUT: u16 = 2;
+pub const LAYOUT: u16 = 3;
 
 /// Key of [`PoolRecord`] in its table.
 pub const POOL_KEY: &[u8] = b"pool";
@@ -31,6 +32,9 @@ pub struct PoolRecord {
     /// Number of the next new benefactor.
     #[n(3)]
     pub next_benefactor: u32,
+    /// For how long the manager had lived when this was written, all its starts together, milliseconds. It may have lived longer.
+    #[n(4)]
+    pub lived_ms: u64,
 }
 
 /// An inode; its names, versions and policy are records of their own.
@@ -119,6 +123,9 @@ pub struct VersionRecord {
     /// was set back.
     #[n(9)]
     pub position: TimeNs,
+    /// For how long the manager had lived when it was committed, milliseconds.
+    #[n(10)]
+    pub lived_ms: u64,
 }
 
 /// The names of all chunks of a map that lies in the pool, its own pieces among them. Versions that have this map share it.
@@ -141,6 +148,23 @@ pub struct PolicyRecord {
     /// Keys and values as in `Policy::set`.
     #[n(1)]
     pub pairs: Vec<(String, String)>,
+}
+
+/// What is noted of the checkpoint sets of a folder.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct NotedRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// Timesteps of the sealed sets.
+    #[n(1)]
+    pub sealed: Vec<u64>,
+    /// The job has succeeded with this timestep, and sets are left that go.
+    #[n(2)]
+    pub done: Option<u64>,
+    /// What sets that are gone have taught.
+    #[n(3)]
+    pub taught: Option<Taught>,
 }
 
 /// A benefactor that has registered once. Everything else about it is soft state.
@@ -245,11 +269,17 @@ mod tests {
     }
 
     #[test]
-    fn layout_2_stays_what_it_is() {
-        let pool = PoolRecord { layout: 2, pool: PoolId([1; 16]), ino_ceiling: 4098, next_benefactor: 3 };
-        assert_eq!(hex(&cbor::encode(&pool)), "8402500101010101010101010101010101010119100203");
+    fn layout_3_stays_what_it_is() {
+        let pool = PoolRecord {
+            layout: 3,
+            pool: PoolId([1; 16]),
+            ino_ceiling: 4098,
+            next_benefactor: 3,
+            lived_ms: 4,
+        };
+        assert_eq!(hex(&cbor::encode(&pool)), "850350010101010101010101010101010101011910020304");
         let version = VersionRecord {
-            layout: 2,
+            layout: 3,
             size: 5,
             mtime: -1,
             committed_at: 7,
@@ -259,26 +289,27 @@ mod tests {
             root: MapRoot::Inline { map: vec![0xaa] },
             hole_bytes: 3,
             position: 9,
+            lived_ms: 4,
         };
         assert_eq!(
             hex(&cbor::encode(&version)),
-            "8a020520070105500202020202020202020202020202020282008141aa0309"
+            "8b030520070105500202020202020202020202020202020282008141aa030904"
         );
     }
 
     #[test]
     fn a_later_layout_is_refused_by_name() {
-        let later = EntryRecord { layout: 3, ino: Ino(5) };
+        let later = EntryRecord { layout: 4, ino: Ino(5) };
         let error =
             decode::<EntryRecord>(&cbor::encode(&later), "a directory entry").unwrap_err().to_string();
-        assert!(error.contains("a directory entry") && error.contains("layout 3"), "{error}");
+        assert!(error.contains("a directory entry") && error.contains("layout 4"), "{error}");
         assert!(decode::<EntryRecord>(b"junk", "a directory entry").is_err());
     }
 
     #[test]
     fn a_field_added_later_is_skipped() {
-        let extended = (2u16, Ino(5), "new");
+        let extended = (3u16, Ino(5), "new");
         let bytes = cbor::encode(&extended);
-        assert_eq!(decode::<EntryRecord>(&bytes, "").unwrap(), EntryRecord { layout: 2, ino: Ino(5) });
+        assert_eq!(decode::<EntryRecord>(&bytes, "").unwrap(), EntryRecord { layout: 3, ino: Ino(5) });
     }
 }

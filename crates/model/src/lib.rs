@@ -7,9 +7,11 @@
 pub mod block;
 pub mod cbor;
 pub mod chunk_map;
+pub mod duration;
 pub mod error;
 pub mod exact;
 pub mod id;
+pub mod lifetime;
 pub mod limits;
 pub mod message;
 pub mod name;

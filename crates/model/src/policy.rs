@@ -9,7 +9,9 @@ use std::str::FromStr;
 use minicbor::{Decode, Encode};
 use serde::Serialize;
 
+use crate::duration;
 use crate::error::{ErrorCode, Failure};
+use crate::lifetime::Lifetime;
 use crate::limits::{
     CHUNK_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT, STRIPE_WIDTH_DEFAULT, STRIPE_WIDTH_MAX, WINDOW_BYTES_DEFAULT,
     WINDOW_BYTES_MIN,
@@ -130,6 +132,10 @@ pub struct Policy {
     #[n(12)]
     #[cbor(default)]
     pub exposure: Exposure,
+    /// How long checkpoint sets live.
+    #[n(13)]
+    #[cbor(default)]
+    pub lifetime: Lifetime,
 }
 
 impl Default for Policy {
@@ -148,6 +154,7 @@ impl Default for Policy {
             segment: SEGMENT_BYTES_DEFAULT,
             learned: String::new(),
             exposure: Exposure::Previous,
+            lifetime: Lifetime::Keep,
         }
     }
 }
@@ -163,7 +170,7 @@ pub struct Key {
 }
 
 /// The keys of a policy, in the order in which they are shown.
-pub const KEYS: [Key; 13] = [
+pub const KEYS: [Key; 14] = [
     Key {
         name: "redundancy",
         meaning: &[
@@ -297,6 +304,18 @@ pub const KEYS: [Key; 13] = [
             Ok(())
         },
     },
+    Key {
+        name: "lifetime",
+        meaning: &[
+            "keep all sets; or keep what one of these does, separated by blanks: replace:3 the newest 3 complete",
+            "sets, purge:7d each for 7 days after its last commit, every:100 every hundredth timestep for ever",
+        ],
+        get: |policy| policy.lifetime.to_string(),
+        set: |policy, value| {
+            policy.lifetime = value.parse()?;
+            Ok(())
+        },
+    },
 ];
 
 impl Key {
@@ -371,20 +390,13 @@ fn segment(value: &str) -> Result<u64, Failure> {
     Ok(bytes)
 }
 
-/// Units of a duration, the longest first, with their milliseconds.
-const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1)];
-
 impl fmt::Display for Exposure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Previous => f.write_str("previous"),
             Self::Unbounded => f.write_str("none"),
             Self::Bytes(bytes) => f.write_str(&size::exact(*bytes)),
-            Self::Milliseconds(ms) => {
-                let whole = |(_, unit): &&(&str, u64)| ms.is_multiple_of(*unit);
-                let (name, unit) = UNITS.iter().find(whole).copied().unwrap_or(("ms", 1));
-                write!(f, "{}{name}", ms / unit)
-            }
+            Self::Milliseconds(ms) => f.write_str(&duration::exact(*ms)),
         }
     }
 }
@@ -404,11 +416,7 @@ impl FromStr for Exposure {
             "none" => return Ok(Self::Unbounded),
             _ => {}
         }
-        // `ms` also ends with `s`.
-        let mut units = UNITS.iter().rev();
-        let duration = units.find_map(|(name, unit)| Some((value.strip_suffix(name)?.trim_end(), *unit)));
-        let ms = duration.and_then(|(number, unit)| number.parse::<u64>().ok()?.checked_mul(unit));
-        if let Some(ms) = ms.filter(|ms| *ms > 0) {
+        if let Some(ms) = duration::parse(value) {
             return Ok(Self::Milliseconds(ms));
         }
         size::parse(value).map(Self::Bytes).map_err(|_| {
@@ -458,6 +466,7 @@ mod tests {
             ("segment", "8MiB"),
             ("window", "8MiB"),
             ("ranks", "4"),
+            ("lifetime", "replace:3 every:100"),
         ] {
             policy.set(key, value).unwrap();
         }
@@ -479,6 +488,7 @@ mod tests {
             ("semantics", "maybe"),
             ("exposure", "soon"),
             ("exposure", "0s"),
+            ("lifetime", "replace:none"),
             ("stripe", "-1"),
             ("x", "1"),
         ];

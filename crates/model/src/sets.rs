@@ -6,9 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use minicbor::{Decode, Encode};
+
+use crate::exact::to_usize;
 use crate::id::Ino;
-use crate::message::manager::{CheckpointSet, SetMember, SetState, TimeNs, VersionInfo, VersionState};
-use crate::naming::Naming;
+use crate::message::manager::{CheckpointSet, SetMember, SetState, VersionInfo, VersionState};
+use crate::naming::{Naming, Pattern};
 
 /// Groups of ranks that a reason lists before it only counts.
 const GROUPS_SHOWN: usize = 8;
@@ -31,13 +34,17 @@ type Key = (usize, Option<u64>);
 type Ranks = Option<(u64, u64)>;
 
 /// A file of a timestep.
-#[derive(Clone, Debug)]
-struct Found {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
     key: Key,
-    member: Option<SetMember>,
-    /// `None`: never committed.
-    state: Option<VersionState>,
-    committed_at: TimeNs,
+    /// Path below the application's folder.
+    pub path: String,
+    /// The file.
+    pub ino: Ino,
+    /// The version that belongs to the timestep; `None`: never committed.
+    pub version: Option<VersionInfo>,
+    /// The timestep is that version's number: the file has other ones for others.
+    pub is_by_version: bool,
 }
 
 /// What earlier timesteps taught.
@@ -45,6 +52,29 @@ struct Found {
 struct Learned {
     largest: BTreeSet<Key>,
     patterns: BTreeSet<usize>,
+}
+
+/// What sets that are gone have taught of the members of later ones.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Taught {
+    /// The patterns by which their files were read: for others it says nothing.
+    #[n(0)]
+    naming: String,
+    /// It holds from this timestep on.
+    #[n(1)]
+    from: u64,
+    /// The members of the largest set.
+    #[n(2)]
+    members: Vec<Members>,
+}
+
+/// Members of one pattern.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+struct Members {
+    #[n(0)]
+    pattern: u64,
+    #[n(1)]
+    ranks: Ranks,
 }
 
 /// What is wrong with a set, per pattern.
@@ -55,41 +85,142 @@ struct Faults {
 
 /// The sets of a folder, newest timestep first.
 ///
-/// `folder` is its name in messages; `ranks` the number declared, 0 if it must be learned.
+/// `folder` is its name in messages; `ranks` the number declared, 0 if it must be learned; `taught` what sets that are gone have taught.
 pub fn checkpoint_sets(
     folder: &str,
     files: &[FileVersions],
     naming: &Naming,
     ranks: u32,
+    taught: Option<&Taught>,
 ) -> Vec<CheckpointSet> {
-    let steps = group(files, naming);
-    let mut learned = Learned::default();
-    let mut sets = Vec::with_capacity(steps.len());
-    let mut following = steps.values().skip(1);
-    for (timestep, found) in &steps {
-        let next = following.next().map(|found| keys(found));
-        let rules = Rules { folder, naming, ranks: u64::from(ranks), learned: &learned };
-        let (state, reason) = rules.judge(found, next.as_ref());
-        sets.push(set(*timestep, found, state, reason));
-        learned.take_in(found);
-    }
-    sets.reverse();
-    sets
+    let mut grouped = Grouped::default();
+    files.iter().for_each(|file| grouped.add(file, naming));
+    grouped.sets(folder, naming, ranks, taught)
 }
 
-fn group(files: &[FileVersions], naming: &Naming) -> BTreeMap<u64, Vec<Found>> {
-    let mut steps: BTreeMap<u64, Vec<Found>> = BTreeMap::new();
-    for file in files {
-        let Some(reading) = naming.read(&file.path) else { continue };
+/// The files of a folder by timestep.
+#[derive(Clone, Debug, Default)]
+pub struct Grouped {
+    steps: BTreeMap<u64, Vec<Found>>,
+}
+
+impl Grouped {
+    /// Adds a file to the timesteps that it belongs to, if any.
+    pub fn add(&mut self, file: &FileVersions, naming: &Naming) {
+        let Some(reading) = naming.read(&file.path) else { return };
         let key = (reading.pattern, reading.rank);
         match reading.step {
-            Some(step) => steps.entry(step).or_default().push(found(file, key, version_of_choice(file))),
+            Some(step) => self.push(step, found(file, key, version_of_choice(file), false)),
             None => file.versions.iter().for_each(|version| {
-                steps.entry(version.version).or_default().push(found(file, key, Some(version)));
+                self.push(version.version, found(file, key, Some(version), true));
             }),
         }
     }
-    steps
+
+    fn push(&mut self, step: u64, found: Found) {
+        self.steps.entry(step).or_default().push(found);
+    }
+
+    /// The sets, newest timestep first, as [`checkpoint_sets`] has them.
+    pub fn sets(
+        &self,
+        folder: &str,
+        naming: &Naming,
+        ranks: u32,
+        taught: Option<&Taught>,
+    ) -> Vec<CheckpointSet> {
+        let mut taught = taught.filter(|taught| taught.naming == text_of(naming));
+        let mut learned = Learned::default();
+        let mut sets = Vec::with_capacity(self.steps.len());
+        let mut following = self.steps.values().skip(1);
+        for (timestep, found) in &self.steps {
+            if let Some(taught) = taught.take_if(|taught| taught.from <= *timestep) {
+                learned.take_in(taught.keys());
+            }
+            let next = following.next().map(|found| keys(found));
+            let rules = Rules { folder, naming, ranks: u64::from(ranks), learned: &learned };
+            let (state, reason) = rules.judge(found, next.as_ref());
+            sets.push(set(*timestep, found, state, reason));
+            learned.take_in(keys(found));
+        }
+        sets.reverse();
+        sets
+    }
+
+    /// The files of a timestep.
+    pub fn files(&self, timestep: u64) -> &[Found] {
+        self.steps.get(&timestep).map_or(&[], Vec::as_slice)
+    }
+
+    /// What is to be known before each of these sets begins to go, in ascending order, beside what was known: for the judgement of later ones,
+    /// and of what is left of it itself.
+    pub fn taught_by(&self, going: &[u64], naming: &Naming, before: Option<&Taught>) -> Vec<Option<Taught>> {
+        assert!(going.is_sorted(), "the oldest go first");
+        let naming = text_of(naming);
+        let mut pending = before.filter(|taught| taught.naming == naming);
+        let (mut learned, mut known) = (Learned::default(), BTreeSet::new());
+        let mut steps = self.steps.iter().peekable();
+        let taught = going.iter().map(|timestep| {
+            while let Some((step, found)) = steps.next_if(|(step, _)| *step <= timestep) {
+                if let Some(taught) = pending.take_if(|taught| taught.from <= *step) {
+                    known = taught.keys();
+                    learned.take_in(known.clone());
+                }
+                learned.take_in(keys(found));
+            }
+            // What is older than all that is gone already teaches nothing about what is newer.
+            (pending.is_none() && learned.largest != known).then(|| {
+                known.clone_from(&learned.largest);
+                Taught { naming: naming.clone(), from: *timestep, members: members(&known) }
+            })
+        });
+        taught.collect()
+    }
+}
+
+/// Most members of a set: more than anybody has files.
+const MEMBERS_MAX: u64 = 1 << 24;
+
+impl Taught {
+    /// Whether a set can have these members.
+    pub fn is_possible(&self) -> bool {
+        let mut counts = self.members.iter().map(|members| match members.ranks {
+            None => Some(1),
+            Some((from, to)) => to.checked_sub(from)?.checked_add(1),
+        });
+        let sum = counts.try_fold(0u64, |sum, count| sum.checked_add(count?));
+        sum.is_some_and(|sum| sum <= MEMBERS_MAX)
+    }
+
+    fn keys(&self) -> BTreeSet<Key> {
+        let keys = self.members.iter().flat_map(|members| {
+            let pattern = to_usize(members.pattern);
+            let ranks = members.ranks.map(|(from, to)| from..=to).into_iter().flatten();
+            let alone = members.ranks.is_none().then_some((pattern, None));
+            ranks.map(move |rank| (pattern, Some(rank))).chain(alone)
+        });
+        keys.collect()
+    }
+}
+
+fn members(keys: &BTreeSet<Key>) -> Vec<Members> {
+    let mut members: Vec<Members> = Vec::new();
+    for (pattern, rank) in keys {
+        let pattern = *pattern as u64;
+        match (members.last_mut(), rank) {
+            (Some(Members { pattern: last, ranks: Some((_, to)) }), Some(rank))
+                if *last == pattern && to.checked_add(1) == Some(*rank) =>
+            {
+                *to = *rank;
+            }
+            _ => members.push(Members { pattern, ranks: rank.map(|rank| (rank, rank)) }),
+        }
+    }
+    members
+}
+
+fn text_of(naming: &Naming) -> String {
+    naming.patterns().iter().map(Pattern::text).collect::<Vec<_>>().join(" ")
 }
 
 /// The newest version that its writer finished; else the newest.
@@ -98,17 +229,22 @@ fn version_of_choice(file: &FileVersions) -> Option<&VersionInfo> {
     closed.or(file.versions.last())
 }
 
-fn found(file: &FileVersions, key: Key, version: Option<&VersionInfo>) -> Found {
-    let member = version.map(|version| SetMember {
-        name: file.path.clone(),
-        rank: key.1,
-        ino: file.ino,
-        version: version.version,
-        bytes: version.size,
-        aggregated: version.aggregated,
-    });
-    let committed_at = version.map_or(TimeNs::MIN, |version| version.committed_at);
-    Found { key, member, state: version.map(|version| version.state), committed_at }
+fn found(file: &FileVersions, key: Key, version: Option<&VersionInfo>, is_by_version: bool) -> Found {
+    Found { key, path: file.path.clone(), ino: file.ino, version: version.cloned(), is_by_version }
+}
+
+impl Found {
+    fn member(&self) -> Option<SetMember> {
+        let version = self.version.as_ref()?;
+        Some(SetMember {
+            name: self.path.clone(),
+            rank: self.key.1,
+            ino: self.ino,
+            version: version.version,
+            bytes: version.size,
+            aggregated: version.aggregated,
+        })
+    }
 }
 
 fn keys(found: &[Found]) -> BTreeSet<Key> {
@@ -116,16 +252,15 @@ fn keys(found: &[Found]) -> BTreeSet<Key> {
 }
 
 fn set(timestep: u64, found: &[Found], state: SetState, reason: String) -> CheckpointSet {
-    let mut members: Vec<SetMember> = found.iter().filter_map(|found| found.member.clone()).collect();
+    let mut members: Vec<SetMember> = found.iter().filter_map(Found::member).collect();
     members.sort_by(|one, other| one.name.cmp(&other.name));
-    let committed = found.iter().filter(|found| found.member.is_some()).map(|found| found.committed_at);
-    let committed_at = committed.max().unwrap_or(0);
-    CheckpointSet { timestep, state, reason, members, committed_at, exposed: None }
+    let committed = found.iter().filter_map(|found| found.version.as_ref());
+    let committed_at = committed.map(|version| version.committed_at).max().unwrap_or(0);
+    CheckpointSet { timestep, state, reason, members, committed_at, exposed: None, sealed: false }
 }
 
 impl Learned {
-    fn take_in(&mut self, found: &[Found]) {
-        let keys = keys(found);
+    fn take_in(&mut self, keys: BTreeSet<Key>) {
         self.patterns.extend(keys.iter().map(|(pattern, _)| *pattern));
         if keys.len() >= self.largest.len() {
             self.largest = keys;
@@ -204,7 +339,7 @@ impl Rules<'_> {
 
 impl Faults {
     fn add_state(&mut self, found: &Found) {
-        match found.state {
+        match found.version.as_ref().map(|version| version.state) {
             Some(VersionState::Closed) => {}
             Some(VersionState::Open) => self.add(found.key, "still open"),
             Some(VersionState::Interrupted) => self.add(found.key, "interrupted"),
@@ -266,6 +401,7 @@ fn listed(ranges: &[(u64, u64)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::manager::TimeNs;
 
     /// `c` closed, `o` open, `i` interrupted, `l` lost; oldest version first.
     fn file(path: &str, states: &str) -> FileVersions {
@@ -294,7 +430,7 @@ mod tests {
     /// Sets by timestep, oldest first: state and reason.
     fn judged(naming: &str, ranks: u32, files: &[(&str, &str)]) -> Vec<(u64, SetState, String)> {
         let files: Vec<FileVersions> = files.iter().map(|(path, states)| file(path, states)).collect();
-        let sets = checkpoint_sets("app", &files, &naming.parse().unwrap(), ranks);
+        let sets = checkpoint_sets("app", &files, &naming.parse().unwrap(), ranks, None);
         let mut judged: Vec<_> = sets.into_iter().map(|set| (set.timestep, set.state, set.reason)).collect();
         judged.reverse();
         judged
@@ -361,7 +497,7 @@ mod tests {
     #[test]
     fn an_older_finished_version_stands_in_for_a_torn_one() {
         let naming: Naming = "restart.{step}".parse().unwrap();
-        let sets = checkpoint_sets("app", &[file("restart.1", "cci")], &naming, 0);
+        let sets = checkpoint_sets("app", &[file("restart.1", "cci")], &naming, 0, None);
         assert_eq!((sets[0].state, sets[0].members[0].version, sets[0].committed_at), (Complete, 2, 2));
         assert_eq!(states("restart.{step}", 0, &[("restart.1", "")]), [(1, Incomplete)]);
     }
@@ -381,9 +517,62 @@ mod tests {
     #[test]
     fn a_set_lists_its_members_by_name() {
         let files = [file("a.N1.T5", "c"), file("a.N0.T5", "cc"), file("a.N2.T5", "")];
-        let sets = checkpoint_sets("app", &files, &"".parse().unwrap(), 3);
+        let sets = checkpoint_sets("app", &files, &"".parse().unwrap(), 3, None);
         let names: Vec<&str> = sets[0].members.iter().map(|member| member.name.as_str()).collect();
         assert_eq!(names, ["a.N0.T5", "a.N1.T5"]);
         assert_eq!(sets[0].reason, "of *.N{rank}.T{step}: rank 2 not committed");
+    }
+
+    #[test]
+    fn what_sets_taught_holds_when_they_are_gone() {
+        let names = |steps: &[u64], ranks: u64| -> Vec<FileVersions> {
+            let name = |step: &u64, rank| file(&format!("a.N{rank}.T{step}"), "c");
+            steps.iter().flat_map(|step| (0..ranks).map(move |rank| name(step, rank))).collect()
+        };
+        let naming: Naming = "".parse().unwrap();
+        let mut all = Grouped::default();
+        names(&[1, 2], 4).iter().for_each(|file| all.add(file, &naming));
+        let taught = all.taught_by(&[1, 2], &naming, None);
+        assert_eq!(
+            taught.iter().map(Option::is_some).collect::<Vec<_>>(),
+            [true, false],
+            "2 teaches nothing new"
+        );
+        let taught = taught[0].clone().unwrap();
+        let set =
+            |step, ranks, taught| checkpoint_sets("app", &names(&[step], ranks), &naming, 0, taught)[0].state;
+        assert_eq!(set(3, 4, None), Unknown);
+        assert_eq!(set(3, 4, Some(&taught)), Complete);
+        assert_eq!(set(3, 3, Some(&taught)), Incomplete);
+        // Nor is what is left of a set that goes taken for a whole one.
+        let half = [names(&[1], 3), names(&[2], 4)].concat();
+        let states = |taught| {
+            let sets = checkpoint_sets("app", &half, &naming, 0, taught);
+            sets.iter().map(|set| set.state).collect::<Vec<_>>()
+        };
+        assert_eq!((states(None), states(Some(&taught))), (vec![Complete; 2], vec![Complete, Incomplete]));
+        // It holds until there is something new.
+        let mut more = Grouped::default();
+        [names(&[3], 4), names(&[5], 6)].concat().iter().for_each(|file| more.add(file, &naming));
+        let again = more.taught_by(&[3, 5], &naming, Some(&taught));
+        assert_eq!(again.iter().flatten().map(|taught| taught.from).collect::<Vec<_>>(), [5]);
+        // What stayed from before teaches nothing of what came later.
+        assert_eq!(all.taught_by(&[1], &naming, again[1].as_ref()), [None]);
+        assert_eq!(taught.members.len(), 1, "however many ranks there are");
+        let with = |ranks| Taught { members: vec![Members { pattern: 0, ranks }], ..taught.clone() };
+        assert!(taught.is_possible() && with(None).is_possible());
+        assert!(
+            ![(0, u64::MAX), (5, 4), (0, 1 << 30)].into_iter().any(|ranks| with(Some(ranks)).is_possible())
+        );
+        // Other patterns say nothing of these.
+        let other = all.taught_by(&[1], &"a.N{rank}.T{step}".parse().unwrap(), None);
+        assert_eq!(set(3, 4, other[0].as_ref()), Unknown);
+        let naming: Naming = "restart.{step}".parse().unwrap();
+        let mut all = Grouped::default();
+        all.add(&file("restart.7", "c"), &naming);
+        assert_eq!(
+            all.taught_by(&[7], &naming, None)[0].as_ref().unwrap().keys(),
+            BTreeSet::from([(0, None)])
+        );
     }
 }

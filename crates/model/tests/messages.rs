@@ -18,8 +18,8 @@ use stdchk_model::message::handshake::{
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
     Existing, Exposed, ExposedSet, FileKind, Hold, Location, ManagerReply, ManagerRequest, MemberInfo,
-    Moment, PackedMembers, PoolStatus, Registration, SetMember, SetState, Space, StoredBlock, VersionInfo,
-    VersionState,
+    Moment, PackedMembers, PoolStatus, Registration, SetFate, SetMember, SetState, Space, StoredBlock,
+    VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId, ErrorCode, Failure,
@@ -161,7 +161,13 @@ fn set() -> CheckpointSet {
         members: vec![member, unranked],
         committed_at: 1_700_000_000_000_000_002,
         exposed: Some(exposure()),
+        sealed: true,
     }
+}
+
+fn fate() -> SetFate {
+    let reason = "a newer set is complete".to_owned();
+    SetFate { timestep: 1, state: SetState::Complete, files: 2, bytes: 10, goes: true, reason }
 }
 
 fn exposure() -> Exposed {
@@ -216,6 +222,8 @@ fn changes() -> Vec<Change> {
         Change::SetAttr { ino, mode: Some(0o600), uid: None, gid: Some(100), atime: None, mtime: Some(-1) },
         Change::DropVersion { ino, version: 2 },
         Change::Learn { ino, cutter: "fsch:4KiB".to_owned() },
+        Change::Seal { ino, timestep: 100, sealed: true },
+        Change::Finish { ino },
         Change::SetPolicy { ino, pairs: vec![("redundancy".to_owned(), "replicate:3".to_owned())] },
     ]
 }
@@ -309,6 +317,7 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
     vec![
         Q::GetPolicy(ino),
         Q::Sets(ino),
+        Q::Fates { folder: ino, lifetime: Some("replace:3".to_owned()), done: true },
         Q::Aggregate {
             folder: Ino(9),
             timestep: 100,
@@ -392,6 +401,7 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Held { attr: attr(), hold: hold() },
         R::Waiting { progress: 3 },
         R::Members(vec![member()]),
+        R::Fates(vec![fate()]),
     ]
 }
 

@@ -37,8 +37,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{About, Code, Error, Result};
 use crate::{
-    Collected, Difference, Entries, Fetched, FileVersions, JoinedHost, Latest, NewVersion, OpenFile, Options,
-    PolicyChange, PolicyChanged, Put, Remove, Rename, Restore, Restored, Sets, Stat, Status, Stored,
+    Collected, Difference, Entries, Fates, Fetched, FileVersions, JoinedHost, Latest, NewVersion, OpenFile,
+    Options, PolicyChange, PolicyChanged, Put, Remove, Rename, Restore, Restored, Sets, Stat, Status, Stored,
     StoredFile, Target, Usage, Verified, Verify, Watch, WhenAway,
 };
 
@@ -284,6 +284,30 @@ impl Pool {
     /// Those of that method.
     pub fn set_policy(&self, change: &PolicyChange) -> Result<PolicyChanged> {
         self.wait(self.pool.set_policy(change))
+    }
+
+    /// Says what would become of checkpoint sets: [`crate::Pool::fates`].
+    ///
+    /// # Errors
+    /// Those of that method.
+    pub fn fates(&self, app: &Target, lifetime: Option<&str>) -> Result<Fates> {
+        self.wait(self.pool.fates(app, lifetime))
+    }
+
+    /// Ends a job that has succeeded: [`crate::Pool::done`].
+    ///
+    /// # Errors
+    /// Those of that method.
+    pub fn done(&self, app: &Target, dry_run: bool) -> Result<Fates> {
+        self.wait(self.pool.done(app, dry_run))
+    }
+
+    /// Seals a checkpoint set: [`crate::Pool::seal`].
+    ///
+    /// # Errors
+    /// Those of that method.
+    pub fn seal(&self, app: &Target, timestep: u64, sealed: bool) -> Result {
+        self.wait(self.pool.seal(app, timestep, sealed))
     }
 
     /// Collects: [`crate::Pool::collect`].

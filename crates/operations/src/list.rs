@@ -1,9 +1,12 @@
 //! What there is: folders, files, their versions, and an application's checkpoint sets.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 use stdchk_client::Pool as Client;
+use stdchk_model::lifetime::Lifetime;
 use stdchk_model::message::manager::{
-    Attr, CheckpointSet, FileKind, SetMember, SetState, TimeNs, VersionInfo, VersionState,
+    Attr, CheckpointSet, FileKind, SetFate, SetMember, SetState, TimeNs, VersionInfo, VersionState,
 };
 use stdchk_model::naming::{Naming, Pattern};
 
@@ -129,6 +132,12 @@ pub struct Set {
     pub exposed: Option<Exposed>,
     /// Bytes of all its files.
     pub bytes: u64,
+    /// Whether no lifetime removes it.
+    pub sealed: bool,
+    /// Whether it goes by the lifetime of the folder, as soon as the manager comes to it.
+    pub goes: bool,
+    /// Why it goes or stays; empty if the folder keeps all sets.
+    pub fate: String,
     /// Its files.
     pub members: Vec<Member>,
 }
@@ -142,6 +151,9 @@ impl From<&CheckpointSet> for Set {
             committed_at: set.committed_at,
             exposed: set.exposed.map(Exposed::from),
             bytes: bytes_of(set),
+            sealed: set.sealed,
+            goes: false,
+            fate: String::new(),
             members: set.members.iter().map(Member::from).collect(),
         }
     }
@@ -219,7 +231,17 @@ impl Pool {
     pub async fn sets(&self, app: &Target) -> Result<Sets> {
         let folder = self.folder(app).await?;
         let sets = self.client.sets(folder.ino).await.about(app.shown())?;
-        Ok(Sets { app: app.path(), sets: sets.iter().map(Set::from).collect() })
+        let mut sets: Vec<Set> = sets.iter().map(Set::from).collect();
+        if self.client.policy(folder.ino).await.about(app.shown())?.lifetime != Lifetime::Keep {
+            let fates = self.client.fates(folder.ino, None, false).await.about(app.shown())?;
+            let fates: HashMap<u64, SetFate> = fates.into_iter().map(|fate| (fate.timestep, fate)).collect();
+            for set in &mut sets {
+                if let Some(fate) = fates.get(&set.timestep) {
+                    (set.goes, set.fate) = (fate.goes, fate.reason.clone());
+                }
+            }
+        }
+        Ok(Sets { app: app.path(), sets })
     }
 
     /// Why a folder has no checkpoint sets, for people who expected some.

@@ -144,10 +144,16 @@ fn remark(set: &Set) -> String {
     if let Some(exposed) = set.exposed.as_ref().filter(|exposed| exposed.chunks > 0) {
         remarks.push(format!("{} chunks lack a copy", exposed.chunks));
     }
+    if set.sealed {
+        remarks.push("sealed".to_owned());
+    } else if !set.fate.is_empty() {
+        remarks.push(format!("{}: {}", if set.goes { "goes" } else { "stays" }, set.fate));
+    }
     remarks.join("; ")
 }
 
-fn set_word(state: SetState) -> &'static str {
+/// Whether a set is complete, in one word.
+pub fn set_word(state: SetState) -> &'static str {
     match state {
         SetState::Complete => "complete",
         SetState::Incomplete => "incomplete",

@@ -9,6 +9,7 @@ mod away;
 pub mod benefactor;
 pub mod completions;
 pub mod diff;
+pub mod done;
 pub mod down;
 pub mod du;
 pub mod files;
@@ -28,6 +29,7 @@ pub mod restore;
 pub mod rm;
 pub mod role;
 pub mod run;
+pub mod seal;
 pub mod stat;
 pub mod status;
 pub mod unpack;
@@ -84,6 +86,8 @@ fn on_pool(command: Command, flags: &PoolFlags) -> Outcome {
         Command::Latest(arguments) => user("latest", latest::run(&arguments, c)),
         Command::Restore(arguments) => user("restore", restore::run(&arguments, c)),
         Command::Policy(arguments) => user("policy", policy::run(&arguments, c)),
+        Command::Seal(arguments) => user("seal", seal::run(&arguments, c)),
+        Command::Done(arguments) => user("done", done::run(&arguments, c)),
         Command::Verify(arguments) => user("verify", verify::run(&arguments, c)),
         Command::Forget(arguments) => user("forget", forget::run(&arguments, c)),
         Command::AcceptOlderStore(arguments) => {

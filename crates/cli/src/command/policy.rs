@@ -41,6 +41,12 @@ enum Action {
         /// Pairs of key and value
         #[arg(required = true, value_name = "KEY=VALUE")]
         pairs: Vec<String>,
+        /// Only say which checkpoint sets would go by `lifetime=VALUE`
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+        /// Report a dry run as JSON
+        #[arg(long, requires = "dry_run")]
+        json: bool,
     },
 }
 
@@ -48,7 +54,8 @@ enum Action {
 pub async fn run(arguments: &Arguments, context: &Context) -> Outcome {
     match &arguments.action {
         Action::Get { app, json } => get(app, *json, context).await,
-        Action::Set { app, pairs } => set(app, pairs, context).await,
+        Action::Set { app, pairs, dry_run: true, json } => try_out(app, pairs, *json, context).await,
+        Action::Set { app, pairs, .. } => set(app, pairs, context).await,
     }
 }
 
@@ -72,6 +79,25 @@ async fn set(app: &str, texts: &[String], context: &Context) -> Outcome {
     let changed = context.pool().await?.set_policy(&change).await?;
     note(&change.folder.shown(), &changed);
     Ok(())
+}
+
+/// Says which sets would go by another lifetime.
+async fn try_out(app: &str, texts: &[String], json: bool, context: &Context) -> Outcome {
+    let app = Target::parse_plain(app)?;
+    let pairs = texts.iter().map(|text| pair(text)).collect::<Outcome<Vec<_>>>()?;
+    let lifetime = match pairs.as_slice() {
+        [(key, lifetime)] if key == "lifetime" => lifetime,
+        _ => {
+            let cause = "a dry run says which sets would go, which is for `lifetime` alone to say";
+            return Err(CommandError::usage(
+                texts.join(" "),
+                cause,
+                "give `lifetime=VALUE` and nothing else",
+            ));
+        }
+    };
+    let fates = context.pool().await?.fates(&app, Some(lifetime)).await?;
+    super::done::print(&fates, json, "would go")
 }
 
 /// Says what a person may not expect.

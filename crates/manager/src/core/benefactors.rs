@@ -76,13 +76,22 @@ pub struct Registry {
     inventories: u32,
     /// Number of the last registration.
     registrations: u64,
+    /// Rises whenever less may count of what benefactors have said, or other ones are there.
+    doubts: u64,
     /// Added, moved or forgotten since the last commit to the store.
     changed: BTreeSet<BenefactorId>,
 }
 
 impl Registry {
     pub fn new() -> Self {
-        Self { known: BTreeMap::new(), next: 0, inventories: 0, registrations: 0, changed: BTreeSet::new() }
+        Self {
+            known: BTreeMap::new(),
+            next: 0,
+            inventories: 0,
+            registrations: 0,
+            doubts: 0,
+            changed: BTreeSet::new(),
+        }
     }
 
     /// Adds a benefactor from the store: expected, not heard of yet.
@@ -165,6 +174,7 @@ impl Registry {
     /// Takes a benefactor out. Its number is never given again; if it returns, it has it as before.
     pub fn remove(&mut self, id: BenefactorId) {
         if self.known.remove(&id).is_some() {
+            self.doubts += 1;
             self.changed.insert(id);
         }
     }
@@ -185,6 +195,7 @@ impl Registry {
     /// tell of blocks that were deleted since.
     pub fn number(&mut self, id: BenefactorId) -> u64 {
         self.registrations += 1;
+        self.doubts += 1;
         if let Some(benefactor) = self.known.get_mut(&id) {
             benefactor.registration = Some(self.registrations);
         }
@@ -253,7 +264,25 @@ impl Registry {
             }
             benefactor.state = state;
         }
+        if !changes.seen.is_empty() {
+            self.doubts += 1;
+        }
         changes
+    }
+
+    /// Rises whenever less may count of what benefactors have said, or other ones are there.
+    pub fn doubts(&self) -> u64 {
+        self.doubts
+    }
+
+    /// An inventory has come whole: what it leaves out counts no longer.
+    pub fn take_inventory(&mut self) {
+        self.doubts += 1;
+    }
+
+    /// How many are there, or may come back.
+    pub fn remaining(&self) -> usize {
+        self.known.values().filter(|benefactor| benefactor.state != BenefactorState::Lost).count()
     }
 
     /// The states that a selection looks at.

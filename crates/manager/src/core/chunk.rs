@@ -154,6 +154,11 @@ impl Chunk {
         distance(self.counted(registry).map(Holder::held))
     }
 
+    /// How far from loss it is by the blocks that can be read now.
+    pub fn distance_online(&self, registry: &Registry) -> u8 {
+        distance(self.online(registry).map(Holder::held))
+    }
+
     pub(super) fn find(&mut self, benefactor: BenefactorId, block: &BlockId) -> Option<&mut Holder> {
         self.holders
             .iter_mut()

@@ -83,6 +83,7 @@ impl Core {
             root: root.clone(),
             hole_bytes: hole_bytes.min(size),
             wanted: policy.redundancy.distance(),
+            lived_ms: self.namespace.lived_ms,
         };
         self.references.introduce(&root, &referred);
         let (info, position) = self.namespace.commit(ino, version)?;
@@ -93,6 +94,9 @@ impl Core {
             self.references.extend(&root, milestone.span(), &mut self.locations, &self.registry);
         }
         self.sessions.get_mut(session, now.ms)?.closing = None;
+        if state != VersionState::Open {
+            self.sets_changed(ino);
+        }
         self.commits += 1;
         referred.iter().for_each(|chunk| self.locations.touch(chunk, now.ms));
         // What of the session's earlier chunks the version doesn't name, no version of this session will; those that were stored

@@ -70,6 +70,8 @@ pub struct Version {
     pub hole_bytes: u64,
     /// How far from loss it wants its chunks, as they are counted: what its folder asked for when that was last looked at.
     pub wanted: u8,
+    /// For how long the manager had lived when it was committed, milliseconds.
+    pub lived_ms: u64,
 }
 
 impl Version {

@@ -85,6 +85,8 @@ pub struct Locations {
     totals: Totals,
     /// Counts what came into the queues.
     queued: u64,
+    /// Counts blocks that are known no longer.
+    unlearned: u64,
     /// The time of the present request.
     pub clock: TimeNs,
     /// The time of the present request, milliseconds of the manager's life.
@@ -156,6 +158,11 @@ impl Locations {
         self.queued
     }
 
+    /// Rises whenever a block is known no longer of a chunk that something refers to.
+    pub fn unlearned(&self) -> u64 {
+        self.unlearned
+    }
+
     /// What lacks copies, counted.
     pub fn exposure(&self) -> &Exposure {
         &self.exposure
@@ -218,6 +225,7 @@ impl Locations {
         // One after the other: another block of the chunk may get its place in the list of their benefactor.
         while let Some(at) = self.at(slot).holders.iter().position(&is_gone) {
             let holder = self.at_mut(slot).holders.remove(at);
+            self.unlearned += u64::from(!self.at(slot).wants.is_empty());
             self.unlist(slot, &holder);
         }
         self.count_sizes(slot, before);

@@ -15,7 +15,9 @@ mod forget;
 mod history;
 mod hold;
 mod inode;
+mod lifetimes;
 mod locations;
+mod look;
 mod namespace;
 mod operations;
 mod persist;
@@ -136,6 +138,7 @@ pub struct Core {
     references: References,
     walks: walks::Walks,
     collecting: collection::ByItself,
+    lifetimes: lifetimes::Lifetimes,
     select: Box<dyn Select>,
     /// Sessions of before the manager's start were given their time to come back.
     settled: bool,
@@ -159,6 +162,7 @@ impl Core {
         })?;
         core.namespace.check_tree()?;
         core.count_versions()?;
+        core.lifetimes.begin(core.namespace.lived_ms);
         core.locations.is_counting = found;
         core.history.begin(store.sequence());
         if !found {
@@ -194,6 +198,7 @@ impl Core {
             references: References::default(),
             walks: walks::Walks::default(),
             collecting: collection::ByItself::default(),
+            lifetimes: lifetimes::Lifetimes::default(),
             select: Box::new(RoundRobin),
             settled: false,
             damaged_found: 0,
@@ -225,6 +230,7 @@ impl Core {
         self.namespace.next_ino = record.ino_ceiling;
         self.namespace.ino_ceiling = record.ino_ceiling;
         self.registry.next = record.next_benefactor;
+        self.namespace.lived_ms = record.lived_ms;
         self.pool_changed = false;
     }
 
@@ -243,6 +249,7 @@ impl Core {
                 pool: self.pool,
                 ino_ceiling: self.namespace.ino_ceiling,
                 next_benefactor: self.registry.next,
+                lived_ms: self.namespace.lived_ms,
             };
             batch.put(Table::Pool, POOL_KEY, cbor::encode(&record));
         }
@@ -298,6 +305,7 @@ impl Core {
             Q::Heartbeat { .. } => self.heartbeat(request, now),
             Q::Orders { id, registration } => self.orders(id, registration, now),
             Q::Forget { id, force } => self.forget(id, force, now),
+            Q::Fates { folder, lifetime, done } => self.fates(folder, lifetime.as_deref(), done),
             Q::AcceptOlderStore => self.accept_older_store(),
             Q::Settle(session) => self.sessions.get_mut(session, now.ms).map(|_| ManagerReply::Done),
             _ => self.read(request, now),
@@ -341,7 +349,13 @@ impl Core {
         if let Some(answer) = self.operations.answer(&id) {
             return Ok(answer);
         }
+        self.check_sealed(change)?;
+        let done = self.done_with(change)?;
         let entry = self.namespace.change(change)?;
+        if let (Change::Finish { ino }, Some(timestep)) = (change, done) {
+            self.namespace.note(*ino).done = Some(timestep);
+        }
+        self.sets_changed_by(change, entry.as_ref());
         self.commits += 1;
         match (change, &entry) {
             (Change::SetPolicy { ino, pairs }, _) if pairs.iter().any(|(key, _)| key == "redundancy") => {
@@ -374,6 +388,7 @@ impl Core {
     /// Sets the time of what happens now.
     fn set_clock(&mut self, now: Now) {
         self.namespace.advance(now.wall);
+        self.namespace.lived_ms = self.lifetimes.lived_ms(now.ms);
         (self.locations.clock, self.locations.now_ms) = (self.namespace.clock, now.ms);
     }
 
@@ -567,14 +582,16 @@ impl Core {
     }
 
     fn end_session(&mut self, id: SessionId, state: VersionState) {
-        self.namespace.finish(id, state);
+        let finished = self.namespace.finish(id, state);
         if let Some(session) = self.sessions.close(id) {
             self.build_on(None, session.base.as_ref());
             if let Some(size) = session.closing {
                 self.namespace.note_lost(session.ino, id, size);
             }
             self.namespace.release(session.ino);
+            self.sets_changed(session.ino);
         }
+        finished.into_iter().for_each(|ino| self.sets_changed(ino));
     }
 
     // --- time
@@ -592,6 +609,7 @@ impl Core {
         let ended = self.copies.give_up_late(now.ms);
         self.copies_ended(&ended);
         self.settle_references();
+        self.pool_changed |= self.lifetimes.must_save_time(self.namespace.lived_ms);
     }
 
     /// Ends what sessions of before the start left, once their clients had a lease to come back.
@@ -604,6 +622,7 @@ impl Core {
             }
         }
         self.namespace.drop_all_unused();
+        self.lifetimes.search(Ino::ROOT);
     }
 }
 

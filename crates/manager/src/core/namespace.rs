@@ -3,7 +3,7 @@
 //! Every operation checks first and changes then, so that a refused operation leaves nothing behind. Inode numbers and positions
 //! in time only ever rise, whatever the calendar does. The files beside this one add renaming, versions, policies and storing to the same structure.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
 use stdchk_model::limits::{LIST_ENTRIES_MAX, PATH_BYTES_MAX};
@@ -11,6 +11,7 @@ use stdchk_model::message::manager::{Attr, Change, DirEntry, FileKind, TimeNs};
 use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, SessionId, name};
 
 use super::inode::{Body, Directory, File, Inode};
+use super::lifetimes::Noted;
 
 /// Most names of one file: ext4's limit, which programs are known to cope with.
 const LINKS_MAX: u32 = 65_000;
@@ -42,6 +43,10 @@ pub struct Namespace {
     /// Versions that came or went, in this order, and were not counted for their chunks yet.
     pub(super) references: Vec<Reference>,
     pub(super) changed: Changed,
+    /// What is noted of the checkpoint sets of folders, if anything is.
+    pub(super) noted: BTreeMap<Ino, Noted>,
+    /// For how long the manager has lived, all its starts together, milliseconds: what ages are measured by, whatever the calendar does.
+    pub(super) lived_ms: u64,
 }
 
 /// A version that came, or went.
@@ -64,6 +69,7 @@ pub struct Changed {
     pub entries: BTreeSet<(Ino, String)>,
     pub versions: BTreeSet<(Ino, u64)>,
     pub policies: BTreeSet<Ino>,
+    pub noted: BTreeSet<Ino>,
 }
 
 pub(super) fn absent(ino: Ino) -> Failure {
@@ -93,6 +99,8 @@ impl Namespace {
             lost: 0,
             references: Vec::new(),
             changed: Changed::default(),
+            noted: BTreeMap::new(),
+            lived_ms: 0,
         }
     }
 
@@ -249,6 +257,8 @@ impl Namespace {
             Change::UnlinkUnwritten { parent, name, ino } => {
                 self.unlink_unwritten((*parent, name), *ino).map(|()| None)
             }
+            Change::Seal { ino, timestep, sealed } => self.seal(*ino, *timestep, *sealed).map(|()| None),
+            Change::Finish { ino } => self.directory(*ino).map(|_| None),
         }
     }
 
@@ -314,7 +324,7 @@ impl Namespace {
         self.attr(ino)
     }
 
-    fn unlink(&mut self, (parent, name): (Ino, &str)) -> Result<Attr, Failure> {
+    pub(super) fn unlink(&mut self, (parent, name): (Ino, &str)) -> Result<Attr, Failure> {
         let ino = self.entry(parent, name)?;
         if self.inode(ino)?.is_directory() {
             let message = format!("`{}` is a directory: remove it as one", name.escape_debug());
@@ -338,7 +348,7 @@ impl Namespace {
         Ok(())
     }
 
-    fn rmdir(&mut self, (parent, name): (Ino, &str)) -> Result<(), Failure> {
+    pub(super) fn rmdir(&mut self, (parent, name): (Ino, &str)) -> Result<(), Failure> {
         let ino = self.entry(parent, name)?;
         self.check_empty(ino, name)?;
         self.detach(parent, name)?;
@@ -473,6 +483,9 @@ impl Namespace {
     pub(super) fn remove_inode(&mut self, ino: Ino) {
         let Some(inode) = self.inodes.remove(&ino) else { return };
         self.changed.inodes.insert(ino);
+        if self.noted.remove(&ino).is_some() {
+            self.changed.noted.insert(ino);
+        }
         match inode.body {
             Body::File(file) => {
                 for (number, version) in file.versions {

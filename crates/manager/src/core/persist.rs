@@ -9,10 +9,11 @@ use stdchk_model::message::manager::{FileKind, VersionState};
 use stdchk_model::{Ino, cbor};
 
 use super::inode::{Body, Directory, File, Inode, Version};
+use super::lifetimes::Noted;
 use super::namespace::{Changed, Namespace};
 use crate::record::{
-    EntryRecord, InodeRecord, LAYOUT, PolicyRecord, VersionRecord, decode, entry_key, ino_key, split_number,
-    version_key,
+    EntryRecord, InodeRecord, LAYOUT, NotedRecord, PolicyRecord, VersionRecord, decode, entry_key, ino_key,
+    split_number, version_key,
 };
 use crate::store::{Batch, StoreError, Table};
 
@@ -46,6 +47,9 @@ impl Namespace {
             });
             write(batch, Table::Policy, &ino_key(*ino), record);
         }
+        for ino in &changed.noted {
+            write(batch, Table::Noted, &ino_key(*ino), self.noted.get(ino).map(noted_record));
+        }
     }
 
     /// Takes in a stored record. Records must come in order of their keys: inodes first.
@@ -57,6 +61,7 @@ impl Namespace {
             Table::Entry => self.load_entry(ino, rest, &decode(bytes, "a directory entry")?)?,
             Table::Version => self.load_version(ino, rest, decode(bytes, "a version")?)?,
             Table::Policy => self.load_policy(ino, decode(bytes, "a policy")?)?,
+            Table::Noted => self.load_noted(ino, decode(bytes, "a folder's checkpoint sets")?)?,
             _ => return Err(StoreError::new("reading the namespace", format!("it has no table {table}"))),
         }
         Ok(())
@@ -137,9 +142,11 @@ impl Namespace {
             root,
             hole_bytes,
             position,
+            lived_ms,
             ..
         } = record;
         self.position = self.position.max(position);
+        self.lived_ms = self.lived_ms.max(lived_ms);
         // What its folder asks for was not read yet.
         let wanted = 0;
         let version = Version {
@@ -153,10 +160,23 @@ impl Namespace {
             root,
             hole_bytes,
             wanted,
+            lived_ms,
         };
         file.versions.insert(number, version.clone());
         file.next_version = file.next_version.max(number.saturating_add(1));
         self.count_version(&version);
+        Ok(())
+    }
+
+    fn load_noted(&mut self, ino: Ino, record: NotedRecord) -> Result<(), StoreError> {
+        if !self.inodes.get(&ino).is_some_and(Inode::is_directory) {
+            return Err(contradiction(ino, "it has checkpoint sets and is no directory".to_owned()));
+        }
+        let NotedRecord { sealed, done, taught, .. } = record;
+        if taught.as_ref().is_some_and(|taught| !taught.is_possible()) {
+            return Err(contradiction(ino, "its sets had more members than there can be".to_owned()));
+        }
+        self.noted.insert(ino, Noted { sealed: sealed.into_iter().collect(), done, taught });
         Ok(())
     }
 
@@ -207,6 +227,11 @@ fn inode_record(inode: &Inode) -> Vec<u8> {
     })
 }
 
+fn noted_record(noted: &Noted) -> Vec<u8> {
+    let Noted { sealed, done, taught } = noted.clone();
+    cbor::encode(&NotedRecord { layout: LAYOUT, sealed: sealed.into_iter().collect(), done, taught })
+}
+
 fn version_record(version: &Version) -> Vec<u8> {
     let Version {
         size,
@@ -219,6 +244,7 @@ fn version_record(version: &Version) -> Vec<u8> {
         ref root,
         hole_bytes,
         wanted: _,
+        lived_ms,
     } = *version;
     let root = root.clone();
     cbor::encode(&VersionRecord {
@@ -232,5 +258,6 @@ fn version_record(version: &Version) -> Vec<u8> {
         root,
         hole_bytes,
         position,
+        lived_ms,
     })
 }

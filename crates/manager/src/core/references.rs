@@ -336,6 +336,14 @@ impl References {
         }
     }
 
+    /// Where the chunks of a map stand in the index that somebody refers to.
+    pub fn slots_of(&mut self, root: &MapRoot, locations: &Locations) -> Vec<Slot> {
+        match Named::of_checked(root) {
+            Named::Inline(chunks) => chunks.iter().map(|chunk| locations.named(chunk)).collect(),
+            Named::Listed(id) => self.list(&id).chunks.to_vec(),
+        }
+    }
+
     /// The chunks of a map that somebody refers to.
     pub fn chunks_of(&mut self, root: &MapRoot, locations: &Locations) -> HashSet<ChunkId> {
         match Named::of_checked(root) {

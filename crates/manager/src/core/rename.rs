@@ -137,6 +137,7 @@ impl Namespace {
             root: MapRoot::Inline { map: ChunkMap::default().encode() },
             hole_bytes: 0,
             wanted: 1,
+            lived_ms: self.lived_ms,
         }
     }
 

@@ -91,6 +91,7 @@ impl Core {
         benefactor.fence = benefactor.fence.max(put_sequence);
         if last {
             (benefactor.valid_inventory, benefactor.tells) = (inventory, false);
+            self.registry.take_inventory();
         }
         self.confirm_all(id, inventory, &blocks, now);
         if last {

@@ -86,7 +86,12 @@ impl Core {
         let mut files = Vec::new();
         self.collect_files(ino, "", &mut files)?;
         let app = self.namespace.path(ino);
-        let mut sets = checkpoint_sets(&app, &files, &naming, policy.ranks);
+        let noted = self.namespace.noted.get(&ino);
+        let taught = noted.and_then(|noted| noted.taught.as_ref());
+        let mut sets = checkpoint_sets(&app, &files, &naming, policy.ranks, taught);
+        for set in &mut sets {
+            set.sealed = noted.is_some_and(|noted| noted.sealed.contains(&set.timestep));
+        }
         self.tell_exposure(&mut sets);
         Ok(sets)
     }

@@ -80,7 +80,8 @@ impl Namespace {
         let Some((holder, number)) = self.open.get(&session).copied() else { return };
         if holder != ino {
             // The file was replaced meanwhile: its history belongs to another now, and this version of it comes to no end there.
-            return self.finish(session, VersionState::Interrupted);
+            self.finish(session, VersionState::Interrupted);
+            return;
         }
         self.open.remove(&session);
         if let Ok(file) = self.file_mut(ino)
@@ -102,15 +103,16 @@ impl Namespace {
         Ok(())
     }
 
-    /// The last commit of a session that ended is final, or torn.
-    pub fn finish(&mut self, session: SessionId, state: VersionState) {
-        let Some((ino, number)) = self.open.remove(&session) else { return };
+    /// The last commit of a session that ended is final, or torn; the file, if it was still open.
+    pub fn finish(&mut self, session: SessionId, state: VersionState) -> Option<Ino> {
+        let (ino, number) = self.open.remove(&session)?;
         if let Ok(file) = self.file_mut(ino)
             && let Some(version) = file.versions.get_mut(&number)
         {
             version.state = state;
             self.changed.versions.insert((ino, number));
         }
+        Some(ino)
     }
 
     /// Whether a session has committed a version that isn't final.

@@ -42,12 +42,14 @@ pub enum Table {
     Start = 7,
     /// Names of the chunks of maps that lie in the pool, by the identity of the map.
     Names = 8,
+    /// What is noted of the checkpoint sets of folders, by directory.
+    Noted = 9,
 }
 
 impl Table {
     /// The table of a key's first byte.
     pub fn of(byte: u8) -> Option<Self> {
-        const ALL: [Table; 9] = [
+        const ALL: [Table; 10] = [
             Table::Pool,
             Table::Inode,
             Table::Entry,
@@ -57,6 +59,7 @@ impl Table {
             Table::Operation,
             Table::Start,
             Table::Names,
+            Table::Noted,
         ];
         ALL.get(usize::from(byte)).copied()
     }

@@ -19,6 +19,7 @@ mod erasure;
 mod exposure;
 mod full_disk;
 mod interrupts;
+mod lifetimes;
 mod machines;
 mod manager;
 mod mounts;

@@ -114,6 +114,7 @@ impl World {
             (0..self.clients.len()).filter(|client| self.clients[*client].step != Step::Idle).collect();
         assert!(busy.is_empty(), "clients {busy:?} never end");
         self.settle();
+        self.check_expired();
         self.read_all();
         self.calm = false;
     }

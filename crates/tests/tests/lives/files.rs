@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerReply};
+use stdchk_model::message::manager::{Change, Existing, FileKind, ManagerReply, ManagerRequest, SetState};
 use stdchk_model::{Ino, MapRoot, Redundancy};
 
 use super::content::root_of;
@@ -69,6 +69,8 @@ impl File {
 pub struct Files {
     pub files: BTreeMap<Ino, File>,
     pub names: [Option<Ino>; NAMES],
+    /// The folder keeps its newest complete set only.
+    pub is_replaced: bool,
 }
 
 impl Files {
@@ -145,6 +147,45 @@ impl World {
         let redundancy = self.any_redundancy();
         self.note(format!("{redundancy} is wanted"));
         self.tell_redundancy(redundancy);
+    }
+
+    /// The folder keeps its newest complete set only, or all again.
+    pub fn set_lifetime(&mut self) {
+        self.files.is_replaced ^= true;
+        let lifetime = if self.files.is_replaced { "replace:1" } else { "keep" };
+        self.note(format!("the folder's lifetime is {lifetime}"));
+        let pairs = vec![("lifetime".to_owned(), lifetime.to_owned())];
+        self.change(&Change::SetPolicy { ino: self.folder, pairs });
+    }
+
+    /// The manager may have removed files of the first timestep, at this moment, if the second is complete.
+    pub fn note_expired(&mut self) {
+        if !self.files.is_replaced {
+            return;
+        }
+        for place in 0..NAMES / 2 {
+            let request = ManagerRequest::Lookup { parent: self.folder, name: name_of(place) };
+            let Some(ino) = self.files.names[place].filter(|_| self.core.handle(request, self.now).is_err())
+            else {
+                continue;
+            };
+            self.note(format!("{} goes by its lifetime, {ino}", name_of(place)));
+            self.files.names[place] = None;
+            let Ok(ManagerReply::Sets(sets)) = self.ask(ManagerRequest::Sets(self.folder)) else {
+                panic!("not an answer to a question for sets")
+            };
+            let is_there = sets.iter().any(|set| set.timestep == 2 && set.state == SetState::Complete);
+            assert!(is_there, "{} goes, and no newer set is complete", name_of(place));
+        }
+    }
+
+    /// At rest nothing is left that goes by its lifetime.
+    pub fn check_expired(&mut self) {
+        let request = ManagerRequest::Fates { folder: self.folder, lifetime: None, done: false };
+        let Ok(ManagerReply::Fates(fates)) = self.ask(request) else {
+            panic!("not an answer to a question for the fates of sets")
+        };
+        assert!(fates.iter().all(|set| !set.goes), "sets stay that should go: {fates:?}");
     }
 
     pub fn any_redundancy(&mut self) -> Redundancy {

@@ -148,6 +148,7 @@ impl World {
         self.note("an older copy takes the place of the manager's store".to_owned());
         let Some(backup) = self.backup.take() else { return };
         let newer = std::mem::replace(&mut self.disk, backup.store);
+        let files = std::mem::replace(&mut self.files, backup.files);
         self.begin_manager();
         for node in 0..self.nodes.len() {
             self.connect(node);
@@ -159,20 +160,20 @@ impl World {
         let refused = self.core.collect(Cursor::Garbage(None), true, self.now);
         let refused = refused.is_err_and(|failure| failure.code == ErrorCode::Denied);
         if refused && self.below(2) == 0 {
-            return self.accept_older_store(backup.files, backup.redundancy);
+            return self.accept_older_store(backup.redundancy);
         }
         self.note("the newer store is put back".to_owned());
-        self.disk = newer;
+        (self.disk, self.files) = (newer, files);
         self.begin_manager();
         self.check();
         assert!(refused, "nobody notices that the manager's store is an older copy");
     }
 
     /// What was stored since the store was copied is given up. Chunks may be gone that versions need which were removed since.
-    fn accept_older_store(&mut self, files: Files, redundancy: Redundancy) {
+    fn accept_older_store(&mut self, redundancy: Redundancy) {
         self.note("what was stored since is given up".to_owned());
         assert_eq!(self.ask(ManagerRequest::AcceptOlderStore), Ok(ManagerReply::Done));
-        (self.files, self.redundancy) = (files, redundancy);
+        self.redundancy = redundancy;
         self.lost = self.unreadable();
         self.check();
         if self.below(2) == 0 {
@@ -206,7 +207,7 @@ impl World {
                 self.note(format!("a part of a collection: {collected:?}"));
             }
             _ => {
-                let more = (0..self.below(6)).any(|_| !self.core.work(self.now));
+                let more = (0..self.below(6)).any(|_| !self.manager_works());
                 self.note(format!(
                     "the manager does a part of its work{}",
                     if more { "" } else { ", not all" }
@@ -216,9 +217,16 @@ impl World {
         self.commit_store();
     }
 
+    /// The manager does a part of what is due beside requests; is there more?
+    fn manager_works(&mut self) -> bool {
+        let more = self.core.work(self.now);
+        self.note_expired();
+        more
+    }
+
     /// The manager does all that is due beside requests.
     pub fn collect_all(&mut self) {
-        while self.core.work(self.now) {}
+        while self.manager_works() {}
         self.commit_store();
     }
 

@@ -124,6 +124,9 @@ impl World {
             let pairs = vec![("semantics".to_owned(), "pessimistic".to_owned())];
             world.change(&Change::SetPolicy { ino: world.folder, pairs });
         }
+        if seed % 4 == 1 {
+            world.set_lifetime();
+        }
         for node in 0..world.nodes.len() {
             world.connect(node);
             world.deliver_all(node);
@@ -264,7 +267,8 @@ impl World {
             }
             108 | 109 => self.bad_read(node),
             110 if self.is_coded() => self.begin_to_lie(node),
-            _ => {}
+            110 | 111 => self.set_lifetime(),
+            _ => unreachable!("that is all that happens"),
         }
     }
 

@@ -22,7 +22,7 @@ pub use pool::{
 pub use reply::ManagerReply;
 pub use request::ManagerRequest;
 pub use version::{
-    CheckpointSet, Exposed, Hold, PackedMembers, SetMember, SetState, VersionInfo, VersionState,
+    CheckpointSet, Exposed, Hold, PackedMembers, SetFate, SetMember, SetState, VersionInfo, VersionState,
 };
 
 /// Nanoseconds since 1970-01-01 UTC.

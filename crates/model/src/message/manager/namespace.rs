@@ -154,6 +154,27 @@ pub enum Change {
         #[n(2)]
         ino: Ino,
     },
+    /// Lets no lifetime remove a checkpoint set, or takes that back. Answered by `Done`.
+    #[n(10)]
+    Seal {
+        /// The folder.
+        #[n(0)]
+        ino: Ino,
+        /// Timestep of the set.
+        #[n(1)]
+        timestep: u64,
+        /// Whether it is sealed from now on.
+        #[n(2)]
+        sealed: bool,
+    },
+    /// The job of a folder has succeeded: of the sets before the newest complete one only those stay that are sealed, or kept by `every` of the
+    /// folder's lifetime. They go once that one is whole. Answered by `Done`.
+    #[n(11)]
+    Finish {
+        /// The folder.
+        #[n(0)]
+        ino: Ino,
+    },
 }
 
 /// What a rename does with an existing new name.

@@ -4,7 +4,7 @@ use minicbor::{Decode, Encode};
 
 use super::{
     Attr, BenefactorInfo, CheckpointSet, ChunkLocations, DirEntry, Hold, MemberInfo, Moment, PoolStatus,
-    Space, VersionInfo,
+    SetFate, Space, VersionInfo,
 };
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, SessionId};
@@ -159,6 +159,9 @@ pub enum ManagerReply {
         progress: u64,
     },
     /// Who has joined the pool with a token.
-    #[n(24)]
+    #[n(25)]
     Members(#[n(0)] Vec<MemberInfo>),
+    /// What becomes of checkpoint sets, newest timestep first.
+    #[n(24)]
+    Fates(#[n(0)] Vec<SetFate>),
 }

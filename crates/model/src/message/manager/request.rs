@@ -324,6 +324,20 @@ pub enum ManagerRequest {
         containers: Vec<PackedMembers>,
     },
 
+    /// What would become of the checkpoint sets of a folder now, newest timestep first. Changes nothing. Answered by `Fates`.
+    #[n(47)]
+    Fates {
+        /// The folder.
+        #[n(0)]
+        folder: Ino,
+        /// Under this lifetime, as `Policy::set` takes it; `None`: that of the folder.
+        #[n(1)]
+        lifetime: Option<String>,
+        /// If the job had succeeded, as with `Change::Finish`.
+        #[n(2)]
+        done: bool,
+    },
+
     // --- care
     /// State of the pool. Answered by `Status`.
     #[n(50)]

@@ -132,6 +132,32 @@ pub struct CheckpointSet {
     /// What of it has fewer copies than its folder asks for; `None`: not known yet, after a start of the manager.
     #[n(5)]
     pub exposed: Option<Exposed>,
+    /// No policy removes it.
+    #[n(6)]
+    pub sealed: bool,
+}
+
+/// What becomes of a checkpoint set by the lifetime of its folder.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
+pub struct SetFate {
+    /// The timestep.
+    #[n(0)]
+    pub timestep: u64,
+    /// Whether all its files are there.
+    #[n(1)]
+    pub state: SetState,
+    /// Its files.
+    #[n(2)]
+    pub files: u64,
+    /// Their bytes.
+    #[n(3)]
+    pub bytes: u64,
+    /// Whether it goes.
+    #[n(4)]
+    pub goes: bool,
+    /// Why it goes or stays, for people.
+    #[n(5)]
+    pub reason: String,
 }
 
 /// What has fewer copies than wanted. It may be less: what was shared with an earlier version and isn't any more counts, too.
