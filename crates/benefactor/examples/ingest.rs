@@ -53,7 +53,10 @@ fn server(directory: &Path) {
         let buffers = BufferPool::new(64 << 20);
         let service = stdchk_benefactor::service::Benefactor::new(
             Arc::new(store),
-            Arc::new(stdchk_benefactor::memory::Memory::open(directory)),
+            (
+                Arc::new(stdchk_benefactor::memory::Memory::open(directory)),
+                Arc::new(stdchk_benefactor::journal::Kept::open(directory)),
+            ),
             Arc::clone(&buffers),
             Incarnation(1),
             ReceiptKey([1; 32]),

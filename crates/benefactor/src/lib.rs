@@ -3,10 +3,12 @@
 //! It stores, serves, verifies, copies on request, reports and removes blocks; it knows nothing of files. [`store`] is
 //! synchronous and holds the thinking about the disk; the rest is an async shell around it: [`service`] answers
 //! requests, `link` keeps the manager informed and takes its commands, `copy` and `remake` carry them out beside the clients' work,
-//! `care` looks for damage, [`memory`] keeps what finds out a manager that was set back.
+//! `care` looks for damage, [`memory`] keeps what finds out a manager that was set back, [`journal`] what makes a lost manager's
+//! store anew.
 
 mod care;
 mod copy;
+pub mod journal;
 mod link;
 pub mod memory;
 mod remake;

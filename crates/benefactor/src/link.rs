@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use stdchk_model::journal::Piece;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::Role;
@@ -16,7 +17,9 @@ use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, DataDir, Identity, Keys, Retry, elsewhere};
 
 use crate::copy::Copies;
+use crate::journal::Kept;
 use crate::service::{Benefactor, blocking};
+use crate::store::StoreError;
 
 /// Time for the manager's answer. A manager that is gone closes the connection; one that stands still for a moment, on a busy
 /// machine or for its disk, would only be told everything again.
@@ -26,6 +29,9 @@ const BEAT_PAUSE: Duration = Duration::from_millis(5);
 /// First and longest pause before the manager is tried again. Programs wait while benefactors have yet to report to a manager
 /// that was started again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
+
+/// Pause after what the manager refuses, or the disk.
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a benefactor needs to talk to its manager.
 pub(crate) struct Link {
@@ -38,6 +44,22 @@ pub(crate) struct Link {
     pub(crate) benefactor: Arc<Benefactor>,
     pub(crate) copies: Copies,
     pub(crate) buffers: Arc<BufferPool>,
+}
+
+/// While it lives there is a manager whose journal can be followed.
+struct Following(Arc<Kept>);
+
+impl Following {
+    fn new(kept: &Arc<Kept>) -> Self {
+        kept.is_done(false);
+        Self(Arc::clone(kept))
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.is_done(true);
+    }
 }
 
 /// What the manager answered to the registration over this connection.
@@ -92,9 +114,11 @@ impl Link {
         let own = self.register(&connection, directory).await?;
         self.send_inventory(&connection, own).await?;
         retry.progressed();
+        let _followed = Following::new(self.benefactor.kept());
         tokio::select! {
             ended = self.beat_for_ever(&connection, own) => ended,
             ended = self.take_orders(&connection, own) => ended,
+            ended = self.follow(&connection, own) => ended,
         }
     }
 
@@ -132,6 +156,62 @@ impl Link {
         }
     }
 
+    /// Takes what the manager commits, for ever: it answers when there is something. When the benefactor leaves, it takes what is there.
+    async fn follow(&self, connection: &Connection, own: Registered) -> Result<(), CallError> {
+        let kept = self.benefactor.kept();
+        let mut leaving = kept.leaving();
+        loop {
+            let now = *leaving.borrow_and_update();
+            let Registered { id, registration } = own;
+            let (has, part) = (kept.reach(), kept.part());
+            let request = ManagerRequest::Journal { id, registration, has, part, now };
+            let answer = tokio::select! {
+                answer = ask(connection, &request) => answer,
+                _ = leaving.changed() => continue,
+            };
+            let pieces = match answer {
+                Ok(ManagerReply::Journal(pieces)) => pieces,
+                Ok(_) => return Err(unexpected("the journal")),
+                // The manager can't read its store, say: that is no reason not to be a benefactor.
+                Err(CallError::Refused(failure)) if failure.code != ErrorCode::Stale => {
+                    tracing::warn!(%failure, "the manager's journal can't be followed");
+                    tokio::time::sleep(REFUSED_PAUSE).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if pieces.is_empty() && now {
+                kept.is_done(true);
+                return std::future::pending().await;
+            }
+            if let Err(failure) = self.keep_pieces(pieces).await {
+                tracing::warn!(%failure, "what the manager commits can't be kept here");
+                tokio::time::sleep(REFUSED_PAUSE).await;
+            }
+        }
+    }
+
+    /// Keeps pieces of the journal, if there is room for them.
+    async fn keep_pieces(&self, pieces: Vec<Piece>) -> Result<(), Failure> {
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let (store, kept) = (Arc::clone(self.benefactor.store()), Arc::clone(self.benefactor.kept()));
+        blocking(move || {
+            let needed: u64 = pieces.iter().map(|piece| piece.sealed().len() as u64).sum();
+            if store.load().free_bytes < needed {
+                let message = "the donation is used up, or the disk is as full as its owner lets it be";
+                return Err(Failure::new(ErrorCode::NoSpace, message));
+            }
+            let taken = kept.take(&pieces);
+            store.keeps_beside(kept.bytes());
+            taken.map_err(|cause| {
+                StoreError::Io { action: "write", path: kept.path().to_owned(), cause }.into()
+            })
+        })
+        .await?
+    }
+
     async fn register(
         &self,
         connection: &Connection,
@@ -165,6 +245,7 @@ impl Link {
             return Err(unexpected("a registration"));
         };
         self.benefactor.memory().registered(moment);
+        self.benefactor.kept().is_of(id);
         if directory.benefactor() != Some(id) {
             let claimed = directory.claim(connection.pool(), Some(id));
             claimed.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;

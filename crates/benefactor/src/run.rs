@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::care;
 use crate::copy::{Copier, Copies};
+use crate::journal::Kept;
 use crate::link::{self, Link};
 use crate::memory::Memory;
 use crate::service::{Benefactor, blocking};
@@ -29,6 +30,8 @@ const SEGMENTS: &str = "segments";
 const ANY_HOST: &str = "[::]:";
 /// Time that requests under way get when the benefactor leaves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for the last commits of the manager when the benefactor leaves.
+const LAST_COMMITS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Blocks that fit into the smallest memory budget: fewer, and reading waits for writing.
 const BLOCKS_IN_MEMORY_MIN: usize = 4;
 
@@ -114,8 +117,10 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
         pool = own_pool(&config, &mut directory, &buffers) => pool?,
     };
     let memory = Arc::new(Memory::open(&config.data_dir));
+    let kept = open_journal(&config.data_dir).await?;
+    directory.benefactor().into_iter().for_each(|number| kept.is_of(number));
     let benefactor =
-        Benefactor::new(store, memory, Arc::clone(&buffers), Incarnation(random()?), receipt_key()?);
+        Benefactor::new(store, (memory, kept), Arc::clone(&buffers), Incarnation(random()?), receipt_key()?);
     if let Err(error) = write_address(&address_file, &address) {
         // The manager is told the address, and the others ask the manager.
         tracing::warn!(path = %address_file.display(), %error, "the address can't be written down");
@@ -135,6 +140,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     }
     let _ = fs::remove_file(&address_file);
     benefactor.leave(LEAVE_TIMEOUT).await;
+    benefactor.kept().leave(LAST_COMMITS_TIMEOUT).await;
     drop(leaving);
     let _ = serving.await;
     // The directory's lock is held by the background, and let go last.
@@ -153,6 +159,12 @@ async fn open_store(config: &Config) -> Result<Arc<Store>, Error> {
     let (path, blocks, torn) = (config.data_dir.display(), recovered.blocks, recovered.torn);
     tracing::info!(%path, blocks, torn, verified_segments = recovered.verified_segments, "store opened");
     Ok(Arc::new(store))
+}
+
+/// What is kept of the manager's store.
+async fn open_journal(directory: &Path) -> Result<Arc<Kept>, Error> {
+    let directory = directory.to_owned();
+    Ok(Arc::new(blocking(move || Kept::open(&directory)).await?))
 }
 
 async fn listen(address: &str) -> Result<(Listener, String), Error> {

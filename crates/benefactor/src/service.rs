@@ -10,21 +10,27 @@ use std::time::Duration;
 
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState};
+use stdchk_model::message::handshake::Role;
 use stdchk_model::{BlockId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey};
 use stdchk_net::{Buffer, BufferPool, Bytes, Caller, Retry, Service, elsewhere};
 use tokio::sync::Notify;
 
+use crate::journal::Kept;
 use crate::memory::Memory;
 use crate::store::{Found, Store, StoreError};
 
 /// How a found block is read: [`Store::read`], or another way with the same promises.
 type Read = fn(&Store, &Found, &mut [u8]) -> Result<(Encoding, Range<usize>), StoreError>;
 
+/// Length of a part of the journal's file, bytes.
+const JOURNAL_PART_BYTES: usize = 1 << 20;
+
 /// The store as the protocol sees it.
 #[derive(Debug)]
 pub struct Benefactor {
     store: Arc<Store>,
     memory: Arc<Memory>,
+    kept: Arc<Kept>,
     buffers: Arc<BufferPool>,
     incarnation: Incarnation,
     receipt_key: ReceiptKey,
@@ -65,14 +71,16 @@ impl Benefactor {
     /// A benefactor of life `incarnation`, which makes receipts with `receipt_key` and reads into `buffers`.
     pub fn new(
         store: Arc<Store>,
-        memory: Arc<Memory>,
+        (memory, kept): (Arc<Memory>, Arc<Kept>),
         buffers: Arc<BufferPool>,
         incarnation: Incarnation,
         receipt_key: ReceiptKey,
     ) -> Arc<Self> {
+        store.keeps_beside(kept.bytes());
         Arc::new(Self {
             store,
             memory,
+            kept,
             buffers,
             incarnation,
             receipt_key,
@@ -92,6 +100,11 @@ impl Benefactor {
     /// What it remembers of the manager's history.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
+    }
+
+    /// What it keeps of the manager's store.
+    pub fn kept(&self) -> &Arc<Kept> {
+        &self.kept
     }
 
     /// Its present life.
@@ -248,6 +261,17 @@ impl Benefactor {
         Ok(BenefactorReply::Verified { states })
     }
 
+    /// A part of the journal's file.
+    async fn journal(&self, offset: u64) -> Result<BenefactorReply, Failure> {
+        let kept = Arc::clone(&self.kept);
+        let read = blocking(move || kept.read(offset, JOURNAL_PART_BYTES)).await?;
+        let (length, bytes) = read.map_err(|cause| {
+            let path = self.kept.path().to_owned();
+            StoreError::Io { action: "read", path, cause }
+        })?;
+        Ok(BenefactorReply::Journal { benefactor: self.kept.keeper(), length, bytes })
+    }
+
     async fn answer(
         &self,
         request: BenefactorRequest,
@@ -264,6 +288,7 @@ impl Benefactor {
             }
             BenefactorRequest::Verify { blocks } => self.verify(&blocks).await?,
             BenefactorRequest::Status => BenefactorReply::Status(self.load()),
+            BenefactorRequest::Journal { offset } => self.journal(offset).await?,
         };
         Ok((reply, Bytes::new()))
     }
@@ -281,13 +306,16 @@ impl Service for Benefactor {
     type Request = BenefactorRequest;
     type Reply = BenefactorReply;
 
-    /// Clients and other benefactors may ask for everything: what they put is verified, and nothing of it removes anything.
+    /// Clients and other benefactors may ask for everything but the journal: what they put is verified, and nothing of it removes anything.
     async fn handle(
         &self,
-        _: Caller,
+        caller: Caller,
         request: BenefactorRequest,
         payload: Buffer,
     ) -> Result<(BenefactorReply, Bytes), Failure> {
+        if matches!(request, BenefactorRequest::Journal { .. }) && caller.role != Role::Operator {
+            return Err(Failure::new(ErrorCode::Denied, "only an operator may ask for the journal"));
+        }
         let _counted = Counted::new(&self.requests);
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.answer(request, payload).await

@@ -89,7 +89,7 @@ pub enum Command {
     Run(command::run::Arguments),
     /// List, compare and go back to file-state checkpoints
     Files(command::files::Arguments),
-    /// Run a manager, in the foreground
+    /// Run a manager in the foreground, and back up its store
     Manager(command::manager::Arguments),
     /// Give this host's disk to a pool: join one, or run a benefactor in the foreground
     Benefactor(command::benefactor::Arguments),

@@ -14,7 +14,7 @@ use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Hold, Location,
-    ManagerReply, ManagerRequest, MemberInfo, PoolStatus, SetFate, Space, VersionInfo,
+    ManagerReply, ManagerRequest, MemberInfo, Moment, PoolStatus, SetFate, Space, VersionInfo,
 };
 use stdchk_model::policy::Protocol;
 use stdchk_model::{
@@ -352,6 +352,22 @@ impl Pool {
         match self.ask(ManagerRequest::AcceptOlderStore).await? {
             ManagerReply::Done => Ok(()),
             _ => Err(crate::unexpected("AcceptOlderStore")),
+        }
+    }
+
+    /// Takes a copy of the manager's store, to be read part by part: its number and its moment.
+    pub async fn begin_backup(&self) -> Result<(u64, Moment), Failure> {
+        match self.ask(ManagerRequest::BeginBackup).await? {
+            ManagerReply::Backup { id, moment } => Ok((id, moment)),
+            _ => Err(crate::unexpected("BeginBackup")),
+        }
+    }
+
+    /// A part of the copy, and whether it is the last.
+    pub async fn read_backup(&self, id: u64, part: u32) -> Result<(Vec<u8>, bool), Failure> {
+        match self.ask(ManagerRequest::ReadBackup { id, part }).await? {
+            ManagerReply::BackupPart { bytes, last } => Ok((bytes, last)),
+            _ => Err(crate::unexpected("ReadBackup")),
         }
     }
 

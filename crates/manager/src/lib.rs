@@ -4,12 +4,18 @@
 //! durable behind a small trait. The shell ([`Manager`]) joins them to the network: one thread owns the core, takes what
 //! requests have queued up, applies them, commits their changes in one transaction, and only then answers (I7).
 
+pub mod backup;
 pub mod config;
 pub mod core;
+pub mod journal;
 mod owner;
 mod record;
+pub mod recover;
 mod server;
 pub mod store;
 
 pub use config::Config;
 pub use server::{AUTHORITY, Manager, ManagerError, run};
+
+/// Name of the store in the data directory.
+const STORE_FILE: &str = "store.redb";

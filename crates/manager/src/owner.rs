@@ -16,12 +16,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest, TimeNs};
-use stdchk_model::{ErrorCode, Failure};
+use stdchk_model::journal::Reach;
+use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest, Moment, TimeNs};
+use stdchk_model::{BenefactorId, ErrorCode, Failure};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::backup::Backups;
 use crate::core::{Collected, Core, Cursor, Leaves, Now};
+use crate::journal::Journal;
 use crate::store::{Batch, Store, StoreError};
 
 /// How long a change that is in no hurry waits for one that is: longer than a small file takes from its making to its commit on
@@ -58,6 +61,7 @@ pub struct Owner {
     due: Arc<Notify>,
     copies: watch::Receiver<u64>,
     orders: watch::Receiver<u64>,
+    commits: watch::Receiver<u64>,
     /// Told when something is to be done beside requests.
     work: Arc<Notify>,
 }
@@ -73,17 +77,34 @@ pub enum Ended {
 
 impl Owner {
     /// An owner whose changes are made durable by [`Owner::commit_all`].
-    pub fn new(core: Core, store: Box<dyn Store>) -> Self {
+    pub fn new(core: Core, store: Box<dyn Store>, journal: Journal) -> Self {
         let (made, copies) = watch::channel(core.copies_made());
         let (ordered, orders) = watch::channel(core.orders_changed());
+        let (stored, commits) = watch::channel(store.sequence());
         let (clock, store, panicked) = (Clock::new(), Some(store), false);
         let (held, due, urgent) = (Vec::new(), None, false);
-        let keeper = Keeper { core, store, made, ordered, clock, held, due, urgent, grows: 0, panicked };
+        let (grows, backups) = (0, Backups::default());
+        let keeper = Keeper {
+            core,
+            store,
+            backups,
+            journal,
+            made,
+            ordered,
+            stored,
+            clock,
+            held,
+            due,
+            urgent,
+            grows,
+            panicked,
+        };
         Self {
             keeper: Arc::new(Mutex::new(keeper)),
             due: Arc::default(),
             copies,
             orders,
+            commits,
             work: Arc::default(),
         }
     }
@@ -103,6 +124,11 @@ impl Owner {
     /// Tells whenever there may be something new for benefactors to copy.
     pub fn orders(&self) -> watch::Receiver<u64> {
         self.orders.clone()
+    }
+
+    /// Tells whenever something became durable.
+    pub fn commits(&self) -> watch::Receiver<u64> {
+        self.commits.clone()
     }
 
     /// Waits until something is to be done beside requests.
@@ -167,6 +193,9 @@ impl Owner {
         let mut keeper = self.keeper.lock();
         let closed = if keeper.panicked { Ok(()) } else { keeper.commit() };
         keeper.store = None;
+        // What is being read keeps the store's file.
+        keeper.backups = Backups::default();
+        keeper.journal.close();
         keeper.held.clear();
         closed
     }
@@ -191,8 +220,11 @@ struct Keeper {
     core: Core,
     /// None once it failed or was closed.
     store: Option<Box<dyn Store>>,
+    backups: Backups,
+    journal: Journal,
     made: watch::Sender<u64>,
     ordered: watch::Sender<u64>,
+    stored: watch::Sender<u64>,
     clock: Clock,
     /// Answers that wait for the next commit.
     held: Vec<Held>,
@@ -230,7 +262,10 @@ impl Keeper {
     fn store_batch(&mut self, batch: &Batch) -> Result<(), StoreError> {
         if let Some(store) = self.store.as_mut().filter(|_| !batch.is_empty()) {
             store.commit(batch)?;
-            self.core.committed(store.sequence());
+            let commit = store.sequence();
+            self.core.committed(commit);
+            self.journal.committed(Moment { start: self.core.start(), commit }, batch);
+            self.stored.send_replace(commit);
         }
         Ok(())
     }
@@ -240,7 +275,10 @@ impl Keeper {
         match job {
             Job::Request(request, answer) => {
                 let leaves = self.core.leaves(&request);
-                let mut result = self.check_room(&request).and_then(|()| self.core.handle(*request, now));
+                let mut result = match self.copy(&request, now) {
+                    Some(copied) => copied,
+                    None => self.check_room(&request).and_then(|()| self.core.handle(*request, now)),
+                };
                 if let Ok(ManagerReply::Status(status)) = &mut result {
                     status.store_is_full = !self.has_room(0);
                 }
@@ -248,6 +286,8 @@ impl Keeper {
             }
             Job::Tick => {
                 self.core.tick(now);
+                self.backups.tick(now.ms);
+                self.journal.tick(now.ms);
                 self.urgent = true;
             }
             Job::Work(answer) => {
@@ -264,6 +304,36 @@ impl Keeper {
                 panic!("a bug behind {made:?}");
             }
         }
+    }
+
+    /// Answers what concerns copies of the store; `None`: something else was asked.
+    fn copy(&mut self, request: &ManagerRequest, now: Now) -> Option<Result<ManagerReply, Failure>> {
+        match request {
+            ManagerRequest::BeginBackup => {
+                let store = self.store.as_deref().ok_or_else(stopping);
+                Some(store.and_then(|store| self.backups.begin(store, self.core.start(), now.ms)))
+            }
+            ManagerRequest::Journal { id, registration, has, part, .. } => {
+                Some(self.follow((*id, *registration), *has, *part, now))
+            }
+            ManagerRequest::ReadBackup { id, part } => Some(self.backups.read(*id, *part, now.ms)),
+            _ => None,
+        }
+    }
+
+    fn follow(
+        &mut self,
+        (id, registration): (BenefactorId, u64),
+        has: Option<Reach>,
+        part: u32,
+        now: Now,
+    ) -> Result<ManagerReply, Failure> {
+        let store = self.store.as_deref().ok_or_else(stopping)?;
+        let pieces = match self.core.may_follow(id, registration, has.map(|has| has.moment))? {
+            true => self.journal.answer(id, has, part, store, now.ms)?,
+            false => Vec::new(),
+        };
+        Ok(ManagerReply::Journal(pieces))
     }
 
     /// Refuses what adds to a store whose disk is full.
@@ -361,7 +431,8 @@ mod tests {
 
     use super::*;
     use crate::core::{Setting, Timing};
-    use crate::store::{Batch, Visitor};
+    use crate::journal::Sealer;
+    use crate::store::{Batch, Snapshot, Visitor};
 
     #[test]
     fn time_in_which_nobody_was_heard_ends_no_lease() {
@@ -384,6 +455,10 @@ mod tests {
 
         fn commit(&mut self, _batch: &Batch) -> Result<(), StoreError> {
             Err(StoreError::new("writing", "no space left on the disk"))
+        }
+
+        fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+            Err(StoreError::new("reading", "it holds nothing"))
         }
 
         fn sequence(&self) -> u64 {
@@ -441,6 +516,10 @@ mod tests {
             Ok(())
         }
 
+        fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+            Err(StoreError::new("reading", "it holds nothing"))
+        }
+
         fn sequence(&self) -> u64 {
             self.sequence
         }
@@ -471,7 +550,9 @@ mod tests {
             timing: Timing::default(),
             steps: 64,
         };
-        Owner::new(Core::load(&Refusing, setting, Now::default()).unwrap(), store)
+        let before = Moment { start: 0, commit: store.sequence() };
+        let journal = Journal::new(Sealer::new(setting.new_pool, None), before);
+        Owner::new(Core::load(&Refusing, setting, Now::default()).unwrap(), store, journal)
     }
 
     /// One whose store writes whenever something is sent.
@@ -494,7 +575,7 @@ mod tests {
     }
 
     /// A store with room for three files.
-    struct Tight;
+    struct Tight(u64);
 
     impl Store for Tight {
         fn load(&self, _visit: &mut Visitor<'_>) -> Result<(), StoreError> {
@@ -502,11 +583,16 @@ mod tests {
         }
 
         fn commit(&mut self, _batch: &Batch) -> Result<(), StoreError> {
+            self.0 += 1;
             Ok(())
         }
 
+        fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+            Err(StoreError::new("reading", "it holds nothing"))
+        }
+
         fn sequence(&self) -> u64 {
-            1
+            self.0
         }
 
         fn has_room(&self, bytes: u64) -> bool {
@@ -516,7 +602,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_is_stored_together_must_fit_together() {
-        let owner = new_on(Box::new(Tight));
+        let owner = new_on(Box::new(Tight(1)));
         let asking = |number| {
             let owner = owner.clone();
             tokio::spawn(async move { asked(&owner, create(number, true)).await })

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use stdchk_model::limits::BODY_BYTES_MAX;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::{Join, Joined, MemberId, Role};
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Moment};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
 use stdchk_net::server::Host;
 use stdchk_net::transport::socket_of;
@@ -23,8 +23,10 @@ use stdchk_net::{
 };
 use tokio::sync::{Notify, watch};
 
+use crate::STORE_FILE;
 use crate::config::Config;
 use crate::core::{Collected, Core, Cursor, Now, Setting};
+use crate::journal::{Journal, Sealer};
 use crate::owner::{Ended, Job, Owner, wall_clock};
 use crate::store::{EmbeddedStore, Reserve, Store, StoreError};
 
@@ -42,10 +44,10 @@ const KEPT_WAITING_MAX: Duration = Duration::from_secs(1);
 const GATHER: Duration = Duration::from_millis(2);
 /// Time in which orders for copies gather while no writer waits for any: a benefactor makes what it copied durable at once.
 const GATHER_ORDERS: Duration = Duration::from_millis(50);
+/// Time in which commits gather for keepers of the journal: a benefactor makes what came durable at once.
+const GATHER_COMMITS: Duration = Duration::from_millis(200);
 /// Chunks that one step of what is done beside requests looks at: a few milliseconds.
 const STEPS: usize = 1024;
-/// Name of the store in the data directory.
-const STORE_FILE: &str = "store.redb";
 
 /// Why a manager can't run (any more).
 #[derive(Debug, thiserror::Error)]
@@ -98,7 +100,8 @@ impl Manager {
         let mut store: Box<dyn Store> = Box::new(reserve.of(open_store(&directory)?));
         let mut core = Core::load(&*store, setting(&config)?, Now { wall: wall_clock(), ms: 0 })?;
         refuse_other_pool(&directory, core.pool())?;
-        store.commit(&core.take_changes())?;
+        let (before, begun) = (core.before(), core.take_changes());
+        store.commit(&begun)?;
         core.committed(store.sequence());
         let pool = core.pool();
         directory.claim(pool, None)?;
@@ -109,7 +112,9 @@ impl Manager {
         };
         let keys = authority.as_deref().map(|authority| own_keys(authority, &directory)).transpose()?;
         let addresses = listener.addresses().map_err(|error| refuse(&config.listen.join(", "), error))?;
-        let owner = Owner::new(core, store);
+        let mut journal = Journal::new(Sealer::new(pool, authority.as_deref()), before);
+        journal.committed(Moment { start: core.start(), commit: store.sequence() }, &begun);
+        let owner = Owner::new(core, store, journal);
         let host = Host::new(Role::Manager, pool, keys.map(Arc::new));
         Ok(Self { listener, addresses, host, owner, authority, _directory: directory })
     }
@@ -309,6 +314,16 @@ impl Service for ManagerService {
             request @ ManagerRequest::Orders { .. } => {
                 let is_over = |reply: &ManagerReply| !matches!(reply, ManagerReply::Commands(commands) if commands.is_empty());
                 self.ask_until(request, self.owner.orders(), is_over, || self.waiters.gather()).await
+            }
+            request @ ManagerRequest::Journal { part, now, .. } => {
+                if part == 0 && !now {
+                    tokio::time::sleep(GATHER_COMMITS).await;
+                }
+                let is_over = |reply: &ManagerReply| {
+                    now || !matches!(reply, ManagerReply::Journal(pieces) if pieces.is_empty())
+                };
+                let gather = || tokio::time::sleep(GATHER_COMMITS);
+                self.ask_until(request, self.owner.commits(), is_over, gather).await
             }
             request => self.owner.ask(|answer| Job::Request(Box::new(request), answer)).await,
         };

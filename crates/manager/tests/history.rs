@@ -155,3 +155,60 @@ fn starts_without_number_are_forgotten_oldest_first() {
     assert!(pool.register_remembering(Some(0), Some(middle)).1.is_some());
     assert!(pool.register_remembering(Some(0), Some(first)).1.is_none());
 }
+
+/// Whether a benefactor that keeps the journal up to a moment gets more of it.
+fn may_follow(pool: &mut Pool, number: u32, has: Option<Moment>) -> bool {
+    let registration = pool.registration_in(number, pool.last_life());
+    pool.core.may_follow(BenefactorId(number), registration, has).unwrap()
+}
+
+#[test]
+fn a_journal_that_has_more_than_the_store_sets_it_back_and_is_not_replaced() {
+    let (mut pool, copy, moment) = pool_and_older_copy();
+    older(&mut pool, &copy);
+    pool.register_remembering(Some(0), None);
+    pool.inventory(0, &[1, 2]);
+    assert!(!may_follow(&mut pool, 0, Some(moment)));
+    assert_eq!(pool.status().set_back, [BenefactorId(0)]);
+    pool.ask(ManagerRequest::AcceptOlderStore).unwrap();
+    assert!(may_follow(&mut pool, 0, Some(moment)), "what it has more was given up");
+}
+
+#[test]
+fn nobody_follows_a_start_that_has_changed_nothing_or_not_heard_of_everybody() {
+    let (mut pool, _, moment) = pool_and_older_copy();
+    assert!(may_follow(&mut pool, 0, None));
+    pool.register_remembering(None, None);
+    pool.inventory(1, &[]);
+    pool.restart();
+    pool.register_remembering(Some(0), None);
+    pool.inventory(0, &[1, 2]);
+    pool.make(Ino::ROOT, "later", FileKind::Directory);
+    assert!(!may_follow(&mut pool, 0, Some(moment)), "the other one has not come yet");
+    pool.register_remembering(Some(1), None);
+    pool.inventory(1, &[]);
+    assert!(may_follow(&mut pool, 1, Some(moment)));
+    pool.restart();
+    for number in [0, 1] {
+        pool.register_remembering(Some(number), None);
+        pool.inventory(number, &[]);
+    }
+    assert!(!may_follow(&mut pool, 1, None), "the copy of the store from before this start is as good");
+    assert!(pool.status().set_back.is_empty());
+}
+
+#[test]
+fn the_benefactors_with_the_lowest_numbers_are_keepers() {
+    let mut pool = Pool::new();
+    for number in 0..10 {
+        pool.register_remembering(None, None);
+        pool.inventory(number, &[]);
+    }
+    pool.make(Ino::ROOT, "folder", FileKind::Directory);
+    for number in 0..10 {
+        pool.register_remembering(Some(number), None);
+        pool.inventory(number, &[]);
+        assert_eq!(may_follow(&mut pool, number, None), number < 7, "{number}");
+    }
+    assert!(pool.core.may_follow(BenefactorId(0), 0, None).is_err(), "it must register");
+}

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use stdchk_manager::store::{Batch, EmbeddedStore, MemoryStore, Store, StoreError, Table};
+use stdchk_manager::store::{Batch, EmbeddedStore, MemoryStore, Snapshot, Store, StoreError, Table};
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -27,6 +27,20 @@ fn all(store: &dyn Store) -> Records {
         })
         .unwrap();
     records
+}
+
+/// All that a snapshot holds, read in steps of so many bytes.
+fn all_of(snapshot: &dyn Snapshot, bytes: usize) -> Records {
+    let (mut records, mut after) = (Records::new(), Vec::new());
+    loop {
+        let read = snapshot.read(&after, bytes).unwrap();
+        let Some((last, _)) = read.last() else { return records };
+        after = last.clone();
+        for (key, record) in read {
+            assert!(records.last_key_value().is_none_or(|(before, _)| *before < key));
+            records.insert(key, record);
+        }
+    }
 }
 
 /// What every implementation must pass; `reopen` gives the store as a later process would find it.
@@ -54,11 +68,18 @@ fn conforms(mut store: Box<dyn Store>, reopen: impl Fn(Box<dyn Store>) -> Box<dy
     assert!(refused.is_err(), "a visitor's error ends the loading");
     store = reopen(store);
     assert_eq!((all(&store), store.sequence()), (expected(b"1"), 1));
+    let snapshot = store.snapshot().unwrap();
     let mut batch = Batch::default();
     batch.remove(Table::Version, b"b");
     batch.put(Table::Version, b"b", b"2".to_vec());
     store.commit(&batch).unwrap();
     assert_eq!(all(&store), expected(b"2"));
+    for bytes in [1, 1 << 20] {
+        assert_eq!(all_of(&*snapshot, bytes), expected(b"1"), "what is committed later is not in it");
+    }
+    assert_eq!(snapshot.sequence(), 1);
+    drop(snapshot);
+    assert_eq!(all_of(&*store.snapshot().unwrap(), 10), expected(b"2"));
     assert_eq!(all(&reopen(store)), expected(b"2"));
 }
 

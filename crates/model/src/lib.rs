@@ -11,6 +11,7 @@ pub mod duration;
 pub mod error;
 pub mod exact;
 pub mod id;
+pub mod journal;
 pub mod lifetime;
 pub mod limits;
 pub mod message;

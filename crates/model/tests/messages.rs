@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::{Debug, Write};
 
 use minicbor::{Decode, Encode};
+use stdchk_model::journal::{Piece, Reach};
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, FailedCopy, Make, NewBlock,
     SourceBlock,
@@ -329,6 +330,8 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
         Q::AcceptOlderStore,
         Q::Members,
         Q::Revoke { member: MemberId([0x4d; 16]) },
+        Q::BeginBackup,
+        Q::ReadBackup { id: number, part: 3 },
         registration().proved(&BenefactorSecret([0x5e; 32])),
         registration().introduced(&BenefactorSecret([0x5e; 32])),
         Q::BeginInventory { id: benefactor, registration: number },
@@ -354,6 +357,13 @@ fn requests_of_the_pool() -> Vec<ManagerRequest> {
             put_sequence: (1 << 40) + 1,
         },
         Q::Orders { id: benefactor, registration: number },
+        Q::Journal {
+            id: benefactor,
+            registration: number,
+            has: Some(Reach { moment: MOMENT, key: 9 }),
+            part: 2,
+            now: true,
+        },
     ]
 }
 
@@ -402,6 +412,12 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Waiting { progress: 3 },
         R::Members(vec![member()]),
         R::Fates(vec![fate()]),
+        R::Backup { id: 2, moment: MOMENT },
+        R::BackupPart { bytes: vec![1, 2, 3], last: true },
+        R::Journal(vec![
+            Piece::Base { moment: MOMENT, key: 9, part: 2, last: true, sealed: vec![1] },
+            Piece::Commit { moment: MOMENT, before: 7, sealed: vec![2] },
+        ]),
     ]
 }
 
@@ -434,6 +450,7 @@ fn benefactor_requests() -> Vec<BenefactorRequest> {
         Q::Get { block: block(0xc1) },
         Q::Verify { blocks: vec![block(0xc1)] },
         Q::Status,
+        Q::Journal { offset: 4096 },
     ]
 }
 
@@ -446,6 +463,7 @@ fn benefactor_replies() -> Vec<BenefactorReply> {
         R::Block { encoding: Encoding::plain(chunk_ref(0xc1)) },
         R::Verified { states: vec![BlockState::Intact, BlockState::Damaged, BlockState::Missing] },
         R::Status(load()),
+        R::Journal { benefactor: Some(BENEFACTOR), length: 5_000_000_000, bytes: vec![1, 2] },
     ]
 }
 

@@ -187,6 +187,12 @@ impl Authority {
         })
     }
 
+    /// A key of its own for something else, made of the authority's.
+    #[must_use]
+    pub fn derive(&self, context: &str) -> [u8; 32] {
+        blake3::derive_key(context, &self.issuer.key().serialize_der())
+    }
+
     /// A token for one member with these roles, good for so long.
     ///
     /// # Errors

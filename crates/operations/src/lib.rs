@@ -36,6 +36,7 @@
 
 mod aggregate;
 mod archive;
+mod backup;
 pub mod blocking;
 mod check;
 mod collect;
@@ -66,6 +67,7 @@ mod verify;
 mod watch;
 
 pub use aggregate::{Aggregate, AggregateRound, Aggregated, Aggregator, Waiting};
+pub use backup::Backup;
 pub use check::Health;
 pub use collect::Collected;
 pub use diff::{Difference, Range};

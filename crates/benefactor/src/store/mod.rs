@@ -86,6 +86,10 @@ struct SegmentState {
     doubtful: bool,
 }
 
+/// Steps in which room is set aside for what the benefactor keeps beside the segments: one of so many parts of the donation, or so many bytes.
+const BESIDE_PARTS: u64 = 64;
+const BESIDE_STEP_BYTES: u64 = 1 << 20;
+
 #[derive(Debug)]
 struct State {
     index: Index,
@@ -98,6 +102,8 @@ struct State {
     begun: bool,
     /// Sum of what the segments use. A file system may take some more for its own map of a file with many holes.
     used: u64,
+    /// What the benefactor keeps beside the segments, of the donation as well; `None`: nothing, ever.
+    beside: Option<u64>,
     in_flight: u64,
     names_unsynced: bool,
     /// The segment whose name was looked at last.
@@ -109,6 +115,18 @@ struct State {
 }
 
 impl State {
+    /// What is taken of the donation.
+    fn taken(&self) -> u64 {
+        self.used + self.beside.unwrap_or_default()
+    }
+
+    /// What is taken of it or set aside: what lies beside the segments grows in steps, so that it doesn't take what the manager has just
+    /// granted to a writer.
+    fn set_aside(&self, donation: &Donation) -> u64 {
+        let step = (donation.donated_bytes / BESIDE_PARTS).clamp(1, BESIDE_STEP_BYTES);
+        self.used + self.beside.map_or(0, |beside| (beside + 1).next_multiple_of(step))
+    }
+
     /// The file system took back so many bytes of a segment.
     fn give_back(&mut self, segment: u32, freed: u64) {
         let Some(holder) = self.segments.get_mut(&segment) else { return };
@@ -182,7 +200,7 @@ impl Store {
         }
         if !state.begun {
             let available = self.available()?.saturating_sub(state.in_flight);
-            self.donation.admit(state.used, available, FIRST_RECORD)?;
+            self.donation.admit(state.set_aside(&self.donation), available, FIRST_RECORD)?;
             self.open_segment(&mut state)?;
         }
         Ok(state.index.put_again(block))
@@ -207,7 +225,11 @@ impl Store {
         // What is being written is in `used`, and perhaps not yet missing from the file system's free space.
         let in_flight = state.in_flight;
         let with_head = needed + self.head_for(&state, needed);
-        self.donation.admit(state.used, available.saturating_sub(in_flight), with_head)?;
+        self.donation.admit(
+            state.set_aside(&self.donation),
+            available.saturating_sub(in_flight),
+            with_head,
+        )?;
         let place = self.place(&mut state, needed)?;
         let put_sequence = state.index.next_sequence();
         let record = Record { kind: Kind::Block, place, block, encoding, stored_length, put_sequence };
@@ -438,6 +460,11 @@ impl Store {
         self.state.lock().index.put_sequence()
     }
 
+    /// Counts what the benefactor keeps beside the segments.
+    pub fn keeps_beside(&self, bytes: u64) {
+        self.state.lock().beside = Some(bytes);
+    }
+
     /// Space and number of blocks; requests are the server's to count.
     pub fn load(&self) -> BenefactorLoad {
         let available = self.available();
@@ -445,13 +472,13 @@ impl Store {
         state.note_asked(&available);
         let free_bytes = match &available {
             Ok(available) if state.trouble.is_none() => {
-                self.donation.free(state.used, available.saturating_sub(state.in_flight))
+                self.donation.free(state.set_aside(&self.donation), available.saturating_sub(state.in_flight))
             }
             _ => 0,
         };
         BenefactorLoad {
             donated_bytes: self.donation.donated_bytes,
-            used_bytes: state.used,
+            used_bytes: state.taken(),
             free_bytes,
             blocks: state.index.len(),
             requests: 0,

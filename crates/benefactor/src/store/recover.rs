@@ -185,6 +185,7 @@ fn empty_state(newest: u32) -> State {
         newest,
         begun: false,
         used: 0,
+        beside: None,
         in_flight: 0,
         names_unsynced: false,
         looked_at: 0,

@@ -1,17 +1,45 @@
-//! `stdchk manager`: runs a manager in the foreground, as a service or by `stdchk up`.
+//! `stdchk manager`: runs a manager in the foreground, as a service or by `stdchk up`, and keeps its store from being lost.
+
+mod backup;
+mod journals;
+mod recover;
 
 use std::path::{PathBuf, absolute};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use stdchk_manager::ManagerError;
 use stdchk_manager::core::Timing;
 use stdchk_manager::store::StoreError;
+use stdchk_net::DataDirError;
 
 use super::role::{RoleArguments, serve, single_thread, socket_in};
+use super::user;
+use crate::context::Context;
 use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::settings::check_address;
 
 /// What `manager` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  stdchk manager run /srv/stdchk/manager --listen a.example.org:7400
+  stdchk manager backup /backup/manager-monday
+  stdchk manager recover")]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand, Debug)]
+enum Action {
+    /// Run a manager, in the foreground
+    Run(Run),
+    /// Copy the manager's store while it runs
+    Backup(backup::Backup),
+    /// Make a manager's store anew that is lost, from what benefactors keep of it
+    Recover(recover::Recover),
+}
+
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The folder is made and marked at the first start; one with foreign files is refused. A manager that serves at an address
@@ -19,8 +47,8 @@ of the network has the pool's authority in its folder: `stdchk pool token --fold
 Logs go to standard error, filtered by STDCHK_LOG (info, debug, ...).
 
 Example:
-  stdchk manager /srv/stdchk/manager --listen unix:/srv/stdchk/socket --listen a.example.org:7400")]
-pub struct Arguments {
+  stdchk manager run /srv/stdchk/manager --listen unix:/srv/stdchk/socket --listen a.example.org:7400")]
+struct Run {
     /// The manager's data folder
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -68,7 +96,15 @@ fn exit_of(error: &ManagerError) -> Exit {
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
+    match &arguments.action {
+        Action::Run(run) => run_here(run),
+        Action::Recover(recover) => recover::run(recover, context),
+        Action::Backup(backup) => user("manager backup", backup::run(backup, context)),
+    }
+}
+
+fn run_here(arguments: &Run) -> Outcome {
     arguments.listen.iter().try_for_each(|address| check_address("--listen", address))?;
     let directory = absolute(&arguments.directory).about(arguments.directory.display())?;
     let config = stdchk_manager::Config::new(&directory, socket_in(&directory));
@@ -78,4 +114,14 @@ pub fn run(arguments: &Arguments) -> Outcome {
         let ended = stdchk_manager::run(config, stop).await;
         ended.map_err(|error| CommandError::complete(exit_of(&error), "manager", error))
     })
+}
+
+/// The error of a store that this command makes.
+fn store_failed(error: StoreError) -> CommandError {
+    let error = ManagerError::from(error);
+    CommandError::plain(exit_of(&error), error)
+}
+
+fn folder_failed(error: DataDirError) -> CommandError {
+    CommandError::plain(Exit::Other, error)
 }

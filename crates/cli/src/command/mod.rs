@@ -68,7 +68,7 @@ fn on_pool(command: Command, flags: &PoolFlags) -> Outcome {
         Command::Up(arguments) => up::run(&arguments, c),
         Command::Down(arguments) => down::run(&arguments, c),
         Command::Pool(arguments) => pool::run(&arguments, c),
-        Command::Manager(arguments) => manager::run(&arguments),
+        Command::Manager(arguments) => manager::run(&arguments, c),
         Command::Benefactor(arguments) => benefactor::run(&arguments, c),
         Command::Mount(arguments) => mount::run(&arguments, c),
         Command::Pack(arguments) => to_the_end(pack::run(arguments, c)),

@@ -129,8 +129,8 @@ fn refuse_lost_manager(home: &Home, record: &PoolRecord) -> Outcome {
         return Ok(());
     };
     let cause = format!("the manager's data of pool {pool} is gone, while its benefactors are there");
-    let next = "put the folder back from a backup; without one the files can't be found any more, and a new pool needs \
-                another `--data DIR`";
+    let next = "put the folder back from a backup, or make it anew of what benefactors keep with `stdchk manager recover`; a new \
+                pool needs another `--data DIR`";
     Err(CommandError::new(Exit::Integrity, manager.display(), cause, next))
 }
 

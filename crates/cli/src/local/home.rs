@@ -30,8 +30,8 @@ use crate::exit::{About, CommandError, Exit, Outcome};
 /// History: 1, with the address of the manager of this machine; 2, with that of a manager elsewhere.
 const LAYOUT: u32 = 2;
 /// What may be in the directory of a pool; anything else there is somebody else's.
-const ENTRIES: [&str; 8] =
-    ["pool.json", "pool.json.new", "keys", "manager", "benefactors", "run", "log", "spool"];
+const ENTRIES: [&str; 9] =
+    ["pool.json", "pool.json.new", "keys", "manager", "manager.new", "benefactors", "run", "log", "spool"];
 
 /// The directory of a local pool.
 #[derive(Clone, Debug)]

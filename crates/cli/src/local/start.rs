@@ -182,7 +182,7 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, window_bytes: u64
     let mut add = |words: &[&str]| all.extend(words.iter().map(OsString::from));
     match role {
         Role::Manager => {
-            add(&["manager", "--listen", &home.socket(role)]);
+            add(&["manager", "run", "--listen", &home.socket(role)]);
             record.listen.iter().for_each(|address| add(&["--listen", address]));
         }
         Role::Benefactor(_) => {

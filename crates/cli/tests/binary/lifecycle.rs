@@ -99,7 +99,7 @@ fn a_second_manager_and_a_second_benefactor_on_the_same_store_are_refused() {
     let pool = Pool::up(1, &[]);
     let manager = pool.data().join("manager");
     let pid = pool.pids().into_iter().find(|(role, _)| role == "manager").unwrap().1.to_string();
-    let second = ["manager", manager.to_str().unwrap()];
+    let second = ["manager", "run", manager.to_str().unwrap()];
     pool.fails(&second, 1, &["in use", &pid]);
     let benefactor = pool.data().join("benefactors/0");
     pool.fails(
@@ -193,7 +193,7 @@ fn foreign_folders_are_refused_and_left_as_they_are() {
     let folder = folder.to_str().unwrap();
     for arguments in [
         &["up", "--data", folder][..],
-        &["manager", folder],
+        &["manager", "run", folder],
         &["benefactor", "run", folder, "--donate", "64MiB", "--floor", "0"],
         &["mount", folder],
         &["up", "--mount", folder],
@@ -213,7 +213,7 @@ fn a_pool_can_be_made_of_roles_in_the_foreground() {
     let (manager, benefactor) = (path("manager"), path("benefactor"));
     let address = format!("unix:{manager}/socket");
     let spawn = |arguments: &[&str]| command(arguments).stderr(Stdio::null()).spawn().unwrap();
-    let mut roles = vec![spawn(&["manager", &manager])];
+    let mut roles = vec![spawn(&["manager", "run", &manager])];
     let access = ["--manager", &address];
     let join = ["benefactor", "run", &benefactor, "--donate", "64MiB", "--floor", "1MiB"];
     roles.push(spawn(&[&join[..], &access].concat()));

@@ -155,7 +155,7 @@ fn an_address_that_is_taken_or_is_none() {
     let pool = Pool::up(1, &[]);
     let address = pool.status()["manager"]["address"].as_str().unwrap().to_owned();
     let folder = pool.path("manager");
-    let manager = ["manager", folder.to_str().unwrap(), "--listen"];
+    let manager = ["manager", "run", folder.to_str().unwrap(), "--listen"];
     in_pool(&pool, &[&manager[..], &[&address]].concat(), 1, &[&address, "in use", "listen elsewhere"]);
     in_pool(&pool, &[&manager[..], &["7400"]].concat(), 2, &["7400", "HOST:PORT"]);
 }

@@ -37,6 +37,8 @@ impl Core {
                 Leaves::AtOnce
             }
             Q::Reserve { .. } | Q::Known { .. } | Q::Receipts { .. } => Leaves::AtOnce,
+            // What is told of is durable.
+            Q::Journal { .. } => Leaves::AtOnce,
             // Only who made a file can make it again, so nobody else writes to it before it is durable.
             Q::OpenSession { ino, .. } if !self.namespace.changed.inodes.contains(ino) => Leaves::AtOnce,
             // Two clients that make the same file must not both be told that they did, whatever crashes in between.

@@ -20,6 +20,7 @@ use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Moment};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, cbor};
 
 use super::{Answer, Core};
+use crate::journal::KEEPERS;
 use crate::record::{LAYOUT, StartRecord, decode, split_number, start_key};
 use crate::store::{Batch, StoreError, Table};
 
@@ -40,6 +41,8 @@ struct Span {
 pub struct History {
     starts: HashMap<u64, Span>,
     own: u64,
+    /// The last moment of the start before.
+    before: Moment,
     /// Last commit that is durable.
     commit: u64,
     /// Whether the own start has changed any file or folder, or given up commits: without, nothing would be lost with it.
@@ -54,7 +57,15 @@ impl History {
     /// Of the start `own`, before the store was read.
     pub fn new(own: u64) -> Self {
         let (starts, changed, set_back) = (HashMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { starts, own, commit: 0, wrote: false, changed, set_back }
+        Self {
+            starts,
+            own,
+            before: Moment { start: 0, commit: 0 },
+            commit: 0,
+            wrote: false,
+            changed,
+            set_back,
+        }
     }
 
     /// Takes in a stored start.
@@ -68,8 +79,10 @@ impl History {
     /// All was read: the starts before have ended with the commit `sequence`, and the own one begins.
     pub fn begin(&mut self, sequence: u64) {
         self.commit = sequence;
+        self.before.commit = sequence;
         for (start, span) in &mut self.starts {
             if span.last.is_none() {
+                self.before.start = *start;
                 span.last = Some(sequence);
                 self.changed.insert(*start);
             }
@@ -122,6 +135,11 @@ impl History {
     /// Whether a benefactor remembers what is not in the history.
     pub fn is_set_back(&self) -> bool {
         !self.set_back.is_empty()
+    }
+
+    /// The last moment of the start before this one.
+    pub fn before(&self) -> Moment {
+        self.before
     }
 
     /// What benefactors are to remember: all that is durable by now. Nothing while set back.
@@ -182,8 +200,35 @@ impl Core {
     /// is as good. Not before all benefactors had their say: one that is told earlier would remember a start that turns out
     /// to be that of an older copy.
     pub(super) fn moment_to_remember(&self) -> Option<Command> {
-        let moment = self.history.to_remember().filter(|_| self.history.wrote && !self.registry.is_pending());
-        moment.map(Command::Remember)
+        self.history.to_remember().filter(|_| self.may_be_remembered()).map(Command::Remember)
+    }
+
+    fn may_be_remembered(&self) -> bool {
+        self.history.wrote && !self.registry.is_pending() && !self.history.is_set_back()
+    }
+
+    /// Whether a benefactor that has the journal up to a moment gets more of it. One that has more than the store is a witness that the
+    /// store was set back.
+    ///
+    /// # Errors
+    /// `Stale`: it must register (again).
+    pub fn may_follow(
+        &mut self,
+        id: BenefactorId,
+        registration: u64,
+        has: Option<Moment>,
+    ) -> Result<bool, Failure> {
+        self.registry.registered(id, registration)?;
+        if let Some(has) = has {
+            self.compare_history(id, has);
+        }
+        let is_keeper = self.registry.iter().take(KEEPERS).any(|(keeper, _)| keeper == id);
+        Ok(is_keeper && self.may_be_remembered())
+    }
+
+    /// The last moment of the start before this one.
+    pub fn before(&self) -> Moment {
+        self.history.before()
     }
 
     /// Refuses what changes anything while the manager is set back: it would be lost with the older copy.

@@ -57,6 +57,7 @@ use self::operations::Operations;
 use self::references::References;
 use self::replication::Copies;
 use self::sessions::Sessions;
+pub use self::state::Counts;
 use self::walks::Walk;
 use crate::record::{LAYOUT, POOL_KEY, PoolRecord, decode};
 use crate::store::{Batch, Store, StoreError, Table};
@@ -262,6 +263,11 @@ impl Core {
     /// What was taken is durable; `sequence` is the number of the last commit.
     pub fn committed(&mut self, sequence: u64) {
         self.history.committed(sequence);
+    }
+
+    /// Identity of this start.
+    pub fn start(&self) -> u64 {
+        self.setting.start
     }
 
     /// The pool.

@@ -1,15 +1,56 @@
 //! What the manager tells about the pool as a whole: space, state, checkpoint sets.
 
+use std::collections::BTreeMap;
+
 use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX};
 use stdchk_model::message::manager::{BenefactorState, CheckpointSet, PoolStatus, Space};
 use stdchk_model::naming::Naming;
 use stdchk_model::sets::{FileVersions, checkpoint_sets};
 use stdchk_model::{ErrorCode, Failure, Ino};
 
-use super::inode::Body;
+use super::inode::{Body, Inode};
 use super::{Core, Now};
 
+/// What a store holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// Files, folders and other inodes.
+    pub inodes: u64,
+    /// Versions that were committed and are kept.
+    pub versions: u64,
+    /// Of each folder of the root its name, files and versions, in the order of names; files of the root itself are under no name.
+    pub folders: Vec<(String, u64, u64)>,
+}
+
 impl Core {
+    /// What the namespace holds.
+    pub fn counts(&self) -> Counts {
+        let mut folders = BTreeMap::<String, (u64, u64)>::new();
+        for inode in self.namespace.inodes.values().filter(|inode| inode.links > 0) {
+            let Body::File(file) = &inode.body else { continue };
+            let (files, versions) = folders.entry(self.folder_of_root(inode)).or_default();
+            *files += 1;
+            *versions += count(file.versions.len());
+        }
+        let folders = folders.into_iter().map(|(name, (files, versions))| (name, files, versions));
+        Counts {
+            inodes: count(self.namespace.len()),
+            versions: self.namespace.versions,
+            folders: folders.collect(),
+        }
+    }
+
+    /// The folder of the root in which something lies; empty: in the root itself.
+    fn folder_of_root(&self, inode: &Inode) -> String {
+        let (mut name, mut at) = ("", inode.parent);
+        while at != Ino::ROOT
+            && let Some(folder) = self.namespace.inodes.get(&at)
+        {
+            (name, at) = (&folder.name, folder.parent);
+        }
+        name.to_owned()
+    }
+
     pub(super) fn space(&self) -> Space {
         let mut space = Space { inodes: count(self.namespace.len()), ..Space::default() };
         let (mut online, mut most_free) = (false, 0);

@@ -14,11 +14,13 @@
 //! | a write was refused | before or after | whole up to the last commit | an error, also for all later commits; an opening reads what is on the disk, not what the system keeps of it |
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::path::Path;
 
 use super::log::Log;
-use super::redb::RedbFile;
-use super::{Batch, Store, StoreError, Visitor};
+use super::redb::{RedbFile, RedbSnapshot};
+use super::seal::Seal;
+use super::{Batch, Snapshot, Store, StoreError, Stored, Visitor, up_to};
 
 /// Most changes that wait in the log: the records write some 8 KiB for each, where it lies far from the others, and that fits into
 /// the reserve for full disks.
@@ -47,7 +49,7 @@ impl EmbeddedStore {
             ));
         }
         // Only with the file is it a store: a log alone is what a crash left in here.
-        let log = Log::create(&path.with_extension("log"))?;
+        let log = Log::create(&path.with_extension("log"), Seal::default())?;
         let records = RedbFile::create(path)?;
         Ok(Self { records, log, waiting: BTreeMap::new(), failed: false })
     }
@@ -119,6 +121,54 @@ impl Store for EmbeddedStore {
 
     fn sequence(&self) -> u64 {
         self.log.sequence()
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        let (records, waiting) = (self.records.snapshot()?, self.waiting.clone());
+        Ok(Box::new(EmbeddedSnapshot { records, waiting, sequence: self.sequence() }))
+    }
+}
+
+/// The records' file at one moment, and what they lacked then.
+struct EmbeddedSnapshot {
+    records: RedbSnapshot,
+    waiting: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    sequence: u64,
+}
+
+impl Snapshot for EmbeddedSnapshot {
+    fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    fn read(&self, after: &[u8], bytes: usize) -> Result<Vec<Stored>, StoreError> {
+        let behind = (Bound::Excluded(after), Bound::Unbounded);
+        let mut waiting = self.waiting.range::<[u8], _>(behind).peekable();
+        let mut records = self.records.behind(after)?.peekable();
+        up_to(
+            bytes,
+            std::iter::from_fn(|| {
+                loop {
+                    let stored = match records.peek() {
+                        Some(Ok((key, _))) => Some(key),
+                        Some(Err(_)) => return records.next(),
+                        None => None,
+                    };
+                    match waiting.next_if(|(new, _)| stored.is_none_or(|key| *new <= key)) {
+                        None => return records.next(),
+                        Some((new, record)) => {
+                            // The change of a record takes its place.
+                            if stored == Some(new) {
+                                records.next();
+                            }
+                            if let Some(record) = record {
+                                return Some(Ok((new.clone(), record.clone())));
+                            }
+                        }
+                    }
+                }
+            }),
+        )
     }
 }
 

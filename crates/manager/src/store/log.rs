@@ -60,8 +60,8 @@ struct Head {
 }
 
 impl Log {
-    /// Makes the log of new records.
-    pub fn create(path: &Path) -> Result<Self, StoreError> {
+    /// Makes the log of new records that add up to `records`.
+    pub fn create(path: &Path, records: Seal) -> Result<Self, StoreError> {
         let made = || {
             let file = OpenOptions::new()
                 .read(true)
@@ -80,7 +80,8 @@ impl Log {
         };
         let file = made().map_err(|error: io::Error| refused(path, &error))?;
         let mut log = Self::of(file, path);
-        log.start_anew(Seal::default())?;
+        log.sequence = records.sequence;
+        log.start_anew(records)?;
         Ok(log)
     }
 
@@ -147,7 +148,9 @@ impl Log {
             if head.sequence != self.round.sequence + 1 + batches.len() as u64 {
                 return Err(format!("commit {} stands in the place of another", head.sequence));
             }
-            batches.push(decode(changes).ok_or_else(|| format!("commit {} makes no sense", head.sequence))?);
+            batches.push(
+                Batch::decode(changes).ok_or_else(|| format!("commit {} makes no sense", head.sequence))?,
+            );
             at += blocks(HEAD_BYTES + head.length);
         }
         // Each entry was durable before the next was written: nothing follows one that is torn.
@@ -190,7 +193,7 @@ impl Log {
     /// the file grows for it.
     pub fn has_room(&self, batch: &Batch) -> bool {
         let is_empty = self.end == OPENINGS * BLOCK_BYTES;
-        is_empty || self.end + blocks(HEAD_BYTES + encoded_bytes(batch)) <= LOG_BYTES
+        is_empty || self.end + blocks(HEAD_BYTES + batch.encoded_bytes()) <= LOG_BYTES
     }
 
     /// Makes `batch` durable as the next commit. After an error the log must not be used further.
@@ -225,7 +228,7 @@ impl Log {
     }
 
     fn entry(&self, batch: &Batch) -> Vec<u8> {
-        let (round, changes) = (self.round.encode(), encode(batch));
+        let (round, changes) = (self.round.encode(), batch.encode());
         let check = self.checker.check(&round, &changes);
         let (sequence, length) = (self.sequence + 1, changes.len() as u64);
         let head = [&check.to_le_bytes()[..], &sequence.to_le_bytes(), &length.to_le_bytes()].concat();
@@ -242,48 +245,4 @@ fn refused(path: &Path, error: &io::Error) -> StoreError {
 
 fn blocks(bytes: usize) -> usize {
     bytes.next_multiple_of(BLOCK_BYTES)
-}
-
-fn encoded_bytes(batch: &Batch) -> usize {
-    let changes = batch.changes().iter();
-    changes.map(|(key, record)| 16 + key.len() + record.as_ref().map_or(0, Vec::len)).sum()
-}
-
-/// Each change as the length of its key, 1 plus the length of its record or 0 for a removal, key and record.
-fn encode(batch: &Batch) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(encoded_bytes(batch));
-    for (key, record) in batch.changes() {
-        let length = record.as_ref().map_or(0, |record| 1 + record.len() as u64);
-        bytes.extend((key.len() as u64).to_le_bytes());
-        bytes.extend(length.to_le_bytes());
-        bytes.extend(key);
-        bytes.extend(record.as_deref().unwrap_or_default());
-    }
-    bytes
-}
-
-fn decode(mut bytes: &[u8]) -> Option<Batch> {
-    let mut changes = Vec::new();
-    while !bytes.is_empty() {
-        let (key, length) = (take_number(&mut bytes)?, take_number(&mut bytes)?);
-        let key = take(&mut bytes, key)?;
-        let record = match length.checked_sub(1) {
-            Some(length) => Some(take(&mut bytes, length)?),
-            None => None,
-        };
-        changes.push((key, record));
-    }
-    Some(Batch { changes })
-}
-
-fn take_number(bytes: &mut &[u8]) -> Option<u64> {
-    let (number, rest) = bytes.split_first_chunk::<8>()?;
-    *bytes = rest;
-    Some(u64::from_le_bytes(*number))
-}
-
-fn take(bytes: &mut &[u8], count: u64) -> Option<Vec<u8>> {
-    let (taken, rest) = bytes.split_at_checked(usize::try_from(count).ok()?)?;
-    *bytes = rest;
-    Some(taken.to_vec())
 }

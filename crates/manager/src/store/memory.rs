@@ -1,11 +1,12 @@
 //! A store in memory: for tests of what stands on a store, and as the reference that others are compared with.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Batch, Store, StoreError, Visitor};
+use super::{Batch, Snapshot, Store, StoreError, Stored, Visitor, up_to};
 
 /// Records in a map. Clones share it, so that a "restart" can open what a predecessor left.
 #[derive(Clone, Debug, Default)]
@@ -48,5 +49,21 @@ impl Store for MemoryStore {
 
     fn sequence(&self) -> u64 {
         self.kept.lock().sequence
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        Ok(Box::new(self.kept.lock().clone()))
+    }
+}
+
+impl Snapshot for Kept {
+    fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    fn read(&self, after: &[u8], bytes: usize) -> Result<Vec<Stored>, StoreError> {
+        let behind = (Bound::Excluded(after), Bound::Unbounded);
+        let records = self.records.range::<[u8], _>(behind);
+        up_to(bytes, records.map(|(key, record)| Ok((key.clone(), record.clone()))))
     }
 }

@@ -7,6 +7,7 @@
 mod embedded;
 mod engine_panic;
 mod file;
+mod import;
 mod log;
 mod memory;
 mod redb;
@@ -17,6 +18,7 @@ use std::fmt;
 use std::path::Path;
 
 pub use self::embedded::EmbeddedStore;
+pub use self::import::Import;
 pub use self::memory::MemoryStore;
 pub use self::reserve::{Reserve, Reserved};
 
@@ -74,7 +76,7 @@ impl fmt::Display for Table {
 /// Changes that become durable together or not at all. A later change of a key wins.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
-    changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    changes: Vec<ChangeOf>,
 }
 
 impl Batch {
@@ -88,15 +90,71 @@ impl Batch {
         self.changes.push((full_key(table, key), None));
     }
 
+    /// Length of [`Batch::encode`], bytes.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        let changes = self.changes.iter();
+        changes.map(|(key, record)| 16 + key.len() + record.as_ref().map_or(0, Vec::len)).sum()
+    }
+
+    /// Each change as the length of its key, 1 plus the length of its record or 0 for a removal, key and record.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.encoded_bytes());
+        self.changes.iter().for_each(|(key, record)| encode_change(key, record.as_deref(), &mut bytes));
+        bytes
+    }
+
+    /// What was encoded; `None`: it is something else.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (batch, rest) = Self::decode_front(bytes);
+        rest.is_empty().then_some(batch)
+    }
+
+    /// The changes that are whole at the beginning of `bytes`, and what is left.
+    pub(crate) fn decode_front(mut bytes: &[u8]) -> (Self, &[u8]) {
+        let mut batch = Self::default();
+        while let Some((change, rest)) = take_change(bytes) {
+            batch.changes.push(change);
+            bytes = rest;
+        }
+        (batch, bytes)
+    }
+
     /// Whether there is nothing to commit.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
     /// The changes in order: key with its table byte, and the record or `None` for a removal.
-    pub fn changes(&self) -> &[(Vec<u8>, Option<Vec<u8>>)] {
+    pub fn changes(&self) -> &[ChangeOf] {
         &self.changes
     }
+}
+
+/// A key with its table byte, and the record or `None` for a removal.
+pub type ChangeOf = (Vec<u8>, Option<Vec<u8>>);
+
+pub(crate) fn encode_change(key: &[u8], record: Option<&[u8]>, bytes: &mut Vec<u8>) {
+    let length = record.map_or(0, |record| 1 + record.len() as u64);
+    bytes.extend((key.len() as u64).to_le_bytes());
+    bytes.extend(length.to_le_bytes());
+    bytes.extend(key);
+    bytes.extend(record.unwrap_or_default());
+}
+
+fn take_change(bytes: &[u8]) -> Option<(ChangeOf, &[u8])> {
+    let (key, rest) = bytes.split_first_chunk::<8>()?;
+    let (length, rest) = rest.split_first_chunk::<8>()?;
+    let (key, length) = (u64::from_le_bytes(*key), u64::from_le_bytes(*length));
+    let (key, rest) = take(rest, key)?;
+    match length.checked_sub(1) {
+        None => Some(((key, None), rest)),
+        Some(length) => take(rest, length).map(|(record, rest)| ((key, Some(record)), rest)),
+    }
+}
+
+fn take(bytes: &[u8], count: u64) -> Option<(Vec<u8>, &[u8])> {
+    let (taken, rest) = bytes.split_at_checked(usize::try_from(count).ok()?)?;
+    Some((taken.to_vec(), rest))
 }
 
 fn full_key(table: Table, key: &[u8]) -> Vec<u8> {
@@ -152,8 +210,37 @@ fn told(key: &[u8]) -> String {
     format!("{table} {digits}")
 }
 
+/// The first of these records, until they take `bytes`.
+fn up_to(
+    bytes: usize,
+    records: impl Iterator<Item = Result<Stored, StoreError>>,
+) -> Result<Vec<Stored>, StoreError> {
+    let (mut taken, mut found) = (0, Vec::new());
+    for record in records {
+        let (key, record) = record?;
+        taken += key.len() + record.len();
+        found.push((key, record));
+        if taken >= bytes {
+            break;
+        }
+    }
+    Ok(found)
+}
+
 /// Receives one record: its key, table byte included, and its value.
 pub type Visitor<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), StoreError> + 'a;
+
+/// A record: its key, table byte included, and its value.
+pub type Stored = (Vec<u8>, Vec<u8>);
+
+/// All records of a store at one moment, whatever is committed later.
+pub trait Snapshot: Send {
+    /// Number of the last commit that is in it.
+    fn sequence(&self) -> u64;
+
+    /// The records behind the key `after`, in order of their keys, until they take `bytes`; none: there are no more.
+    fn read(&self, after: &[u8], bytes: usize) -> Result<Vec<Stored>, StoreError>;
+}
 
 /// A crash-safe map of records. After an error of `commit` the store must not be used further: what is on the disk is
 /// then either the state before or after the batch, and only reading it anew tells which.
@@ -166,6 +253,9 @@ pub trait Store: Send {
 
     /// Number of the last commit, counted from 1; 0: there was none.
     fn sequence(&self) -> u64;
+
+    /// What the store holds now, to be read while it goes on.
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError>;
 
     /// Whether so many bytes more fit, and then still what makes room again. Without, only that should be committed.
     fn has_room(&self, _bytes: u64) -> bool {
@@ -184,6 +274,10 @@ impl Store for Box<dyn Store> {
 
     fn sequence(&self) -> u64 {
         (**self).sequence()
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        (**self).snapshot()
     }
 
     fn has_room(&self, bytes: u64) -> bool {

@@ -16,16 +16,19 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition};
+use redb::{
+    Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition,
+};
 
 use super::engine_panic::without_panic;
 use super::file::StoreFile;
 use super::seal::{Checker, Seal};
-use super::{Batch, StoreError, Visitor};
+use super::{Batch, StoreError, Stored, Visitor};
 
 const RECORDS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("records");
 /// Key of the seal. No table of records has this number, and it is the last one.
@@ -183,7 +186,7 @@ impl RedbFile {
                 None => records.remove(key.as_slice())?,
             };
             if let Some(before) = before {
-                seal.subtract(self.checked(key, before.value())?.1);
+                seal.subtract(checked(&self.checker, key, before.value())?.1);
             }
         }
         self.put_seal(&mut records, &seal)?;
@@ -203,20 +206,13 @@ impl RedbFile {
         }
     }
 
-    fn checked<'b>(&self, key: &[u8], stored: &'b [u8]) -> Result<(&'b [u8], super::seal::Check), Fault> {
-        let opened = self.checker.open(key, stored);
-        opened.ok_or_else(|| {
-            Fault::Damaged(format!("the record of {} doesn't match its checksum", super::told(key)))
-        })
-    }
-
     fn load_all(&self, visit: &mut Visitor<'_>) -> Result<(), Fault> {
         let records = self.database()?.begin_read()?.open_table(RECORDS)?;
         let mut found = Seal { sequence: self.seal.sequence, ..Seal::default() };
         for entry in records.iter()? {
             let (key, stored) = entry?;
             let key = key.value();
-            let (record, check) = self.checked(key, stored.value())?;
+            let (record, check) = checked(&self.checker, key, stored.value())?;
             if key != SEAL_KEY {
                 found.add(check);
                 visit(key, record).map_err(Fault::Visitor)?;
@@ -230,6 +226,49 @@ impl RedbFile {
             ))),
         }
     }
+}
+
+/// The records at one moment.
+pub(super) struct RedbSnapshot {
+    records: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    path: PathBuf,
+    checker: Checker,
+}
+
+impl RedbSnapshot {
+    /// The records behind the key `after`, in order of their keys.
+    pub(super) fn behind(
+        &self,
+        after: &[u8],
+    ) -> Result<impl Iterator<Item = Result<Stored, StoreError>> + '_, StoreError> {
+        let told =
+            |fault: Fault| fault.told(&self.path, format!("reading the store {}", self.path.display()));
+        let behind = (Bound::Excluded(after), Bound::Excluded(SEAL_KEY));
+        let found = without_panic(|| self.records.range::<&[u8]>(behind).map_err(Fault::from));
+        let mut entries = found.unwrap_or_else(|panic| Err(Fault::Damaged(panic))).map_err(told)?;
+        let mut next = move || -> Option<Result<Stored, Fault>> {
+            let entry = entries.next()?;
+            Some(entry.map_err(Fault::from).and_then(|(key, stored)| {
+                let key = key.value();
+                let (record, _) = checked(&self.checker, key, stored.value())?;
+                Ok((key.to_vec(), record.to_vec()))
+            }))
+        };
+        Ok(std::iter::from_fn(move || {
+            let entry = without_panic(&mut next).unwrap_or_else(|panic| Some(Err(Fault::Damaged(panic))))?;
+            Some(entry.map_err(told))
+        }))
+    }
+}
+
+fn checked<'b>(
+    checker: &Checker,
+    key: &[u8],
+    stored: &'b [u8],
+) -> Result<(&'b [u8], super::seal::Check), Fault> {
+    checker.open(key, stored).ok_or_else(|| {
+        Fault::Damaged(format!("the record of {} doesn't match its checksum", super::told(key)))
+    })
 }
 
 fn builder() -> Builder {
@@ -259,9 +298,30 @@ impl RedbFile {
         loaded.map_err(|fault| fault.told(&self.path, format!("reading the store {}", self.path.display())))
     }
 
+    /// The records as they are now.
+    pub(super) fn snapshot(&self) -> Result<RedbSnapshot, StoreError> {
+        let opened = || -> Result<_, Fault> { Ok(self.database()?.begin_read()?.open_table(RECORDS)?) };
+        let opened = without_panic(opened).unwrap_or_else(|panic| Err(Fault::Damaged(panic)));
+        let (path, checker) = (self.path.clone(), self.checker.clone());
+        match opened {
+            Ok(records) => Ok(RedbSnapshot { records, path, checker }),
+            Err(fault) => Err(fault.told(&path, format!("reading the store {}", path.display()))),
+        }
+    }
+
+    /// Makes durable a part of records that are no store yet: their number is that of no commit.
+    pub(super) fn fill(&mut self, batch: &Batch) -> Result<(), StoreError> {
+        assert_eq!(self.seal.sequence, 0, "nothing is filled in behind a commit");
+        self.put(batch, 0)
+    }
+
     /// Makes durable what commits up to the one of number `sequence` have changed, all of it or nothing.
     pub(super) fn commit(&mut self, batch: &Batch, sequence: u64) -> Result<(), StoreError> {
         assert!(sequence > self.seal.sequence, "commits go on");
+        self.put(batch, sequence)
+    }
+
+    fn put(&mut self, batch: &Batch, sequence: u64) -> Result<(), StoreError> {
         match without_panic(|| self.apply(batch, sequence)).unwrap_or_else(|panic| Err(Fault::Damaged(panic)))
         {
             Ok(seal) => {

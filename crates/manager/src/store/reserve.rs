@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
-use super::{Batch, Store, StoreError, Visitor};
+use super::{Batch, Snapshot, Store, StoreError, Visitor};
 
 /// Name of the file beside the store.
 const FILE: &str = "reserve";
@@ -129,6 +129,10 @@ impl<S: Store> Store for Reserved<S> {
 
     fn sequence(&self) -> u64 {
         self.store.sequence()
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        self.store.snapshot()
     }
 
     fn has_room(&self, bytes: u64) -> bool {

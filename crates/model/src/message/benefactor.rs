@@ -56,6 +56,13 @@ pub enum BenefactorRequest {
     /// What is here in numbers. Answered by `Status`.
     #[n(4)]
     Status,
+    /// Serve the file of the journal from an offset on. For operators. Answered by `Journal`.
+    #[n(5)]
+    Journal {
+        /// Bytes before it.
+        #[n(0)]
+        offset: u64,
+    },
 }
 
 /// The answer of a benefactor.
@@ -91,6 +98,19 @@ pub enum BenefactorReply {
     /// What is here in numbers.
     #[n(4)]
     Status(#[n(0)] BenefactorLoad),
+    /// A part of the journal's file.
+    #[n(5)]
+    Journal {
+        /// Whose it is.
+        #[n(0)]
+        benefactor: Option<BenefactorId>,
+        /// Length of the file, bytes.
+        #[n(1)]
+        length: u64,
+        /// The bytes at the offset; none: it ends there.
+        #[cbor(n(2), with = "minicbor::bytes")]
+        bytes: Vec<u8>,
+    },
 }
 
 /// What a verification found.

@@ -28,6 +28,7 @@ mod page_cache;
 mod posix;
 mod program;
 mod promises;
+mod recovery;
 mod repair;
 mod set_back;
 mod silent;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use stdchk_tests::{Pool, Setup, random_bytes, wait_until};
 
@@ -135,4 +136,59 @@ fn a_damaged_store_of_the_manager_is_refused_in_one_line_with_the_way_out() {
     fs::write(log(&pool), &own_log).unwrap();
     pool.ok(&["up"]);
     assert_eq!(pool.get("app/x"), b"content");
+}
+
+/// Writes small files until it is told to stop; how many there are is counted once they are closed.
+fn write_files(pool: &Pool, closed: &AtomicU64, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let number = closed.load(Ordering::Relaxed);
+        fs::write(pool.at(&format!("app/{number}")), content(number)).unwrap();
+        closed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn content(number: u64) -> Vec<u8> {
+    random_bytes(100 + number as usize % 5000, number)
+}
+
+#[test]
+fn a_backup_of_a_manager_at_work_brings_back_what_was_committed_before_it_and_costs_nothing_newer() {
+    let pool = Setup::of(2).up();
+    let large = random_bytes(3 << 20, 1);
+    pool.put(&large, "app/large");
+    pool.ok(&["policy", "set", "app", "semantics=pessimistic"]);
+    let (closed, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let backup = pool.path("backup");
+    let before = std::thread::scope(|scope| {
+        scope.spawn(|| write_files(&pool, &closed, &stop));
+        wait_until("files are written", || closed.load(Ordering::Relaxed) > 100);
+        let before = closed.load(Ordering::Relaxed);
+        let said = pool.ok(&["manager", "backup", backup.to_str().unwrap()]);
+        assert!(said.contains("read back and intact"), "{said}");
+        let after = closed.load(Ordering::Relaxed);
+        wait_until("more are written", || closed.load(Ordering::Relaxed) > after + 50);
+        stop.store(true, Ordering::Relaxed);
+        before
+    });
+    pool.fails(&["manager", "backup", backup.to_str().unwrap()], 2, &["there already"]);
+    // Benefactors write down every two seconds what the manager has committed.
+    pool.put(b"newer", "app/newer");
+    pool.ok(&["down"]);
+    let (manager, lost) = (pool.data().join("manager"), pool.path("lost"));
+    fs::rename(&manager, &lost).unwrap();
+    fs::rename(&backup, &manager).unwrap();
+    pool.ok(&["up"]);
+    assert_eq!(pool.get("app/large"), large);
+    assert!(pool.ok(&["policy", "get", "app"]).contains("pessimistic"));
+    for number in 0..before {
+        assert_eq!(fs::read(pool.at(&format!("app/{number}"))).unwrap(), content(number), "{number}");
+    }
+    // The store that was lost is found again.
+    pool.ok(&["down"]);
+    fs::remove_dir_all(&manager).unwrap();
+    fs::rename(&lost, &manager).unwrap();
+    pool.ok(&["up"]);
+    assert_eq!(pool.get("app/newer"), b"newer");
+    let last = closed.load(Ordering::Relaxed) - 1;
+    assert_eq!(fs::read(pool.at(&format!("app/{last}"))).unwrap(), content(last));
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use stdchk_benefactor::journal::Kept;
 use stdchk_benefactor::memory::Memory;
 use stdchk_benefactor::service::Benefactor;
 use stdchk_benefactor::store::{Donation, Store};
@@ -126,9 +127,11 @@ impl Node {
         let donation = Donation { donated_bytes: self.donated_bytes + beyond, floor_bytes: 0 };
         let store = Store::open(&self.disk.segments(), donation, SEGMENT_BYTES).unwrap().0;
         let memory = Arc::new(Memory::open(self.disk.path()));
+        let kept = Arc::new(Kept::open(self.disk.path()));
         let key = ReceiptKey([u8::try_from(self.life % 251).unwrap(); 32]);
         let buffers = BufferPool::new(1 << 20);
-        self.service = Some(Benefactor::new(Arc::new(store), memory, buffers, Incarnation(self.life), key));
+        self.service =
+            Some(Benefactor::new(Arc::new(store), (memory, kept), buffers, Incarnation(self.life), key));
         self.disk.opened();
     }
 

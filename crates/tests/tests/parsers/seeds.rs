@@ -8,8 +8,10 @@ use stdchk_benefactor::store::{Donation, Store};
 use stdchk_filestate::record::{Inode, Record};
 use stdchk_filestate::store::Options;
 use stdchk_manager::core::{Core, Now, Setting, Timing};
+use stdchk_manager::journal::Sealer;
 use stdchk_manager::store::{MemoryStore, Store as _};
-use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, VersionState};
+use stdchk_model::journal;
+use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, Moment, VersionState};
 use stdchk_model::{
     BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Code, Encoding, Extent, InContainer, Ino, MapRoot, OpId,
     Policy, PoolId, SessionId, Source, cbor,
@@ -183,6 +185,24 @@ pub fn segments() -> Vec<Vec<u8>> {
     store.sync().unwrap();
     let segment = fs::read_dir(place.path()).unwrap().next().unwrap().unwrap().path();
     vec![fs::read(segment).unwrap()]
+}
+
+/// What the pieces of journals here are sealed with.
+pub fn sealer() -> Sealer {
+    Sealer::new(PoolId([7; 16]), None)
+}
+
+/// A journal with a base in two parts and commits of two starts.
+pub fn journals() -> Vec<Vec<u8>> {
+    let at = |start, commit| Moment { start, commit };
+    let sealer = sealer();
+    let pieces = [
+        sealer.base(at(1, 5), 0, false, vec![0; 3]),
+        sealer.base(at(1, 5), 1, true, vec![1; 100]),
+        sealer.commit(at(1, 6), 1, vec![2; 50]),
+        sealer.commit(at(2, 7), 1, vec![3; 50]),
+    ];
+    vec![pieces.iter().flat_map(journal::frame).collect()]
 }
 
 /// The records of a manager that has a folder and a file with a version.

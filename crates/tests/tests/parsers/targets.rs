@@ -10,18 +10,21 @@ use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
 use stdchk_aggregate::{BlockCache, Container};
+use stdchk_benefactor::journal::{JOURNAL_FILE, Kept};
 use stdchk_benefactor::store::{Donation, Store};
 use stdchk_filestate::log::Log;
 use stdchk_filestate::store::Options;
 use stdchk_formats::{Extent, Source, parse};
 use stdchk_manager::core::{Core, Now, Setting, Timing};
-use stdchk_manager::store::{Batch, Store as Records, StoreError, Visitor};
+use stdchk_manager::recover;
+use stdchk_manager::store::{Batch, Snapshot, Store as Records, StoreError, Visitor};
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Command};
 use stdchk_model::message::handshake::{Hello, Welcome};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::naming::Naming;
 use stdchk_model::{
-    ChunkMap, Failure, InContainer, Ino, MapRoot, Policy, PoolId, Receipt, ReceiptKey, cbor, name, size,
+    BenefactorId, ChunkMap, Failure, InContainer, Ino, MapRoot, Policy, PoolId, Receipt, ReceiptKey, cbor,
+    name, size,
 };
 use stdchk_net::{BufferPool, frame};
 use stdchk_reduce::{Codec, decompress};
@@ -42,7 +45,7 @@ pub struct Target {
 }
 
 /// All parsers.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "frames", read: frames, seeds: seeds::frames, inputs: 20_000 },
     Target { name: "messages", read: messages, seeds: seeds::messages, inputs: 100_000 },
     Target { name: "maps", read: maps, seeds: seeds::maps, inputs: 100_000 },
@@ -52,6 +55,7 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "logs", read: logs, seeds: seeds::logs, inputs: 20_000 },
     Target { name: "texts", read: texts, seeds: seeds::texts, inputs: 50_000 },
     Target { name: "segments", read: segments, seeds: seeds::segments, inputs: 500 },
+    Target { name: "journals", read: journals, seeds: seeds::journals, inputs: 3_000 },
     Target { name: "records", read: records, seeds: seeds::records, inputs: 10_000 },
 ];
 
@@ -250,6 +254,19 @@ fn segments(bytes: &[u8]) {
     }
 }
 
+fn journals(bytes: &[u8]) {
+    let place = tempfile::tempdir_in(memory()).unwrap();
+    let path = place.path().join(JOURNAL_FILE);
+    fs::write(&path, bytes).unwrap();
+    let vouched = recover::read(&path, &seeds::sealer(), BenefactorId(0));
+    let kept = Kept::open(place.path());
+    assert_eq!(fs::metadata(&path).unwrap().len(), kept.bytes(), "what doesn't follow is cut off");
+    if let Ok(vouched) = vouched {
+        assert!(kept.bytes() > 0, "a benefactor keeps what opens");
+        assert!(vouched.journal.reach().is_some());
+    }
+}
+
 /// A store of the manager that holds the records which bytes describe: length of the key, length of the record (two bytes),
 /// both.
 struct Described<'b>(&'b [u8]);
@@ -273,6 +290,10 @@ impl Records for Described<'_> {
 
     fn sequence(&self) -> u64 {
         7
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        Err(StoreError::new("copying", "it is only described"))
     }
 }
 

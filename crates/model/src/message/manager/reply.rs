@@ -8,6 +8,7 @@ use super::{
 };
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, SessionId};
+use crate::journal::Piece;
 use crate::message::benefactor::Command;
 use crate::policy::Policy;
 
@@ -164,4 +165,27 @@ pub enum ManagerReply {
     /// What becomes of checkpoint sets, newest timestep first.
     #[n(24)]
     Fates(#[n(0)] Vec<SetFate>),
+    /// A copy of the store was taken.
+    #[n(21)]
+    Backup {
+        /// Which copy.
+        #[n(0)]
+        id: u64,
+        /// The moment that it shows.
+        #[n(1)]
+        moment: Moment,
+    },
+    /// A part of the copy.
+    #[n(22)]
+    BackupPart {
+        /// Its bytes: records as `docs/FORMAT.md` has them in an entry of the log.
+        #[cbor(n(0), with = "minicbor::bytes")]
+        bytes: Vec<u8>,
+        /// Whether it is the last.
+        #[n(1)]
+        last: bool,
+    },
+    /// Pieces of the journal, in order.
+    #[n(23)]
+    Journal(#[n(0)] Vec<Piece>),
 }

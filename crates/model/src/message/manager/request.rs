@@ -6,6 +6,7 @@ use super::{BenefactorSecret, Change, Hold, PackedMembers, Registration, StoredB
 use crate::block::BlockId;
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, ChunkId, ClientId, Ino, OpId, SessionId};
+use crate::journal::Reach;
 use crate::message::benefactor::{BenefactorLoad, FailedCopy};
 use crate::message::handshake::MemberId;
 use crate::receipt::Receipt;
@@ -365,6 +366,21 @@ pub enum ManagerRequest {
     /// collected in the end. Without such a benefactor nothing happens. Can be repeated. Answered by `Done`.
     #[n(53)]
     AcceptOlderStore,
+    /// Takes a copy of the store as it is now, to be read while the manager goes on. The copy before it is let go, and so is one
+    /// that nobody has read for a minute. Answered by `Backup`.
+    #[n(54)]
+    BeginBackup,
+    /// Reads the copy that was taken, part by part from 0 on; the part that was read last may be read again. Answered by
+    /// `BackupPart`.
+    #[n(55)]
+    ReadBackup {
+        /// Which copy.
+        #[n(0)]
+        id: u64,
+        /// Which part of it.
+        #[n(1)]
+        part: u32,
+    },
 
     /// Who has joined the pool with a token. Answered by `Members`.
     #[n(56)]
@@ -462,5 +478,25 @@ pub enum ManagerRequest {
         /// Number of its last registration: what was sent before that is out of date.
         #[n(1)]
         registration: u64,
+    },
+    /// A keeper of the journal asks for what follows on what it has. Answered by `Journal`: with commits as soon as there are some, or with a
+    /// part of a base; with nothing after a second, and for a benefactor that is no keeper.
+    #[n(65)]
+    Journal {
+        /// Whose.
+        #[n(0)]
+        id: BenefactorId,
+        /// Number of its last registration.
+        #[n(1)]
+        registration: u64,
+        /// How far its journal goes; `None`: it has none, or wants a new base.
+        #[n(2)]
+        has: Option<Reach>,
+        /// The part of a base that it takes next.
+        #[n(3)]
+        part: u32,
+        /// It is leaving: what is there is answered at once.
+        #[n(4)]
+        now: bool,
     },
 }

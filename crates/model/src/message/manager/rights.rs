@@ -12,12 +12,15 @@ impl Request {
             | Self::BeginInventory { .. }
             | Self::Inventory { .. }
             | Self::Heartbeat { .. }
-            | Self::Orders { .. } => role == Role::Benefactor,
+            | Self::Orders { .. }
+            | Self::Journal { .. } => role == Role::Benefactor,
             Self::Collect { .. }
             | Self::Forget { .. }
             | Self::AcceptOlderStore
             | Self::Members
-            | Self::Revoke { .. } => role == Role::Operator,
+            | Self::Revoke { .. }
+            | Self::BeginBackup
+            | Self::ReadBackup { .. } => role == Role::Operator,
             // The owner of a disk may see how the pool is.
             Self::Status | Self::Space => matches!(role, Role::Client | Role::Operator | Role::Benefactor),
             _ => matches!(role, Role::Client | Role::Operator),
@@ -30,7 +33,8 @@ impl Request {
             Self::BeginInventory { id, .. }
             | Self::Inventory { id, .. }
             | Self::Heartbeat { id, .. }
-            | Self::Orders { id, .. } => Some(*id),
+            | Self::Orders { id, .. }
+            | Self::Journal { id, .. } => Some(*id),
             _ => None,
         }
     }

@@ -1,0 +1,310 @@
+//! What the benefactor keeps of the manager's store, in the file `journal`, for a manager that loses its disk.
+//!
+//! The pieces are sealed: the benefactor sees where they belong and nothing else. It follows the journal as long as each piece follows on
+//! the one before, and takes a base where none does, or once the commits take more room than a base would. A base is written beside
+//! what is there, and takes its place when it is whole and durable. Commits are told to be had once they are durable.
+//!
+//! | event | what is there afterwards |
+//! |---|---|
+//! | crash while a base is taken | what was there before; the base is taken anew |
+//! | crash while commits are appended | all commits that were told to be had, and perhaps more; what is torn is cut off |
+//! | a byte of the file is damaged | at the next start: all pieces before it |
+//! | no room | what was there before, until there is room |
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use stdchk_model::BenefactorId;
+use stdchk_model::journal::{self, Journal, Piece, Reach};
+use tokio::sync::watch;
+
+/// The file in the benefactor's directory.
+pub const JOURNAL_FILE: &str = "journal";
+/// Commits may take so much more than the base before a new base is asked for, bytes.
+const COMMITS_BYTES: u64 = 16 << 20;
+
+/// What is kept.
+#[derive(Debug)]
+pub struct Kept {
+    path: PathBuf,
+    state: Mutex<State>,
+    leaving: watch::Sender<bool>,
+    done: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What is there.
+    whole: Pieces,
+    /// A base on its way.
+    new: Pieces,
+    /// The benefactor's number.
+    keeper: Option<BenefactorId>,
+}
+
+/// Pieces in a file.
+#[derive(Debug, Default)]
+struct Pieces {
+    journal: Journal,
+    file: Option<File>,
+    /// Length of the file, bytes.
+    bytes: u64,
+    /// Length of the base in it, bytes.
+    base_bytes: u64,
+}
+
+impl Kept {
+    /// What is kept in the benefactor's `directory`. What can't be read is taken anew.
+    pub fn open(directory: &Path) -> Self {
+        let path = directory.join(JOURNAL_FILE);
+        drop(fs::remove_file(path.with_added_extension("new")));
+        let read = OpenOptions::new().read(true).write(true).open(&path).and_then(Pieces::read);
+        let whole = read.unwrap_or_else(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                tracing::warn!(path = %path.display(), %error, "what is kept of the manager's store can't be read");
+            }
+            Pieces::default()
+        });
+        let state = Mutex::new(State { whole, ..State::default() });
+        let (leaving, done) = (watch::Sender::new(false), watch::Sender::new(true));
+        Self { path, state, leaving, done }
+    }
+
+    /// The benefactor has this number.
+    pub(crate) fn is_of(&self, keeper: BenefactorId) {
+        self.state.lock().keeper = Some(keeper);
+    }
+
+    /// Whose it is, once the benefactor has registered.
+    pub fn keeper(&self) -> Option<BenefactorId> {
+        self.state.lock().keeper
+    }
+
+    /// Waits until the last commits are here, for at most `limit`.
+    pub(crate) async fn leave(&self, limit: Duration) {
+        self.leaving.send_replace(true);
+        let mut done = self.done.subscribe();
+        // Whichever comes first.
+        let _ = tokio::time::timeout(limit, done.wait_for(|done| *done)).await;
+    }
+
+    /// Told when the benefactor leaves.
+    pub(crate) fn leaving(&self) -> watch::Receiver<bool> {
+        self.leaving.subscribe()
+    }
+
+    /// Whether there is nobody to follow, or all that he has is here.
+    pub(crate) fn is_done(&self, done: bool) {
+        self.done.send_replace(done);
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How far it goes; `None`: a base is wanted.
+    pub fn reach(&self) -> Option<Reach> {
+        let State { whole, keeper, .. } = &*self.state.lock();
+        let commits = whole.bytes - whole.base_bytes;
+        // Not all keepers at once: whoever takes a base doesn't hear of commits.
+        let later = keeper.map_or(0, |keeper| u64::from(keeper.0 % 8) * (COMMITS_BYTES / 4));
+        whole.journal.reach().filter(|_| commits <= whole.base_bytes + COMMITS_BYTES + later)
+    }
+
+    /// The part of a base that comes next.
+    pub fn part(&self) -> u32 {
+        match self.state.lock().new.journal {
+            Journal::Taking { next, .. } => next,
+            _ => 0,
+        }
+    }
+
+    /// Length of all files, bytes.
+    pub fn bytes(&self) -> u64 {
+        let State { whole, new, .. } = &*self.state.lock();
+        whole.bytes + new.bytes
+    }
+
+    /// Takes pieces; durable on return. Those that don't follow are left out, with all behind them.
+    ///
+    /// # Errors
+    /// The disk refuses; what was there before is there.
+    pub fn take(&self, pieces: &[Piece]) -> io::Result<()> {
+        let state = &mut *self.state.lock();
+        match pieces.first() {
+            None => Ok(()),
+            Some(Piece::Commit { .. }) => state.whole.append(pieces),
+            Some(Piece::Base { part, .. }) => {
+                if *part == 0 {
+                    state.new = Pieces { file: Some(create(&self.new_path())?), ..Pieces::default() };
+                }
+                state.new.append(pieces)?;
+                if state.new.journal.reach().is_some() {
+                    fs::rename(self.new_path(), &self.path)?;
+                    self.path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())?;
+                    state.whole = std::mem::take(&mut state.new);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn new_path(&self) -> PathBuf {
+        self.path.with_added_extension("new")
+    }
+
+    /// Bytes of the file from `offset` on, at most so many, and its length.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn read(&self, offset: u64, most: usize) -> io::Result<(u64, Vec<u8>)> {
+        let State { whole, .. } = &*self.state.lock();
+        let Some(file) = &whole.file else { return Ok((0, Vec::new())) };
+        let rest = usize::try_from(whole.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; rest.min(most)];
+        file.read_exact_at(&mut bytes, offset)?;
+        Ok((whole.bytes, bytes))
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+impl Pieces {
+    /// What is whole in a file; the rest is cut off.
+    fn read(file: File) -> io::Result<Self> {
+        let mut pieces = Self::default();
+        let mut reader = BufReader::with_capacity(1 << 20, &file);
+        while let Some((piece, length)) = journal::next(&mut reader)?
+            && pieces.journal.follow(&piece).is_ok()
+        {
+            pieces.count(&piece, length);
+        }
+        if pieces.journal.reach().is_none() {
+            file.set_len(0)?;
+            return Ok(Self::default());
+        }
+        file.set_len(pieces.bytes)?;
+        Ok(Self { file: Some(file), ..pieces })
+    }
+
+    fn count(&mut self, piece: &Piece, length: u64) {
+        self.bytes += length;
+        if matches!(piece, Piece::Base { .. }) {
+            self.base_bytes = self.bytes;
+        }
+    }
+
+    fn append(&mut self, pieces: &[Piece]) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let (mut journal, mut frames, mut base_bytes) = (self.journal.clone(), Vec::new(), self.base_bytes);
+        for piece in pieces {
+            if journal.follow(piece).is_err() {
+                break;
+            }
+            frames.extend(journal::frame(piece));
+            if matches!(piece, Piece::Base { .. }) {
+                base_bytes = self.bytes + frames.len() as u64;
+            }
+        }
+        let written = file.write_all_at(&frames, self.bytes).and_then(|()| file.sync_data());
+        if let Err(error) = written {
+            // What may be there all the same is read by nobody: the next write goes over it.
+            drop(file.set_len(self.bytes));
+            return Err(error);
+        }
+        (self.journal, self.base_bytes) = (journal, base_bytes);
+        self.bytes += frames.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stdchk_model::message::manager::Moment;
+
+    use super::*;
+
+    fn at(commit: u64) -> Moment {
+        Moment { start: 1, commit }
+    }
+
+    fn base(commit: u64, part: u32, last: bool) -> Piece {
+        Piece::Base { moment: at(commit), key: 9, part, last, sealed: vec![7; 1000] }
+    }
+
+    fn commits(commits: std::ops::RangeInclusive<u64>) -> Vec<Piece> {
+        let commit = |commit| Piece::Commit { moment: at(commit), before: 1, sealed: vec![8; 100] };
+        commits.map(commit).collect()
+    }
+
+    fn reach(kept: &Kept) -> Option<u64> {
+        kept.reach().map(|reach| reach.moment.commit)
+    }
+
+    #[test]
+    fn a_base_counts_once_it_is_whole_and_commits_once_they_follow() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = Kept::open(directory.path());
+        kept.take(&commits(1..=2)).unwrap();
+        kept.take(&[base(10, 1, true)]).unwrap();
+        assert_eq!((reach(&kept), kept.part()), (None, 0));
+        kept.take(&[base(10, 0, false)]).unwrap();
+        assert_eq!((reach(&kept), kept.part()), (None, 1));
+        kept.take(&[base(10, 1, true)]).unwrap();
+        kept.take(&commits(11..=14)).unwrap();
+        kept.take(&commits(16..=17)).unwrap();
+        assert_eq!((reach(&kept), kept.part()), (Some(14), 0));
+        // Another base is begun and not finished.
+        kept.take(&[base(20, 0, false)]).unwrap();
+        kept.take(&commits(15..=15)).unwrap();
+        assert_eq!((reach(&kept), kept.part()), (Some(15), 1));
+        let kept = Kept::open(directory.path());
+        assert_eq!((reach(&kept), kept.part()), (Some(15), 0));
+        kept.take(&[base(20, 0, true)]).unwrap();
+        assert_eq!((reach(&kept), kept.bytes()), (Some(20), kept.read(0, 1 << 20).unwrap().0));
+    }
+
+    #[test]
+    fn what_a_crash_or_a_disk_leaves_is_all_that_is_whole_before_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = Kept::open(directory.path());
+        kept.take(&[base(10, 0, true)]).unwrap();
+        kept.take(&commits(11..=12)).unwrap();
+        let path = directory.path().join(JOURNAL_FILE);
+        let whole = fs::read(&path).unwrap();
+        let commit =
+            (whole.len() - fs::read(&path).unwrap().len() + journal::frame(&commits(1..=1)[0]).len()) as u64;
+        for cut in 1..=commit {
+            fs::write(&path, &whole[..whole.len() - usize::try_from(cut).unwrap()]).unwrap();
+            let kept = Kept::open(directory.path());
+            assert_eq!(reach(&kept), Some(11), "{cut}");
+            kept.take(&commits(12..=13)).unwrap();
+            assert_eq!(reach(&Kept::open(directory.path())), Some(13), "{cut}");
+        }
+        let mut bad = whole.clone();
+        bad[100] ^= 1;
+        fs::write(&path, &bad).unwrap();
+        assert_eq!(reach(&Kept::open(directory.path())), None);
+    }
+
+    #[test]
+    fn a_base_is_wanted_once_the_commits_outgrow_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = Kept::open(directory.path());
+        kept.take(&[base(10, 0, true)]).unwrap();
+        let large = |commit| Piece::Commit { moment: at(commit), before: 1, sealed: vec![8; 9 << 20] };
+        kept.take(&[large(11)]).unwrap();
+        assert_eq!(reach(&kept), Some(11));
+        kept.take(&[large(12)]).unwrap();
+        assert_eq!(reach(&kept), None);
+        kept.take(&[base(12, 0, true)]).unwrap();
+        assert_eq!(reach(&kept), Some(12));
+    }
+}

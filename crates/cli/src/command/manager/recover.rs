@@ -1,0 +1,324 @@
+//! `stdchk manager recover`: makes the store of a manager that lost its disk anew, from what benefactors keep of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+use stdchk_manager::AUTHORITY;
+use stdchk_manager::backup::check;
+use stdchk_manager::journal::Sealer;
+use stdchk_manager::recover::{Agreed, Vouched, agree, read, rebuild};
+use stdchk_model::message::handshake::Role;
+use stdchk_model::{BenefactorId, PoolId};
+use stdchk_net::{Authority, DataDir, data_dir};
+
+use super::backup::{Begun, give_name};
+use super::journals::{Source, fetch, local};
+use super::{folder_failed, store_failed};
+use crate::context::Context;
+use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::local::start::running;
+use crate::local::{Home, PoolRecord, Role as LocalRole};
+use crate::output;
+
+/// Pause before benefactors are asked again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// What `manager recover` takes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+For a pool whose folder DATA/manager is lost and that has no newer backup. Seven benefactors at most keep what the manager
+commits; two thirds of them have to agree. What was committed in the last moments before the loss may be missing. Afterwards
+`stdchk up` starts the pool. A pool of several machines needs the folder of its authority (--authority).
+
+Example:
+  stdchk manager recover
+  stdchk manager recover --from b.example.org:40123 --from c.example.org:40123 --authority /backup/authority")]
+pub(super) struct Recover {
+    /// Address of a benefactor on another machine, HOST:PORT; may be given several times. Those of this machine are looked at anyway
+    #[arg(long, value_name = "ADDRESS")]
+    from: Vec<String>,
+    /// The folder `authority` of the lost manager's folder, in a pool of several machines
+    #[arg(long, value_name = "DIR")]
+    authority: Option<PathBuf>,
+    /// Seconds for which benefactors that don't answer yet are waited for
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    wait: u64,
+    /// Take what is there if fewer than two thirds of the keepers agree: it may be old
+    #[arg(long)]
+    trust_fewer: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What became of one benefactor's journal.
+#[derive(Serialize)]
+struct Journal {
+    source: String,
+    benefactor: Option<String>,
+    /// The last commit in it.
+    commit: Option<u64>,
+    /// Why it says nothing.
+    silent: Option<String>,
+}
+
+/// All journals that can be had.
+struct Journals {
+    told: Vec<Journal>,
+    /// Those that say something, and where they are.
+    vouched: Vec<(Vouched, PathBuf)>,
+}
+
+/// What came back.
+#[derive(Serialize)]
+struct Report {
+    journals: Vec<Journal>,
+    keepers: Vec<String>,
+    /// The last commit on which two thirds of the keepers agree.
+    agreed: Option<u64>,
+    /// The last commit that came back.
+    commit: u64,
+    folders: Vec<Folder>,
+}
+
+/// What came back of a folder of the root.
+#[derive(Serialize)]
+struct Folder {
+    name: String,
+    files: u64,
+    versions: u64,
+}
+
+/// Where the manager's store shall be made, and what it is made with.
+struct Place {
+    home: Home,
+    record: PoolRecord,
+    pool: PoolId,
+    sealer: Sealer,
+    manager: PathBuf,
+}
+
+/// Runs the command.
+pub(super) fn run(arguments: &Recover, context: &Context) -> Outcome {
+    let home = context.home_to_run()?;
+    let _lock = home.lock()?;
+    let place = Place::of(home, arguments)?;
+    let folder = tempfile::tempdir_in(place.home.path()).about(place.home.path().display())?;
+    let deadline = Instant::now() + Duration::from_secs(arguments.wait);
+    loop {
+        let journals = place.read_all(arguments, context, folder.path())?;
+        let vouched: Vec<Vouched> = journals.vouched.iter().map(|(vouched, _)| vouched.clone()).collect();
+        let is_late = Instant::now() >= deadline;
+        match agree(&vouched) {
+            Some(agreed) if agreed.agreed.is_some() || (arguments.trust_fewer && is_late) => {
+                return place.make(journals, &agreed, arguments);
+            }
+            agreed if is_late => {
+                journals.told.iter().for_each(|journal| output::note(journal.told()));
+                return Err(not_agreed(&place, agreed.as_ref()));
+            }
+            _ => std::thread::sleep(RETRY_PAUSE),
+        }
+    }
+}
+
+fn not_agreed(place: &Place, agreed: Option<&Agreed>) -> CommandError {
+    let object = place.manager.display();
+    match agreed {
+        None => {
+            let next = "put the folder back from a backup, or bring benefactors back and name them with `--from ADDRESS`";
+            CommandError::new(
+                Exit::NotFound,
+                object,
+                "no benefactor that answers has kept the manager's store",
+                next,
+            )
+        }
+        Some(agreed) => {
+            let names =
+                |all: &[BenefactorId]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let cause = format!(
+                "fewer than two thirds of the benefactors that kept the manager's store ({}) agree: commit {} is known to {}",
+                names(&agreed.keepers),
+                agreed.end.commit,
+                names(&agreed.supporters)
+            );
+            let next = "bring the others back (`--from ADDRESS`, `--wait SECONDS`), or take that, which may be old, with \
+                        `--trust-fewer`";
+            CommandError::new(Exit::Unreachable, object, cause, next)
+        }
+    }
+}
+
+impl Journal {
+    fn told(&self) -> String {
+        let name = self.benefactor.as_ref().map_or_else(String::new, |benefactor| format!("{benefactor} "));
+        match (&self.commit, &self.silent) {
+            (Some(commit), _) => format!("{name}({}): up to commit {commit}", self.source),
+            (None, Some(why)) => format!("{name}({}): {why}", self.source),
+            (None, None) => format!("{name}({}): nothing", self.source),
+        }
+    }
+}
+
+impl Place {
+    fn of(home: Home, arguments: &Recover) -> Outcome<Self> {
+        let record = home.record_required()?;
+        let manager = home.directory(LocalRole::Manager);
+        if let Some(elsewhere) = &record.manager {
+            let next = "run the command there";
+            return Err(CommandError::usage(
+                home.path().display(),
+                format_args!("the pool's manager is that of {elsewhere}"),
+                next,
+            ));
+        }
+        if running(&home, LocalRole::Manager)?.is_some() {
+            return Err(CommandError::usage(
+                manager.display(),
+                "the manager is running",
+                "there is nothing to recover",
+            ));
+        }
+        if fs::symlink_metadata(&manager).is_ok() {
+            let next =
+                "move it away first, and keep it: what it holds may be newer than what benefactors keep";
+            return Err(CommandError::usage(manager.display(), "the folder is there", next));
+        }
+        let authority = match (&arguments.authority, record.on_network()) {
+            (Some(folder), _) => {
+                Some(Authority::open(folder).map_err(|error| CommandError::plain(Exit::Other, error))?)
+            }
+            (None, None) => None,
+            (None, Some(_)) => {
+                let next = "give a copy of that folder with `--authority DIR`";
+                let cause = "what benefactors keep opens with the key of the pool's authority, which was in this folder";
+                return Err(CommandError::usage(manager.join(AUTHORITY).display(), cause, next));
+            }
+        };
+        let pool = match &authority {
+            Some(authority) => authority.pool(),
+            None => pool_of_benefactors(&home, &record)?,
+        };
+        let sealer = Sealer::new(pool, authority.as_ref());
+        Ok(Self { home, record, pool, sealer, manager })
+    }
+
+    /// What all journals that can be had say.
+    fn read_all(&self, arguments: &Recover, context: &Context, folder: &Path) -> Outcome<Journals> {
+        let mut sources = local(&self.home, &self.record);
+        let keys = context.keys()?;
+        let runtime = crate::command::runtime()?;
+        for (number, address) in arguments.from.iter().enumerate() {
+            sources.push(runtime.block_on(fetch(address, self.pool, keys.clone(), folder, number)));
+        }
+        let (mut told, mut all) = (Vec::new(), Vec::new());
+        for Source { name, journal } in sources {
+            let read = journal.and_then(|(benefactor, path)| {
+                let vouched = read(&path, &self.sealer, benefactor).map_err(|error| error.to_string())?;
+                Ok((vouched, path))
+            });
+            told.push(match &read {
+                Ok((vouched, _)) => Journal {
+                    source: name,
+                    benefactor: Some(vouched.benefactor.to_string()),
+                    commit: vouched.journal.reach().map(|reach| reach.moment.commit),
+                    silent: None,
+                },
+                Err(why) => {
+                    Journal { source: name, benefactor: None, commit: None, silent: Some(why.clone()) }
+                }
+            });
+            all.extend(read);
+        }
+        Ok(Journals { told, vouched: all })
+    }
+
+    /// Makes the store, and tells what came back.
+    fn make(&self, journals: Journals, agreed: &Agreed, arguments: &Recover) -> Outcome {
+        let taken = journals.vouched.iter().find(|(vouched, _)| vouched.benefactor == agreed.from);
+        let Some((_, path)) = taken else { unreachable!("what was agreed on is one of them") };
+        let new = self.manager.with_added_extension("new");
+        // An earlier try may have left some of it.
+        if fs::symlink_metadata(&new).is_ok() {
+            fs::remove_dir_all(&new).about(new.display())?;
+        }
+        fs::create_dir(&new).about(new.display())?;
+        let mut begun = Begun(Some(new.clone()));
+        let mut folder = DataDir::open(&new, Role::Manager).map_err(folder_failed)?;
+        rebuild(path, &self.sealer, &new, agreed.end).map_err(store_failed)?;
+        folder.claim(self.pool, None).map_err(folder_failed)?;
+        drop(folder);
+        if let Some(authority) = &arguments.authority {
+            copy_authority(authority, &new.join(AUTHORITY))?;
+        }
+        let counts = check(&new, self.pool).map_err(store_failed)?;
+        give_name(&new, &self.manager)?;
+        begun.0 = None;
+        let folders =
+            counts.folders.into_iter().map(|(name, files, versions)| Folder { name, files, versions });
+        let report = Report {
+            journals: journals.told,
+            keepers: agreed.keepers.iter().map(ToString::to_string).collect(),
+            agreed: agreed.agreed.map(|moment| moment.commit),
+            commit: agreed.end.commit,
+            folders: folders.collect(),
+        };
+        report.print(arguments.json)
+    }
+}
+
+impl Report {
+    fn print(&self, json: bool) -> Outcome {
+        if json {
+            return output::json(self);
+        }
+        self.journals.iter().try_for_each(|journal| output::line(journal.told()))?;
+        for Folder { name, files, versions } in &self.folders {
+            output::line(format_args!("{}: {files} files, {versions} versions", output::shown(name)))?;
+        }
+        let agreed = match self.agreed {
+            Some(_) => "two thirds of those that kept it agree",
+            None => "fewer than two thirds of those that kept it agree: it may be old",
+        };
+        output::line(format_args!(
+            "the manager's store is there again up to commit {}; {agreed}",
+            self.commit
+        ))?;
+        output::line(
+            "`stdchk up` starts the pool; what was committed after that is missing, and `stdchk status` says if there was more",
+        )
+    }
+}
+
+fn pool_of_benefactors(home: &Home, record: &PoolRecord) -> Outcome<PoolId> {
+    for index in 0..record.benefactors {
+        let directory = home.directory(LocalRole::Benefactor(index));
+        if let Some(pool) = data_dir::pool_of(&directory, Role::Benefactor).map_err(folder_failed)? {
+            return Ok(pool);
+        }
+    }
+    let next = "there is nothing to recover from: put the manager's folder back from a backup";
+    Err(CommandError::new(
+        Exit::NotFound,
+        home.path().display(),
+        "no benefactor of this machine has been in a pool",
+        next,
+    ))
+}
+
+fn copy_authority(from: &Path, to: &Path) -> Outcome {
+    fs::create_dir(to).about(to.display())?;
+    for entry in fs::read_dir(from).about(from.display())? {
+        let entry = entry.about(from.display())?;
+        if entry.file_type().about(from.display())?.is_file() {
+            let new = to.join(entry.file_name());
+            fs::copy(entry.path(), &new).about(new.display())?;
+            fs::File::open(&new).and_then(|file| file.sync_all()).about(new.display())?;
+        }
+    }
+    fs::File::open(to).and_then(|folder| folder.sync_all()).about(to.display())
+}
