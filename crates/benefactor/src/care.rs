@@ -60,8 +60,11 @@ pub(crate) async fn scrub(benefactor: Arc<Benefactor>, rate: u64) {
     }
 }
 
-/// Waits until no client asked for anything during a `pause`, or has given way for long enough.
+/// Waits until no client asked for anything during a `pause`, or has given way for long enough, and until the owner lets it work.
 async fn give_way(benefactor: &Benefactor, pause: Duration) {
+    while benefactor.is_paused() {
+        sleep(PAUSE).await;
+    }
     let mut retry = Retry::every(pause, pause.max(SCRUB_GIVES_WAY));
     loop {
         let before = benefactor.asked();
@@ -76,7 +79,7 @@ pub(crate) async fn compact(benefactor: Arc<Benefactor>) {
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
     loop {
         sleep(PAUSE).await;
-        if benefactor.is_busy() {
+        if benefactor.is_busy() || benefactor.is_paused() {
             continue;
         }
         let (store, pool) = (Arc::clone(benefactor.store()), Arc::clone(&buffers));

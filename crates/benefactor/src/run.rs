@@ -20,6 +20,7 @@ use crate::copy::{Copier, Copies};
 use crate::journal::Kept;
 use crate::link::{self, Link};
 use crate::memory::Memory;
+use crate::pause;
 use crate::service::{Benefactor, blocking};
 use crate::store::{Donation, SEGMENT_BYTES, Store, StoreError};
 
@@ -121,6 +122,11 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     directory.benefactor().into_iter().for_each(|number| kept.is_of(number));
     let benefactor =
         Benefactor::new(store, (memory, kept), Arc::clone(&buffers), Incarnation(random()?), receipt_key()?);
+    benefactor.set_paused(pause::is_paused(&config.data_dir).map_err(|cause| StoreError::Io {
+        action: "look into",
+        path: config.data_dir.clone(),
+        cause,
+    })?);
     if let Err(error) = write_address(&address_file, &address) {
         // The manager is told the address, and the others ask the manager.
         tracing::warn!(path = %address_file.display(), %error, "the address can't be written down");
@@ -225,6 +231,7 @@ fn start_background(
     background.spawn(link.keep(directory));
     background.spawn(care::scrub(Arc::clone(benefactor), config.scrub_bytes_per_second));
     background.spawn(care::compact(Arc::clone(benefactor)));
+    background.spawn(pause::obey(Arc::clone(benefactor), Arc::from(config.data_dir.as_path())));
     background
 }
 

@@ -39,6 +39,7 @@ pub struct Benefactor {
     /// Requests ever.
     asked: AtomicU64,
     leaving: AtomicBool,
+    paused: AtomicBool,
     news: Notify,
 }
 
@@ -88,6 +89,7 @@ impl Benefactor {
             requests: AtomicU32::new(0),
             asked: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
             news: Notify::new(),
         })
     }
@@ -119,7 +121,25 @@ impl Benefactor {
 
     /// Space, blocks and requests under way.
     pub fn load(&self) -> BenefactorLoad {
-        BenefactorLoad { requests: self.requests.load(Ordering::Relaxed), ..self.store.load() }
+        let requests = self.requests.load(Ordering::Relaxed);
+        let load = BenefactorLoad { requests, ..self.store.load() };
+        match self.is_paused() {
+            true => BenefactorLoad { paused: true, free_bytes: 0, ..load },
+            false => load,
+        }
+    }
+
+    /// Whether its owner has paused it: it takes no puts, and gives the pool nothing but what it has.
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
+    }
+
+    /// Its owner pauses it or takes it up again; the manager hears at once. Puts under way end as they would have.
+    pub fn set_paused(&self, paused: bool) {
+        if self.paused.swap(paused, Ordering::Relaxed) != paused {
+            tracing::info!(paused, "the owner has decided");
+            self.has_news();
+        }
     }
 
     /// Writes down under which start of the manager blocks are called durable, before they are.
@@ -206,6 +226,10 @@ impl Benefactor {
     ) -> Result<BenefactorReply, Failure> {
         if self.leaving.load(Ordering::Relaxed) {
             return Err(Failure::new(ErrorCode::Unavailable, "this benefactor is leaving: use another one"));
+        }
+        if self.is_paused() {
+            let message = "this benefactor's owner has paused it: use another one";
+            return Err(Failure::new(ErrorCode::Unavailable, message));
         }
         if durable {
             self.remember().await?;

@@ -59,6 +59,7 @@ fn load() -> BenefactorLoad {
         blocks: 1000,
         requests: 2,
         disk_failed: true,
+        paused: true,
     }
 }
 

@@ -86,6 +86,8 @@ pub struct BenefactorStatus {
     pub requests: u32,
     /// Its disk has failed, or can't be asked for its space: it serves what it has and takes nothing more.
     pub disk_failed: bool,
+    /// Its owner has paused it: it serves what it has and takes nothing more.
+    pub paused: bool,
     /// Time since it was last heard of, milliseconds.
     pub silent_ms: u64,
 }
@@ -268,6 +270,7 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
         blocks: info.load.blocks,
         requests: info.load.requests,
         disk_failed: info.load.disk_failed,
+        paused: info.load.paused,
         silent_ms: info.silent_ms,
     }
 }
@@ -313,7 +316,13 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
                       remove files from the pool";
         found.push((Condition::Full, reason.to_owned()));
     }
-    if online > 0 && space.free_bytes < space.donated_bytes / 100 * FREE_PERCENT_MIN {
+    let is_paused = |info: &&BenefactorInfo| info.state == BenefactorState::Online && info.load.paused;
+    let all_paused = online > 0 && status.benefactors.iter().filter(is_paused).count() == online;
+    if all_paused {
+        let reason = "the owners of all benefactors that are on-line have paused them, so nothing new can be written: `stdchk benefactor \
+                      resume` takes them up again";
+        found.push((Condition::Full, reason.to_owned()));
+    } else if online > 0 && space.free_bytes < space.donated_bytes / 100 * FREE_PERCENT_MIN {
         let (free, donated) = (size::human(space.free_bytes), size::human(space.donated_bytes));
         found.push((Condition::Full, format!("{free} of {donated} are free")));
     }
@@ -338,8 +347,8 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
     }
     if stuck > 0 {
         let reason = format!(
-            "{stuck} chunks have fewer copies than their folder asks for, and no more can be made now: start more benefactors, make \
-             room, or ask for less `redundancy`"
+            "{stuck} chunks have fewer copies than their folder asks for, and no more can be made now: start more benefactors, \
+             resume those that are paused, make room, or ask for less `redundancy`"
         );
         found.push((Condition::Degraded, reason));
     }
@@ -372,6 +381,19 @@ mod tests {
     fn health(status: &PoolStatus) -> (Condition, Vec<String>) {
         let status = Status::new(String::new(), status);
         (status.health, status.reasons)
+    }
+
+    #[test]
+    fn paused_benefactors_are_nothing_to_worry_about_until_all_are() {
+        let mut status = pool(&[BenefactorState::Online, BenefactorState::Online]);
+        status.space = Space { donated_bytes: 1000, free_bytes: 500, ..Space::default() };
+        status.benefactors[0].load.paused = true;
+        assert_eq!(health(&status), (Condition::Healthy, vec![]));
+        status.benefactors[1].load.paused = true;
+        status.space.free_bytes = 0;
+        let (word, reasons) = health(&status);
+        assert_eq!((word, reasons.len()), (Condition::Full, 1));
+        assert!(reasons[0].contains("benefactor resume"), "{reasons:?}");
     }
 
     #[test]

@@ -483,6 +483,7 @@ impl Store {
             blocks: state.index.len(),
             requests: 0,
             disk_failed: state.trouble.is_some() || available.is_err(),
+            paused: false,
         }
     }
 

@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use stdchk_model::message::manager::BenefactorState;
 use stdchk_model::size;
-use stdchk_operations::{Condition, Status};
+use stdchk_operations::{BenefactorStatus, Condition, Status};
 
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome, from_io};
@@ -197,7 +197,7 @@ fn print_benefactors(report: &Status) -> Outcome {
     for entry in &report.benefactors {
         table.row([
             format!("b{}", entry.id),
-            state_word(entry.state).to_owned(),
+            state_word(entry).to_owned(),
             entry.address.clone(),
             entry.pid.to_string(),
             size::human(entry.used_bytes),
@@ -208,8 +208,9 @@ fn print_benefactors(report: &Status) -> Outcome {
     table.print()
 }
 
-fn state_word(state: BenefactorState) -> &'static str {
-    match state {
+fn state_word(entry: &BenefactorStatus) -> &'static str {
+    match entry.state {
+        BenefactorState::Online if entry.paused => "paused",
         BenefactorState::Online => "online",
         BenefactorState::Expected => "expected",
         BenefactorState::Offline => "offline",

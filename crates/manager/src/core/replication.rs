@@ -301,7 +301,11 @@ impl Core {
     /// none, another one should make it, or nothing is lacking any more.
     fn make(&mut self, id: ChunkId, source: BenefactorId, hosts: &[HostState], now: Now) -> Option<Command> {
         let Plan { mut from, make, taken } = self.plan(&id, hosts)?;
-        from.sort_by_key(|held| (self.copies.is_tried(&id, held), held.benefactor != source));
+        // One that its owner has paused only where nobody else can.
+        let is_paused = |held: &Held| self.registry.get(held.benefactor).is_some_and(|one| one.load.paused);
+        from.sort_by_key(|held| {
+            (self.copies.is_tried(&id, held), is_paused(held), held.benefactor != source)
+        });
         let Held { benefactor, encoding, .. } = *from.first()?;
         if benefactor != source {
             self.copies.hand(id, benefactor);

@@ -137,7 +137,7 @@ pub struct BenefactorLoad {
     /// Space that the store's files take on the disk, bytes.
     #[n(1)]
     pub used_bytes: u64,
-    /// Space that new blocks can take: the donation less what is used, limited by the owner's floor, bytes.
+    /// Space that new blocks can take: the donation less what is used, limited by the owner's floor, bytes; 0 while it is paused.
     #[n(2)]
     pub free_bytes: u64,
     /// Blocks stored.
@@ -149,6 +149,9 @@ pub struct BenefactorLoad {
     /// The disk has failed, or can't be asked for its space: nothing more is stored.
     #[n(5)]
     pub disk_failed: bool,
+    /// Its owner has paused it: it serves what it has, and takes nothing more.
+    #[n(6)]
+    pub paused: bool,
 }
 
 /// Something that the manager asks of a benefactor in its answer to a heartbeat.
