@@ -489,7 +489,12 @@ impl Core {
             size::human(space.reserved_bytes),
             size::human(space.free_bytes)
         );
-        Failure::new(ErrorCode::NoSpace, message).then("remove files and run `stdchk gc`, or add benefactors")
+        let paused = self.registry.iter().any(|(_, benefactor)| benefactor.load.paused);
+        let next = match paused {
+            true => "have paused benefactors resumed (`stdchk benefactor resume`), or add some",
+            false => "remove files and run `stdchk gc`, or add benefactors",
+        };
+        Failure::new(ErrorCode::NoSpace, message).then(next)
     }
 
     fn known(&mut self, id: SessionId, chunks: &[ChunkId], room_bytes: u64, now: Now) -> Answer {

@@ -67,6 +67,7 @@ fn a_writer_goes_on_elsewhere_when_an_owner_pauses_and_nothing_is_written_where_
     let mut writer = crate::program::Writer::start(&pool.at("app/x"), &[]);
     writer.feed(&content[..10 * MIB]);
     pool.ok(&["benefactor", "pause", pool.data().join("benefactors/0").to_str().unwrap()]);
+    wait_until("one has taken note", || (0..2).any(|index| entry(&pool, index)["paused"] == true));
     writer.feed(&content[10 * MIB..]);
     let written = writer.finish();
     assert!(written.accepted, "{written:?}");
@@ -78,10 +79,11 @@ fn a_writer_goes_on_elsewhere_when_an_owner_pauses_and_nothing_is_written_where_
     let status = pool.json(&["status", "--json"]);
     assert_eq!(status["health"], "full");
     assert!(status["reasons"][0].as_str().unwrap().contains("benefactor resume"), "{status}");
-    pool.fails(&["put", &pool.file("y", &content[..MIB]), "app/y"], 6, &["app/y"]);
+    let new = pool.file("y", &random_bytes(MIB, 55));
+    pool.fails(&["put", &new, "app/y"], 6, &["app/y", "benefactor resume"]);
     assert!(pool.get("app/x") == content);
     pool.ok(&["benefactor", "resume"]);
     wait_until_paused(&pool, 0, false);
-    pool.ok(&["put", &pool.file("y", &content[..MIB]), "app/y"]);
+    pool.ok(&["put", &new, "app/y"]);
     pool.fails(&["benefactor", "pause", pool.work().to_str().unwrap()], 4, &["no benefactor of a pool"]);
 }
