@@ -138,3 +138,8 @@ fn segments() {
 fn records() {
     try_out("records");
 }
+
+#[test]
+fn journals() {
+    try_out("journals");
+}
