@@ -9,7 +9,7 @@
 //! | crash while a base is taken | what was there before; the base is taken anew |
 //! | crash while commits are appended | all commits that were told to be had, and perhaps more; what is torn is cut off |
 //! | a byte of the file is damaged | at the next start: all pieces before it |
-//! | no room | what was there before, until there is room |
+//! | no room | what was there before; a base is begun anew once there is room |
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader};
@@ -140,17 +140,40 @@ impl Kept {
             None => Ok(()),
             Some(Piece::Commit { .. }) => state.whole.append(pieces),
             Some(Piece::Base { part, .. }) => {
-                if *part == 0 {
-                    state.new = Pieces { file: Some(create(&self.new_path())?), ..Pieces::default() };
+                let taken = self.take_base(state, *part, pieces);
+                if !matches!(taken, Ok(true)) {
+                    self.give_up(state);
                 }
-                state.new.append(pieces)?;
-                if state.new.journal.reach().is_some() {
-                    fs::rename(self.new_path(), &self.path)?;
-                    self.path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())?;
-                    state.whole = std::mem::take(&mut state.new);
-                }
-                Ok(())
+                taken.map(drop)
             }
+        }
+    }
+
+    /// Takes parts of a base; false: they are not those that come next.
+    fn take_base(&self, state: &mut State, part: u32, pieces: &[Piece]) -> io::Result<bool> {
+        if part == 0 {
+            state.new = Pieces { file: Some(create(&self.new_path())?), ..Pieces::default() };
+        }
+        let before = state.new.bytes;
+        state.new.append(pieces)?;
+        let has_followed = state.new.bytes > before;
+        if state.new.journal.reach().is_some() {
+            fs::rename(self.new_path(), &self.path)?;
+            self.path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())?;
+            state.whole = std::mem::take(&mut state.new);
+        }
+        Ok(has_followed)
+    }
+
+    /// Begins with the base that is on its way anew, if one is, so that neither its room nor the manager's copy is held up.
+    pub fn give_up_base(&self) {
+        self.give_up(&mut self.state.lock());
+    }
+
+    fn give_up(&self, state: &mut State) {
+        if state.new.file.is_some() {
+            state.new = Pieces::default();
+            drop(fs::remove_file(self.new_path()));
         }
     }
 
@@ -261,6 +284,13 @@ mod tests {
         kept.take(&commits(11..=14)).unwrap();
         kept.take(&commits(16..=17)).unwrap();
         assert_eq!((reach(&kept), kept.part()), (Some(14), 0));
+        // A part of another base than the one that was begun: all of it is asked for again, and takes no room.
+        kept.take(&[base(20, 0, false)]).unwrap();
+        kept.take(&[base(21, 1, true)]).unwrap();
+        assert_eq!((reach(&kept), kept.part()), (Some(14), 0));
+        kept.take(&[base(20, 0, false)]).unwrap();
+        kept.give_up_base();
+        assert_eq!((reach(&kept), kept.part(), kept.new_path().exists()), (Some(14), 0, false));
         // Another base is begun and not finished.
         kept.take(&[base(20, 0, false)]).unwrap();
         kept.take(&commits(15..=15)).unwrap();

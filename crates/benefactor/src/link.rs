@@ -200,6 +200,8 @@ impl Link {
         blocking(move || {
             let needed: u64 = pieces.iter().map(|piece| piece.sealed().len() as u64).sum();
             if store.load().free_bytes < needed {
+                kept.give_up_base();
+                store.keeps_beside(kept.bytes());
                 let message = "the donation is used up, or the disk is as full as its owner lets it be";
                 return Err(Failure::new(ErrorCode::NoSpace, message));
             }

@@ -23,6 +23,8 @@ const PART_BYTES: usize = 1 << 20;
 const PUT_BYTES: usize = 8 << 20;
 /// A copy that nobody reads for so long is let go, milliseconds.
 const UNREAD_MS: u64 = 60_000;
+/// Time in which a copy must be read, milliseconds: as long as it is there, the store can't use old pages again.
+const READ_MAX_MS: u64 = 3_600_000;
 
 /// A copy that is being read.
 pub(crate) struct Reading {
@@ -34,6 +36,8 @@ pub(crate) struct Reading {
     read_all: bool,
     /// Part that comes next.
     next: u32,
+    /// When it was taken.
+    begun_ms: u64,
     /// The part before it.
     last: Vec<u8>,
     used_ms: u64,
@@ -42,12 +46,12 @@ pub(crate) struct Reading {
 impl Reading {
     pub(crate) fn new(snapshot: Box<dyn Snapshot>, now_ms: u64) -> Self {
         let (after, ahead, last) = (Vec::new(), Vec::new(), Vec::new());
-        Self { snapshot, after, ahead, read_all: false, next: 0, last, used_ms: now_ms }
+        Self { snapshot, after, ahead, read_all: false, next: 0, last, begun_ms: now_ms, used_ms: now_ms }
     }
 
-    /// Whether nobody has read it for long.
+    /// Whether nobody has read it for long, or somebody reads it without end.
     pub(crate) fn is_left(&self, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.used_ms) > UNREAD_MS
+        now_ms.saturating_sub(self.used_ms) > UNREAD_MS || now_ms.saturating_sub(self.begun_ms) > READ_MAX_MS
     }
 
     /// Whether it can hand out this part.

@@ -72,7 +72,8 @@ pub(super) async fn run(arguments: &Backup, context: &Context) -> Outcome {
 fn refuse_present(path: &Path) -> Outcome {
     match fs::symlink_metadata(path) {
         Ok(_) => {
-            Err(CommandError::usage(path.display(), "it is there already", "name a folder that isn't there"))
+            let next = "name a folder that isn't there; one that ends in `.new` was left by an earlier try and may be removed";
+            Err(CommandError::usage(path.display(), "it is there already", next))
         }
         Err(_) => Ok(()),
     }

@@ -63,6 +63,8 @@ async fn fetch_to(
     let connection = Connection::open(Role::Benefactor, address, &identity, &BufferPool::new(1 << 20)).await;
     let connection = connection.map_err(|error| error.to_string())?;
     let mut file = File::create(path).map_err(|error| error.to_string())?;
+    let free = rustix::fs::fstatvfs(&file).map_err(|error| error.to_string())?;
+    let free = free.f_bavail.saturating_mul(free.f_frsize);
     let mut offset = 0;
     loop {
         let request = BenefactorRequest::Journal { offset };
@@ -71,6 +73,11 @@ async fn fetch_to(
         let BenefactorReply::Journal { benefactor, length, bytes } = reply else {
             return Err("it answers with something else than its journal".to_owned());
         };
+        if length.max(offset + bytes.len() as u64) > free {
+            return Err(format!(
+                "it says that its journal has {length} bytes, and this disk has {free} free"
+            ));
+        }
         file.write_all(&bytes).map_err(|error| error.to_string())?;
         offset += bytes.len() as u64;
         if bytes.is_empty() || offset >= length {

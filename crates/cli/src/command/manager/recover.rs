@@ -1,7 +1,9 @@
 //! `stdchk manager recover`: makes the store of a manager that lost its disk anew, from what benefactors keep of it.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -12,16 +14,18 @@ use stdchk_manager::journal::Sealer;
 use stdchk_manager::recover::{Agreed, Vouched, agree, read, rebuild};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BenefactorId, PoolId};
-use stdchk_net::{Authority, DataDir, data_dir};
+use stdchk_net::{Authority, DataDir, Keys, data_dir};
 
 use super::backup::{Begun, give_name};
 use super::journals::{Source, fetch, local};
 use super::{folder_failed, store_failed};
+use crate::command::pool::about_keys;
 use crate::context::Context;
 use crate::exit::{About, CommandError, Exit, Outcome};
 use crate::local::start::running;
 use crate::local::{Home, PoolRecord, Role as LocalRole};
 use crate::output;
+use crate::settings::check_address;
 
 /// Pause before benefactors are asked again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -49,6 +53,12 @@ pub(super) struct Recover {
     /// Take what is there if fewer than two thirds of the keepers agree: it may be old
     #[arg(long)]
     trust_fewer: bool,
+    /// Take what this benefactor has kept, whatever the others say
+    #[arg(long, value_name = "BENEFACTOR", value_parser = benefactor, conflicts_with = "trust_fewer")]
+    take: Option<BenefactorId>,
+    /// If all of DATA is lost, not the manager's folder alone: the address at which the manager served other machines
+    #[arg(long, value_name = "ADDRESS", requires = "authority")]
+    listen: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -82,6 +92,9 @@ struct Report {
     /// The last commit that came back.
     commit: u64,
     folders: Vec<Folder>,
+    /// It has an authority, which was brought back from a copy.
+    #[serde(skip)]
+    has_members: bool,
 }
 
 /// What came back of a folder of the root.
@@ -99,20 +112,41 @@ struct Place {
     pool: PoolId,
     sealer: Sealer,
     manager: PathBuf,
+    /// With which benefactors of other machines are asked.
+    keys: Option<Arc<Keys>>,
 }
 
 /// Runs the command.
 pub(super) fn run(arguments: &Recover, context: &Context) -> Outcome {
     let home = context.home_to_run()?;
+    if let Some(listen) = &arguments.listen {
+        begin_again(&home, listen)?;
+    }
+    if home.record()?.is_none() {
+        let next = "name the folder with `--data DIR`; if all of it is lost, name what is left: `--authority DIR --listen HOST:PORT`";
+        return Err(CommandError::new(Exit::NotFound, home.path().display(), "there is no pool here", next));
+    }
     let _lock = home.lock()?;
-    let place = Place::of(home, arguments)?;
+    let place = Place::of(home, arguments, context)?;
     let folder = tempfile::tempdir_in(place.home.path()).about(place.home.path().display())?;
     let deadline = Instant::now() + Duration::from_secs(arguments.wait);
     loop {
-        let journals = place.read_all(arguments, context, folder.path())?;
+        let journals = place.read_all(arguments, folder.path())?;
         let vouched: Vec<Vouched> = journals.vouched.iter().map(|(vouched, _)| vouched.clone()).collect();
         let is_late = Instant::now() >= deadline;
-        match agree(&vouched) {
+        let agreed = match arguments.take {
+            Some(id) => alone(&vouched, id),
+            None => agree(&vouched),
+        };
+        match agreed {
+            Some(agreed) if arguments.take.is_some() => return place.make(journals, &agreed, arguments),
+            Some(agreed) if is_late && agreed.agreed.is_some() && further(&vouched, &agreed).is_some() => {
+                journals.told.iter().for_each(|journal| output::note(journal.told()));
+                return Err(undecided(&place, &agreed, further(&vouched, &agreed)));
+            }
+            Some(agreed) if agreed.agreed.is_some() && further(&vouched, &agreed).is_some() => {
+                std::thread::sleep(RETRY_PAUSE);
+            }
             Some(agreed) if agreed.agreed.is_some() || (arguments.trust_fewer && is_late) => {
                 return place.make(journals, &agreed, arguments);
             }
@@ -123,6 +157,50 @@ pub(super) fn run(arguments: &Recover, context: &Context) -> Outcome {
             _ => std::thread::sleep(RETRY_PAUSE),
         }
     }
+}
+
+/// The address of a benefactor, as `status` names it.
+fn benefactor(text: &str) -> Result<BenefactorId, String> {
+    let number = text.strip_prefix('b').unwrap_or(text).parse();
+    number.map(BenefactorId).map_err(|_| "a benefactor is named like b2".to_owned())
+}
+
+/// Makes the folder of a pool's manager again on a machine that has lost it.
+fn begin_again(home: &Home, listen: &str) -> Outcome {
+    check_address("--listen", listen)?;
+    if home.record()?.is_some() {
+        return Ok(());
+    }
+    home.prepare(None)?;
+    home.write_record(&PoolRecord { listen: Some(listen.to_owned()), ..PoolRecord::new(0, 0, 0) })
+}
+
+/// One journal, whatever the others say.
+fn alone(all: &[Vouched], id: BenefactorId) -> Option<Agreed> {
+    let one = all.iter().find(|one| one.benefactor == id)?;
+    let end = one.journal.reach()?.moment;
+    Some(Agreed { from: id, end, agreed: None, keepers: one.keepers.clone(), supporters: vec![id] })
+}
+
+/// A journal that goes further than the one that is agreed on. It may be newer, or a future that was given up: nobody but who runs
+/// the pool can know.
+fn further<'a>(all: &'a [Vouched], agreed: &Agreed) -> Option<&'a Vouched> {
+    let commit = |one: &Vouched| one.journal.reach().map(|reach| reach.moment.commit);
+    all.iter().filter(|one| commit(one) > Some(agreed.end.commit)).max_by_key(|one| commit(one))
+}
+
+fn undecided(place: &Place, agreed: &Agreed, further: Option<&Vouched>) -> CommandError {
+    let other = further.map_or_else(String::new, |one| one.benefactor.to_string());
+    let cause = format!(
+        "two thirds of the keepers agree on a journal up to commit {}, and {other} has another one that goes further",
+        agreed.end.commit
+    );
+    let next = format!(
+        "if the manager had ended badly, {other} may have what came last: `--take {other}`. If an older store was accepted at some \
+         time, or {other} is new to this pool, what the others agree on is right: `--take {}`",
+        agreed.from
+    );
+    CommandError::new(Exit::Unreachable, place.manager.display(), cause, next)
 }
 
 fn not_agreed(place: &Place, agreed: Option<&Agreed>) -> CommandError {
@@ -165,7 +243,7 @@ impl Journal {
 }
 
 impl Place {
-    fn of(home: Home, arguments: &Recover) -> Outcome<Self> {
+    fn of(home: Home, arguments: &Recover, context: &Context) -> Outcome<Self> {
         let record = home.record_required()?;
         let manager = home.directory(LocalRole::Manager);
         if let Some(elsewhere) = &record.manager {
@@ -204,16 +282,25 @@ impl Place {
             None => pool_of_benefactors(&home, &record)?,
         };
         let sealer = Sealer::new(pool, authority.as_ref());
-        Ok(Self { home, record, pool, sealer, manager })
+        // The authority can make keys for whoever asks in its name.
+        let keys = match &authority {
+            Some(authority) => Some(Arc::new(
+                authority
+                    .keys(&[Role::Operator])
+                    .and_then(|parts| parts.keys(&manager))
+                    .map_err(about_keys)?,
+            )),
+            None => context.keys()?,
+        };
+        Ok(Self { home, record, pool, sealer, manager, keys })
     }
 
     /// What all journals that can be had say.
-    fn read_all(&self, arguments: &Recover, context: &Context, folder: &Path) -> Outcome<Journals> {
+    fn read_all(&self, arguments: &Recover, folder: &Path) -> Outcome<Journals> {
         let mut sources = local(&self.home, &self.record);
-        let keys = context.keys()?;
         let runtime = crate::command::runtime()?;
         for (number, address) in arguments.from.iter().enumerate() {
-            sources.push(runtime.block_on(fetch(address, self.pool, keys.clone(), folder, number)));
+            sources.push(runtime.block_on(fetch(address, self.pool, self.keys.clone(), folder, number)));
         }
         let (mut told, mut all) = (Vec::new(), Vec::new());
         for Source { name, journal } in sources {
@@ -239,7 +326,11 @@ impl Place {
 
     /// Makes the store, and tells what came back.
     fn make(&self, journals: Journals, agreed: &Agreed, arguments: &Recover) -> Outcome {
-        let taken = journals.vouched.iter().find(|(vouched, _)| vouched.benefactor == agreed.from);
+        let is_it = |vouched: &Vouched| {
+            let end = vouched.journal.reach().map(|reach| reach.moment);
+            vouched.benefactor == agreed.from && end == Some(agreed.end)
+        };
+        let taken = journals.vouched.iter().find(|(vouched, _)| is_it(vouched));
         let Some((_, path)) = taken else { unreachable!("what was agreed on is one of them") };
         let new = self.manager.with_added_extension("new");
         // An earlier try may have left some of it.
@@ -266,6 +357,7 @@ impl Place {
             agreed: agreed.agreed.map(|moment| moment.commit),
             commit: agreed.end.commit,
             folders: folders.collect(),
+            has_members: arguments.authority.is_some(),
         };
         report.print(arguments.json)
     }
@@ -282,12 +374,17 @@ impl Report {
         }
         let agreed = match self.agreed {
             Some(_) => "two thirds of those that kept it agree",
-            None => "fewer than two thirds of those that kept it agree: it may be old",
+            None => "not what two thirds of those that kept it agree on: it may be old",
         };
         output::line(format_args!(
             "the manager's store is there again up to commit {}; {agreed}",
             self.commit
         ))?;
+        if self.has_members {
+            output::line(
+                "who was shut out after the copy of the authority was made must be again: `stdchk pool members`, `revoke`",
+            )?;
+        }
         output::line(
             "`stdchk up` starts the pool; what was committed after that is missing, and `stdchk status` says if there was more",
         )
@@ -310,12 +407,15 @@ fn pool_of_benefactors(home: &Home, record: &PoolRecord) -> Outcome<PoolId> {
     ))
 }
 
+/// Copies the authority with the members that it knows, and who of them is shut out.
 fn copy_authority(from: &Path, to: &Path) -> Outcome {
-    fs::create_dir(to).about(to.display())?;
+    fs::DirBuilder::new().mode(0o700).create(to).about(to.display())?;
     for entry in fs::read_dir(from).about(from.display())? {
         let entry = entry.about(from.display())?;
-        if entry.file_type().about(from.display())?.is_file() {
-            let new = to.join(entry.file_name());
+        let (kind, new) = (entry.file_type().about(from.display())?, to.join(entry.file_name()));
+        if kind.is_dir() {
+            copy_authority(&entry.path(), &new)?;
+        } else if kind.is_file() {
             fs::copy(entry.path(), &new).about(new.display())?;
             fs::File::open(&new).and_then(|file| file.sync_all()).about(new.display())?;
         }
