@@ -27,7 +27,7 @@ fn refused(pool: &Pool, role: &str, folder: &Path, code: i32, says: &[&str]) {
     let before = contents(folder);
     let shown = folder.to_str().unwrap();
     let arguments = match role {
-        "manager" => &["manager", shown][..],
+        "manager" => &["manager", "run", shown][..],
         _ => &["benefactor", "run", shown, "--donate", "64MiB", "--floor", "0"],
     };
     let outcome = pool.run(arguments);
