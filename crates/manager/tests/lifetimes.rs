@@ -308,6 +308,51 @@ fn other_files_other_names_and_other_folders_stay() {
     job.pool.attr("app/notes.txt").unwrap();
 }
 
+/// An earlier run came to timestep 100, a run from the beginning to 3.
+fn run_from_the_beginning(ranks: u32) -> Job {
+    let mut job = Job::with(ranks, "replace:1");
+    job.set("ranks", &ranks.to_string());
+    job.checkpoint(100);
+    (1..=3).for_each(|timestep| drop(job.checkpoint(timestep)));
+    job
+}
+
+#[test]
+fn a_torn_or_partly_written_set_of_an_earlier_run_takes_no_place_of_a_later_run() {
+    let mut job = run_from_the_beginning(1);
+    let last = job.pool.attr("app/app.N0.T100").unwrap().ino;
+    job.pool.open(9, last);
+    job.pool.secure(9, &[70], &[0, 1]);
+    job.pool.commit(9, &[70]).unwrap();
+    job.settle();
+    assert_eq!(job.left(), [1, 2, 3, 100]);
+    let request = ManagerRequest::CloseSession { session: harness::session(9), interrupted: true };
+    job.pool.ask(request).unwrap();
+    job.settle();
+    assert_eq!(job.left(), [1, 2, 3, 100], "the newest set is still that of the earlier run");
+    let mut job = run_from_the_beginning(2);
+    job.write("app.N0.T100", &[0, 1]);
+    job.settle();
+    assert_eq!(job.left(), [1, 2, 3, 100], "one rank of two is of this run");
+    job.write("app.N1.T100", &[0, 1]);
+    job.settle();
+    assert_eq!(job.left(), [100]);
+}
+
+#[test]
+fn another_name_for_a_set_of_an_earlier_run_takes_no_place_of_a_later_run() {
+    let mut job = run_from_the_beginning(1);
+    let (folder, last) = (job.folder, job.pool.attr("app/app.N0.T100").unwrap().ino);
+    let kept = job.pool.make(Ino::ROOT, "kept", FileKind::Directory);
+    job.pool.change(Change::Link { ino: last, parent: kept, name: "golden".to_owned() }).unwrap();
+    job.settle();
+    assert_eq!(job.left(), [1, 2, 3, 100]);
+    job.pool.change(harness::rename(folder, "app.N0.T100", kept, "away")).unwrap();
+    job.pool.change(harness::rename(kept, "away", folder, "app.N0.T100")).unwrap();
+    job.settle();
+    assert_eq!(job.left(), [1, 2, 3, 100]);
+}
+
 /// A folder of sets with another one in it; the naming of each, and the files of the inner one.
 fn nested(naming: &str, inner: &str, files: &[&str]) -> Job {
     let mut job = Job::with(1, "replace:1");
@@ -316,12 +361,14 @@ fn nested(naming: &str, inner: &str, files: &[&str]) -> Job {
     let run = job.pool.make(job.folder, "run", FileKind::Directory);
     let pairs = vec![("naming".to_owned(), inner.to_owned())];
     job.pool.change(Change::SetPolicy { ino: run, pairs }).unwrap();
-    let steps = [1, 2, 3]
-        .map(|step| (job.pool.make(job.folder, &format!("step{step}"), FileKind::Directory), "data"));
-    for (parent, name) in steps.into_iter().chain(files.iter().map(|name| (run, *name))) {
-        let file = job.pool.make(parent, name, FileKind::File);
-        job.chunk += 1;
-        job.pool.write(1, file, &[job.chunk], &[0, 1]);
+    for step in 1..=3 {
+        let own = job.pool.make(job.folder, &format!("step{step}"), FileKind::Directory);
+        let below = files.get(step - 1).map(|name| (run, *name));
+        for (parent, name) in std::iter::once((own, "data")).chain(below) {
+            let file = job.pool.make(parent, name, FileKind::File);
+            job.chunk += 1;
+            job.pool.write(1, file, &[job.chunk], &[0, 1]);
+        }
     }
     job.settle();
     job

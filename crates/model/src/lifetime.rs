@@ -2,7 +2,8 @@
 //!
 //! Pure: what is known of each set in, a fate for each out. A folder's [`Lifetime`] says what stays; a set goes once nothing keeps it. Whatever
 //! it says, the newest set that is complete and *whole* stays, and so does all that isn't older than that: only a set that another one can take
-//! the place of may go. Older means both: of a smaller timestep, and committed before. What it is to be whole, the caller says.
+//! the place of may go. Older means both: of a smaller timestep, and last written before the first file that the newest one is made of was
+//! committed. What it is to be whole, the caller says.
 
 use std::fmt;
 use std::str::FromStr;
@@ -126,6 +127,8 @@ pub struct Facts {
     pub state: SetState,
     /// Position of its last commit, or of what gave the last of its files a name, if that was later.
     pub position: TimeNs,
+    /// Position of the earliest commit among those that it is made of.
+    pub committed: TimeNs,
     /// Time since its last commit, milliseconds of the manager's life; `None`: nothing of it was committed.
     pub age_ms: Option<u64>,
     /// Its owner wants it to stay.
@@ -253,7 +256,7 @@ impl Rules {
         if set.timestep == newest.timestep {
             return Fate::Newest;
         }
-        if set.timestep > newest.timestep || set.position >= newest.position {
+        if set.timestep > newest.timestep || set.position >= newest.committed {
             return Fate::NotOlder(newest.timestep);
         }
         for (stays, fate) in

@@ -254,6 +254,7 @@ impl Core {
             timestep: set.timestep,
             state: set.state,
             position: files.iter().map(|found| self.position_of(found)).max().unwrap_or(TimeNs::MAX),
+            committed: files.iter().map(|found| self.committed_of(found)).min().unwrap_or(TimeNs::MIN),
             age_ms: lived_ms.map(|lived_ms| self.namespace.lived_ms.saturating_sub(lived_ms)),
             is_sealed: noted.is_some_and(|noted| noted.sealed.contains(&set.timestep)),
             is_shared: files.iter().any(|found| look.shared.contains(&found.ino)),
@@ -284,6 +285,12 @@ impl Core {
             Some(committed) => committed.max(inode.named),
             None => inode.named,
         }
+    }
+
+    /// When what a set is made of was committed, of one of its files. What isn't there takes nobody's place.
+    fn committed_of(&self, found: &Found) -> TimeNs {
+        let version = found.version.as_ref().and_then(|info| self.version_of(found.ino, info.version));
+        version.map_or(TimeNs::MIN, |version| version.position)
     }
 
     fn is_written(&self, found: &Found) -> bool {
