@@ -477,6 +477,40 @@ fn a_seal_or_another_policy_holds_at_once_while_sets_go() {
 }
 
 #[test]
+fn a_folder_that_is_moved_while_its_sets_go_has_its_new_lifetime_at_once() {
+    for exchanged in [false, true] {
+        let mut job = Job::new(2);
+        let (outer, inner) = ("app".to_owned(), job.folder);
+        let kept = job.pool.make(Ino::ROOT, "kept", FileKind::Directory);
+        let going = job.pool.make(Ino::ROOT, "going", FileKind::Directory);
+        let pairs = vec![("lifetime".to_owned(), "replace:1".to_owned())];
+        job.pool.change(Change::SetPolicy { ino: going, pairs }).unwrap();
+        job.set("ranks", "2");
+        job.set("naming", "app.N{rank}.T{step}");
+        (1..=101).for_each(|timestep| drop(job.checkpoint(timestep)));
+        // Its lifetime is that of the directory above.
+        job.pool.change(harness::rename(Ino::ROOT, &outer, going, &outer)).unwrap();
+        while job.left().len() > 60 {
+            assert!(job.pool.core.work(job.pool.now), "there is more to do");
+        }
+        let before = job.left();
+        let change = match exchanged {
+            false => harness::rename(going, &outer, kept, "here"),
+            true => {
+                job.pool.make(kept, "here", FileKind::Directory);
+                let existing = stdchk_model::message::manager::Existing::Exchange;
+                let (name, new_name) = ("here".to_owned(), outer.clone());
+                Change::Rename { parent: kept, name, new_parent: going, new_name, existing }
+            }
+        };
+        job.pool.change(change).unwrap();
+        assert_eq!(job.pool.attr("kept/here").unwrap().ino, inner);
+        job.settle();
+        assert_eq!(job.left(), before, "exchanged: {exchanged}");
+    }
+}
+
+#[test]
 fn a_set_that_goes_in_several_steps_is_never_taken_for_complete() {
     let mut job = Job::with(100, "keep");
     (1..=3).for_each(|timestep| drop(job.checkpoint(timestep)));

@@ -160,7 +160,7 @@ pub enum Fate {
     Every(u64),
     /// It stays: it is one of the newest complete sets, so many.
     OfNewest(u32),
-    /// It stays for now: it is complete, and too few newer sets are whole.
+    /// It stays for now: it is complete, or may be, and too few newer sets are whole.
     InPlaceOfWhole,
     /// It stays for so many more milliseconds of the manager's life.
     For(u64),
@@ -286,9 +286,9 @@ impl Kept {
         if let Some(newest) = self.newest.filter(|newest| newer_whole < *newest) {
             match set.state {
                 SetState::Complete if is_whole => return Fate::OfNewest(newest),
-                // Its benefactors may come back.
-                SetState::Complete => return Fate::InPlaceOfWhole,
-                SetState::Incomplete | SetState::Unknown => {}
+                // Its benefactors may come back, or it may turn out to be complete.
+                SetState::Complete | SetState::Unknown => return Fate::InPlaceOfWhole,
+                SetState::Incomplete => {}
             }
         }
         match (self.within_ms, set.age_ms) {

@@ -231,6 +231,17 @@ impl Namespace {
         false
     }
 
+    /// Whether an inode is this directory or lies below it.
+    fn is_below(&self, mut at: Ino, directory: Ino) -> bool {
+        while at != directory {
+            match self.inode(at) {
+                Ok(inode) if at != Ino::ROOT => at = inode.parent,
+                _ => return false,
+            }
+        }
+        true
+    }
+
     /// What decides about the sets of a folder.
     pub(super) fn rules_of(&self, folder: Ino) -> Result<Rules, Failure> {
         let done = self.noted.get(&folder).and_then(|noted| noted.done);
@@ -260,19 +271,33 @@ impl Core {
     pub(super) fn sets_changed_by(&mut self, change: &Change, entry: Option<&Attr>) {
         match (change, entry) {
             (Change::SetPolicy { ino, pairs }, _)
-                if pairs.iter().any(|(key, _)| ["lifetime", "naming", "ranks"].contains(&key.as_str())) =>
+                if pairs.iter().any(|(key, _)| {
+                    ["lifetime", "naming", "ranks", "redundancy"].contains(&key.as_str())
+                }) =>
             {
                 self.lifetimes.begin_anew(*ino);
             }
             (Change::Seal { ino, .. } | Change::Finish { ino }, _) => self.lifetimes.begin_anew(*ino),
-            (Change::Rename { parent, new_parent, .. }, Some(moved)) => {
+            (Change::Rename { parent, name, new_parent, .. }, Some(moved)) => {
                 [*parent, *new_parent].into_iter().for_each(|directory| self.sets_in_changed(directory));
-                if self.namespace.directory(moved.ino).is_ok() {
-                    self.lifetimes.search(moved.ino);
-                }
+                // Something is where it was only if they changed places.
+                let other = self.namespace.find(*parent, name).ok().flatten();
+                [Some(moved.ino), other].into_iter().flatten().for_each(|ino| self.moved(ino));
             }
             (Change::Link { .. }, Some(named)) => self.sets_changed(named.ino),
             _ => {}
+        }
+    }
+
+    /// Other policies may hold for the folders of sets at and below a directory. A look at one of these begins anew.
+    fn moved(&mut self, directory: Ino) {
+        if self.namespace.directory(directory).is_err() {
+            return;
+        }
+        let look = self.lifetimes.look.as_ref();
+        match look.is_some_and(|look| self.namespace.is_below(look.folder, directory)) {
+            true => self.lifetimes.begin_anew(directory),
+            false => self.lifetimes.search(directory),
         }
     }
 

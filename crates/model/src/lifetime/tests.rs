@@ -104,6 +104,8 @@ fn incomplete_sets_go_with_what_is_older_and_never_before() {
     let whole = [false, true, false, true, false];
     assert_eq!(left(&rules("replace:2"), &sets, &whole), [5, 4, 2]);
     assert_eq!(left(&rules("replace:1 every:3"), &sets, &whole), [5, 4]);
+    // What may be complete stays as long as what is.
+    assert_eq!(left(&rules("replace:3"), &sets, &whole), [5, 4, 2, 1]);
 }
 
 #[test]
