@@ -5,6 +5,7 @@
 //! description for strangers.
 
 use minicbor::{Decode, Encode};
+use stdchk_model::lifetime::Done;
 use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionState};
 use stdchk_model::sets::Taught;
 use stdchk_model::{BenefactorId, Ino, MapRoot, OpId, PoolId, SessionId, cbor};
@@ -159,9 +160,9 @@ pub struct NotedRecord {
     /// Timesteps of the sealed sets.
     #[n(1)]
     pub sealed: Vec<u64>,
-    /// The job has succeeded with this timestep, and sets are left that go.
+    /// The job has succeeded, and sets are left that go.
     #[n(2)]
-    pub done: Option<u64>,
+    pub done: Option<Done>,
     /// What sets that are gone have taught.
     #[n(3)]
     pub taught: Option<Taught>,

@@ -448,6 +448,24 @@ fn a_job_that_is_done_leaves_its_last_set_and_the_folder_goes_on_as_before() {
     assert_eq!(job.left(), [2, 6, 7, 8, 9], "what comes later stays");
 }
 
+#[test]
+fn a_job_that_is_done_leaves_what_a_later_run_writes_while_sets_are_left_that_go() {
+    let mut job = Job::new(2);
+    job.set("ranks", "2");
+    (4..=5).for_each(|timestep| drop(job.checkpoint_at(timestep, &[0])));
+    let last = job.checkpoint_at(6, &[0]);
+    job.pool.change(Change::Finish { ino: job.folder }).unwrap();
+    job.settle();
+    assert_eq!(job.left(), [4, 5, 6], "they have too few copies");
+    // The store has that it is done, and when that was said.
+    job.restart_with(&(0..=last[1]).collect::<Vec<_>>());
+    for timestep in [1, 2, 8] {
+        job.checkpoint(timestep);
+    }
+    job.settle_restarted(60_000);
+    assert_eq!(job.left(), [1, 2, 6, 8], "1 and 2 are of another run");
+}
+
 /// A hundred sets and one more, of which all but the last begin to go.
 fn hundred_that_go() -> Job {
     let mut job = Job::with(2, "keep");

@@ -114,8 +114,26 @@ impl Serialize for Lifetime {
 pub struct Rules {
     /// The folder's lifetime.
     pub lifetime: Lifetime,
-    /// The job has succeeded with this timestep: of the sets before, only what is sealed, or kept by `every`, stays.
-    pub done: Option<u64>,
+    /// The job has succeeded: of the sets before, only what is sealed, or kept by `every`, stays.
+    pub done: Option<Done>,
+}
+
+/// A job has succeeded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Done {
+    /// With this timestep.
+    #[n(0)]
+    pub timestep: u64,
+    /// Position at which that was said: what is written later is of another run.
+    #[n(1)]
+    pub position: TimeNs,
+}
+
+impl Done {
+    /// Whether a set is one of the job's before its last.
+    fn covers(self, set: &Facts) -> bool {
+        set.timestep < self.timestep && set.position < self.position
+    }
 }
 
 /// What is known of a set.
@@ -266,10 +284,11 @@ impl Rules {
                 return fate;
             }
         }
-        let (kept, is_done) = match self.lifetime {
-            Lifetime::Keeping(kept) => (Some(kept), self.done.is_some_and(|done| set.timestep < done)),
-            Lifetime::Keep => (None, self.done.is_some_and(|done| set.timestep < done)),
+        let kept = match self.lifetime {
+            Lifetime::Keeping(kept) => Some(kept),
+            Lifetime::Keep => None,
         };
+        let is_done = self.done.is_some_and(|done| done.covers(set));
         let every = kept.and_then(|kept| kept.every).filter(|every| set.timestep.is_multiple_of(*every));
         match (every, kept) {
             (Some(every), _) if set.state != SetState::Incomplete => Fate::Every(every),

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
-use stdchk_model::lifetime::{Lifetime, Rules};
+use stdchk_model::lifetime::{Done, Lifetime, Rules};
 use stdchk_model::message::manager::{Attr, Change, ManagerReply, SetState};
 use stdchk_model::sets::Taught;
 use stdchk_model::{ErrorCode, Failure, Ino};
@@ -38,8 +38,8 @@ const WAIT_MS: u64 = 5_000;
 pub(super) struct Noted {
     /// Timesteps of the sealed ones.
     pub sealed: BTreeSet<u64>,
-    /// The job has succeeded with this timestep, and sets may be left that go.
-    pub done: Option<u64>,
+    /// The job has succeeded, and sets may be left that go.
+    pub done: Option<Done>,
     /// What those that are gone have taught.
     pub taught: Option<Taught>,
 }
@@ -310,16 +310,17 @@ impl Core {
         }
     }
 
-    /// The timestep with which the job of a folder has succeeded by a change.
-    pub(super) fn done_with(&self, change: &Change) -> Result<Option<u64>, Failure> {
+    /// With what the job of a folder has succeeded by a change.
+    pub(super) fn done_with(&self, change: &Change) -> Result<Option<Done>, Failure> {
         let Change::Finish { ino } = change else { return Ok(None) };
-        self.newest_complete(*ino).map(Some)
+        self.done_now(*ino).map(Some)
     }
 
-    fn newest_complete(&self, folder: Ino) -> Result<u64, Failure> {
+    fn done_now(&self, folder: Ino) -> Result<Done, Failure> {
         let sets = self.all_sets(folder)?;
         let newest = sets.iter().find(|set| set.state == SetState::Complete);
-        newest.map(|set| set.timestep).ok_or_else(|| {
+        let position = self.namespace.position;
+        newest.map(|set| Done { timestep: set.timestep, position }).ok_or_else(|| {
             Failure::new(ErrorCode::NotFound, "it has no complete set, so all that it has stays")
         })
     }
@@ -331,7 +332,7 @@ impl Core {
             rules.lifetime = if lifetime.is_empty() { Lifetime::Keep } else { lifetime.parse()? };
         }
         if done {
-            rules.done = Some(self.newest_complete(folder)?);
+            rules.done = Some(self.done_now(folder)?);
         }
         let mut look = Look::new(folder, rules, &self.namespace)?;
         while self.look_step(&mut look, usize::MAX).is_some() {}

@@ -358,8 +358,8 @@ impl Core {
         self.check_sealed(change)?;
         let done = self.done_with(change)?;
         let entry = self.namespace.change(change)?;
-        if let (Change::Finish { ino }, Some(timestep)) = (change, done) {
-            self.namespace.note(*ino).done = Some(timestep);
+        if let (Change::Finish { ino }, Some(done)) = (change, done) {
+            self.namespace.note(*ino).done = Some(done);
         }
         self.sets_changed_by(change, entry.as_ref());
         self.commits += 1;

@@ -176,6 +176,7 @@ impl Namespace {
         if taught.as_ref().is_some_and(|taught| !taught.is_possible()) {
             return Err(contradiction(ino, "its sets had more members than there can be".to_owned()));
         }
+        self.position = done.map_or(self.position, |done| self.position.max(done.position));
         self.noted.insert(ino, Noted { sealed: sealed.into_iter().collect(), done, taught });
         Ok(())
     }

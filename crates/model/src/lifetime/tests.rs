@@ -24,6 +24,10 @@ fn rules(lifetime: &str) -> Rules {
     Rules { lifetime: lifetime.parse().unwrap(), done: None }
 }
 
+fn done_with(timestep: u64) -> Option<Done> {
+    Some(Done { timestep, position: TimeNs::MAX })
+}
+
 /// The timesteps that stay.
 fn left(rules: &Rules, sets: &[Facts], is_whole: &[bool]) -> Vec<u64> {
     let fates = rules.fates(sets, is_whole);
@@ -125,17 +129,22 @@ fn sealed_shared_and_written_sets_stay() {
     let (mut sets, whole) = complete(&[5, 4, 3, 2, 1]);
     (sets[1].is_sealed, sets[2].is_shared, sets[3].is_written) = (true, true, true);
     assert_eq!(left(&rules("replace:1"), &sets, &whole), [5, 4, 3, 2]);
-    let done = Rules { done: Some(5), ..Rules::default() };
+    let done = Rules { done: done_with(5), ..Rules::default() };
     assert_eq!(left(&done, &sets, &whole), [5, 4, 3, 2]);
 }
 
 #[test]
 fn a_job_that_is_done_leaves_its_last_set_whatever_came_since() {
     let (sets, whole) = complete(&[6, 5, 4, 3]);
-    let done = |lifetime: &str| Rules { done: Some(5), ..rules(lifetime) };
+    let done = |lifetime: &str| Rules { done: done_with(5), ..rules(lifetime) };
     assert_eq!(left(&done("keep"), &sets, &whole), [6, 5]);
     assert_eq!(left(&done("purge:30d every:3"), &sets, &whole), [6, 5, 3]);
     assert_eq!(left(&done("keep"), &sets, &[false, false, true, true]), [6, 5, 4]);
+    // A later run writes 4 and then 6 anew.
+    let (mut sets, whole) = complete(&[6, 5, 4, 3]);
+    (sets[2].position, sets[0].committed) = (10, 11);
+    let done = Rules { done: Some(Done { timestep: 5, position: 9 }), ..Rules::default() };
+    assert_eq!(left(&done, &sets, &whole), [6, 5, 4]);
 }
 
 #[test]
@@ -170,8 +179,12 @@ fn any_rules() -> impl Strategy<Value = Rules> {
         let may_go = newest.is_some() || within_ms.is_some();
         may_go.then_some(Lifetime::Keeping(Kept { newest, within_ms, every }))
     });
-    (prop_oneof![Just(Lifetime::Keep), keeping], prop::option::of(1..12u64))
-        .prop_map(|(lifetime, done)| Rules { lifetime, done })
+    (prop_oneof![Just(Lifetime::Keep), keeping], prop::option::of((1..12u64, 0..12i64))).prop_map(
+        |(lifetime, done)| {
+            let done = done.map(|(timestep, position)| Done { timestep, position });
+            Rules { lifetime, done }
+        },
+    )
 }
 
 proptest! {
@@ -187,7 +200,7 @@ proptest! {
             prop_assert!(rules.any_goes());
         }
         let Lifetime::Keeping(kept) = rules.lifetime else { return Ok(()) };
-        let is_done = |set: &Facts| rules.done.is_some_and(|done| set.timestep < done);
+        let is_done = |set: &Facts| rules.done.is_some_and(|done| done.covers(set));
         if let Some(every) = kept.every {
             let mut multiples = all().filter(|((set, _), _)| set.state != Incomplete && set.timestep % every == 0);
             prop_assert!(multiples.all(|(_, fate)| !fate.goes()));
