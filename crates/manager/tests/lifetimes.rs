@@ -478,6 +478,27 @@ fn hundred_that_go() -> Job {
 }
 
 #[test]
+fn a_set_of_which_a_file_changes_before_its_turn_stays_whole() {
+    let mut job = hundred_that_go();
+    job.write("app.N1.T99", &[0, 1]);
+    job.settle();
+    assert_eq!(job.left(), [99, 101]);
+    assert_eq!(job.state(99), SetState::Complete);
+}
+
+#[test]
+fn all_sets_that_are_counted_on_must_be_there_while_others_go() {
+    let mut job = hundred_that_go();
+    job.set("lifetime", "replace:3");
+    while job.left().len() > 30 {
+        assert!(job.pool.core.work(job.pool.now), "there is more to do");
+    }
+    job.pool.change(Change::Unlink { parent: job.folder, name: "app.N0.T100".to_owned() }).unwrap();
+    job.settle();
+    assert_eq!(job.left(), [98, 99, 101], "two of three are left, and the next before");
+}
+
+#[test]
 fn a_seal_or_another_policy_holds_at_once_while_sets_go() {
     let mut job = hundred_that_go();
     job.seal(90, true).unwrap();

@@ -11,7 +11,7 @@
 //! once: this is looked at before anything goes, and again from the beginning once anything of what benefactors have said counts no longer.
 //!
 //! Nothing else is remembered of a set between the steps: before a file goes it must be the one that was seen, unwritten since, and before
-//! any goes in a step the newest whole set must be there as it was. So whatever happens in between, what is removed has a newer
+//! any goes in a step the whole sets that stay must be there as they were. So whatever happens in between, what is removed has a newer
 //! set in its place. A restart forgets the look, and begins it anew.
 
 use std::collections::{BTreeMap, HashSet};
@@ -55,6 +55,8 @@ pub(super) struct Look {
     is_whole: Vec<bool>,
     fates: Vec<Fate>,
     stage: Stage,
+    /// Something changed that was to go, and stays: there may be more to do.
+    is_cut_off: bool,
 }
 
 #[derive(Debug)]
@@ -84,6 +86,9 @@ struct Place {
 struct Going {
     timestep: u64,
     fate: Fate,
+    /// When the last of its files was written or named.
+    position: TimeNs,
+    is_begun: bool,
     files: Vec<Found>,
     /// To be noted before any of them goes.
     taught: Option<Taught>,
@@ -113,6 +118,7 @@ impl Look {
             is_whole: Vec::new(),
             fates: Vec::new(),
             stage: Stage::Gathering(vec![place]),
+            is_cut_off: false,
         })
     }
 
@@ -129,9 +135,10 @@ impl Look {
         told.take(LIST_ENTRIES_MAX).collect()
     }
 
-    /// The newest set that is complete and whole.
-    fn newest(&self) -> Option<&CheckpointSet> {
-        self.sets.iter().zip(&self.is_whole).find(|(_, whole)| **whole).map(|(set, _)| set)
+    /// The sets that are complete and whole, and stay: others go because of these.
+    fn counted_on(&self) -> impl Iterator<Item = &CheckpointSet> {
+        let sets = self.sets.iter().zip(&self.is_whole).zip(&self.fates);
+        sets.filter(|((_, whole), fate)| **whole && !fate.goes()).map(|((set, _), _)| set)
     }
 
     /// Takes in some entries of a directory, at least one; how many steps that took, and the directories among them.
@@ -355,14 +362,16 @@ impl Core {
 
     /// It is known what goes.
     fn choose(&self, look: &mut Look) {
-        let sets = look.sets.iter().zip(&look.fates).rev().filter(|(_, fate)| fate.goes());
-        let (timesteps, fates): (Vec<u64>, Vec<Fate>) = sets.map(|(set, fate)| (set.timestep, *fate)).unzip();
+        let sets = look.facts.iter().zip(&look.fates).rev().filter(|(_, fate)| fate.goes());
+        let (timesteps, facts): (Vec<u64>, Vec<(Fate, TimeNs)>) =
+            sets.map(|(set, fate)| (set.timestep, (*fate, set.position))).unzip();
         let before = self.namespace.noted.get(&look.folder).and_then(|noted| noted.taught.as_ref());
         let taught = look.files.taught_by(&timesteps, &look.naming, before);
-        let going = timesteps.into_iter().zip(fates).zip(taught).map(|((timestep, fate), taught)| {
-            let files = look.files.files(timestep).to_vec();
-            Going { timestep, fate, files, taught }
-        });
+        let going =
+            timesteps.into_iter().zip(facts).zip(taught).map(|((timestep, (fate, position)), taught)| {
+                let files = look.files.files(timestep).to_vec();
+                Going { timestep, fate, position, is_begun: false, files, taught }
+            });
         let mut going: Vec<Going> = going.collect();
         going.reverse();
         look.stage = Stage::Removing(going);
@@ -394,12 +403,22 @@ impl Core {
                 break;
             }
             is_begun = true;
+            if !set.is_begun
+                && !set.files.iter().all(|found| self.is_as_seen(look.folder, found, set.position))
+            {
+                look.is_cut_off = true;
+                left = left.saturating_sub(steps);
+                going.pop();
+                continue;
+            }
+            set.is_begun = true;
             if let Some(taught) = set.taught.take() {
                 self.namespace.note(look.folder).taught = Some(taught);
             }
             while let Some(found) = set.files.pop_if(|_| left > 0) {
                 left = left.saturating_sub(steps_for(&found));
-                self.remove_member(look.folder, &found);
+                look.is_cut_off |= !self.is_as_seen(look.folder, &found, set.position);
+                self.remove_member(look.folder, &found, set.position);
             }
             self.settle_references();
             if set.files.is_empty() {
@@ -412,11 +431,11 @@ impl Core {
         true
     }
 
-    /// Whether the newest whole set is there as it was, and known to be whole still.
+    /// Whether the whole sets that stay are there as they were, and known to be whole still.
     fn may_go(&self, look: &Look) -> bool {
-        let Some(newest) = look.newest() else { unreachable!("nothing goes without a set that is whole") };
+        assert!(look.counted_on().next().is_some(), "nothing goes without a set that is whole");
         look.doubts == self.doubts()
-            && newest.members.iter().all(|member| {
+            && look.counted_on().flat_map(|set| &set.members).all(|member| {
                 let named = self.named(look.folder, &member.name).map(|(_, _, ino)| ino);
                 let state = self.version_of(member.ino, member.version).map(|version| version.state);
                 named == Some(member.ino) && state == Some(VersionState::Closed)
@@ -433,23 +452,26 @@ impl Core {
         Some((at, name, self.namespace.find(at, name).ok().flatten()?))
     }
 
+    /// Whether a file of a set is there, and neither written nor named since the set was judged, whose position was this.
+    fn is_as_seen(&self, folder: Ino, found: &Found, position: TimeNs) -> bool {
+        let is_there = self.named(folder, &found.path).is_some_and(|(_, _, ino)| ino == found.ino);
+        let is_changed = self.is_written(found) || self.position_of(found) > position;
+        let has_version = match (&found.version, found.is_by_version) {
+            (Some(info), true) => self.version_of(found.ino, info.version).is_some(),
+            _ => true,
+        };
+        is_there && has_version && !is_changed
+    }
+
     /// Removes a file or a version as its user would, if it is as it was seen.
-    fn remove_member(&mut self, folder: Ino, found: &Found) {
+    fn remove_member(&mut self, folder: Ino, found: &Found, position: TimeNs) {
         let Some((parent, name, ino)) = self.named(folder, &found.path) else { return };
-        if ino != found.ino || self.is_written(found) {
+        if !self.is_as_seen(folder, found, position) {
             return;
         }
         match (&found.version, found.is_by_version) {
             (Some(info), true) => self.drop_old_version(ino, info.version),
-            (version, _) => {
-                let newest = self.namespace.file(ino).ok().and_then(|file| file.versions.last_key_value());
-                // What was committed since isn't what goes.
-                let is_seen = newest.map(|(number, _)| *number) <= version.as_ref().map(|info| info.version)
-                    || newest.is_some_and(|(_, newest)| newest.state != VersionState::Closed);
-                if is_seen {
-                    self.unlink_member(folder, (parent, name), ino);
-                }
-            }
+            _ => self.unlink_member(folder, (parent, name), ino),
         }
     }
 
@@ -502,7 +524,8 @@ impl Core {
         let is_gone = |timestep: &u64| by_timestep.get(timestep) == Some(&true);
         let waits =
             look.facts.iter().zip(&wished).any(|(facts, fate)| fate.goes() && !is_gone(&facts.timestep));
-        let is_cut_off = matches!(&look.stage, Stage::Removing(going) if !going.is_empty());
+        let is_left = matches!(&look.stage, Stage::Removing(going) if !going.is_empty());
+        let is_cut_off = is_left || look.is_cut_off;
         self.clear_done(look, waits || is_cut_off);
         self.lifetimes.looked(
             (look.folder, &look.rules),
