@@ -499,6 +499,40 @@ fn all_sets_that_are_counted_on_must_be_there_while_others_go() {
 }
 
 #[test]
+fn a_set_that_is_moved_into_the_folder_with_its_directory_stays() {
+    let mut job = Job::with(1, "replace:1");
+    job.set("naming", "step{step}/data");
+    job.set("ranks", "1");
+    let saved = job.pool.make(Ino::ROOT, "saved", FileKind::Directory);
+    for (parent, step) in [(saved, 50), (job.folder, 90), (job.folder, 100)] {
+        let way = job.pool.make(parent, &format!("step{step}"), FileKind::Directory);
+        let file = job.pool.make(way, "data", FileKind::File);
+        job.chunk += 1;
+        job.pool.write(1, file, &[job.chunk], &[0, 1]);
+    }
+    job.pool.change(harness::rename(saved, "step50", job.folder, "step50")).unwrap();
+    job.settle();
+    assert_eq!(job.left(), [50, 100]);
+}
+
+#[test]
+fn a_directory_that_is_no_folder_of_sets_is_told_so() {
+    let mut job = Job::new(1);
+    job.set("ranks", "1");
+    job.folder = job.pool.make(job.folder, "run1", FileKind::Directory);
+    let file = job.pool.make(job.folder, "app.N0.T1", FileKind::File);
+    job.pool.write(1, file, &[1], &[0, 1]);
+    let finished = job.pool.change(Change::Finish { ino: job.folder });
+    for refused in [job.seal(1, true), job.seal(1, false), finished] {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Invalid, "{refused}");
+        assert!(refused.to_string().contains("no folder of checkpoint sets"), "{refused}");
+    }
+    job.set("naming", "app.N{rank}.T{step}");
+    job.seal(1, true).unwrap();
+}
+
+#[test]
 fn a_seal_or_another_policy_holds_at_once_while_sets_go() {
     let mut job = hundred_that_go();
     job.seal(90, true).unwrap();

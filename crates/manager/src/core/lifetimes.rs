@@ -303,11 +303,25 @@ impl Core {
 
     /// Refuses to seal what isn't there.
     pub(super) fn check_sealed(&self, change: &Change) -> Result<(), Failure> {
-        let Change::Seal { ino, timestep, sealed: true } = change else { return Ok(()) };
+        let Change::Seal { ino, timestep, sealed } = change else { return Ok(()) };
+        self.check_folder_of_sets(*ino)?;
+        if !*sealed {
+            return Ok(());
+        }
         match self.all_sets(*ino)?.iter().any(|set| set.timestep == *timestep) {
             true => Ok(()),
             false => Err(Failure::new(ErrorCode::NotFound, format!("it has no set of timestep {timestep}"))),
         }
+    }
+
+    /// Refuses a directory whose sets are another one's: what was noted of it would hold for none.
+    fn check_folder_of_sets(&self, directory: Ino) -> Result<(), Failure> {
+        if self.namespace.directory(directory).is_ok() && !self.namespace.is_folder_of_sets(directory) {
+            let message = "it is no folder of checkpoint sets: its files belong to those of a folder above";
+            let failure = Failure::new(ErrorCode::Invalid, message);
+            return Err(failure.then("name that folder, or set `naming` or `lifetime` on this one"));
+        }
+        Ok(())
     }
 
     /// With what the job of a folder has succeeded by a change.
@@ -317,6 +331,7 @@ impl Core {
     }
 
     fn done_now(&self, folder: Ino) -> Result<Done, Failure> {
+        self.check_folder_of_sets(folder)?;
         let sets = self.all_sets(folder)?;
         let newest = sets.iter().find(|set| set.state == SetState::Complete);
         let position = self.namespace.position;

@@ -260,7 +260,11 @@ impl Core {
         Facts {
             timestep: set.timestep,
             state: set.state,
-            position: files.iter().map(|found| self.position_of(found)).max().unwrap_or(TimeNs::MAX),
+            position: files
+                .iter()
+                .map(|found| self.position_of(look.folder, found))
+                .max()
+                .unwrap_or(TimeNs::MAX),
             committed: files.iter().map(|found| self.committed_of(found)).min().unwrap_or(TimeNs::MIN),
             age_ms: lived_ms.map(|lived_ms| self.namespace.lived_ms.saturating_sub(lived_ms)),
             is_sealed: noted.is_some_and(|noted| noted.sealed.contains(&set.timestep)),
@@ -282,16 +286,26 @@ impl Core {
             .map(|(_, version)| version)
     }
 
-    /// When a file of a set was last committed, or got its name if that was later. What is gone counts as new.
-    fn position_of(&self, found: &Found) -> TimeNs {
+    /// When a file of a set was last committed, or it or a directory on the way to it got its name if that was later. What is gone counts as new.
+    fn position_of(&self, folder: Ino, found: &Found) -> TimeNs {
         let Ok(inode) = self.namespace.inode(found.ino) else { return TimeNs::MAX };
         let committed = self.versions_of(found).map(|version| version.position).max();
         match committed {
             // A name that is written again and again has older versions than its last name.
             Some(committed) if found.is_by_version => committed,
-            Some(committed) => committed.max(inode.named),
-            None => inode.named,
+            Some(committed) => committed.max(inode.named).max(self.way_named(folder, &found.path)),
+            None => inode.named.max(self.way_named(folder, &found.path)),
         }
+    }
+
+    /// When the last of the directories between a folder and a file below it got its name.
+    fn way_named(&self, folder: Ino, path: &str) -> TimeNs {
+        let ways = path.match_indices('/').filter_map(|(end, _)| path.get(..end));
+        let named = ways.map(|way| {
+            let inode = self.named(folder, way).and_then(|(_, _, ino)| self.namespace.inode(ino).ok());
+            inode.map_or(TimeNs::MAX, |inode| inode.named)
+        });
+        named.max().unwrap_or(TimeNs::MIN)
     }
 
     /// When what a set is made of was committed, of one of its files. What isn't there takes nobody's place.
@@ -455,7 +469,7 @@ impl Core {
     /// Whether a file of a set is there, and neither written nor named since the set was judged, whose position was this.
     fn is_as_seen(&self, folder: Ino, found: &Found, position: TimeNs) -> bool {
         let is_there = self.named(folder, &found.path).is_some_and(|(_, _, ino)| ino == found.ino);
-        let is_changed = self.is_written(found) || self.position_of(found) > position;
+        let is_changed = self.is_written(found) || self.position_of(folder, found) > position;
         let has_version = match (&found.version, found.is_by_version) {
             (Some(info), true) => self.version_of(found.ino, info.version).is_some(),
             _ => true,
