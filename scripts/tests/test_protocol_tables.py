@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = ROOT / "crates" / "model" / "src"
+RECORDS = {"Done"}  # stand in records of the manager alone
 GREETING = {"Hello", "Welcome", "Join", "Joined"}  # stand in the section of that name
 
 TYPE = re.compile(r"^pub (enum|struct) (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
@@ -74,7 +75,7 @@ class Tables(unittest.TestCase):
         of_messages = {
             name: len(re.findall(NUMBER, body))
             for name, (kind, body) in self.types.items()
-            if kind == "struct" and re.search(NUMBER, body) and name not in GREETING | {"Failure"}
+            if kind == "struct" and re.search(NUMBER, body) and name not in GREETING | RECORDS | {"Failure"}
         }
         self.assertEqual(told, of_messages)
 
