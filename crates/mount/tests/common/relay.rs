@@ -56,15 +56,14 @@ fn pass_on(
     noted: &Mutex<Vec<ManagerRequest>>,
 ) -> io::Result<()> {
     // The greeting comes first.
-    frame(&mut client, &mut manager)?;
+    frame(&mut client, &mut manager, |_| {})?;
     loop {
-        let body = frame(&mut client, &mut manager)?;
-        noted.lock().unwrap().push(cbor::decode(&body).unwrap());
+        frame(&mut client, &mut manager, |body| noted.lock().unwrap().push(cbor::decode(body).unwrap()))?;
     }
 }
 
-/// Passes on one frame; returns its body.
-fn frame(from: &mut UnixStream, to: &mut UnixStream) -> io::Result<Vec<u8>> {
+/// Passes on one frame, after its body was noted: who has the answer finds the question there.
+fn frame(from: &mut UnixStream, to: &mut UnixStream, note: impl FnOnce(&[u8])) -> io::Result<()> {
     let mut head = [0; HEAD_BYTES];
     from.read_exact(&mut head)?;
     let length =
@@ -72,8 +71,7 @@ fn frame(from: &mut UnixStream, to: &mut UnixStream) -> io::Result<Vec<u8>> {
     let [body, payload] = LENGTHS.map(length);
     let mut rest = vec![0; body + payload];
     from.read_exact(&mut rest)?;
+    note(rest.get(..body).unwrap());
     to.write_all(&head)?;
-    to.write_all(&rest)?;
-    rest.truncate(body);
-    Ok(rest)
+    to.write_all(&rest)
 }
