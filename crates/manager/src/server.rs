@@ -304,7 +304,7 @@ impl Service for ManagerService {
             ManagerRequest::Revoke { member } => self.revoke(member).await,
             request @ ManagerRequest::Heartbeat { id, .. } => {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), answer)).await?;
-                Ok(self.tell_revoked(id, reply).await?)
+                Ok(self.tell_revoked(id, reply))
             }
             request @ ManagerRequest::AwaitCopies { .. } => {
                 let _waiter = self.waiters.add();
@@ -349,13 +349,17 @@ impl ManagerService {
 
     async fn list_members(&self) -> Result<ManagerReply, Failure> {
         let mut members = self.with_members(|authority, _| authority.members().map_err(internal)).await?;
-        let registered = self.registered.lock();
+        let mut benefactors: HashMap<MemberId, Vec<BenefactorId>> = HashMap::new();
+        self.registered
+            .lock()
+            .iter()
+            .for_each(|(id, member)| benefactors.entry(*member).or_default().push(*id));
         for member in &mut members {
-            let own = registered.iter().filter(|(_, other)| **other == member.id);
-            member.benefactors = own.map(|(id, _)| *id).collect();
-            member.benefactors.sort();
+            if let Some(own) = benefactors.remove(&member.id) {
+                member.benefactors = own;
+                member.benefactors.sort();
+            }
         }
-        drop(registered);
         Ok(ManagerReply::Members(members))
     }
 
@@ -376,15 +380,16 @@ impl ManagerService {
 
     /// Adds to the answer to a heartbeat whose keys are revoked, unless the benefactor knows. An answer that is lost ends its
     /// connection, and it registers anew.
-    async fn tell_revoked(&self, id: BenefactorId, reply: ManagerReply) -> Result<ManagerReply, Failure> {
-        let ManagerReply::Commands(mut commands) = reply else { return Ok(reply) };
-        if self.members.is_some() && self.told.lock().insert(id) {
-            let revoked = self.with_members(|authority, _| revoked(authority).map_err(internal)).await?;
+    fn tell_revoked(&self, id: BenefactorId, mut reply: ManagerReply) -> ManagerReply {
+        if let (ManagerReply::Commands(commands), Some((_, keys))) = (&mut reply, &self.members)
+            && self.told.lock().insert(id)
+        {
+            let revoked = keys.revoked_members();
             if !revoked.is_empty() {
                 commands.push(Command::Revoke(revoked));
             }
         }
-        Ok(ManagerReply::Commands(commands))
+        reply
     }
 
     /// Refuses what the caller's role may not do, and what is said in the name of another benefactor.

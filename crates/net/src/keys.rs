@@ -240,6 +240,12 @@ impl Keys {
         write(&folder.join(REVOKED_FILE), &lines)
     }
 
+    /// Whose keys are accepted no more.
+    #[must_use]
+    pub fn revoked_members(&self) -> Vec<MemberId> {
+        self.revoked.borrow().iter().copied().collect()
+    }
+
     pub(crate) fn is_revoked(&self, member: MemberId) -> bool {
         self.revoked.borrow().contains(&member)
     }
