@@ -21,14 +21,15 @@ Example:
   stdchk forget b2")]
 pub struct Arguments {
     /// The benefactors, as `status` names them
-    #[arg(value_name = "BENEFACTOR", required = true, value_parser = benefactor)]
+    #[arg(value_name = "BENEFACTOR", required = true, value_parser = benefactor_id)]
     benefactors: Vec<BenefactorId>,
     /// Forget also what holds the only copy of chunks: these are lost
     #[arg(long)]
     force: bool,
 }
 
-fn benefactor(text: &str) -> Result<BenefactorId, String> {
+/// Reads the name of a benefactor.
+pub fn benefactor_id(text: &str) -> Result<BenefactorId, String> {
     let number = text.strip_prefix('b').unwrap_or(text);
     u32::from_str(number)
         .map(BenefactorId)

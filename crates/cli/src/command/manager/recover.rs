@@ -19,6 +19,7 @@ use stdchk_net::{Authority, DataDir, Keys, data_dir};
 use super::backup::{Begun, give_name};
 use super::journals::{Source, fetch, local};
 use super::{folder_failed, store_failed};
+use crate::command::forget::benefactor_id;
 use crate::command::pool::about_keys;
 use crate::context::Context;
 use crate::exit::{About, CommandError, Exit, Outcome};
@@ -54,7 +55,7 @@ pub(super) struct Recover {
     #[arg(long)]
     trust_fewer: bool,
     /// Take what this benefactor has kept, whatever the others say
-    #[arg(long, value_name = "BENEFACTOR", value_parser = benefactor, conflicts_with = "trust_fewer")]
+    #[arg(long, value_name = "BENEFACTOR", value_parser = benefactor_id, conflicts_with = "trust_fewer")]
     take: Option<BenefactorId>,
     /// If all of DATA is lost, not the manager's folder alone: the address at which the manager served other machines
     #[arg(long, value_name = "ADDRESS", requires = "authority")]
@@ -119,10 +120,11 @@ struct Place {
 /// Runs the command.
 pub(super) fn run(arguments: &Recover, context: &Context) -> Outcome {
     let home = context.home_to_run()?;
-    if let Some(listen) = &arguments.listen {
-        begin_again(&home, listen)?;
-    }
-    if home.record()?.is_none() {
+    let known = home.record()?;
+    if let Some(listen) = arguments.listen.as_ref().filter(|_| known.is_none()) {
+        check_address("--listen", listen)?;
+        home.prepare(None)?;
+    } else if known.is_none() {
         let next = "name the folder with `--data DIR`; if all of it is lost, name what is left: `--authority DIR --listen HOST:PORT`";
         return Err(CommandError::new(Exit::NotFound, home.path().display(), "there is no pool here", next));
     }
@@ -138,41 +140,19 @@ pub(super) fn run(arguments: &Recover, context: &Context) -> Outcome {
             Some(id) => alone(&vouched, id),
             None => agree(&vouched),
         };
+        let is_taken = |agreed: &Agreed| match agreed.agreed {
+            Some(_) => further(&vouched, agreed).is_none(),
+            None => arguments.take.is_some() || (arguments.trust_fewer && is_late),
+        };
         match agreed {
-            Some(agreed) if arguments.take.is_some() => return place.make(journals, &agreed, arguments),
-            Some(agreed) if is_late && agreed.agreed.is_some() && further(&vouched, &agreed).is_some() => {
-                journals.told.iter().for_each(|journal| output::note(journal.told()));
-                return Err(undecided(&place, &agreed, further(&vouched, &agreed)));
-            }
-            Some(agreed) if agreed.agreed.is_some() && further(&vouched, &agreed).is_some() => {
-                std::thread::sleep(RETRY_PAUSE);
-            }
-            Some(agreed) if agreed.agreed.is_some() || (arguments.trust_fewer && is_late) => {
-                return place.make(journals, &agreed, arguments);
-            }
+            Some(agreed) if is_taken(&agreed) => return place.make(journals, &agreed, arguments),
             agreed if is_late => {
                 journals.told.iter().for_each(|journal| output::note(journal.told()));
-                return Err(not_agreed(&place, agreed.as_ref()));
+                return Err(undecided(&place, &vouched, agreed.as_ref(), arguments.take));
             }
             _ => std::thread::sleep(RETRY_PAUSE),
         }
     }
-}
-
-/// The address of a benefactor, as `status` names it.
-fn benefactor(text: &str) -> Result<BenefactorId, String> {
-    let number = text.strip_prefix('b').unwrap_or(text).parse();
-    number.map(BenefactorId).map_err(|_| "a benefactor is named like b2".to_owned())
-}
-
-/// Makes the folder of a pool's manager again on a machine that has lost it.
-fn begin_again(home: &Home, listen: &str) -> Outcome {
-    check_address("--listen", listen)?;
-    if home.record()?.is_some() {
-        return Ok(());
-    }
-    home.prepare(None)?;
-    home.write_record(&PoolRecord { listen: Some(listen.to_owned()), ..PoolRecord::new(0, 0, 0) })
 }
 
 /// One journal, whatever the others say.
@@ -189,33 +169,35 @@ fn further<'a>(all: &'a [Vouched], agreed: &Agreed) -> Option<&'a Vouched> {
     all.iter().filter(|one| commit(one) > Some(agreed.end.commit)).max_by_key(|one| commit(one))
 }
 
-fn undecided(place: &Place, agreed: &Agreed, further: Option<&Vouched>) -> CommandError {
-    let other = further.map_or_else(String::new, |one| one.benefactor.to_string());
-    let cause = format!(
-        "two thirds of the keepers agree on a journal up to commit {}, and {other} has another one that goes further",
-        agreed.end.commit
-    );
-    let next = format!(
-        "if the manager had ended badly, {other} may have what came last: `--take {other}`. If an older store was accepted at some \
-         time, or {other} is new to this pool, what the others agree on is right: `--take {}`",
-        agreed.from
-    );
-    CommandError::new(Exit::Unreachable, place.manager.display(), cause, next)
-}
-
-fn not_agreed(place: &Place, agreed: Option<&Agreed>) -> CommandError {
+/// Why nothing is made of what there is.
+fn undecided(
+    place: &Place,
+    all: &[Vouched],
+    agreed: Option<&Agreed>,
+    take: Option<BenefactorId>,
+) -> CommandError {
     let object = place.manager.display();
-    match agreed {
+    let Some(agreed) = agreed else {
+        let cause = match take {
+            Some(id) => format!("{id} has kept nothing of the manager's store that can be had"),
+            None => "no benefactor that answers has kept the manager's store".to_owned(),
+        };
+        let next = "put the folder back from a backup, or bring benefactors back and name them with `--from ADDRESS`";
+        return CommandError::new(Exit::NotFound, object, cause, next);
+    };
+    let (cause, next) = match further(all, agreed).filter(|_| agreed.agreed.is_some()) {
+        Some(Vouched { benefactor: other, .. }) => (
+            format!(
+                "two thirds of the keepers agree on a journal up to commit {}, and {other} has another one that goes further",
+                agreed.end.commit
+            ),
+            format!(
+                "if the manager had ended badly, {other} may have what came last: `--take {other}`. If an older store was accepted at \
+                 some time, or {other} is new to this pool, what the others agree on is right: `--take {}`",
+                agreed.from
+            ),
+        ),
         None => {
-            let next = "put the folder back from a backup, or bring benefactors back and name them with `--from ADDRESS`";
-            CommandError::new(
-                Exit::NotFound,
-                object,
-                "no benefactor that answers has kept the manager's store",
-                next,
-            )
-        }
-        Some(agreed) => {
             let names =
                 |all: &[BenefactorId]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             let cause = format!(
@@ -226,9 +208,10 @@ fn not_agreed(place: &Place, agreed: Option<&Agreed>) -> CommandError {
             );
             let next = "bring the others back (`--from ADDRESS`, `--wait SECONDS`), or take that, which may be old, with \
                         `--trust-fewer`";
-            CommandError::new(Exit::Unreachable, object, cause, next)
+            (cause, next.to_owned())
         }
-    }
+    };
+    CommandError::new(Exit::Unreachable, object, cause, next)
 }
 
 impl Journal {
@@ -244,7 +227,8 @@ impl Journal {
 
 impl Place {
     fn of(home: Home, arguments: &Recover, context: &Context) -> Outcome<Self> {
-        let record = home.record_required()?;
+        let again = || PoolRecord { listen: arguments.listen.clone(), ..PoolRecord::new(0, 0, 0) };
+        let record = home.record()?.unwrap_or_else(again);
         let manager = home.directory(LocalRole::Manager);
         if let Some(elsewhere) = &record.manager {
             let next = "run the command there";
@@ -347,6 +331,9 @@ impl Place {
             copy_authority(authority, &new.join(AUTHORITY))?;
         }
         let counts = check(&new, self.pool).map_err(store_failed)?;
+        if self.home.record()?.is_none() {
+            self.home.write_record(&self.record)?;
+        }
         give_name(&new, &self.manager)?;
         begun.0 = None;
         let folders =
