@@ -67,8 +67,8 @@ impl FromStr for Lifetime {
                     }
                 },
                 "purge" => match duration::parse(number) {
-                    Some(ms) => kept.within_ms.replace(ms).is_none(),
-                    None => return refuse("`purge:` needs a duration such as `12h` or `7d`"),
+                    Some(ms) if ms > 0 => kept.within_ms.replace(ms).is_none(),
+                    _ => return refuse("`purge:` needs a duration such as `12h` or `7d`"),
                 },
                 "every" => match number.parse().ok().filter(|every| *every > 1) {
                     Some(every) => kept.every.replace(every).is_none(),

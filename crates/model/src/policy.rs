@@ -416,7 +416,7 @@ impl FromStr for Exposure {
             "none" => return Ok(Self::Unbounded),
             _ => {}
         }
-        if let Some(ms) = duration::parse(value) {
+        if let Some(ms) = duration::parse(value).filter(|ms| *ms > 0) {
             return Ok(Self::Milliseconds(ms));
         }
         size::parse(value).map(Self::Bytes).map_err(|_| {

@@ -15,6 +15,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stdchk_filestate::driver::{self, Outcome as Ended, Run, Start};
 use stdchk_filestate::store::{Mode, Options, Store};
+use stdchk_model::duration;
 
 use self::push::Push;
 use crate::exit::{About, CommandError, Exit, Outcome};
@@ -297,7 +298,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(Exit::NotRun as u8))
 }
 
-/// A time with its unit: `500ms`, `30s`, `10m`, `2h`.
+/// A time with its unit: `500ms`, `30s`, `10min`, `2h`.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let time = parse_wait(text)?;
     if time.is_zero() { Err("no time at all".to_owned()) } else { Ok(time) }
@@ -305,17 +306,8 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
 
 /// A time with its unit, or no time at all: `0s`.
 fn parse_wait(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let unit_s = match unit {
-        "ms" => 0.001,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err("a number and a unit is needed: ms, s, m or h".to_owned()),
-    };
-    let number: f64 = number.parse().map_err(|_| format!("`{number}` is no number"))?;
-    Duration::try_from_secs_f64(number * unit_s).map_err(|error| error.to_string())
+    let ms = duration::parse(text).ok_or("a number and a unit is needed: ms, s, min, h or d")?;
+    Ok(Duration::from_millis(ms))
 }
 
 #[cfg(test)]
@@ -326,7 +318,7 @@ mod tests {
     fn times_have_units() {
         assert_eq!(parse_time("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_time("250ms"), Ok(Duration::from_millis(250)));
-        for wrong in ["", "10", "m", "-1s", "0s", "1d", "1e9h", "1..2s"] {
+        for wrong in ["", "10", "m", "-1s", "0s", "1w", "1e9h", "1..2s"] {
             assert!(parse_time(wrong).is_err(), "{wrong}");
         }
     }
