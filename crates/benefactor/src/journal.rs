@@ -2,12 +2,15 @@
 //!
 //! The pieces are sealed: the benefactor sees where they belong and nothing else. It follows the journal as long as each piece follows on
 //! the one before, and takes a base where none does, or once the commits take more room than a base would. A base is written beside
-//! what is there, and takes its place when it is whole and durable. Commits are told to be had once they are durable.
+//! what is there, and takes its place when it is whole and durable. Commits are made durable together, every two seconds while there are any; the
+//! last ones when the kernel writes back, or the benefactor ends. A keeper is needed when the manager's disk is lost, and lacks commits
+//! only if its host loses its power in the same moment.
 //!
 //! | event | what is there afterwards |
 //! |---|---|
 //! | crash while a base is taken | what was there before; the base is taken anew |
-//! | crash while commits are appended | all commits that were told to be had, and perhaps more; what is torn is cut off |
+//! | the process is killed while commits are appended | all of them; what is torn is cut off |
+//! | the host loses its power | all that was durable, and perhaps more; what is torn is cut off |
 //! | a byte of the file is damaged | at the next start: all pieces before it |
 //! | no room | what was there before; a base is begun anew once there is room |
 
@@ -15,7 +18,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use stdchk_model::BenefactorId;
@@ -26,6 +29,8 @@ use tokio::sync::watch;
 pub const JOURNAL_FILE: &str = "journal";
 /// Commits may take so much more than the base before a new base is asked for, bytes.
 const COMMITS_BYTES: u64 = 16 << 20;
+/// Between two times that commits are made durable: each is a wait of the disk that writers wait for, too.
+const SYNC_PAUSE: Duration = Duration::from_secs(2);
 
 /// What is kept.
 #[derive(Debug)]
@@ -55,6 +60,8 @@ struct Pieces {
     bytes: u64,
     /// Length of the base in it, bytes.
     base_bytes: u64,
+    /// When the first commit was written that isn't durable.
+    unsynced: Option<Instant>,
 }
 
 impl Kept {
@@ -90,6 +97,14 @@ impl Kept {
         let mut done = self.done.subscribe();
         // Whichever comes first.
         let _ = tokio::time::timeout(limit, done.wait_for(|done| *done)).await;
+    }
+
+    /// Makes what is here durable.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn sync(&self) -> io::Result<()> {
+        self.state.lock().whole.sync()
     }
 
     /// Told when the benefactor leaves.
@@ -130,7 +145,7 @@ impl Kept {
         whole.bytes + new.bytes
     }
 
-    /// Takes pieces; durable on return. Those that don't follow are left out, with all behind them.
+    /// Takes pieces; those that don't follow are left out, with all behind them. Parts of a base are durable on return, commits later.
     ///
     /// # Errors
     /// The disk refuses; what was there before is there.
@@ -236,15 +251,24 @@ impl Pieces {
                 base_bytes = self.bytes + frames.len() as u64;
             }
         }
-        let written = file.write_all_at(&frames, self.bytes).and_then(|()| file.sync_data());
-        if let Err(error) = written {
+        if let Err(error) = file.write_all_at(&frames, self.bytes) {
             // What may be there all the same is read by nobody: the next write goes over it.
             drop(file.set_len(self.bytes));
             return Err(error);
         }
         (self.journal, self.base_bytes) = (journal, base_bytes);
         self.bytes += frames.len() as u64;
-        Ok(())
+        let is_base = self.bytes == self.base_bytes;
+        let since = self.unsynced.get_or_insert_with(Instant::now);
+        if is_base || since.elapsed() >= SYNC_PAUSE { self.sync() } else { Ok(()) }
+    }
+
+    /// Makes what is here durable. After an error it is here all the same, as what was written since the last time is.
+    fn sync(&mut self) -> io::Result<()> {
+        match (&self.file, self.unsynced.take()) {
+            (Some(file), Some(_)) => file.sync_data(),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -155,6 +155,10 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
         false => Ok(()),
     };
     background.shutdown().await;
+    let kept = Arc::clone(benefactor.kept());
+    if let Err(error) = blocking(move || kept.sync()).await? {
+        tracing::warn!(%error, "the last commits of the manager may not be kept here");
+    }
     Ok(synced?)
 }
 
