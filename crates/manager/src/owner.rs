@@ -281,6 +281,7 @@ impl Keeper {
                 };
                 if let Ok(ManagerReply::Status(status)) = &mut result {
                     status.store_is_full = !self.has_room(0);
+                    status.keepers = self.core.keepers().map(|id| self.journal.keeper(id)).collect();
                 }
                 self.answer(answer, result, leaves);
             }
@@ -329,7 +330,9 @@ impl Keeper {
         now: Now,
     ) -> Result<ManagerReply, Failure> {
         let store = self.store.as_deref().ok_or_else(stopping)?;
-        let pieces = match self.core.may_follow(id, registration, has.map(|has| has.moment))? {
+        let may_follow = self.core.may_follow(id, registration, has.map(|has| has.moment))?;
+        self.journal.note(id, has);
+        let pieces = match may_follow {
             true => self.journal.answer(id, has, part, store, now.ms)?,
             false => Vec::new(),
         };

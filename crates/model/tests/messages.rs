@@ -18,9 +18,9 @@ use stdchk_model::message::handshake::{
 };
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
-    Existing, Exposed, ExposedSet, FileKind, Hold, Location, ManagerReply, ManagerRequest, MemberInfo,
-    Moment, PackedMembers, PoolStatus, Registration, SetFate, SetMember, SetState, Space, StoredBlock,
-    VersionInfo, VersionState,
+    Existing, Exposed, ExposedSet, FileKind, Hold, KeeperInfo, Location, ManagerReply, ManagerRequest,
+    MemberInfo, Moment, PackedMembers, PoolStatus, Registration, SetFate, SetMember, SetState, Space,
+    StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId, ErrorCode, Failure,
@@ -207,6 +207,10 @@ fn status() -> PoolStatus {
         exposed: vec![ExposedSet { folder: "app".to_owned(), timestep: Some(1), exposed: exposure() }],
         chunks_away: 17,
         store_is_full: true,
+        keepers: vec![
+            KeeperInfo { id: BENEFACTOR, lacks: Some(18) },
+            KeeperInfo { id: BENEFACTOR, lacks: None },
+        ],
     }
 }
 

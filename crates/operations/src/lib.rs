@@ -86,7 +86,9 @@ pub use remove::Remove;
 pub use rename::Rename;
 pub use restore::{Restore, Restored, RestoredFile};
 pub use stat::Stat;
-pub use status::{BenefactorStatus, Condition, ExposedSet, Exposures, ManagerState, Savings, Status};
+pub use status::{
+    BenefactorStatus, Condition, ExposedSet, Exposures, Keeper, ManagerState, Recovery, Savings, Status,
+};
 pub use target::Target;
 pub use transfer::{is_special, refuse_special};
 pub use usage::{Usage, UsageEntry};

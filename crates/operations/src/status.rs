@@ -1,7 +1,7 @@
 //! The state of a pool: manager, benefactors, space, savings, what lacks copies, and one word for all of it.
 
 use serde::Serialize;
-use stdchk_model::message::manager::{self, BenefactorInfo, BenefactorState, PoolStatus, Space};
+use stdchk_model::message::manager::{self, BenefactorInfo, BenefactorState, KeeperInfo, PoolStatus, Space};
 use stdchk_model::size;
 
 use crate::error::{About, Result};
@@ -176,6 +176,26 @@ pub struct Status {
     pub counting: bool,
     /// Benefactors that remember commits which the manager's store lacks.
     pub set_back: Vec<u32>,
+    /// What would come back if the manager's disk were lost.
+    pub recovery: Recovery,
+}
+
+/// What would come back if the manager's disk were lost: what two thirds of the keepers have.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Recovery {
+    /// The last commits that would be missing; absent: fewer than two thirds of the keepers have anything.
+    pub lacks_commits: Option<u64>,
+    /// The benefactors that keep the manager's store.
+    pub keepers: Vec<Keeper>,
+}
+
+/// A benefactor that keeps the manager's store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Keeper {
+    /// The benefactor's number.
+    pub benefactor: u32,
+    /// The last commits, which it lacks; absent: it has said nothing since the manager started, or has nothing yet.
+    pub lacks_commits: Option<u64>,
 }
 
 impl Pool {
@@ -238,6 +258,7 @@ impl Status {
             damaged_found: status.damaged_found,
             counting: status.counting,
             set_back: status.set_back.iter().map(|id| id.0).collect(),
+            recovery: Recovery::new(&status.keepers),
         }
     }
 
@@ -245,6 +266,17 @@ impl Status {
     pub fn add_reason(&mut self, reason: String) {
         self.health = self.health.min(Condition::Degraded);
         self.reasons.push(reason);
+    }
+}
+
+impl Recovery {
+    fn new(infos: &[KeeperInfo]) -> Self {
+        let mut lacks: Vec<u64> = infos.iter().filter_map(|keeper| keeper.lacks).collect();
+        lacks.sort_unstable();
+        let needed = (infos.len() * 2).div_ceil(3);
+        let lacks_commits = needed.checked_sub(1).and_then(|last| lacks.get(last).copied());
+        let keeper = |info: &KeeperInfo| Keeper { benefactor: info.id.0, lacks_commits: info.lacks };
+        Self { lacks_commits, keepers: infos.iter().map(keeper).collect() }
     }
 }
 
@@ -467,5 +499,22 @@ mod tests {
         for condition in [Down, SetBack, Starting, Damaged, Unavailable, Full, Degraded, Healthy] {
             assert_eq!(serde_json::to_value(condition).unwrap(), condition.word());
         }
+    }
+
+    #[test]
+    fn what_two_thirds_of_the_keepers_have_can_be_recovered() {
+        let recovery = |lacks: &[Option<u64>]| {
+            let keeper =
+                |(id, lacks): (u32, &Option<u64>)| KeeperInfo { id: BenefactorId(id), lacks: *lacks };
+            let keepers: Vec<_> = (0..).zip(lacks).map(keeper).collect();
+            Recovery::new(&keepers).lacks_commits
+        };
+        assert_eq!(recovery(&[]), None);
+        assert_eq!(recovery(&[Some(7)]), Some(7));
+        assert_eq!(recovery(&[Some(7), Some(0)]), Some(7));
+        assert_eq!(recovery(&[Some(7), Some(0), None]), Some(7));
+        assert_eq!(recovery(&[Some(7), None, None]), None);
+        assert_eq!(recovery(&[Some(9), Some(1), Some(1), None]), Some(9));
+        assert_eq!(recovery(&[Some(9), Some(1), Some(1), Some(0)]), Some(1));
     }
 }

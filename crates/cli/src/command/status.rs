@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use stdchk_model::message::manager::BenefactorState;
 use stdchk_model::size;
-use stdchk_operations::{BenefactorStatus, Condition, Status};
+use stdchk_operations::{BenefactorStatus, Condition, Recovery, Status};
 
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome, from_io};
@@ -166,7 +166,23 @@ fn print_figures(report: &Status) -> Outcome {
         report.chunks, report.chunks_at_risk, report.chunks_lost, report.repairs_pending, report.repairs_done
     ))?;
     print_exposed(report)?;
+    print_recovery(&report.recovery)?;
     output::line(format_args!("sessions  {} open", report.sessions))
+}
+
+/// What would come back if the manager's disk were lost.
+fn print_recovery(recovery: &Recovery) -> Outcome {
+    let all = recovery.keepers.len();
+    if all == 0 {
+        return Ok(());
+    }
+    let have = recovery.keepers.iter().filter(|keeper| keeper.lacks_commits.is_some()).count();
+    let what = match recovery.lacks_commits {
+        None => "too few for a recovery".to_owned(),
+        Some(0) => "all commits can be recovered".to_owned(),
+        Some(lacks) => format!("all commits but the last {lacks} can be recovered"),
+    };
+    output::line(format_args!("keepers   {have} of {all} have the manager's store: {what}"))
 }
 
 /// What the loss of one more benefactor may cost.

@@ -222,8 +222,13 @@ impl Core {
         if let Some(has) = has {
             self.compare_history(id, has);
         }
-        let is_keeper = self.registry.iter().take(KEEPERS).any(|(keeper, _)| keeper == id);
+        let is_keeper = self.keepers().any(|keeper| keeper == id);
         Ok(is_keeper && self.may_be_remembered())
+    }
+
+    /// The benefactors that keep the journal.
+    pub fn keepers(&self) -> impl Iterator<Item = BenefactorId> {
+        self.registry.iter().take(KEEPERS).map(|(keeper, _)| keeper)
     }
 
     /// The last moment of the start before this one.

@@ -110,7 +110,9 @@ impl Core {
             exposed_chunks: self.locations.exposure().total().chunks,
             exposed_bytes: self.locations.exposure().total().bytes,
             exposed: self.exposed_sets(),
-            store_is_full: false, // Who has the store says so.
+            // Who has the store and the journal says so.
+            store_is_full: false,
+            keepers: Vec::new(),
         }
     }
 

@@ -16,7 +16,7 @@ mod seal;
 use std::collections::{HashMap, VecDeque};
 
 use stdchk_model::journal::{Piece, Reach};
-use stdchk_model::message::manager::Moment;
+use stdchk_model::message::manager::{KeeperInfo, Moment};
 use stdchk_model::{BenefactorId, Failure};
 
 pub use self::seal::Sealer;
@@ -41,13 +41,29 @@ pub struct Journal {
     bytes: usize,
     /// Bases that are being taken.
     bases: HashMap<BenefactorId, (Moment, Reading)>,
+    /// The last commit that each benefactor said it has.
+    heard: HashMap<BenefactorId, u64>,
 }
 
 impl Journal {
     /// Of a start on a store whose last commit, of an earlier start, is `before`.
     pub fn new(sealer: Sealer, before: Moment) -> Self {
-        let (commits, bases) = (VecDeque::new(), HashMap::new());
-        Self { sealer, now: before, commits, bytes: 0, bases }
+        let (commits, bases, heard) = (VecDeque::new(), HashMap::new(), HashMap::new());
+        Self { sealer, now: before, commits, bytes: 0, bases, heard }
+    }
+
+    /// A benefactor says that it has this much.
+    pub fn note(&mut self, id: BenefactorId, has: Option<Reach>) {
+        match has.filter(|has| has.key == self.sealer.id()) {
+            Some(has) => self.heard.insert(id, has.moment.commit),
+            None => self.heard.remove(&id),
+        };
+    }
+
+    /// How far a keeper is.
+    pub fn keeper(&self, id: BenefactorId) -> KeeperInfo {
+        let lacks = self.heard.get(&id).map(|commit| self.now.commit.saturating_sub(*commit));
+        KeeperInfo { id, lacks }
     }
 
     /// A commit has become durable.
@@ -234,9 +250,14 @@ mod tests {
     fn a_keeper_takes_a_base_once_and_then_what_is_committed_also_across_a_start() {
         let mut world = World::new();
         (0..5).for_each(|_| world.commit(100));
+        assert_eq!(world.journal.keeper(ID).lacks, None);
         assert_eq!(world.follow(), 1);
         (0..5).for_each(|_| world.commit(100));
+        world.journal.note(ID, world.kept.reach());
+        assert_eq!(world.journal.keeper(ID).lacks, Some(5));
         assert_eq!(world.follow(), 0);
+        world.journal.note(ID, world.kept.reach());
+        assert_eq!(world.journal.keeper(ID).lacks, Some(0));
         world.check();
         world.restart();
         (0..5).for_each(|_| world.commit(100));
@@ -291,5 +312,7 @@ mod tests {
             let pieces = world.journal.answer(ID, Some(other), 0, &world.store, 0).unwrap();
             assert!(matches!(pieces[..], [Piece::Base { part: 0, .. }]), "{pieces:?}");
         }
+        world.journal.note(ID, Some(Reach { key: reach.key + 1, ..reach }));
+        assert_eq!(world.journal.keeper(ID).lacks, None);
     }
 }

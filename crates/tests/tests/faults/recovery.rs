@@ -67,6 +67,11 @@ fn live(pool: &Pool) {
 fn a_pool_without_its_managers_disk_comes_back_byte_for_byte() {
     let pool = Setup::of(4).up();
     live(&pool);
+    wait_until("all commits can be recovered", || {
+        pool.shows(|status| status["recovery"]["lacks_commits"] == 0)
+    });
+    let keepers = pool.json(&["status", "--json"])["recovery"]["keepers"].clone();
+    assert_eq!(keepers.as_array().unwrap().len(), 4, "{keepers}");
     let before = all(&pool.mount_point());
     let versions = pool.json(&["ls", "app/versions", "--versions", "--json"]);
     let policies = ["coded", "sets", "app"].map(|folder| pool.json(&["policy", "get", folder, "--json"]));

@@ -268,6 +268,20 @@ pub struct PoolStatus {
     /// The disk on which the manager keeps its store is full: nothing new can be written.
     #[n(24)]
     pub store_is_full: bool,
+    /// The benefactors that keep the manager's store as well.
+    #[n(25)]
+    pub keepers: Vec<KeeperInfo>,
+}
+
+/// How far a keeper of the journal is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct KeeperInfo {
+    /// Who it is.
+    #[n(0)]
+    pub id: BenefactorId,
+    /// Commits that it lacks; `None`: it has said nothing since the manager started, or has nothing that could be recovered.
+    #[n(1)]
+    pub lacks: Option<u64>,
 }
 
 /// A checkpoint set that lacks copies.
