@@ -44,7 +44,7 @@ const KEPT_WAITING_MAX: Duration = Duration::from_secs(1);
 const GATHER: Duration = Duration::from_millis(2);
 /// Time in which orders for copies gather while no writer waits for any: a benefactor makes what it copied durable at once.
 const GATHER_ORDERS: Duration = Duration::from_millis(50);
-/// Time in which commits gather for keepers of the journal: a benefactor makes what came durable at once.
+/// Time in which commits gather for keepers of the journal: with many small commits, one answer serves many.
 const GATHER_COMMITS: Duration = Duration::from_millis(200);
 /// Chunks that one step of what is done beside requests looks at: a few milliseconds.
 const STEPS: usize = 1024;

@@ -194,7 +194,7 @@ pub struct Recovery {
 pub struct Keeper {
     /// The benefactor's number.
     pub benefactor: u32,
-    /// The last commits, which it lacks; absent: it has said nothing since the manager started, or has nothing yet.
+    /// The last commits, which it lacks; absent: it has said nothing since the manager started, has nothing yet, or takes all anew.
     pub lacks_commits: Option<u64>,
 }
 

@@ -279,7 +279,8 @@ pub struct KeeperInfo {
     /// Who it is.
     #[n(0)]
     pub id: BenefactorId,
-    /// Commits that it lacks; `None`: it has said nothing since the manager started, or has nothing that could be recovered.
+    /// Commits that it lacks; `None`: it has said nothing since the manager started, or has nothing yet, or wants a new base. Then what
+    /// it has is not counted, though a recovery would still find it.
     #[n(1)]
     pub lacks: Option<u64>,
 }
