@@ -65,6 +65,8 @@ pub enum Command {
     Restore(command::restore::Arguments),
     /// Show or change how an application's files are treated
     Policy(command::policy::Arguments),
+    /// Make, list, copy and change the keys that files are encrypted with
+    Key(command::key::Arguments),
     /// Keep a checkpoint set whatever the folder's lifetime says
     Seal(command::seal::Arguments),
     /// Let all checkpoint sets but the newest complete one go: the job has succeeded

@@ -66,7 +66,8 @@ impl Context {
         let manager = self.manager_address()?;
         self.refuse_stopped()?;
         let (keys, window_bytes) = (self.keys()?, self.settings.window_bytes);
-        Ok(Pool::connect(Options { manager, keys, window_bytes, patience }).await?)
+        let encryption_keys = Some(self.settings.encryption_keys.clone());
+        Ok(Pool::connect(Options { manager, keys, window_bytes, patience, encryption_keys }).await?)
     }
 
     /// The keys of this host, if it has some.
@@ -97,6 +98,7 @@ impl Context {
             keys: self.keys()?,
             window_bytes: self.settings.window_bytes,
             patience,
+            encryption_keys: Some(self.settings.encryption_keys.clone()),
             ..ClientConfig::default()
         })
     }

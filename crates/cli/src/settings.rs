@@ -29,6 +29,9 @@ pub struct PoolFlags {
     /// Folder with this host's keys in a pool of several machines [STDCHK_KEYS; default: DATA/keys]
     #[arg(long, global = true, value_name = "DIR")]
     pub keys: Option<PathBuf>,
+    /// Folder with this user's encryption keys [STDCHK_ENCRYPTION_KEYS; default: `encryption` in the folder of `--keys`]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub encryption_keys: Option<PathBuf>,
     /// Memory for writes in flight [STDCHK_WINDOW; default: 64MiB]
     #[arg(long, global = true, value_name = "SIZE")]
     pub window: Option<String>,
@@ -47,6 +50,7 @@ struct Layer {
     data: Option<PathBuf>,
     manager: Option<String>,
     keys: Option<PathBuf>,
+    encryption_keys: Option<PathBuf>,
     window: Option<String>,
 }
 
@@ -59,6 +63,8 @@ pub struct Settings {
     pub manager: Option<String>,
     /// Where the keys are if that was given, absolute; `None`: in [`Self::data`], if there are some.
     pub keys: Option<PathBuf>,
+    /// Where the encryption keys are, absolute. The folder need not be there.
+    pub encryption_keys: PathBuf,
     /// Memory for writes in flight, bytes.
     pub window_bytes: u64,
     /// Print no progress and no remarks.
@@ -86,11 +92,16 @@ impl Settings {
         let names_pool = layers.iter().find(|layer| layer.manager.is_some() || layer.data.is_some());
         let manager = names_pool.and_then(|layer| layer.manager.clone());
         manager.iter().try_for_each(|address| check_address("manager", address))?;
-        let keys = first(|layer| layer.keys.as_ref()).map(absolute).transpose();
+        let keys =
+            first(|layer| layer.keys.as_ref()).map(absolute).transpose().about("the folder of the keys")?;
+        let below = || keys.clone().unwrap_or_else(|| data.join("keys")).join("encryption");
+        let encryption_keys =
+            first(|layer| layer.encryption_keys.as_ref()).map_or_else(|| Ok(below()), absolute);
         let window = layers.iter().find_map(|layer| layer.window.as_deref());
         Ok(Self {
             manager,
-            keys: keys.about("the folder of the keys")?,
+            encryption_keys: encryption_keys.about("the folder of the encryption keys")?,
+            keys,
             window_bytes: window.map_or(Ok(WINDOW_BYTES_DEFAULT), window_bytes)?,
             quiet: flags.quiet,
             data,
@@ -103,6 +114,7 @@ fn of_flags(flags: &PoolFlags) -> Layer {
         data: flags.data.clone(),
         manager: flags.manager.clone(),
         keys: flags.keys.clone(),
+        encryption_keys: flags.encryption_keys.clone(),
         window: flags.window.clone(),
     }
 }
@@ -117,6 +129,7 @@ fn of_variables(variable: Variable<'_>) -> Outcome<Layer> {
         data: variable("STDCHK_DATA").map(PathBuf::from),
         manager: text("STDCHK_MANAGER")?,
         keys: variable("STDCHK_KEYS").map(PathBuf::from),
+        encryption_keys: variable("STDCHK_ENCRYPTION_KEYS").map(PathBuf::from),
         window: text("STDCHK_WINDOW")?,
     })
 }
@@ -140,11 +153,16 @@ fn of_file(flags: &PoolFlags, variable: Variable<'_>) -> Outcome<Layer> {
 fn parse_file(path: &Path, text: &str) -> Outcome<Layer> {
     let layer: Layer = toml::from_str(text).map_err(|error| {
         let cause = error.to_string().trim_end().replace('\n', "\n  ");
-        CommandError::usage(path.display(), cause, "it may set data, manager, keys and window")
+        CommandError::usage(
+            path.display(),
+            cause,
+            "it may set data, manager, keys, encryption_keys and window",
+        )
     })?;
     // Paths in the file are meant from where the file is, not from wherever the command runs.
     let from_here = |file: PathBuf| path.parent().map_or_else(|| file.clone(), |parent| parent.join(&file));
-    Ok(Layer { data: layer.data.map(from_here), keys: layer.keys.map(from_here), ..layer })
+    let (data, keys) = (layer.data.map(from_here), layer.keys.map(from_here));
+    Ok(Layer { data, keys, encryption_keys: layer.encryption_keys.map(from_here), ..layer })
 }
 
 fn state_directory(variable: Variable<'_>) -> Outcome<PathBuf> {
@@ -229,6 +247,16 @@ mod tests {
         flags.data = Some("/pool".into());
         let local = settings(&flags, &[("STDCHK_MANAGER", "variable:1")]).unwrap();
         assert_eq!((local.manager, local.keys), (None, None));
+    }
+
+    #[test]
+    fn encryption_keys_are_below_the_keys_unless_told_otherwise() {
+        let flags = PoolFlags { data: Some("/pool".into()), ..PoolFlags::default() };
+        let folder = |variables: &[(&str, &str)]| settings(&flags, variables).unwrap().encryption_keys;
+        assert_eq!(folder(&[]), Path::new("/pool/keys/encryption"));
+        assert_eq!(folder(&[("STDCHK_KEYS", "/host")]), Path::new("/host/encryption"));
+        let both = [("STDCHK_KEYS", "/host"), ("STDCHK_ENCRYPTION_KEYS", "/own")];
+        assert_eq!(folder(&both), Path::new("/own"));
     }
 
     #[test]

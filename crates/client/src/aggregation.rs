@@ -113,6 +113,7 @@ impl Pool {
         packing: &Packing<'_>,
         sessions: &mut Vec<Arc<Session>>,
     ) -> Result<PackedSet> {
+        self.wait_for(self.check_encrypted(folder, set))?;
         let (members, files) = self.wait_for(self.open_members(set))?;
         let chunk_bytes = self.wait_for(self.chunk_bytes(&members))?;
         self.wait_for(self.check_room(folder, chunk_bytes))?;
@@ -145,6 +146,25 @@ impl Pool {
             self.wait_for(self.ask_to_aggregate(request, &open, packing))?;
         }
         Ok(done)
+    }
+
+    /// Refuses to write in the clear what is encrypted.
+    async fn check_encrypted(&self, folder: Ino, set: &CheckpointSet) -> Result<()> {
+        if self.policy(folder).await?.encryption.is_some() {
+            return Ok(());
+        }
+        for member in &set.members {
+            let (info, _) = self.map_root(member.ino, Some(member.version)).await?;
+            if let Some(key) = info.and_then(|info| info.key) {
+                let what = format!(
+                    "{} is encrypted with key {key}, and its folder doesn't ask for that",
+                    member.name
+                );
+                let next = "set `encryption` of the folder to the key, or leave its sets as they are";
+                return Err(Failure::new(ErrorCode::NoKey, what).then(next).into());
+            }
+        }
+        Ok(())
     }
 
     /// The members, each once however many names it has, and what is to be packed of them.

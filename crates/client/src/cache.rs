@@ -125,12 +125,14 @@ mod tests {
 
     use super::*;
     use crate::benefactors::Benefactors;
+    use crate::keyring::KeyRing;
     use crate::manager::ManagerLink;
 
     fn cache(bytes_max: usize) -> ChunkCache {
         let manager = Arc::new(ManagerLink::new("unix:/no/manager".to_owned(), None, Duration::ZERO));
         let benefactors = Arc::new(Benefactors::new(Arc::clone(&manager), BufferPool::new(1 << 20)));
-        ChunkCache::new(Arc::new(Fetcher::new(manager, benefactors)), bytes_max)
+        let keys = Arc::new(KeyRing::new(None));
+        ChunkCache::new(Arc::new(Fetcher::new(manager, benefactors, keys)), bytes_max)
     }
 
     fn has(cache: &ChunkCache, chunk: &ChunkRef) -> bool {

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use stdchk_model::{ChunkRef, Encoding, Failure, Redundancy};
 use stdchk_net::waits::permits;
 use stdchk_protect::Blocks;
+use stdchk_protect::seal::Key;
 use stdchk_reduce::{Codec, Compression, Compressor, Effort, Pace};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -66,20 +67,22 @@ impl Encoder {
         }
     }
 
-    /// The blocks in which `plain` is stored under this compression and redundancy.
+    /// The blocks in which `plain` is stored under this compression and redundancy; sealed with the key that made the chunk's name, if
+    /// one did.
     pub(crate) async fn encode(
         self: &Arc<Self>,
         how: Compression,
         chunk: ChunkRef,
         plain: Bytes,
         redundancy: Redundancy,
+        key: Option<Arc<Key>>,
     ) -> Result<Encoded, Failure> {
         let probe = match how {
             Compression::Auto => Arc::clone(&self.probes).acquire_owned().await.ok(),
             Compression::Always(_) => None,
         };
         let is_sent_as_it_is = probe.is_some() || self.effort(how) == Effort::Store;
-        if is_sent_as_it_is && redundancy.code_of(plain.len()).is_copy() {
+        if is_sent_as_it_is && key.is_none() && redundancy.code_of(plain.len()).is_copy() {
             return Ok(Encoded { _held: [None, probe], ..Encoded::plain(chunk, plain) });
         }
         let (room, core) = (permits(&self.room, 1).await, permits(&self.cores, 1).await);
@@ -90,7 +93,10 @@ impl Encoder {
             let shrunk = if effort == Effort::Store { None } else { encoder.compress(effort, &plain) };
             let (codec, encoded) = shrunk.unwrap_or((Codec::Store, plain));
             let code = redundancy.code_of(encoded.len());
-            let blocks = Blocks::of(chunk, codec.number(), encoded, code);
+            let blocks = match key {
+                None => Blocks::of(chunk, codec.number(), encoded, code),
+                Some(key) => Blocks::sealed(chunk, codec.number(), &encoded, code, &key),
+            };
             drop(core);
             blocks
         };
@@ -195,7 +201,7 @@ mod tests {
     async fn encode(encoder: &Arc<Encoder>) -> Encoded {
         let plain = Bytes::from(vec![7; BYTES]);
         let chunk = ChunkRef { id: stdchk_model::ChunkId::of(&plain), length: u32::try_from(BYTES).unwrap() };
-        encoder.encode(Compression::Auto, chunk, plain, Redundancy::Replicate(1)).await.unwrap()
+        encoder.encode(Compression::Auto, chunk, plain, Redundancy::Replicate(1), None).await.unwrap()
     }
 
     fn length(encoded: &Encoded) -> usize {

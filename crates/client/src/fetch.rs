@@ -12,10 +12,12 @@ use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::manager::{ChunkLocations, Location, ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, ChunkId, ChunkRef, EncodingId, ErrorCode, Failure};
 use stdchk_net::{Bytes, CallError};
+use stdchk_protect::seal::Keys;
 use stdchk_protect::{Assembly, BadFragments, Gathered, distance_at};
 use tokio::task::JoinSet;
 
 use crate::benefactors::{Benefactors, Doubt};
+use crate::keyring::KeyRing;
 use crate::manager::ManagerLink;
 
 /// A benefactor that has not answered by then gets company: the same chunk is asked of another one. If none is known, the
@@ -49,12 +51,13 @@ type Doubted = (Option<Doubt>, Location);
 pub(crate) struct Fetcher {
     manager: Arc<ManagerLink>,
     benefactors: Arc<Benefactors>,
+    keys: Arc<KeyRing>,
     locations: Mutex<HashMap<ChunkId, Vec<Location>>>,
 }
 
 impl Fetcher {
-    pub(crate) fn new(manager: Arc<ManagerLink>, benefactors: Arc<Benefactors>) -> Self {
-        Self { manager, benefactors, locations: Mutex::default() }
+    pub(crate) fn new(manager: Arc<ManagerLink>, benefactors: Arc<Benefactors>, keys: Arc<KeyRing>) -> Self {
+        Self { manager, benefactors, keys, locations: Mutex::default() }
     }
 
     /// Remembers holders of a chunk that a session stored itself.
@@ -105,7 +108,8 @@ impl Fetcher {
     /// The plain bytes of `chunk`, verified against its name.
     ///
     /// # Errors
-    /// `Damaged` if holders answered and none had intact bytes; `Unavailable` if none could be reached.
+    /// `Damaged` if holders answered and none had intact bytes; `Unavailable` if none could be reached; `NoKey` if it is encrypted
+    /// with a key that this client lacks.
     pub(crate) async fn fetch(&self, chunk: ChunkRef) -> Result<Bytes, Failure> {
         // What no benefactor has any more was damaged, or lost with the benefactors that had it.
         let mut last = Failure::new(ErrorCode::Damaged, "no benefactor has an intact copy".to_owned());
@@ -120,6 +124,8 @@ impl Fetcher {
             limit = if pending { PENDING_ROUNDS_MAX } else { ROUNDS_MAX };
             match self.fetch_from(chunk, &holders, remembered).await {
                 Ok(bytes) => return Ok(bytes),
+                // Asking again doesn't bring the key.
+                Err(Some(failure)) if failure.code == ErrorCode::NoKey => return Err(failure),
                 Err(Some(failure)) => last = failure,
                 // The manager knows of no holder and expects none back.
                 Err(None) if !pending && round > 0 => break,
@@ -170,7 +176,8 @@ impl Fetcher {
     ) -> Result<Bytes, Option<Failure>> {
         let mut waiting = VecDeque::from(self.order(chunk.id, holders));
         let (mut asked, mut unanswered) = (HashSet::new(), HashSet::new());
-        let assembly = Arc::new(Mutex::new(Assembly::new(chunk)));
+        let assembly =
+            Arc::new(Mutex::new(Assembly::with_keys(chunk, Arc::clone(&self.keys) as Arc<dyn Keys>)));
         let mut attempts = JoinSet::new();
         let (mut others, mut are_others_sought) = (pin!(self.find(chunk.id)), false);
         let mut last: Option<Failure> = None;
@@ -187,8 +194,10 @@ impl Fetcher {
                 && let Some(holder) = waiting.pop_front()
             {
                 let (benefactors, assembly) = (Arc::clone(&self.benefactors), Arc::clone(&assembly));
-                attempts
-                    .spawn(async move { (holder, attempt(&benefactors, holder, chunk, &assembly).await) });
+                let keys = Arc::clone(&self.keys);
+                attempts.spawn(async move {
+                    (holder, attempt(&benefactors, holder, chunk, &assembly, &keys).await)
+                });
                 asked.insert(holder);
                 unanswered.insert(holder);
                 due -= 1;
@@ -256,9 +265,9 @@ impl Fetcher {
     }
 }
 
-/// Of two failures the one that says more: bytes that were there and wrong, over a benefactor that wasn't there.
+/// Of two failures the one that says more: bytes that were there and wrong, or of use to others, over a benefactor that wasn't there.
 fn worse(last: Option<Failure>, next: Failure) -> Failure {
-    last.filter(|last| last.code == ErrorCode::Damaged).unwrap_or(next)
+    last.filter(|last| matches!(last.code, ErrorCode::Damaged | ErrorCode::NoKey)).unwrap_or(next)
 }
 
 /// Fetches the block at `holder` and adds it to those that were gathered: verified there (I3), and kept from here on outside of the
@@ -268,6 +277,7 @@ async fn attempt(
     holder: Location,
     chunk: ChunkRef,
     assembly: &Mutex<Assembly>,
+    keys: &KeyRing,
 ) -> Result<Gathered, Failure> {
     let (id, block) = (holder.benefactor, holder.block(chunk.id));
     let blame = |failure: Failure| crate::context(&failure, format_args!("benefactor {id}"));
@@ -282,6 +292,11 @@ async fn attempt(
         Err(bad) => bad,
     };
     let code = match bad {
+        // Whoever looks for the key now says best why it isn't there.
+        BadFragments::NeedsKey(id) => match keys.require(id) {
+            Err(failure) => return Err(failure),
+            Ok(_) => ErrorCode::Unavailable,
+        },
         BadFragments::Unsupported => ErrorCode::Unsupported,
         BadFragments::Block(_) | BadFragments::Encoding => ErrorCode::Damaged,
     };

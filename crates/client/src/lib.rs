@@ -31,6 +31,7 @@ mod fetch;
 mod gather;
 mod hold;
 mod holes;
+mod keyring;
 mod manager;
 mod map_view;
 mod opening;
@@ -46,6 +47,7 @@ mod writer;
 
 pub use aggregation::{AggregationError, PackedSet};
 pub use holes::Sought;
+pub use keyring::KeyRing;
 pub use piece_names::PieceNames;
 pub use pool::{ChunkHealth, ClientConfig, Collected, Pool};
 pub use reader::Reader;

@@ -1,29 +1,48 @@
 //! The names of a version's pieces, by where they lie: what tells whether bytes at hand are a part of a chunk, without the chunk.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use stdchk_model::chunk_map::PieceName;
 use stdchk_model::{ChunkId, ChunkMap, ChunkRef, ErrorCode, Failure};
 
+use crate::keyring::KeyRing;
 use crate::pool::{Inner, Pool};
 
 /// Names of pieces. About sixty bytes each.
-#[derive(Default)]
-pub struct PieceNames(HashMap<(ChunkId, u32), (u32, PieceName)>);
+pub struct PieceNames {
+    keys: Arc<KeyRing>,
+    pieces: HashMap<(ChunkId, u32), (u32, PieceName)>,
+}
+
+impl Default for PieceNames {
+    fn default() -> Self {
+        Self::new(Arc::new(KeyRing::new(None)))
+    }
+}
 
 impl PieceNames {
+    fn new(keys: Arc<KeyRing>) -> Self {
+        Self { keys, pieces: HashMap::new() }
+    }
+
     fn add(&mut self, map: &ChunkMap) {
         for piece in map.pieces() {
-            self.0.insert((map.chunk(piece.index).id, piece.offset), (piece.length, piece.name));
+            self.pieces.insert((map.chunk(piece.index).id, piece.offset), (piece.length, piece.name));
         }
+    }
+
+    /// Whether `bytes` are all of a chunk.
+    pub fn are_all_of(&self, chunk: ChunkId, bytes: &[u8]) -> bool {
+        self.keys.are_of(chunk, bytes)
     }
 
     /// Whether `bytes` are those of a chunk from `offset` on. False also where no pieces are known that make them up.
     pub fn are_at(&self, chunk: ChunkId, mut offset: u32, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
-            let Some((length, name)) = self.0.get(&(chunk, offset)) else { return false };
+            let Some((length, name)) = self.pieces.get(&(chunk, offset)) else { return false };
             let Some((piece, rest)) = bytes.split_at_checked(*length as usize) else { return false };
-            if PieceName::of(piece) != *name {
+            if self.keys.piece_of(chunk, piece) != *name {
                 return false;
             }
             (offset, bytes) = (offset + length, rest);
@@ -44,7 +63,7 @@ impl Inner {
 impl Pool {
     /// The names of the pieces of a version, those in its lists included as far as these can be read.
     pub async fn piece_names(&self, map: &ChunkMap) -> PieceNames {
-        let mut names = PieceNames::default();
+        let mut names = PieceNames::new(Arc::clone(&self.inner.encryption_keys));
         names.add(map);
         for list in map.lists() {
             match self.inner.load_list(list).await {

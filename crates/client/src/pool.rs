@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -34,6 +35,7 @@ use crate::encode::Encoder;
 use crate::fetch::Fetcher;
 use crate::gather::Piece;
 use crate::hold::Holds;
+use crate::keyring::KeyRing;
 use crate::manager::ManagerLink;
 use crate::map_view::{ChunkView, MapView};
 use crate::opening::bad_map;
@@ -70,6 +72,8 @@ pub struct ClientConfig {
     pub patience: Duration,
     /// The write protocol of all files; `None`: that of their folders.
     pub protocol: Option<Protocol>,
+    /// The folder of this client's encryption keys, which need not be there; `None`: it has none.
+    pub encryption_keys: Option<PathBuf>,
 }
 
 impl Default for ClientConfig {
@@ -81,6 +85,7 @@ impl Default for ClientConfig {
             read_cache_bytes: 32 << 20,
             patience: Duration::from_secs(60),
             protocol: None,
+            encryption_keys: None,
         }
     }
 }
@@ -124,6 +129,7 @@ pub(crate) struct Inner {
     pub(crate) manager: Arc<ManagerLink>,
     pub(crate) benefactors: Arc<Benefactors>,
     pub(crate) fetcher: Arc<Fetcher>,
+    pub(crate) encryption_keys: Arc<KeyRing>,
     pub(crate) cache: ChunkCache,
     /// The write protocol in place of the folders'.
     pub(crate) protocol: Option<Protocol>,
@@ -157,7 +163,9 @@ impl Pool {
         let buffers =
             BufferPool::for_purpose("chunks on their way here", (FETCHES_MAX << 20) + 2 * CHUNK_BYTES_MAX);
         let benefactors = Arc::new(Benefactors::new(Arc::clone(&manager), buffers));
-        let fetcher = Arc::new(Fetcher::new(Arc::clone(&manager), Arc::clone(&benefactors)));
+        let encryption_keys = Arc::new(KeyRing::new(config.encryption_keys));
+        let (of_manager, of_benefactors) = (Arc::clone(&manager), Arc::clone(&benefactors));
+        let fetcher = Arc::new(Fetcher::new(of_manager, of_benefactors, Arc::clone(&encryption_keys)));
         let window = to_usize(config.window_bytes);
         let may_be_held_back = (window / 2 / SHARE_UNIT).min(Semaphore::MAX_PERMITS);
         let inner = Arc::new(Inner {
@@ -181,6 +189,7 @@ impl Pool {
             manager,
             benefactors,
             fetcher,
+            encryption_keys,
         });
         inner.manager.ask(&ManagerRequest::Space).await?;
         waits::watch(waits::LONG, None);
@@ -470,6 +479,38 @@ impl Pool {
         let (info, root, _) = self.inner.open_version(ino, version).await?;
         let root = root.map(MapRoot::of_chunks).transpose().map_err(|error| bad_map(&error))?;
         Ok((info, root))
+    }
+
+    /// The keys with which this client encrypts and decrypts.
+    pub fn encryption_keys(&self) -> &KeyRing {
+        &self.inner.encryption_keys
+    }
+
+    /// All chunks that a version needs, those that hold its map included.
+    pub async fn all_chunks(&self, ino: Ino, version: u64) -> Result<Vec<ChunkRef>, Failure> {
+        match self.chunk_map(ino, Some(version)).await {
+            Ok((_, map, pieces)) => Ok(map.chunks().iter().copied().chain(pieces).collect()),
+            Err(failure) if failure.code == ErrorCode::NoKey => self.chunks_of(ino, version).await,
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// All chunks that a version needs, each once, as the manager knows them: also where the map is encrypted with a key that this client
+    /// lacks. A length is 0 if no benefactor has told it yet.
+    pub async fn chunks_of(&self, ino: Ino, version: u64) -> Result<Vec<ChunkRef>, Failure> {
+        let mut all: Vec<ChunkRef> = Vec::new();
+        loop {
+            let after = all.last().map(|chunk| chunk.id);
+            let more = match self.ask(ManagerRequest::ChunksOf { ino, version, after }).await? {
+                ManagerReply::Chunks(more) => more,
+                _ => return Err(crate::unexpected("ChunksOf")),
+            };
+            let is_last = more.len() < LIST_ENTRIES_MAX;
+            all.extend(more);
+            if is_last {
+                return Ok(all);
+            }
+        }
     }
 
     /// The chunk map that lies there; the empty one if there is none.

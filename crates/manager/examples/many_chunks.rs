@@ -136,6 +136,7 @@ impl Pool {
             state: VersionState::Closed,
             hole_bytes: 0,
             receipts: Vec::new(),
+            key: None,
         });
         self.ask(ManagerRequest::CloseSession { session, interrupted: false });
     }

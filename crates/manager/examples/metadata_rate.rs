@@ -87,6 +87,7 @@ fn commit(session: SessionId, chunk: ChunkRef) -> ManagerRequest {
         state: VersionState::Open,
         hole_bytes: 0,
         receipts: [0, 1].map(|number| receipt(number, chunk)).to_vec(),
+        key: None,
     }
 }
 

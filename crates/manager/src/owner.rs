@@ -677,6 +677,7 @@ mod tests {
             state,
             hole_bytes,
             receipts,
+            key: None,
         }
     }
 

@@ -8,7 +8,7 @@ use minicbor::{Decode, Encode};
 use stdchk_model::lifetime::Done;
 use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionState};
 use stdchk_model::sets::Taught;
-use stdchk_model::{BenefactorId, Ino, MapRoot, OpId, PoolId, SessionId, cbor};
+use stdchk_model::{BenefactorId, Ino, KeyId, MapRoot, OpId, PoolId, SessionId, cbor};
 
 use crate::store::StoreError;
 
@@ -127,6 +127,9 @@ pub struct VersionRecord {
     /// For how long the manager had lived when it was committed, milliseconds.
     #[n(10)]
     pub lived_ms: u64,
+    /// The key with which it is encrypted.
+    #[n(11)]
+    pub key: Option<KeyId>,
 }
 
 /// The names of all chunks of a map that lies in the pool, its own pieces among them. Versions that have this map share it.
@@ -291,10 +294,11 @@ mod tests {
             hole_bytes: 3,
             position: 9,
             lived_ms: 4,
+            key: Some(KeyId([7; 12])),
         };
         assert_eq!(
             hex(&cbor::encode(&version)),
-            "8b030520070105500202020202020202020202020202020282008141aa030904"
+            "8c030520070105500202020202020202020202020202020282008141aa0309044c070707070707070707070707"
         );
     }
 

@@ -8,7 +8,7 @@ use harness::{CLIENT, Pool, chunk, map_of, session};
 use stdchk_model::message::manager::{
     Change, CheckpointSet, FileKind, ManagerReply, ManagerRequest, PackedMembers, SetState, VersionInfo,
 };
-use stdchk_model::{ErrorCode, Failure, Ino, MapRoot};
+use stdchk_model::{ErrorCode, Failure, Ino, KeyId, MapRoot};
 
 /// The session that writes the container.
 const PACKER: u8 = 50;
@@ -344,5 +344,35 @@ impl Packed {
     fn open_container_again(&mut self) {
         let ino = Ino(self.files[1].0 + 1);
         self.pool.open(PACKER, ino);
+    }
+}
+
+#[test]
+fn encrypted_members_move_into_encrypted_containers_alone() {
+    let key = KeyId([0xa1; 12]);
+    for key_of_container in [None, Some(key)] {
+        let mut packed = Packed::new();
+        packed.pool.key = Some(key);
+        packed.pool.write(3, packed.files[0], &[1], &[0, 1]);
+        packed.pool.key = key_of_container;
+        packed.open_container().unwrap();
+        packed.pool.secure(PACKER, &PACKED, &[1, 2]);
+        packed.pool.commit(PACKER, &PACKED).unwrap();
+        let swapped = packed.swap_as(vec![(packed.files[0], 2), (packed.files[1], 1)]);
+        let keys = packed.files.map(|file| packed.pool.versions(file).pop().unwrap().key);
+        match key_of_container {
+            None => {
+                let failure = swapped.unwrap_err();
+                assert!(
+                    failure.code == ErrorCode::NoKey && failure.message.contains("app/app.N0.T1"),
+                    "{failure}"
+                );
+                assert_eq!(keys, [Some(key), None]);
+            }
+            Some(_) => {
+                assert_eq!(swapped, Ok(ManagerReply::Done));
+                assert_eq!(keys, [Some(key); 2], "both lie in the container");
+            }
+        }
     }
 }

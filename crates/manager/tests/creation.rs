@@ -163,6 +163,7 @@ fn a_commit_counts_the_chunks_that_it_reports_itself() {
         state: VersionState::Open,
         hole_bytes: 0,
         receipts,
+        key: None,
     };
     assert_eq!(
         pool.ask(commit(Vec::new())).unwrap_err().code,

@@ -642,6 +642,7 @@ fn a_commit_that_is_the_last_one_finishes_its_version_in_the_same_step() {
         state: VersionState::Closed,
         hole_bytes: 0,
         receipts: Vec::new(),
+        key: None,
     };
     let first = pool.ask(commit.clone()).unwrap();
     assert_eq!(pool.ask(commit).unwrap(), first, "its answer was lost");

@@ -13,6 +13,11 @@ use crate::chunk_map::ChunkRef;
 use crate::id::ChunkId;
 use crate::limits::{CHUNK_BYTES_MAX, CODE_BLOCKS_MAX, FRAGMENT_BYTES_MIN};
 
+/// The only cipher: sealed by a client (docs/design/0702-encryption-at-the-client.md).
+pub const SEALED: u8 = 1;
+/// How many bytes sealing adds: public key, signature, synthetic nonce and check.
+pub const SEAL_BYTES: u32 = 32 + 64 + 24 + 16;
+
 /// How many blocks an encoding has, and how many of them are enough: copies, or an (m, k) erasure code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Code {
@@ -163,13 +168,13 @@ pub struct Encoding {
     /// Length of the plain chunk, bytes.
     #[n(1)]
     pub plain_length: u32,
-    /// Encryption of the encoded bytes; none yet defined, absent: none.
+    /// Encryption of the encoded bytes, [`SEALED`]; absent: none.
     #[n(2)]
     pub cipher: Option<u8>,
     /// How blocks are made of the encoded bytes.
     #[n(3)]
     pub code: Code,
-    /// Length of the encoded bytes; in fragments they are followed by zeros.
+    /// Length of the encoded bytes, encryption included; in fragments they are followed by zeros.
     #[n(4)]
     pub encoded_length: u32,
     /// BLAKE3-256 of the stored bytes of each block, [`Code::blocks`] of them.
@@ -180,8 +185,8 @@ pub struct Encoding {
 /// Why an encoding or a block of one can't be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadBlock {
-    /// The lengths are impossible.
-    #[error("its lengths are out of bounds")]
+    /// The lengths are impossible, or nothing is made in this way.
+    #[error("its lengths are out of bounds, or its cipher is unknown")]
     Length,
     /// As many hashes as blocks are needed.
     #[error("its code has another number of blocks")]
@@ -250,10 +255,13 @@ impl Encoding {
             return Err(BadBlock::Count);
         }
         let least = if self.code.is_copy() { 1 } else { FRAGMENT_BYTES_MIN };
+        let added = if self.cipher.is_some() { SEAL_BYTES } else { 0 };
         let fits = (1..=CHUNK_BYTES_MAX).contains(&(self.plain_length as usize))
+            && self.cipher.is_none_or(|cipher| cipher == SEALED)
             // A codec is used only where it shrinks.
-            && self.encoded_length <= self.plain_length
-            && (self.codec != 0 || self.encoded_length == self.plain_length)
+            && self.encoded_length <= self.plain_length + added
+            && self.encoded_length >= added
+            && (self.codec != 0 || self.encoded_length == self.plain_length + added)
             && self.block_length() >= least;
         match (fits, self.id(block.chunk) == block.encoding) {
             (false, _) => Err(BadBlock::Length),
@@ -291,7 +299,7 @@ mod tests {
         let mut others = vec![encoding.clone(); 6];
         others[0].codec = 1;
         others[1].plain_length += 1;
-        others[2].cipher = Some(0);
+        others[2].cipher = Some(SEALED);
         others[3].code = Code::erasure(2, 3).unwrap();
         others[4].encoded_length -= 1;
         others[5].hashes.swap(0, 1);
@@ -302,6 +310,22 @@ mod tests {
             assert_eq!(other.check(&block), Err(BadBlock::Name));
         }
         assert_ne!(encoding.id(ChunkId::of(b"another")), block.encoding);
+    }
+
+    #[test]
+    fn sealed_bytes_are_longer_by_what_sealing_adds_and_no_other_cipher_is_known() {
+        let sealed = |codec, encoded_length, cipher| {
+            let encoding = Encoding::copy(100, codec, encoded_length, ChunkId([1; 32]));
+            let encoding = Encoding { cipher: Some(cipher), ..encoding };
+            encoding.check(&encoding.block(ChunkId([7; 32]), 0))
+        };
+        assert_eq!(sealed(0, 100 + SEAL_BYTES, SEALED), Ok(()));
+        assert_eq!(sealed(2, 60 + SEAL_BYTES, SEALED), Ok(()));
+        for (codec, length, cipher) in
+            [(0, 100, 1), (2, 101 + SEAL_BYTES, 1), (2, SEAL_BYTES - 1, 1), (0, 100 + SEAL_BYTES, 2)]
+        {
+            assert_eq!(sealed(codec, length, cipher), Err(BadBlock::Length), "{codec} {length} {cipher}");
+        }
     }
 
     #[test]

@@ -64,6 +64,9 @@ pub enum ErrorCode {
     /// The target of a rename lies inside the directory that is renamed, or a similar loop.
     #[n(17)]
     Loop,
+    /// The client lacks the key with which the file, or what is written to its folder, is encrypted.
+    #[n(18)]
+    NoKey,
 }
 
 /// A failed request. It reads `message; next`, or `message` where the code alone says what to do.

@@ -26,7 +26,7 @@ pub mod size;
 pub use block::{BlockId, Code, Encoding, EncodingId};
 pub use chunk_map::{ChunkMap, ChunkRef, Extent, InContainer, MapRoot, Source};
 pub use error::{ErrorCode, Failure};
-pub use id::{BenefactorId, ChunkId, ClientId, Incarnation, Ino, OpId, PoolId, SessionId};
+pub use id::{BenefactorId, ChunkId, ClientId, Incarnation, Ino, KeyId, OpId, PoolId, SessionId};
 pub use policy::Policy;
 pub use receipt::{Receipt, ReceiptKey};
 pub use redundancy::Redundancy;

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::duration;
 use crate::error::{ErrorCode, Failure};
+use crate::id::KeyId;
 use crate::lifetime::Lifetime;
 use crate::limits::{
     CHUNK_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT, STRIPE_WIDTH_DEFAULT, STRIPE_WIDTH_MAX, WINDOW_BYTES_DEFAULT,
@@ -136,6 +137,9 @@ pub struct Policy {
     #[n(13)]
     #[cbor(default)]
     pub lifetime: Lifetime,
+    /// The key with which clients encrypt what they write; `None`: they don't.
+    #[n(14)]
+    pub encryption: Option<KeyId>,
 }
 
 impl Default for Policy {
@@ -155,6 +159,7 @@ impl Default for Policy {
             learned: String::new(),
             exposure: Exposure::Previous,
             lifetime: Lifetime::Keep,
+            encryption: None,
         }
     }
 }
@@ -170,7 +175,7 @@ pub struct Key {
 }
 
 /// The keys of a policy, in the order in which they are shown.
-pub const KEYS: [Key; 14] = [
+pub const KEYS: [Key; 15] = [
     Key {
         name: "redundancy",
         meaning: &[
@@ -313,6 +318,25 @@ pub const KEYS: [Key; 14] = [
         get: |policy| policy.lifetime.to_string(),
         set: |policy, value| {
             policy.lifetime = value.parse()?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "encryption",
+        meaning: &[
+            "none, or the key with which clients encrypt what they write from now on, as `stdchk key list` prints",
+            "it; who lacks the key can't read it, and who loses the key loses the files",
+        ],
+        get: |policy| policy.encryption.map_or_else(|| "none".to_owned(), |key| key.to_string()),
+        set: |policy, value| {
+            policy.encryption = match value {
+                "none" => None,
+                key => Some(key.parse().map_err(|_| {
+                    let next =
+                        "give encryption `none` or a key of `stdchk key list`; `stdchk key create` makes one";
+                    invalid("encryption", value, next)
+                })?),
+            };
             Ok(())
         },
     },
@@ -467,6 +491,7 @@ mod tests {
             ("window", "8MiB"),
             ("ranks", "4"),
             ("lifetime", "replace:3 every:100"),
+            ("encryption", "0123456789abcdef01234567"),
         ] {
             policy.set(key, value).unwrap();
         }
@@ -489,6 +514,7 @@ mod tests {
             ("exposure", "soon"),
             ("exposure", "0s"),
             ("lifetime", "replace:none"),
+            ("encryption", "aes"),
             ("stripe", "-1"),
             ("x", "1"),
         ];

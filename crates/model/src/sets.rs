@@ -422,6 +422,7 @@ mod tests {
                 stored_bytes: 10,
                 session: Default::default(),
                 aggregated: false,
+                key: None,
             }
         });
         FileVersions { path: path.to_owned(), ino: Ino(2), versions: versions.collect() }

@@ -24,7 +24,7 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId, ErrorCode, Failure,
-    Incarnation, Ino, MapRoot, OpId, Policy, PoolId, Receipt, ReceiptKey, SessionId, cbor,
+    Incarnation, Ino, KeyId, MapRoot, OpId, Policy, PoolId, Receipt, ReceiptKey, SessionId, cbor,
 };
 
 const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
@@ -32,6 +32,7 @@ const SESSION: SessionId = SessionId([3; 16]);
 const CLIENT: ClientId = ClientId([4; 16]);
 const BENEFACTOR: BenefactorId = BenefactorId(5);
 const MOMENT: Moment = Moment { start: 0x2_0000_0007, commit: 1000 };
+const KEY: KeyId = KeyId([0xe7; 12]);
 const LIFE: Incarnation = Incarnation(0x1_0000_0006);
 
 /// Names that are easy to recognise in the bytes: 32 times the same byte.
@@ -106,6 +107,7 @@ fn version() -> VersionInfo {
         stored_bytes: 1 << 20,
         session: SESSION,
         aggregated: false,
+        key: Some(KEY),
     }
 }
 
@@ -263,6 +265,7 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
         Q::Versions(ino),
         Q::OpenVersion { ino, version: Some(2) },
         Q::OpenVersion { ino, version: None },
+        Q::ChunksOf { ino, version: 2, after: Some(chunk(0xc1)) },
         Q::Locate { chunks: vec![chunk(0xc1), chunk(0xc2)] },
         Q::Benefactors,
         Q::Similar(ino),
@@ -281,6 +284,7 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
             state: VersionState::Open,
             hole_bytes: 0,
             receipts: vec![(benefactor, receipt())],
+            key: None,
         },
         Q::Commit {
             session,
@@ -293,6 +297,7 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
             state: VersionState::Closed,
             hole_bytes: 4,
             receipts: Vec::new(),
+            key: Some(KEY),
         },
         Q::Names { session, first: true, chunks: vec![chunk(0xc2)] },
         Q::CloseSession { session, interrupted: true },
@@ -418,6 +423,7 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Members(vec![member()]),
         R::Fates(vec![fate()]),
         R::Backup { id: 2, moment: MOMENT },
+        R::Chunks(vec![chunk_ref(0xc1), chunk_ref(0xc2)]),
         R::BackupPart { bytes: vec![1, 2, 3], last: true },
         R::Journal(vec![
             Piece::Base { moment: MOMENT, key: 9, part: 2, last: true, sealed: vec![1] },

@@ -121,7 +121,7 @@ impl<'a> Checker<'a> {
     ) -> Result<(Option<VersionInfo>, Health), Failure> {
         let (mut info, mut root) = self.pool.map_root(ino, version).await?;
         loop {
-            let health = self.content(root.as_ref(), wanted).await;
+            let health = self.content(ino, info.as_ref(), root.as_ref(), wanted).await;
             if health.as_ref().is_ok_and(Health::is_readable) {
                 return Ok((info, health?));
             }
@@ -134,14 +134,25 @@ impl<'a> Checker<'a> {
         }
     }
 
-    async fn content(&mut self, root: Option<&MapRoot>, wanted: u8) -> Result<Health, Failure> {
+    async fn content(
+        &mut self,
+        ino: Ino,
+        info: Option<&VersionInfo>,
+        root: Option<&MapRoot>,
+        wanted: u8,
+    ) -> Result<Health, Failure> {
         let pieces = root.map_or(&[][..], MapRoot::pieces);
         let of_map = self.chunks(pieces, wanted).await?;
         if !of_map.is_readable() {
             return Ok(of_map);
         }
-        let map = self.pool.map_at(root).await?;
-        let chunks: Vec<ChunkRef> = map.chunks().iter().chain(pieces).copied().collect();
+        let chunks: Vec<ChunkRef> = match (self.pool.map_at(root).await, info) {
+            // Who has the key is not needed to find out what is there.
+            (Err(failure), Some(info)) if failure.code == ErrorCode::NoKey => {
+                self.pool.chunks_of(ino, info.version).await?
+            }
+            (map, _) => map?.chunks().iter().chain(pieces).copied().collect(),
+        };
         self.chunks(&chunks, wanted).await
     }
 

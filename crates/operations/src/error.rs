@@ -35,7 +35,7 @@ pub enum Code {
     Unreachable,
     /// Content is damaged and no intact copy was found.
     Damaged,
-    /// The pool doesn't let this client do this.
+    /// The pool doesn't let this client do this, or this client lacks the key for it.
     Denied,
     /// A part of the work succeeded, a part failed.
     Partial,
@@ -241,7 +241,7 @@ pub fn code_of(code: ErrorCode) -> Code {
         ErrorCode::NoSpace => Code::NoSpace,
         ErrorCode::Unavailable | ErrorCode::Stale | ErrorCode::Outdated => Code::Unreachable,
         ErrorCode::Damaged => Code::Damaged,
-        ErrorCode::Denied => Code::Denied,
+        ErrorCode::Denied | ErrorCode::NoKey => Code::Denied,
         _ => Code::Other,
     }
 }
@@ -263,6 +263,7 @@ fn next_step(code: ErrorCode) -> &'static str {
             "use an earlier version (`stdchk ls --versions`); `stdchk verify` shows the extent"
         }
         ErrorCode::Denied => "check that this host has joined this pool, in a role that may do this",
+        ErrorCode::NoKey => "import the key that it needs: `stdchk key import`",
         ErrorCode::Unsupported | ErrorCode::Malformed => {
             "use the same version of stdchk everywhere in the pool"
         }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use stdchk_client::Pool as Client;
+use stdchk_model::KeyId;
 use stdchk_model::lifetime::Lifetime;
 use stdchk_model::message::manager::{
     Attr, CheckpointSet, FileKind, SetFate, SetMember, SetState, TimeNs, VersionInfo, VersionState,
@@ -64,6 +65,8 @@ pub struct Version {
     pub stored_bytes: u64,
     /// Whether it lies in a container with others of its set.
     pub aggregated: bool,
+    /// The key with which it is encrypted.
+    pub key: Option<KeyId>,
 }
 
 impl From<&VersionInfo> for Version {
@@ -76,6 +79,7 @@ impl From<&VersionInfo> for Version {
             mtime: info.mtime,
             stored_bytes: info.stored_bytes,
             aggregated: info.aggregated,
+            key: info.key,
         }
     }
 }

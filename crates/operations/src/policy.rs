@@ -44,6 +44,7 @@ impl Pool {
     pub async fn set_policy(&self, change: &PolicyChange) -> Result<PolicyChanged> {
         let (pool, folder, shown) = (&self.client, &change.folder, change.folder.shown());
         check_pairs(&change.pairs)?;
+        self.check_key(&change.pairs)?;
         let created = namespace::resolve_if_there(pool, folder).await?.is_none();
         let ino = namespace::make_folders(pool, &folder.names).await?;
         if ino == Ino::ROOT {
@@ -55,6 +56,19 @@ impl Pool {
         let redundancy = pool.policy(ino).await.about(&shown)?.redundancy;
         let benefactors = pool.benefactors().await.about(&shown)?.len();
         Ok(PolicyChanged { created, fixed_pattern, redundancy, benefactors })
+    }
+}
+
+impl Pool {
+    /// Refuses to let a folder be encrypted with a key that isn't here: it may be none at all, and then nobody writes there any more.
+    fn check_key(&self, pairs: &[(String, String)]) -> Result {
+        let Some((_, value)) = pairs.iter().find(|(key, _)| key == "encryption") else { return Ok(()) };
+        let mut policy = Policy::default();
+        if !value.is_empty() {
+            policy.set("encryption", value)?;
+        }
+        let key = policy.encryption.map(|key| self.client.encryption_keys().require(key));
+        key.transpose().map(drop).about(format!("encryption={value}"))
     }
 }
 

@@ -1,5 +1,6 @@
 //! A connection to a pool, and what its operations share: the work that ends in the background.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub struct Options {
     pub window_bytes: u64,
     /// Time for which the manager may be away before an operation fails. A minute covers its restart.
     pub patience: Duration,
+    /// The folder of this client's encryption keys, which need not be there; `None`: it has none.
+    pub encryption_keys: Option<PathBuf>,
 }
 
 impl Options {
@@ -36,6 +39,7 @@ impl Options {
             keys: None,
             window_bytes: WINDOW_BYTES_DEFAULT,
             patience: Duration::from_secs(60),
+            encryption_keys: None,
         }
     }
 }
@@ -62,12 +66,13 @@ impl Pool {
             let next = "use a runtime with several threads, or `blocking::Pool`";
             return Err(Error::invalid(about, "files can't be read on the runtime's only thread", next));
         }
-        let Options { manager, keys, window_bytes, patience } = options;
+        let Options { manager, keys, window_bytes, patience, encryption_keys } = options;
         let config = ClientConfig {
             manager: manager.clone(),
             keys,
             window_bytes,
             patience,
+            encryption_keys,
             ..ClientConfig::default()
         };
         let client = match Client::connect(config).await.about(&about) {

@@ -13,7 +13,7 @@ use std::time::Instant;
 use serde::Serialize;
 use stdchk_client::{PieceNames, Pool as Client, Reader};
 use stdchk_model::message::manager::{CheckpointSet, SetMember, SetState};
-use stdchk_model::{ChunkId, ChunkMap, ErrorCode, Extent, Failure, Source};
+use stdchk_model::{ChunkMap, ErrorCode, Extent, Failure, Source};
 use tokio::task::{JoinSet, block_in_place};
 
 use crate::error::{About, Code, Error, Result, Tally};
@@ -204,7 +204,11 @@ async fn is_there(pool: &Client, member: &SetMember, path: &Path) -> Result<bool
     let Ok(Some(mut file)) = block_in_place(|| open_of_size(path, member.bytes)) else { return Ok(false) };
     if !member.aggregated {
         let (info, map, _) = pool.chunk_map(member.ino, Some(member.version)).await?;
-        if !info.is_some_and(|info| info.aggregated) {
+        if !info.as_ref().is_some_and(|info| info.aggregated) {
+            // Names can be compared with the key at hand.
+            if let Some(key) = info.and_then(|info| info.key) {
+                pool.encryption_keys().require(key)?;
+            }
             let names = pool.piece_names(&map).await;
             return Ok(block_in_place(|| matches(path, &map, &names)));
         }
@@ -269,7 +273,7 @@ fn extent_matches(
     let mut bytes = vec![0; length];
     file.read_exact(&mut bytes)?;
     let is_whole = extent.length == u64::from(chunk.length);
-    Ok(if is_whole { ChunkId::of(&bytes) == chunk.id } else { names.are_at(chunk.id, offset, &bytes) })
+    Ok(if is_whole { names.are_all_of(chunk.id, &bytes) } else { names.are_at(chunk.id, offset, &bytes) })
 }
 
 fn is_zero(file: &mut File, length: u64) -> std::io::Result<bool> {
@@ -289,7 +293,7 @@ fn is_zero(file: &mut File, length: u64) -> std::io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use stdchk_model::ChunkRef;
+    use stdchk_model::{ChunkId, ChunkRef};
 
     use super::*;
 

@@ -43,6 +43,8 @@ pub struct Stat {
     pub version: Option<Version>,
     /// Of a file: how many versions are kept.
     pub versions: u64,
+    /// Of a file: whether the version is encrypted with a key that this client lacks.
+    pub lacks_key: bool,
     /// Of a file: how many copies each chunk should have.
     pub redundancy: Option<Redundancy>,
     /// Of a file: what a look at its content found.
@@ -106,6 +108,7 @@ fn of_attr(target: &Target, attr: &Attr) -> Stat {
         link_target: None,
         version: None,
         versions: 0,
+        lacks_key: false,
         redundancy: None,
         health: None,
     }
@@ -133,6 +136,7 @@ async fn content(pool: &Client, target: &Target, attr: &Attr, watch: &Watch) -> 
     stat.versions = versions.len() as u64;
     stat.redundancy = Some(redundancy);
     if let Some(info) = info {
+        stat.lacks_key = info.key.is_some_and(|key| pool.encryption_keys().require(key).is_err());
         describe(&mut stat, &info);
     }
     stat.health = Some(health);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use stdchk_client::Pool as Client;
 use stdchk_model::message::manager::{Attr, FileKind};
-use stdchk_model::{ChunkId, ErrorCode};
+use stdchk_model::{ChunkId, ChunkRef, ErrorCode};
 
 use crate::error::{About, Result};
 use crate::namespace::{self, Found};
@@ -102,7 +102,7 @@ async fn usage_of(pool: &Client, target: &Target) -> Result<(UsageEntry, Chunks)
 async fn file_usage(pool: &Client, target: &Target, attr: &Attr) -> Result<(UsageEntry, Chunks)> {
     let (mut usage, mut chunks) = (UsageEntry { files: 1, ..UsageEntry::default() }, Chunks::new());
     for info in namespace::kept_versions(pool, attr.ino).await.about(target.shown())? {
-        let (_, map, pieces) = match pool.chunk_map(attr.ino, Some(info.version)).await {
+        let all: Vec<ChunkRef> = match pool.all_chunks(attr.ino, info.version).await {
             Err(failure)
                 if failure.code == ErrorCode::NotFound
                     && !namespace::has_version(pool, attr.ino, info.version)
@@ -115,7 +115,7 @@ async fn file_usage(pool: &Client, target: &Target, attr: &Attr) -> Result<(Usag
         };
         usage.versions += 1;
         usage.logical_bytes += info.size;
-        chunks.extend(map.chunks().iter().chain(&pieces).map(|chunk| (chunk.id, chunk.length)));
+        chunks.extend(all.into_iter().map(|chunk| (chunk.id, chunk.length)));
     }
     Ok((usage, chunks))
 }

@@ -3,12 +3,13 @@
 //! A benefactor sets a damaged block aside as soon as it is found, and the manager then has it copied anew from an
 //! intact one; so repairing is waiting until that is done.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
 use stdchk_client::Pool as Client;
 use stdchk_model::message::manager::Attr;
-use stdchk_model::{ErrorCode, Redundancy};
+use stdchk_model::{ErrorCode, KeyId, Redundancy};
 use stdchk_net::Retry;
 
 use crate::check::{Checker, Health, is_about_content};
@@ -68,6 +69,8 @@ pub struct Verified {
     pub at_risk_chunks: u64,
     /// The versions of which something is damaged or out of reach.
     pub bad: Vec<Bad>,
+    /// Keys that this client lacks, with how many versions are encrypted with each. They are verified all the same.
+    pub lacking_keys: BTreeMap<KeyId, u64>,
 }
 
 impl Pool {
@@ -123,6 +126,11 @@ async fn verify_versions(
     let redundancy = pool.policy(attr.ino).await.about(&shown)?.redundancy;
     for info in namespace::kept_versions(pool, attr.ino).await.about(&shown)? {
         found.versions += 1;
+        if let Some(key) = info.key
+            && pool.encryption_keys().require(key).is_err()
+        {
+            *found.lacking_keys.entry(key).or_default() += 1;
+        }
         match checker.version(attr.ino, Some(info.version), redundancy.distance()).await {
             Ok((_, health)) => found.add_version(target, info.version, &health, redundancy),
             Err(failure) if is_about_content(&failure) => {
@@ -175,6 +183,9 @@ impl Verified {
         self.unreachable_chunks += found.unreachable_chunks;
         self.at_risk_chunks += found.at_risk_chunks;
         self.bad.extend(found.bad);
+        found.lacking_keys.into_iter().for_each(|(key, versions)| {
+            *self.lacking_keys.entry(key).or_default() += versions;
+        });
     }
 
     /// Adds what was found of one version.

@@ -1,14 +1,16 @@
 //! The chunk of blocks that suffice, in whatever order they come, whoever lies.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use stdchk_model::block::BadBlock;
 use stdchk_model::limits::CHUNK_BYTES_MAX;
-use stdchk_model::{BlockId, ChunkId, ChunkRef, Encoding, EncodingId};
+use stdchk_model::{BlockId, ChunkId, ChunkRef, Encoding, EncodingId, KeyId};
 use stdchk_reduce::{Codec, decompress};
 
 use crate::blocks::Blocks;
+use crate::seal::{Keys, NoKeys, Unopened, is_signed, open};
 
 /// What came of a block that was added.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,6 +31,9 @@ pub enum BadFragments {
     /// this encoding is of use.
     #[error("the blocks match their names, and what they make doesn't match the chunk's name")]
     Encoding,
+    /// The chunk is sealed with a key that isn't at hand.
+    #[error("it is encrypted with key {0}")]
+    NeedsKey(KeyId),
     /// A form that this version doesn't know.
     #[error("its form needs a later stdchk")]
     Unsupported,
@@ -45,13 +50,19 @@ struct Group {
 #[derive(Debug)]
 pub struct Assembly {
     chunk: ChunkRef,
+    keys: Arc<dyn Keys>,
     groups: BTreeMap<EncodingId, Group>,
 }
 
 impl Assembly {
     /// Nothing was gathered yet.
     pub fn new(chunk: ChunkRef) -> Self {
-        Self { chunk, groups: BTreeMap::new() }
+        Self::with_keys(chunk, Arc::new(NoKeys))
+    }
+
+    /// Nothing was gathered yet of a chunk that may be sealed with one of these keys.
+    pub fn with_keys(chunk: ChunkRef, keys: Arc<dyn Keys>) -> Self {
+        Self { chunk, keys, groups: BTreeMap::new() }
     }
 
     /// Adds a block as a benefactor served it.
@@ -65,17 +76,14 @@ impl Assembly {
         stored: Bytes,
     ) -> Result<Gathered, BadFragments> {
         assert_eq!(block.chunk, self.chunk.id, "a block of this chunk");
-        if encoding.cipher.is_some() {
-            return Err(BadFragments::Unsupported);
-        }
         encoding.check(&block)?;
         if encoding.code.is_copy() {
             // A copy is compared with the chunk's name, which is better than with its own.
-            return match plain(self.chunk, &encoding, stored.clone()) {
+            return match plain(self.chunk, &encoding, stored.clone(), &*self.keys) {
                 Ok(bytes) => Ok(Gathered::Whole(bytes)),
-                Err(BadFragments::Encoding) => {
+                Err(bad @ (BadFragments::Encoding | BadFragments::NeedsKey(_))) => {
                     encoding.check_bytes(block.index, &stored)?;
-                    Err(BadFragments::Encoding)
+                    Err(bad)
                 }
                 Err(other) => Err(other),
             };
@@ -89,7 +97,7 @@ impl Assembly {
             return Ok(Gathered::Lacks(lacks));
         }
         let group = self.groups.remove(&block.encoding).ok_or(BadFragments::Encoding)?;
-        plain(self.chunk, &group.encoding, group.encoded()?).map(Gathered::Whole)
+        plain(self.chunk, &group.encoding, group.encoded()?, &*self.keys).map(Gathered::Whole)
     }
 
     /// How many different blocks of an encoding were gathered.
@@ -133,8 +141,21 @@ impl Group {
 }
 
 /// The plain bytes that `encoded` makes, compared with the chunk's name (I3).
-fn plain(chunk: ChunkRef, encoding: &Encoding, encoded: Bytes) -> Result<Bytes, BadFragments> {
+fn plain(
+    chunk: ChunkRef,
+    encoding: &Encoding,
+    encoded: Bytes,
+    keys: &dyn Keys,
+) -> Result<Bytes, BadFragments> {
     let length = chunk.length as usize;
+    let (key, encoded) = match encoding.cipher {
+        None => (None, encoded),
+        Some(_) => match open(keys, chunk, encoding.codec, &encoded) {
+            Ok((key, encoded)) => (Some(key), encoded),
+            Err(Unopened::NeedsKey(id)) => return Err(BadFragments::NeedsKey(id)),
+            Err(Unopened::Forged) => return Err(BadFragments::Encoding),
+        },
+    };
     let codec = Codec::from_number(encoding.codec).map_err(|_| BadFragments::Unsupported)?;
     let plain = match codec {
         Codec::Store => encoded,
@@ -143,7 +164,8 @@ fn plain(chunk: ChunkRef, encoding: &Encoding, encoded: Bytes) -> Result<Bytes, 
             Err(_) => return Err(BadFragments::Encoding),
         },
     };
-    match plain.len() == length && ChunkId::of(&plain) == chunk.id {
+    let name = key.map_or_else(|| ChunkId::of(&plain), |key| key.name(&plain));
+    match plain.len() == length && name == chunk.id {
         true => Ok(plain),
         false => Err(BadFragments::Encoding),
     }
@@ -182,7 +204,7 @@ impl Remaking {
     /// What was gathered doesn't suffice, or doesn't make the same blocks: whoever stored them is to blame.
     pub fn remake(self, as_copies: bool) -> Result<Blocks, BadFragments> {
         let group = self.group.ok_or(BadFragments::Encoding)?;
-        let Encoding { codec, plain_length, .. } = group.encoding;
+        let Encoding { codec, plain_length, cipher, .. } = group.encoding;
         let chunk = ChunkRef { id: self.chunk, length: plain_length };
         let encoded = match group.encoding.code.is_copy() {
             true => group.stored.into_values().next().ok_or(BadFragments::Encoding)?,
@@ -192,10 +214,19 @@ impl Remaking {
             false => group.encoded()?,
         };
         let code = if as_copies { stdchk_model::Code::COPY } else { self.id.code };
-        if as_copies && codec == Codec::Store.number() && ChunkId::of(&encoded) != self.chunk {
+        let is_stored = codec == Codec::Store.number();
+        let is_right = match cipher {
+            _ if !as_copies => true,
+            Some(_) => is_signed(chunk, codec, &encoded),
+            None => !is_stored || ChunkId::of(&encoded) == self.chunk,
+        };
+        if !is_right {
             return Err(BadFragments::Encoding);
         }
-        let made = Blocks::of(chunk, codec, encoded, code);
+        let made = match cipher {
+            None => Blocks::of(chunk, codec, encoded, code),
+            Some(_) => Blocks::made(chunk, codec, cipher, encoded, code),
+        };
         match as_copies || made.encoding.id(self.chunk) == self.id {
             true => Ok(made),
             false => Err(BadFragments::Encoding),

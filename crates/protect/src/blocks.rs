@@ -1,10 +1,12 @@
 //! From the encoded bytes of a chunk to its blocks, and whether a block can be what it is said to be.
 
 use bytes::Bytes;
-use stdchk_model::block::BadBlock;
+use stdchk_model::block::{BadBlock, SEAL_BYTES, SEALED};
 use stdchk_model::limits::CHUNK_BYTES_MAX;
 use stdchk_model::{BlockId, ChunkId, ChunkRef, Code, Encoding};
 use stdchk_reduce::{Codec, decompress};
+
+use crate::seal::{Key, is_signed};
 
 /// All blocks of one encoding of a chunk.
 #[derive(Clone, Debug)]
@@ -30,17 +32,22 @@ impl Blocks {
         if code.is_copy() && codec == Codec::Store.number() {
             return Self::plain(chunk, encoded);
         }
-        assert!(encoded.len() <= CHUNK_BYTES_MAX, "a codec is used only where it shrinks");
+        Self::made(chunk, codec, None, encoded, code)
+    }
+
+    /// Makes the blocks of a chunk under `code` from `encoded` sealed with `key`, which gave the chunk its name. Takes milliseconds, as
+    /// [`Blocks::of`] does.
+    pub fn sealed(chunk: ChunkRef, codec: u8, encoded: &[u8], code: Code, key: &Key) -> Self {
+        Self::made(chunk, codec, Some(SEALED), key.seal(chunk, codec, encoded), code)
+    }
+
+    pub(crate) fn made(chunk: ChunkRef, codec: u8, cipher: Option<u8>, encoded: Bytes, code: Code) -> Self {
+        let added = if cipher.is_some() { SEAL_BYTES as usize } else { 0 };
+        assert!(encoded.len() <= CHUNK_BYTES_MAX + added, "a codec is used only where it shrinks");
         #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
         let encoded_length = encoded.len() as u32;
-        let empty = Encoding {
-            codec,
-            plain_length: chunk.length,
-            cipher: None,
-            code,
-            encoded_length,
-            hashes: Vec::new(),
-        };
+        let empty =
+            Encoding { codec, plain_length: chunk.length, cipher, code, encoded_length, hashes: Vec::new() };
         let stored = match code.is_copy() {
             true => vec![encoded],
             false => fragments(&encoded, code, empty.block_length() as usize),
@@ -92,7 +99,8 @@ fn fragments(encoded: &Bytes, code: Code, length: usize) -> Vec<Bytes> {
 }
 
 /// Whether `stored` is the block that it is said to be. Of a copy that means that it decodes to the chunk: else one lying client
-/// could make everybody's next write of that chunk a reference to something that can't be read. A fragment can be told to be
+/// could make everybody's next write of that chunk a reference to something that can't be read. Of a sealed copy it means that
+/// somebody made it who has the key that is in the chunk's name. A fragment can be told to be
 /// the one that its encoding names; whether the fragments of an encoding make the chunk shows when they are put together.
 ///
 /// # Errors
@@ -100,6 +108,11 @@ fn fragments(encoded: &Bytes, code: Code, length: usize) -> Vec<Bytes> {
 pub fn genuine(block: &BlockId, encoding: &Encoding, stored: &[u8]) -> Result<(), BadBlock> {
     encoding.check(block)?;
     encoding.check_bytes(block.index, stored)?;
+    if encoding.cipher.is_some() {
+        let chunk = ChunkRef { id: block.chunk, length: encoding.plain_length };
+        let is_genuine = !encoding.code.is_copy() || is_signed(chunk, encoding.codec, stored);
+        return if is_genuine { Ok(()) } else { Err(BadBlock::Name) };
+    }
     if !encoding.code.is_copy() || encoding.codec == Codec::Store.number() {
         // Of a copy that is stored as it is, the hash that was compared must be the chunk's name.
         let is_named_otherwise = encoding.code.is_copy() && *block != BlockId::plain(block.chunk);

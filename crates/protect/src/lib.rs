@@ -5,11 +5,14 @@
 //! ([`distance`]), what should be made anew from what ([`plan`]), and what is too much ([`surplus`]). Copies and erasure codes
 //! (FALCON, section IV) differ in [`Code`](stdchk_model::Code) alone.
 //!
+//! Who encrypts what they store seals the encoded bytes before blocks are made of them ([`seal`]).
+//!
 //! Pure: no clock, no randomness, no files, no sockets.
 
 mod assembly;
 mod blocks;
 mod holders;
+pub mod seal;
 
 pub use assembly::{Assembly, BadFragments, Gathered, Remaking};
 pub use blocks::{Blocks, genuine};

@@ -93,6 +93,7 @@ pub(super) fn versions<'a>(raw: &[RawFile], kept: impl Iterator<Item = &'a FileE
             stored_bytes: size,
             session: SessionId::default(),
             aggregated: false,
+            key: None,
         }],
     })
     .collect()

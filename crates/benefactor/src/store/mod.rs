@@ -535,11 +535,6 @@ impl SegmentState {
 
 /// Whether `payload` is the block that it is said to be.
 fn verify(block: BlockId, encoding: &Encoding, payload: &[u8]) -> Result<(), StoreError> {
-    if encoding.cipher.is_some() {
-        // Nobody could tell whether it is the chunk.
-        let why = "nothing is encrypted in this version of the protocol".to_owned();
-        return Err(StoreError::Mismatch { block, why });
-    }
     genuine(&block, encoding, payload).map_err(|bad| StoreError::Mismatch { block, why: bad.to_string() })
 }
 

@@ -188,7 +188,7 @@ mod tests {
     fn records() -> [Record; 2] {
         let chunk = ChunkRef { id: ChunkId::of(b"plain"), length: 9_000 };
         let (code, hashes) = (Code::erasure(4, 2).unwrap(), (0..6).map(|byte| ChunkId([byte; 32])).collect());
-        let coded = Encoding { codec: 2, cipher: Some(0), code, hashes, ..Encoding::plain(chunk) };
+        let coded = Encoding { codec: 2, cipher: Some(1), code, hashes, ..Encoding::plain(chunk) };
         [(Encoding::plain(chunk), 0), (coded, 5)].map(|(encoding, index)| Record {
             kind: Kind::Block,
             place: Place { segment: 7, unit: 11 },

@@ -16,6 +16,7 @@ pub mod files;
 pub mod forget;
 pub mod gc;
 pub mod get;
+pub mod key;
 pub mod latest;
 pub mod ls;
 pub mod manager;
@@ -86,6 +87,7 @@ fn on_pool(command: Command, flags: &PoolFlags) -> Outcome {
         Command::Latest(arguments) => user("latest", latest::run(&arguments, c)),
         Command::Restore(arguments) => user("restore", restore::run(&arguments, c)),
         Command::Policy(arguments) => user("policy", policy::run(&arguments, c)),
+        Command::Key(arguments) => user("key", key::run(&arguments, c)),
         Command::Seal(arguments) => user("seal", seal::run(&arguments, c)),
         Command::Done(arguments) => user("done", done::run(&arguments, c)),
         Command::Verify(arguments) => user("verify", verify::run(&arguments, c)),

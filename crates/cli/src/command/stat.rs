@@ -67,6 +67,11 @@ fn print(report: &Stat) -> Outcome {
     }
     let (Some(health), Some(redundancy)) = (&report.health, report.redundancy) else { return Ok(()) };
     output::line(format_args!("size      {} bytes ({})", report.size, size::human(report.size)))?;
+    if let Some(key) = report.version.as_ref().and_then(|version| version.key) {
+        let lacking =
+            if report.lacks_key { ", which this host lacks: it needs the key to be read" } else { "" };
+        output::line(format_args!("encrypted with key {key}{lacking}"))?;
+    }
     if let Some(version) = &report.version {
         output::line(format_args!("version   {}", summary(version, report.versions)))?;
     }

@@ -311,7 +311,7 @@ fn start_missing(
     if let (Role::Mount, Some(mount)) = (role, &record.mount) {
         mountpoint::make_ready(mount)?;
     }
-    started.start(role, start::arguments(home, record, role, context.settings.window_bytes))
+    started.start(role, start::arguments(home, record, role, &context.settings))
 }
 
 /// Starts manager and benefactors, and waits until the manager answers.

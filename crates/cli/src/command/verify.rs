@@ -46,6 +46,10 @@ fn print(verified: &Verified) -> Outcome {
     for bad in &verified.bad {
         output::line(format_args!("{}@{}: {}", output::shown(&bad.path), bad.version, bad.reason))?;
     }
+    for (key, versions) in &verified.lacking_keys {
+        let versions = output::count(*versions, "version");
+        output::line(format_args!("{versions} encrypted: needs key {key}, which this host lacks"))?;
+    }
     let verdict = match (verified.bad.len(), verified.at_risk_chunks) {
         _ if verified.versions == 0 => "nothing to verify".to_owned(),
         (0, 0) => "all intact".to_owned(),

@@ -16,6 +16,7 @@ use super::home::{Home, PoolRecord, Role};
 use super::process::ProcessRecord;
 use crate::command::benefactor::LISTEN_DEFAULT;
 use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::settings::Settings;
 
 /// Time in which a pool must be ready: a manager that replays its store and benefactors that read their inventories.
 pub const READY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -172,7 +173,7 @@ pub fn running(home: &Home, role: Role) -> Outcome<Option<ProcessRecord>> {
 }
 
 /// The command line of a role of this pool.
-pub fn arguments(home: &Home, record: &PoolRecord, role: Role, window_bytes: u64) -> Vec<OsString> {
+pub fn arguments(home: &Home, record: &PoolRecord, role: Role, settings: &Settings) -> Vec<OsString> {
     let directory = match (role, &record.mount) {
         (Role::Mount, Some(mount)) => mount.clone(),
         _ => home.directory(role),
@@ -195,11 +196,13 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, window_bytes: u64
             add(&["benefactor", "run", "--listen", &listen, "--manager", manager]);
             add(&["--donate", &donate, "--floor", &floor]);
         }
-        Role::Mount => add(&["mount", "--manager", &manager, "--window", &window_bytes.to_string()]),
+        Role::Mount => {
+            add(&["mount", "--manager", &manager, "--window", &settings.window_bytes.to_string()]);
+            all.extend(["--encryption-keys".into(), settings.encryption_keys.clone().into()]);
+        }
     }
     if record.on_network().is_some() {
-        add(&["--keys"]);
-        all.push(home.keys().into());
+        all.extend(["--keys".into(), home.keys().into()]);
     }
     all.push(directory.into());
     all

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
-use stdchk_model::{ErrorCode, Failure, Ino, SessionId};
+use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest};
+use stdchk_model::{ErrorCode, Failure, Ino, OpId, Policy, SessionId};
 
 use super::Session;
 use crate::map_view::MapView;
@@ -41,7 +41,18 @@ impl Session {
     /// Makes a file and opens a session on it. It is durable with the first commit, or once somebody syncs or closes it.
     pub(crate) async fn create(pool: &Arc<Inner>, file: NewFile) -> Result<Arc<Self>, Failure> {
         let (session, made) = (SessionId(crate::random()?), Made(file));
-        let opened = Self::open_as(pool, session, made.request(session, pool, None), false).await?;
+        let answer = pool.manager.ask(&made.request(session, pool, None)).await?;
+        let opened = match Self::begin(pool, session, answer.clone(), false).await {
+            Err(failure) if failure.code == ErrorCode::NoKey => {
+                // It can't be written: no empty file stays behind.
+                let NewFile { parent, name, .. } = made.0;
+                if let ManagerReply::Session { attr, .. } = answer {
+                    unmake(pool, session, Change::UnlinkUnwritten { parent, name, ino: attr.ino }).await?;
+                }
+                return Err(failure);
+            }
+            opened => opened?,
+        };
         if !made.0.exclusive {
             *opened.made.lock() = Some(made);
         }
@@ -56,11 +67,25 @@ impl Session {
             self.made.lock().as_ref().map(|made| made.request(session, &self.pool, Some((ino, distance))));
         let opened = ManagerRequest::OpenSession { session, client, ino, distance: Some(distance) };
         let opened = self.pool.manager.ask(&opened).await;
-        match (opened, again) {
+        let opened = match (opened, again) {
             (Err(failure), Some(again)) if failure.code == ErrorCode::NotFound => {
-                self.pool.manager.ask(&again).await.map(drop)
+                self.pool.manager.ask(&again).await
             }
-            (opened, _) => opened.map(drop),
+            (opened, _) => opened,
+        };
+        match opened? {
+            // The manager would refuse the commit: nothing more is sent in the clear.
+            ManagerReply::Session { policy: Policy { encryption: Some(key), .. }, .. }
+                if self.key.is_none() =>
+            {
+                let what =
+                    format!("file {ino} was opened before its folder was to be encrypted with key {key}");
+                let failure =
+                    Failure::new(ErrorCode::NoKey, what).then("open the file again and write it anew");
+                self.fail(&failure);
+                Err(failure)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -102,9 +127,23 @@ impl Session {
         is_replaced: bool,
     ) -> Result<Arc<Self>, Failure> {
         let opened = pool.manager.ask(&request).await?;
+        Self::begin(pool, id, opened, is_replaced).await
+    }
+
+    /// The session that the manager has opened. One that should encrypt and lacks the key for it ends at once.
+    async fn begin(
+        pool: &Arc<Inner>,
+        id: SessionId,
+        opened: ManagerReply,
+        is_replaced: bool,
+    ) -> Result<Arc<Self>, Failure> {
         let ManagerReply::Session { policy, base, base_root, attr, benefactors, room_bytes } = opened else {
             return Err(crate::unexpected("OpenSession"));
         };
+        // What a file keeps of an encrypted version never comes to lie in the clear, wherever the file is now.
+        let of_base = base.as_ref().filter(|_| !is_replaced).and_then(|base| base.key);
+        let key = policy.encryption.or(of_base).map(|key| pool.encryption_keys.require(key)).transpose();
+        let key = key.inspect_err(|_| end(pool, id))?;
         let view = match pool.load_view(base_root.as_ref()).await {
             Err(failure) if is_replaced => {
                 tracing::warn!(ino = %attr.ino, %failure, "the version that is replaced can't be read");
@@ -114,7 +153,7 @@ impl Session {
         };
         let session = view.and_then(|view| {
             let base = base.filter(|base| base.size == view.size());
-            Self::new(pool, id, attr, policy, view, base, (benefactors, room_bytes)).map(Arc::new)
+            Self::new(pool, id, attr, policy, view, (base, key), (benefactors, room_bytes)).map(Arc::new)
         });
         match &session {
             Ok(session) => drop(pool.sessions.lock().insert(id, Arc::downgrade(session))),
@@ -122,6 +161,13 @@ impl Session {
         }
         session
     }
+}
+
+/// Removes a file that was made and can't be written.
+async fn unmake(pool: &Inner, session: SessionId, change: Change) -> Result<(), Failure> {
+    pool.manager.ask(&ManagerRequest::CloseSession { session, interrupted: false }).await?;
+    let id = OpId(crate::random()?);
+    pool.manager.ask(&ManagerRequest::Change { id, change }).await.map(drop)
 }
 
 /// Ends a session that came to nothing: the manager would keep it for as long as this client lives.

@@ -188,7 +188,7 @@ impl Session {
         let mut pieces = Vec::new();
         for start in (0..encoded.len()).step_by(CHUNK_BYTES_DEFAULT) {
             let bytes = encoded.slice(start..encoded.len().min(start + CHUNK_BYTES_DEFAULT));
-            let piece = ChunkRef::of(&bytes);
+            let piece = self.chunk_of(&bytes);
             pieces.push(piece);
             self.see_to(piece, Origin::Map(bytes.clone()), bytes).await?;
         }
@@ -334,6 +334,11 @@ impl Session {
                 {
                     tracing::debug!(%failure, "asking for receipts again");
                 }
+                // It was opened before its folder was to be encrypted: nothing more can be saved by it.
+                Err(failure) if failure.code == ErrorCode::NoKey => {
+                    self.fail(&failure);
+                    return Err(failure);
+                }
                 committed => return committed,
             }
         }
@@ -375,6 +380,7 @@ impl Session {
             state,
             hole_bytes,
             receipts,
+            key: self.key(),
         };
         match self.ask_patiently(&commit).await.inspect_err(|_| self.chunks.forget_receipts())? {
             ManagerReply::Version { info: Some(info), hold, .. } => {

@@ -92,7 +92,7 @@ impl Session {
 
     async fn store_list(&self, list: &ChunkMap) -> Result<ChunkRef, Failure> {
         let bytes = Bytes::from(list.encode());
-        let chunk = ChunkRef::of(&bytes);
+        let chunk = self.chunk_of(&bytes);
         self.see_to(chunk, Origin::Own(bytes.clone()), bytes).await?;
         self.pieces.add_list(List::new(chunk, list));
         Ok(chunk)

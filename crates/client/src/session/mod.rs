@@ -32,14 +32,16 @@ use tokio::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
+use stdchk_model::chunk_map::PieceName;
 use stdchk_model::exact::{narrow, to_usize};
 use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX};
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, Hold, ManagerReply, ManagerRequest, TimeNs, VersionInfo,
 };
 use stdchk_model::policy::CloseWaits;
-use stdchk_model::{ErrorCode, Failure, Ino, Policy, SessionId};
+use stdchk_model::{ChunkRef, ErrorCode, Failure, Ino, KeyId, Policy, SessionId};
 use stdchk_net::waits;
+use stdchk_protect::seal::Key;
 use stdchk_reduce::learn::cutter_of;
 use stdchk_reduce::{Compression, CutterSpec};
 use tokio::sync::{Notify, Semaphore};
@@ -76,6 +78,8 @@ pub struct Session {
     /// The session that made it.
     base: Option<SessionId>,
     policy: Policy,
+    /// What its chunks are named and sealed with.
+    key: Option<Arc<Key>>,
     cutter: CutterSpec,
     grid: Grid,
     compression: Compression,
@@ -132,7 +136,7 @@ impl Session {
         opened: Attr,
         policy: Policy,
         base: MapView,
-        version: Option<VersionInfo>,
+        (version, key): (Option<VersionInfo>, Option<Arc<Key>>),
         room: (Vec<BenefactorInfo>, u64),
     ) -> Result<Self, Failure> {
         let invalid = |error: &dyn std::fmt::Display| Failure::new(ErrorCode::Invalid, error.to_string());
@@ -177,6 +181,7 @@ impl Session {
             id,
             opened,
             policy,
+            key,
             cutter,
             compression,
         })
@@ -189,6 +194,24 @@ impl Session {
     /// The session of the version that this one builds on; `None`: the file was never committed.
     pub(crate) fn base(&self) -> Option<SessionId> {
         self.base
+    }
+
+    /// The chunk of these bytes, named with the key if the session has one. Whoever sends it seals it by its name.
+    fn chunk_of(&self, bytes: &[u8]) -> ChunkRef {
+        match &self.key {
+            None => ChunkRef::of(bytes),
+            Some(key) => ChunkRef { id: key.name(bytes), length: narrow(bytes.len()) },
+        }
+    }
+
+    /// The name of a piece of these bytes, among pieces of chunks that are named like those of this session.
+    fn piece_of(&self, bytes: &[u8]) -> PieceName {
+        self.key.as_ref().map_or_else(|| PieceName::of(bytes), |key| key.piece_name(bytes))
+    }
+
+    /// The key with which it encrypts.
+    pub fn key(&self) -> Option<KeyId> {
+        self.key.as_ref().map(|key| key.id())
     }
 
     /// Whether something was lost, so that nothing more can be saved by this session.

@@ -168,7 +168,7 @@ impl Session {
         for pack in packs {
             let room = self.room_for_copy(&pack).await;
             let content = collect(&bytes, &pack.ranges);
-            let chunk = ChunkRef::of(&content);
+            let chunk = self.chunk_of(&content);
             let claimed = self.chunks.claim(chunk, Origin::Cell(Arc::downgrade(sealed), pack.ranges));
             self.name_members(chunk, &pack.members, &mut cuts);
             if claimed {
@@ -197,7 +197,7 @@ impl Session {
         let cut = cut::pieces(&mut *cutter, bytes).map(|piece| {
             let range = at..at + piece.len();
             at = range.end;
-            Cut { range, name: (!is_zero(piece)).then(|| PieceName::of(piece)), source: None }
+            Cut { range, name: (!is_zero(piece)).then(|| self.piece_of(piece)), source: None }
         });
         cut.collect()
     }
@@ -221,7 +221,7 @@ impl Session {
 
     /// Whether an earlier version has this piece.
     pub(super) fn has_earlier(&self, piece: &[u8]) -> bool {
-        let found = self.pieces.index.lock().find(&PieceName::of(piece), piece.len());
+        let found = self.pieces.index.lock().find(&self.piece_of(piece), piece.len());
         found.is_some_and(|(chunk, _)| !self.chunks.is_own(chunk.id))
     }
 

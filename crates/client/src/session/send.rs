@@ -105,7 +105,7 @@ impl Session {
         for piece in cut::pieces(&mut *self.cutter.cutter(), &bytes) {
             let range = at..at + piece.len();
             at = range.end;
-            let chunk = name(piece);
+            let chunk = (!is_zero(piece)).then(|| self.chunk_of(piece));
             parts.push(Part { length: piece.len(), source: chunk.map(|chunk| (chunk, 0)) });
             let Some(chunk) = chunk else { continue };
             let origin = Origin::Cell(Arc::downgrade(sealed), vec![range.clone()]);
@@ -212,7 +212,9 @@ impl Session {
             true => Redundancy::Replicate(self.policy.redundancy.distance()),
             false => self.policy.redundancy,
         };
-        let encoded = self.pool.encoder.encode(self.compression, chunk, bytes, redundancy).await?;
+        // By its name, and not by the session: what an earlier version stored may be stored again.
+        let key = self.pool.encryption_keys.of(chunk.id);
+        let encoded = self.pool.encoder.encode(self.compression, chunk, bytes, redundancy, key).await?;
         let mut retry = Retry::every(RETRY_PAUSE, PUT_PATIENCE);
         let blocks = &encoded.blocks;
         let (encoding, block_bytes) =
@@ -332,9 +334,4 @@ impl Session {
         };
         Failure::new(failure.code, what).then(next)
     }
-}
-
-/// The chunk that `piece` is; none for zeros, which are never stored.
-fn name(piece: &[u8]) -> Option<ChunkRef> {
-    (!is_zero(piece)).then(|| ChunkRef::of(piece))
 }

@@ -118,6 +118,13 @@ impl Writer {
             );
             return Err(Failure::new(ErrorCode::NotFound, what));
         };
+        if let (Some(key), None) = (base.key, session.key()) {
+            let what =
+                format!("file {} keeps parts of a version that is encrypted with key {key}", self.ino());
+            return Err(
+                Failure::new(ErrorCode::NoKey, what).then("set `encryption` of its folder to that key")
+            );
+        }
         let reader = self.pool.read_version(self.ino(), Some(base.version)).await?;
         let end = reader.size().min(image.limit());
         let mut at = 0;

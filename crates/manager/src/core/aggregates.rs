@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
 use stdchk_model::message::manager::{ManagerReply, PackedMembers, SetState};
-use stdchk_model::{ClientId, ErrorCode, Failure, InContainer, Ino, MapRoot, SessionId};
+use stdchk_model::{ClientId, ErrorCode, Failure, InContainer, Ino, KeyId, MapRoot, SessionId};
 
 use super::{Answer, Core, Now, check_length, unavailable};
 
@@ -20,6 +20,8 @@ pub(super) struct Replaced {
     pub root: MapRoot,
     /// Its share of what the container took, by size, bytes.
     pub stored_bytes: u64,
+    /// The key with which the container is encrypted.
+    pub key: Option<KeyId>,
 }
 
 impl Core {
@@ -55,6 +57,7 @@ impl Core {
         if replaced.iter().all(|member| self.namespace.is_replaced(member)) {
             return Ok(ManagerReply::Done); // The first answer was lost.
         }
+        self.check_encrypted(&replaced)?;
         self.check_unwritten(&replaced)?;
         let wanted = self.redundancy_wanted(folder, &replaced)?;
         for packed in containers {
@@ -69,7 +72,7 @@ impl Core {
 
     /// What the members of one container become.
     fn replaced(&self, packed: &PackedMembers) -> Result<Vec<Replaced>, Failure> {
-        let (container, stored_bytes) = self.namespace.committed_by(packed.session)?;
+        let (container, stored_bytes, key) = self.namespace.committed_by(packed.session)?;
         let sizes: Vec<u64> = packed
             .members
             .iter()
@@ -83,7 +86,13 @@ impl Core {
                 let place = InContainer { size: *size, file, container: container.clone() };
                 let map = place.encode().map_err(invalid)?;
                 let stored_bytes = share(stored_bytes, *size, total);
-                Ok(Replaced { ino: *ino, version: *version, root: MapRoot::Inline { map }, stored_bytes })
+                Ok(Replaced {
+                    ino: *ino,
+                    version: *version,
+                    root: MapRoot::Inline { map },
+                    stored_bytes,
+                    key,
+                })
             })
             .collect()
     }
@@ -106,6 +115,22 @@ impl Core {
         if members.iter().all(|member| member.aggregated) {
             let message = format!("timestep {timestep} lies in containers already");
             return Err(Failure::new(ErrorCode::Exists, message));
+        }
+        Ok(())
+    }
+
+    /// Refuses a container in the clear for members that are encrypted, or are to be.
+    fn check_encrypted(&self, replaced: &[Replaced]) -> Result<(), Failure> {
+        for member in replaced.iter().filter(|member| member.key.is_none()) {
+            let asked = self.namespace.policy(member.ino)?.encryption;
+            let has = self.namespace.key_of(member.ino, member.version)?;
+            if let Some(key) = asked.or(has) {
+                let path = self.namespace.path(member.ino);
+                let what =
+                    format!("`{path}` is encrypted with key {key}, or is to be, and its container isn't");
+                let next = "set `encryption` of the folder to that key, or leave the set as it is";
+                return Err(Failure::new(ErrorCode::NoKey, what).then(next));
+            }
         }
         Ok(())
     }
@@ -150,7 +175,7 @@ impl Core {
     fn check_redundant(&mut self, session: SessionId, (in_the_end, before): (u8, u8)) -> Result<(), Failure> {
         self.namespace.want(session, in_the_end)?;
         self.settle_references();
-        let (root, _) = self.namespace.committed_by(session)?;
+        let (root, ..) = self.namespace.committed_by(session)?;
         let chunks = self.references.chunks_of(&root, &self.locations);
         self.check_durable(&chunks, before)
     }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use stdchk_model::limits::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, MAP_BYTES_MAX, MAP_INLINE_BYTES_MAX};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionState};
-use stdchk_model::{ChunkId, ChunkMap, ChunkRef, ErrorCode, Failure, MapRoot, SessionId};
+use stdchk_model::{ChunkId, ChunkMap, ChunkRef, ErrorCode, Failure, Ino, KeyId, MapRoot, SessionId};
 
 use super::inode::Version;
 use super::{Answer, Core, Now, check_length, unavailable};
@@ -49,6 +49,7 @@ impl Core {
             state,
             hole_bytes,
             receipts,
+            key,
         } = request
         else {
             return Err(invalid("not a commit"));
@@ -70,6 +71,9 @@ impl Core {
         named.extend(before);
         let referred = referred(&root, size, &named)?;
         let policy = self.namespace.policy(ino)?;
+        if let (Some(asked), None) = (policy.encryption, key) {
+            return Err(self.unencrypted(ino, asked));
+        }
         // A policy that asks for more since the session began is carried out behind the commit: the client wrote by that of before.
         self.check_durable(&referred, policy.distance_at_commit().min(distance))?;
         let version = Version {
@@ -84,6 +88,7 @@ impl Core {
             hole_bytes: hole_bytes.min(size),
             wanted: policy.redundancy.distance(),
             lived_ms: self.namespace.lived_ms,
+            key,
         };
         self.references.introduce(&root, &referred);
         let (info, position) = self.namespace.commit(ino, version)?;
@@ -109,6 +114,15 @@ impl Core {
         let hold = self.hold(milestone, self.sessions.get(session)?.base_at, &policy);
         let attr = self.namespace.attr(ino)?;
         Ok(ManagerReply::Version { info: Some(info), root: Some(root), attr, hold })
+    }
+
+    /// The failure of a session that began before its folder asked for encryption.
+    fn unencrypted(&self, ino: Ino, asked: KeyId) -> Failure {
+        let path = self.namespace.path(ino);
+        let what = format!(
+            "`{path}` was opened before its folder was to be encrypted with key {asked}: what was written isn't kept"
+        );
+        Failure::new(ErrorCode::NoKey, what).then("open the file again and write it anew")
     }
 
     /// Refuses chunks that are nearer to loss than `wanted`, by what benefactors have said that they have.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stdchk_model::message::manager::{Attr, FileKind, TimeNs, VersionInfo, VersionState};
-use stdchk_model::{Ino, MapRoot, SessionId};
+use stdchk_model::{Ino, KeyId, MapRoot, SessionId};
 
 /// What all inodes have, and what makes each kind special.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +72,8 @@ pub struct Version {
     pub wanted: u8,
     /// For how long the manager had lived when it was committed, milliseconds.
     pub lived_ms: u64,
+    /// The key with which it is encrypted.
+    pub key: Option<KeyId>,
 }
 
 impl Version {
@@ -86,6 +88,7 @@ impl Version {
             stored_bytes: self.stored_bytes,
             session: self.session,
             aggregated: self.root.is_in_container(),
+            key: self.key,
         }
     }
 }

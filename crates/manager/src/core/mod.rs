@@ -340,6 +340,7 @@ impl Core {
                 let (info, root) = namespace.similar(ino)?.unzip();
                 ManagerReply::Version { info, root, attr: namespace.attr(ino)?, hold: None }
             }
+            Q::ChunksOf { ino, version, after } => ManagerReply::Chunks(self.chunks_of(ino, version, after)?),
             Q::Locate { chunks } => ManagerReply::Locations(self.locate(&chunks)?),
             Q::Benefactors => ManagerReply::Benefactors(self.registry.infos(now.ms)),
             Q::GetPolicy(ino) => ManagerReply::Policy(namespace.policy(ino)?),

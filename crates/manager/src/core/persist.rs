@@ -143,6 +143,7 @@ impl Namespace {
             hole_bytes,
             position,
             lived_ms,
+            key,
             ..
         } = record;
         self.position = self.position.max(position);
@@ -161,6 +162,7 @@ impl Namespace {
             hole_bytes,
             wanted,
             lived_ms,
+            key,
         };
         file.versions.insert(number, version.clone());
         file.next_version = file.next_version.max(number.saturating_add(1));
@@ -246,6 +248,7 @@ fn version_record(version: &Version) -> Vec<u8> {
         hole_bytes,
         wanted: _,
         lived_ms,
+        key,
     } = *version;
     let root = root.clone();
     cbor::encode(&VersionRecord {
@@ -260,5 +263,6 @@ fn version_record(version: &Version) -> Vec<u8> {
         hole_bytes,
         position,
         lived_ms,
+        key,
     })
 }

@@ -14,12 +14,16 @@ const VALUE_BYTES_MAX: usize = 4096;
 
 impl Namespace {
     /// The policy that holds for a file or directory: of a file with names in several directories, that of the one which wants it farthest
-    /// from loss.
+    /// from loss, and encrypted if one of them wants that.
     pub fn policy(&self, ino: Ino) -> Result<Policy, Failure> {
         let first = self.policy_from(ino);
         self.inode(ino)?.other_parents().try_fold(first?, |best, parent| {
             let other = self.policy_from(parent)?;
-            Ok(if other.redundancy.distance() > best.redundancy.distance() { other } else { best })
+            // What one of the folders wants encrypted, no other has in the clear.
+            let encryption = best.encryption.or(other.encryption);
+            let farthest =
+                if other.redundancy.distance() > best.redundancy.distance() { other } else { best };
+            Ok(Policy { encryption, ..farthest })
         })
     }
 

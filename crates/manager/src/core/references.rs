@@ -10,7 +10,8 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use stdchk_model::{ChunkId, Failure, MapRoot, cbor};
+use stdchk_model::limits::LIST_ENTRIES_MAX;
+use stdchk_model::{ChunkId, ChunkRef, Failure, Ino, MapRoot, cbor};
 
 use super::Core;
 use super::benefactors::Registry;
@@ -344,6 +345,26 @@ impl References {
         }
     }
 
+    /// The chunks of a map that somebody refers to behind `after`, in ascending order, at most `limit`; those that hold the map included.
+    fn names_of(
+        &self,
+        root: &MapRoot,
+        after: Option<ChunkId>,
+        limit: usize,
+        locations: &Locations,
+    ) -> Result<Vec<ChunkId>, Failure> {
+        let is_behind = |id: &ChunkId| after.is_none_or(|after| *id > after);
+        match Named::of(root)? {
+            Named::Inline(chunks) => Ok(chunks.into_iter().filter(is_behind).take(limit).collect()),
+            Named::Listed(id) => {
+                let chunks = self.lists.get(&id).map_or(&[][..], |list| &list.chunks);
+                let first = chunks.partition_point(|slot| !is_behind(&locations.at(*slot).id));
+                let behind = chunks.iter().skip(first).take(limit);
+                Ok(behind.map(|slot| locations.at(*slot).id).collect())
+            }
+        }
+    }
+
     /// The chunks of a map that somebody refers to.
     pub fn chunks_of(&mut self, root: &MapRoot, locations: &Locations) -> HashSet<ChunkId> {
         match Named::of_checked(root) {
@@ -354,6 +375,20 @@ impl References {
 }
 
 impl Core {
+    /// The chunks that a version needs, those behind the name `after`.
+    pub(super) fn chunks_of(
+        &self,
+        ino: Ino,
+        version: u64,
+        after: Option<ChunkId>,
+    ) -> Result<Vec<ChunkRef>, Failure> {
+        let found = self.namespace.version(ino, Some(version))?;
+        let Some((_, root)) = found else { return Ok(Vec::new()) };
+        let names = self.references.names_of(&root, after, LIST_ENTRIES_MAX, &self.locations)?;
+        let length = |id| self.locations.at(self.locations.named(&id)).length;
+        Ok(names.into_iter().map(|id| ChunkRef { id, length: length(id) }).collect())
+    }
+
     /// Counts for chunks what has happened to versions.
     pub(super) fn settle_references(&mut self) {
         let moved = std::mem::take(&mut self.namespace.references);

@@ -138,6 +138,7 @@ impl Namespace {
             hole_bytes: 0,
             wanted: 1,
             lived_ms: self.lived_ms,
+            key: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::manager::{TimeNs, VersionInfo, VersionState};
-use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, SessionId};
+use stdchk_model::{ErrorCode, Failure, Ino, KeyId, MapRoot, SessionId};
 
 use super::aggregates::Replaced;
 use super::inode::{Body, Version};
@@ -152,19 +152,24 @@ impl Namespace {
         Ok(())
     }
 
-    /// Where the map of the version is that a session committed last and didn't finish, and the bytes that were new with it.
-    pub(super) fn committed_by(&self, session: SessionId) -> Result<(MapRoot, u64), Failure> {
+    /// Where the map of the version is that a session committed last and didn't finish, the bytes that were new with it, and its key.
+    pub(super) fn committed_by(&self, session: SessionId) -> Result<(MapRoot, u64, Option<KeyId>), Failure> {
         let version =
             self.open.get(&session).and_then(|(ino, number)| self.file(*ino).ok()?.versions.get(number));
         let version = version.ok_or_else(|| {
             Failure::new(ErrorCode::NotFound, format!("session {session} has not committed anything"))
         })?;
-        Ok((version.root.clone(), version.stored_bytes))
+        Ok((version.root.clone(), version.stored_bytes, version.key))
     }
 
     pub(super) fn size_of(&self, ino: Ino, number: u64) -> Result<u64, Failure> {
         let version = self.file(ino)?.versions.get(&number).ok_or_else(|| no_version(ino, number))?;
         Ok(version.size)
+    }
+
+    pub(super) fn key_of(&self, ino: Ino, number: u64) -> Result<Option<KeyId>, Failure> {
+        let version = self.file(ino)?.versions.get(&number).ok_or_else(|| no_version(ino, number))?;
+        Ok(version.key)
     }
 
     pub(super) fn is_replaced(&self, member: &Replaced) -> bool {
@@ -174,12 +179,12 @@ impl Namespace {
 
     /// Lets a version lie elsewhere. All that its readers see stays.
     pub(super) fn replace(&mut self, member: Replaced) -> Result<(), Failure> {
-        let Replaced { ino, version: number, root, stored_bytes } = member;
+        let Replaced { ino, version: number, root, stored_bytes, key } = member;
         let file = self.file_mut(ino)?;
         let version = file.versions.get_mut(&number).ok_or_else(|| no_version(ino, number))?;
         let new = Reference { root: root.clone(), wanted: version.wanted, is_new: true };
         let old = Reference { root: std::mem::replace(&mut version.root, root), is_new: false, ..new };
-        version.stored_bytes = stored_bytes;
+        (version.stored_bytes, version.key) = (stored_bytes, key);
         self.references.extend([new, old]);
         self.changed.versions.insert((ino, number));
         Ok(())

@@ -12,8 +12,8 @@ use stdchk_model::message::manager::{
     ManagerRequest, Moment, PoolStatus, Registration, StoredBlock, VersionInfo, VersionState,
 };
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, MapRoot,
-    OpId, PoolId, Receipt, ReceiptKey, SessionId, Source,
+    BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, KeyId,
+    MapRoot, OpId, PoolId, Receipt, ReceiptKey, SessionId, Source,
 };
 
 pub const GIB: u64 = 1 << 30;
@@ -40,6 +40,8 @@ pub struct Pool {
     /// The number of the last registration of a benefactor in each of its lives.
     registrations: BTreeMap<(u32, Incarnation), u64>,
     pub secrets: BTreeMap<u32, BenefactorSecret>,
+    /// What the clients say that they encrypt with.
+    pub key: Option<KeyId>,
 }
 
 pub fn timing() -> Timing {
@@ -101,6 +103,7 @@ impl Pool {
             living: BTreeMap::new(),
             registrations: BTreeMap::new(),
             secrets: BTreeMap::new(),
+            key: None,
         };
         pool.sync();
         pool
@@ -262,6 +265,7 @@ impl Pool {
             state,
             hole_bytes,
             receipts,
+            key: self.key,
         };
         match self.ask(request)? {
             ManagerReply::Version { info: Some(info), .. } => Ok(info.version),
@@ -287,6 +291,7 @@ impl Pool {
             state,
             hole_bytes,
             receipts,
+            key: self.key,
         };
         match self.ask(request).unwrap() {
             ManagerReply::Version { hold, .. } => hold,

@@ -14,14 +14,18 @@ use crate::id::ChunkId;
 /// Bytes of a piece's name.
 const NAME_BYTES: usize = 16;
 
-/// Name of a piece: the first half of the BLAKE3-256 of its bytes.
+/// Name of a piece: the first half of the BLAKE3-256 of its bytes, or of their hash with a key in sealed files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PieceName(pub [u8; NAME_BYTES]);
 
 impl PieceName {
     /// The name of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
-        let ChunkId(id) = ChunkId::of(bytes);
+        Self::first_of(ChunkId::of(bytes))
+    }
+
+    /// The first half of the name that a chunk of the same bytes would have.
+    pub fn first_of(ChunkId(id): ChunkId) -> Self {
         Self(std::array::from_fn(|place| id.get(place).copied().unwrap_or(0)))
     }
 }

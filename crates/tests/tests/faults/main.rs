@@ -31,6 +31,7 @@ mod program;
 mod promises;
 mod recovery;
 mod repair;
+mod sealed;
 mod set_back;
 mod silent;
 mod slow_network;

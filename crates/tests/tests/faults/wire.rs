@@ -267,6 +267,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
             state: VersionState::Open,
             hole_bytes: 0,
             receipts,
+            key: None,
         },
         Q::Closing { session, size: 1000 },
         Q::CloseSession { session, interrupted: true },

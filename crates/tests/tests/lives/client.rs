@@ -181,6 +181,7 @@ impl Client {
                 mtime: 1,
                 stored_bytes: 0,
                 named_before: 0,
+                key: None,
                 named: match &root {
                     MapRoot::Inline { .. } => Vec::new(),
                     MapRoot::Pieces { .. } if plant == Plant::NameLeftOut => {

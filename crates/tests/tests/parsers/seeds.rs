@@ -117,6 +117,20 @@ pub fn blocks() -> Vec<Vec<u8>> {
     seeds
 }
 
+/// The secret of the key with which [`sealed`] are sealed.
+pub const SECRET: [u8; 32] = [9; 32];
+
+pub fn sealed() -> Vec<Vec<u8>> {
+    let (plain, key) = (plain(), stdchk_protect::seal::Key::new(SECRET));
+    let mut seeds = Vec::new();
+    for (codec, encoded) in [(0, &plain[..]), (0, &plain[..40]), (2, b"as a codec made it")] {
+        let chunk = ChunkRef { id: key.name(encoded), length: u32::try_from(encoded.len()).unwrap() };
+        let sealed = key.seal(chunk, codec, encoded);
+        seeds.push([&chunk.id.0[..], &chunk.length.to_le_bytes(), &[codec], &sealed].concat());
+    }
+    seeds
+}
+
 pub fn containers() -> Vec<Vec<u8>> {
     let place = tempfile::tempdir().unwrap();
     let set = place.path().join("set");
@@ -247,6 +261,7 @@ pub fn records() -> Vec<Vec<u8>> {
         state: VersionState::Closed,
         hole_bytes: 4096,
         receipts: Vec::new(),
+        key: None,
     };
     core.handle(commit, now).unwrap();
     store.commit(&core.take_changes()).unwrap();

@@ -18,15 +18,17 @@ use stdchk_formats::{Extent, Source, parse};
 use stdchk_manager::core::{Core, Now, Setting, Timing};
 use stdchk_manager::recover;
 use stdchk_manager::store::{Batch, Snapshot, Store as Records, StoreError, Visitor};
+use stdchk_model::block::SEAL_BYTES;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Command};
 use stdchk_model::message::handshake::{Hello, Welcome};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::naming::Naming;
 use stdchk_model::{
-    BenefactorId, ChunkMap, Failure, InContainer, Ino, MapRoot, Policy, PoolId, Receipt, ReceiptKey, cbor,
-    name, size,
+    BenefactorId, ChunkId, ChunkMap, ChunkRef, Failure, InContainer, Ino, KeyId, MapRoot, Policy, PoolId,
+    Receipt, ReceiptKey, cbor, name, size,
 };
 use stdchk_net::{BufferPool, frame};
+use stdchk_protect::seal::{self, Key, Keys};
 use stdchk_reduce::{Codec, decompress};
 
 use super::seeds;
@@ -45,11 +47,12 @@ pub struct Target {
 }
 
 /// All parsers.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "frames", read: frames, seeds: seeds::frames, inputs: 20_000 },
     Target { name: "messages", read: messages, seeds: seeds::messages, inputs: 100_000 },
     Target { name: "maps", read: maps, seeds: seeds::maps, inputs: 100_000 },
     Target { name: "blocks", read: blocks, seeds: seeds::blocks, inputs: 20_000 },
+    Target { name: "sealed", read: sealed, seeds: seeds::sealed, inputs: 5_000 },
     Target { name: "containers", read: containers, seeds: seeds::containers, inputs: 3_000 },
     Target { name: "formats", read: formats, seeds: seeds::formats, inputs: 5_000 },
     Target { name: "logs", read: logs, seeds: seeds::logs, inputs: 20_000 },
@@ -136,6 +139,32 @@ fn blocks(bytes: &[u8]) {
         && let Ok(plain) = decompress(codec, stored, PLAIN_BYTES_MAX)
     {
         assert!(plain.len() <= PLAIN_BYTES_MAX.max(stored.len()), "{} bytes", plain.len());
+    }
+}
+
+/// Keys of which one made the seeds.
+#[derive(Debug)]
+struct FixedKey;
+
+impl Keys for FixedKey {
+    fn key(&self, id: KeyId) -> Option<Arc<Key>> {
+        let key = Key::new(seeds::SECRET);
+        (key.id() == id).then(|| Arc::new(key))
+    }
+}
+
+/// Sealed bytes behind the name, the length and the codec of the chunk that they are said to be.
+fn sealed(bytes: &[u8]) {
+    let Some((name, rest)) = bytes.split_first_chunk() else { return };
+    let Some((length, rest)) = rest.split_first_chunk() else { return };
+    let Some((codec, sealed)) = rest.split_first() else { return };
+    let chunk = ChunkRef { id: ChunkId(*name), length: u32::from_le_bytes(*length) };
+    let is_signed = seal::is_signed(chunk, *codec, sealed);
+    if let Ok((key, encoded)) = seal::open(&FixedKey, chunk, *codec, sealed) {
+        assert_eq!(encoded.len() + SEAL_BYTES as usize, sealed.len());
+        // Nobody else can have made them, and the key makes no others of this content.
+        let again = key.seal(chunk, *codec, &encoded);
+        assert_eq!(is_signed, again == sealed, "other bytes are signed");
     }
 }
 

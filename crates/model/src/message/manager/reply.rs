@@ -6,7 +6,7 @@ use super::{
     Attr, BenefactorInfo, CheckpointSet, ChunkLocations, DirEntry, Hold, MemberInfo, Moment, PoolStatus,
     SetFate, Space, VersionInfo,
 };
-use crate::chunk_map::MapRoot;
+use crate::chunk_map::{ChunkRef, MapRoot};
 use crate::id::{BenefactorId, SessionId};
 use crate::journal::Piece;
 use crate::message::benefactor::Command;
@@ -185,6 +185,9 @@ pub enum ManagerReply {
         #[n(1)]
         last: bool,
     },
+    /// Chunks in the order of their names, with the lengths that benefactors have told; 0: no benefactor has, yet.
+    #[n(29)]
+    Chunks(#[n(0)] Vec<ChunkRef>),
     /// Pieces of the journal, in order.
     #[n(23)]
     Journal(#[n(0)] Vec<Piece>),

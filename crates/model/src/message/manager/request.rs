@@ -5,7 +5,7 @@ use minicbor::{Decode, Encode};
 use super::{BenefactorSecret, Change, Hold, PackedMembers, Registration, StoredBlock, TimeNs, VersionState};
 use crate::block::BlockId;
 use crate::chunk_map::MapRoot;
-use crate::id::{BenefactorId, ChunkId, ClientId, Ino, OpId, SessionId};
+use crate::id::{BenefactorId, ChunkId, ClientId, Ino, KeyId, OpId, SessionId};
 use crate::journal::Reach;
 use crate::message::benefactor::{BenefactorLoad, FailedCopy};
 use crate::message::handshake::MemberId;
@@ -80,6 +80,20 @@ pub enum ManagerRequest {
         /// Its version number.
         #[n(1)]
         version: Option<u64>,
+    },
+    /// The chunks that a version needs, those that hold its map included: for who can't read the map, which may be encrypted. In
+    /// the order of their names, at most [`crate::limits::LIST_ENTRIES_MAX`]. Answered by `Chunks`.
+    #[n(29)]
+    ChunksOf {
+        /// The file.
+        #[n(0)]
+        ino: Ino,
+        /// Its version number.
+        #[n(1)]
+        version: u64,
+        /// Only those whose names come behind this one.
+        #[n(2)]
+        after: Option<ChunkId>,
     },
     /// Where these chunks are. Answered by `Locations`.
     #[n(22)]
@@ -193,6 +207,10 @@ pub enum ManagerRequest {
         #[n(8)]
         #[cbor(default)]
         receipts: Vec<(BenefactorId, Receipt)>,
+        /// The key with which the client encrypted what it stored, or with which the version before was that it keeps parts of. Refused
+        /// with `NoKey` if there is none and the folder asks for one.
+        #[n(10)]
+        key: Option<KeyId>,
     },
     /// Names for the next commit of a session, which don't fit into one list with the others. Answered by `Done`.
     #[n(43)]

@@ -4,7 +4,7 @@ use minicbor::{Decode, Encode};
 use serde::Serialize;
 
 use super::{TimeNs, ino};
-use crate::id::{Ino, SessionId};
+use crate::id::{Ino, KeyId, SessionId};
 
 /// How far a version got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
@@ -57,6 +57,9 @@ pub struct VersionInfo {
     #[n(7)]
     #[cbor(default)]
     pub aggregated: bool,
+    /// The key with which it is encrypted; `None`: it isn't. Parts that it has of earlier versions may need others.
+    #[n(8)]
+    pub key: Option<KeyId>,
 }
 
 /// A member of a checkpoint set: one file of one timestep.
