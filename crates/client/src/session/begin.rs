@@ -47,7 +47,9 @@ impl Session {
                 // It can't be written: no empty file stays behind.
                 let NewFile { parent, name, .. } = made.0;
                 if let ManagerReply::Session { attr, .. } = answer {
-                    unmake(pool, session, Change::UnlinkUnwritten { parent, name, ino: attr.ino }).await?;
+                    let change = Change::UnlinkUnwritten { parent, name, ino: attr.ino };
+                    let id = OpId(crate::random()?);
+                    pool.manager.ask(&ManagerRequest::Change { id, change }).await?;
                 }
                 return Err(failure);
             }
@@ -142,8 +144,18 @@ impl Session {
         };
         // What a file keeps of an encrypted version never comes to lie in the clear, wherever the file is now.
         let of_base = base.as_ref().filter(|_| !is_replaced).and_then(|base| base.key);
-        let key = policy.encryption.or(of_base).map(|key| pool.encryption_keys.require(key)).transpose();
-        let key = key.inspect_err(|_| end(pool, id))?;
+        let key = match policy.encryption.or(of_base) {
+            None => None,
+            Some(key) => match pool.encryption_keys.require(key) {
+                Ok(key) => Some(key),
+                Err(failure) => {
+                    // Waited for: a file that was just made is removed only when no session has it open.
+                    let ended = ManagerRequest::CloseSession { session: id, interrupted: false };
+                    pool.manager.ask(&ended).await?;
+                    return Err(failure);
+                }
+            },
+        };
         let view = match pool.load_view(base_root.as_ref()).await {
             Err(failure) if is_replaced => {
                 tracing::warn!(ino = %attr.ino, %failure, "the version that is replaced can't be read");
@@ -161,13 +173,6 @@ impl Session {
         }
         session
     }
-}
-
-/// Removes a file that was made and can't be written.
-async fn unmake(pool: &Inner, session: SessionId, change: Change) -> Result<(), Failure> {
-    pool.manager.ask(&ManagerRequest::CloseSession { session, interrupted: false }).await?;
-    let id = OpId(crate::random()?);
-    pool.manager.ask(&ManagerRequest::Change { id, change }).await.map(drop)
 }
 
 /// Ends a session that came to nothing: the manager would keep it for as long as this client lives.

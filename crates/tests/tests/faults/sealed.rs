@@ -212,7 +212,7 @@ fn a_key_that_is_changed_or_lost() {
     let lost = pool.fails(&["get", "app/first", "-o", "-"], 1, &[&old]);
     assert!(!lost.stderr.contains(&new), "{lost:?}");
     pool.fails(&["key", "rotate", "elsewhere"], 4, &[]);
-    pool.policy("clear", &[]);
+    pool.policy("clear", &["codec=store"]);
     pool.fails(&["key", "rotate", "clear"], 2, &["isn't encrypted"]);
     pool.fails(&["policy", "set", "app", "encryption=secret"], 2, &["stdchk key create"]);
 }
