@@ -110,6 +110,11 @@ fn blocks() {
 }
 
 #[test]
+fn sealed() {
+    try_out("sealed");
+}
+
+#[test]
 fn containers() {
     try_out("containers");
 }
