@@ -30,6 +30,8 @@ const BEAT_PAUSE: Duration = Duration::from_millis(5);
 /// that was started again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
+/// Pause before one that is no keeper of the journal asks again whether it is.
+const KEEPER_PAUSE: Duration = Duration::from_secs(30);
 /// Pause after what the manager refuses, or the disk.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 
@@ -171,6 +173,15 @@ impl Link {
             };
             let pieces = match answer {
                 Ok(ManagerReply::Journal(pieces)) => pieces,
+                // It is no keeper, and may become one when others are forgotten.
+                Ok(ManagerReply::Done) if !now => {
+                    tokio::select! {
+                        () = tokio::time::sleep(KEEPER_PAUSE) => {}
+                        _ = leaving.changed() => {}
+                    }
+                    continue;
+                }
+                Ok(ManagerReply::Done) => Vec::new(),
                 Ok(_) => return Err(unexpected("the journal")),
                 // The manager can't read its store, say: that is no reason not to be a benefactor.
                 Err(CallError::Refused(failure)) if failure.code != ErrorCode::Stale => {

@@ -49,7 +49,7 @@ pub use aggregation::{AggregationError, PackedSet};
 pub use holes::Sought;
 pub use keyring::KeyRing;
 pub use piece_names::PieceNames;
-pub use pool::{ChunkHealth, ClientConfig, Collected, Pool};
+pub use pool::{ChunkHealth, ClientConfig, Collected, Depth, Pool};
 pub use reader::Reader;
 pub use session::{NewFile, Room, Session};
 pub use spool::{SPOOL_BYTES_MIN, Spool};

@@ -1,6 +1,6 @@
 //! A pool as its client sees it: the shared connections, the two memory budgets, and the tasks that keep them alive.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -99,6 +99,17 @@ pub struct Collected {
     pub blocks: u64,
     /// Plain bytes, replicas counted.
     pub bytes: u64,
+}
+
+/// How content is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Depth {
+    /// By what the manager knows: benefactors that are on-line have said that the blocks are durable there, having compared them with
+    /// their names, and have found no damage since. No block is read.
+    #[default]
+    Known,
+    /// Every block is read where it lies and compared with its name.
+    Read,
 }
 
 /// What a verification found of a chunk: what its intact blocks are worth, and how many of its blocks are damaged, not there, or
@@ -519,10 +530,14 @@ impl Pool {
     }
 
     /// Lets every holder of these chunks compare them with their names.
-    pub async fn verify_chunks(&self, chunks: &[ChunkRef]) -> Result<Vec<ChunkHealth>, Failure> {
+    pub async fn verify_chunks(
+        &self,
+        chunks: &[ChunkRef],
+        depth: Depth,
+    ) -> Result<Vec<ChunkHealth>, Failure> {
         let mut healths = Vec::with_capacity(chunks.len());
         for part in chunks.chunks(LIST_ENTRIES_MAX) {
-            healths.extend(self.inner.verify_part(part).await?);
+            healths.extend(self.inner.verify_part(part, depth).await?);
         }
         Ok(healths)
     }
@@ -641,7 +656,11 @@ impl Inner {
         background.spawn_on(task, &self.runtime);
     }
 
-    async fn verify_part(self: &Arc<Self>, chunks: &[ChunkRef]) -> Result<Vec<ChunkHealth>, Failure> {
+    async fn verify_part(
+        self: &Arc<Self>,
+        chunks: &[ChunkRef],
+        depth: Depth,
+    ) -> Result<Vec<ChunkHealth>, Failure> {
         let ids: Vec<ChunkId> = chunks.iter().map(|chunk| chunk.id).collect();
         let found = self.fetcher.holders_of(&ids).await?;
         let mut by_holder: HashMap<BenefactorId, Vec<Placed>> = HashMap::new();
@@ -651,11 +670,10 @@ impl Inner {
                 by_holder.entry(location.benefactor).or_default().push(placed);
             }
         }
-        let mut asked = JoinSet::new();
-        for (holder, blocks) in by_holder {
-            let pool = Arc::clone(self);
-            asked.spawn(async move { pool.verify_at(holder, blocks).await });
-        }
+        let states = match depth {
+            Depth::Known => self.known_at(by_holder).await?,
+            Depth::Read => self.read_at(by_holder).await,
+        };
         let unseen = |(chunk, locations): (&ChunkRef, &ChunkLocations)| ChunkHealth {
             chunk: *chunk,
             distance: 0,
@@ -668,7 +686,7 @@ impl Inner {
         };
         let mut healths: Vec<ChunkHealth> = chunks.iter().zip(&found).map(unseen).collect();
         let mut intact: Vec<Vec<Location>> = vec![Vec::new(); chunks.len()];
-        for (Placed { place, at, .. }, state) in asked.join_all().await.into_iter().flatten() {
+        for (Placed { place, at, .. }, state) in states {
             let health = part_mut(&mut healths, place);
             match state {
                 Some(BlockState::Intact) => part_mut(&mut intact, place).push(at),
@@ -684,6 +702,36 @@ impl Inner {
             health.distance = distance_at(intact);
         }
         Ok(healths)
+    }
+
+    /// By what the manager knows of those that hold the blocks.
+    async fn known_at(
+        &self,
+        by_holder: HashMap<BenefactorId, Vec<Placed>>,
+    ) -> Result<Vec<(Placed, Option<BlockState>)>, Failure> {
+        let ManagerReply::Benefactors(infos) = self.manager.ask(&ManagerRequest::Benefactors).await? else {
+            return Err(crate::unexpected("Benefactors"));
+        };
+        let is_online = |info: &&BenefactorInfo| info.state == BenefactorState::Online;
+        let online: HashSet<BenefactorId> = infos.iter().filter(is_online).map(|info| info.id).collect();
+        let state = |holder| online.contains(&holder).then_some(BlockState::Intact);
+        let states = by_holder
+            .into_iter()
+            .flat_map(|(holder, blocks)| blocks.into_iter().map(move |placed| (placed, holder)));
+        Ok(states.map(|(placed, holder)| (placed, state(holder))).collect())
+    }
+
+    /// As those that hold the blocks find them.
+    async fn read_at(
+        self: &Arc<Self>,
+        by_holder: HashMap<BenefactorId, Vec<Placed>>,
+    ) -> Vec<(Placed, Option<BlockState>)> {
+        let mut asked = JoinSet::new();
+        for (holder, blocks) in by_holder {
+            let pool = Arc::clone(self);
+            asked.spawn(async move { pool.verify_at(holder, blocks).await });
+        }
+        asked.join_all().await.into_iter().flatten().collect()
     }
 
     async fn verify_at(

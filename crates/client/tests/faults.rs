@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{PATIENCE, Random, TestPool, file_with, make, wait_until};
-use stdchk_client::{Pool, Reader};
+use stdchk_client::{Depth, Pool, Reader};
 use stdchk_manager::core::Timing;
 use stdchk_model::message::manager::{BenefactorState, Change, FileKind};
 use stdchk_model::{ErrorCode, Failure, Ino};
@@ -65,12 +65,12 @@ async fn with_all_replicas_gone_the_file_says_so_and_others_are_not_affected() {
     session.commit(0).await.unwrap();
     session.close(false).await.unwrap();
     let (_, map, _) = pool.chunk_map(lost, None).await.unwrap();
-    let health = pool.verify_chunks(map.chunks()).await.unwrap();
+    let health = pool.verify_chunks(map.chunks(), Depth::Read).await.unwrap();
     assert_eq!(health[0].distance, 1);
     // Which of the two has it shows by stopping one: either the file is gone, or the other one is stopped, too.
     pools.stop_benefactor(0).await;
     let mut stopped = 1;
-    if pool.verify_chunks(map.chunks()).await.unwrap()[0].distance == 1 {
+    if pool.verify_chunks(map.chunks(), Depth::Read).await.unwrap()[0].distance == 1 {
         pools.stop_benefactor(1).await;
         pools.start_benefactor(0);
         pools.wait_online(1).await;
@@ -199,7 +199,7 @@ async fn chunks_of_benefactors_that_a_new_manager_has_not_heard_of_are_waited_fo
         tokio::time::sleep(Duration::from_millis(500)).await;
         pools.start_benefactor(0);
     };
-    let (health, ()) = tokio::join!(pool.verify_chunks(map.chunks()), back);
+    let (health, ()) = tokio::join!(pool.verify_chunks(map.chunks(), Depth::Read), back);
     let health = &health.unwrap()[0];
     assert_eq!((health.distance, health.unreachable), (1, 0), "{health:?}");
 }

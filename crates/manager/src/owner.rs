@@ -11,6 +11,7 @@
 //! nothing is promised yet, and that a session ended whose last version is there ([`Leaves`]). So a small file that is
 //! made, written and closed costs one transaction.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,7 +24,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::backup::Backups;
-use crate::core::{Collected, Core, Cursor, Leaves, Now};
+use crate::core::{Collected, Core, Cursor, Follows, Leaves, Now};
 use crate::journal::Journal;
 use crate::store::{Batch, Store, StoreError};
 
@@ -60,7 +61,6 @@ pub struct Owner {
     /// Told when a commit is due, or due earlier.
     due: Arc<Notify>,
     copies: watch::Receiver<u64>,
-    orders: watch::Receiver<u64>,
     commits: watch::Receiver<u64>,
     /// Told when something is to be done beside requests.
     work: Arc<Notify>,
@@ -79,10 +79,9 @@ impl Owner {
     /// An owner whose changes are made durable by [`Owner::commit_all`].
     pub fn new(core: Core, store: Box<dyn Store>, journal: Journal) -> Self {
         let (made, copies) = watch::channel(core.copies_made());
-        let (ordered, orders) = watch::channel(core.orders_changed());
         let (stored, commits) = watch::channel(store.sequence());
         let (clock, store, panicked) = (Clock::new(), Some(store), false);
-        let (held, due, urgent) = (Vec::new(), None, false);
+        let (held, due, urgent, ordered) = (Vec::new(), None, false, HashMap::new());
         let (grows, backups) = (0, Backups::default());
         let keeper = Keeper {
             core,
@@ -103,7 +102,6 @@ impl Owner {
             keeper: Arc::new(Mutex::new(keeper)),
             due: Arc::default(),
             copies,
-            orders,
             commits,
             work: Arc::default(),
         }
@@ -121,9 +119,9 @@ impl Owner {
         self.copies.clone()
     }
 
-    /// Tells whenever there may be something new for benefactors to copy.
-    pub fn orders(&self) -> watch::Receiver<u64> {
-        self.orders.clone()
+    /// Tells whenever there may be something new for this benefactor to copy.
+    pub fn orders(&self, id: BenefactorId) -> watch::Receiver<u64> {
+        self.keeper.lock().ordered.entry(id).or_default().subscribe()
     }
 
     /// Tells whenever something became durable.
@@ -223,7 +221,8 @@ struct Keeper {
     backups: Backups,
     journal: Journal,
     made: watch::Sender<u64>,
-    ordered: watch::Sender<u64>,
+    /// Of benefactors that wait for orders.
+    ordered: HashMap<BenefactorId, watch::Sender<u64>>,
     stored: watch::Sender<u64>,
     clock: Clock,
     /// Answers that wait for the next commit.
@@ -253,10 +252,14 @@ impl Keeper {
     }
 
     /// Wakes those who wait for copies that were made, and benefactors for orders that are new.
-    fn tell_watchers(&self) {
-        let (made, ordered) = (self.core.copies_made(), self.core.orders_changed());
+    fn tell_watchers(&mut self) {
+        let made = self.core.copies_made();
         self.made.send_if_modified(|before| std::mem::replace(before, made) != made);
-        self.ordered.send_if_modified(|before| std::mem::replace(before, ordered) != ordered);
+        for id in self.core.take_called() {
+            if let Some(waits) = self.ordered.get(&id) {
+                waits.send_modify(|calls| *calls += 1);
+            }
+        }
     }
 
     fn store_batch(&mut self, batch: &Batch) -> Result<(), StoreError> {
@@ -331,12 +334,17 @@ impl Keeper {
     ) -> Result<ManagerReply, Failure> {
         let store = self.store.as_deref().ok_or_else(stopping)?;
         let may_follow = self.core.may_follow(id, registration, has.map(|has| has.moment))?;
-        self.journal.note(id, has);
-        let pieces = match may_follow {
-            true => self.journal.answer(id, has, part, store, now.ms)?,
-            false => Vec::new(),
-        };
-        Ok(ManagerReply::Journal(pieces))
+        Ok(match may_follow {
+            Follows::Never => ManagerReply::Done,
+            Follows::Later => {
+                self.journal.note(id, has);
+                ManagerReply::Journal(Vec::new())
+            }
+            Follows::Now => {
+                self.journal.note(id, has);
+                ManagerReply::Journal(self.journal.answer(id, has, part, store, now.ms)?)
+            }
+        })
     }
 
     /// Refuses what adds to a store whose disk is full.

@@ -38,8 +38,10 @@ const TICK: Duration = Duration::from_millis(200);
 const WORK_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause between two steps of it, which take some milliseconds each.
 const STEP_PAUSE: Duration = Duration::from_millis(2);
-/// How long a request that waits for copies or orders is kept without an answer: far less than its sender's patience.
+/// How long a request that waits for copies or commits is kept without an answer: far less than its sender's patience.
 const KEPT_WAITING_MAX: Duration = Duration::from_secs(1);
+/// How long one that waits for orders is kept. Each benefactor has one of these, so they come seldom, and half of its patience.
+const KEPT_FOR_ORDERS_MAX: Duration = Duration::from_secs(10);
 /// Time in which changes gather before such a request is looked at again: with many small commits, one look serves many.
 const GATHER: Duration = Duration::from_millis(2);
 /// Time in which orders for copies gather while no writer waits for any: a benefactor makes what it copied durable at once.
@@ -309,11 +311,15 @@ impl Service for ManagerService {
             request @ ManagerRequest::AwaitCopies { .. } => {
                 let _waiter = self.waiters.add();
                 let is_over = |reply: &ManagerReply| !matches!(reply, ManagerReply::Waiting { .. });
-                self.ask_until(request, self.owner.copies(), is_over, || tokio::time::sleep(GATHER)).await
+                self.ask_until(request, (self.owner.copies(), KEPT_WAITING_MAX), is_over, || {
+                    tokio::time::sleep(GATHER)
+                })
+                .await
             }
-            request @ ManagerRequest::Orders { .. } => {
+            request @ ManagerRequest::Orders { id, .. } => {
                 let is_over = |reply: &ManagerReply| !matches!(reply, ManagerReply::Commands(commands) if commands.is_empty());
-                self.ask_until(request, self.owner.orders(), is_over, || self.waiters.gather()).await
+                let changes = (self.owner.orders(id), KEPT_FOR_ORDERS_MAX);
+                self.ask_until(request, changes, is_over, || self.waiters.gather()).await
             }
             request @ ManagerRequest::Journal { part, now, .. } => {
                 if part == 0 && !now {
@@ -323,7 +329,7 @@ impl Service for ManagerService {
                     now || !matches!(reply, ManagerReply::Journal(pieces) if pieces.is_empty())
                 };
                 let gather = || tokio::time::sleep(GATHER_COMMITS);
-                self.ask_until(request, self.owner.commits(), is_over, gather).await
+                self.ask_until(request, (self.owner.commits(), KEPT_WAITING_MAX), is_over, gather).await
             }
             request => self.owner.ask(|answer| Job::Request(Box::new(request), answer)).await,
         };
@@ -422,11 +428,11 @@ impl ManagerService {
     async fn ask_until<F: Future<Output = ()>>(
         &self,
         request: ManagerRequest,
-        mut changes: watch::Receiver<u64>,
+        (mut changes, wait): (watch::Receiver<u64>, Duration),
         is_over: impl Fn(&ManagerReply) -> bool,
         gather: impl Fn() -> F,
     ) -> Result<ManagerReply, Failure> {
-        let give_up = tokio::time::Instant::now() + KEPT_WAITING_MAX;
+        let give_up = tokio::time::Instant::now() + wait;
         loop {
             changes.mark_unchanged();
             let asked = Box::new(request.clone());

@@ -32,7 +32,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed accept, for instance when descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections of members of the pool at one time; more are refused.
-const MEMBERS_MAX: usize = 4096;
+const MEMBERS_MAX: usize = 65_536;
 /// Connections that haven't greeted at one time; for one more the oldest is dropped, so that strangers, however many there are,
 /// keep no member out that greets sooner than so many others come.
 const STRANGERS_MAX: usize = 256;

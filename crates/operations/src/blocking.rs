@@ -31,6 +31,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stdchk_client::Depth;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::{BenefactorId, Policy};
 use tokio::runtime::{Builder, Runtime};
@@ -250,8 +251,8 @@ impl Pool {
     ///
     /// # Errors
     /// Those of that method.
-    pub fn latest(&self, app: &Target, when_away: WhenAway, watch: &Watch) -> Result<Latest> {
-        self.wait(self.pool.latest(app, when_away, watch))
+    pub fn latest(&self, app: &Target, when_away: WhenAway, depth: Depth, watch: &Watch) -> Result<Latest> {
+        self.wait(self.pool.latest(app, when_away, depth, watch))
     }
 
     /// Fetches the files of a set: [`crate::Pool::restore`].

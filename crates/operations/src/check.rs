@@ -1,11 +1,13 @@
-//! Verifying content where it lies: every holder of a chunk reads it and compares it with its name.
+//! Verifying content where it lies: every holder of a chunk reads it and compares it with its name. Or the manager says what it knows of
+//! the holders.
 //!
 //! Versions share most of their chunks; a [`Checker`] asks about each chunk once, however many versions name it.
 
 use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
-use stdchk_client::{ChunkHealth, Pool as Client};
+use stdchk_client::{ChunkHealth, Depth, Pool as Client};
+use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::manager::VersionInfo;
 use stdchk_model::{BenefactorId, ChunkId, ChunkRef, ErrorCode, Failure, Ino, MapRoot, Redundancy};
 
@@ -13,6 +15,8 @@ use crate::watch::Stage;
 
 /// Chunks that are verified in one request: about a gigabyte, so that progress shows.
 const CHUNKS_PER_REQUEST: usize = 1024;
+/// Chunks that the manager is asked about at once.
+const CHUNKS_PER_QUESTION: usize = LIST_ENTRIES_MAX;
 
 /// What is left of a chunk.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,13 +97,14 @@ impl Health {
 pub(crate) struct Checker<'a> {
     pool: &'a Client,
     progress: &'a Stage,
+    depth: Depth,
     known: HashMap<ChunkId, State>,
 }
 
 impl<'a> Checker<'a> {
     /// A checker that has seen nothing yet.
-    pub fn new(pool: &'a Client, progress: &'a Stage) -> Self {
-        Self { pool, progress, known: HashMap::new() }
+    pub fn new(pool: &'a Client, progress: &'a Stage, depth: Depth) -> Self {
+        Self { pool, progress, depth, known: HashMap::new() }
     }
 
     /// What can't be reached now is looked at again.
@@ -142,7 +147,8 @@ impl<'a> Checker<'a> {
         wanted: u8,
     ) -> Result<Health, Failure> {
         let pieces = root.map_or(&[][..], MapRoot::pieces);
-        let of_map = self.chunks(pieces, wanted).await?;
+        // What has the map is read in any case.
+        let of_map = self.chunks(pieces, wanted, Depth::Read).await?;
         if !of_map.is_readable() {
             return Ok(of_map);
         }
@@ -153,15 +159,19 @@ impl<'a> Checker<'a> {
             }
             (map, _) => map?.chunks().iter().chain(pieces).copied().collect(),
         };
-        self.chunks(&chunks, wanted).await
+        self.chunks(&chunks, wanted, self.depth).await
     }
 
-    async fn chunks(&mut self, chunks: &[ChunkRef], wanted: u8) -> Result<Health, Failure> {
+    async fn chunks(&mut self, chunks: &[ChunkRef], wanted: u8, depth: Depth) -> Result<Health, Failure> {
         let distinct: HashMap<ChunkId, ChunkRef> = chunks.iter().map(|chunk| (chunk.id, *chunk)).collect();
         let new: Vec<ChunkRef> =
             distinct.values().filter(|chunk| !self.known.contains_key(&chunk.id)).copied().collect();
-        for part in new.chunks(CHUNKS_PER_REQUEST) {
-            for health in self.pool.verify_chunks(part).await? {
+        let at_once = match depth {
+            Depth::Known => CHUNKS_PER_QUESTION,
+            Depth::Read => CHUNKS_PER_REQUEST,
+        };
+        for part in new.chunks(at_once) {
+            for health in self.pool.verify_chunks(part, depth).await? {
                 self.progress.moved(u64::from(health.chunk.length));
                 self.known.insert(health.chunk.id, state_of(&health));
             }

@@ -1,4 +1,5 @@
-//! The newest checkpoint set that is complete and whose every chunk verifies (I5).
+//! The newest checkpoint set that is complete and whose every chunk is there and intact (I5): as far as the manager knows, which is
+//! answered at once, or as its holders find when they read it ([`Depth`]).
 //!
 //! Sets that are newer and incomplete or damaged are passed over, each with the reason. Content whose benefactors are away is
 //! no damage: it comes back with them, so what can't be reached and what is lost have different codes, and an older set is
@@ -8,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
-use stdchk_client::Pool as Client;
+use stdchk_client::{Depth, Pool as Client};
 use stdchk_model::message::manager::{self, Attr, CheckpointSet, SetMember, SetState, TimeNs};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, Redundancy};
 use stdchk_net::Retry;
@@ -74,7 +75,7 @@ impl From<manager::Exposed> for Exposed {
     }
 }
 
-/// A set that can be restarted from: complete, and every chunk of it was found intact.
+/// A set that can be restarted from: complete, and every chunk of it is there and intact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LatestSet {
     /// The application's folder.
@@ -83,6 +84,8 @@ pub struct LatestSet {
     pub timestep: u64,
     /// Always complete.
     pub state: SetState,
+    /// Whether every block of it was read and compared with its name just now; else that is what the manager knows.
+    pub checked: bool,
     /// When the last of its files was committed.
     #[serde(serialize_with = "in_time")]
     pub committed_at: TimeNs,
@@ -171,6 +174,7 @@ fn none(app: &Target, passed_over: &[PassedOver]) -> Error {
 pub(crate) struct Found {
     pub(crate) set: Option<(CheckpointSet, Health)>,
     redundancy: Redundancy,
+    depth: Depth,
     passed_over: Vec<PassedOver>,
 }
 
@@ -182,13 +186,14 @@ impl Found {
     }
 
     pub(crate) fn into_latest(self, app: &Target) -> Latest {
-        let Self { set, redundancy, passed_over } = self;
+        let Self { set, redundancy, depth, passed_over } = self;
         let Some((set, health)) = set else { return Latest::None(passed_over) };
         let since = set.exposed.and_then(|exposed| exposed.since).filter(|_| health.at_risk > 0);
         Latest::Set(LatestSet {
             app: app.path(),
             timestep: set.timestep,
             state: set.state,
+            checked: depth == Depth::Read,
             committed_at: set.committed_at,
             exposed: Exposed { chunks: health.at_risk, bytes: health.at_risk_bytes, since },
             members: set.members.iter().map(Member::from).collect(),
@@ -208,18 +213,31 @@ impl Found {
 }
 
 impl Pool {
-    /// The newest set of a folder that is complete and verifies. What is passed over, or waited for, is told to `watch`, too.
+    /// The newest set of a folder that is complete and intact. What is passed over, or waited for, is told to `watch`, too.
     ///
     /// # Errors
     /// [`Code::NotFound`]: there is no such folder. [`Code::WrongKind`]: it is no folder. [`Code::Unreachable`]: the manager
     /// doesn't answer. That there is no such set is no error of this, but of [`Latest::required`].
-    pub async fn latest(&self, app: &Target, when_away: WhenAway, watch: &Watch) -> Result<Latest> {
-        Ok(newest(&self.client, app, when_away, watch).await?.into_latest(app))
+    pub async fn latest(
+        &self,
+        app: &Target,
+        when_away: WhenAway,
+        depth: Depth,
+        watch: &Watch,
+    ) -> Result<Latest> {
+        Ok(newest(&self.client, app, when_away, depth, &[], watch).await?.into_latest(app))
     }
 }
 
-/// Looks at the sets of a folder, newest first, until one is complete and verifies.
-pub(crate) async fn newest(pool: &Client, app: &Target, when_away: WhenAway, watch: &Watch) -> Result<Found> {
+/// Looks at the sets of a folder, newest first, until one is complete and intact, and is none of the `bad` ones.
+pub(crate) async fn newest(
+    pool: &Client,
+    app: &Target,
+    when_away: WhenAway,
+    depth: Depth,
+    bad: &[PassedOver],
+    watch: &Watch,
+) -> Result<Found> {
     let shown = app.shown();
     let attr = namespace::resolve_folder(pool, app).await?;
     let redundancy = pool.policy(attr.ino).await.about(&shown)?.redundancy;
@@ -228,7 +246,9 @@ pub(crate) async fn newest(pool: &Client, app: &Target, when_away: WhenAway, wat
         pool,
         attr,
         redundancy,
-        checker: Checker::new(pool, &stage),
+        checker: Checker::new(pool, &stage, depth),
+        depth,
+        bad,
         passes: WhenAway::PassOver == when_away,
     };
     let mut retry = match when_away {
@@ -263,6 +283,9 @@ struct Look<'a> {
     attr: Attr,
     redundancy: Redundancy,
     checker: Checker<'a>,
+    depth: Depth,
+    /// Sets that were found damaged, or away, when they were read.
+    bad: &'a [PassedOver],
     /// Whether sets that are away are passed over.
     passes: bool,
 }
@@ -283,12 +306,16 @@ impl Look<'_> {
     }
 
     async fn newest_of(&mut self, sets: Vec<CheckpointSet>) -> Result<Found, Failure> {
-        let redundancy = self.redundancy;
+        let (redundancy, depth) = (self.redundancy, self.depth);
         let mut passed_over: Vec<PassedOver> = Vec::new();
         for set in sets {
+            if let Some(bad) = self.bad.iter().find(|bad| bad.timestep == set.timestep) {
+                passed_over.push(bad.clone());
+                continue;
+            }
             match verified(&mut self.checker, &set, redundancy).await? {
                 Verdict::Intact(health) => {
-                    return Ok(Found { set: Some((set, health)), redundancy, passed_over });
+                    return Ok(Found { set: Some((set, health)), redundancy, depth, passed_over });
                 }
                 Verdict::PassedOver(reason) => {
                     let ends = reason.unavailable && !self.passes;
@@ -299,7 +326,7 @@ impl Look<'_> {
                 }
             }
         }
-        Ok(Found { set: None, redundancy, passed_over })
+        Ok(Found { set: None, redundancy, depth, passed_over })
     }
 }
 

@@ -7,12 +7,12 @@
 //! ```no_run
 //! use std::time::Duration;
 //!
-//! use stdchk_operations::{Code, Options, Pool, Restore, Target, Watch, WhenAway};
+//! use stdchk_operations::{Code, Depth, Options, Pool, Restore, Target, Watch, WhenAway};
 //!
 //! # async fn example() -> Result<(), stdchk_operations::Error> {
 //! let pool = Pool::connect(Options::new("unix:/srv/stdchk/socket")).await?;
 //! let climate = Target::parse("climate")?;
-//! match pool.latest(&climate, WhenAway::Fail, &Watch::default()).await?.required(&climate) {
+//! match pool.latest(&climate, WhenAway::Fail, Depth::Known, &Watch::default()).await?.required(&climate) {
 //!     Ok(set) => println!("restart from timestep {}", set.timestep),
 //!     Err(error) if error.code == Code::NotFound => println!("start from the beginning"),
 //!     Err(error) => return Err(error),
@@ -89,6 +89,7 @@ pub use stat::Stat;
 pub use status::{
     BenefactorStatus, Condition, ExposedSet, Exposures, Keeper, ManagerState, Recovery, Savings, Status,
 };
+pub use stdchk_client::Depth;
 pub use target::Target;
 pub use transfer::{is_special, refuse_special};
 pub use usage::{Usage, UsageEntry};

@@ -1,9 +1,13 @@
 //! All files of a checkpoint set come back below a local folder, in parallel and verified.
 //!
+//! The newest set is the one that is intact as far as the manager knows. Should it turn out to be damaged, the one before comes back in
+//! its place.
+//!
 //! Every file appears once it is whole and on disk, so a restore that was stopped can simply be run again: files that
 //! are there already are compared with the names of the chunks and pieces of their version, or with its bytes where it lies in
 //! a container, and only written if they differ.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,14 +15,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use stdchk_client::{PieceNames, Pool as Client, Reader};
+use stdchk_client::{Depth, PieceNames, Pool as Client, Reader};
 use stdchk_model::message::manager::{CheckpointSet, SetMember, SetState};
 use stdchk_model::{ChunkMap, ErrorCode, Extent, Failure, Source};
 use tokio::task::{JoinSet, block_in_place};
 
 use crate::error::{About, Code, Error, Result, Tally};
 use crate::get::fetch;
-use crate::latest::{WhenAway, newest};
+use crate::latest::{Exposed, PassedOver, WhenAway, newest};
 use crate::list::bytes_of;
 use crate::namespace;
 use crate::pool::Pool;
@@ -87,22 +91,46 @@ impl Pool {
     pub async fn restore(&self, restore: &Restore, watch: &Watch) -> Result<Restored> {
         let started = Instant::now();
         let (app, output) = (&restore.app, &restore.output);
-        let mut tally = Tally::default();
-        let set = self.choose(restore, watch, &mut tally).await?;
-        block_in_place(|| std::fs::create_dir_all(output)).about(output.display())?;
-        let stage = Arc::new(watch.begin(Work::Restore, bytes_of(&set)));
-        let mut members = self.restore_all(restore, &set, &stage, watch, &mut tally).await?;
+        let mut bad = Vec::new();
+        let (set, mut members, tally) = loop {
+            let mut tally = Tally::default();
+            let set = self.choose(restore, &bad, watch, &mut tally).await?;
+            block_in_place(|| std::fs::create_dir_all(output)).about(output.display())?;
+            let stage = Arc::new(watch.begin(Work::Restore, bytes_of(&set)));
+            let (members, failures) = self.restore_all(restore, &set, &stage).await?;
+            let is_fatal = |error: &&Error| match error.code {
+                Code::Damaged => true,
+                Code::Unreachable => restore.when_away == WhenAway::PassOver,
+                _ => false,
+            };
+            let fatal = failures.iter().find(is_fatal).filter(|_| restore.timestep.is_none());
+            if let Some(error) = fatal {
+                remove(output, &members)?;
+                bad.push(found_bad(&set, error));
+                continue;
+            }
+            tally.succeeded = members.len() as u64;
+            failures.iter().for_each(|error| failed(error, watch, &mut tally));
+            break (set, members, tally);
+        };
         members.sort_by(|a, b| a.name.cmp(&b.name));
         let bytes = members.iter().map(|member| member.bytes).sum();
         let (app, timestep, seconds) = (app.path(), set.timestep, started.elapsed().as_secs_f64());
         Ok(Restored { app, timestep, members, bytes, seconds, tally })
     }
 
-    /// The set with this timestep, or the newest that can be restarted from.
-    async fn choose(&self, restore: &Restore, watch: &Watch, tally: &mut Tally) -> Result<CheckpointSet> {
+    /// The set with this timestep, or the newest that can be restarted from and is none of the `bad` ones.
+    async fn choose(
+        &self,
+        restore: &Restore,
+        bad: &[PassedOver],
+        watch: &Watch,
+        tally: &mut Tally,
+    ) -> Result<CheckpointSet> {
         let app = &restore.app;
         let Some(timestep) = restore.timestep else {
-            return newest(&self.client, app, restore.when_away, watch).await?.required(app);
+            let found = newest(&self.client, app, restore.when_away, Depth::Known, bad, watch).await?;
+            return found.required(app);
         };
         let folder = self.folder(app).await?;
         let sets = self.client.sets(folder.ino).await.about(app.shown())?;
@@ -123,12 +151,10 @@ impl Pool {
         restore: &Restore,
         set: &CheckpointSet,
         stage: &Arc<Stage>,
-        watch: &Watch,
-        tally: &mut Tally,
-    ) -> Result<Vec<RestoredFile>> {
+    ) -> Result<(Vec<RestoredFile>, Vec<Error>)> {
         let mut running = JoinSet::new();
         let mut members = set.members.iter();
-        let mut restored = Vec::new();
+        let (mut restored, mut failures) = (Vec::new(), Vec::new());
         loop {
             while running.len() < FILES_AT_ONCE
                 && let Some(member) = members.next()
@@ -141,13 +167,10 @@ impl Pool {
                 );
             }
             match running.join_next().await {
-                None => return Ok(restored),
+                None => return Ok((restored, failures)),
                 Some(Err(error)) => return Err(Error::of_task(&error)),
-                Some(Ok(Ok(file))) => {
-                    tally.succeed();
-                    restored.push(file);
-                }
-                Some(Ok(Err(error))) => failed(&error, watch, tally),
+                Some(Ok(Ok(file))) => restored.push(file),
+                Some(Ok(Err(error))) => failures.push(error),
             }
         }
     }
@@ -156,6 +179,26 @@ impl Pool {
 fn failed(error: &Error, watch: &Watch, tally: &mut Tally) {
     tally.fail(error);
     watch.tell(&Event::Failed(error));
+}
+
+/// Removes what came back of a set that can't be restored after all.
+fn remove(output: &Path, members: &[RestoredFile]) -> Result<()> {
+    for member in members.iter().filter(|member| !member.kept) {
+        let path = output.join(member_path(&member.name)?);
+        block_in_place(|| std::fs::remove_file(&path)).about(path.display())?;
+    }
+    Ok(())
+}
+
+fn found_bad(set: &CheckpointSet, error: &Error) -> PassedOver {
+    PassedOver {
+        timestep: set.timestep,
+        reason: format!("{}: {}", error.object, error.cause),
+        unavailable: error.code == Code::Unreachable,
+        exposed: set.exposed.map(Exposed::from),
+        code: error.code,
+        away: BTreeSet::new(),
+    }
 }
 
 async fn restore_one(

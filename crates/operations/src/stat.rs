@@ -1,7 +1,7 @@
 //! What is known of one object, and whether its content verifies.
 
 use serde::Serialize;
-use stdchk_client::Pool as Client;
+use stdchk_client::{Depth, Pool as Client};
 use stdchk_model::Redundancy;
 use stdchk_model::message::manager::{Attr, FileKind, TimeNs, VersionInfo};
 
@@ -130,7 +130,7 @@ async fn content(pool: &Client, target: &Target, attr: &Attr, watch: &Watch) -> 
     let versions = namespace::kept_versions(pool, attr.ino).await.about(&shown)?;
     let redundancy = pool.policy(attr.ino).await.about(&shown)?.redundancy;
     let stage = watch.begin(Work::Verify, 0);
-    let mut checker = Checker::new(pool, &stage);
+    let mut checker = Checker::new(pool, &stage, Depth::Read);
     let (info, health) =
         checker.version(attr.ino, target.version, redundancy.distance()).await.about(&shown)?;
     stat.versions = versions.len() as u64;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use stdchk_client::Pool as Client;
+use stdchk_client::{Depth, Pool as Client};
 use stdchk_model::message::manager::Attr;
 use stdchk_model::{ErrorCode, KeyId, Redundancy};
 use stdchk_net::Retry;
@@ -92,7 +92,7 @@ impl Pool {
 async fn verify_all(pool: &Client, target: &Target, watch: &Watch) -> Result<Verified> {
     let files = namespace::files(pool, target).await?;
     let stage = watch.begin(Work::Verify, 0);
-    let mut checker = Checker::new(pool, &stage);
+    let mut checker = Checker::new(pool, &stage, Depth::Read);
     let mut all = Verified { path: target.path(), ..Verified::default() };
     for file in &files {
         let verified = verify_file(pool, &mut checker, &file.target);

@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use serde::Serialize;
 use serde_json::Value;
 use stdchk_operations::{
-    Aggregate, Code, Event, Latest, Options, PolicyChange, Pool, Put, Remove, Rename, Restore, Source,
+    Aggregate, Code, Depth, Event, Latest, Options, PolicyChange, Pool, Put, Remove, Rename, Restore, Source,
     Target, Verify, Watch, WhenAway, WhyNoSets, blocking,
 };
 use stdchk_tests::random_bytes;
@@ -160,7 +160,10 @@ fn what_fails_has_a_code_an_object_a_cause_and_a_next_step() {
     assert_eq!(gone.object, "app/none");
     fails(Code::NotFound, pool.get(&target("app/file@9"), &folder, &nobody()).unwrap_err());
     fails(Code::WrongKind, pool.get(&target("app"), &folder, &nobody()).unwrap_err());
-    fails(Code::WrongKind, pool.latest(&target("app/file"), WhenAway::Fail, &nobody()).unwrap_err());
+    fails(
+        Code::WrongKind,
+        pool.latest(&target("app/file"), WhenAway::Fail, Depth::Known, &nobody()).unwrap_err(),
+    );
     fails(Code::Invalid, Target::parse("app/../x").unwrap_err());
     let change = |key: &str, value: &str| PolicyChange {
         folder: target("app"),
@@ -183,7 +186,7 @@ fn what_fails_has_a_code_an_object_a_cause_and_a_next_step() {
     };
     fails(Code::Exists, pool.rename(&onto).unwrap_err());
     fails(Code::WrongKind, pool.put_from(&b"x"[..], "memory", &target("app"), &nobody()).unwrap_err());
-    let latest = pool.latest(&target("app"), WhenAway::Fail, &nobody()).unwrap();
+    let latest = pool.latest(&target("app"), WhenAway::Fail, Depth::Known, &nobody()).unwrap();
     assert_eq!(latest, Latest::None(Vec::new()));
     fails(Code::NotFound, latest.required(&target("app")).unwrap_err());
     assert!(matches!(
@@ -216,7 +219,7 @@ fn results_are_the_json_that_the_commands_print() {
     same(&["ls", "app", "--sets", "--json"], as_json(&pool.sets(&app).unwrap()));
     same(&["stat", "app/run.N0.T1", "--json"], as_json(&pool.stat(&file, &nobody()).unwrap()));
     same(&["du", "--json"], as_json(&pool.usage(&target("")).unwrap()));
-    let latest = pool.latest(&app, WhenAway::Fail, &nobody()).unwrap().required(&app).unwrap();
+    let latest = pool.latest(&app, WhenAway::Fail, Depth::Known, &nobody()).unwrap().required(&app).unwrap();
     assert_eq!((latest.timestep, latest.passed_over.len()), (1, 1));
     same(&["latest", "app", "--json"], as_json(&latest));
     let difference = pool.diff(&file, Some(&target("app/run.N1.T1")), &nobody()).unwrap();

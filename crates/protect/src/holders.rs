@@ -7,6 +7,8 @@
 //! don't add up, since they may lie at the same benefactors: the best encoding counts. Copies suffice alone, however
 //! they were compressed, so all copies are one.
 
+use std::collections::HashSet;
+
 use stdchk_model::message::manager::Location;
 use stdchk_model::{BenefactorId, EncodingId};
 
@@ -131,7 +133,7 @@ pub fn plan(readable: &[Held], counted: &[Held], wanted: u8) -> Option<Plan> {
     plan_at(readable, counted, wanted, None)
 }
 
-/// What to make anew if only `hosts` can take blocks: the way that leads nearest to the distance `wanted`, and among several such ways
+/// What to make anew if only `hosts`, in the order of their numbers, can take blocks: the way that leads nearest to the distance `wanted`, and among several such ways
 /// the one that stores the fewest bytes. So copies stand in for fragments where there are too few hosts for these.
 pub fn plan_at(
     readable: &[Held],
@@ -143,11 +145,13 @@ pub fn plan_at(
     if lacks == 0 {
         return None;
     }
+    debug_assert!(hosts.is_none_or(<[_]>::is_sorted), "hosts come in the order of their numbers");
     let mut counted = counted.to_vec();
     // Who can take nothing is paired with a fragment first, so that those who can are left over.
-    counted.sort_by_key(|block| hosts.is_some_and(|hosts| hosts.contains(&block.benefactor)));
+    let is_one = |id: &BenefactorId| hosts.is_some_and(|hosts| hosts.binary_search(id).is_ok());
+    counted.sort_by_key(|block| is_one(&block.benefactor));
     let free = |plan: &Plan| match hosts {
-        Some(hosts) => hosts.iter().filter(|host| !plan.taken.contains(host)).count(),
+        Some(hosts) => hosts.len() - plan.taken.iter().filter(|id| is_one(id)).collect::<HashSet<_>>().len(),
         None => usize::MAX,
     };
     // Each block that is made leads one step nearer.

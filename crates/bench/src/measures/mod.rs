@@ -7,6 +7,7 @@ mod aggregate;
 mod bounds;
 mod files;
 mod images;
+mod manager;
 mod memory;
 mod merging;
 mod packing;
@@ -72,6 +73,11 @@ pub const ALL: &[Measure] = &[
         name: "packing",
         what: "memory over the number of ranks, time over the number of variables",
         run: packing::run,
+    },
+    Measure {
+        name: "manager",
+        what: "small commits of many clients; a restart, and the loss of benefactors, in a large simulated pool",
+        run: manager::run,
     },
     Measure { name: "images", what: "series of images through the mount and `put`", run: images::run },
 ];

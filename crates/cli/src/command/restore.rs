@@ -16,7 +16,7 @@ use crate::progress::rate;
 /// What `restore` takes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Without --set it is the set that `stdchk latest` names. Folders below the application's folder are kept. Files that
+Without --set it is the set that `stdchk latest` names; should that turn out to be damaged, the one before it. Folders below the application's folder are kept. Files that
 are there and match are left alone; files that differ are replaced. Of a set that isn't complete comes back what is
 there: exit code 3.
 

@@ -63,17 +63,20 @@ fn the_newest_complete_set_is_the_latest_and_an_incomplete_one_is_passed_over() 
 fn a_damaged_set_is_passed_over_for_the_one_before() {
     let pool = pool_with_steps(&[(1, RANKS), (2, RANKS)], 1);
     assert_eq!(pool.damage(&content(2, 1)), 1);
-    let outcome = pool.run(&["latest", "sim"]);
+    // Nobody has read it since.
+    assert_eq!(pool.json(&["latest", "sim", "--json"])["timestep"], 2);
+    pool.ok(&["restore", "sim", "-o", "back"]);
+    assert!(fs::read(pool.path("back/run/sim.N1.T1")).unwrap() == content(1, 1));
+    assert!(!pool.path("back/run/sim.N0.T2").exists(), "what came back of the damaged set");
+    let outcome = pool.run(&["latest", "sim", "--check"]);
     assert_eq!(outcome.code, 0);
     assert!(outcome.text().contains("timestep 1"), "{outcome:?}");
     assert!(
         outcome.stderr.contains("passed over timestep 2") && outcome.stderr.contains("sim.N1.T2"),
         "{outcome:?}"
     );
-    pool.ok(&["restore", "sim", "-o", "back"]);
-    assert!(fs::read(pool.path("back/run/sim.N1.T1")).unwrap() == content(1, 1));
     assert_eq!(pool.damage(&content(1, 0)), 1);
-    pool.fails(&["latest", "sim"], 7, &["no complete set is intact"]);
+    pool.fails(&["latest", "sim", "--check"], 7, &["no complete set is intact"]);
     pool.fails(&["restore", "sim", "-o", "back2"], 7, &["no complete set is intact"]);
     // What is left of a set can still be fetched by name, and the rest is told.
     pool.fails(&["restore", "sim", "--set", "2", "-o", "back3"], 3, &["sim.N1.T2"]);

@@ -1,7 +1,9 @@
 //! The benefactors: numbers that are stored, and everything else as soft state from registrations and heartbeats.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use stdchk_model::exact::part_mut;
 use stdchk_model::message::benefactor::BenefactorLoad;
 use stdchk_model::message::manager::{BenefactorInfo, BenefactorSecret, BenefactorState, Registration};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, Incarnation, ReceiptKey, cbor};
@@ -55,6 +57,8 @@ pub struct Benefactor {
     pub not_fewer_ms: u64,
     /// How it was seen when states were last looked at.
     pub state: BenefactorState,
+    /// Whether it is among those that [`Registry::is_pending`] counts.
+    is_pending: bool,
 }
 
 /// Benefactors that are seen in another way than before.
@@ -80,6 +84,14 @@ pub struct Registry {
     doubts: u64,
     /// Added, moved or forgotten since the last commit to the store.
     changed: BTreeSet<BenefactorId>,
+    /// Heard of since states were last looked at.
+    touched: BTreeSet<BenefactorId>,
+    /// No state changes by silence alone before this, milliseconds of the manager's life.
+    quiet_until_ms: u64,
+    /// All, in the order of their numbers, as a selection sees them.
+    hosts: Arc<Vec<HostState>>,
+    /// How many may still report blocks that nobody knows of.
+    pending: usize,
 }
 
 impl Registry {
@@ -91,6 +103,10 @@ impl Registry {
             registrations: 0,
             doubts: 0,
             changed: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            quiet_until_ms: 0,
+            hosts: Arc::default(),
+            pending: 0,
         }
     }
 
@@ -100,6 +116,7 @@ impl Registry {
         let record: BenefactorRecord = decode(bytes, "a benefactor")?;
         let id = BenefactorId(u32::from_be_bytes(key));
         self.known.insert(id, unheard(record.address, record.secret));
+        self.note(id);
         self.next = self.next.max(id.0.saturating_add(1));
         Ok(())
     }
@@ -158,6 +175,7 @@ impl Registry {
             benefactor.address.clone_from(address);
             self.changed.insert(id);
         }
+        self.note(id);
         Ok(id)
     }
 
@@ -167,23 +185,27 @@ impl Registry {
         let id = BenefactorId(self.next);
         let new = unheard("127.0.0.1:1".to_owned(), BenefactorSecret([1; 32]));
         self.known.insert(id, Benefactor { incarnation: Some(Incarnation(1)), ..new });
+        self.note(id);
         self.next += 1;
         id
     }
 
     /// Takes a benefactor out. Its number is never given again; if it returns, it has it as before.
     pub fn remove(&mut self, id: BenefactorId) {
-        if self.known.remove(&id).is_some() {
-            self.doubts += 1;
-            self.changed.insert(id);
-        }
+        let Some(gone) = self.known.remove(&id) else { return };
+        self.pending -= usize::from(gone.is_pending);
+        Arc::make_mut(&mut self.hosts).retain(|host| host.id != id);
+        self.doubts += 1;
+        self.changed.insert(id);
     }
 
     pub fn get(&self, id: BenefactorId) -> Option<&Benefactor> {
         self.known.get(&id)
     }
 
+    /// The benefactor, of which something was heard: [`Registry::update_states`] follows.
     pub fn get_mut(&mut self, id: BenefactorId) -> Option<&mut Benefactor> {
+        self.touched.insert(id);
         self.known.get_mut(&id)
     }
 
@@ -202,13 +224,12 @@ impl Registry {
         self.registrations
     }
 
-    /// The benefactor, if `registration` is its last.
+    /// The benefactor, of which something was heard, if `registration` is its last: [`Registry::update_states`] follows.
     ///
     /// # Errors
     /// `Stale`: it must register (again).
     pub fn registered(&mut self, id: BenefactorId, registration: u64) -> Result<&mut Benefactor, Failure> {
-        let known =
-            self.known.get_mut(&id).filter(|benefactor| benefactor.registration == Some(registration));
+        let known = self.get_mut(id).filter(|benefactor| benefactor.registration == Some(registration));
         known.ok_or_else(|| {
             Failure::new(
                 ErrorCode::Stale,
@@ -234,7 +255,7 @@ impl Registry {
 
     /// Whether a benefactor may still report blocks that nobody knows of.
     pub fn is_pending(&self) -> bool {
-        self.awaited().next().is_some()
+        self.pending > 0
     }
 
     /// The benefactors that may still report blocks that nobody knows of.
@@ -249,25 +270,53 @@ impl Registry {
         self.iter().filter(|(_, benefactor)| !benefactor.reported).map(|(id, _)| id)
     }
 
-    /// Looks at the clock; who is seen in another way than before.
+    /// Looks at those that were heard of, and at all of them once silence may have changed how one is seen; who is seen in another way
+    /// than before.
     pub fn update_states(&mut self, now_ms: u64, timing: &Timing) -> StateChanges {
         let mut changes = StateChanges::default();
-        for (id, benefactor) in &mut self.known {
+        let mut looked_at = std::mem::take(&mut self.touched);
+        if now_ms >= self.quiet_until_ms {
+            looked_at = self.known.keys().copied().collect();
+            self.quiet_until_ms = u64::MAX;
+        }
+        for id in looked_at {
+            let Some(benefactor) = self.known.get_mut(&id) else { continue };
             let state = state_of(benefactor, now_ms, timing);
             let overdue = now_ms.saturating_sub(benefactor.registered_ms) >= timing.benefactor_lost_ms;
             benefactor.awaited = !benefactor.reported && !overdue;
             if benefactor.state != state {
-                changes.seen.push(*id);
+                changes.seen.push(id);
             }
             if benefactor.state == BenefactorState::Online && state != BenefactorState::Online {
-                changes.went.push(*id);
+                changes.went.push(id);
             }
             benefactor.state = state;
+            self.quiet_until_ms = self.quiet_until_ms.min(changes_at(benefactor, timing));
+            self.note(id);
         }
         if !changes.seen.is_empty() {
             self.doubts += 1;
         }
         changes
+    }
+
+    /// Counts a benefactor as it is now.
+    fn note(&mut self, id: BenefactorId) {
+        let Some(benefactor) = self.known.get_mut(&id) else { return };
+        let host = HostState {
+            id,
+            online: benefactor.state == BenefactorState::Online,
+            free_bytes: benefactor.load.free_bytes,
+            requests: benefactor.load.requests,
+        };
+        let hosts = Arc::make_mut(&mut self.hosts);
+        match hosts.binary_search_by_key(&id, |host| host.id) {
+            Ok(place) => *part_mut(hosts, place) = host,
+            Err(place) => hosts.insert(place, host),
+        }
+        let is_pending = benefactor.awaited && benefactor.state != BenefactorState::Lost;
+        let was_pending = std::mem::replace(&mut benefactor.is_pending, is_pending);
+        self.pending = self.pending + usize::from(is_pending) - usize::from(was_pending);
     }
 
     /// Rises whenever less may count of what benefactors have said, or other ones are there.
@@ -285,15 +334,9 @@ impl Registry {
         self.known.values().filter(|benefactor| benefactor.state != BenefactorState::Lost).count()
     }
 
-    /// The states that a selection looks at.
-    pub fn hosts(&self) -> Vec<HostState> {
-        let host = |(id, benefactor): (BenefactorId, &Benefactor)| HostState {
-            id,
-            online: benefactor.state == BenefactorState::Online,
-            free_bytes: benefactor.load.free_bytes,
-            requests: benefactor.load.requests,
-        };
-        self.iter().map(host).collect()
+    /// All as a selection sees them, in the order of their numbers.
+    pub fn hosts(&self) -> Arc<Vec<HostState>> {
+        Arc::clone(&self.hosts)
     }
 
     pub fn info(&self, id: BenefactorId, now_ms: u64) -> Option<BenefactorInfo> {
@@ -349,6 +392,7 @@ fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
         not_more_ms: 0,
         not_fewer_ms: 0,
         state: BenefactorState::Expected,
+        is_pending: false,
     }
 }
 
@@ -363,5 +407,93 @@ fn state_of(benefactor: &Benefactor, now_ms: u64, timing: &Timing) -> Benefactor
         None => BenefactorState::Expected,
         Some(_) if silent_ms >= timing.benefactor_lease_ms => BenefactorState::Offline,
         Some(_) => BenefactorState::Online,
+    }
+}
+
+/// When silence alone changes how the benefactor is seen, or whether its inventory is awaited, milliseconds of the manager's life.
+fn changes_at(benefactor: &Benefactor, timing: &Timing) -> u64 {
+    let after = match benefactor.state {
+        BenefactorState::Online => timing.benefactor_lease_ms.min(timing.benefactor_lost_ms),
+        BenefactorState::Expected | BenefactorState::Offline => timing.benefactor_lost_ms,
+        BenefactorState::Lost => u64::MAX,
+    };
+    let overdue = match benefactor.awaited {
+        true => benefactor.registered_ms.saturating_add(timing.benefactor_lost_ms),
+        false => u64::MAX,
+    };
+    benefactor.heard_ms.saturating_add(after).min(overdue)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Something that happens to one of the benefactors.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Heard(u32),
+        Reported(u32),
+        Registered(u32),
+        Forgotten(u32),
+        Passed(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let one = || 0..6u32;
+        prop_oneof![
+            4 => one().prop_map(Step::Heard),
+            2 => one().prop_map(Step::Reported),
+            2 => one().prop_map(Step::Registered),
+            1 => one().prop_map(Step::Forgotten),
+            6 => (0..20_000u64).prop_map(Step::Passed),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn who_is_looked_at_only_when_heard_of_or_silent_too_long_is_seen_as_if_all_were_looked_at(
+            steps in proptest::collection::vec(step(), 1..200),
+        ) {
+            let (timing, mut registry, mut now) = (Timing::default(), Registry::new(), 0);
+            (0..6).for_each(|_| { registry.add_for_test(); });
+            for step in steps {
+                let heard = |registry: &mut Registry, id, change: &dyn Fn(&mut Benefactor)| {
+                    if let Some(benefactor) = registry.get_mut(BenefactorId(id)) {
+                        benefactor.heard_ms = now;
+                        change(benefactor);
+                    }
+                };
+                match step {
+                    Step::Heard(id) => heard(&mut registry, id, &|one| one.load.free_bytes += 1),
+                    Step::Reported(id) => heard(&mut registry, id, &|one| one.reported = true),
+                    Step::Registered(id) => heard(&mut registry, id, &|one| {
+                        (one.reported, one.registered_ms) = (false, now);
+                    }),
+                    Step::Forgotten(id) => registry.remove(BenefactorId(id)),
+                    Step::Passed(ms) => now += ms,
+                }
+                let before: Vec<_> = registry.iter().map(|(id, one)| (id, one.state)).collect();
+                let changes = registry.update_states(now, &timing);
+                let mut pending = 0;
+                for (id, one) in registry.iter() {
+                    prop_assert_eq!(one.state, state_of(one, now, &timing));
+                    prop_assert_eq!(changes.seen.contains(&id), !before.contains(&(id, one.state)));
+                    let overdue = now - one.registered_ms >= timing.benefactor_lost_ms;
+                    prop_assert_eq!(one.awaited, !one.reported && !overdue);
+                    pending += usize::from(one.awaited && one.state != BenefactorState::Lost);
+                }
+                prop_assert_eq!(registry.is_pending(), pending > 0);
+                prop_assert_eq!(registry.awaited().count(), pending);
+                let seen: Vec<HostState> = registry.iter().map(|(id, one)| HostState {
+                    id,
+                    online: one.state == BenefactorState::Online,
+                    free_bytes: one.load.free_bytes,
+                    requests: 0,
+                }).collect();
+                prop_assert_eq!(&*registry.hosts(), &seen);
+            }
+        }
     }
 }

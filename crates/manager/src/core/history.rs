@@ -184,6 +184,17 @@ impl History {
     }
 }
 
+/// Whether a benefactor gets the journal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Follows {
+    /// It is no keeper.
+    Never,
+    /// It is one, and there is nothing for it yet.
+    Later,
+    /// It is one.
+    Now,
+}
+
 impl Core {
     /// Looks whether what a benefactor remembers is in the history. What was to be deleted stays if it isn't.
     pub(super) fn compare_history(&mut self, id: BenefactorId, moment: Moment) {
@@ -217,13 +228,17 @@ impl Core {
         id: BenefactorId,
         registration: u64,
         has: Option<Moment>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Follows, Failure> {
         self.registry.registered(id, registration)?;
         if let Some(has) = has {
             self.compare_history(id, has);
         }
         let is_keeper = self.keepers().any(|keeper| keeper == id);
-        Ok(is_keeper && self.may_be_remembered())
+        Ok(match is_keeper {
+            false => Follows::Never,
+            true if self.may_be_remembered() => Follows::Now,
+            true => Follows::Later,
+        })
     }
 
     /// The benefactors that keep the journal.

@@ -11,8 +11,10 @@
 //! last inventory, ceases to count at once, by number ([`Holder::is_known`]); it is taken out later ([`super::walks`]).
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound;
 
+use hashbrown::HashTable;
 use stdchk_model::exact::{narrow, part, part_mut};
 use stdchk_model::limits::REPLICAS_DEFAULT;
 use stdchk_model::message::manager::{ChunkLocations, Location, StoredBlock, TimeNs};
@@ -69,7 +71,9 @@ pub struct Totals {
 /// The index.
 #[derive(Debug, Default)]
 pub struct Locations {
-    slots: HashMap<ChunkId, Slot>,
+    /// The slots by the names of their chunks, which stand there alone: a name takes more than all else in such a table.
+    slots: HashTable<Slot>,
+    hasher: RandomState,
     chunks: Vec<Option<Chunk>>,
     free: Vec<Slot>,
     /// What each benefactor holds, a slot for each block.
@@ -83,22 +87,24 @@ pub struct Locations {
     queues: HashMap<BenefactorId, Queue>,
     exposure: Exposure,
     totals: Totals,
-    /// Counts what came into the queues.
-    queued: u64,
+    /// In whose queues something is new.
+    called: BTreeSet<BenefactorId>,
     /// Counts blocks that are known no longer.
     unlearned: u64,
     /// The time of the present request.
     pub clock: TimeNs,
     /// The time of the present request, milliseconds of the manager's life.
     pub now_ms: u64,
-    /// Not all benefactors have said since the manager's start what they have. What lacks copies may have lacked them ever since it
-    /// was committed.
+    /// Not all benefactors have said since the manager's start what they have. Chunks are counted once they have, all at once: until then
+    /// most seem to lack copies. What lacks copies may have lacked them ever since it was committed.
     pub is_counting: bool,
+    /// All are being counted since that has ended.
+    counts_all: bool,
 }
 
 impl Locations {
     fn slot(&self, id: &ChunkId) -> Option<Slot> {
-        self.slots.get(id).copied()
+        self.slots.find(self.hasher.hash_one(id), |slot| self.at(*slot).id == *id).copied()
     }
 
     /// The slot of a chunk, which enters the index if it isn't there.
@@ -117,14 +123,15 @@ impl Locations {
                 Slot::of(self.chunks.len() - 1)
             }
         };
-        self.slots.insert(*id, slot);
+        let (chunks, hasher) = (&self.chunks, &self.hasher);
+        let hash = |slot: &Slot| hasher.hash_one(at(chunks, *slot).id);
+        self.slots.insert_unique(hasher.hash_one(id), slot, hash);
         slot
     }
 
     /// The chunk at a slot that somebody keeps.
     pub fn at(&self, slot: Slot) -> &Chunk {
-        let Some(chunk) = part(&self.chunks, slot.place()) else { unreachable!("slot {slot:?} is empty") };
-        chunk
+        at(&self.chunks, slot)
     }
 
     fn at_mut(&mut self, slot: Slot) -> &mut Chunk {
@@ -153,9 +160,9 @@ impl Locations {
         self.held_at.get(&id).into_iter().flatten().map(|slot| self.at(*slot))
     }
 
-    /// Rises whenever there is something new for sources to copy.
-    pub fn orders(&self) -> u64 {
-        self.queued
+    /// Benefactors for which there is something new to copy, since this was asked last.
+    pub fn take_called(&mut self) -> BTreeSet<BenefactorId> {
+        std::mem::take(&mut self.called)
     }
 
     /// Rises whenever a block is known no longer of a chunk that something refers to.
@@ -348,9 +355,12 @@ impl Locations {
         if is_gone {
             self.settle(slot, None, None);
             self.spare.remove(&slot);
-            if let Some(chunk) = part_mut(&mut self.chunks, slot.place()).take() {
-                self.slots.remove(&chunk.id);
-            }
+            let hash = self.hasher.hash_one(self.at(slot).id);
+            match self.slots.find_entry(hash, |other| *other == slot) {
+                Ok(entry) => entry.remove(),
+                Err(_) => unreachable!("a chunk is in the table"),
+            };
+            *part_mut(&mut self.chunks, slot.place()) = None;
             self.free.push(slot);
         }
     }
@@ -377,6 +387,13 @@ impl Locations {
     }
 
     // --- counting
+
+    /// Counts a chunk as [`Locations::count`] does, if it is in the index and not yet to be counted with all others.
+    pub fn recount(&mut self, id: &ChunkId, registry: &Registry) {
+        if !self.is_counting {
+            self.requeue(id, registry);
+        }
+    }
 
     /// Counts a chunk as [`Locations::count`] does, if it is in the index.
     pub fn requeue(&mut self, id: &ChunkId, registry: &Registry) {
@@ -417,8 +434,9 @@ impl Locations {
             let (distance, first) = risk.place();
             for source in sources {
                 let queue = self.queues.entry(source).or_default();
-                let is_new = queue.ready.insert((distance, first, slot));
-                self.queued += u64::from(is_new);
+                if queue.ready.insert((distance, first, slot)) {
+                    self.called.insert(source);
+                }
             }
         }
     }
@@ -445,8 +463,10 @@ impl Locations {
         if before != risk {
             // First, so that what goes on to lack copies keeps its time.
             if let Some(risk) = risk {
-                let since =
-                    if self.is_counting { risk.lacking.span.first.min(self.clock) } else { self.clock };
+                let since = match self.is_counting || self.counts_all {
+                    true => risk.lacking.span.first.min(self.clock),
+                    false => self.clock,
+                };
                 self.exposure.add(risk.lacking, since);
             }
             if let Some(before) = before {
@@ -464,12 +484,14 @@ impl Locations {
 
     /// Counts all chunks.
     pub fn walk_all(&mut self, from: usize, steps: usize, registry: &Registry) -> Option<usize> {
+        self.counts_all = true;
         let until = self.chunks.len().min(from + steps);
         for place in from..until {
             if part(&self.chunks, place).is_some() {
                 self.count(Slot::of(place), registry);
             }
         }
+        self.counts_all = false;
         (until < self.chunks.len()).then_some(until)
     }
 
@@ -492,7 +514,7 @@ impl Locations {
                 let chunk = self.at(slot).id;
                 self.remove_holders(slot, is_gone);
                 self.requeue(&chunk, registry);
-            } else {
+            } else if !self.is_counting {
                 self.count(slot, registry);
             }
         }
@@ -593,6 +615,11 @@ impl Locations {
         let pending = distance_at(&at) == 0 && registry.is_pending();
         ChunkLocations { at, pending, away: Vec::new() }
     }
+}
+
+fn at(chunks: &[Option<Chunk>], slot: Slot) -> &Chunk {
+    let Some(chunk) = part(chunks, slot.place()) else { unreachable!("slot {slot:?} is empty") };
+    chunk
 }
 
 fn location(holder: &Holder) -> Location {

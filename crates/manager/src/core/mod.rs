@@ -33,7 +33,7 @@ mod surplus;
 mod versions;
 mod walks;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use stdchk_model::limits::{
     BENEFACTOR_LEASE_MS, BENEFACTOR_LOST_MS, CHUNK_BYTES_DEFAULT, CLIENT_LEASE_MS, LIST_ENTRIES_MAX,
@@ -50,6 +50,7 @@ use stdchk_placement::{RoundRobin, Select, Wish};
 use self::benefactors::Registry;
 pub use self::collection::{Collected, Cursor};
 pub use self::create::Leaves;
+pub use self::history::Follows;
 use self::history::History;
 use self::locations::Locations;
 use self::namespace::Namespace;
@@ -399,9 +400,11 @@ impl Core {
         (self.locations.clock, self.locations.now_ms) = (self.namespace.clock, now.ms);
     }
 
-    /// Rises whenever a benefactor that waits for orders should ask again.
-    pub fn orders_changed(&self) -> u64 {
-        self.locations.orders() + self.copies.ended
+    /// Benefactors that should ask again if they wait for orders, since this was asked last.
+    pub fn take_called(&mut self) -> BTreeSet<BenefactorId> {
+        let mut called = self.locations.take_called();
+        called.extend(self.copies.take_called());
+        called
     }
 
     /// Rises whenever somebody who waits for copies should ask again.

@@ -15,6 +15,7 @@
 //! | its chunk is forgotten | goes on until it arrives or is late | comes back with the block, for the next collection |
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use stdchk_model::message::benefactor::{Command, FailedCopy, Make, NewBlock, SourceBlock};
 use stdchk_model::{BenefactorId, ChunkId, EncodingId};
@@ -58,8 +59,8 @@ pub struct Copies {
     /// Chunks that stand in the queues of others, and of which this benefactor should make blocks.
     handed: HashMap<BenefactorId, BTreeSet<ChunkId>>,
     pub done: u64,
-    /// Copies that are not on order any more, however they went.
-    pub ended: u64,
+    /// Benefactors of which an order ended, however it went, or to which a chunk was handed.
+    called: BTreeSet<BenefactorId>,
 }
 
 /// What a source has on order.
@@ -103,6 +104,10 @@ impl Copies {
         self.running.contains_key(chunk) || self.failing.get(chunk).is_some_and(|failing| failing.waits)
     }
 
+    pub fn take_called(&mut self) -> BTreeSet<BenefactorId> {
+        std::mem::take(&mut self.called)
+    }
+
     fn has_room(&self, source: BenefactorId) -> bool {
         let ordered = self.ordered.get(&source).copied().unwrap_or_default();
         ordered.copies < ORDERED_PER_SOURCE && ordered.bytes < ORDERED_BYTES_PER_SOURCE
@@ -123,7 +128,7 @@ impl Copies {
     fn end(&mut self, chunk: &ChunkId) -> Option<Running> {
         let running = self.running.remove(chunk)?;
         if let Some(ordered) = self.ordered.get_mut(&running.from) {
-            self.ended += 1;
+            self.called.insert(running.from);
             ordered.copies -= 1;
             ordered.bytes -= running.bytes;
         }
@@ -189,6 +194,7 @@ impl Copies {
     /// Lets another benefactor make blocks of the chunk than those in whose queues it stands.
     fn hand(&mut self, chunk: ChunkId, to: BenefactorId) {
         self.handed.entry(to).or_default().insert(chunk);
+        self.called.insert(to);
     }
 
     /// The next chunk that was handed to `source`, and about which nothing else is done.
@@ -258,13 +264,27 @@ impl Copies {
     }
 }
 
+/// All benefactors while copies are planned for one source.
+struct Hosts {
+    all: Arc<Vec<HostState>>,
+    /// Their numbers, in order.
+    ids: Vec<BenefactorId>,
+}
+
+impl Hosts {
+    fn new(all: Arc<Vec<HostState>>) -> Self {
+        let ids = all.iter().map(|host| host.id).collect();
+        Self { all, ids }
+    }
+}
+
 impl Core {
     /// The copies that benefactor `source` should make now.
     pub(super) fn plan_copies(&mut self, source: BenefactorId, now: Now) -> Vec<Command> {
         if self.registry.is_pending() {
             return Vec::new();
         }
-        let hosts = self.registry.hosts();
+        let mut hosts = None;
         let mut commands = Vec::new();
         for _ in 0..READY_LOOKED_AT {
             if !self.copies.has_room(source) {
@@ -272,7 +292,8 @@ impl Core {
             }
             let handed = self.copies.take_handed(source);
             let Some(chunk) = handed.or_else(|| self.locations.take_ready(source)) else { break };
-            match self.make(chunk, source, &hosts, now) {
+            let hosts = hosts.get_or_insert_with(|| Hosts::new(self.registry.hosts()));
+            match self.make(chunk, source, hosts, now) {
                 Some(command) => commands.push(command),
                 None => self.locations.block(&chunk, source, &self.registry),
             }
@@ -285,10 +306,11 @@ impl Core {
         if !self.copies.has_room(source) || self.registry.is_pending() {
             return Vec::new();
         }
-        let hosts = self.registry.hosts();
+        let mut hosts = None;
         for _ in 0..self.locations.blocked(source).min(BLOCKED_LOOKED_AT) {
             let Some(chunk) = self.locations.take_blocked(source) else { break };
-            if let Some(command) = self.make(chunk, source, &hosts, now) {
+            let hosts = hosts.get_or_insert_with(|| Hosts::new(self.registry.hosts()));
+            if let Some(command) = self.make(chunk, source, hosts, now) {
                 self.locations.unblock(source);
                 return vec![command];
             }
@@ -299,7 +321,7 @@ impl Core {
 
     /// The order to `source` to make what the chunk lacks, as far as there are benefactors with room for it; `None` if there is
     /// none, another one should make it, or nothing is lacking any more.
-    fn make(&mut self, id: ChunkId, source: BenefactorId, hosts: &[HostState], now: Now) -> Option<Command> {
+    fn make(&mut self, id: ChunkId, source: BenefactorId, hosts: &Hosts, now: Now) -> Option<Command> {
         let Plan { mut from, make, taken } = self.plan(&id, hosts)?;
         // One that its owner has paused only where nobody else can.
         let is_paused = |held: &Held| self.registry.get(held.benefactor).is_some_and(|one| one.load.paused);
@@ -318,7 +340,7 @@ impl Core {
         let turn = u64::from_le_bytes(*id.0.first_chunk::<8>()?);
         let bytes = u64::from(self.locations.get(&id)?.length);
         let wish = Wish { width: make.len(), avoid: &avoid, room_bytes: bytes, turn };
-        let destinations = self.select.select(hosts, &wish);
+        let destinations = self.select.select(&hosts.all, &wish);
         let address = |id: BenefactorId| Some(self.registry.get(id)?.address.clone());
         let new = |(to, index): (&BenefactorId, &Option<u8>)| {
             Some(NewBlock { index: *index, to: *to, address: address(*to)? })
@@ -341,7 +363,7 @@ impl Core {
     }
 
     /// What should be made anew of a chunk, and from what: not from what failed, if there is anything else.
-    fn plan(&self, id: &ChunkId, hosts: &[HostState]) -> Option<Plan> {
+    fn plan(&self, id: &ChunkId, hosts: &Hosts) -> Option<Plan> {
         let chunk = self.locations.get(id)?;
         let counted: Vec<Held> = chunk.counted(&self.registry).map(Holder::held).collect();
         let readable = chunk.online(&self.registry).map(Holder::held);
@@ -353,18 +375,17 @@ impl Core {
         let plan = |hosts: &[BenefactorId]| {
             of(&others, hosts).or_else(|| of(&[&others[..], &in_vain[..]].concat(), hosts))
         };
-        let ids = |is_one: &dyn Fn(&&HostState) -> bool| -> Vec<BenefactorId> {
-            hosts.iter().filter(is_one).map(|host| host.id).collect()
-        };
         let has_room = |host: &&HostState| host.online && host.free_bytes >= u64::from(chunk.length);
         // Copies in place of fragments take several times the space. So fragments wait for benefactors that are away or full, as
         // long as some can be placed or the chunk survives a loss; then only for those that may be restarting.
-        let usual = plan(&ids(&|_| true))?;
-        let is_placed = hosts.iter().filter(has_room).any(|host| !usual.taken.contains(&host.id));
+        let usual = plan(&hosts.ids)?;
+        let is_placed = hosts.all.iter().filter(has_room).any(|host| !usual.taken.contains(&host.id));
         if is_placed || distance(counted.iter().copied()) > 1 {
             return Some(usual);
         }
-        plan(&ids(&|host| has_room(host) || !host.online && self.registry.counts(host.id)))
+        let is_one = |host: &&HostState| has_room(host) || !host.online && self.registry.counts(host.id);
+        let some: Vec<BenefactorId> = hosts.all.iter().filter(is_one).map(|host| host.id).collect();
+        plan(&some)
     }
 
     /// No copies of these chunks are being made any more.

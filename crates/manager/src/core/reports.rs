@@ -178,7 +178,7 @@ impl Core {
             self.keep_block(&stored.block, id);
             match self.copies.arrived(&stored.block.chunk, id) {
                 true => self.locations.care_for(&stored.block.chunk, Care::Waits, &self.registry),
-                false => self.locations.requeue(&stored.block.chunk, &self.registry),
+                false => self.locations.recount(&stored.block.chunk, &self.registry),
             }
         }
     }

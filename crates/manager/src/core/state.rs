@@ -76,8 +76,9 @@ impl Core {
 
     /// Free space if one reservation of `reserved` bytes didn't count, bytes.
     pub(super) fn free_beside(&self, reserved: u64) -> u64 {
-        let hosts = self.registry.hosts().into_iter().filter(|host| host.online);
-        let free = hosts.map(|host| host.free_bytes).fold(0, u64::saturating_add);
+        let hosts = self.registry.hosts();
+        let online = hosts.iter().filter(|host| host.online);
+        let free = online.map(|host| host.free_bytes).fold(0, u64::saturating_add);
         free.saturating_sub(self.sessions.reserved().saturating_sub(reserved))
     }
 

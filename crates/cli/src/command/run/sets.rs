@@ -8,7 +8,7 @@ use std::path::Path;
 
 use stdchk_filestate::store::{Sets, Store};
 use stdchk_model::naming::Naming;
-use stdchk_operations::{Code, Target, WhenAway};
+use stdchk_operations::{Code, Depth, Target, WhenAway};
 
 use crate::command::runtime;
 use crate::context::Context;
@@ -95,7 +95,7 @@ pub fn newest(store: &Store, sets: &Sets, flags: &PoolFlags) -> Outcome<Point> {
 pub async fn newest_step(context: &Context, sets: &Sets) -> Outcome<Option<u64>> {
     let target = Target::parse_plain(&sets.app)?;
     let pool = context.pool().await?;
-    let found = pool.latest(&target, WhenAway::Fail, &context.watch()).await?;
+    let found = pool.latest(&target, WhenAway::Fail, Depth::Read, &context.watch()).await?;
     match found.required(&target) {
         Ok(set) => Ok(Some(set.timestep)),
         Err(error) if error.code == Code::NotFound => Ok(None),

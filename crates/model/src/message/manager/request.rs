@@ -487,7 +487,7 @@ pub enum ManagerRequest {
         put_sequence: u64,
     },
     /// A benefactor is ready to make copies. Answered by `Commands` with copies to make as soon as there are some, and by
-    /// none after a second.
+    /// none after ten seconds.
     #[n(63)]
     Orders {
         /// Whose.
@@ -498,7 +498,7 @@ pub enum ManagerRequest {
         registration: u64,
     },
     /// A keeper of the journal asks for what follows on what it has. Answered by `Journal`: with commits as soon as there are some, or with a
-    /// part of a base; with nothing after a second, and for a benefactor that is no keeper.
+    /// part of a base; with nothing after a second. By `Done` for a benefactor that is no keeper.
     #[n(65)]
     Journal {
         /// Whose.
