@@ -202,6 +202,12 @@ impl Registry {
         self.registrations
     }
 
+    /// What benefactors say counts once they have registered again.
+    pub fn expect_registrations(&mut self) {
+        self.doubts += 1;
+        self.known.values_mut().for_each(|benefactor| benefactor.registration = None);
+    }
+
     /// The benefactor, if `registration` is its last.
     ///
     /// # Errors
