@@ -8,13 +8,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use stdchk_model::journal::Piece;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::Role;
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration};
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, Term};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
-use stdchk_net::{BufferPool, Bytes, CallError, Connection, DataDir, Identity, Keys, Retry, elsewhere};
+use stdchk_net::{
+    BufferPool, Bytes, CallError, Connection, DataDir, Identity, Keys, Managers, Retry, elsewhere,
+};
+
+use tokio::time::Instant;
 
 use crate::copy::Copies;
 use crate::journal::Kept;
@@ -37,7 +42,8 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a benefactor needs to talk to its manager.
 pub(crate) struct Link {
-    pub(crate) manager: String,
+    /// Where managers serve.
+    pub(crate) managers: Managers,
     pub(crate) keys: Option<Arc<Keys>>,
     /// Where the benefactor listens. An address of the network may leave the host out: then it is the one by which the manager is
     /// reached.
@@ -69,6 +75,7 @@ impl Drop for Following {
 struct Registered {
     id: BenefactorId,
     registration: u64,
+    term: Term,
 }
 
 /// The address at which others reach who listens there, seen from the manager.
@@ -81,11 +88,15 @@ fn reachable(listens: &str, here: Option<IpAddr>) -> String {
 }
 
 /// Asks the manager for its pool until it answers.
-pub(crate) async fn learn_pool(manager: &str, keys: Option<Arc<Keys>>, buffers: &Arc<BufferPool>) -> PoolId {
+pub(crate) async fn learn_pool(
+    managers: &Managers,
+    keys: Option<Arc<Keys>>,
+    buffers: &Arc<BufferPool>,
+) -> PoolId {
     let identity = Identity { role: Role::Benefactor, pool: None, keys };
     let mut retry = Retry::endless(PAUSES);
     loop {
-        match Connection::open(Role::Manager, manager, &identity, buffers).await {
+        match managers.open(&identity, buffers).await {
             Ok(connection) => return connection.pool(),
             Err(error) => tracing::warn!(%error, "the manager can't be asked for its pool yet"),
         }
@@ -101,7 +112,7 @@ impl Link {
             match self.life(&mut directory, &mut retry).await {
                 Err(error) if is_stale(&error) => tracing::info!("the manager wants a new registration"),
                 Err(error) => {
-                    tracing::warn!(manager = %self.manager, %error, "the manager can't be informed")
+                    tracing::warn!(managers = %self.managers, %error, "the manager can't be informed")
                 }
                 Ok(()) => {}
             }
@@ -112,19 +123,35 @@ impl Link {
     /// One connection: ends with the error that ended it.
     async fn life(&mut self, directory: &mut DataDir, retry: &mut Retry) -> Result<(), CallError> {
         let identity = Identity { role: Role::Benefactor, pool: directory.pool(), keys: self.keys.clone() };
-        let connection = Connection::open(Role::Manager, &self.manager, &identity, &self.buffers).await?;
-        let own = self.register(&connection, directory).await?;
-        self.send_inventory(&connection, own).await?;
-        retry.progressed();
-        let _followed = Following::new(self.benefactor.kept());
+        let connection = Heard::new(self.managers.open(&identity, &self.buffers).await?);
+        let (managers, buffers) = (self.managers.clone(), Arc::clone(&self.buffers));
         tokio::select! {
-            ended = self.beat_for_ever(&connection, own) => ended,
-            ended = self.take_orders(&connection, own) => ended,
-            ended = self.follow(&connection, own) => ended,
+            ended = self.live(&connection, directory, retry) => ended,
+            other = managers.another(&connection.connection, &identity, &buffers, || connection.heard()) => {
+                tracing::warn!(manager = %other.address(), "another manager leads");
+                Err(CallError::Closed { address: connection.connection.address().to_owned() })
+            }
         }
     }
 
-    async fn beat_for_ever(&self, connection: &Connection, own: Registered) -> Result<(), CallError> {
+    async fn live(
+        &mut self,
+        connection: &Heard,
+        directory: &mut DataDir,
+        retry: &mut Retry,
+    ) -> Result<(), CallError> {
+        let own = self.register(connection, directory).await?;
+        self.send_inventory(connection, own).await?;
+        retry.progressed();
+        let _followed = Following::new(self.benefactor.kept());
+        tokio::select! {
+            ended = self.beat_for_ever(connection, own) => ended,
+            ended = self.take_orders(connection, own) => ended,
+            ended = self.follow(connection, own) => ended,
+        }
+    }
+
+    async fn beat_for_ever(&self, connection: &Heard, own: Registered) -> Result<(), CallError> {
         let mut beat = tokio::time::interval(self.heartbeat);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut settled = None;
@@ -138,7 +165,7 @@ impl Link {
                 () = self.benefactor.news() => {}
             }
             let commands = self.beat(connection, own, &mut settled).await?;
-            if self.obey(commands) {
+            if self.obey(own, commands) {
                 self.send_inventory(connection, own).await?;
             }
             tokio::time::sleep(BEAT_PAUSE).await;
@@ -146,12 +173,12 @@ impl Link {
     }
 
     /// Asks for copies to make, for ever: the manager answers when there are some.
-    async fn take_orders(&self, connection: &Connection, own: Registered) -> Result<(), CallError> {
+    async fn take_orders(&self, connection: &Heard, own: Registered) -> Result<(), CallError> {
         loop {
             let request = ManagerRequest::Orders { id: own.id, registration: own.registration };
             match ask(connection, &request).await? {
                 ManagerReply::Commands(commands) => {
-                    self.obey(commands);
+                    self.obey(own, commands);
                 }
                 _ => return Err(unexpected("orders")),
             }
@@ -159,12 +186,12 @@ impl Link {
     }
 
     /// Takes what the manager commits, for ever: it answers when there is something. When the benefactor leaves, it takes what is there.
-    async fn follow(&self, connection: &Connection, own: Registered) -> Result<(), CallError> {
+    async fn follow(&self, connection: &Heard, own: Registered) -> Result<(), CallError> {
         let kept = self.benefactor.kept();
         let mut leaving = kept.leaving();
         loop {
             let now = *leaving.borrow_and_update();
-            let Registered { id, registration } = own;
+            let Registered { id, registration, .. } = own;
             let (has, part) = (kept.reach(), kept.part());
             let request = ManagerRequest::Journal { id, registration, has, part, now };
             let answer = tokio::select! {
@@ -225,20 +252,17 @@ impl Link {
         .await?
     }
 
-    async fn register(
-        &self,
-        connection: &Connection,
-        directory: &mut DataDir,
-    ) -> Result<Registered, CallError> {
+    async fn register(&self, connection: &Heard, directory: &mut DataDir) -> Result<Registered, CallError> {
         let registration = Registration {
             id: directory.benefactor(),
             incarnation: self.benefactor.incarnation(),
-            address: reachable(&self.listens, connection.here()),
+            address: reachable(&self.listens, connection.connection.here()),
             pid: std::process::id(),
             load: self.benefactor.load(),
             remembered: self.benefactor.memory().remembered(),
             put_sequence: self.benefactor.store().put_sequence(),
             receipt_key: self.benefactor.receipt_key().clone(),
+            term: self.benefactor.memory().term(),
         };
         let secret = directory.secret();
         let secret =
@@ -254,23 +278,27 @@ impl Link {
             },
             None => ask(connection, &introduced).await,
         };
-        let ManagerReply::Registered { id, moment, registration } = answer? else {
+        let ManagerReply::Registered { id, moment, registration, term } = answer? else {
             return Err(unexpected("a registration"));
         };
+        let memory = Arc::clone(self.benefactor.memory());
+        blocking(move || memory.led_by(term)).await?.map_err(|error| {
+            Failure::new(ErrorCode::Internal, format!("the manager's term can't be written down: {error}"))
+        })?;
         self.benefactor.memory().registered(moment);
         self.benefactor.kept().is_of(id);
         if directory.benefactor() != Some(id) {
-            let claimed = directory.claim(connection.pool(), Some(id));
+            let claimed = directory.claim(connection.connection.pool(), Some(id));
             claimed.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
             tracing::info!(%id, "registered");
         }
-        Ok(Registered { id, registration })
+        Ok(Registered { id, registration, term })
     }
 
     /// Tells all that is here. What was ordered to go before is out of use by then: what the inventory names stays until an order
     /// that comes later.
-    async fn send_inventory(&self, connection: &Connection, own: Registered) -> Result<(), CallError> {
-        let Registered { id, registration } = own;
+    async fn send_inventory(&self, connection: &Heard, own: Registered) -> Result<(), CallError> {
+        let Registered { id, registration, .. } = own;
         ask(connection, &ManagerRequest::BeginInventory { id, registration }).await?;
         self.sync().await;
         let store = Arc::clone(self.benefactor.store());
@@ -307,7 +335,7 @@ impl Link {
     /// by it, and knows nothing of puts that aren't durable.
     async fn beat(
         &self,
-        connection: &Connection,
+        connection: &Heard,
         own: Registered,
         settled: &mut Option<u64>,
     ) -> Result<Vec<Command>, CallError> {
@@ -340,9 +368,14 @@ impl Link {
     }
 
     /// Starts what the manager asks for; returns whether it wants the inventory.
-    fn obey(&self, commands: Vec<Command>) -> bool {
+    fn obey(&self, own: Registered, commands: Vec<Command>) -> bool {
         let mut inventory = false;
+        let obeys = self.benefactor.memory().obeys(own.term);
         for command in commands {
+            if !obeys && !matches!(command, Command::SendInventory | Command::Revoke(_)) {
+                tracing::warn!(term = own.term.number, "an order of an earlier manager is refused");
+                continue;
+            }
             match command {
                 Command::Delete { blocks, put_sequence } => {
                     let store = Arc::clone(self.benefactor.store());
@@ -378,8 +411,26 @@ impl Link {
     }
 }
 
-async fn ask(connection: &Connection, request: &ManagerRequest) -> Result<ManagerReply, CallError> {
-    connection.call(request, Bytes::new(), ANSWER_TIMEOUT).await.map(|(reply, _)| reply)
+/// A connection, and when its manager was heard last.
+struct Heard {
+    connection: Connection,
+    heard: Mutex<Instant>,
+}
+
+impl Heard {
+    fn new(connection: Connection) -> Self {
+        Self { connection, heard: Mutex::new(Instant::now()) }
+    }
+
+    fn heard(&self) -> Instant {
+        *self.heard.lock()
+    }
+}
+
+async fn ask(connection: &Heard, request: &ManagerRequest) -> Result<ManagerReply, CallError> {
+    let answer = connection.connection.call(request, Bytes::new(), ANSWER_TIMEOUT).await;
+    *connection.heard.lock() = Instant::now();
+    answer.map(|(reply, _)| reply)
 }
 
 fn is_stale(error: &CallError) -> bool {

@@ -1,17 +1,22 @@
-//! What the benefactor remembers of its manager's history: the last moment that it was told, in the file `history`.
+//! What the benefactor remembers of its managers: the last moment of their history that it was told, and the greatest term under which it
+//! has registered, in the file `history`.
 //!
 //! A manager whose store was set back to an older copy is found out by it when the benefactor registers. So it is written
 //! before a block is acknowledged as durable to a manager that was started since the last time, and otherwise when the
-//! manager says so, at most once in a while. The file holds two copies that are written in turn, each in its own
+//! manager says so, at most once in a while. A greater term is written before the benefactor tells the manager what it has, so that no
+//! earlier manager orders it to delete any of that. The file holds two copies that are written in turn, each in its own
 //! sector and with a check: one of them is always whole, and writing takes no space on the disk. A start needs the file
 //! to be neither there nor writable.
 //!
 //! | offset | bytes | field of a copy (at 0 and at 512; little-endian) |
 //! |---|---|---|
 //! | 0 | 8 | how many copies were written by then; the whole copy with the larger number counts |
-//! | 8 | 8 | start of the manager |
-//! | 16 | 8 | commit |
-//! | 24 | 8 | first 8 bytes of the BLAKE3-256 of the 24 bytes above |
+//! | 8 | 8 | 1 if a moment follows, 0 if none was told yet |
+//! | 16 | 8 | start of the manager |
+//! | 24 | 8 | commit |
+//! | 32 | 8 | number of the greatest term; 0: none |
+//! | 40 | 8 | its start |
+//! | 48 | 8 | first 8 bytes of the BLAKE3-256 of the 48 bytes above |
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stdchk_model::message::manager::Moment;
+use stdchk_model::message::manager::{Moment, Term};
 use tokio::time::Instant;
 
 /// The file in the benefactor's directory.
@@ -29,10 +34,17 @@ pub const HISTORY_FILE: &str = "history";
 const SECTOR: u64 = 512;
 /// The bytes of both sectors, before anything is remembered.
 const EMPTY: [u8; 1024] = [0; 1024];
-const CHECKED_BYTES: usize = 24;
-const COPY_BYTES: usize = 32;
+const CHECKED_BYTES: usize = 48;
+const COPY_BYTES: usize = 56;
 /// Moments of one start are written this often at most: each costs a disk a flush.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
+
+/// What a copy holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Kept {
+    moment: Option<Moment>,
+    term: Option<Term>,
+}
 
 /// The benefactor's memory.
 #[derive(Debug)]
@@ -46,7 +58,7 @@ struct State {
     /// Number of the last copy.
     count: u64,
     /// On the disk.
-    remembered: Option<Moment>,
+    kept: Kept,
     /// By the manager at the registration.
     told: Option<Moment>,
     /// When writing was tried last.
@@ -57,19 +69,19 @@ impl Memory {
     /// What is remembered in the benefactor's `directory`: nothing, if there is no whole copy.
     pub fn open(directory: &Path) -> Self {
         let path = directory.join(HISTORY_FILE);
-        let (count, remembered) = match read(&path) {
-            Ok(Some((count, moment))) => (count, Some(moment)),
+        let (count, kept) = match read(&path) {
+            Ok(Some(copy)) => copy,
             Ok(None) => {
                 tracing::error!(path = %path.display(), "what was remembered of the manager's history is damaged");
-                (0, None)
+                (0, Kept::default())
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (0, None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (0, Kept::default()),
             Err(error) => {
                 tracing::error!(path = %path.display(), %error, "what was remembered of the manager's history can't be read");
-                (0, None)
+                (0, Kept::default())
             }
         };
-        Self { path, state: Mutex::new(State { count, remembered, ..State::default() }) }
+        Self { path, state: Mutex::new(State { count, kept, ..State::default() }) }
     }
 
     /// Its file.
@@ -77,9 +89,34 @@ impl Memory {
         &self.path
     }
 
-    /// What is on the disk.
+    /// The moment that is on the disk.
     pub fn remembered(&self) -> Option<Moment> {
-        self.state.lock().remembered
+        self.state.lock().kept.moment
+    }
+
+    /// The greatest term under which the benefactor has registered.
+    pub fn term(&self) -> Option<Term> {
+        self.state.lock().kept.term
+    }
+
+    /// Whether a manager of this term may order anything: no greater one is known.
+    pub fn obeys(&self, term: Term) -> bool {
+        self.state.lock().kept.term <= Some(term)
+    }
+
+    /// A manager of this term has registered the benefactor. To be called before the manager is told what is here.
+    ///
+    /// # Errors
+    /// The disk refuses; then the manager must not be told anything.
+    pub fn led_by(&self, term: Term) -> io::Result<()> {
+        let mut state = self.state.lock();
+        match state.kept.term < Some(term) {
+            true => {
+                let kept = Kept { term: Some(term), ..state.kept };
+                self.write(&mut state, kept)
+            }
+            false => Ok(()),
+        }
     }
 
     /// A manager has registered the benefactor; absent: what is remembered stays whatever is acknowledged.
@@ -90,7 +127,7 @@ impl Memory {
     /// Whether a block may be acknowledged as durable without writing.
     pub fn is_current(&self) -> bool {
         let state = self.state.lock();
-        state.told.is_none_or(|told| state.remembered.is_some_and(|moment| moment.start == told.start))
+        state.told.is_none_or(|told| state.kept.moment.is_some_and(|moment| moment.start == told.start))
     }
 
     /// To be called before a block is acknowledged as durable.
@@ -100,8 +137,9 @@ impl Memory {
     pub fn make_current(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         match state.told {
-            Some(told) if state.remembered.is_none_or(|moment| moment.start != told.start) => {
-                self.write(&mut state, told)
+            Some(told) if state.kept.moment.is_none_or(|moment| moment.start != told.start) => {
+                let kept = Kept { moment: Some(told), ..state.kept };
+                self.write(&mut state, kept)
             }
             _ => Ok(()),
         }
@@ -115,14 +153,15 @@ impl Memory {
         let mut state = self.state.lock();
         state.told = Some(moment);
         let early = state.tried.is_some_and(|tried| tried.elapsed() < WRITE_EVERY);
-        if early || state.remembered == Some(moment) {
+        if early || state.kept.moment == Some(moment) {
             return Ok(());
         }
-        self.write(&mut state, moment)
+        state.tried = Some(Instant::now());
+        let kept = Kept { moment: Some(moment), ..state.kept };
+        self.write(&mut state, kept)
     }
 
-    fn write(&self, state: &mut State, moment: Moment) -> io::Result<()> {
-        state.tried = Some(Instant::now());
+    fn write(&self, state: &mut State, kept: Kept) -> io::Result<()> {
         let count = state.count + 1;
         let is_new = !self.path.exists();
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
@@ -130,18 +169,18 @@ impl Memory {
             // Both sectors get their space now, so that none is needed later.
             file.write_all_at(&EMPTY, 0)?;
         }
-        file.write_all_at(&encode(count, moment), count % 2 * SECTOR)?;
+        file.write_all_at(&encode(count, kept), count % 2 * SECTOR)?;
         file.sync_data()?;
         if is_new && let Some(directory) = self.path.parent() {
             File::open(directory)?.sync_all()?;
         }
         state.count = count;
-        state.remembered = Some(moment);
+        state.kept = kept;
         Ok(())
     }
 }
 
-fn read(path: &Path) -> io::Result<Option<(u64, Moment)>> {
+fn read(path: &Path) -> io::Result<Option<(u64, Kept)>> {
     let file = File::open(path)?;
     // One that can't be read is as good as a damaged one: the other counts.
     let copy = |index: u64| {
@@ -152,19 +191,25 @@ fn read(path: &Path) -> io::Result<Option<(u64, Moment)>> {
     Ok([copy(0), copy(1)].into_iter().flatten().max_by_key(|(count, _)| *count))
 }
 
-fn encode(count: u64, moment: Moment) -> Vec<u8> {
-    let fields = [count, moment.start, moment.commit];
+fn encode(count: u64, kept: Kept) -> Vec<u8> {
+    let has_moment = u64::from(kept.moment.is_some());
+    let moment = kept.moment.unwrap_or(Moment { start: 0, commit: 0 });
+    let term = kept.term.unwrap_or(Term { number: 0, start: 0 });
+    let fields = [count, has_moment, moment.start, moment.commit, term.number, term.start];
     let mut bytes: Vec<u8> = fields.into_iter().flat_map(u64::to_le_bytes).collect();
     bytes.extend(blake3::hash(&bytes).as_bytes().iter().take(COPY_BYTES - CHECKED_BYTES));
     bytes
 }
 
-fn decode(bytes: &[u8; COPY_BYTES]) -> Option<(u64, Moment)> {
+fn decode(bytes: &[u8; COPY_BYTES]) -> Option<(u64, Kept)> {
     let (checked, check) = bytes.split_at(CHECKED_BYTES);
     let is_intact = blake3::hash(checked).as_bytes().starts_with(check);
-    let ([count, start, commit], []) = checked.as_chunks() else { return None };
-    let [count, start, commit] = [count, start, commit].map(|field| u64::from_le_bytes(*field));
-    is_intact.then_some((count, Moment { start, commit }))
+    let (fields, []) = checked.as_chunks() else { return None };
+    let fields: &[[u8; 8]; 6] = fields.try_into().ok()?;
+    let [count, has_moment, start, commit, number, led_by] = fields.map(u64::from_le_bytes);
+    let moment = (has_moment == 1).then_some(Moment { start, commit });
+    let term = (number > 0).then_some(Term { number, start: led_by });
+    is_intact.then_some((count, Kept { moment, term }))
 }
 
 #[cfg(test)]
@@ -206,6 +251,25 @@ mod tests {
         assert_eq!(Memory::open(directory.path()).remembered(), moment(7, 4));
         file.set_len(0).unwrap();
         assert_eq!(Memory::open(directory.path()).remembered(), None);
+    }
+
+    #[test]
+    fn the_greatest_term_is_known_from_then_on_and_no_lesser_one_is_obeyed() {
+        let term = |number, start| Term { number, start };
+        let directory = tempfile::tempdir().unwrap();
+        let memory = Memory::open(directory.path());
+        assert!(memory.obeys(term(1, 0)), "it knows none");
+        memory.remember(Moment { start: 7, commit: 1 }).unwrap();
+        memory.led_by(term(3, 7)).unwrap();
+        memory.led_by(term(2, 9)).unwrap();
+        for memory in [memory, Memory::open(directory.path())] {
+            assert_eq!((memory.term(), memory.remembered()), (Some(term(3, 7)), moment(7, 1)));
+            assert!(memory.obeys(term(3, 7)) && memory.obeys(term(4, 1)));
+            assert!(
+                !memory.obeys(term(2, 9)) && !memory.obeys(term(3, 6)),
+                "nor another one of the same number"
+            );
+        }
     }
 
     #[test]

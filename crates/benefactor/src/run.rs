@@ -11,7 +11,7 @@ use stdchk_model::limits::{BLOCK_BYTES_MAX, HEARTBEAT_MS};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey};
 use stdchk_net::server::Host;
-use stdchk_net::{BufferPool, DataDir, DataDirError, Keys, Listener, serve};
+use stdchk_net::{BufferPool, DataDir, DataDirError, Keys, Listener, Managers, serve};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -43,7 +43,7 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Where to serve, `unix:PATH` or `HOST:PORT`; port 0: any.
     pub listen: String,
-    /// Where the manager serves.
+    /// Where managers serve, with commas between them.
     pub manager: String,
     /// The keys of this member of the pool; `None`: all of the pool is on this machine.
     pub keys: Option<Arc<Keys>>,
@@ -200,7 +200,7 @@ async fn own_pool(
     if let Some(pool) = directory.pool() {
         return Ok(pool);
     }
-    let pool = link::learn_pool(&config.manager, config.keys.clone(), buffers).await;
+    let pool = link::learn_pool(&Managers::new(&config.manager), config.keys.clone(), buffers).await;
     directory.claim(pool, None)?;
     Ok(pool)
 }
@@ -223,7 +223,7 @@ fn start_background(
         turns: Copier::turns(),
     };
     let link = Link {
-        manager: config.manager.clone(),
+        managers: Managers::new(&config.manager),
         keys: config.keys.clone(),
         listens: address,
         heartbeat: config.heartbeat,

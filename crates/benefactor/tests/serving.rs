@@ -160,6 +160,34 @@ async fn a_deletion_removes_what_was_not_put_again_since() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_order_of_an_earlier_manager_is_refused_also_after_a_restart() {
+    let (place, manager) = (tempfile::tempdir().unwrap(), Manager::start().await);
+    manager.told.lock().term = 7;
+    let running = Running::start(config(place.path(), &manager.address())).await;
+    put(&running.connection, b"stays").await.unwrap();
+    let block = whole(b"stays").0;
+    manager.wait("the report", |told| told.added(block)).await;
+    running.stop().await;
+    // The same one as it was before, as if it had stood still: it leads no more, and doesn't know it.
+    manager.told.lock().term = 6;
+    let before = manager.told.lock().inventories();
+    let running = Running::start(config(place.path(), &manager.address())).await;
+    manager.wait("a registration", |told| told.inventories() > before).await;
+    manager.order(1, Command::Delete { blocks: vec![block], put_sequence: u64::MAX });
+    manager.wait("the order to be taken", |told| told.commands.is_empty()).await;
+    let beats = manager.told.lock().requests.len();
+    manager.wait("another heartbeat", |told| told.requests.len() > beats + 1).await;
+    assert_eq!(&get(&running.connection, block).await.unwrap()[..], b"stays");
+    // One that leads now is obeyed.
+    let before = manager.told.lock().inventories();
+    (manager.told.lock().term, manager.told.lock().stale) = (8, true);
+    manager.wait("a registration", |told| told.inventories() > before).await;
+    manager.order(1, Command::Delete { blocks: vec![block], put_sequence: u64::MAX });
+    manager.wait("the removal", |told| told.removed(block)).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn blocks_are_copied_to_another_benefactor_on_order_and_failures_are_reported() {
     let (places, manager) =
         ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Manager::start().await);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stdchk_client::ClientConfig;
-use stdchk_net::Keys;
+use stdchk_net::{Keys, Managers};
 use stdchk_operations::{Options, Pool, Watch};
 
 use crate::command::pool::about_keys;
@@ -15,6 +15,8 @@ use crate::settings::Settings;
 
 /// Time for which commands that only ask wait for a manager that is away.
 pub const PATIENCE_TO_ASK: Duration = Duration::from_secs(5);
+/// Time for which they wait where several managers stand by for each other: covers the change from one to another.
+pub const PATIENCE_TO_FOLLOW: Duration = Duration::from_secs(15);
 /// Time for which commands that move data wait for a manager that is away: covers its restart.
 pub const PATIENCE_TO_MOVE: Duration = Duration::from_secs(60);
 
@@ -54,7 +56,9 @@ impl Context {
 
     /// A connection for a command that only asks.
     pub async fn pool(&self) -> Outcome<Pool> {
-        self.connect(PATIENCE_TO_ASK).await
+        let managers = Managers::new(&self.manager_address()?);
+        let is_one = managers.addresses().len() == 1;
+        self.connect(if is_one { PATIENCE_TO_ASK } else { PATIENCE_TO_FOLLOW }).await
     }
 
     /// A connection for a command that moves data.

@@ -12,6 +12,7 @@ use clap::Args;
 use serde::Deserialize;
 use stdchk_model::limits::{WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MIN};
 use stdchk_model::size;
+use stdchk_net::Managers;
 use stdchk_net::transport::socket_of;
 
 use crate::exit::{About, CommandError, Outcome};
@@ -23,7 +24,7 @@ pub struct PoolFlags {
     /// Directory of the local pool [STDCHK_DATA; default: ~/.local/state/stdchk]
     #[arg(long, global = true, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Address of the manager, HOST:PORT or unix:PATH [STDCHK_MANAGER; default: the local pool's]
+    /// Address of the manager, HOST:PORT or unix:PATH, or of all managers, with commas [STDCHK_MANAGER; default: the local pool's]
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub manager: Option<String>,
     /// Folder with this host's keys in a pool of several machines [STDCHK_KEYS; default: DATA/keys]
@@ -59,7 +60,7 @@ struct Layer {
 pub struct Settings {
     /// Directory of the local pool, absolute.
     pub data: PathBuf,
-    /// The manager's address if it was given; `None`: the local pool's.
+    /// The manager's address if it was given, or those of several with commas between them; `None`: the local pool's.
     pub manager: Option<String>,
     /// Where the keys are if that was given, absolute; `None`: in [`Self::data`], if there are some.
     pub keys: Option<PathBuf>,
@@ -91,7 +92,7 @@ impl Settings {
         let data = absolute(&data).about(data.display())?;
         let names_pool = layers.iter().find(|layer| layer.manager.is_some() || layer.data.is_some());
         let manager = names_pool.and_then(|layer| layer.manager.clone());
-        manager.iter().try_for_each(|address| check_address("manager", address))?;
+        manager.iter().try_for_each(|addresses| check_managers("manager", addresses))?;
         let keys =
             first(|layer| layer.keys.as_ref()).map(absolute).transpose().about("the folder of the keys")?;
         let below = || keys.clone().unwrap_or_else(|| data.join("keys")).join("encryption");
@@ -175,6 +176,11 @@ fn state_directory(variable: Variable<'_>) -> Outcome<PathBuf> {
             "give it with `--data DIR`",
         )
     })
+}
+
+/// Refuses what can't be the addresses of one manager or several.
+pub fn check_managers(object: &str, text: &str) -> Outcome {
+    Managers::new(text).addresses().iter().try_for_each(|address| check_address(object, address))
 }
 
 /// Refuses what can't be an address. Whether its host is known shows when it is connected to.

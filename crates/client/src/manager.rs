@@ -1,7 +1,7 @@
 //! The connection to the manager: opened when needed, opened again when it breaks, asked again when an answer is lost.
 //!
 //! Every request to the manager can be repeated: reads by nature, changes and sessions by the identities that they
-//! carry. So a manager that is restarted costs its clients a pause, not an error.
+//! carry. So a manager that is restarted, or replaced by another one at another address, costs its clients a pause, not an error.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,9 +9,10 @@ use std::time::Duration;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{Failure, PoolId};
-use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Keys, Retry, waits};
+use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Identity, Keys, Managers, Retry, waits};
 
 use crate::shared::Shared;
+use tokio::time::Instant;
 
 /// Time for one answer. A manager under load answers within milliseconds; a collection takes longest.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -22,7 +23,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// The one connection to the manager that a client's tasks share.
 pub(crate) struct ManagerLink {
-    address: String,
+    managers: Managers,
     keys: Option<Arc<Keys>>,
     patience: Duration,
     buffers: Arc<BufferPool>,
@@ -32,16 +33,19 @@ pub(crate) struct ManagerLink {
 }
 
 impl ManagerLink {
-    pub(crate) fn new(address: String, keys: Option<Arc<Keys>>, patience: Duration) -> Self {
+    /// `addresses`: where managers serve, with commas between them.
+    pub(crate) fn new(addresses: &str, keys: Option<Arc<Keys>>, patience: Duration) -> Self {
         let buffers = BufferPool::new(BUFFER_BYTES);
         let (connection, pool) = (Shared::default(), OnceLock::new());
-        Self { address, keys, patience, buffers, connection, pool }
+        let managers = Managers::new(addresses);
+        Self { managers, keys, patience, buffers, connection, pool }
     }
 
     /// Asks, and keeps asking while the manager can't be reached, for as long as the client's patience lasts.
     pub(crate) async fn ask(&self, request: &ManagerRequest) -> Result<ManagerReply, Failure> {
-        let address = self.address.clone();
-        waits::on(move || format!("an answer of the manager at {address}"), self.ask_patiently(request)).await
+        let managers = self.managers.clone();
+        waits::on(move || format!("an answer of the manager at {managers}"), self.ask_patiently(request))
+            .await
     }
 
     async fn ask_patiently(&self, request: &ManagerRequest) -> Result<ManagerReply, Failure> {
@@ -61,14 +65,23 @@ impl ManagerLink {
 
     async fn ask_once(&self, request: &ManagerRequest) -> Result<ManagerReply, CallError> {
         let open = || async {
-            let opened =
-                Connection::open(Role::Manager, &self.address, &self.identity(), &self.buffers).await?;
+            let opened = self.managers.open(&self.identity(), &self.buffers).await?;
             self.pool.get_or_init(|| opened.pool());
             Ok(opened)
         };
         let connection = self.connection.get(open).await?;
-        let answer: Result<(_, Buffer), _> = connection.call(request, Bytes::new(), ANSWER_TIMEOUT).await;
-        answer.map(|(reply, _)| reply)
+        let (asked, identity) = (Instant::now(), self.identity());
+        tokio::select! {
+            answer = connection.call(request, Bytes::new(), ANSWER_TIMEOUT) => {
+                let answer: Result<(_, Buffer), _> = answer;
+                answer.map(|(reply, _)| reply)
+            }
+            other = self.managers.another(&connection, &identity, &self.buffers, || asked) => {
+                let gone = connection.address().to_owned();
+                self.connection.replace(&connection, other).await;
+                Err(CallError::Closed { address: gone })
+            }
+        }
     }
 
     /// Who this client is to the manager and to the pool's benefactors.

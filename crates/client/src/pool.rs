@@ -168,7 +168,7 @@ pub(crate) struct Inner {
 impl Pool {
     /// Connects to a pool. Must be called on a tokio runtime, on which the pool's tasks then run.
     pub async fn connect(config: ClientConfig) -> Result<Self, Failure> {
-        let manager = Arc::new(ManagerLink::new(config.manager, config.keys, config.patience));
+        let manager = Arc::new(ManagerLink::new(&config.manager, config.keys, config.patience));
         // Answers under way that carry chunks. What the cache keeps of them is counted there.
         let cached = to_usize(config.read_cache_bytes);
         let buffers =

@@ -21,6 +21,14 @@ struct State {
 }
 
 impl Shared {
+    /// Takes `new` for all further calls in place of `old`, unless that was replaced already.
+    pub(crate) async fn replace(&self, old: &Arc<Connection>, new: Connection) {
+        let mut state = self.0.lock().await;
+        if state.connection.as_ref().is_some_and(|connection| Arc::ptr_eq(connection, old)) {
+            state.connection = Some(Arc::new(new));
+        }
+    }
+
     /// The connection; `open` makes one if there is none that works.
     pub(crate) async fn get<F>(&self, open: impl FnOnce() -> F) -> Result<Arc<Connection>, CallError>
     where

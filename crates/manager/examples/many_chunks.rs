@@ -75,6 +75,7 @@ impl Pool {
             remembered: None,
             put_sequence: 0,
             receipt_key: KEY,
+            term: None,
         };
         let secret = BenefactorSecret([u8::try_from(number).unwrap(); 32]);
         let ManagerReply::Registered { registration, .. } = self.ask(registration.introduced(&secret)) else {

@@ -113,9 +113,18 @@ async fn register_benefactors(address: &str) {
     for number in 0..2 {
         let incarnation = Incarnation(number);
         let address = format!("127.0.0.1:{}", number + 1);
-        let (pid, remembered, put_sequence, receipt_key) = (0, None, 0, KEY);
-        let registration =
-            Registration { id: None, incarnation, address, pid, load, remembered, put_sequence, receipt_key };
+        let (pid, remembered, put_sequence, receipt_key, term) = (0, None, 0, KEY, None);
+        let registration = Registration {
+            id: None,
+            incarnation,
+            address,
+            pid,
+            load,
+            remembered,
+            put_sequence,
+            receipt_key,
+            term,
+        };
         let register = registration.introduced(&BenefactorSecret([u8::try_from(number).unwrap_or(0); 32]));
         let (reply, _) = connection.call(&register, Bytes::new(), LIMIT).await.unwrap();
         let ManagerReply::Registered { id, registration, .. } = reply else { return };

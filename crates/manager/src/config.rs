@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::core::Timing;
+use crate::etcd::Place;
 
 /// How to run a manager.
 #[derive(Clone, Debug)]
@@ -12,6 +13,8 @@ pub struct Config {
     /// Where to serve: addresses `unix:PATH` and `host:port`, port 0: any free one. With one of the network the pool has an authority,
     /// in the data directory.
     pub listen: Vec<String>,
+    /// Where in etcd its store is; `None`: in the data directory.
+    pub store: Option<Place>,
     /// Leases and intervals.
     pub timing: Timing,
 }
@@ -19,6 +22,6 @@ pub struct Config {
 impl Config {
     /// A manager with the usual leases.
     pub fn new(data: impl Into<PathBuf>, listen: impl Into<String>) -> Self {
-        Self { data: data.into(), listen: vec![listen.into()], timing: Timing::default() }
+        Self { data: data.into(), listen: vec![listen.into()], store: None, timing: Timing::default() }
     }
 }

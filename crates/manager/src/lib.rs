@@ -7,6 +7,7 @@
 pub mod backup;
 pub mod config;
 pub mod core;
+pub mod etcd;
 pub mod journal;
 mod owner;
 mod record;

@@ -73,6 +73,8 @@ pub enum Ended {
     Store(StoreError),
     /// The core panicked within a change: a bug.
     Panicked,
+    /// Another manager may lead.
+    Deposed,
 }
 
 impl Owner {
@@ -80,7 +82,7 @@ impl Owner {
     pub fn new(core: Core, store: Box<dyn Store>, journal: Journal) -> Self {
         let (made, copies) = watch::channel(core.copies_made());
         let (stored, commits) = watch::channel(store.sequence());
-        let (clock, store, panicked) = (Clock::new(), Some(store), false);
+        let (clock, store, panicked, deposed) = (Clock::new(), Some(store), false, false);
         let (held, due, urgent, ordered) = (Vec::new(), None, false, HashMap::new());
         let (grows, backups) = (0, Backups::default());
         let keeper = Keeper {
@@ -97,6 +99,8 @@ impl Owner {
             urgent,
             grows,
             panicked,
+            deposed,
+            unanswered: Vec::new(),
         };
         Self {
             keeper: Arc::new(Mutex::new(keeper)),
@@ -137,7 +141,14 @@ impl Owner {
     /// Does a job, whether it has an answer or not. A manager that stops does none.
     pub fn tell(&self, job: Job) {
         let mut keeper = self.keeper.lock();
-        if keeper.store.is_none() || keeper.panicked {
+        if keeper.panicked {
+            return;
+        }
+        if keeper.deposed || keeper.store.as_ref().is_some_and(|store| !store.is_held()) {
+            keeper.depose(job);
+            return self.due.notify_one();
+        }
+        if keeper.store.is_none() {
             return;
         }
         let before = (keeper.due, keeper.urgent);
@@ -156,12 +167,13 @@ impl Owner {
     pub async fn commit_all(&self) -> Ended {
         loop {
             let told = self.due.notified();
-            let (due, urgent, panicked) = {
+            let (due, urgent, panicked, deposed) = {
                 let keeper = self.keeper.lock();
-                (keeper.due, keeper.urgent, keeper.panicked)
+                (keeper.due, keeper.urgent, keeper.panicked, keeper.deposed)
             };
             match due {
                 _ if panicked => return Ended::Panicked,
+                _ if deposed => return Ended::Deposed,
                 // Requests that have arrived take part.
                 _ if urgent => tokio::task::yield_now().await,
                 Some(due) if Instant::now() >= due => {}
@@ -180,8 +192,10 @@ impl Owner {
             if keeper.panicked {
                 return Ended::Panicked;
             }
-            if let Err(error) = keeper.commit() {
-                return Ended::Store(error);
+            match keeper.commit() {
+                Ok(()) => {}
+                Err(StoreError::Deposed) => return Ended::Deposed,
+                Err(error) => return Ended::Store(error),
             }
         }
     }
@@ -189,12 +203,13 @@ impl Owner {
     /// Makes the last changes durable and closes the store.
     pub fn close(&self) -> Result<(), StoreError> {
         let mut keeper = self.keeper.lock();
-        let closed = if keeper.panicked { Ok(()) } else { keeper.commit() };
+        let closed = if keeper.panicked || keeper.deposed { Ok(()) } else { keeper.commit() };
         keeper.store = None;
         // What is being read keeps the store's file.
         keeper.backups = Backups::default();
         keeper.journal.close();
         keeper.held.clear();
+        keeper.unanswered.clear();
         closed
     }
 }
@@ -235,6 +250,10 @@ struct Keeper {
     grows: u64,
     /// The core did within a change.
     panicked: bool,
+    /// Another manager may lead: nothing is answered any more, and askers turn to that one when their connections end.
+    deposed: bool,
+    /// What was asked since.
+    unanswered: Vec<Job>,
 }
 
 impl Keeper {
@@ -245,10 +264,21 @@ impl Keeper {
         if committed.is_err() {
             self.store = None;
         }
+        if matches!(committed, Err(StoreError::Deposed)) {
+            // Whether that is durable, the manager that leads now tells who asks again.
+            self.deposed = true;
+            return committed;
+        }
         let refusal = committed.as_ref().err().map(refusal);
         self.held.drain(..).for_each(|answer| answer(refusal.as_ref()));
         (self.due, self.urgent, self.grows) = (None, false, 0);
         committed
+    }
+
+    /// Takes note that this manager leads no more.
+    fn depose(&mut self, job: Job) {
+        self.deposed = true;
+        self.unanswered.push(job);
     }
 
     /// Wakes those who wait for copies that were made, and benefactors for orders that are new.
@@ -284,6 +314,7 @@ impl Keeper {
                 };
                 if let Ok(ManagerReply::Status(status)) = &mut result {
                     status.store_is_full = !self.has_room(0);
+                    status.managers = self.store.as_ref().map(|store| store.managers()).unwrap_or_default();
                     status.keepers = self.core.keepers().map(|id| self.journal.keeper(id)).collect();
                 }
                 self.answer(answer, result, leaves);

@@ -36,6 +36,9 @@ pub struct PoolRecord {
     /// For how long the manager had lived when this was written, all its starts together, milliseconds. It may have lived longer.
     #[n(4)]
     pub lived_ms: u64,
+    /// Number of the greatest term that a manager has had; see `Term`.
+    #[n(5)]
+    pub term: u64,
 }
 
 /// An inode; its names, versions and policy are records of their own.
@@ -213,6 +216,14 @@ pub struct StartRecord {
     pub last: Option<u64>,
 }
 
+/// A member that was shut out.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct ShutOutRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+}
+
 /// The first field of every record.
 #[derive(Decode)]
 struct Layout {
@@ -280,8 +291,9 @@ mod tests {
             ino_ceiling: 4098,
             next_benefactor: 3,
             lived_ms: 4,
+            term: 6,
         };
-        assert_eq!(hex(&cbor::encode(&pool)), "850350010101010101010101010101010101011910020304");
+        assert_eq!(hex(&cbor::encode(&pool)), "86035001010101010101010101010101010101191002030406");
         let version = VersionRecord {
             layout: 3,
             size: 5,

@@ -1,5 +1,7 @@
 //! The shell: opens the data directory and the store, listens, and runs what happens by itself.
 //!
+//! A manager whose store is in etcd stands by until it leads, and listens only while it does ([`run`]).
+//!
 //! Three things run beside the server: commits, a clock that makes the core look at leases, and what follows from events for
 //! many chunks, collection among it.
 
@@ -13,7 +15,7 @@ use parking_lot::Mutex;
 use stdchk_model::limits::BODY_BYTES_MAX;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::{Join, Joined, MemberId, Role};
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Moment};
+use stdchk_model::message::manager::{ManagerInfo, ManagerReply, ManagerRequest, Moment};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
 use stdchk_net::server::Host;
 use stdchk_net::transport::socket_of;
@@ -26,6 +28,7 @@ use tokio::sync::{Notify, watch};
 use crate::STORE_FILE;
 use crate::config::Config;
 use crate::core::{Collected, Core, Cursor, Now, Setting};
+use crate::etcd::{Candidacy, Etcd, EtcdStore, Leadership, Place};
 use crate::journal::{Journal, Sealer};
 use crate::owner::{Ended, Job, Owner, wall_clock};
 use crate::store::{EmbeddedStore, Reserve, Store, StoreError};
@@ -77,6 +80,15 @@ pub enum ManagerError {
     /// It panicked within a change: a bug.
     #[error("the manager failed within a change; its store is intact: start it again and report this")]
     Died,
+    /// Another manager may lead.
+    #[error("this manager leads no more")]
+    Deposed,
+    /// The folder of the pool's authority isn't here, and can't be made: the pool has one.
+    #[error(
+        "{0} is missing: a manager of this pool that serves other machines needs the pool's authority; copy the folder from the manager \
+         that has it"
+    )]
+    NoAuthority(String),
 }
 
 /// A manager that has its store and its address, and is about to serve.
@@ -86,12 +98,77 @@ pub struct Manager {
     host: Host,
     owner: Owner,
     authority: Option<Arc<Authority>>,
-    _directory: DataDir,
+    /// Kept while it serves, if nobody else keeps it.
+    directory: Option<DataDir>,
 }
 
-/// Runs a manager until `stop` resolves.
+/// Runs a manager until `stop` resolves. One whose store is in etcd stands by while another one leads.
 pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
-    Manager::open(config).await?.serve(stop).await
+    match config.store.clone() {
+        None => Manager::open(config).await?.serve(stop).await,
+        Some(place) => stand_by(config, &place, stop).await,
+    }
+}
+
+/// Stands by and leads, in turn, until `stop` resolves.
+async fn stand_by(config: Config, place: &Place, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
+    let mut directory = DataDir::open(&config.data, Role::Manager)?;
+    let etcd = Etcd::new(place)?;
+    tokio::pin!(stop);
+    loop {
+        let candidate = async {
+            let candidacy = Arc::new(Candidacy::begin(&etcd, info(&config)).await);
+            refuse_without_authority(&config, &directory, &candidacy).await?;
+            tracing::info!(prefix = etcd.prefix(), "this manager stands by");
+            Ok::<_, ManagerError>((candidacy.elected().await, candidacy))
+        };
+        let (elected, candidacy) = tokio::select! {
+            () = &mut stop => return Ok(()),
+            ended = candidate => ended?,
+        };
+        let Some(leadership) = elected else { continue };
+        tracing::info!(prefix = etcd.prefix(), "this manager leads");
+        let led = lead(&config, &mut directory, leadership, &mut stop).await;
+        // Another one leads at once, whatever ended it here.
+        candidacy.resign().await;
+        match led {
+            Err(ManagerError::Deposed | ManagerError::Store(StoreError::Deposed)) => {
+                tracing::warn!("this manager leads no more: it forgets what it read, and stands by");
+            }
+            ended => return ended,
+        }
+    }
+}
+
+/// Leads until `stop` resolves, or until this manager leads no more.
+async fn lead(
+    config: &Config,
+    directory: &mut DataDir,
+    leadership: Leadership,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ManagerError> {
+    let store = EtcdStore::open(leadership)?;
+    Manager::on(config, directory, Box::new(store)).await?.serve(stop).await
+}
+
+/// What others are told of this manager.
+fn info(config: &Config) -> ManagerInfo {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    ManagerInfo { addresses: config.listen.clone(), host, pid: std::process::id(), leads: false }
+}
+
+/// A second authority of the same pool would accept no member of the first.
+async fn refuse_without_authority(
+    config: &Config,
+    directory: &DataDir,
+    candidacy: &Candidacy,
+) -> Result<(), ManagerError> {
+    let folder = directory.path().join(AUTHORITY);
+    let on_network = config.listen.iter().any(|address| socket_of(address).is_none());
+    match on_network && !folder.exists() && candidacy.has_pool().await {
+        true => Err(ManagerError::NoAuthority(folder.display().to_string())),
+        false => Ok(()),
+    }
 }
 
 impl Manager {
@@ -99,26 +176,44 @@ impl Manager {
     pub async fn open(config: Config) -> Result<Self, ManagerError> {
         let mut directory = DataDir::open(&config.data, Role::Manager)?;
         let reserve = Reserve::open(directory.path());
-        let mut store: Box<dyn Store> = Box::new(reserve.of(open_store(&directory)?));
-        let mut core = Core::load(&*store, setting(&config)?, Now { wall: wall_clock(), ms: 0 })?;
-        refuse_other_pool(&directory, core.pool())?;
+        let store = Box::new(reserve.of(open_store(&directory)?));
+        let manager = Self::on(&config, &mut directory, store).await?;
+        Ok(Self { directory: Some(directory), ..manager })
+    }
+
+    /// Loads a store and listens, for who keeps the data directory.
+    async fn on(
+        config: &Config,
+        directory: &mut DataDir,
+        mut store: Box<dyn Store>,
+    ) -> Result<Self, ManagerError> {
+        let mut core = Core::load(&*store, setting(config)?, Now { wall: wall_clock(), ms: 0 })?;
+        refuse_other_pool(directory, core.pool())?;
         let (before, begun) = (core.before(), core.take_changes());
         store.commit(&begun)?;
         core.committed(store.sequence());
         let pool = core.pool();
         directory.claim(pool, None)?;
         let listener = listen(&config.listen).await?;
+        let folder = directory.path().join(AUTHORITY);
+        let is_shared = config.store.is_some() && before.commit > 0;
+        if is_shared && listener.is_on_network() && !folder.exists() {
+            return Err(ManagerError::NoAuthority(folder.display().to_string()));
+        }
         let authority = match listener.is_on_network() {
-            true => Some(Arc::new(Authority::open_or_create(&directory.path().join(AUTHORITY), pool)?)),
+            true => Some(Arc::new(Authority::open_or_create(&folder, pool)?)),
             false => None,
         };
-        let keys = authority.as_deref().map(|authority| own_keys(authority, &directory)).transpose()?;
+        let keys = match &authority {
+            Some(authority) => Some(own_keys(authority, directory, &mut core)?),
+            None => None,
+        };
         let addresses = listener.addresses().map_err(|error| refuse(&config.listen.join(", "), error))?;
         let mut journal = Journal::new(Sealer::new(pool, authority.as_deref()), before);
         journal.committed(Moment { start: core.start(), commit: store.sequence() }, &begun);
         let owner = Owner::new(core, store, journal);
         let host = Host::new(Role::Manager, pool, keys.map(Arc::new));
-        Ok(Self { listener, addresses, host, owner, authority, _directory: directory })
+        Ok(Self { listener, addresses, host, owner, authority, directory: None })
     }
 
     /// Where it listens.
@@ -133,7 +228,7 @@ impl Manager {
 
     /// Serves until `stop` resolves or the store fails. What was answered is durable, so stopping needs no farewell.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
-        let Self { listener, host, owner, authority, _directory, .. } = self;
+        let Self { listener, host, owner, authority, directory: _directory, .. } = self;
         let mut ended = None;
         let until = async {
             tokio::select! {
@@ -155,16 +250,24 @@ impl Manager {
         let closed = owner.close();
         match ended {
             Some(Ended::Panicked) => Err(ManagerError::Died),
+            Some(Ended::Deposed) => Err(ManagerError::Deposed),
             Some(Ended::Store(error)) => Err(error.into()),
             None => Ok(closed?),
         }
     }
 }
 
-/// The manager's own keys, which accept no member that was revoked.
-fn own_keys(authority: &Authority, directory: &DataDir) -> Result<Keys, KeysError> {
+/// The manager's own keys, which accept no member that was revoked: here, as the authority's folder knows, or at another manager, as the
+/// store knows.
+fn own_keys(authority: &Authority, directory: &DataDir, core: &mut Core) -> Result<Keys, KeysError> {
     let keys = authority.keys(&[Role::Manager])?.keys(directory.path())?;
-    keys.revoke(&revoked(authority)?)?;
+    core.hear_shut_out(&revoked(authority)?);
+    let all = core.shut_out();
+    for member in &all {
+        // Who has joined at another manager isn't known in this folder.
+        let _is_known = authority.revoke(*member)?;
+    }
+    keys.revoke(&all)?;
     Ok(keys)
 }
 
@@ -380,6 +483,9 @@ impl ManagerService {
             Err(error) => Err(internal(error)),
         };
         self.with_members(revoke).await?;
+        // So that other managers know, too.
+        let request = Box::new(ManagerRequest::Revoke { member });
+        self.owner.ask(|answer| Job::Request(request, answer)).await?;
         self.told.lock().clear();
         Ok(ManagerReply::Done)
     }

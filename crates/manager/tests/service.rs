@@ -134,8 +134,10 @@ async fn a_second_manager_on_the_same_data_and_foreign_directories_are_refused()
 fn registration(secret: u8) -> ManagerRequest {
     let load = BenefactorLoad { donated_bytes: 1 << 30, free_bytes: 1 << 30, ..BenefactorLoad::default() };
     let (incarnation, address) = (Incarnation(u64::from(secret)), format!("127.0.0.1:{secret}"));
-    let (id, pid, remembered, put_sequence, receipt_key) = (None, 1, None, 0, ReceiptKey([secret; 32]));
-    let new = Registration { id, incarnation, address, pid, load, remembered, put_sequence, receipt_key };
+    let (id, pid, remembered, put_sequence, receipt_key, term) =
+        (None, 1, None, 0, ReceiptKey([secret; 32]), None);
+    let new =
+        Registration { id, incarnation, address, pid, load, remembered, put_sequence, receipt_key, term };
     new.introduced(&BenefactorSecret([secret; 32]))
 }
 

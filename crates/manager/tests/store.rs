@@ -1,87 +1,21 @@
 //! What every store must do, and that the embedded one survives SIGKILL at any moment.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
+mod conformance;
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use stdchk_manager::store::{Batch, EmbeddedStore, MemoryStore, Snapshot, Store, StoreError, Table};
+use stdchk_manager::store::{Batch, EmbeddedStore, MemoryStore, Store, Table};
 
-type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+use conformance::{all, conforms};
 
 /// Set for the child, which is this test again, and writes until it is killed.
 const WRITER: &str = "STDCHK_TEST_STORE_WRITER";
 /// Records that one batch of the writer sets, all to the number of the batch.
 const RECORDS_PER_BATCH: u32 = 20;
-
-fn all(store: &dyn Store) -> Records {
-    let (mut records, mut last) = (Records::new(), Vec::new());
-    store
-        .load(&mut |key, record| {
-            assert!(key > &last[..], "records come in order of their keys");
-            last = key.to_vec();
-            records.insert(key.to_vec(), record.to_vec());
-            Ok(())
-        })
-        .unwrap();
-    records
-}
-
-/// All that a snapshot holds, read in steps of so many bytes.
-fn all_of(snapshot: &dyn Snapshot, bytes: usize) -> Records {
-    let (mut records, mut after) = (Records::new(), Vec::new());
-    loop {
-        let read = snapshot.read(&after, bytes).unwrap();
-        let Some((last, _)) = read.last() else { return records };
-        after = last.clone();
-        for (key, record) in read {
-            assert!(records.last_key_value().is_none_or(|(before, _)| *before < key));
-            records.insert(key, record);
-        }
-    }
-}
-
-/// What every implementation must pass; `reopen` gives the store as a later process would find it.
-fn conforms(mut store: Box<dyn Store>, reopen: impl Fn(Box<dyn Store>) -> Box<dyn Store>) {
-    assert!(all(&store).is_empty());
-    let mut batch = Batch::default();
-    assert!(batch.is_empty());
-    batch.put(Table::Version, b"b", b"1".to_vec());
-    batch.put(Table::Inode, b"a", vec![0; 100_000]);
-    batch.put(Table::Inode, b"", Vec::new());
-    batch.put(Table::Entry, b"gone", b"x".to_vec());
-    batch.remove(Table::Entry, b"gone");
-    batch.remove(Table::Entry, b"never there");
-    assert_eq!(store.sequence(), 0);
-    store.commit(&batch).unwrap();
-    store.commit(&Batch::default()).unwrap();
-    assert_eq!(store.sequence(), 1);
-    let expected = |version: &[u8]| {
-        let inode = |name: &[u8]| [&[Table::Inode as u8], name].concat();
-        let version = (vec![Table::Version as u8, b'b'], version.to_vec());
-        Records::from([version, (inode(b"a"), vec![0; 100_000]), (inode(b""), Vec::new())])
-    };
-    assert_eq!(all(&store), expected(b"1"));
-    let refused = store.load(&mut |_, _| Err(StoreError::new("visiting", "no")));
-    assert!(refused.is_err(), "a visitor's error ends the loading");
-    store = reopen(store);
-    assert_eq!((all(&store), store.sequence()), (expected(b"1"), 1));
-    let snapshot = store.snapshot().unwrap();
-    let mut batch = Batch::default();
-    batch.remove(Table::Version, b"b");
-    batch.put(Table::Version, b"b", b"2".to_vec());
-    store.commit(&batch).unwrap();
-    assert_eq!(all(&store), expected(b"2"));
-    for bytes in [1, 1 << 20] {
-        assert_eq!(all_of(&*snapshot, bytes), expected(b"1"), "what is committed later is not in it");
-    }
-    assert_eq!(snapshot.sequence(), 1);
-    drop(snapshot);
-    assert_eq!(all_of(&*store.snapshot().unwrap(), 10), expected(b"2"));
-    assert_eq!(all(&reopen(store)), expected(b"2"));
-}
 
 #[test]
 fn the_store_in_memory_conforms() {

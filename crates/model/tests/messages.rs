@@ -18,9 +18,9 @@ use stdchk_model::message::handshake::{
 };
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
-    Existing, Exposed, ExposedSet, FileKind, Hold, KeeperInfo, Location, ManagerReply, ManagerRequest,
-    MemberInfo, Moment, PackedMembers, PoolStatus, Registration, SetFate, SetMember, SetState, Space,
-    StoredBlock, VersionInfo, VersionState,
+    Existing, Exposed, ExposedSet, FileKind, Hold, KeeperInfo, Location, ManagerInfo, ManagerReply,
+    ManagerRequest, MemberInfo, Moment, PackedMembers, PoolStatus, Registration, SetFate, SetMember,
+    SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId, ErrorCode, Failure,
@@ -31,6 +31,7 @@ const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
 const SESSION: SessionId = SessionId([3; 16]);
 const CLIENT: ClientId = ClientId([4; 16]);
 const BENEFACTOR: BenefactorId = BenefactorId(5);
+const TERM: Term = Term { number: 12, start: 0x2_0000_0007 };
 const MOMENT: Moment = Moment { start: 0x2_0000_0007, commit: 1000 };
 const KEY: KeyId = KeyId([0xe7; 12]);
 const LIFE: Incarnation = Incarnation(0x1_0000_0006);
@@ -74,6 +75,7 @@ fn registration() -> Registration {
         remembered: Some(MOMENT),
         put_sequence: 1 << 40,
         receipt_key: ReceiptKey([0xee; 32]),
+        term: Some(TERM),
     }
 }
 
@@ -213,6 +215,12 @@ fn status() -> PoolStatus {
             KeeperInfo { id: BENEFACTOR, lacks: Some(18) },
             KeeperInfo { id: BENEFACTOR, lacks: None },
         ],
+        managers: vec![ManagerInfo {
+            addresses: vec!["a.example.org:7400".to_owned()],
+            host: "a".to_owned(),
+            pid: 4711,
+            leads: true,
+        }],
     }
 }
 
@@ -415,7 +423,7 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Sets(vec![set()]),
         R::Status(status()),
         R::Collected { chunks: 1, blocks: 2, bytes: 2 << 20 },
-        R::Registered { id: BENEFACTOR, moment: Some(MOMENT), registration: 70_000 },
+        R::Registered { id: BENEFACTOR, moment: Some(MOMENT), registration: 70_000, term: TERM },
         R::Commands(vec![deletion, make, Command::SendInventory, Command::Remember(MOMENT), revoke]),
         R::Known { found: vec![ChunkLocations::default()], benefactors: vec![info()], room_bytes: 16 << 20 },
         R::Held { attr: attr(), hold: hold() },

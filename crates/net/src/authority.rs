@@ -34,6 +34,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::connection::say;
 use crate::keys::{self, KeysError, Member, Parts, Pinned, name_of, pem, pool_of, server_name};
+use crate::managers::Managers;
 use crate::patience::{PATIENCE, Patient};
 use crate::retry::Retry;
 use crate::transport;
@@ -401,11 +402,14 @@ pub async fn join(address: &str, token: &str) -> Result<Parts, Failure> {
     let failed = |error: rcgen::Error| Failure::new(ErrorCode::Internal, error.to_string());
     let unreachable =
         |cause: String| Failure::new(ErrorCode::Unavailable, format!("no connection to {address}: {cause}"));
+    let managers = Managers::new(address);
+    let mut addresses = managers.addresses().iter().cycle();
     // One request for all tries: the token stays good for it when an answer is lost.
     let key = KeyPair::generate().map_err(failed)?;
     let request = CertificateParams::default().serialize_request(&key).map_err(failed)?.der().to_vec();
     let mut retry = Retry::new(JOIN_TIME, JOIN_PAUSES);
     loop {
+        let Some(address) = addresses.next() else { unreachable!("there is always one more") };
         let cause = match timeout(JOIN_TIMEOUT, join_with(address, &told, &key, &request)).await {
             Ok(Ok(parts)) => return Ok(parts),
             Ok(Err(error)) => match error.downcast::<Failure>() {

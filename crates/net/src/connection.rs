@@ -54,6 +54,12 @@ pub enum CallError {
         /// What the system said.
         cause: String,
     },
+    /// No manager leads at any of several addresses.
+    #[error("none of the managers leads: {causes}")]
+    NoManager {
+        /// Why not, for each address.
+        causes: String,
+    },
     /// The connection ended before the answer; the request may have been carried out.
     #[error("the connection to {address} ended before an answer came")]
     Closed {

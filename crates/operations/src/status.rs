@@ -1,7 +1,9 @@
 //! The state of a pool: manager, benefactors, space, savings, what lacks copies, and one word for all of it.
 
 use serde::Serialize;
-use stdchk_model::message::manager::{self, BenefactorInfo, BenefactorState, KeeperInfo, PoolStatus, Space};
+use stdchk_model::message::manager::{
+    self, BenefactorInfo, BenefactorState, KeeperInfo, ManagerInfo, PoolStatus, Space,
+};
 use stdchk_model::size;
 
 use crate::error::{About, Result};
@@ -178,6 +180,21 @@ pub struct Status {
     pub set_back: Vec<u32>,
     /// What would come back if the manager's disk were lost.
     pub recovery: Recovery,
+    /// The managers that share the pool's state, the one that leads first; none if it is on one manager's disk.
+    pub managers: Vec<ManagerStatus>,
+}
+
+/// A manager that leads or stands by.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ManagerStatus {
+    /// Where it serves while it leads.
+    pub addresses: Vec<String>,
+    /// What its host calls itself.
+    pub host: String,
+    /// Its process there.
+    pub pid: u32,
+    /// Whether it leads.
+    pub leads: bool,
 }
 
 /// What would come back if the manager's disk were lost: what two thirds of the keepers have.
@@ -259,6 +276,7 @@ impl Status {
             counting: status.counting,
             set_back: status.set_back.iter().map(|id| id.0).collect(),
             recovery: Recovery::new(&status.keepers),
+            managers: status.managers.iter().map(manager).collect(),
         }
     }
 
@@ -288,6 +306,11 @@ fn exposed_set(set: &manager::ExposedSet) -> ExposedSet {
         bytes: set.exposed.bytes,
         since: set.exposed.since.map(time_exact),
     }
+}
+
+fn manager(info: &ManagerInfo) -> ManagerStatus {
+    let ManagerInfo { addresses, host, pid, leads } = info.clone();
+    ManagerStatus { addresses, host, pid, leads }
 }
 
 fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {

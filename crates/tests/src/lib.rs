@@ -13,6 +13,7 @@
 mod bytes;
 mod command;
 mod disk;
+mod etcd;
 mod machines;
 mod mount;
 mod object_store;
@@ -23,6 +24,7 @@ mod wait;
 pub use bytes::{random_bytes, with_bit_flipped};
 pub use command::{COMMAND_PATIENCE, Outcome, binary, command, outcome, outcome_with, preload_library};
 pub use disk::Disk;
+pub use etcd::{EtcdGate, EtcdServer};
 pub use machines::{LINK_BURST_BYTES, Machines};
 pub use mount::Mount;
 pub use object_store::{ACCESS_KEY, Asked, BUCKET, Deed, Gate, ObjectStore, SECRET_KEY};

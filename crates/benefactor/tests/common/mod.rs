@@ -10,7 +10,7 @@ use stdchk_model::message::benefactor::{
     BenefactorReply, BenefactorRequest, Command, Make, NewBlock, SourceBlock,
 };
 use stdchk_model::message::handshake::Role;
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Term};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, EncodingId, ErrorCode, Failure, PoolId, Receipt,
     ReceiptKey,
@@ -33,6 +33,8 @@ pub struct Told {
     pub requests: Vec<ManagerRequest>,
     pub commands: Vec<(BenefactorId, Command)>,
     pub stale: bool,
+    /// Number of its term.
+    pub term: u64,
 }
 
 /// Registers everybody, remembers everything.
@@ -68,7 +70,12 @@ impl Service for Answers {
                 let known =
                     told.requests.iter().filter(|r| matches!(r, ManagerRequest::Register { .. })).count();
                 let new = BenefactorId(u32::try_from(known).unwrap() + 1);
-                ManagerReply::Registered { id: registration.id.unwrap_or(new), moment: None, registration: 1 }
+                ManagerReply::Registered {
+                    id: registration.id.unwrap_or(new),
+                    moment: None,
+                    registration: 1,
+                    term: Term { number: told.term, start: 1 },
+                }
             }
             ManagerRequest::Heartbeat { .. } if std::mem::take(&mut told.stale) => {
                 return Err(Failure::new(ErrorCode::Stale, "who are you?"));

@@ -9,6 +9,7 @@ use std::path::{PathBuf, absolute};
 use clap::{Args, Subcommand};
 use stdchk_manager::ManagerError;
 use stdchk_manager::core::Timing;
+use stdchk_manager::etcd::Place;
 use stdchk_manager::store::StoreError;
 use stdchk_net::DataDirError;
 
@@ -42,16 +43,24 @@ enum Action {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
+With `--store etcd://...` several managers share the pool's state. One leads and serves; the others stand by, and one of them leads within
+ten seconds of the end of the first. Clients and benefactors are told the addresses of all: `--manager a:7400,b:7400`.
+
 The folder is made and marked at the first start; one with foreign files is refused. A manager that serves at an address
 of the network has the pool's authority in its folder: `stdchk pool token --folder DIR` gives tokens to hosts that join.
 Logs go to standard error, filtered by STDCHK_LOG (info, debug, ...).
 
 Example:
-  stdchk manager run /srv/stdchk/manager --listen unix:/srv/stdchk/socket --listen a.example.org:7400")]
+  stdchk manager run /srv/stdchk/manager --listen unix:/srv/stdchk/socket --listen a.example.org:7400
+  stdchk manager run /srv/stdchk/manager --listen a.example.org:7400 --store etcd://e1:2379,e2:2379,e3:2379/stdchk")]
 struct Run {
     /// The manager's data folder
     #[arg(value_name = "DIR")]
     directory: PathBuf,
+    /// Keep the pool's state in etcd, so that several managers stand by for each other: etcd://HOST:PORT[,...]/PREFIX, or etcds:// with TLS
+    /// [default: in DIR]
+    #[arg(long, value_name = "PLACE")]
+    store: Option<Place>,
     /// Where to serve, unix:PATH or HOST:PORT; may be given several times [default: a socket in DIR]
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
@@ -109,7 +118,8 @@ fn run_here(arguments: &Run) -> Outcome {
     let directory = absolute(&arguments.directory).about(arguments.directory.display())?;
     let config = stdchk_manager::Config::new(&directory, socket_in(&directory));
     let listen = if arguments.listen.is_empty() { config.listen } else { arguments.listen.clone() };
-    let config = stdchk_manager::Config { listen, timing: arguments.timing.timing(), ..config };
+    let store = arguments.store.clone();
+    let config = stdchk_manager::Config { listen, store, timing: arguments.timing.timing(), ..config };
     serve(&arguments.role, &single_thread()?, |stop| async move {
         let ended = stdchk_manager::run(config, stop).await;
         ended.map_err(|error| CommandError::complete(exit_of(&error), "manager", error))

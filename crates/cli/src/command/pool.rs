@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::{Home, PoolRecord, Role};
 use crate::output::{self, Table};
-use crate::settings::check_address;
+use crate::settings::{check_address, check_managers};
 
 /// What `pool` takes.
 #[derive(Args, Debug)]
@@ -271,7 +271,7 @@ pub fn join_as(
 ) -> Outcome<(Home, File)> {
     let home = context.home_to_run()?;
     let Some(manager) = &record.manager else { unreachable!("a host joins the pool of a manager") };
-    check_address("the manager's address", manager)?;
+    check_managers("the manager's address", manager)?;
     home.prepare(None)?;
     let lock = home.lock()?;
     refuse_member(&home)?;

@@ -133,6 +133,7 @@ fn print(report: &Report) -> Outcome {
     let manager = &report.pool.manager;
     let process = manager.pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
     output::line(format_args!("manager   {} {}{process}", manager.address, manager.state))?;
+    print_managers(&report.pool)?;
     if let Some(mount) = &report.mount {
         output::line(format_args!("mount     {} {}", output::shown(&mount.path), mount.state))?;
     }
@@ -141,6 +142,19 @@ fn print(report: &Report) -> Outcome {
     }
     print_figures(&report.pool)?;
     print_benefactors(&report.pool)
+}
+
+/// Who leads and who stands by, if several managers may.
+fn print_managers(report: &Status) -> Outcome {
+    for manager in &report.managers {
+        let does = if manager.leads { "leads" } else { "stands by" };
+        let (host, at) = (output::shown(&manager.host), output::shown(&manager.addresses.join(", ")));
+        output::line(format_args!("          {host}, process {}, at {at} {does}", manager.pid))?;
+    }
+    if report.managers.len() == 1 {
+        output::line(format_args!("          no other manager stands by"))?;
+    }
+    Ok(())
 }
 
 fn print_figures(report: &Status) -> Outcome {

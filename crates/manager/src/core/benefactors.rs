@@ -224,6 +224,12 @@ impl Registry {
         self.registrations
     }
 
+    /// What benefactors say counts once they have registered again.
+    pub fn expect_registrations(&mut self) {
+        self.doubts += 1;
+        self.known.values_mut().for_each(|benefactor| benefactor.registration = None);
+    }
+
     /// The benefactor, of which something was heard, if `registration` is its last: [`Registry::update_states`] follows.
     ///
     /// # Errors

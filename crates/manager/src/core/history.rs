@@ -274,6 +274,8 @@ impl Core {
         if self.history.is_set_back() {
             self.history.accept();
             self.namespace.leave_out_given_up_inos();
+            self.rise_above_told_terms();
+            self.registry.expect_registrations();
         }
         Ok(ManagerReply::Done)
     }

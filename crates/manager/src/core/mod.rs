@@ -27,9 +27,11 @@ mod rename;
 mod replication;
 mod reports;
 mod sessions;
+mod shut_out;
 mod similar;
 mod state;
 mod surplus;
+mod terms;
 mod versions;
 mod walks;
 
@@ -131,6 +133,8 @@ pub struct Core {
     operations: Operations,
     registry: Registry,
     history: History,
+    shut_out: shut_out::ShutOut,
+    terms: terms::Terms,
     locations: Locations,
     sessions: Sessions,
     copies: Copies,
@@ -180,6 +184,8 @@ impl Core {
                 "the records of the pool or its root are missing",
             ));
         }
+        core.terms.begin();
+        core.pool_changed = true;
         Ok(core)
     }
 
@@ -192,6 +198,8 @@ impl Core {
             operations: Operations::default(),
             registry: Registry::new(),
             history: History::new(setting.start),
+            shut_out: shut_out::ShutOut::default(),
+            terms: terms::Terms::new(setting.start),
             locations: Locations::default(),
             sessions: Sessions::default(),
             copies: Copies::default(),
@@ -217,6 +225,7 @@ impl Core {
             Some(Table::Benefactor) => self.registry.load(rest, bytes)?,
             Some(Table::Operation) => self.operations.load(rest, bytes)?,
             Some(Table::Start) => self.history.load(rest, bytes)?,
+            Some(Table::ShutOut) => self.shut_out.load(rest, bytes)?,
             Some(Table::Names) => self.references.load(rest, bytes, &mut self.locations)?,
             Some(table) => self.namespace.load(table, rest, bytes)?,
             None => {
@@ -233,6 +242,7 @@ impl Core {
         self.namespace.ino_ceiling = record.ino_ceiling;
         self.registry.next = record.next_benefactor;
         self.namespace.lived_ms = record.lived_ms;
+        self.terms.load(record.term);
         self.pool_changed = false;
     }
 
@@ -252,12 +262,14 @@ impl Core {
                 ino_ceiling: self.namespace.ino_ceiling,
                 next_benefactor: self.registry.next,
                 lived_ms: self.namespace.lived_ms,
+                term: self.terms.own().number,
             };
             batch.put(Table::Pool, POOL_KEY, cbor::encode(&record));
         }
         self.references.take_changes(&mut batch, &self.locations);
         self.operations.take_changes(&mut batch);
         self.history.take_changes(&mut batch);
+        self.shut_out.take_changes(&mut batch);
         batch
     }
 
@@ -313,6 +325,7 @@ impl Core {
             Q::Orders { id, registration } => self.orders(id, registration, now),
             Q::Forget { id, force } => self.forget(id, force, now),
             Q::Fates { folder, lifetime, done } => self.fates(folder, lifetime.as_deref(), done),
+            Q::Revoke { member } => self.revoke(member),
             Q::AcceptOlderStore => self.accept_older_store(),
             Q::Settle(session) => self.sessions.get_mut(session, now.ms).map(|_| ManagerReply::Done),
             _ => self.read(request, now),

@@ -26,7 +26,8 @@ impl Core {
             return Err(unexpected());
         };
         let id = self.registry.admit(&registration, secret, &proof)?;
-        let Registration { incarnation, pid, load, remembered, put_sequence, receipt_key, .. } = registration;
+        let Registration { incarnation, pid, load, remembered, put_sequence, receipt_key, term, .. } =
+            registration;
         let next_inventory = self.registry.next_inventory();
         let Some(benefactor) = self.registry.get_mut(id) else { return Err(unexpected()) };
         let new_life = benefactor.incarnation != Some(incarnation);
@@ -61,8 +62,11 @@ impl Core {
         if let Some(moment) = remembered {
             self.compare_history(id, moment);
         }
+        self.terms.hear(term);
+        self.rise_above_told_terms();
         let registration = self.registry.number(id);
-        Ok(ManagerReply::Registered { id, moment: self.history.to_remember(), registration })
+        let (moment, term) = (self.history.to_remember(), self.terms.own());
+        Ok(ManagerReply::Registered { id, moment, registration, term })
     }
 
     /// An inventory gets its number before it is taken: a block of which a receipt says meanwhile that it is durable bears that, too,

@@ -114,6 +114,7 @@ impl Core {
             // Who has the store and the journal says so.
             store_is_full: false,
             keepers: Vec::new(),
+            managers: Vec::new(),
         }
     }
 

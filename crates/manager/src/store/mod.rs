@@ -1,6 +1,6 @@
 //! The manager's store: a map from short keys to short records that survives crashes.
 //!
-//! The trait is tiny on purpose, so that another engine (etcd, say) can stand behind it: read everything once at the
+//! The trait is tiny on purpose, so that several engines can stand behind it ([`crate::etcd`] is another one): read everything once at the
 //! start, then commit batches, each atomically and durably. Everything else lives in memory. Keys and records are
 //! described in `docs/FORMAT.md`.
 
@@ -17,10 +17,13 @@ mod seal;
 use std::fmt;
 use std::path::Path;
 
+use stdchk_model::message::manager::ManagerInfo;
+
 pub use self::embedded::EmbeddedStore;
 pub use self::import::Import;
 pub use self::memory::MemoryStore;
 pub use self::reserve::{Reserve, Reserved};
+pub(crate) use self::seal::Checker;
 
 /// What a record is about; the first byte of its key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -46,12 +49,14 @@ pub enum Table {
     Names = 8,
     /// What is noted of the checkpoint sets of folders, by directory.
     Noted = 9,
+    /// Members that were shut out, by their identity.
+    ShutOut = 10,
 }
 
 impl Table {
     /// The table of a key's first byte.
     pub fn of(byte: u8) -> Option<Self> {
-        const ALL: [Table; 10] = [
+        const ALL: [Table; 11] = [
             Table::Pool,
             Table::Inode,
             Table::Entry,
@@ -62,6 +67,7 @@ impl Table {
             Table::Start,
             Table::Names,
             Table::Noted,
+            Table::ShutOut,
         ];
         ALL.get(usize::from(byte)).copied()
     }
@@ -88,6 +94,11 @@ impl Batch {
     /// Removes a record, if it is there.
     pub fn remove(&mut self, table: Table, key: &[u8]) {
         self.changes.push((full_key(table, key), None));
+    }
+
+    /// These changes.
+    pub(crate) fn of(changes: impl IntoIterator<Item = ChangeOf>) -> Self {
+        Self { changes: changes.into_iter().collect() }
     }
 
     /// Length of [`Batch::encode`], bytes.
@@ -177,6 +188,9 @@ pub enum StoreError {
         /// What the engine said.
         cause: String,
     },
+    /// This manager leads no more, and nothing of the commit counts that etcd didn't have by then.
+    #[error("this manager leads no more: its lease is over, or another one leads")]
+    Deposed,
     /// The store isn't what was written to it.
     #[error(
         "the manager's store {path} is damaged: {what}; put the manager's folder back from a backup while the pool is \
@@ -203,7 +217,7 @@ impl StoreError {
 }
 
 /// A key in words: its table, and the rest as hexadecimal digits.
-fn told(key: &[u8]) -> String {
+pub(crate) fn told(key: &[u8]) -> String {
     let Some((table, rest)) = key.split_first() else { return "an empty key".to_owned() };
     let table = Table::of(*table).map_or_else(|| format!("table {table}"), |table| table.to_string());
     let digits: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -261,6 +275,16 @@ pub trait Store: Send {
     fn has_room(&self, _bytes: u64) -> bool {
         true
     }
+
+    /// Whether what was read may be told to others: nobody else can have changed the store since.
+    fn is_held(&self) -> bool {
+        true
+    }
+
+    /// The managers that share the store: the one that leads, then those that stand by.
+    fn managers(&self) -> Vec<ManagerInfo> {
+        Vec::new()
+    }
 }
 
 impl Store for Box<dyn Store> {
@@ -282,5 +306,13 @@ impl Store for Box<dyn Store> {
 
     fn has_room(&self, bytes: u64) -> bool {
         (**self).has_room(bytes)
+    }
+
+    fn is_held(&self) -> bool {
+        (**self).is_held()
+    }
+
+    fn managers(&self) -> Vec<ManagerInfo> {
+        (**self).managers()
     }
 }

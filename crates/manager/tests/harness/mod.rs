@@ -9,7 +9,7 @@ use stdchk_manager::store::{MemoryStore, Store, Table};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command};
 use stdchk_model::message::manager::{
     Attr, BenefactorSecret, Change, ChunkLocations, Existing, Exposed, FileKind, Hold, ManagerReply,
-    ManagerRequest, Moment, PoolStatus, Registration, StoredBlock, VersionInfo, VersionState,
+    ManagerRequest, Moment, PoolStatus, Registration, StoredBlock, Term, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, KeyId,
@@ -42,6 +42,8 @@ pub struct Pool {
     pub secrets: BTreeMap<u32, BenefactorSecret>,
     /// What the clients say that they encrypt with.
     pub key: Option<KeyId>,
+    /// The terms under which benefactors have registered.
+    pub terms: BTreeMap<u32, Term>,
 }
 
 pub fn timing() -> Timing {
@@ -104,6 +106,7 @@ impl Pool {
             registrations: BTreeMap::new(),
             secrets: BTreeMap::new(),
             key: None,
+            terms: BTreeMap::new(),
         };
         pool.sync();
         pool
@@ -398,7 +401,9 @@ impl Pool {
             secret.unwrap_or_else(|| BenefactorSecret(*blake3::hash(&made.to_le_bytes()).as_bytes()));
         let request = self.registration(id, incarnation, remembered).introduced(&secret);
         match self.ask(request).unwrap() {
-            ManagerReply::Registered { id, moment, registration } => {
+            ManagerReply::Registered { id, moment, registration, term } => {
+                let known = self.terms.entry(id.0).or_insert(term);
+                *known = term.max(*known);
                 self.living.insert(id.0, incarnation);
                 self.registrations.insert((id.0, incarnation), registration);
                 self.secrets.insert(id.0, secret);
@@ -423,6 +428,7 @@ impl Pool {
             remembered,
             put_sequence: self.receipts,
             receipt_key: KEY,
+            term: id.and_then(|id| self.terms.get(&id).copied()),
         }
     }
 

@@ -284,6 +284,7 @@ fn manager_requests() -> Vec<Vec<u8>> {
             remembered: None,
             put_sequence: 1,
             receipt_key: ReceiptKey([1; 32]),
+            term: None,
         }
         .introduced(&BenefactorSecret([1; 32])),
         Q::BeginInventory { id: benefactor, registration: 5 },

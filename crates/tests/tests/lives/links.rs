@@ -10,12 +10,14 @@ use super::world::World;
 impl World {
     pub fn connect(&mut self, node: usize) {
         let registration = self.nodes[node].registration();
-        let ManagerReply::Registered { id, moment, registration } = self.ask(registration).unwrap() else {
+        let ManagerReply::Registered { id, moment, registration, term } = self.ask(registration).unwrap()
+        else {
             panic!("not an answer to a registration")
         };
         let is_new_life = !std::mem::replace(&mut self.nodes[node].was_connected, true);
         self.nodes[node].id = Some(id);
         self.nodes[node].registration = registration;
+        self.nodes[node].led_by(term);
         self.nodes[node].told(moment, false);
         self.nodes[node].is_new_life = is_new_life;
         if is_new_life || self.plant != Plant::NoInventoryAfterReconnect {
@@ -106,6 +108,9 @@ impl World {
 
     fn obey(&mut self, node: usize, commands: Vec<Command>) {
         for command in commands {
+            if !self.nodes[node].obeys() && !matches!(command, Command::SendInventory | Command::Revoke(_)) {
+                continue;
+            }
             match command {
                 Command::Delete { blocks, put_sequence } => {
                     let names = all_shown(&blocks);

@@ -11,7 +11,9 @@ use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, FailedCopy, Make,
 };
 use stdchk_model::message::handshake::Role;
-use stdchk_model::message::manager::{BenefactorSecret, ManagerRequest, Moment, Registration, StoredBlock};
+use stdchk_model::message::manager::{
+    BenefactorSecret, ManagerRequest, Moment, Registration, StoredBlock, Term,
+};
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey,
 };
@@ -48,6 +50,8 @@ pub struct Node {
     pub id: Option<BenefactorId>,
     /// Number of its last registration.
     pub registration: u64,
+    /// Of the manager with which it registered last.
+    term: Option<Term>,
     /// Proves to the manager that it is this benefactor.
     secret: BenefactorSecret,
     service: Option<Arc<Benefactor>>,
@@ -95,6 +99,7 @@ impl Node {
             donated_bytes: if small { FEW_BYTES } else { PLENTY_BYTES },
             id: None,
             registration: 0,
+            term: None,
             secret: secret(life),
             service: None,
             life,
@@ -390,6 +395,19 @@ impl Node {
         }
     }
 
+    /// The manager that it registered with has this term.
+    pub fn led_by(&mut self, term: Term) {
+        self.term = Some(term);
+        self.service.as_ref().unwrap().memory().led_by(term).unwrap();
+        self.disk.keep_memory();
+    }
+
+    /// Whether it obeys the manager that it registered with.
+    pub fn obeys(&self) -> bool {
+        let term = self.term.unwrap();
+        self.service.as_ref().unwrap().memory().obeys(term)
+    }
+
     pub fn registration(&self) -> ManagerRequest {
         let service = self.service.as_ref().unwrap();
         let remembered = self.remembered().filter(|_| self.plant != Plant::SetBackUnnoticed);
@@ -402,6 +420,7 @@ impl Node {
             remembered,
             put_sequence: self.store().put_sequence(),
             receipt_key: service.receipt_key().clone(),
+            term: service.memory().term(),
         };
         registration.introduced(&self.secret)
     }

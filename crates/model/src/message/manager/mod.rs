@@ -16,8 +16,8 @@ use crate::id::Ino;
 pub use chunk::{ChunkLocations, Location, StoredBlock};
 pub use namespace::{Attr, Change, DirEntry, Existing, FileKind};
 pub use pool::{
-    BenefactorInfo, BenefactorSecret, BenefactorState, ExposedSet, KeeperInfo, MemberInfo, Moment,
-    PoolStatus, Registration, Space,
+    BenefactorInfo, BenefactorSecret, BenefactorState, ExposedSet, KeeperInfo, ManagerInfo, MemberInfo,
+    Moment, PoolStatus, Registration, Space, Term,
 };
 pub use reply::ManagerReply;
 pub use request::ManagerRequest;

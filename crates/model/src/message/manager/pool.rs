@@ -102,6 +102,9 @@ pub struct Registration {
     /// What the receipts of this life are checked with.
     #[n(7)]
     pub receipt_key: ReceiptKey,
+    /// The greatest term of a manager that it has registered with, if it has with one.
+    #[n(8)]
+    pub term: Option<Term>,
 }
 
 impl Registration {
@@ -161,6 +164,17 @@ pub struct Moment {
     /// Number of the last commit by then.
     #[n(1)]
     pub commit: u64,
+}
+
+/// Who leads a pool: of two managers, the one with the greater term came later, and benefactors obey no order of the other one any more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
+pub struct Term {
+    /// Rises durably before a manager answers anybody, and whenever a benefactor knows of a greater one.
+    #[n(0)]
+    pub number: u64,
+    /// Identity of the manager's start, as in [`Moment`]: no two managers have the same term.
+    #[n(1)]
+    pub start: u64,
 }
 
 /// Space and counts of the pool.
@@ -271,6 +285,26 @@ pub struct PoolStatus {
     /// The benefactors that keep the manager's store as well.
     #[n(25)]
     pub keepers: Vec<KeeperInfo>,
+    /// The managers that share the store, the one that leads first; none if only one can use it.
+    #[n(26)]
+    pub managers: Vec<ManagerInfo>,
+}
+
+/// A manager that leads or stands by.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ManagerInfo {
+    /// Where it serves while it leads.
+    #[n(0)]
+    pub addresses: Vec<String>,
+    /// What its host calls itself.
+    #[n(1)]
+    pub host: String,
+    /// Its process id there.
+    #[n(2)]
+    pub pid: u32,
+    /// Whether it leads.
+    #[n(3)]
+    pub leads: bool,
 }
 
 /// How far a keeper of the journal is.

@@ -4,7 +4,7 @@ use minicbor::{Decode, Encode};
 
 use super::{
     Attr, BenefactorInfo, CheckpointSet, ChunkLocations, DirEntry, Hold, MemberInfo, Moment, PoolStatus,
-    SetFate, Space, VersionInfo,
+    SetFate, Space, Term, VersionInfo,
 };
 use crate::chunk_map::{ChunkRef, MapRoot};
 use crate::id::{BenefactorId, SessionId};
@@ -125,6 +125,9 @@ pub enum ManagerReply {
         /// Number of this registration, which comes with all that the benefactor says from now on.
         #[n(2)]
         registration: u64,
+        /// Of the manager. The benefactor obeys no orders over this connection if it knows a greater one.
+        #[n(3)]
+        term: Term,
     },
     /// What the benefactor should do.
     #[n(17)]

@@ -1,0 +1,315 @@
+//! Who leads: the manager whose lease holds the key `leader`.
+//!
+//! | state | the lease is renewed | it isn't in time, or etcd knows it no more | told to stop |
+//! |---|---|---|---|
+//! | stands by | stands by; leads once there is no key `leader` | begins anew with another lease | gives up the lease |
+//! | leads | leads | leads no more, for ever: what was read is thrown away, and it begins anew | gives up the lease: another one leads at once |
+//!
+//! The holder counts the lease from before it asked for it, on a clock that goes on while the machine sleeps; etcd counts later. So the
+//! holder knows that it leads no more before etcd lets another one lead. What it does between looking at the clock and etcd's answer is
+//! fenced: each transaction of the store demands the very key that this lease holds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+use stdchk_model::cbor;
+use stdchk_model::message::manager::ManagerInfo;
+use stdchk_net::Retry;
+
+use super::gateway::{self, AskError, behind, bytes, list, number, range, text};
+use super::{Etcd, Running};
+use crate::store::StoreError;
+
+/// A lease holds for so long without being renewed, seconds: a manager that is killed is followed within ten.
+const LEASE_SECONDS: u64 = 4;
+/// By so much earlier its holder takes it for over, since clocks don't all go at the same pace.
+const MARGIN: Duration = Duration::from_millis(500);
+/// How often it is renewed.
+const RENEW: Duration = Duration::from_secs(1);
+/// Pause after an attempt that failed.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How often a manager that stands by looks whether somebody leads.
+const LOOK: Duration = Duration::from_millis(250);
+/// Time for an answer.
+const ANSWER: Duration = Duration::from_millis(1500);
+/// Most managers that are told.
+const MANAGERS_MAX: usize = 64;
+
+/// Nanoseconds since the machine was started, sleep counted.
+fn clock() -> u64 {
+    let Ok(now) = Duration::try_from(clock_gettime(ClockId::Boottime)) else {
+        unreachable!("no machine was started in the future");
+    };
+    nanoseconds(now)
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Until when a lease is held.
+#[derive(Debug)]
+struct Until {
+    end: AtomicU64,
+    lost: AtomicBool,
+}
+
+impl Until {
+    /// The end of a lease that was asked for at this time.
+    fn of(asked: u64) -> u64 {
+        asked.saturating_add(nanoseconds(Duration::from_secs(LEASE_SECONDS) - MARGIN))
+    }
+
+    /// Whether the lease is held. Once it isn't, it never is again.
+    fn holds(&self, now: u64) -> bool {
+        if now >= self.end.load(Ordering::Acquire) {
+            self.lose();
+        }
+        !self.lost.load(Ordering::Acquire)
+    }
+
+    fn lose(&self) {
+        self.lost.store(true, Ordering::Release);
+    }
+
+    /// It was renewed by a question that was asked at `asked`, and answered by now.
+    fn renew(&self, asked: u64, now: u64) {
+        if self.holds(now) {
+            self.end.fetch_max(Self::of(asked), Ordering::AcqRel);
+        }
+    }
+}
+
+/// A manager that stands by or leads: a lease, which a task renews.
+pub struct Candidacy {
+    etcd: Etcd,
+    lease: u64,
+    until: Arc<Until>,
+    managers: Arc<Mutex<Vec<ManagerInfo>>>,
+    own: ManagerInfo,
+    _renewing: Running<()>,
+}
+
+/// A candidate that leads.
+#[derive(Clone)]
+pub struct Leadership {
+    candidacy: Arc<Candidacy>,
+    /// etcd's number for the making of the key `leader`: no other leader has the same one.
+    fence: u64,
+}
+
+impl Candidacy {
+    /// Gets a lease, as soon as etcd gives one, and says that this manager is there.
+    pub async fn begin(etcd: &Etcd, own: ManagerInfo) -> Self {
+        let mut retry = Retry::endless((PAUSE, RENEW));
+        loop {
+            match Self::try_begin(etcd, own.clone()).await {
+                Ok(candidacy) => return candidacy,
+                Err(error) => tracing::warn!(%error, "this manager can't stand by yet"),
+            }
+            retry.pause().await;
+        }
+    }
+
+    async fn try_begin(etcd: &Etcd, own: ManagerInfo) -> Result<Self, AskError> {
+        let asked = clock();
+        let lease = ask(etcd, "lease/grant", json!({"TTL": LEASE_SECONDS.to_string()})).await?;
+        let lease = number(&lease, "ID")?;
+        let until = Arc::new(Until { end: AtomicU64::new(Until::of(asked)), lost: AtomicBool::new(false) });
+        let key = etcd.key(&format!("managers/{lease:016x}"));
+        let said = json!({"key": text(&key), "value": text(&cbor::encode(&own)), "lease": lease.to_string()});
+        ask(etcd, "kv/put", said).await?;
+        let managers = Arc::new(Mutex::new(vec![own.clone()]));
+        let renewing = renew(etcd.clone(), lease, Arc::clone(&until), Arc::clone(&managers));
+        let renewing = etcd.spawn(renewing);
+        Ok(Self { etcd: etcd.clone(), lease, until, managers, own, _renewing: renewing })
+    }
+
+    /// Whether the lease is held.
+    pub fn holds(&self) -> bool {
+        self.until.holds(clock())
+    }
+
+    /// Whether there is a pool here already; asks until etcd answers.
+    pub async fn has_pool(&self) -> bool {
+        let key = self.etcd.key("sequence");
+        loop {
+            match ask(&self.etcd, "kv/range", json!({"key": text(&key)})).await {
+                Ok(found) => return !list(&found, "kvs").is_empty(),
+                Err(error) => tracing::warn!(%error, "whether there is a pool isn't known"),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Waits until this manager leads; `None`: its lease is lost.
+    pub async fn elected(self: &Arc<Self>) -> Option<Leadership> {
+        while self.holds() {
+            match self.try_to_lead().await {
+                Ok(Some(fence)) => return Some(Leadership { candidacy: Arc::clone(self), fence }),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, "who leads isn't known"),
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        None
+    }
+
+    async fn try_to_lead(&self) -> Result<Option<u64>, AskError> {
+        let key = self.etcd.key("leader");
+        let leader = ask(&self.etcd, "kv/range", json!({"key": text(&key)})).await?;
+        if let [leader] = list(&leader, "kvs") {
+            // The answer to an earlier attempt may have been lost.
+            let own = number(leader, "lease")? == self.lease;
+            return Ok(if own { Some(number(leader, "create_revision")?) } else { None });
+        }
+        let value = text(&cbor::encode(&self.own));
+        let attempt = json!({
+            "compare": [{"target": "CREATE", "result": "EQUAL", "key": text(&key), "create_revision": "0"}],
+            "success": [{"request_put": {"key": text(&key), "value": value, "lease": self.lease.to_string()}}],
+        });
+        let answer = ask(&self.etcd, "kv/txn", attempt).await?;
+        match answer.get("succeeded").and_then(Value::as_bool) {
+            Some(true) => Ok(Some(number(answer.get("header").unwrap_or(&Value::Null), "revision")?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Gives up the lease: another manager leads at once.
+    pub async fn resign(&self) {
+        self.until.lose();
+        let revoke = ask(&self.etcd, "lease/revoke", json!({"ID": self.lease.to_string()}));
+        if let Err(error) = revoke.await {
+            tracing::warn!(%error, "the lease of this manager ends by itself, in some seconds");
+        }
+    }
+}
+
+impl Leadership {
+    /// Whether this manager leads, for all that it knows.
+    pub fn holds(&self) -> bool {
+        self.candidacy.holds()
+    }
+
+    /// The managers that lead or stand by.
+    pub fn managers(&self) -> Vec<ManagerInfo> {
+        let own = &self.candidacy.own;
+        // Its key of an earlier lease may be there for some seconds.
+        let others = self.candidacy.managers.lock().clone().into_iter().filter(|manager| manager != own);
+        [ManagerInfo { leads: true, ..own.clone() }].into_iter().chain(others).collect()
+    }
+
+    pub(super) fn etcd(&self) -> &Etcd {
+        &self.candidacy.etcd
+    }
+
+    /// The condition of whatever only the one that leads may do.
+    pub(super) fn condition(&self) -> Value {
+        let key = text(&self.etcd().key("leader"));
+        json!({"target": "CREATE", "result": "EQUAL", "key": key, "create_revision": self.fence.to_string()})
+    }
+
+    /// The question which condition failed.
+    pub(super) fn question(&self) -> Value {
+        json!({"key": text(&self.etcd().key("leader"))})
+    }
+
+    /// Whether the answer to that question is the key that this manager holds.
+    pub(super) fn is_own(&self, answer: &Value) -> Result<bool, AskError> {
+        match list(answer, "kvs") {
+            [leader] => Ok(number(leader, "create_revision")? == self.fence),
+            _ => Ok(false),
+        }
+    }
+
+    /// The error of a manager that leads no more.
+    pub(super) fn deposed(&self) -> StoreError {
+        self.candidacy.until.lose();
+        StoreError::Deposed
+    }
+
+    /// Gives up the lease.
+    pub async fn resign(&self) {
+        self.candidacy.resign().await;
+    }
+}
+
+async fn ask(etcd: &Etcd, call: &'static str, question: Value) -> Result<Value, AskError> {
+    let asker = etcd.clone();
+    etcd.run(async move { asker.gateway().ask(call, &question, ANSWER).await }).await
+}
+
+/// Renews a lease until it is lost, and looks which managers are there.
+async fn renew(etcd: Etcd, lease: u64, until: Arc<Until>, managers: Arc<Mutex<Vec<ManagerInfo>>>) {
+    let question = json!({"ID": lease.to_string()});
+    while until.holds(clock()) {
+        let asked = clock();
+        let answer = etcd.gateway().ask("lease/keepalive", &question, ANSWER).await;
+        let left = answer.and_then(|answer| number(answer.get("result").unwrap_or(&Value::Null), "TTL"));
+        let pause = match left {
+            Ok(0) => {
+                tracing::warn!("etcd knows the lease of this manager no more");
+                return until.lose();
+            }
+            Ok(_) => {
+                until.renew(asked, clock());
+                RENEW
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the lease of this manager can't be renewed");
+                PAUSE
+            }
+        };
+        // A slow answer to this question doesn't delay the next renewal by more than its limit.
+        let (found, ()) = tokio::join!(look(&etcd), tokio::time::sleep(pause));
+        match found {
+            Ok(found) => *managers.lock() = found,
+            Err(error) => tracing::debug!(%error, "which managers are there can't be asked"),
+        }
+    }
+}
+
+async fn look(etcd: &Etcd) -> Result<Vec<ManagerInfo>, AskError> {
+    let from = etcd.key("managers/");
+    let found =
+        etcd.gateway().ask("kv/range", &range(&from, &behind(&from), MANAGERS_MAX, 0), ANSWER).await?;
+    let manager = |kv| -> Result<_, gateway::AskError> {
+        cbor::decode(&bytes(kv, "value")?).map_err(|error| AskError::Refused(error.to_string()))
+    };
+    list(&found, "kvs").iter().map(manager).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn until(asked: u64) -> Until {
+        Until { end: AtomicU64::new(Until::of(asked)), lost: AtomicBool::new(false) }
+    }
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_lease_ends_earlier_for_its_holder_than_for_etcd() {
+        assert!(Until::of(7 * SECOND) < (7 + LEASE_SECONDS) * SECOND);
+    }
+
+    #[test]
+    fn a_lease_that_was_over_once_is_never_held_again() {
+        let lease = until(SECOND);
+        assert!(lease.holds(2 * SECOND));
+        lease.renew(2 * SECOND, 3 * SECOND);
+        assert!(lease.holds(5 * SECOND), "it counts from when it was asked for");
+        lease.renew(5 * SECOND, 6 * SECOND);
+        assert!(!lease.holds(6 * SECOND), "the answer came after its end");
+        assert!(!lease.holds(5 * SECOND));
+        let given_up = until(SECOND);
+        given_up.lose();
+        given_up.renew(2 * SECOND, 3 * SECOND);
+        assert!(!given_up.holds(3 * SECOND));
+    }
+}

@@ -1,0 +1,191 @@
+//! Questions to etcd's gateway for JSON (`/v3/...`), of whichever member answers.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+/// Time for a connection: a member that takes longer is as good as gone.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
+
+/// Why etcd gave no answer that can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody answered, or nobody could: what was asked may be done, now or later.
+    #[error("etcd doesn't answer: {0}")]
+    Away(String),
+    /// It was refused, and isn't done.
+    #[error("etcd refuses: {0}")]
+    Refused(String),
+}
+
+/// A way to the members of etcd.
+pub struct Gateway {
+    endpoints: Vec<String>,
+    http: reqwest::Client,
+    /// The member that is asked first: the one that answered last.
+    first: AtomicUsize,
+}
+
+impl Gateway {
+    /// A way to members at these URLs.
+    pub fn new(endpoints: &[String]) -> Result<Self, reqwest::Error> {
+        use_ring();
+        // A proxy of the environment is for the web.
+        let http = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).no_proxy().build()?;
+        Ok(Self { endpoints: endpoints.to_vec(), http, first: AtomicUsize::new(0) })
+    }
+
+    /// Asks one member after the other until one answers, for at most `limit` altogether. What is asked may be done several times.
+    pub async fn ask(&self, call: &str, question: &Value, limit: Duration) -> Result<Value, AskError> {
+        let body = question.to_string();
+        let each = limit / u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX).max(1);
+        let first = self.first.load(Ordering::Relaxed);
+        let mut away = AskError::Away("it has no members".to_owned());
+        for step in 0..self.endpoints.len() {
+            let index = (first + step) % self.endpoints.len();
+            let Some(endpoint) = self.endpoints.get(index) else { break };
+            match self.ask_one(endpoint, call, body.clone(), each).await {
+                Err(error @ AskError::Away(_)) => away = error,
+                answer => {
+                    self.first.store(index, Ordering::Relaxed);
+                    return answer;
+                }
+            }
+        }
+        Err(away)
+    }
+
+    async fn ask_one(
+        &self,
+        endpoint: &str,
+        call: &str,
+        body: String,
+        limit: Duration,
+    ) -> Result<Value, AskError> {
+        let away = |error: reqwest::Error| AskError::Away(shown(&error));
+        let url = format!("{endpoint}/v3/{call}");
+        let request = self.http.post(url).header("content-type", "application/json").timeout(limit);
+        let answer = request.body(body).send().await.map_err(away)?;
+        let is_good = answer.status().is_success();
+        let text = answer.bytes().await.map_err(away)?;
+        let value: Value = serde_json::from_slice(&text).map_err(|_| {
+            AskError::Away(format!("what answers at {endpoint} is no etcd with a gateway for JSON"))
+        })?;
+        match value.get("error") {
+            None if is_good => Ok(value),
+            error => Err(refusal(&value, error)),
+        }
+    }
+}
+
+/// What an answer that is an error means.
+fn refusal(value: &Value, error: Option<&Value>) -> AskError {
+    // A stream's error is an object of its own.
+    let inner = error.filter(|error| error.is_object()).unwrap_or(value);
+    let text = |name: &str| inner.get(name).and_then(Value::as_str);
+    let message = text("message").or_else(|| text("error")).unwrap_or("no reason").to_owned();
+    let code = ["code", "grpc_code"].iter().find_map(|name| inner.get(name)).and_then(Value::as_u64);
+    match code {
+        // Resources are exhausted: for ever, or by too many requests.
+        Some(8) if message.contains("space") => AskError::Refused(format!(
+            "{message}; let etcd compact and defragment its data, or give it more room (--quota-backend-bytes)"
+        )),
+        // Cancelled, unknown, late, exhausted, internal, unavailable.
+        Some(1 | 2 | 4 | 8 | 13 | 14) => AskError::Away(message),
+        _ => AskError::Refused(message),
+    }
+}
+
+/// An error with what caused it.
+fn shown(error: &reqwest::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Names the library that TLS calculates with; it is the one that the pool's own TLS calculates with.
+fn use_ring() {
+    static ONCE: Once = Once::new();
+    // Whoever chose another one before had a reason.
+    ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+}
+
+/// Bytes as JSON has them.
+pub fn text(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+/// The bytes of a field; none if it is absent, as etcd leaves out what is empty.
+pub fn bytes(value: &Value, field: &str) -> Result<Vec<u8>, AskError> {
+    let odd = || AskError::Away(format!("its answer has a field `{field}` that can't be read"));
+    match value.get(field) {
+        None => Ok(Vec::new()),
+        Some(field) => STANDARD.decode(field.as_str().ok_or_else(odd)?).map_err(|_| odd()),
+    }
+}
+
+/// A number, which JSON has as text; 0 if it is absent.
+pub fn number(value: &Value, field: &str) -> Result<u64, AskError> {
+    let odd = || AskError::Away(format!("its answer has a field `{field}` that can't be read"));
+    match value.get(field) {
+        None => Ok(0),
+        Some(Value::Number(number)) => number.as_u64().ok_or_else(odd),
+        Some(field) => field.as_str().and_then(|text| text.parse().ok()).ok_or_else(odd),
+    }
+}
+
+/// A list; empty if it is absent.
+pub fn list<'v>(value: &'v Value, field: &str) -> &'v [Value] {
+    value.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// The question for the keys from `from` on and before `to`.
+pub fn range(from: &[u8], to: &[u8], limit: usize, revision: u64) -> Value {
+    json!({"key": text(from), "range_end": text(to), "limit": limit.to_string(), "revision": revision.to_string()})
+}
+
+/// The first key behind all that begin with `prefix`.
+pub fn behind(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // All keys: there is no prefix.
+    vec![0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_tried_again_is_told_from_what_is_refused() {
+        let of = |value: Value| refusal(&value, value.get("error"));
+        assert!(matches!(of(json!({"error": "etcdserver: no leader", "code": 14})), AskError::Away(_)));
+        let full = of(json!({"error": "etcdserver: mvcc: database space exceeded", "code": 8}));
+        assert!(matches!(full, AskError::Refused(_)), "{full}");
+        assert!(matches!(
+            of(json!({"error": "etcdserver: too many requests", "code": 8})),
+            AskError::Away(_)
+        ));
+        let stream = json!({"error": {"grpc_code": 5, "message": "requested lease not found"}});
+        assert!(matches!(of(stream), AskError::Refused(_)));
+    }
+
+    #[test]
+    fn the_end_of_a_prefix_is_behind_all_its_keys() {
+        assert_eq!(behind(b"pool/r/"), b"pool/r0");
+        assert_eq!(behind(&[1, 255, 255]), [2]);
+    }
+}

@@ -1,0 +1,79 @@
+//! Where the manager's state is kept in etcd, as users write it.
+
+use std::str::FromStr;
+
+/// Port at which etcd serves unless it is told otherwise.
+const PORT: &str = "2379";
+
+/// A place in etcd: `etcd://HOST:PORT[,HOST:PORT…]/PREFIX`, or `etcds://…` with TLS.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    endpoints: Vec<String>,
+    prefix: String,
+}
+
+/// Why a text names no place in etcd.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "`{0}` is no place for a manager's state: it is etcd://HOST:PORT[,HOST:PORT...]/PREFIX, or etcds:// with TLS"
+)]
+pub struct PlaceError(String);
+
+impl Place {
+    /// Where etcd's members serve, as URLs.
+    pub fn endpoints(&self) -> &[String] {
+        &self.endpoints
+    }
+
+    /// What all keys begin with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+}
+
+impl FromStr for Place {
+    type Err = PlaceError;
+
+    fn from_str(text: &str) -> Result<Self, PlaceError> {
+        let wrong = || PlaceError(text.to_owned());
+        let (scheme, rest) = match (text.strip_prefix("etcd://"), text.strip_prefix("etcds://")) {
+            (Some(rest), _) => ("http", rest),
+            (None, Some(rest)) => ("https", rest),
+            (None, None) => return Err(wrong()),
+        };
+        let (hosts, prefix) = rest.split_once('/').ok_or_else(wrong)?;
+        let prefix = prefix.trim_end_matches('/');
+        if prefix.is_empty() || prefix.contains(char::is_control) {
+            return Err(wrong());
+        }
+        let endpoint = |host: &str| {
+            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+            let is_host = !host.is_empty() && !host.contains(['@', '?', '#', ' ']) && !host.starts_with(':');
+            is_host.then(|| match has_port {
+                true => format!("{scheme}://{host}"),
+                false => format!("{scheme}://{host}:{PORT}"),
+            })
+        };
+        let endpoints = hosts.split(',').map(endpoint).collect::<Option<_>>().ok_or_else(wrong)?;
+        Ok(Self { endpoints, prefix: prefix.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_has_hosts_and_a_prefix() {
+        let place: Place = "etcd://a:1,b/pool/one/".parse().unwrap();
+        assert_eq!(place.endpoints(), ["http://a:1", "http://b:2379"]);
+        assert_eq!(place.prefix(), "pool/one");
+        let place: Place = "etcds://[::1]:7/x".parse().unwrap();
+        assert_eq!(place.endpoints(), ["https://[::1]:7"]);
+        for wrong in
+            ["", "etcd://a:1", "etcd://a:1/", "etcd:///x", "http://a:1/x", "etcd://a:1,,b/x", "etcd://u@a/x"]
+        {
+            assert!(wrong.parse::<Place>().is_err(), "{wrong}");
+        }
+    }
+}

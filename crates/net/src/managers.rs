@@ -1,0 +1,137 @@
+//! The addresses at which a pool's managers serve: one leads and listens, the others stand by and don't.
+//!
+//! So all addresses are tried at once, and the first manager that greets back is the one. A manager that is stopped, or whose host is
+//! gone, keeps nobody from the one that leads now.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stdchk_model::Failure;
+use stdchk_model::message::handshake::Role;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::buffer::BufferPool;
+use crate::connection::{CallError, Connection, Identity};
+
+/// Silence of a manager after which another one is looked for.
+const SILENT: Duration = Duration::from_secs(2);
+/// Pause before that is done again, if there is none.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Where the managers of a pool serve: one address or several.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Managers(Vec<String>);
+
+impl Managers {
+    /// The addresses in a text, with commas between them. The path of a socket may hold commas, too, as long as no `unix:` follows.
+    pub fn new(text: &str) -> Self {
+        let mut addresses: Vec<String> = Vec::new();
+        for part in text.split(',') {
+            match addresses.last_mut() {
+                // The comma belongs to a path.
+                Some(last) if last.starts_with("unix:") && !part.starts_with("unix:") => {
+                    last.push(',');
+                    last.push_str(part);
+                }
+                _ => addresses.push(part.to_owned()),
+            }
+        }
+        Self(addresses)
+    }
+
+    /// The addresses.
+    pub fn addresses(&self) -> &[String] {
+        &self.0
+    }
+
+    /// Connects to the one that leads.
+    ///
+    /// # Errors
+    /// None does; that of one that refuses, if there is one.
+    pub async fn open(
+        &self,
+        identity: &Identity,
+        buffers: &Arc<BufferPool>,
+    ) -> Result<Connection, CallError> {
+        match self.0.as_slice() {
+            [only] => Connection::open(Role::Manager, only, identity, buffers).await,
+            _ => first_of(self.0.clone(), identity, buffers).await,
+        }
+    }
+
+    /// Connects to another one than that of `connection`, once that has said nothing for a while; `heard` tells when it did last. Never
+    /// ready while no other one leads.
+    pub async fn another(
+        &self,
+        connection: &Connection,
+        identity: &Identity,
+        buffers: &Arc<BufferPool>,
+        heard: impl Fn() -> Instant,
+    ) -> Connection {
+        let others: Vec<String> =
+            self.0.iter().filter(|address| *address != connection.address()).cloned().collect();
+        if others.is_empty() {
+            return std::future::pending().await;
+        }
+        loop {
+            let silent = heard().elapsed();
+            if silent < SILENT {
+                tokio::time::sleep(SILENT.saturating_sub(silent)).await;
+                continue;
+            }
+            match first_of(others.clone(), identity, buffers).await {
+                Ok(other) => return other,
+                Err(error) => tracing::debug!(%error, "no other manager leads"),
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+impl std::fmt::Display for Managers {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str(&self.0.join(","))
+    }
+}
+
+async fn first_of(
+    addresses: Vec<String>,
+    identity: &Identity,
+    buffers: &Arc<BufferPool>,
+) -> Result<Connection, CallError> {
+    let mut tries = JoinSet::new();
+    for address in addresses {
+        let (identity, buffers) = (identity.clone(), Arc::clone(buffers));
+        tries.spawn(async move { Connection::open(Role::Manager, &address, &identity, &buffers).await });
+    }
+    let (mut refused, mut unreachable): (Option<Failure>, Vec<String>) = (None, Vec::new());
+    while let Some(tried) = tries.join_next().await {
+        match tried {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(CallError::Refused(failure))) => refused = Some(failure),
+            Ok(Err(error)) => unreachable.push(error.to_string()),
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        }
+    }
+    Err(match refused {
+        Some(failure) => failure.into(),
+        None => CallError::NoManager { causes: unreachable.join("; ") },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_stand_between_commas_and_paths_may_hold_some() {
+        let of = |text: &str| Managers::new(text).addresses().to_vec();
+        assert_eq!(of("a:1"), ["a:1"]);
+        assert_eq!(of("a:1,b:2,[::1]:3"), ["a:1", "b:2", "[::1]:3"]);
+        assert_eq!(of("unix:/a,b/socket"), ["unix:/a,b/socket"]);
+        assert_eq!(of("unix:/a,b/socket,unix:/c"), ["unix:/a,b/socket", "unix:/c"]);
+        assert_eq!(of("a:1,unix:/c"), ["a:1", "unix:/c"]);
+        assert_eq!(Managers::new("a:1,b:2").to_string(), "a:1,b:2");
+    }
+}
