@@ -346,6 +346,7 @@ async fn commit_until(
             state: VersionState::Closed,
             hole_bytes: 0,
             receipts: swarm.receipts(content, client),
+            key: None,
         };
         let began = Instant::now();
         ask(connection, &request).await.map_err(|error| Error(format!("committing {}: {error}", ino.0)))?;
@@ -480,6 +481,7 @@ async fn commit_all(client: &Connection, shape: Shape) -> Result<(), Error> {
             state: VersionState::Closed,
             hole_bytes: 0,
             receipts: Vec::new(),
+            key: None,
         };
         ask(client, &request).await?;
         ask(client, &ManagerRequest::CloseSession { session, interrupted: false }).await?;

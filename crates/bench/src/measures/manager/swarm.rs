@@ -191,6 +191,7 @@ impl Swarm {
             remembered: None,
             put_sequence: member.puts.load(Ordering::Relaxed),
             receipt_key: member.receipt_key.clone(),
+            term: None,
         };
         let request = registration.introduced(&member.secret);
         let ManagerReply::Registered { id, registration, .. } = ask(&connection, &request).await? else {
