@@ -243,9 +243,10 @@ impl Link {
             },
             None => ask(connection, &introduced).await,
         };
-        let ManagerReply::Registered { id, moment, registration } = answer? else {
+        let ManagerReply::Registered { id, moment, registration, permits } = answer? else {
             return Err(unexpected("a registration"));
         };
+        self.benefactor.permits().begin(permits);
         self.benefactor.memory().registered(moment);
         self.benefactor.kept().is_of(id);
         if directory.benefactor() != Some(id) {
@@ -344,6 +345,7 @@ impl Link {
                 }
                 Command::Make(make) => self.copies.order(make),
                 Command::SendInventory => inventory = true,
+                Command::Permits(key) => self.benefactor.permits().go_on(key),
                 Command::Revoke(members) => {
                     let Some(keys) = self.keys.clone() else { continue };
                     elsewhere(move || {

@@ -6,11 +6,13 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use stdchk_model::message::Asked;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{Failure, PoolId};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Identity, Keys, Retry, waits};
 
+use crate::acting;
 use crate::shared::Shared;
 
 /// Time for one answer. A manager under load answers within milliseconds; a collection takes longest.
@@ -67,7 +69,11 @@ impl ManagerLink {
             Ok(opened)
         };
         let connection = self.connection.get(open).await?;
-        let answer: Result<(_, Buffer), _> = connection.call(request, Bytes::new(), ANSWER_TIMEOUT).await;
+        // Whose keys are for one user can ask for no other one.
+        let is_bound = self.keys.as_ref().is_some_and(|keys| keys.member().user.is_some());
+        let with = if is_bound { None } else { acting::user() };
+        let asked = Asked { request, with };
+        let answer: Result<(_, Buffer), _> = connection.call(&asked, Bytes::new(), ANSWER_TIMEOUT).await;
         answer.map(|(reply, _)| reply)
     }
 

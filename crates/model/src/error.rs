@@ -42,7 +42,7 @@ pub enum ErrorCode {
     /// Bytes don't match their name and no intact copy was found.
     #[n(10)]
     Damaged,
-    /// The peer doesn't belong to the pool or may not do this.
+    /// The peer doesn't belong to the pool or may not do this, or the object's permissions don't let its user.
     #[n(11)]
     Denied,
     /// The peer doesn't know the message or the protocol version.
@@ -64,6 +64,9 @@ pub enum ErrorCode {
     /// The target of a rename lies inside the directory that is renamed, or a similar loop.
     #[n(17)]
     Loop,
+    /// The user for whom this is asked would have to own the object.
+    #[n(18)]
+    NotOwner,
 }
 
 /// A failed request. It reads `message; next`, or `message` where the code alone says what to do.

@@ -25,7 +25,7 @@ impl Core {
         let ManagerRequest::Register { registration, secret, proof } = request else {
             return Err(unexpected());
         };
-        let id = self.registry.admit(&registration, secret, &proof)?;
+        let id = self.registry.admit(&registration, secret, &proof, self.asking)?;
         let Registration { incarnation, pid, load, remembered, put_sequence, receipt_key, .. } = registration;
         let next_inventory = self.registry.next_inventory();
         let Some(benefactor) = self.registry.get_mut(id) else { return Err(unexpected()) };
@@ -62,7 +62,8 @@ impl Core {
             self.compare_history(id, moment);
         }
         let registration = self.registry.number(id);
-        Ok(ManagerReply::Registered { id, moment: self.history.to_remember(), registration })
+        let permits = self.registry.begin_permits(id, self.setting.start, now.ms).ok_or_else(unexpected)?;
+        Ok(ManagerReply::Registered { id, moment: self.history.to_remember(), registration, permits })
     }
 
     /// An inventory gets its number before it is taken: a block of which a receipt says meanwhile that it is durable bears that, too,
@@ -137,6 +138,7 @@ impl Core {
         self.confirm_all(id, inventory, &added, now);
         self.update_states(now);
         let mut commands = Vec::new();
+        commands.extend(self.registry.next_permits(id, self.setting.start, now.ms).map(Command::Permits));
         if !self.history.is_set_back() {
             commands.extend(self.deletions_for(id));
             commands.extend(self.plan_blocked(id, now));

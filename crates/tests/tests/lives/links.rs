@@ -10,7 +10,8 @@ use super::world::World;
 impl World {
     pub fn connect(&mut self, node: usize) {
         let registration = self.nodes[node].registration();
-        let ManagerReply::Registered { id, moment, registration } = self.ask(registration).unwrap() else {
+        let ManagerReply::Registered { id, moment, registration, .. } = self.ask(registration).unwrap()
+        else {
             panic!("not an answer to a registration")
         };
         let is_new_life = !std::mem::replace(&mut self.nodes[node].was_connected, true);

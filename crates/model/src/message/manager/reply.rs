@@ -10,6 +10,7 @@ use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, SessionId};
 use crate::journal::Piece;
 use crate::message::benefactor::Command;
+use crate::permit::PermitKey;
 use crate::policy::Policy;
 
 /// An answer of the manager.
@@ -125,6 +126,9 @@ pub enum ManagerReply {
         /// Number of this registration, which comes with all that the benefactor says from now on.
         #[n(2)]
         registration: u64,
+        /// What permits of the manager for this benefactor's blocks are checked with, until the next key.
+        #[n(3)]
+        permits: PermitKey,
     },
     /// What the benefactor should do.
     #[n(17)]
