@@ -114,9 +114,9 @@ fn two_users_with_certificates_have_files_of_their_own() {
     let stat = hosts.ok("manager", &["stat", "alice/x.N0.T1", "--json"]).json();
     assert_eq!(stat["uid"], ALICE, "{stat}");
     assert!(hosts.ok("alice", &["get", "alice/x.N0.T1", "-o", "-"]).stdout == content);
+    hosts.ok("alice", &["policy", "set", "alice", "ranks=1"]);
     let latest = hosts.ok("alice", &["latest", "alice", "--json"]).json();
     assert_eq!(latest["timestep"], 1, "{latest}");
-    hosts.ok("alice", &["policy", "set", "alice", "ranks=1"]);
     hosts.ok("alice", &["seal", "alice", "1"]);
     for refused in [
         &["get", "alice/x.N0.T1", "-o", "-"][..],
