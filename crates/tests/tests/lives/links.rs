@@ -120,7 +120,8 @@ impl World {
                 Command::Make(make) => self.order(node, make),
                 Command::SendInventory if self.plant == Plant::PhantomsAreKept => {}
                 Command::SendInventory => self.nodes[node].begin_inventory(),
-                Command::Revoke(_) => {}
+                // Copies go another way here.
+                Command::Revoke(_) | Command::Permits(_) => {}
                 Command::Remember(moment) => self.nodes[node].told(Some(moment), true),
             }
         }
