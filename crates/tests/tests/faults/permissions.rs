@@ -117,7 +117,7 @@ fn two_users_with_certificates_have_files_of_their_own() {
     hosts.ok("alice", &["policy", "set", "alice", "ranks=1"]);
     let latest = hosts.ok("alice", &["latest", "alice", "--json"]).json();
     assert_eq!(latest["timestep"], 1, "{latest}");
-    hosts.ok("alice", &["seal", "alice", "1"]);
+    hosts.ok("alice", &["seal", "alice", "--set", "1"]);
     for refused in [
         &["get", "alice/x.N0.T1", "-o", "-"][..],
         &["ls", "alice"],
@@ -129,7 +129,7 @@ fn two_users_with_certificates_have_files_of_their_own() {
         &["restore", "alice", "-o", "restored"],
         &["stat", "alice/x.N0.T1"],
         &["policy", "set", "alice", "ranks=2"],
-        &["seal", "alice", "1"],
+        &["seal", "alice", "--set", "1"],
         &["done", "alice"],
         &["put", file, "shared/y.N0.T1"],
         &["put", file, "shared/z"],
