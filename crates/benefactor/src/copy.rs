@@ -17,9 +17,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
-use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, FailedCopy, Make};
+use stdchk_model::message::Asked;
+use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, FailedCopy, Make, NewBlock};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, PoolId};
+use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, Permit, PoolId};
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity, Keys};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -51,6 +52,8 @@ pub(crate) const STALL: Duration = Duration::from_secs(2);
 pub(crate) struct Work {
     pub(crate) to: BenefactorId,
     pub(crate) block: BlockId,
+    /// What the destination wants to see.
+    pub(crate) permit: Permit,
     /// `None`: it lies here.
     pub(crate) made: Option<Made>,
 }
@@ -119,8 +122,9 @@ impl Copies {
         let own = make.from.first().filter(|source| source.encoding.code.is_copy());
         if let Some(source) = own {
             let block = BlockId { chunk: make.chunk, encoding: source.encoding, index: source.index };
-            let work = |to| Work { to, block, made: None };
-            make.blocks.into_iter().for_each(|new| self.enqueue(new.address, work(new.to)));
+            for NewBlock { to, address, permit, .. } in make.blocks {
+                self.enqueue(address, Work { to, block, permit, made: None });
+            }
             return;
         }
         let Some(place) = self.remaker.place() else {
@@ -225,7 +229,7 @@ impl Lane {
             }
         };
         let places = Arc::new(Semaphore::new(AT_ONCE_IN_LANE));
-        let blocks: Vec<_> = orders.iter().map(|work| (work.block, work.failed())).collect();
+        let blocks: Vec<_> = orders.iter().map(|work| ((work.block, work.permit), work.failed())).collect();
         let copies: Vec<_> = orders.into_iter().map(|work| self.spawn(&open, &places, work)).collect();
         let mut sent = Vec::new();
         for (copy, (block, lost)) in copies.into_iter().zip(blocks) {
@@ -262,12 +266,13 @@ impl Lane {
         Ok(open)
     }
 
-    async fn settle(&self, connection: &Connection, sent: Vec<(BlockId, FailedCopy)>) {
+    async fn settle(&self, connection: &Connection, sent: Vec<((BlockId, Permit), FailedCopy)>) {
         if sent.is_empty() {
             return;
         }
-        let blocks = sent.iter().map(|(block, _)| *block).collect();
+        let (blocks, permits): (Vec<_>, Vec<_>) = sent.iter().map(|(sent, _)| *sent).unzip();
         let request = BenefactorRequest::Sync { blocks, tell: true };
+        let request = Asked { request, with: Some(permits) };
         let durable: HashSet<BlockId> = match connection.call(&request, Bytes::new(), ANSWER_TIMEOUT).await {
             Ok((BenefactorReply::Synced(receipt), _)) => {
                 receipt.blocks.iter().map(|stored| stored.block).collect()
@@ -278,7 +283,7 @@ impl Lane {
                 HashSet::new()
             }
         };
-        let missing = sent.into_iter().filter(|(block, _)| !durable.contains(block));
+        let missing = sent.into_iter().filter(|((block, _), _)| !durable.contains(block));
         self.failed.lock().extend(missing.map(|(_, lost)| lost));
     }
 
@@ -310,7 +315,7 @@ impl Copier {
         work: Work,
         stalled: &AtomicU32,
     ) -> Result<(), (FailedCopy, CallError)> {
-        let (lost, block) = (work.failed(), work.block);
+        let (lost, block, permits) = (work.failed(), work.block, vec![work.permit]);
         let unmade = FailedCopy { to: None, ..lost };
         let turn = self.turns.acquire().await.map_err(|_| (lost, stopped()))?;
         self.give_way().await;
@@ -324,6 +329,7 @@ impl Copier {
         };
         let length = bytes.len() as u64;
         let request = BenefactorRequest::Put { block, encoding, durable: false };
+        let request = Asked { request, with: Some(permits) };
         let put = connection.call(&request, bytes, ANSWER_TIMEOUT);
         let (answer, turn) = answered(put, turn, stalled).await;
         match answer {

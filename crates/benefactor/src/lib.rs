@@ -12,6 +12,7 @@ pub mod journal;
 mod link;
 pub mod memory;
 mod pause;
+mod permits;
 mod remake;
 mod run;
 pub mod service;

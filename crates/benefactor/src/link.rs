@@ -278,13 +278,14 @@ impl Link {
             },
             None => ask(connection, &introduced).await,
         };
-        let ManagerReply::Registered { id, moment, registration, term } = answer? else {
+        let ManagerReply::Registered { id, moment, registration, term, permits } = answer? else {
             return Err(unexpected("a registration"));
         };
         let memory = Arc::clone(self.benefactor.memory());
         blocking(move || memory.led_by(term)).await?.map_err(|error| {
             Failure::new(ErrorCode::Internal, format!("the manager's term can't be written down: {error}"))
         })?;
+        self.benefactor.permits().begin(permits);
         self.benefactor.memory().registered(moment);
         self.benefactor.kept().is_of(id);
         if directory.benefactor() != Some(id) {
@@ -388,6 +389,7 @@ impl Link {
                 }
                 Command::Make(make) => self.copies.order(make),
                 Command::SendInventory => inventory = true,
+                Command::Permits(key) => self.benefactor.permits().go_on(key),
                 Command::Revoke(members) => {
                     let Some(keys) = self.keys.clone() else { continue };
                     elsewhere(move || {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use stdchk_model::block::BadBlock;
+use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Make, SourceBlock};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BlockId, ChunkId, Encoding, ErrorCode, Failure};
@@ -90,7 +91,7 @@ impl Remaker {
             // A part of the encoded bytes would keep all of them in memory.
             let stored = if as_copies { stored.clone() } else { Bytes::copy_from_slice(stored) };
             let made = Some(Made { encoding, stored, room });
-            all.push((new.address.clone(), Work { to: new.to, block, made }));
+            all.push((new.address.clone(), Work { to: new.to, block, permit: new.permit, made }));
         }
         Ok(all)
     }
@@ -120,7 +121,7 @@ impl Remaker {
             {
                 let (this, source, block) = (Arc::clone(self), source.clone(), block(source));
                 fetches.spawn(async move {
-                    let fetched = this.fetch(&source.address, block).await;
+                    let fetched = this.fetch(&source, block).await;
                     (source, fetched)
                 });
             }
@@ -141,7 +142,7 @@ impl Remaker {
                     Err(bad) => {
                         tracing::warn!(address = %source.address, block = ?block(&source), %bad, "a fragment is damaged");
                         let (this, block) = (Arc::clone(self), block(&source));
-                        tokio::spawn(async move { this.let_verify(&source.address, block).await });
+                        tokio::spawn(async move { this.let_verify(&source, block).await });
                     }
                 },
                 Ok((source, Err(error))) => {
@@ -155,8 +156,8 @@ impl Remaker {
         Ok(remaking)
     }
 
-    async fn fetch(&self, address: &str, block: BlockId) -> Result<(Encoding, Bytes), CallError> {
-        let answer = self.ask(address, BenefactorRequest::Get { block }).await;
+    async fn fetch(&self, source: &SourceBlock, block: BlockId) -> Result<(Encoding, Bytes), CallError> {
+        let answer = self.ask(source, BenefactorRequest::Get { block }).await;
         match answer? {
             (BenefactorReply::Block { encoding }, stored) => Ok((encoding, stored.keep())),
             _ => {
@@ -167,17 +168,18 @@ impl Remaker {
     }
 
     /// The benefactor that served a damaged block looks at it itself, sets it aside and reports it.
-    async fn let_verify(&self, address: &str, block: BlockId) {
+    async fn let_verify(&self, source: &SourceBlock, block: BlockId) {
         // Without that, its own search for damage finds it later.
-        let _ = self.ask(address, BenefactorRequest::Verify { blocks: vec![block] }).await;
+        let _ = self.ask(source, BenefactorRequest::Verify { blocks: vec![block] }).await;
     }
 
-    /// Asks another benefactor, unless it has left somebody waiting.
+    /// Asks another benefactor about a block, unless it has left somebody waiting.
     async fn ask(
         &self,
-        address: &str,
+        SourceBlock { address, permit, .. }: &SourceBlock,
         request: BenefactorRequest,
     ) -> Result<(BenefactorReply, Buffer), CallError> {
+        let request = Asked { request, with: Some(vec![*permit]) };
         let Peer { connection, stalled } = self.peer(address);
         if stalled.load(Ordering::Relaxed) > 0 {
             return Err(unavailable(format!("{address} has not answered others yet")).into());

@@ -9,14 +9,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use stdchk_model::limits::LIST_ENTRIES_MAX;
+use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{BlockId, Encoding, ErrorCode, Failure, Incarnation, Receipt, ReceiptKey};
+use stdchk_model::{BlockId, Encoding, ErrorCode, Failure, Incarnation, Permit, Receipt, ReceiptKey};
 use stdchk_net::{Buffer, BufferPool, Bytes, Caller, Retry, Service, elsewhere};
 use tokio::sync::Notify;
 
 use crate::journal::Kept;
 use crate::memory::Memory;
+use crate::permits::Permits;
 use crate::store::{Found, Store, StoreError};
 
 /// How a found block is read: [`Store::read`], or another way with the same promises.
@@ -34,6 +36,7 @@ pub struct Benefactor {
     buffers: Arc<BufferPool>,
     incarnation: Incarnation,
     receipt_key: ReceiptKey,
+    permits: Permits,
     syncing: tokio::sync::Mutex<()>,
     requests: AtomicU32,
     /// Requests ever.
@@ -85,6 +88,7 @@ impl Benefactor {
             buffers,
             incarnation,
             receipt_key,
+            permits: Permits::default(),
             syncing: tokio::sync::Mutex::new(()),
             requests: AtomicU32::new(0),
             asked: AtomicU64::new(0),
@@ -117,6 +121,11 @@ impl Benefactor {
     /// What the manager checks the receipts of this life with.
     pub fn receipt_key(&self) -> &ReceiptKey {
         &self.receipt_key
+    }
+
+    /// What other benefactors may ask for.
+    pub(crate) fn permits(&self) -> &Permits {
+        &self.permits
     }
 
     /// Space, blocks and requests under way.
@@ -327,16 +336,21 @@ fn limited(blocks: &[BlockId]) -> Result<(), Failure> {
 }
 
 impl Service for Benefactor {
-    type Request = BenefactorRequest;
+    /// With permits, if another benefactor asks.
+    type Request = Asked<BenefactorRequest, Vec<Permit>>;
     type Reply = BenefactorReply;
 
-    /// Clients and other benefactors may ask for everything but the journal: what they put is verified, and nothing of it removes anything.
+    /// Clients may ask for everything but the journal: what they put is verified, and nothing of it removes anything. Other benefactors
+    /// may ask for what the manager permits.
     async fn handle(
         &self,
         caller: Caller,
-        request: BenefactorRequest,
+        Asked { request, with: permits }: Asked<BenefactorRequest, Vec<Permit>>,
         payload: Buffer,
     ) -> Result<(BenefactorReply, Bytes), Failure> {
+        if caller.role == Role::Benefactor {
+            self.permits.check(&request, &permits.unwrap_or_default(), caller.member)?;
+        }
         if matches!(request, BenefactorRequest::Journal { .. }) && caller.role != Role::Operator {
             return Err(Failure::new(ErrorCode::Denied, "only an operator may ask for the journal"));
         }

@@ -55,6 +55,8 @@ pub enum Command {
     Rm(command::rm::Arguments),
     /// Rename or move a file or folder
     Mv(command::mv::Arguments),
+    /// Make a folder, or give one to a user
+    Mkdir(command::mkdir::Arguments),
     /// Show how much is kept, and how much of it is distinct
     Du(command::du::Arguments),
     /// Show which byte ranges of two versions differ

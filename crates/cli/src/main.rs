@@ -3,6 +3,7 @@
 //! A command line becomes a [`arguments::Command`], which one module of [`command`] runs; whatever went wrong ends here
 //! as a message on standard error and an exit code (`docs/OPERATIONS.md` lists them).
 
+mod accounts;
 mod arguments;
 mod command;
 mod container;

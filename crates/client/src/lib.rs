@@ -22,6 +22,7 @@
 //! A cell that wants a larger part of the window than it has is sent as it is if there is no more.
 //! What a read gives back, and what the caches keep, is of none of these lines: whoever holds it may wait for anything.
 
+mod acting;
 mod aggregation;
 mod benefactors;
 mod cache;
@@ -45,6 +46,7 @@ mod stored;
 pub mod time;
 mod writer;
 
+pub use acting::acting_for;
 pub use aggregation::{AggregationError, PackedSet};
 pub use holes::Sought;
 pub use keyring::KeyRing;

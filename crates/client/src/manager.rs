@@ -6,11 +6,13 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use stdchk_model::message::Asked;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 use stdchk_model::{Failure, PoolId};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Identity, Keys, Managers, Retry, waits};
 
+use crate::acting;
 use crate::shared::Shared;
 use tokio::time::Instant;
 
@@ -70,9 +72,13 @@ impl ManagerLink {
             Ok(opened)
         };
         let connection = self.connection.get(open).await?;
+        // Whose keys are for one user can ask for no other one.
+        let is_bound = self.keys.as_ref().is_some_and(|keys| keys.member().user.is_some());
+        let with = if is_bound { None } else { acting::user() };
+        let question = Asked { request, with };
         let (asked, identity) = (Instant::now(), self.identity());
         tokio::select! {
-            answer = connection.call(request, Bytes::new(), ANSWER_TIMEOUT) => {
+            answer = connection.call(&question, Bytes::new(), ANSWER_TIMEOUT) => {
                 let answer: Result<(_, Buffer), _> = answer;
                 answer.map(|(reply, _)| reply)
             }

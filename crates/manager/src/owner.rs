@@ -24,7 +24,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::backup::Backups;
-use crate::core::{Collected, Core, Cursor, Follows, Leaves, Now};
+use crate::core::{Asker, Collected, Core, Cursor, Follows, Leaves, Now};
 use crate::journal::Journal;
 use crate::store::{Batch, Store, StoreError};
 
@@ -42,7 +42,7 @@ type Answer<T> = oneshot::Sender<Result<T, Failure>>;
 /// What the owner is asked.
 pub enum Job {
     /// A request of a client or benefactor.
-    Request(Box<ManagerRequest>, Answer<ManagerReply>),
+    Request(Box<ManagerRequest>, Asker, Answer<ManagerReply>),
     /// Time has passed.
     Tick,
     /// Do a part of what follows from events; is there more to do at once?
@@ -306,11 +306,13 @@ impl Keeper {
     fn apply(&mut self, job: Job) {
         let now = self.now();
         match job {
-            Job::Request(request, answer) => {
+            Job::Request(request, asker, answer) => {
                 let leaves = self.core.leaves(&request);
                 let mut result = match self.copy(&request, now) {
                     Some(copied) => copied,
-                    None => self.check_room(&request).and_then(|()| self.core.handle(*request, now)),
+                    None => {
+                        self.check_room(&request).and_then(|()| self.core.handle_for(asker, *request, now))
+                    }
                 };
                 if let Ok(ManagerReply::Status(status)) = &mut result {
                     status.store_is_full = !self.has_room(0);
@@ -522,11 +524,12 @@ mod tests {
             target: String::new(),
         };
         let request = Box::new(ManagerRequest::Change { id: OpId([1; 16]), change });
-        let failure = owner.ask(|answer| Job::Request(request, answer)).await.unwrap_err();
+        let failure = owner.ask(|answer| Job::Request(request, Asker::default(), answer)).await.unwrap_err();
         assert_eq!(failure.code, ErrorCode::Internal, "{failure}");
         assert!(matches!(ended.await.unwrap(), Ended::Store(_)));
         let again = ManagerRequest::GetAttr(Ino::ROOT);
-        let refused = owner.ask(|answer| Job::Request(Box::new(again), answer)).await.unwrap_err();
+        let refused =
+            owner.ask(|answer| Job::Request(Box::new(again), Asker::default(), answer)).await.unwrap_err();
         assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
     }
 
@@ -613,7 +616,7 @@ mod tests {
     }
 
     async fn asked(owner: &Owner, request: ManagerRequest) -> Result<ManagerReply, Failure> {
-        owner.ask(|answer| Job::Request(Box::new(request), answer)).await
+        owner.ask(|answer| Job::Request(Box::new(request), Asker::default(), answer)).await
     }
 
     /// A store with room for three files.
@@ -675,7 +678,7 @@ mod tests {
     async fn after_a_bug_nothing_is_stored_or_answered_and_the_manager_ends() {
         let (owner, disk) = new_on_a_slow_store();
         let (asker, waiting) = oneshot::channel();
-        owner.tell(Job::Request(Box::new(create(1, true)), asker));
+        owner.tell(Job::Request(Box::new(create(1, true)), Asker::default(), asker));
         owner.tell(Job::Panic);
         // What comes after it is not even looked at.
         let refused = asked(&owner, create(2, false)).await.unwrap_err();

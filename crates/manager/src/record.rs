@@ -6,6 +6,7 @@
 
 use minicbor::{Decode, Encode};
 use stdchk_model::lifetime::Done;
+use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionState};
 use stdchk_model::sets::Taught;
 use stdchk_model::{BenefactorId, Ino, KeyId, MapRoot, OpId, PoolId, SessionId, cbor};
@@ -186,6 +187,9 @@ pub struct BenefactorRecord {
     /// What it proves with that it is this benefactor.
     #[n(2)]
     pub secret: BenefactorSecret,
+    /// The member of the pool that it registered as last; `None`: one of the manager's machine.
+    #[n(3)]
+    pub member: Option<MemberId>,
 }
 
 /// The result of a change, so that its repetition is answered and not done again.

@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::limits::BODY_BYTES_MAX;
+use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::{Join, Joined, MemberId, Role};
 use stdchk_model::message::manager::{ManagerInfo, ManagerReply, ManagerRequest, Moment};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
+use stdchk_model::user::{GROUPS_MAX, ROOT};
+use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId, User};
 use stdchk_net::server::Host;
 use stdchk_net::transport::socket_of;
 use stdchk_net::{
@@ -27,7 +29,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::STORE_FILE;
 use crate::config::Config;
-use crate::core::{Collected, Core, Cursor, Now, Setting};
+use crate::core::{Asker, Collected, Core, Cursor, Now, Setting};
 use crate::etcd::{Candidacy, Etcd, EtcdStore, Leadership, Place};
 use crate::journal::{Journal, Sealer};
 use crate::owner::{Ended, Job, Owner, wall_clock};
@@ -261,7 +263,7 @@ impl Manager {
 /// store knows.
 fn own_keys(authority: &Authority, directory: &DataDir, core: &mut Core) -> Result<Keys, KeysError> {
     let keys = authority.keys(&[Role::Manager])?.keys(directory.path())?;
-    core.hear_shut_out(&revoked(authority)?);
+    core.hear_shut_out(&Vec::from_iter(authority.revoked()?));
     let all = core.shut_out();
     for member in &all {
         // Who has joined at another manager isn't known in this folder.
@@ -269,11 +271,6 @@ fn own_keys(authority: &Authority, directory: &DataDir, core: &mut Core) -> Resu
     }
     keys.revoke(&all)?;
     Ok(keys)
-}
-
-fn revoked(authority: &Authority) -> Result<Vec<MemberId>, KeysError> {
-    let members = authority.members()?.into_iter();
-    Ok(members.filter(|member| member.revoked).map(|member| member.id).collect())
 }
 
 /// The store of the directory; a new one only where no pool was begun: a pool's store that is gone is not begun anew.
@@ -381,19 +378,21 @@ impl Drop for Waiter<'_> {
 }
 
 impl Service for ManagerService {
-    type Request = ManagerRequest;
+    /// With the user for whom it is asked, if the caller says for whom.
+    type Request = Asked<ManagerRequest, User>;
     type Reply = ManagerReply;
 
     async fn handle(
         &self,
         caller: Caller,
-        request: ManagerRequest,
+        Asked { request, with: user }: Asked<ManagerRequest, User>,
         _: Buffer,
     ) -> Result<(ManagerReply, Bytes), Failure> {
-        self.refuse_forbidden(caller, &request)?;
+        self.refuse_forbidden(&caller, &request)?;
+        let asker = asker(&caller, user)?;
         let reply = match request {
             request @ ManagerRequest::Register { .. } => {
-                let reply = self.owner.ask(|answer| Job::Request(Box::new(request), answer)).await;
+                let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await;
                 if let Ok(ManagerReply::Registered { id, .. }) = &reply {
                     self.told.lock().remove(id);
                     let mut registered = self.registered.lock();
@@ -406,23 +405,21 @@ impl Service for ManagerService {
             }
             ManagerRequest::Collect { dry_run } => collect(&self.owner, dry_run).await,
             ManagerRequest::Members => self.list_members().await,
-            ManagerRequest::Revoke { member } => self.revoke(member).await,
+            ManagerRequest::Revoke { member } => self.revoke(member, asker).await,
             request @ ManagerRequest::Heartbeat { id, .. } => {
-                let reply = self.owner.ask(|answer| Job::Request(Box::new(request), answer)).await?;
+                let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await?;
                 Ok(self.tell_revoked(id, reply))
             }
             request @ ManagerRequest::AwaitCopies { .. } => {
                 let _waiter = self.waiters.add();
                 let is_over = |reply: &ManagerReply| !matches!(reply, ManagerReply::Waiting { .. });
-                self.ask_until(request, (self.owner.copies(), KEPT_WAITING_MAX), is_over, || {
-                    tokio::time::sleep(GATHER)
-                })
-                .await
+                let changes = (self.owner.copies(), KEPT_WAITING_MAX);
+                self.ask_until((request, asker), changes, is_over, || tokio::time::sleep(GATHER)).await
             }
             request @ ManagerRequest::Orders { id, .. } => {
                 let is_over = |reply: &ManagerReply| !matches!(reply, ManagerReply::Commands(commands) if commands.is_empty());
                 let changes = (self.owner.orders(id), KEPT_FOR_ORDERS_MAX);
-                self.ask_until(request, changes, is_over, || self.waiters.gather()).await
+                self.ask_until((request, asker), changes, is_over, || self.waiters.gather()).await
             }
             request @ ManagerRequest::Journal { part, now, .. } => {
                 if part == 0 && !now {
@@ -432,9 +429,10 @@ impl Service for ManagerService {
                     now || !matches!(reply, ManagerReply::Journal(pieces) if pieces.is_empty())
                 };
                 let gather = || tokio::time::sleep(GATHER_COMMITS);
-                self.ask_until(request, (self.owner.commits(), KEPT_WAITING_MAX), is_over, gather).await
+                let changes = (self.owner.commits(), KEPT_WAITING_MAX);
+                self.ask_until((request, asker), changes, is_over, gather).await
             }
-            request => self.owner.ask(|answer| Job::Request(Box::new(request), answer)).await,
+            request => self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await,
         };
         reply.map(|reply| (reply, Bytes::new()))
     }
@@ -473,7 +471,7 @@ impl ManagerService {
     }
 
     /// It holds when the answer leaves: here at once, elsewhere with the next heartbeat.
-    async fn revoke(&self, member: MemberId) -> Result<ManagerReply, Failure> {
+    async fn revoke(&self, member: MemberId, asker: Asker) -> Result<ManagerReply, Failure> {
         let revoke = move |authority: &Authority, keys: &Keys| match authority.revoke(member) {
             Ok(true) => keys.revoke(&[member]).map_err(internal),
             Ok(false) => {
@@ -485,7 +483,7 @@ impl ManagerService {
         self.with_members(revoke).await?;
         // So that other managers know, too.
         let request = Box::new(ManagerRequest::Revoke { member });
-        self.owner.ask(|answer| Job::Request(request, answer)).await?;
+        self.owner.ask(|answer| Job::Request(request, asker, answer)).await?;
         self.told.lock().clear();
         Ok(ManagerReply::Done)
     }
@@ -505,7 +503,7 @@ impl ManagerService {
     }
 
     /// Refuses what the caller's role may not do, and what is said in the name of another benefactor.
-    fn refuse_forbidden(&self, caller: Caller, request: &ManagerRequest) -> Result<(), Failure> {
+    fn refuse_forbidden(&self, caller: &Caller, request: &ManagerRequest) -> Result<(), Failure> {
         if !request.may_be_asked_by(caller.role) {
             let message = format!("a {} may not ask for this", caller.role.name());
             return Err(Failure::new(ErrorCode::Denied, message));
@@ -533,7 +531,7 @@ impl ManagerService {
     /// to show a sign of life.
     async fn ask_until<F: Future<Output = ()>>(
         &self,
-        request: ManagerRequest,
+        (request, asker): (ManagerRequest, Asker),
         (mut changes, wait): (watch::Receiver<u64>, Duration),
         is_over: impl Fn(&ManagerReply) -> bool,
         gather: impl Fn() -> F,
@@ -541,8 +539,8 @@ impl ManagerService {
         let give_up = tokio::time::Instant::now() + wait;
         loop {
             changes.mark_unchanged();
-            let asked = Box::new(request.clone());
-            let reply = self.owner.ask(|answer| Job::Request(asked, answer)).await?;
+            let (asked, asker) = (Box::new(request.clone()), asker.clone());
+            let reply = self.owner.ask(|answer| Job::Request(asked, asker, answer)).await?;
             // The owner's end, too, is told by the next question.
             if is_over(&reply) || tokio::time::timeout_at(give_up, changes.changed()).await.is_err() {
                 return Ok(reply);
@@ -550,6 +548,26 @@ impl ManagerService {
             gather().await;
         }
     }
+}
+
+/// For whom a request is answered. A host that serves several users says for which of them it asks, and is believed; a member that is
+/// bound to a user asks for that one alone. The administrator of a host may do all with files that its role lets the host do.
+fn asker(caller: &Caller, said: Option<User>) -> Result<Asker, Failure> {
+    let member = caller.member;
+    if said.as_ref().is_some_and(|user| user.others.len() >= GROUPS_MAX) {
+        let message = format!("a request names at most {GROUPS_MAX} groups of its user");
+        return Err(Failure::new(ErrorCode::TooLong, message));
+    }
+    let user = match (&caller.user, said) {
+        (Some(own), Some(said)) if said.uid != own.uid => {
+            let message =
+                format!("this host's certificate is for user {} alone, not for {}", own.uid, said.uid);
+            return Err(Failure::new(ErrorCode::Denied, message));
+        }
+        (Some(own), _) => Some(User::clone(own)),
+        (None, said) => said.filter(|user| user.uid != ROOT),
+    };
+    Ok(Asker { member, user })
 }
 
 fn internal(error: impl std::fmt::Display) -> Failure {

@@ -4,6 +4,9 @@
 mod harness;
 
 use harness::Pool;
+use stdchk_manager::core::Asker;
+use stdchk_model::limits::BENEFACTORS_OF_MEMBER_MAX;
+use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{BenefactorSecret, ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, ErrorCode, Incarnation};
 
@@ -63,5 +66,33 @@ fn whoever_did_not_hear_which_number_it_was_given_is_given_the_same() {
         let request = pool.registration(None, Incarnation(life), None).introduced(&OTHER);
         let answer = pool.ask(request).unwrap();
         assert!(matches!(answer, ManagerReply::Registered { id: BenefactorId(0), .. }), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_member_registers_as_many_benefactors_as_one_may_and_those_again_after_a_restart() {
+    let mut pool = Pool::new();
+    let of = |number: u8| Asker { member: Some(MemberId([number; 16])), user: None };
+    let secret = |number: usize| BenefactorSecret(*blake3::hash(&number.to_le_bytes()).as_bytes());
+    let register = |pool: &mut Pool, id: Option<u32>, number: usize, asker: &Asker| {
+        let request = pool.registration(id, Incarnation(7), None).introduced(&secret(number));
+        pool.ask_as(asker, request).map_err(|failure| failure.code)
+    };
+    for number in 0..BENEFACTORS_OF_MEMBER_MAX {
+        register(&mut pool, None, number, &of(1)).unwrap();
+    }
+    let one_more = BENEFACTORS_OF_MEMBER_MAX;
+    assert_eq!(register(&mut pool, None, one_more, &of(1)), Err(ErrorCode::Denied));
+    register(&mut pool, None, one_more, &of(2)).unwrap();
+    pool.restart();
+    assert_eq!(register(&mut pool, None, one_more + 1, &of(1)), Err(ErrorCode::Denied), "it is written down");
+    register(&mut pool, Some(3), 3, &of(1)).unwrap();
+    // One of another member doesn't become the 65th; a host that has joined anew takes its own along.
+    assert_eq!(register(&mut pool, Some(64), one_more, &of(1)), Err(ErrorCode::Denied));
+    register(&mut pool, Some(3), 3, &of(2)).unwrap();
+    register(&mut pool, None, one_more + 2, &of(1)).unwrap();
+    // Those of the manager's machine are its own affair.
+    for number in 0..=BENEFACTORS_OF_MEMBER_MAX {
+        register(&mut pool, None, 1000 + number, &Asker::default()).unwrap();
     }
 }

@@ -42,7 +42,7 @@ pub enum ErrorCode {
     /// Bytes don't match their name and no intact copy was found.
     #[n(10)]
     Damaged,
-    /// The peer doesn't belong to the pool or may not do this.
+    /// The peer doesn't belong to the pool or may not do this, or the object's permissions don't let its user.
     #[n(11)]
     Denied,
     /// The peer doesn't know the message or the protocol version.
@@ -67,6 +67,9 @@ pub enum ErrorCode {
     /// The client lacks the key with which the file, or what is written to its folder, is encrypted.
     #[n(18)]
     NoKey,
+    /// The user for whom this is asked would have to own the object.
+    #[n(19)]
+    NotOwner,
 }
 
 /// A failed request. It reads `message; next`, or `message` where the code alone says what to do.

@@ -55,6 +55,12 @@ pub const BENEFACTOR_LEASE_MS: u64 = 5_000;
 /// Longer than a reboot would waste less copying; shorter leaves less time with fewer replicas.
 pub const BENEFACTOR_LOST_MS: u64 = 30_000;
 
+/// Most benefactors that one member of a pool registers: a machine has fewer disks, and a pool has 65536 numbers for all.
+pub const BENEFACTORS_OF_MEMBER_MAX: usize = 64;
+/// How often the key is changed with which the manager permits copies at a benefactor, milliseconds. A permit holds for as long, and for
+/// twice as long at most; the copy for which it is given up is given up after a minute.
+pub const PERMITS_MS: u64 = 300_000;
+
 /// Copies of a chunk in a new folder.
 pub const REPLICAS_DEFAULT: u8 = 2;
 /// Most copies of a chunk.

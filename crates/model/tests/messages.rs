@@ -9,6 +9,7 @@ use std::fmt::{Debug, Write};
 
 use minicbor::{Decode, Encode};
 use stdchk_model::journal::{Piece, Reach};
+use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, FailedCopy, Make, NewBlock,
     SourceBlock,
@@ -24,7 +25,8 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId, ErrorCode, Failure,
-    Incarnation, Ino, KeyId, MapRoot, OpId, Policy, PoolId, Receipt, ReceiptKey, SessionId, cbor,
+    Incarnation, Ino, KeyId, MapRoot, OpId, Permit, PermitKey, Policy, PoolId, Receipt, ReceiptKey, SessionId,
+    User, cbor,
 };
 
 const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
@@ -391,8 +393,12 @@ fn manager_replies() -> Vec<ManagerReply> {
     let revoke = Command::Revoke(vec![MemberId([0x4d; 16])]);
     let deletion = Command::Delete { blocks: vec![block(0xc1)], put_sequence: 1 << 40 };
     let address = "127.0.0.1:7101".to_owned();
-    let source = |index| SourceBlock { encoding: coded().id(chunk(0xc2)), index, address: address.clone() };
-    let new = |index| NewBlock { index, to: BenefactorId(6), address: address.clone() };
+    let permit = Permit::new(&permits(), &chunk(0xc2), None);
+    let source = |index| {
+        let encoding = coded().id(chunk(0xc2));
+        SourceBlock { encoding, index, address: address.clone(), permit }
+    };
+    let new = |index| NewBlock { index, to: BenefactorId(6), address: address.clone(), permit };
     let (from, blocks) = ((0..3).map(source).collect(), vec![new(Some(4)), new(None)]);
     let make = Command::Make(Make { chunk: chunk(0xc2), from, blocks });
     vec![
@@ -423,8 +429,21 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Sets(vec![set()]),
         R::Status(status()),
         R::Collected { chunks: 1, blocks: 2, bytes: 2 << 20 },
-        R::Registered { id: BENEFACTOR, moment: Some(MOMENT), registration: 70_000, term: TERM },
-        R::Commands(vec![deletion, make, Command::SendInventory, Command::Remember(MOMENT), revoke]),
+        R::Registered {
+            id: BENEFACTOR,
+            moment: Some(MOMENT),
+            registration: 70_000,
+            term: TERM,
+            permits: permits(),
+        },
+        R::Commands(vec![
+            deletion,
+            make,
+            Command::SendInventory,
+            Command::Remember(MOMENT),
+            revoke,
+            Command::Permits(permits()),
+        ]),
         R::Known { found: vec![ChunkLocations::default()], benefactors: vec![info()], room_bytes: 16 << 20 },
         R::Held { attr: attr(), hold: hold() },
         R::Waiting { progress: 3 },
@@ -440,6 +459,10 @@ fn manager_replies() -> Vec<ManagerReply> {
     ]
 }
 
+fn permits() -> PermitKey {
+    PermitKey::new(&ReceiptKey([0xee; 32]), 1, 2, 3)
+}
+
 fn member() -> MemberInfo {
     let (id, host, roles) = (MemberId([0x4d; 16]), "lab-7".to_owned(), vec![Role::Benefactor]);
     MemberInfo {
@@ -449,7 +472,12 @@ fn member() -> MemberInfo {
         joined: 1_700_000_000_000_000_000,
         benefactors: vec![BENEFACTOR],
         revoked: true,
+        user: Some(user()),
     }
+}
+
+fn user() -> User {
+    User { uid: 1000, gid: 100, others: vec![27] }
 }
 
 /// An encoding with everything that one can have.
@@ -545,6 +573,17 @@ fn messages_are_byte_for_byte_as_documented() {
         vectors("ManagerReply", &manager_replies()),
         vectors("BenefactorRequest", &benefactor_requests()),
         vectors("BenefactorReply", &benefactor_replies()),
+        vectors(
+            "A request to the manager for a user",
+            &[Asked { request: ManagerRequest::GetAttr(Ino(7)), with: Some(user()) }],
+        ),
+        vectors(
+            "A request of a benefactor to another one",
+            &[Asked {
+                request: BenefactorRequest::Get { block: block(0xc1) },
+                with: Some(vec![Permit::new(&permits(), &chunk(0xc1), None)]),
+            }],
+        ),
     ]
     .join("\n");
     let (_, documented) = VECTORS.split_once("\n\n").unwrap();

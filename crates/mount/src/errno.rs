@@ -19,6 +19,7 @@ pub(crate) fn errno(failure: &Failure) -> Errno {
         ErrorCode::Stale => Errno::ESTALE,
         ErrorCode::Denied => Errno::EACCES,
         ErrorCode::NoKey => Errno::from_i32(libc::ENOKEY),
+        ErrorCode::NotOwner => Errno::EPERM,
         ErrorCode::TooManyLinks => Errno::EMLINK,
         ErrorCode::Unsupported => Errno::EOPNOTSUPP,
         // The pool can't give the bytes, or lost touch with a part of itself: for a program all of this is failed I/O.

@@ -18,6 +18,7 @@ mod mount;
 mod null;
 mod point;
 mod proc;
+mod user;
 
 pub use mount::{MountConfig, Mounted, SpoolConfig, mount};
 pub use null::{NullConfig, NullMode, NullMounted, mount_null};

@@ -6,10 +6,12 @@
 //! ```text
 //! AUTHORITY/key.pem           the authority's private key: who has it can be everybody
 //! AUTHORITY/certificate.pem   its certificate
-//! AUTHORITY/tokens/ID         a token that was given out: key, roles, end, and who has used it
-//! AUTHORITY/members/ID        a member that has joined: host, roles, time, and whether its keys were revoked
+//! AUTHORITY/tokens/ID         a token that was given out: key, roles, user, end, and who has used it
+//! AUTHORITY/members/ID        a member that has joined: host, roles, user and time
+//! AUTHORITY/revoked           members whose keys are accepted no more, one a line
 //! ```
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -26,14 +28,14 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use stdchk_model::message::handshake::{HOST_NAME_BYTES_MAX, Join, JoinKey, Joined, MemberId, Role, TokenId};
 use stdchk_model::message::manager::{MemberInfo, TimeNs};
-use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
+use stdchk_model::{ErrorCode, Failure, PoolId, User, cbor};
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::connection::say;
-use crate::keys::{self, KeysError, Member, Parts, Pinned, name_of, pem, pool_of, server_name};
+use crate::keys::{self, KeysError, Member, Parts, Pinned, name_of, name_of_user, pem, pool_of, server_name};
 use crate::managers::Managers;
 use crate::patience::{PATIENCE, Patient};
 use crate::retry::Retry;
@@ -77,6 +79,9 @@ struct Given {
     /// The hash of the request for which it was used.
     #[cbor(n(3), with = "minicbor::bytes")]
     used_by: Option<[u8; 32]>,
+    /// For whom the new member acts as a client; `None`: as whom it says.
+    #[n(4)]
+    user: Option<User>,
 }
 
 /// What a member is remembered by, under its id.
@@ -91,7 +96,7 @@ struct Known {
     #[n(2)]
     joined: TimeNs,
     #[n(3)]
-    revoked: bool,
+    user: Option<User>,
 }
 
 /// A token as a text has it.
@@ -156,7 +161,7 @@ impl Authority {
             }
             key => KeyPair::try_from(&key?).map_err(|error| KeysError::unusable(&path, error))?,
         };
-        let mut params = params(pool, &[])?;
+        let mut params = params(pool, &[], None)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.distinguished_name.push(DnType::CommonName, format!("authority of stdchk pool {pool}"));
@@ -178,9 +183,21 @@ impl Authority {
     /// # Errors
     /// The system gives no random numbers.
     pub fn keys(&self, roles: &[Role]) -> Result<Parts, KeysError> {
+        self.new_keys(roles, None)
+    }
+
+    /// New keys of a client that acts for this user alone.
+    ///
+    /// # Errors
+    /// The user is in more groups than a certificate can name, or the system gives no random numbers.
+    pub fn user_keys(&self, user: &User) -> Result<Parts, KeysError> {
+        self.new_keys(&[Role::Client], Some(user))
+    }
+
+    fn new_keys(&self, roles: &[Role], user: Option<&User>) -> Result<Parts, KeysError> {
         let key = KeyPair::generate().map_err(KeysError::make)?;
         let certificate =
-            member_params(self.pool, roles)?.signed_by(&key, &self.issuer).map_err(KeysError::make)?;
+            member_params(self.pool, roles, user)?.signed_by(&key, &self.issuer).map_err(KeysError::make)?;
         Ok(Parts {
             key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
             certificate: certificate.der().clone(),
@@ -194,11 +211,24 @@ impl Authority {
         blake3::derive_key(context, &self.issuer.key().serialize_der())
     }
 
-    /// A token for one member with these roles, good for so long.
+    /// A token for one member with these roles, good for so long. A client acts as whom it says.
     ///
     /// # Errors
     /// It can't be written down.
     pub fn make_token(&self, roles: &[Role], lifetime: Duration) -> Result<String, KeysError> {
+        self.give(roles, None, lifetime)
+    }
+
+    /// A token for one client that acts for this user alone, good for so long.
+    ///
+    /// # Errors
+    /// The user is in more groups than a certificate can name, or it can't be written down.
+    pub fn make_user_token(&self, user: User, lifetime: Duration) -> Result<String, KeysError> {
+        name_of_user(&user, self.pool)?;
+        self.give(&[Role::Client], Some(user), lifetime)
+    }
+
+    fn give(&self, roles: &[Role], user: Option<User>, lifetime: Duration) -> Result<String, KeysError> {
         self.forget_old_tokens();
         let (mut id, mut secret) = ([0; 8], [0; 16]);
         getrandom::fill(&mut id).map_err(KeysError::make)?;
@@ -211,8 +241,13 @@ impl Authority {
         };
         let end =
             (SystemTime::now() + lifetime).duration_since(SystemTime::UNIX_EPOCH).map_err(KeysError::make)?;
-        let given =
-            Given { key: JoinKey::of(&secret), roles: roles.to_vec(), end: end.as_secs(), used_by: None };
+        let given = Given {
+            key: JoinKey::of(&secret),
+            roles: roles.to_vec(),
+            end: end.as_secs(),
+            used_by: None,
+            user,
+        };
         self.remember(told.id, &given)?;
         Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(cbor::encode(&told))))
     }
@@ -244,21 +279,21 @@ impl Authority {
             let message = format!("the host's name has {} bytes", join.host.len());
             return Err(Failure::new(ErrorCode::Malformed, message));
         }
-        let certificate = self.sign(&join.request, &given.roles)?;
+        let certificate = self.sign(&join.request, &given.roles, given.user.as_ref())?;
         self.remember_member(&certificate, &join.host)?;
         given.used_by = Some(request);
         self.remember(join.token, &given).map_err(internal)?;
         Ok(Joined { certificate })
     }
 
-    fn sign(&self, request: &[u8], roles: &[Role]) -> Result<Vec<u8>, Failure> {
+    fn sign(&self, request: &[u8], roles: &[Role], user: Option<&User>) -> Result<Vec<u8>, Failure> {
         let malformed = |error: rcgen::Error| {
             Failure::new(ErrorCode::Malformed, format!("no request for a certificate: {error}"))
         };
         let request = CertificateSigningRequestDer::from(request.to_vec());
         let mut request = CertificateSigningRequestParams::from_der(&request).map_err(malformed)?;
         // Of what is asked for only the key counts.
-        request.params = member_params(self.pool, roles)
+        request.params = member_params(self.pool, roles, user)
             .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
         let certificate = request.signed_by(&self.issuer).map_err(malformed)?;
         Ok(certificate.der().to_vec())
@@ -266,20 +301,16 @@ impl Authority {
 
     /// Writes down whom a certificate is for, before anybody has it.
     fn remember_member(&self, certificate: &[u8], host: &str) -> Result<(), Failure> {
-        let Member { id, roles } =
+        let Member { id, roles, user } =
             Member::of(&CertificateDer::from(certificate), self.pool).map_err(internal)?;
-        match self.member(id).map_err(internal)? {
-            Some(known) if known.revoked => {
-                let failure = Failure::new(ErrorCode::Denied, "these keys were revoked");
-                Err(failure.then("join with new ones: remove the folder of the old ones first"))
-            }
-            _ => {
-                let joined = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(internal)?;
-                let joined = TimeNs::try_from(joined.as_nanos()).map_err(internal)?;
-                let host = host.to_owned();
-                self.write_member(id, &Known { host, roles, joined, revoked: false }).map_err(internal)
-            }
+        if self.revoked().map_err(internal)?.contains(&id) {
+            let failure = Failure::new(ErrorCode::Denied, "these keys were revoked");
+            return Err(failure.then("join with new ones: remove the folder of the old ones first"));
         }
+        let joined = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(internal)?;
+        let joined = TimeNs::try_from(joined.as_nanos()).map_err(internal)?;
+        let host = host.to_owned();
+        self.write_member(id, &Known { host, roles, joined, user }).map_err(internal)
     }
 
     /// Who has joined. Those of which nobody knows which benefactors they are: none.
@@ -293,13 +324,14 @@ impl Authority {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(failed)?,
         };
-        let mut members = Vec::new();
+        let (mut members, revoked) = (Vec::new(), self.revoked()?);
         for entry in entries {
             let name = entry.map_err(failed)?.file_name();
             // Others are files that are being written.
             let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-            let Some(Known { host, roles, joined, revoked }) = self.member(id)? else { continue };
-            members.push(MemberInfo { id, host, roles, joined, benefactors: Vec::new(), revoked });
+            let Some(Known { host, roles, joined, user }) = self.member(id)? else { continue };
+            let (benefactors, revoked) = (Vec::new(), revoked.contains(&id));
+            members.push(MemberInfo { id, host, roles, joined, benefactors, revoked, user });
         }
         members.sort_by_key(|member| (member.joined, member.id));
         Ok(members)
@@ -311,9 +343,19 @@ impl Authority {
     /// It can't be read or written.
     pub fn revoke(&self, id: MemberId) -> Result<bool, KeysError> {
         let _one = self.changing.lock();
-        let Some(known) = self.member(id)? else { return Ok(false) };
-        self.write_member(id, &Known { revoked: true, ..known })?;
+        if self.member(id)?.is_none() {
+            return Ok(false);
+        }
+        keys::add_revoked(&self.folder, &[id])?;
         Ok(true)
+    }
+
+    /// The members whose keys are accepted no more.
+    ///
+    /// # Errors
+    /// What is written down can't be read.
+    pub fn revoked(&self) -> Result<BTreeSet<MemberId>, KeysError> {
+        keys::revoked_in(&self.folder)
     }
 
     fn member(&self, id: MemberId) -> Result<Option<Known>, KeysError> {
@@ -370,16 +412,19 @@ fn given_in(path: &Path) -> Option<Given> {
     cbor::decode(&bytes).ok()
 }
 
-fn params(pool: PoolId, roles: &[Role]) -> Result<CertificateParams, KeysError> {
-    let names = std::iter::once(None).chain(roles.iter().copied().map(Some));
-    let names: Vec<String> = names.map(|role| name_of(role, pool)).collect();
+fn params(pool: PoolId, roles: &[Role], user: Option<&User>) -> Result<CertificateParams, KeysError> {
+    // Who acts for a user has that user's name in place of the role: whoever overlooked it would see no client at all.
+    let roles = roles.iter().copied().filter(|role| user.is_none() || *role != Role::Client);
+    let mut names: Vec<String> =
+        std::iter::once(None).chain(roles.map(Some)).map(|role| name_of(role, pool)).collect();
+    names.extend(user.map(|user| name_of_user(user, pool)).transpose()?);
     let mut params = CertificateParams::new(names).map_err(KeysError::make)?;
     params.distinguished_name = rcgen::DistinguishedName::new();
     Ok(params)
 }
 
-fn member_params(pool: PoolId, roles: &[Role]) -> Result<CertificateParams, KeysError> {
-    let mut params = params(pool, roles)?;
+fn member_params(pool: PoolId, roles: &[Role], user: Option<&User>) -> Result<CertificateParams, KeysError> {
+    let mut params = params(pool, roles, user)?;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];

@@ -1,7 +1,7 @@
 //! The keys of a member of a pool, and TLS with them (docs/design/0700).
 //!
 //! Each pool has an authority of its own ([`crate::authority`]). A member has a key and a certificate that the authority has signed; what
-//! the member may be stands in it, as names `ROLE.POOL.stdchk`. Both sides of a connection of the network show their certificates (TLS
+//! the member may be stands in it, as names `ROLE.POOL.stdchk`; of a client that acts for one user, `uUID.gGID….user.POOL.stdchk` is in place of its role. Both sides of a connection of the network show their certificates (TLS
 //! 1.3, no other version), and each verifies that the other one's was signed by the same authority.
 //!
 //! ```text
@@ -28,6 +28,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 use stdchk_model::PoolId;
 use stdchk_model::message::handshake::{MemberId, Role};
+use stdchk_model::user::{CERTIFIED_GROUPS_MAX, User};
 use tokio::sync::watch;
 
 use crate::data_dir::replace;
@@ -36,6 +37,8 @@ use crate::data_dir::replace;
 const MEMBER: &str = "member";
 /// What names in certificates end with; no name of the network does.
 const DOMAIN: &str = "stdchk";
+/// What the name of a client has before its pool that acts for one user.
+const USER: &str = "user";
 const KEY_FILE: &str = "key.pem";
 const CERTIFICATE_FILE: &str = "certificate.pem";
 const AUTHORITY_FILE: &str = "authority.pem";
@@ -95,6 +98,30 @@ pub(crate) fn name_of(role: Option<Role>, pool: PoolId) -> String {
     format!("{role}.{pool}.{DOMAIN}")
 }
 
+/// The name of a certificate with which one acts for a user: it is the role of a client, for that user alone.
+pub(crate) fn name_of_user(user: &User, pool: PoolId) -> Result<String, KeysError> {
+    if user.others.len() >= CERTIFIED_GROUPS_MAX {
+        let count = user.others.len() + 1;
+        return Err(KeysError::make(format!(
+            "a certificate names at most {CERTIFIED_GROUPS_MAX} groups, not {count}"
+        )));
+    }
+    let groups: String = [user.gid].iter().chain(&user.others).map(|gid| format!("g{gid}.")).collect();
+    Ok(format!("u{}.{groups}{USER}.{pool}.{DOMAIN}", user.uid))
+}
+
+/// The user in such a name; `None`: it is another name. Who acts for a user that can't be read acts for nobody.
+fn user_in(name: &str, pool: PoolId) -> Option<Result<User, webpki::Error>> {
+    let numbers = name.strip_suffix(&format!(".{USER}.{pool}.{DOMAIN}"))?;
+    let read = || {
+        let (uid, groups) = numbers.split_once('.')?;
+        let groups: Option<Vec<u32>> =
+            groups.split('.').map(|gid| gid.strip_prefix('g')?.parse().ok()).collect();
+        User::of_groups(uid.strip_prefix('u')?.parse().ok()?, &groups?)
+    };
+    Some(read().ok_or(webpki::Error::BadDer))
+}
+
 /// What a certificate says of its owner.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
@@ -102,6 +129,8 @@ pub struct Member {
     pub id: MemberId,
     /// What it may be.
     pub roles: Vec<Role>,
+    /// For whom it acts as a client; `None`: as whom it says.
+    pub user: Option<User>,
 }
 
 impl Member {
@@ -111,10 +140,15 @@ impl Member {
         let names: Vec<&str> = parsed.valid_dns_names().collect();
         let roles = [Role::Client, Role::Benefactor, Role::Manager, Role::Operator];
         let roles = roles.into_iter().filter(|role| names.contains(&name_of(Some(*role), pool).as_str()));
+        let mut roles: Vec<Role> = roles.collect();
+        let user = names.iter().find_map(|name| user_in(name, pool)).transpose()?;
+        if user.is_some() && !roles.contains(&Role::Client) {
+            roles.push(Role::Client);
+        }
         let hash = blake3::hash(&parsed.subject_public_key_info());
         let (id, _) =
             hash.as_bytes().split_first_chunk().unwrap_or_else(|| unreachable!("a hash has 32 bytes"));
-        Ok(Self { id: MemberId(*id), roles: roles.collect() })
+        Ok(Self { id: MemberId(*id), roles, user })
     }
 
     /// Whether it may act in this role: an operator may do what clients do.
@@ -217,12 +251,12 @@ impl Keys {
     /// Those of [`Parts::load`] and [`Parts::keys`].
     pub fn load(folder: &Path) -> Result<Self, KeysError> {
         let keys = Parts::load(folder)?.keys(folder)?;
-        keys.revoked.send_replace(read_revoked(&folder.join(REVOKED_FILE))?);
+        keys.revoked.send_replace(revoked_in(folder)?);
         Ok(Self { folder: Some(folder.to_owned()), ..keys })
     }
 
     /// Accepts the keys of these members no more: their connections end, and they get no new ones. Written down for the next start
-    /// if the keys are those of a folder. Blocks.
+    /// if the keys are those of a folder, beside what other processes with them have written. Blocks.
     ///
     /// # Errors
     /// It can't be written down; it holds until the process ends.
@@ -236,8 +270,9 @@ impl Keys {
             return Ok(());
         }
         let Some(folder) = &self.folder else { return Ok(()) };
-        let lines: String = self.revoked.borrow().iter().map(|member| format!("{member}\n")).collect();
-        write(&folder.join(REVOKED_FILE), &lines)
+        let known = add_revoked(folder, &self.revoked_members())?;
+        self.revoked.send_modify(|revoked| revoked.extend(known));
+        Ok(())
     }
 
     /// Whose keys are accepted no more.
@@ -391,6 +426,25 @@ impl ServerCertVerifier for Pinned {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
+}
+
+/// Whose keys are accepted no more, as a folder says.
+pub(crate) fn revoked_in(folder: &Path) -> Result<BTreeSet<MemberId>, KeysError> {
+    read_revoked(&folder.join(REVOKED_FILE))
+}
+
+/// Adds members to those of a folder whose keys are accepted no more; all of them. Durable on return. One process does so at a time.
+pub(crate) fn add_revoked(folder: &Path, members: &[MemberId]) -> Result<BTreeSet<MemberId>, KeysError> {
+    let one = fs::File::open(folder).and_then(|one| one.lock().map(|()| one));
+    let _one = one.map_err(|cause| KeysError::io("lock", folder, cause))?;
+    let mut revoked = revoked_in(folder)?;
+    let before = revoked.len();
+    revoked.extend(members);
+    if revoked.len() > before {
+        let lines: String = revoked.iter().map(|member| format!("{member}\n")).collect();
+        write(&folder.join(REVOKED_FILE), &lines)?;
+    }
+    Ok(revoked)
 }
 
 fn read_revoked(path: &Path) -> Result<BTreeSet<MemberId>, KeysError> {

@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit};
 use stdchk_model::exact::to_usize;
 use stdchk_model::limits::REQUESTS_IN_FLIGHT_MAX;
 use stdchk_model::message::handshake::{Hello, Join, Joined, MemberId, PROTOCOL, Role, Welcome};
-use stdchk_model::{ErrorCode, Failure, PoolId, cbor};
+use stdchk_model::{ErrorCode, Failure, PoolId, User, cbor};
 use tokio::io::BufReader;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::AbortHandle;
@@ -76,12 +76,22 @@ impl Strangers {
 }
 
 /// Who has asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Caller {
     /// What it acts as, and may.
     pub role: Role,
     /// Which member of the pool it is; `None`: a process of this machine that may be all that this user may be.
     pub member: Option<MemberId>,
+    /// The user for whom its certificate lets it act; `None`: for whom it says.
+    pub user: Option<Arc<User>>,
+}
+
+impl Caller {
+    /// A process of this machine in this role.
+    #[must_use]
+    pub fn of_this_machine(role: Role) -> Self {
+        Self { role, member: None, user: None }
+    }
 }
 
 /// What a server does with requests.
@@ -127,7 +137,7 @@ impl Host {
     }
 
     /// Ends once the caller's keys are accepted no more.
-    async fn revoked(&self, caller: Caller) {
+    async fn revoked(&self, caller: &Caller) {
         match (&self.keys, caller.member) {
             (Some(keys), Some(member)) => keys.revoked(member).await,
             _ => std::future::pending().await,
@@ -194,7 +204,8 @@ async fn converse<S: Service>(
     };
     let greeted = timeout(HANDSHAKE_TIMEOUT, greeting).await.map_err(|_| io::ErrorKind::TimedOut)??;
     let Some((caller, _place, reader, writer)) = greeted else { return Ok(()) };
-    let revoked = door.host.revoked(caller);
+    let asking = caller.clone();
+    let revoked = door.host.revoked(&asking);
     // Who is known may have memory to read ahead into; a greeting has nothing behind it.
     let reader = Patient::new(buffered(reader.into_half()), patience);
     let (answers, queue) = mpsc::channel(REQUESTS_IN_FLIGHT_MAX);
@@ -261,8 +272,8 @@ impl Door {
         let Host { role, pool, .. } = self.host;
         let caller = match peer {
             // The own user runs the pool.
-            Peer::Own if hello.role == Role::Client => Caller { role: Role::Operator, member: None },
-            Peer::Own => Caller { role: hello.role, member: None },
+            Peer::Own if hello.role == Role::Client => Caller::of_this_machine(Role::Operator),
+            Peer::Own => Caller::of_this_machine(hello.role),
             Peer::Member(member)
                 if self.host.keys.as_ref().is_some_and(|keys| keys.is_revoked(member.id)) =>
             {
@@ -272,7 +283,7 @@ impl Door {
             Peer::Member(member) if member.may_be(hello.role) => {
                 let is_operator = hello.role == Role::Client && member.may_be(Role::Operator);
                 let role = if is_operator { Role::Operator } else { hello.role };
-                Caller { role, member: Some(member.id) }
+                Caller { role, member: Some(member.id), user: member.user.clone().map(Arc::new) }
             }
             Peer::Member(_) | Peer::Stranger(_) => {
                 let message = format!("the caller's certificate is not that of a {}", hello.role.name());
@@ -318,7 +329,7 @@ async fn read_requests<S: Service>(
         // The place comes before the payload: whoever waits for a place holds no buffer that the requests under way need.
         let place = permits(&room, 1).await;
         let Some((head, body, payload)) = frame::read(&mut reader, &buffers).await? else { break };
-        let (service, answers) = (Arc::clone(&service), answers.clone());
+        let (service, answers, caller) = (Arc::clone(&service), answers.clone(), caller.clone());
         running.spawn(async move {
             let (head, payload) = answer(&*service, caller, head.id, &body, payload).await;
             // A peer that went away needs no answer.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stdchk_model::message::handshake::{Join, Joined, Role};
+use stdchk_model::message::handshake::{Join, Joined, MemberId, Role};
 use stdchk_model::{ErrorCode, Failure, PoolId};
 use stdchk_net::server::Host;
 use stdchk_net::{
@@ -300,4 +300,44 @@ async fn strangers_that_begin_to_greet_hold_nobody_up() {
     }
     let member = open(&pool.address, Role::Manager, Role::Client, pool.keys(&[Role::Client])).await.unwrap();
     assert_eq!(role_of(&member).await, "client");
+}
+
+#[test]
+fn what_several_processes_of_a_host_write_of_those_who_are_shut_out_adds_up() {
+    let folder = TempDir::new().unwrap();
+    let authority = Authority::open_or_create(&folder.path().join("authority"), POOL).unwrap();
+    let own = folder.path().join("keys");
+    authority.keys(&[Role::Benefactor]).unwrap().save(&own).unwrap();
+    let member = |number: u8| MemberId([number; 16]);
+    std::thread::scope(|threads| {
+        for process in 0..4 {
+            let keys = Keys::load(&own).unwrap();
+            threads.spawn(move || {
+                for number in 0..10 {
+                    keys.revoke(&[member(process * 10 + number)]).unwrap();
+                }
+            });
+        }
+    });
+    let all: Vec<MemberId> = (0..40).map(member).collect();
+    assert_eq!(Keys::load(&own).unwrap().revoked_members(), all);
+    // The authority's own list holds through a start, and is not read from the members.
+    assert!(!authority.revoke(member(1)).unwrap(), "nobody of that id has joined");
+    assert!(authority.revoked().unwrap().is_empty());
+}
+
+#[test]
+fn a_certificate_for_a_user_says_so_and_is_no_other_client() {
+    use stdchk_model::User;
+    let folder = TempDir::new().unwrap();
+    let authority = Authority::open_or_create(&folder.path().join("authority"), POOL).unwrap();
+    let most: Vec<u32> = (0..16).map(|number| u32::MAX - number).collect();
+    let user = User::of_groups(u32::MAX, &most).unwrap();
+    let keys = authority.user_keys(&user).unwrap().keys(folder.path()).unwrap();
+    assert_eq!((keys.member().roles.as_slice(), &keys.member().user), (&[Role::Client][..], &Some(user)));
+    let more: Vec<u32> = (0..17).collect();
+    let user = User::of_groups(1, &more).unwrap();
+    assert!(authority.make_user_token(user, HOUR).unwrap_err().to_string().contains("groups"));
+    let keys = authority.keys(&[Role::Client]).unwrap().keys(folder.path()).unwrap();
+    assert_eq!(keys.member().user, None);
 }

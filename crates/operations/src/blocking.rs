@@ -231,6 +231,14 @@ impl Pool {
         self.wait(self.pool.make_folder(target))
     }
 
+    /// Sets owner and permission bits: [`crate::Pool::set_ownership`].
+    ///
+    /// # Errors
+    /// Those of that method.
+    pub fn set_ownership(&self, target: &Target, owner: Option<(u32, u32)>, mode: Option<u32>) -> Result {
+        self.wait(self.pool.set_ownership(target, owner, mode))
+    }
+
     /// Says how much is held: [`crate::Pool::usage`].
     ///
     /// # Errors

@@ -241,7 +241,7 @@ pub fn code_of(code: ErrorCode) -> Code {
         ErrorCode::NoSpace => Code::NoSpace,
         ErrorCode::Unavailable | ErrorCode::Stale | ErrorCode::Outdated => Code::Unreachable,
         ErrorCode::Damaged => Code::Damaged,
-        ErrorCode::Denied | ErrorCode::NoKey => Code::Denied,
+        ErrorCode::Denied | ErrorCode::NotOwner | ErrorCode::NoKey => Code::Denied,
         _ => Code::Other,
     }
 }
@@ -262,6 +262,7 @@ fn next_step(code: ErrorCode) -> &'static str {
         ErrorCode::Damaged => {
             "use an earlier version (`stdchk ls --versions`); `stdchk verify` shows the extent"
         }
+        ErrorCode::NotOwner => "ask its owner, or whoever runs the pool",
         ErrorCode::Denied => "check that this host has joined this pool, in a role that may do this",
         ErrorCode::NoKey => "import the key that it needs: `stdchk key import`",
         ErrorCode::Unsupported | ErrorCode::Malformed => {

@@ -50,6 +50,7 @@ mod lifetimes;
 mod list;
 mod members;
 mod namespace;
+mod ownership;
 mod policy;
 mod pool;
 mod put;

@@ -27,12 +27,15 @@ pub struct JoinedHost {
     pub benefactors: Vec<BenefactorId>,
     /// Its keys are accepted no more.
     pub revoked: bool,
+    /// The number of the user for whom it acts as a client; `None`: as whom it says.
+    pub user: Option<u32>,
 }
 
 impl From<MemberInfo> for JoinedHost {
     fn from(info: MemberInfo) -> Self {
-        let MemberInfo { id, host, roles, joined, benefactors, revoked } = info;
-        Self { id, host, roles: roles.iter().map(|role| role.name()).collect(), joined, benefactors, revoked }
+        let MemberInfo { id, host, roles, joined, benefactors, revoked, user } = info;
+        let (roles, user) = (roles.iter().map(|role| role.name()).collect(), user.map(|user| user.uid));
+        Self { id, host, roles, joined, benefactors, revoked, user }
     }
 }
 

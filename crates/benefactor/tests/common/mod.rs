@@ -12,8 +12,8 @@ use stdchk_model::message::benefactor::{
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Term};
 use stdchk_model::{
-    BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, EncodingId, ErrorCode, Failure, PoolId, Receipt,
-    ReceiptKey,
+    BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, EncodingId, ErrorCode, Failure, Permit, PermitKey,
+    PoolId, Receipt, ReceiptKey,
 };
 use stdchk_net::server::Host;
 use stdchk_net::transport::unix_address;
@@ -75,6 +75,7 @@ impl Service for Answers {
                     moment: None,
                     registration: 1,
                     term: Term { number: told.term, start: 1 },
+                    permits: permits(),
                 }
             }
             ManagerRequest::Heartbeat { .. } if std::mem::take(&mut told.stale) => {
@@ -248,6 +249,11 @@ pub fn whole(bytes: &[u8]) -> (BlockId, Encoding) {
     (BlockId::plain(chunk.id), Encoding::plain(chunk))
 }
 
+/// The key of the manager's permits, the same for all benefactors.
+pub fn permits() -> PermitKey {
+    PermitKey::new(&ReceiptKey([6; 32]), 1, 1, 0)
+}
+
 /// An order to make blocks of a chunk from those at these addresses.
 pub fn make(
     chunk: ChunkId,
@@ -255,12 +261,18 @@ pub fn make(
     from: &[(u8, String)],
     to: &[(Option<u8>, u32, String)],
 ) -> Command {
-    let source =
-        |(index, address): &(u8, String)| SourceBlock { encoding, index: *index, address: address.clone() };
+    let permit = Permit::new(&permits(), &chunk, None);
+    let source = |(index, address): &(u8, String)| SourceBlock {
+        encoding,
+        index: *index,
+        address: address.clone(),
+        permit,
+    };
     let new = |(index, to, address): &(Option<u8>, u32, String)| NewBlock {
         index: *index,
         to: BenefactorId(*to),
         address: address.clone(),
+        permit,
     };
     let (from, blocks) = (from.iter().map(source).collect(), to.iter().map(new).collect());
     Command::Make(Make { chunk, from, blocks })

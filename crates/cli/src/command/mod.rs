@@ -20,6 +20,7 @@ pub mod key;
 pub mod latest;
 pub mod ls;
 pub mod manager;
+pub mod mkdir;
 pub mod mount;
 pub mod mv;
 pub mod pack;
@@ -82,6 +83,7 @@ fn on_pool(command: Command, flags: &PoolFlags) -> Outcome {
         Command::Stat(arguments) => user("stat", stat::run(&arguments, c)),
         Command::Rm(arguments) => user("rm", rm::run(&arguments, c)),
         Command::Mv(arguments) => user("mv", mv::run(&arguments, c)),
+        Command::Mkdir(arguments) => user("mkdir", mkdir::run(&arguments, c)),
         Command::Du(arguments) => user("du", du::run(&arguments, c)),
         Command::Diff(arguments) => user("diff", diff::run(&arguments, c)),
         Command::Latest(arguments) => user("latest", latest::run(&arguments, c)),

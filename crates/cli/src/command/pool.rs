@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use stdchk_manager::AUTHORITY;
+use stdchk_model::User;
 use stdchk_model::message::handshake;
+use stdchk_model::user::ROOT;
 use stdchk_net::{Authority, KeysError};
 use stdchk_operations::JoinedHost;
 
 use super::up;
+use crate::accounts;
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::{Home, PoolRecord, Role};
@@ -26,6 +29,7 @@ Example:
   stdchk pool token                                         there: a token, good for one host and an hour
   stdchk benefactor join a.example.org:7400 --token TOKEN   on a machine with a disk to spare
   stdchk pool join a.example.org:7400 --token TOKEN         on a login node, with a token for a client
+  stdchk pool token --for client --user alice               one for a machine on which only alice uses the pool
   stdchk mount ~/pool                                       there
   stdchk pool members                                       who has joined
   stdchk pool revoke 3f21c0                                 shut one of them out")]
@@ -77,10 +81,25 @@ struct Init {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "\
+A client without `--user` is a host that is trusted: it says for which user it asks, as a mount for all users of a machine does,
+and its administrator may do all with files. With `--user` it may do what that user may, whoever uses it.
+
+Example:
+  stdchk pool token                                     a machine that gives a disk
+  stdchk pool token --for client                        a login node, mounted with `--allow-other` for all of its users
+  stdchk pool token --for client --user alice           a machine of alice's own
+  stdchk pool token --for client --user 1007 --groups 100,4000")]
 struct Token {
     /// What the host may be
     #[arg(long = "for", value_enum, default_value_t = For::Benefactor, value_name = "ROLE")]
     role: For,
+    /// The user for whom a client may act, by name or number; without it, for whom it says
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+    /// The user's groups by name or number, its own first [default: those that this machine knows]
+    #[arg(long, value_name = "GROUP", value_delimiter = ',', requires = "user")]
+    groups: Vec<String>,
     /// Minutes for which it is good
     #[arg(long, value_name = "MINUTES", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     minutes: u32,
@@ -207,8 +226,11 @@ fn refuse_member(home: &Home) -> Outcome {
 fn print_token(token: &Token, context: &Context) -> Outcome {
     let folder = token.folder.clone().unwrap_or_else(|| context.home().directory(Role::Manager));
     let lifetime = Duration::from_secs(u64::from(token.minutes) * 60);
-    let text =
-        Authority::open(&folder.join(AUTHORITY)).and_then(|own| own.make_token(token.role.roles(), lifetime));
+    let user = user_of(token)?;
+    let text = Authority::open(&folder.join(AUTHORITY)).and_then(|own| match user {
+        Some(user) => own.make_user_token(user, lifetime),
+        None => own.make_token(token.role.roles(), lifetime),
+    });
     let text = text.map_err(|error| match &error {
         KeysError::Io { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound => CommandError::new(
             Exit::NotFound,
@@ -221,18 +243,37 @@ fn print_token(token: &Token, context: &Context) -> Outcome {
     output::line(text)
 }
 
+/// The user for whom a token is, with its groups.
+fn user_of(token: &Token) -> Outcome<Option<User>> {
+    let Some(name) = &token.user else { return Ok(None) };
+    let object = format!("--user {name}");
+    if token.role != For::Client {
+        let next = format!("give `--for client` as well, or leave out `--user {name}`");
+        return Err(CommandError::usage(object, "only a client acts for a user", next));
+    }
+    let user = accounts::user(name, &token.groups).map_err(|unknown| {
+        CommandError::usage(&object, unknown, "give numbers: `--user UID --groups GID,GID`")
+    })?;
+    if user.uid == ROOT {
+        let next = "leave out `--user`: a host that is trusted may do all with files";
+        return Err(CommandError::usage(object, "nobody's permissions bind the administrator", next));
+    }
+    Ok(Some(user))
+}
+
 async fn list_members(members: &Members, context: &Context) -> Outcome {
     let found = context.pool().await?.members().await?;
     if members.json {
         return output::json(&found);
     }
-    let mut table = Table::new(&["MEMBER", "HOST", "MAY BE", "JOINED", "BENEFACTORS", "STATE"]);
+    let mut table = Table::new(&["MEMBER", "HOST", "MAY BE", "USER", "JOINED", "BENEFACTORS", "STATE"]);
     for member in &found {
         let benefactors: Vec<String> = member.benefactors.iter().map(ToString::to_string).collect();
         table.row([
             member.id.to_string(),
             output::shown(&member.host),
             member.roles.join(", "),
+            member.user.map(|user| user.to_string()).unwrap_or_default(),
             output::time(member.joined),
             benefactors.join(", "),
             if member.revoked { "revoked" } else { "" }.to_owned(),

@@ -4,9 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stdchk_model::exact::part_mut;
+use stdchk_model::limits::{BENEFACTORS_OF_MEMBER_MAX, PERMITS_MS};
 use stdchk_model::message::benefactor::BenefactorLoad;
+use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{BenefactorInfo, BenefactorSecret, BenefactorState, Registration};
-use stdchk_model::{BenefactorId, ErrorCode, Failure, Incarnation, ReceiptKey, cbor};
+use stdchk_model::{
+    BenefactorId, ChunkId, ErrorCode, Failure, Incarnation, Permit, PermitKey, ReceiptKey, cbor,
+};
 use stdchk_placement::HostState;
 
 use super::Timing;
@@ -18,11 +22,23 @@ const BENEFACTORS_MAX: u32 = 1 << 16;
 /// Longest address, bytes: a host name has at most 253, a port 5 digits.
 const ADDRESS_BYTES_MAX: usize = 300;
 
+/// What permits for a benefactor's blocks are made with. Keys follow each other; the benefactor takes those of the last two.
+#[derive(Clone, Debug)]
+struct Permits {
+    /// The last one that the benefactor has for certain.
+    known: PermitKey,
+    /// The last one that it was told, the number of that, and when, milliseconds of the manager's life.
+    told: (PermitKey, u64, u64),
+}
+
 /// A benefactor as the manager knows it.
 #[derive(Clone, Debug)]
 pub struct Benefactor {
     pub address: String,
     secret: BenefactorSecret,
+    /// The member of the pool that it registered as last; `None`: one of the manager's machine.
+    pub member: Option<MemberId>,
+    permits: Option<Permits>,
     pub pid: u32,
     pub load: BenefactorLoad,
     /// `None` until it registers with this manager.
@@ -115,7 +131,8 @@ impl Registry {
         let key = <[u8; 4]>::try_from(key).map_err(|error| StoreError::new("reading a key", error))?;
         let record: BenefactorRecord = decode(bytes, "a benefactor")?;
         let id = BenefactorId(u32::from_be_bytes(key));
-        self.known.insert(id, unheard(record.address, record.secret));
+        let benefactor = Benefactor { member: record.member, ..unheard(record.address, record.secret) };
+        self.known.insert(id, benefactor);
         self.note(id);
         self.next = self.next.max(id.0.saturating_add(1));
         Ok(())
@@ -129,7 +146,8 @@ impl Registry {
             match self.known.get(id) {
                 Some(benefactor) => {
                     let (address, secret) = (benefactor.address.clone(), benefactor.secret.clone());
-                    let record = BenefactorRecord { layout: LAYOUT, address, secret };
+                    let record =
+                        BenefactorRecord { layout: LAYOUT, address, secret, member: benefactor.member };
                     batch.put(Table::Benefactor, &key, cbor::encode(&record));
                 }
                 None => batch.remove(Table::Benefactor, &key),
@@ -142,12 +160,13 @@ impl Registry {
     ///
     /// # Errors
     /// `Invalid`: what it says makes no sense. `NotFound`: its secret isn't known, and must come along. `Denied`: it doesn't
-    /// prove that it is the one whose number it presents.
+    /// prove that it is the one whose number it presents, or its member of the pool has as many benefactors as one may have.
     pub fn admit(
         &mut self,
         registration: &Registration,
         secret: Option<BenefactorSecret>,
         proof: &[u8; 32],
+        member: Option<MemberId>,
     ) -> Result<BenefactorId, Failure> {
         let address = &registration.address;
         if address.is_empty() || address.len() > ADDRESS_BYTES_MAX || address.contains(char::is_control) {
@@ -168,15 +187,31 @@ impl Registry {
         if !registration.is_proved(&secret, proof) {
             return Err(impostor(id));
         }
+        if self.known.get(&id).is_none_or(|known| known.member != member) {
+            self.check_room_for_another(member)?;
+        }
         self.next = self.next.max(id.0 + 1);
         let new = || unheard(String::new(), secret);
         let benefactor = self.known.entry(id).or_insert_with(new);
-        if benefactor.address != *address {
+        if benefactor.address != *address || benefactor.member != member {
             benefactor.address.clone_from(address);
+            benefactor.member = member;
             self.changed.insert(id);
         }
         self.note(id);
         Ok(id)
+    }
+
+    /// Refuses a member of the pool that has as many benefactors as one may have. Those of the manager's machine are its own affair.
+    fn check_room_for_another(&self, member: Option<MemberId>) -> Result<(), Failure> {
+        let is_of_member = |benefactor: &&Benefactor| member.is_some() && benefactor.member == member;
+        if self.known.values().filter(is_of_member).count() < BENEFACTORS_OF_MEMBER_MAX {
+            return Ok(());
+        }
+        let message =
+            format!("this host has registered {BENEFACTORS_OF_MEMBER_MAX} benefactors, as many as one may");
+        let next = "have those that are gone taken out (`stdchk forget`), or let the host join once more, as another member";
+        Err(Failure::new(ErrorCode::Denied, message).then(next))
     }
 
     /// Adds one that is on-line.
@@ -222,6 +257,36 @@ impl Registry {
             benefactor.registration = Some(self.registrations);
         }
         self.registrations
+    }
+
+    /// The first key of permits of a registration that was numbered; `start`: identity of the manager's start.
+    pub fn begin_permits(&mut self, id: BenefactorId, start: u64, now_ms: u64) -> Option<PermitKey> {
+        let benefactor = self.known.get_mut(&id)?;
+        let key = PermitKey::new(benefactor.receipt_key.as_ref()?, start, benefactor.registration?, 0);
+        benefactor.permits = Some(Permits { known: key.clone(), told: (key.clone(), 0, now_ms) });
+        Some(key)
+    }
+
+    /// The benefactor has heard all that it was told, and is told this: the next key, if it is time for that.
+    pub fn next_permits(&mut self, id: BenefactorId, start: u64, now_ms: u64) -> Option<PermitKey> {
+        let benefactor = self.known.get_mut(&id)?;
+        let (secret, registration) = (benefactor.receipt_key.as_ref()?, benefactor.registration?);
+        let permits = benefactor.permits.as_mut()?;
+        let (key, number, told_ms) = &permits.told;
+        permits.known = key.clone();
+        if now_ms.saturating_sub(*told_ms) < PERMITS_MS {
+            return None;
+        }
+        let number = number + 1;
+        let key = PermitKey::new(secret, start, registration, number);
+        permits.told = (key.clone(), number, now_ms);
+        Some(key)
+    }
+
+    /// A permit that lets benefactor `to` have blocks of the chunk from benefactor `at`, or put them there.
+    pub fn permit(&self, at: BenefactorId, chunk: &ChunkId, to: BenefactorId) -> Option<Permit> {
+        let permits = self.get(at)?.permits.as_ref()?;
+        Some(Permit::new(&permits.known, chunk, self.get(to)?.member))
     }
 
     /// What benefactors say counts once they have registered again.
@@ -381,6 +446,8 @@ fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
     Benefactor {
         address,
         secret,
+        member: None,
+        permits: None,
         pid: 0,
         load: BenefactorLoad::default(),
         incarnation: None,

@@ -6,7 +6,7 @@
 //! makes it again under the same number, which nobody else can have been given: numbers are stored before they are used.
 
 use stdchk_model::limits::SMALL_BYTES;
-use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest};
+use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, Need};
 use stdchk_model::{Ino, OpId};
 
 use super::{Answer, Core, Now, namespace};
@@ -105,6 +105,8 @@ impl Core {
                 ino
             }
         };
+        // The number may come from the asker.
+        self.namespace.allow_user(Need::Update(ino))?;
         let mut opened = self.open_session(session, client, (ino, distance), now)?;
         // Most files that are made are small, and get their content soon: it needs no question. Those that are merely made, and stay
         // open, take no space from others: in a pool that is nearly full nothing is set aside.

@@ -199,7 +199,7 @@ impl Core {
         };
         let mut files = Vec::new();
         // Without its folder nothing of it is left.
-        if self.collect_files(folder, "", &mut files).is_err() {
+        if self.collect_files(folder, "", &|_| true, &mut files).is_err() {
             return HashSet::new();
         }
         let read = |file: &FileVersions| naming.as_ref().ok()?.read(&file.path).map(|reading| reading.step);

@@ -20,6 +20,7 @@ mod locations;
 mod look;
 mod namespace;
 mod operations;
+mod permissions;
 mod persist;
 mod policies;
 mod references;
@@ -40,12 +41,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use stdchk_model::limits::{
     BENEFACTOR_LEASE_MS, BENEFACTOR_LOST_MS, CHUNK_BYTES_DEFAULT, CLIENT_LEASE_MS, LIST_ENTRIES_MAX,
 };
+use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     BenefactorInfo, Change, ChunkLocations, ManagerReply, ManagerRequest, TimeNs, VersionState,
 };
+use stdchk_model::user::Access;
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, ErrorCode, Failure, Ino, OpId, PoolId, Receipt,
-    SessionId, cbor, size,
+    SessionId, User, cbor, size,
 };
 use stdchk_placement::{RoundRobin, Select, Wish};
 
@@ -124,9 +127,20 @@ pub struct Setting {
     pub steps: usize,
 }
 
+/// Who asks for something.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Asker {
+    /// Which member of the pool; `None`: a process of the manager's machine.
+    pub member: Option<MemberId>,
+    /// For which user; `None`: who may do all with files that its role lets it.
+    pub user: Option<User>,
+}
+
 /// The manager's state.
 pub struct Core {
     setting: Setting,
+    /// Which member of the pool has asked for what is being answered.
+    asking: Option<MemberId>,
     pool: PoolId,
     pool_changed: bool,
     namespace: Namespace,
@@ -192,6 +206,7 @@ impl Core {
     fn empty(setting: Setting) -> Self {
         Self {
             setting,
+            asking: None,
             pool: setting.new_pool,
             pool_changed: true,
             namespace: Namespace::empty(),
@@ -288,11 +303,20 @@ impl Core {
         self.pool
     }
 
-    /// Answers a request. `Collect` is not for the core alone: its shell reads maps for it.
+    /// Answers a request of who may do all.
     pub fn handle(&mut self, request: ManagerRequest, now: Now) -> Answer {
+        self.handle_for(Asker::default(), request, now)
+    }
+
+    /// Answers a request. `Collect` is not for the core alone: its shell reads maps for it.
+    pub fn handle_for(&mut self, asker: Asker, mut request: ManagerRequest, now: Now) -> Answer {
         self.set_clock(now);
         self.check_not_set_back(&request)?;
-        let answer = self.answer(request, now).map_err(|failure| self.history.doubt(failure));
+        (self.asking, self.namespace.user) = (asker.member, asker.user);
+        let allowed = self.permit(&mut request);
+        let answer = allowed.and_then(|()| self.answer(request, now));
+        (self.asking, self.namespace.user) = (None, None);
+        let answer = answer.map_err(|failure| self.history.doubt(failure));
         self.settle_references();
         answer
     }
@@ -359,7 +383,14 @@ impl Core {
             Q::Benefactors => ManagerReply::Benefactors(self.registry.infos(now.ms)),
             Q::GetPolicy(ino) => ManagerReply::Policy(namespace.policy(ino)?),
             Q::Sets(ino) => ManagerReply::Sets(self.sets(ino)?),
-            Q::Status => ManagerReply::Status(self.status(now)),
+            Q::Status => {
+                let mut status = self.status(now);
+                let may_list = |folder: &str| {
+                    namespace.resolve(folder).is_ok_and(|attr| namespace.lets(attr.ino, Access::LIST))
+                };
+                status.exposed.retain(|set| may_list(&set.folder));
+                ManagerReply::Status(status)
+            }
             _ => {
                 return Err(Failure::new(ErrorCode::Unsupported, "the manager's core has no answer to this"));
             }
@@ -446,7 +477,8 @@ impl Core {
         let policy = self.namespace.policy(ino)?;
         let base_at = self.namespace.position(ino)?;
         let distance = distance.unwrap_or_else(|| policy.distance_at_commit());
-        if self.sessions.open(id, client, ino, (base_root.clone(), base_at), distance, now.ms)? {
+        let holder = (self.asking, client);
+        if self.sessions.open(id, holder, ino, (base_root.clone(), base_at), distance, now.ms)? {
             self.namespace.hold(ino);
             self.build_on(base_root.as_ref(), None);
         }

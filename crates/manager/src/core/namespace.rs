@@ -8,7 +8,7 @@ use std::ops::Bound;
 
 use stdchk_model::limits::{LIST_ENTRIES_MAX, PATH_BYTES_MAX};
 use stdchk_model::message::manager::{Attr, Change, DirEntry, FileKind, TimeNs};
-use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, SessionId, name};
+use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, SessionId, User, name};
 
 use super::inode::{Body, Directory, File, Inode};
 use super::lifetimes::Noted;
@@ -47,6 +47,8 @@ pub struct Namespace {
     pub(super) noted: BTreeMap<Ino, Noted>,
     /// For how long the manager has lived, all its starts together, milliseconds: what ages are measured by, whatever the calendar does.
     pub(super) lived_ms: u64,
+    /// For whom the present operation is done; `None`: for who may do all.
+    pub(super) user: Option<User>,
 }
 
 /// A version that came, or went.
@@ -101,6 +103,7 @@ impl Namespace {
             changed: Changed::default(),
             noted: BTreeMap::new(),
             lived_ms: 0,
+            user: None,
         }
     }
 

@@ -4,6 +4,7 @@
 //! versions of the file that takes its place, so that the history of a name survives the idiom.
 
 use stdchk_model::message::manager::{Attr, Existing, VersionState};
+use stdchk_model::user::Access;
 use stdchk_model::{ChunkMap, ErrorCode, Failure, Ino, MapRoot, SessionId, name};
 
 use super::inode::{Body, File, Version};
@@ -85,11 +86,12 @@ impl Namespace {
         }
     }
 
-    /// Makes the versions of `from`, which is about to lose its last name, the earlier versions of `to`.
+    /// Makes the versions of `from`, which is about to lose its last name, the earlier versions of `to`. Not if who renames may not read
+    /// them: they would show to those who may read `to`.
     fn hand_on(&mut self, from: Ino, to: Ino, existing: Existing) -> Result<(), Failure> {
         let last_name = self.inode(from)?.links == 1;
         let (Ok(old), Ok(_)) = (self.file(from), self.file(to)) else { return Ok(()) };
-        if !last_name || old.newest().is_none() {
+        if !last_name || old.newest().is_none() || !self.lets(from, Access::READ) {
             return Ok(());
         }
         let emptied = File { next_version: old.next_version, ..File::new() };

@@ -343,12 +343,14 @@ impl Core {
         let destinations = self.select.select(&hosts.all, &wish);
         let address = |id: BenefactorId| Some(self.registry.get(id)?.address.clone());
         let new = |(to, index): (&BenefactorId, &Option<u8>)| {
-            Some(NewBlock { index: *index, to: *to, address: address(*to)? })
+            let permit = self.registry.permit(*to, &id, source)?;
+            Some(NewBlock { index: *index, to: *to, address: address(*to)?, permit })
         };
         let blocks: Vec<NewBlock> = destinations.iter().zip(&make).filter_map(new).collect();
         let source_block = |held: &Held| {
             let address = address(held.benefactor)?;
-            Some(SourceBlock { encoding: held.encoding, index: held.index, address })
+            let permit = self.registry.permit(held.benefactor, &id, source)?;
+            Some(SourceBlock { encoding: held.encoding, index: held.index, address, permit })
         };
         let sources: Vec<SourceBlock> = from.iter().filter_map(source_block).collect();
         if blocks.is_empty() {

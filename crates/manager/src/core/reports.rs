@@ -25,7 +25,7 @@ impl Core {
         let ManagerRequest::Register { registration, secret, proof } = request else {
             return Err(unexpected());
         };
-        let id = self.registry.admit(&registration, secret, &proof)?;
+        let id = self.registry.admit(&registration, secret, &proof, self.asking)?;
         let Registration { incarnation, pid, load, remembered, put_sequence, receipt_key, term, .. } =
             registration;
         let next_inventory = self.registry.next_inventory();
@@ -65,8 +65,9 @@ impl Core {
         self.terms.hear(term);
         self.rise_above_told_terms();
         let registration = self.registry.number(id);
+        let permits = self.registry.begin_permits(id, self.setting.start, now.ms).ok_or_else(unexpected)?;
         let (moment, term) = (self.history.to_remember(), self.terms.own());
-        Ok(ManagerReply::Registered { id, moment, registration, term })
+        Ok(ManagerReply::Registered { id, moment, registration, term, permits })
     }
 
     /// An inventory gets its number before it is taken: a block of which a receipt says meanwhile that it is durable bears that, too,
@@ -141,6 +142,7 @@ impl Core {
         self.confirm_all(id, inventory, &added, now);
         self.update_states(now);
         let mut commands = Vec::new();
+        commands.extend(self.registry.next_permits(id, self.setting.start, now.ms).map(Command::Permits));
         if !self.history.is_set_back() {
             commands.extend(self.deletions_for(id));
             commands.extend(self.plan_blocked(id, now));

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::TimeNs;
 use stdchk_model::{ChunkId, ClientId, ErrorCode, Failure, Ino, MapRoot, SessionId};
 
@@ -15,6 +16,8 @@ const SESSIONS_MAX: usize = 65_536;
 /// One file being written.
 #[derive(Debug)]
 pub struct Session {
+    /// Which member of the pool opened it: nobody else goes on with it.
+    pub member: Option<MemberId>,
     pub client: ClientId,
     pub ino: Ino,
     /// The version that it builds on: that of when it began, then its own last one.
@@ -101,14 +104,14 @@ impl Sessions {
     pub fn open(
         &mut self,
         id: SessionId,
-        client: ClientId,
+        (member, client): (Option<MemberId>, ClientId),
         ino: Ino,
         (base, base_at): (Option<MapRoot>, Option<TimeNs>),
         distance: u8,
         now_ms: u64,
     ) -> Result<bool, Failure> {
         if let Some(known) = self.sessions.get(&id) {
-            if (known.client, known.ino) != (client, ino) {
+            if (known.member, known.client, known.ino) != (member, client, ino) {
                 let message = format!("session {id} is open already, for another file or client");
                 return Err(Failure::new(ErrorCode::Invalid, message));
             }
@@ -123,6 +126,7 @@ impl Sessions {
         self.opened += 1;
         let (names, reserved, closing) = (Vec::new(), 0, None);
         let session = Session {
+            member,
             client,
             ino,
             base,

@@ -8,6 +8,7 @@
 
 use stdchk_model::message::manager::{TimeNs, VersionInfo};
 use stdchk_model::naming::Naming;
+use stdchk_model::user::Access;
 use stdchk_model::{ErrorCode, Failure, Ino, MapRoot};
 
 use super::inode::{Body, Directory, Version};
@@ -99,6 +100,9 @@ impl Namespace {
                 continue;
             }
             let Body::File(file) = &self.inode(*entry)?.body else { continue };
+            if !self.lets(*entry, Access::READ) {
+                continue;
+            }
             let own = |(_, version): &(u64, &Version)| !version.root.is_in_container();
             let Some((number, version)) = file.newest().filter(own) else { continue };
             let same_rank = sought.is_same_rank(folder_name, name);

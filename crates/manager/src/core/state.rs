@@ -6,6 +6,7 @@ use stdchk_model::limits::{CHUNK_BYTES_DEFAULT, LIST_ENTRIES_MAX};
 use stdchk_model::message::manager::{BenefactorState, CheckpointSet, PoolStatus, Space};
 use stdchk_model::naming::Naming;
 use stdchk_model::sets::{FileVersions, checkpoint_sets};
+use stdchk_model::user::Access;
 use stdchk_model::{ErrorCode, Failure, Ino};
 
 use super::inode::{Body, Inode};
@@ -120,16 +121,20 @@ impl Core {
 
     /// The sets of a folder that fit a message.
     pub(super) fn sets(&self, ino: Ino) -> Result<Vec<CheckpointSet>, Failure> {
-        self.all_sets(ino).map(within_a_message)
+        self.sets_of(ino, &|folder| self.namespace.lets(folder, Access::LIST)).map(within_a_message)
     }
 
     pub(super) fn all_sets(&self, ino: Ino) -> Result<Vec<CheckpointSet>, Failure> {
+        self.sets_of(ino, &|_| true)
+    }
+
+    fn sets_of(&self, ino: Ino, is_seen: &dyn Fn(Ino) -> bool) -> Result<Vec<CheckpointSet>, Failure> {
         let policy = self.namespace.policy(ino)?;
         let naming: Naming = policy.naming.parse().map_err(|error| {
             Failure::new(ErrorCode::Invalid, format!("`naming` of directory {ino}: {error}"))
         })?;
         let mut files = Vec::new();
-        self.collect_files(ino, "", &mut files)?;
+        self.collect_files(ino, "", is_seen, &mut files)?;
         let app = self.namespace.path(ino);
         let noted = self.namespace.noted.get(&ino);
         let taught = noted.and_then(|noted| noted.taught.as_ref());
@@ -145,6 +150,7 @@ impl Core {
         &self,
         ino: Ino,
         path: &str,
+        is_seen: &dyn Fn(Ino) -> bool,
         files: &mut Vec<FileVersions>,
     ) -> Result<(), Failure> {
         let mut below = vec![(ino, path.to_owned())];
@@ -152,6 +158,7 @@ impl Core {
             for (name, child) in &self.namespace.directory(ino)?.entries {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
                 match &self.namespace.inode(*child)?.body {
+                    Body::Directory(_) if !is_seen(*child) => {}
                     Body::Directory(_) => below.push((*child, path)),
                     Body::File(file) => {
                         let versions = file.versions.iter();

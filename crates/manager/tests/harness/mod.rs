@@ -4,16 +4,17 @@
 
 use std::collections::BTreeMap;
 
-use stdchk_manager::core::{Collected, Core, Cursor, Now, Setting, Timing};
+use stdchk_manager::core::{Asker, Collected, Core, Cursor, Now, Setting, Timing};
 use stdchk_manager::store::{MemoryStore, Store, Table};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command};
+use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     Attr, BenefactorSecret, Change, ChunkLocations, Existing, Exposed, FileKind, Hold, ManagerReply,
     ManagerRequest, Moment, PoolStatus, Registration, StoredBlock, Term, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, KeyId,
-    MapRoot, OpId, PoolId, Receipt, ReceiptKey, SessionId, Source,
+    MapRoot, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Source,
 };
 
 pub const GIB: u64 = 1 << 30;
@@ -156,6 +157,20 @@ impl Pool {
         let answer = self.core.handle(request, self.now);
         self.sync();
         answer
+    }
+
+    /// Asks as somebody who may not do all.
+    pub fn ask_as(&mut self, asker: &Asker, request: ManagerRequest) -> Result<ManagerReply, Failure> {
+        let answer = self.core.handle_for(asker.clone(), request, self.now);
+        self.sync();
+        answer
+    }
+
+    /// Changes something as somebody who may not do all.
+    pub fn change_as(&mut self, asker: &Asker, change: Change) -> Result<ManagerReply, Failure> {
+        self.operations += 1;
+        let id = OpId(self.operations.to_be_bytes());
+        self.ask_as(asker, ManagerRequest::Change { id, change })
     }
 
     /// Asks; what changes is in the manager's memory alone, until the next request.
@@ -401,7 +416,7 @@ impl Pool {
             secret.unwrap_or_else(|| BenefactorSecret(*blake3::hash(&made.to_le_bytes()).as_bytes()));
         let request = self.registration(id, incarnation, remembered).introduced(&secret);
         match self.ask(request).unwrap() {
-            ManagerReply::Registered { id, moment, registration, term } => {
+            ManagerReply::Registered { id, moment, registration, term, .. } => {
                 let known = self.terms.entry(id.0).or_insert(term);
                 *known = term.max(*known);
                 self.living.insert(id.0, incarnation);
@@ -411,6 +426,20 @@ impl Pool {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Registers a benefactor once more, as a member of the pool; the key of its permits.
+    pub fn register_member(&mut self, number: u32, member: MemberId) -> PermitKey {
+        let (incarnation, secret) = (Incarnation(u64::from(number) + 1), self.secrets[&number].clone());
+        let request = self.registration(Some(number), incarnation, None).introduced(&secret);
+        let asker = Asker { member: Some(member), user: None };
+        let ManagerReply::Registered { registration, permits, .. } = self.ask_as(&asker, request).unwrap()
+        else {
+            panic!("not an answer to a registration")
+        };
+        self.registrations.insert((number, incarnation), registration);
+        self.inventory_as(number, incarnation, &[]).unwrap();
+        permits
     }
 
     pub fn registration(
@@ -464,7 +493,7 @@ impl Pool {
     /// A heartbeat of a benefactor in the life `with_benefactors` gave it.
     pub fn beat(&mut self, number: u32, added: &[u32], removed: &[u32]) -> Vec<Command> {
         let mut commands = self.beat_whole(number, added, removed);
-        commands.retain(|command| !matches!(command, Command::Remember(_)));
+        commands.retain(|command| !matches!(command, Command::Remember(_) | Command::Permits(_)));
         commands
     }
 

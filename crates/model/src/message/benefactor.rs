@@ -6,6 +6,7 @@ use crate::block::{BlockId, Encoding, EncodingId};
 use crate::id::{BenefactorId, ChunkId};
 use crate::message::handshake::MemberId;
 use crate::message::manager::Moment;
+use crate::permit::{Permit, PermitKey};
 use crate::receipt::Receipt;
 
 /// A request to a benefactor.
@@ -180,6 +181,9 @@ pub enum Command {
     /// The keys of these members of the pool are revoked: all that ever were.
     #[n(4)]
     Revoke(#[n(0)] Vec<MemberId>),
+    /// Permits are made with this key from now on; those of the key before still hold.
+    #[n(5)]
+    Permits(#[n(0)] PermitKey),
 }
 
 /// Blocks of a chunk to be made anew, and what they are made from.
@@ -208,6 +212,9 @@ pub struct SourceBlock {
     /// Address of the benefactor that has it.
     #[n(2)]
     pub address: String,
+    /// What it wants to see before it serves blocks of the chunk.
+    #[n(3)]
+    pub permit: Permit,
 }
 
 /// A block to be made.
@@ -222,6 +229,9 @@ pub struct NewBlock {
     /// Its address.
     #[n(2)]
     pub address: String,
+    /// What it wants to see before it takes blocks of the chunk.
+    #[n(3)]
+    pub permit: Permit,
 }
 
 /// Something of an order to make blocks that failed.

@@ -4,6 +4,9 @@
 //! and fields are numbered; numbers are never used again. A server answers a message that it doesn't know with
 //! [`crate::ErrorCode::Unsupported`].
 
+mod asked;
 pub mod benefactor;
 pub mod handshake;
 pub mod manager;
+
+pub use asked::Asked;

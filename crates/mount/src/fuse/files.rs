@@ -22,12 +22,13 @@ use crate::descriptors::{Silence, holds};
 use crate::errno::errno;
 use crate::fs::{FileSystem, Handle, Mark, NodeId, Opened};
 use crate::killed::{Closes, Dying, how_it_closes};
+use crate::user::Origin;
 
 /// The close of a file up to this size begins in the thread that received it: it only asks and sends.
 const BEGUN_HERE_BYTES_MAX: u64 = 64 << 10;
 
 impl Adapter {
-    pub(super) fn open_file(&self, caller: u32, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    pub(super) fn open_file(&self, caller: Origin, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (writable, appends) = (writable(flags), flags.0 & libc::O_APPEND != 0);
         self.begin(self.carried(
             caller,
@@ -52,7 +53,7 @@ impl Adapter {
 
     pub(super) fn read_file(
         &self,
-        caller: u32,
+        caller: Origin,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -204,7 +205,7 @@ impl Adapter {
     /// locked against other changes of its size.
     pub(super) fn seek(
         &self,
-        caller: u32,
+        caller: Origin,
         ino: INodeNo,
         fh: FileHandle,
         offset: i64,
@@ -242,7 +243,7 @@ impl Adapter {
 
     pub(super) fn allocate(
         &self,
-        caller: u32,
+        caller: Origin,
         ino: INodeNo,
         fh: FileHandle,
         (offset, length): (u64, u64),
@@ -266,7 +267,7 @@ impl Adapter {
     /// Does something with an open file whose only answer is whether it succeeded.
     pub(super) fn with_handle<F: Future<Output = Result<(), Failure>> + Send + 'static>(
         &self,
-        caller: u32,
+        caller: Origin,
         fh: FileHandle,
         reply: ReplyEmpty,
         what: &'static str,

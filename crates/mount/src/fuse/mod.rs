@@ -5,8 +5,9 @@
 //! begins in the thread that received it, because its bytes lie in that thread's buffer; as long as another thread is
 //! left to receive requests it waits there for room in the window, else its bytes are copied and it waits as a task.
 //!
-//! No program waits here that was told to end: every request that has a caller goes through [`Adapter::ask`] or
-//! [`Adapter::carry`], writes do the same in [`files`].
+//! No program waits here that was told to end: every request that has a caller goes through [`Adapter::asked`] or
+//! [`Adapter::carried`], writes do the same in [`files`]. There the pool is asked for the user of the request, too; what was opened for a
+//! user before is written and closed by the mount itself.
 
 mod files;
 mod names;
@@ -27,6 +28,7 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
     TimeOrNow, WriteFlags,
 };
+use stdchk_client::acting_for;
 use stdchk_model::Failure;
 use stdchk_model::message::manager::FileKind;
 use tokio::runtime::Handle as Runtime;
@@ -38,6 +40,7 @@ use crate::caller::{Caller, told_to_end, unless_told_to_end};
 use crate::descriptors::Silence;
 use crate::fs::{FileSystem, Handle, NodeId, Wanted};
 use crate::killed::Dying;
+use crate::user::{Groups, Origin};
 use names::new;
 use reply::{Refuse, answer_attr, answer_empty, answer_space, or_refuse, refused, text};
 
@@ -63,6 +66,7 @@ pub(crate) struct Adapter {
     reports_arrive: bool,
     /// Tells the kernel what to do; there is one once the pool is mounted.
     kernel: Arc<OnceLock<Notifier>>,
+    groups: Groups,
 }
 
 impl Adapter {
@@ -77,8 +81,8 @@ impl Adapter {
         kernel: Arc<OnceLock<Notifier>>,
     ) -> Self {
         let (waiting_max, waiting) = (threads.saturating_sub(1), AtomicUsize::new(0));
-        let (dying, silence) = (Arc::default(), Arc::default());
-        Self { fs, runtime, tasks, ttl, waiting_max, waiting, dying, silence, reports_arrive, kernel }
+        let (dying, silence, groups) = (Arc::default(), Arc::default(), Groups::default());
+        Self { fs, runtime, tasks, ttl, waiting_max, waiting, dying, silence, reports_arrive, kernel, groups }
     }
 
     /// Runs a task of the file system that no caller waits for.
@@ -100,7 +104,7 @@ impl Adapter {
     /// told to end.
     fn ask<R, T, F>(
         &self,
-        caller: u32,
+        caller: Origin,
         reply: R,
         work: impl FnOnce(Arc<FileSystem>) -> F,
         answer: impl FnOnce(R, T) + Send + 'static,
@@ -109,14 +113,31 @@ impl Adapter {
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        self.task(|fs| asked(caller, reply, work(fs), answer));
+        self.spawn(self.asked(caller, reply, work(Arc::clone(&self.fs)), answer));
+    }
+
+    /// The work of a request, for the user who makes it.
+    fn asked<R, T, W, A>(
+        &self,
+        caller: Origin,
+        reply: R,
+        work: W,
+        answer: A,
+    ) -> impl Future<Output = ()> + Send + 'static + use<R, T, W, A>
+    where
+        R: Refuse,
+        T: Send + 'static,
+        W: Future<Output = T> + Send + 'static,
+        A: FnOnce(R, T) + Send + 'static,
+    {
+        asked(caller.task, reply, acting_for(self.groups.user(caller), work), answer)
     }
 
     /// The work of a request, done to its end, also if the task `caller` is told to end before; then `undo` gives back
     /// what came of it.
     fn carried<R, T, F, U, W, A, B>(
         &self,
-        caller: u32,
+        caller: Origin,
         reply: R,
         work: W,
         answer: A,
@@ -131,8 +152,9 @@ impl Adapter {
         A: FnOnce(R, T) + Send + 'static,
         B: FnOnce(Arc<FileSystem>, T) -> U + Send + 'static,
     {
-        let (fs, caller) = (Arc::clone(&self.fs), Caller::of(caller));
-        let work = work(Arc::clone(&fs), caller.clone());
+        let user = self.groups.user(caller);
+        let (fs, caller) = (Arc::clone(&self.fs), Caller::of(caller.task));
+        let work = acting_for(user, work(Arc::clone(&fs), caller.clone()));
         async move {
             let leaves = told_to_end(caller.task());
             let late = caller.serve(reply, work, leaves, answer, |reply| reply.refuse(Errno::EINTR)).await;
@@ -184,7 +206,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.look_up(request.pid(), parent, name, reply);
+        self.look_up(Origin::of(request), parent, name, reply);
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
@@ -195,7 +217,7 @@ impl Filesystem for Adapter {
         let ttl = self.ttl;
         let fs = Arc::clone(&self.fs);
         let work = async move { fs.stat(NodeId(ino.0), ttl).await };
-        self.begin(asked(request.pid(), reply, work, move |reply, found: Result<_, Failure>| {
+        self.begin(self.asked(Origin::of(request), reply, work, move |reply, found: Result<_, Failure>| {
             let ttl = found.as_ref().map_or(ttl, |(_, lasts)| *lasts);
             answer_attr(reply, "stat", ino, ttl, found.map(|(attr, _)| attr));
         }));
@@ -223,7 +245,7 @@ impl Filesystem for Adapter {
         let wanted = Wanted { mode: mode.map(|mode| mode & 0o7777), uid, gid, size, atime, mtime };
         let ttl = self.ttl;
         let change = self.carried(
-            request.pid(),
+            Origin::of(request),
             reply,
             |fs, caller| async move { fs.set_attr(NodeId(ino.0), wanted, &caller).await },
             move |reply, changed| answer_attr(reply, "a change of attributes", ino, ttl, changed),
@@ -238,7 +260,7 @@ impl Filesystem for Adapter {
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
         let work = |fs: Arc<FileSystem>| async move { fs.read_link(NodeId(ino.0)).await };
-        self.ask(request.pid(), reply, work, move |reply, target| match target {
+        self.ask(Origin::of(request), reply, work, move |reply, target| match target {
             Ok(target) => reply.data(target.as_bytes()),
             Err(failure) => reply.error(refused("reading a link", ino.0, &failure)),
         });
@@ -261,7 +283,7 @@ impl Filesystem for Adapter {
             _ => return reply.error(Errno::EPERM),
         };
         let new = new(request, kind, mode, String::new());
-        self.make(request.pid(), parent, name, new, reply);
+        self.make(Origin::of(request), parent, name, new, reply);
     }
 
     fn mkdir(
@@ -274,7 +296,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let new = new(request, FileKind::Directory, mode, String::new());
-        self.make(request.pid(), parent, name, new, reply);
+        self.make(Origin::of(request), parent, name, new, reply);
     }
 
     fn symlink(
@@ -287,15 +309,15 @@ impl Filesystem for Adapter {
     ) {
         let target = or_refuse!(text(target.as_os_str()), reply);
         let new = new(request, FileKind::Symlink, 0o777, target);
-        self.make(request.pid(), parent, link_name, new, reply);
+        self.make(Origin::of(request), parent, link_name, new, reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove(request.pid(), parent, name, reply);
+        self.remove(Origin::of(request), parent, name, reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove_directory(request.pid(), parent, name, reply);
+        self.remove_directory(Origin::of(request), parent, name, reply);
     }
 
     fn rename(
@@ -308,15 +330,15 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.move_name(request.pid(), (parent, name), (newparent, newname), flags, reply);
+        self.move_name(Origin::of(request), (parent, name), (newparent, newname), flags, reply);
     }
 
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        self.add_name(request.pid(), ino, newparent, newname, reply);
+        self.add_name(Origin::of(request), ino, newparent, newname, reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.open_file(request.pid(), ino, flags, reply);
+        self.open_file(Origin::of(request), ino, flags, reply);
     }
 
     fn create(
@@ -330,7 +352,7 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let new = new(request, FileKind::File, mode, String::new());
-        self.make_open(parent, name, new, (request.pid(), flags), reply);
+        self.make_open(parent, name, new, (Origin::of(request), flags), reply);
     }
 
     fn read(
@@ -344,7 +366,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.read_file(request.pid(), ino, fh, offset, size, reply);
+        self.read_file(Origin::of(request), ino, fh, offset, size, reply);
     }
 
     fn write(
@@ -391,7 +413,7 @@ impl Filesystem for Adapter {
 
     fn fsync(&self, request: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let work = |fs: Arc<FileSystem>, handle: Arc<Handle>, _| async move { fs.sync(&handle).await };
-        self.with_handle(request.pid(), fh, reply, "fsync", ino, work);
+        self.with_handle(Origin::of(request), fh, reply, "fsync", ino, work);
     }
 
     fn setxattr(
@@ -404,7 +426,7 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        self.choose_protocol(request.pid(), ino, name, value, reply);
+        self.choose_protocol(Origin::of(request), ino, name, value, reply);
     }
 
     fn fallocate(
@@ -417,7 +439,7 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.allocate(request.pid(), ino, fh, (offset, length), mode, reply);
+        self.allocate(Origin::of(request), ino, fh, (offset, length), mode, reply);
     }
 
     fn lseek(
@@ -429,7 +451,7 @@ impl Filesystem for Adapter {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        self.seek(request.pid(), ino, fh, offset, whence, reply);
+        self.seek(Origin::of(request), ino, fh, offset, whence, reply);
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -439,7 +461,7 @@ impl Filesystem for Adapter {
     }
 
     fn readdir(&self, request: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
-        self.list(request.pid(), ino, fh, offset, reply);
+        self.list(Origin::of(request), ino, fh, offset, reply);
     }
 
     fn readdirplus(
@@ -450,7 +472,7 @@ impl Filesystem for Adapter {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.list_plus(request.pid(), ino, fh, offset, reply);
+        self.list_plus(Origin::of(request), ino, fh, offset, reply);
     }
 
     fn releasedir(
@@ -479,7 +501,7 @@ impl Filesystem for Adapter {
 
     fn statfs(&self, request: &Request, ino: INodeNo, reply: ReplyStatfs) {
         let work = |fs: Arc<FileSystem>| async move { fs.space().await };
-        self.ask(request.pid(), reply, work, move |reply, space| match space {
+        self.ask(Origin::of(request), reply, work, move |reply, space| match space {
             Ok(space) => answer_space(reply, &space),
             Err(failure) => reply.error(refused("statfs", ino.0, &failure)),
         });

@@ -17,6 +17,7 @@ use super::files::open_flags;
 use super::reply::{Refuse, answer_change, answer_entry, or_refuse, refused, text};
 use crate::attr::{dot_attr, file_attr, file_type};
 use crate::fs::{FileSystem, Listed, New, NodeId, Shown};
+use crate::user::Origin;
 
 /// What a request to make something asks for.
 pub(super) fn new(request: &Request, kind: FileKind, mode: u32, target: String) -> New {
@@ -34,7 +35,7 @@ fn existing(flags: RenameFlags) -> Result<Existing, Errno> {
 }
 
 impl Adapter {
-    pub(super) fn look_up(&self, caller: u32, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    pub(super) fn look_up(&self, caller: Origin, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         // What can't be a name here is not found here.
         let name = or_refuse!(text(name).map_err(|_| Errno::ENOENT), reply);
         let ttl = self.ttl;
@@ -47,7 +48,7 @@ impl Adapter {
         ));
     }
 
-    pub(super) fn make(&self, caller: u32, parent: INodeNo, name: &OsStr, new: New, reply: ReplyEntry) {
+    pub(super) fn make(&self, caller: Origin, parent: INodeNo, name: &OsStr, new: New, reply: ReplyEntry) {
         let name = or_refuse!(text(name), reply);
         let ttl = self.ttl;
         self.spawn(self.carried(
@@ -65,7 +66,7 @@ impl Adapter {
         parent: INodeNo,
         name: &OsStr,
         new: New,
-        (caller, flags): (u32, i32),
+        (caller, flags): (Origin, i32),
         reply: ReplyCreate,
     ) {
         let name = or_refuse!(text(name), reply);
@@ -95,7 +96,7 @@ impl Adapter {
         ));
     }
 
-    pub(super) fn remove(&self, caller: u32, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    pub(super) fn remove(&self, caller: Origin, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = or_refuse!(text(name), reply);
         self.spawn(self.carried(
             caller,
@@ -106,7 +107,7 @@ impl Adapter {
         ));
     }
 
-    pub(super) fn remove_directory(&self, caller: u32, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    pub(super) fn remove_directory(&self, caller: Origin, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = or_refuse!(text(name), reply);
         let work = |fs: Arc<FileSystem>| async move { fs.rmdir(NodeId(parent.0), &name).await };
         self.ask(caller, reply, work, move |reply, removed| {
@@ -116,7 +117,7 @@ impl Adapter {
 
     pub(super) fn move_name(
         &self,
-        caller: u32,
+        caller: Origin,
         (parent, name): (INodeNo, &OsStr),
         (new_parent, new_name): (INodeNo, &OsStr),
         flags: RenameFlags,
@@ -138,7 +139,7 @@ impl Adapter {
 
     pub(super) fn add_name(
         &self,
-        caller: u32,
+        caller: Origin,
         ino: INodeNo,
         parent: INodeNo,
         name: &OsStr,
@@ -155,7 +156,14 @@ impl Adapter {
         ));
     }
 
-    pub(super) fn list(&self, caller: u32, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+    pub(super) fn list(
+        &self,
+        caller: Origin,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
         let (into, page) = Page::new(reply);
         let work = |fs: Arc<FileSystem>| async move {
             let add = |entry: Listed<'_>| {
@@ -170,7 +178,7 @@ impl Adapter {
 
     pub(super) fn list_plus(
         &self,
-        caller: u32,
+        caller: Origin,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,

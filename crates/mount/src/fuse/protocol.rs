@@ -16,6 +16,7 @@ use super::files::hand_over;
 use super::reply::{or_refuse, refused};
 use crate::caller::Caller;
 use crate::fs::{Chosen, FileSystem, NodeId};
+use crate::user::Origin;
 
 /// The attribute; its value is a protocol as a policy names it.
 const PROTOCOL: &str = "user.stdchk.protocol";
@@ -34,7 +35,7 @@ impl Adapter {
     /// for the answer with the file locked against other changes.
     pub(super) fn choose_protocol(
         &self,
-        caller: u32,
+        caller: Origin,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],

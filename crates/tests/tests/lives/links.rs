@@ -10,7 +10,7 @@ use super::world::World;
 impl World {
     pub fn connect(&mut self, node: usize) {
         let registration = self.nodes[node].registration();
-        let ManagerReply::Registered { id, moment, registration, term } = self.ask(registration).unwrap()
+        let ManagerReply::Registered { id, moment, registration, term, .. } = self.ask(registration).unwrap()
         else {
             panic!("not an answer to a registration")
         };
@@ -124,7 +124,8 @@ impl World {
                 Command::Make(make) => self.order(node, make),
                 Command::SendInventory if self.plant == Plant::PhantomsAreKept => {}
                 Command::SendInventory => self.nodes[node].begin_inventory(),
-                Command::Revoke(_) => {}
+                // Copies go another way here.
+                Command::Revoke(_) | Command::Permits(_) => {}
                 Command::Remember(moment) => self.nodes[node].told(Some(moment), true),
             }
         }

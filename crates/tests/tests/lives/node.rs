@@ -7,6 +7,7 @@ use stdchk_benefactor::journal::Kept;
 use stdchk_benefactor::memory::Memory;
 use stdchk_benefactor::service::Benefactor;
 use stdchk_benefactor::store::{Donation, Store};
+use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, FailedCopy, Make,
 };
@@ -225,8 +226,8 @@ impl Node {
         let mut payload = BufferPool::new(1 << 20).try_take(bytes.len()).unwrap();
         payload.copy_from_slice(bytes);
         let remembered = service.memory().remembered();
-        let answer =
-            runtime.block_on(service.handle(Caller { role: Role::Client, member: None }, request, payload));
+        let (caller, request) = (Caller::of_this_machine(Role::Client), Asked { request, with: None });
+        let answer = runtime.block_on(service.handle(caller, request, payload));
         let is_changed = service.memory().remembered() != remembered;
         self.disk.keep_first_segment();
         if is_changed {

@@ -248,6 +248,7 @@ impl World {
         let config = ClientConfig {
             manager: manager_address(),
             keys: None,
+            encryption_keys: None,
             window_bytes: 8 << 20,
             read_cache_bytes: 4 << 20,
             patience: PATIENCE,

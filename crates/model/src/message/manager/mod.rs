@@ -21,6 +21,7 @@ pub use pool::{
 };
 pub use reply::ManagerReply;
 pub use request::ManagerRequest;
+pub use rights::{Allow, Need};
 pub use version::{
     CheckpointSet, Exposed, Hold, PackedMembers, SetFate, SetMember, SetState, VersionInfo, VersionState,
 };

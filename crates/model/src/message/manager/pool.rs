@@ -11,6 +11,7 @@ use crate::id::{BenefactorId, Incarnation};
 use crate::message::benefactor::BenefactorLoad;
 use crate::message::handshake::{MemberId, Role};
 use crate::receipt::ReceiptKey;
+use crate::user::User;
 
 /// How a benefactor is seen by the manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode, Serialize)]
@@ -52,6 +53,9 @@ pub struct MemberInfo {
     /// Its keys are accepted no more.
     #[n(5)]
     pub revoked: bool,
+    /// For whom it acts as a client; `None`: as whom it says.
+    #[n(6)]
+    pub user: Option<User>,
 }
 
 /// What sets a benefactor apart from everybody else who has the pool's token: random, made once for its data directory, and known to

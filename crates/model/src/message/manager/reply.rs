@@ -10,6 +10,7 @@ use crate::chunk_map::{ChunkRef, MapRoot};
 use crate::id::{BenefactorId, SessionId};
 use crate::journal::Piece;
 use crate::message::benefactor::Command;
+use crate::permit::PermitKey;
 use crate::policy::Policy;
 
 /// An answer of the manager.
@@ -128,6 +129,9 @@ pub enum ManagerReply {
         /// Of the manager. The benefactor obeys no orders over this connection if it knows a greater one.
         #[n(3)]
         term: Term,
+        /// What permits of the manager for this benefactor's blocks are checked with, until the next key.
+        #[n(4)]
+        permits: PermitKey,
     },
     /// What the benefactor should do.
     #[n(17)]

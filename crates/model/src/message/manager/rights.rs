@@ -1,8 +1,50 @@
-//! Who may ask the manager for what. docs/PROTOCOL.md has the table.
+//! Who may ask the manager for what: by role, and by what the namespace lets the user do for whom it is asked. docs/PROTOCOL.md has
+//! both tables. A new request doesn't compile before it stands in both.
 
+use super::namespace::{Change, Existing};
 use super::request::ManagerRequest as Request;
-use crate::id::BenefactorId;
+use crate::error::Failure;
+use crate::id::{BenefactorId, Ino, SessionId};
 use crate::message::handshake::Role;
+use crate::user::Access;
+
+/// Something of the namespace that a user must be let do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need<'a> {
+    /// To come to an inode by one of its names: to go through each folder above it.
+    Reach(Ino),
+    /// To come to what this path from the root names.
+    Path(&'a str),
+    /// To come to an inode, and to do this with it.
+    Access(Ino, Access),
+    /// To take away a name, or to give it to something else, or to make it: to change the folder; of a sticky folder, to own that or what
+    /// has the name.
+    Name(Ino, &'a str),
+    /// To move what has a name to another folder: to write it if it is a folder itself.
+    Move(Ino, &'a str, Ino),
+    /// To give a file another name: to own it, or to read and write it.
+    Link(Ino),
+    /// To write a file, chunks of which stay: to own it, or to read and write it.
+    Update(Ino),
+    /// To own an inode.
+    Own(Ino),
+    /// To set attributes of an inode.
+    Attributes {
+        /// The inode.
+        ino: Ino,
+        /// New permission bits.
+        mode: Option<u32>,
+        /// New owner.
+        uid: Option<u32>,
+        /// New group.
+        gid: Option<u32>,
+    },
+    /// To go on with a session that the same member of the pool has opened.
+    Session(SessionId),
+}
+
+/// Is told each need of a request in turn, and refuses those that aren't met.
+pub type Allow<'a> = dyn FnMut(Need<'_>) -> Result<(), Failure> + 'a;
 
 impl Request {
     /// Whether a caller in this role may ask for it.
@@ -23,7 +65,35 @@ impl Request {
             | Self::ReadBackup { .. } => role == Role::Operator,
             // The owner of a disk may see how the pool is.
             Self::Status | Self::Space => matches!(role, Role::Client | Role::Operator | Role::Benefactor),
-            _ => matches!(role, Role::Client | Role::Operator),
+            Self::Lookup { .. }
+            | Self::GetAttr(_)
+            | Self::Resolve { .. }
+            | Self::ReadDir { .. }
+            | Self::ReadLink(_)
+            | Self::Change { .. }
+            | Self::Versions(_)
+            | Self::OpenVersion { .. }
+            | Self::ChunksOf { .. }
+            | Self::Locate { .. }
+            | Self::Benefactors
+            | Self::Similar(_)
+            | Self::OpenSession { .. }
+            | Self::Reserve { .. }
+            | Self::Known { .. }
+            | Self::Receipts { .. }
+            | Self::Commit { .. }
+            | Self::Names { .. }
+            | Self::CloseSession { .. }
+            | Self::KeepAlive(_)
+            | Self::Closing { .. }
+            | Self::OpenContainer { .. }
+            | Self::Create { .. }
+            | Self::Settle(_)
+            | Self::AwaitCopies { .. }
+            | Self::GetPolicy(_)
+            | Self::Sets(_)
+            | Self::Aggregate { .. }
+            | Self::Fates { .. } => matches!(role, Role::Client | Role::Operator),
         }
     }
 
@@ -36,6 +106,97 @@ impl Request {
             | Self::Orders { id, .. }
             | Self::Journal { id, .. } => Some(*id),
             _ => None,
+        }
+    }
+
+    /// Tells all that a user must be let do for this request. Chunks and benefactors need nothing: who knows the name of a chunk may have
+    /// it, and names come with maps.
+    ///
+    /// # Errors
+    /// The first refusal of `allow`.
+    pub fn needs(&self, allow: &mut Allow<'_>) -> Result<(), Failure> {
+        match self {
+            Self::Lookup { parent, .. } => allow(Need::Access(*parent, Access::SEARCH)),
+            Self::GetAttr(ino) | Self::ReadLink(ino) | Self::GetPolicy(ino) => allow(Need::Reach(*ino)),
+            Self::Resolve { path } => allow(Need::Path(path)),
+            Self::ReadDir { ino, .. } | Self::Sets(ino) | Self::Fates { folder: ino, .. } => {
+                allow(Need::Access(*ino, Access::LIST))
+            }
+            Self::Change { change, .. } => change.needs(allow),
+            Self::Versions(ino) | Self::OpenVersion { ino, .. } | Self::ChunksOf { ino, .. } => {
+                allow(Need::Access(*ino, Access::READ))
+            }
+            Self::Similar(ino) | Self::OpenSession { ino, .. } => allow(Need::Update(*ino)),
+            Self::OpenContainer { folder: parent, .. } | Self::Create { parent, .. } => {
+                allow(Need::Access(*parent, Access::CHANGE))
+            }
+            Self::Reserve { session, .. }
+            | Self::Known { session, .. }
+            | Self::Receipts { session, .. }
+            | Self::Commit { session, .. }
+            | Self::Names { session, .. }
+            | Self::CloseSession { session, .. }
+            | Self::Closing { session, .. }
+            | Self::Settle(session) => allow(Need::Session(*session)),
+            Self::Aggregate { folder, containers, .. } => {
+                allow(Need::Access(*folder, Access::CHANGE))?;
+                for container in containers {
+                    allow(Need::Session(container.session))?;
+                    container.members.iter().try_for_each(|(ino, _)| allow(Need::Update(*ino)))?;
+                }
+                Ok(())
+            }
+            // What they tell of, whoever asks knows already, or it is no file's.
+            Self::Space
+            | Self::Status
+            | Self::Benefactors
+            | Self::Locate { .. }
+            | Self::KeepAlive(_)
+            | Self::AwaitCopies { .. } => Ok(()),
+            // These need another role.
+            Self::Collect { .. }
+            | Self::Forget { .. }
+            | Self::AcceptOlderStore
+            | Self::Members
+            | Self::Revoke { .. }
+            | Self::BeginBackup
+            | Self::ReadBackup { .. }
+            | Self::Register { .. }
+            | Self::BeginInventory { .. }
+            | Self::Inventory { .. }
+            | Self::Heartbeat { .. }
+            | Self::Orders { .. }
+            | Self::Journal { .. } => Ok(()),
+        }
+    }
+}
+
+impl Change {
+    fn needs(&self, allow: &mut Allow<'_>) -> Result<(), Failure> {
+        match self {
+            Self::Make { parent, .. } => allow(Need::Access(*parent, Access::CHANGE)),
+            Self::Link { ino, parent, .. } => {
+                allow(Need::Link(*ino))?;
+                allow(Need::Access(*parent, Access::CHANGE))
+            }
+            Self::Unlink { parent, name }
+            | Self::Rmdir { parent, name }
+            | Self::UnlinkUnwritten { parent, name, .. } => allow(Need::Name(*parent, name)),
+            Self::Rename { parent, name, new_parent, new_name, existing } => {
+                allow(Need::Name(*parent, name))?;
+                allow(Need::Name(*new_parent, new_name))?;
+                allow(Need::Move(*parent, name, *new_parent))?;
+                match existing {
+                    Existing::Exchange => allow(Need::Move(*new_parent, new_name, *parent)),
+                    Existing::Replace | Existing::Refuse | Existing::ReplaceOnCommit => Ok(()),
+                }
+            }
+            Self::SetAttr { ino, mode, uid, gid, .. } => {
+                allow(Need::Attributes { ino: *ino, mode: *mode, uid: *uid, gid: *gid })
+            }
+            Self::DropVersion { ino, .. } | Self::Learn { ino, .. } => allow(Need::Update(*ino)),
+            Self::SetPolicy { ino, .. } => allow(Need::Own(*ino)),
+            Self::Seal { ino, .. } | Self::Finish { ino } => allow(Need::Access(*ino, Access::CHANGE)),
         }
     }
 }
@@ -56,5 +217,35 @@ mod tests {
         assert_eq!(of(&Request::Status), [Role::Client, Role::Benefactor, Role::Operator]);
         assert_eq!(of(&Request::Collect { dry_run: true }), [Role::Operator]);
         assert_eq!((beat.benefactor(), Request::Status.benefactor()), (Some(BenefactorId(1)), None));
+    }
+
+    #[test]
+    fn a_rename_needs_both_names_and_the_first_refusal_ends_the_questions() {
+        let (parent, new_parent) = (Ino(2), Ino(3));
+        let (name, new_name) = ("a".to_owned(), "b".to_owned());
+        let rename = |existing| {
+            let (name, new_name) = (name.clone(), new_name.clone());
+            Change::Rename { parent, name, new_parent, new_name, existing }
+        };
+        let mut asked = 0;
+        let told = rename(Existing::Exchange).needs(&mut |need| {
+            let expected = [
+                Need::Name(parent, "a"),
+                Need::Name(new_parent, "b"),
+                Need::Move(parent, "a", new_parent),
+                Need::Move(new_parent, "b", parent),
+            ];
+            assert_eq!(expected.get(asked), Some(&need));
+            asked += 1;
+            Ok(())
+        });
+        assert_eq!((told, asked), (Ok(()), 4));
+        let refusal = Failure::new(crate::ErrorCode::Denied, "no");
+        let refused = rename(Existing::Replace).needs(&mut |need| match need {
+            Need::Name(Ino(2), _) => Ok(()),
+            Need::Name(..) => Err(refusal.clone()),
+            _ => unreachable!("{need:?} comes after the refusal"),
+        });
+        assert_eq!(refused, Err(refusal.clone()));
     }
 }
