@@ -11,7 +11,7 @@ use minicbor::{Decode, Encode};
 use stdchk_model::journal::{Piece, Reach};
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, FailedCopy, Make, NewBlock,
-    SourceBlock,
+    OwnerWish, SourceBlock,
 };
 use stdchk_model::message::handshake::{
     Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
@@ -59,7 +59,7 @@ fn load() -> BenefactorLoad {
         blocks: 1000,
         requests: 2,
         disk_failed: true,
-        paused: true,
+        wish: OwnerWish::Leave,
     }
 }
 
@@ -211,6 +211,8 @@ fn status() -> PoolStatus {
             KeeperInfo { id: BENEFACTOR, lacks: Some(18) },
             KeeperInfo { id: BENEFACTOR, lacks: None },
         ],
+        chunks_moving: 19,
+        chunks_unmovable: 20,
     }
 }
 

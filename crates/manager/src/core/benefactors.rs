@@ -78,6 +78,8 @@ pub struct Registry {
     registrations: u64,
     /// Rises whenever less may count of what benefactors have said, or other ones are there.
     doubts: u64,
+    /// Those that are to let go of what they have.
+    leaving: BTreeSet<BenefactorId>,
     /// Added, moved or forgotten since the last commit to the store.
     changed: BTreeSet<BenefactorId>,
 }
@@ -90,6 +92,7 @@ impl Registry {
             inventories: 0,
             registrations: 0,
             doubts: 0,
+            leaving: BTreeSet::new(),
             changed: BTreeSet::new(),
         }
     }
@@ -173,6 +176,7 @@ impl Registry {
 
     /// Takes a benefactor out. Its number is never given again; if it returns, it has it as before.
     pub fn remove(&mut self, id: BenefactorId) {
+        self.leaving.remove(&id);
         if self.known.remove(&id).is_some() {
             self.doubts += 1;
             self.changed.insert(id);
@@ -215,6 +219,21 @@ impl Registry {
                 format!("benefactor {id} has registered anew since, or not at all: register"),
             )
         })
+    }
+
+    /// A benefactor tells its load. Whether it is to let go of what it has, and was not before, or the other way round.
+    pub fn take_load(&mut self, id: BenefactorId, load: BenefactorLoad) -> bool {
+        let Some(benefactor) = self.known.get_mut(&id) else { return false };
+        benefactor.load = load;
+        match load.wish.drains() {
+            true => self.leaving.insert(id),
+            false => self.leaving.remove(&id),
+        }
+    }
+
+    /// Whether the benefactor is to let go of what it has, once others have it.
+    pub fn leaves(&self, id: BenefactorId) -> bool {
+        self.leaving.contains(&id)
     }
 
     pub fn is_online(&self, id: BenefactorId) -> bool {
@@ -290,7 +309,7 @@ impl Registry {
         let host = |(id, benefactor): (BenefactorId, &Benefactor)| HostState {
             id,
             online: benefactor.state == BenefactorState::Online,
-            free_bytes: benefactor.load.free_bytes,
+            free_bytes: if self.leaves(id) { 0 } else { benefactor.load.free_bytes },
             requests: benefactor.load.requests,
         };
         self.iter().map(host).collect()

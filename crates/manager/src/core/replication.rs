@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use stdchk_model::message::benefactor::{Command, FailedCopy, Make, NewBlock, SourceBlock};
+use stdchk_model::message::benefactor::{Command, FailedCopy, Make, NewBlock, OwnerWish, SourceBlock};
 use stdchk_model::{BenefactorId, ChunkId, EncodingId};
 use stdchk_placement::{HostState, Wish};
 use stdchk_protect::{Held, Plan, distance, plan_at};
@@ -302,7 +302,9 @@ impl Core {
     fn make(&mut self, id: ChunkId, source: BenefactorId, hosts: &[HostState], now: Now) -> Option<Command> {
         let Plan { mut from, make, taken } = self.plan(&id, hosts)?;
         // One that its owner has paused only where nobody else can.
-        let is_paused = |held: &Held| self.registry.get(held.benefactor).is_some_and(|one| one.load.paused);
+        let is_paused = |held: &Held| {
+            self.registry.get(held.benefactor).is_some_and(|one| one.load.wish == OwnerWish::Pause)
+        };
         from.sort_by_key(|held| {
             (self.copies.is_tried(&id, held), is_paused(held), held.benefactor != source)
         });
@@ -343,25 +345,25 @@ impl Core {
     /// What should be made anew of a chunk, and from what: not from what failed, if there is anything else.
     fn plan(&self, id: &ChunkId, hosts: &[HostState]) -> Option<Plan> {
         let chunk = self.locations.get(id)?;
-        let counted: Vec<Held> = chunk.counted(&self.registry).map(Holder::held).collect();
+        let staying: Vec<Held> = chunk.staying(&self.registry).map(Holder::held).collect();
         let readable = chunk.online(&self.registry).map(Holder::held);
         let (in_vain, others): (Vec<Held>, Vec<Held>) =
             readable.partition(|held| self.copies.was_in_vain(id, held));
         let of = |readable: &[Held], hosts: &[BenefactorId]| {
-            plan_at(readable, &counted, chunk.wanted(), Some(hosts))
+            plan_at(readable, &staying, chunk.wanted(), Some(hosts))
         };
         let plan = |hosts: &[BenefactorId]| {
             of(&others, hosts).or_else(|| of(&[&others[..], &in_vain[..]].concat(), hosts))
         };
         let ids = |is_one: &dyn Fn(&&HostState) -> bool| -> Vec<BenefactorId> {
-            hosts.iter().filter(is_one).map(|host| host.id).collect()
+            hosts.iter().filter(is_one).map(|host| host.id).filter(|id| !self.registry.leaves(*id)).collect()
         };
         let has_room = |host: &&HostState| host.online && host.free_bytes >= u64::from(chunk.length);
         // Copies in place of fragments take several times the space. So fragments wait for benefactors that are away or full, as
         // long as some can be placed or the chunk survives a loss; then only for those that may be restarting.
         let usual = plan(&ids(&|_| true))?;
         let is_placed = hosts.iter().filter(has_room).any(|host| !usual.taken.contains(&host.id));
-        if is_placed || distance(counted.iter().copied()) > 1 {
+        if is_placed || distance(staying.iter().copied()) > 1 {
             return Some(usual);
         }
         plan(&ids(&|host| has_room(host) || !host.online && self.registry.counts(host.id)))

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use stdchk_model::message::benefactor::Command;
+use stdchk_model::message::benefactor::{BenefactorLoad, Command, OwnerWish};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, StoredBlock};
 use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure};
 
+use super::benefactors::Benefactor;
 use super::chunk::Care;
 use super::walks::Walk;
 use super::{Answer, Core, Now, check_length};
@@ -34,7 +35,6 @@ impl Core {
         let is_awaited = benefactor.incarnation.is_some() && !benefactor.reported;
         benefactor.incarnation = Some(incarnation);
         benefactor.pid = pid;
-        benefactor.load = load;
         benefactor.heard_ms = now.ms;
         benefactor.tells = false;
         if new_life {
@@ -49,6 +49,7 @@ impl Core {
             (benefactor.inventory, benefactor.valid_inventory) = (next_inventory, next_inventory);
             self.walk(Walk::Benefactor(id, None));
         }
+        self.take_load(id, load);
         // What its last life had on order, it doesn't make, and what was put there may be gone.
         let ended = match new_life {
             true => self.copies.benefactors_changed(&[id]),
@@ -119,13 +120,13 @@ impl Core {
         check_length("blocks of a heartbeat", added.len().max(removed.len()).max(copies_failed.len()))?;
         let benefactor = self.registry.registered(id, registration)?;
         benefactor.heard_ms = now.ms;
-        benefactor.load = load;
         benefactor.durable_sequence = durable_sequence;
         if damaged > 0 {
             // A receipt of before may name what was found damaged.
             benefactor.fence = benefactor.fence.max(put_sequence);
         }
         let inventory = benefactor.inventory;
+        self.take_load(id, load);
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged));
         for failed in &copies_failed {
             if let Some(care) = self.copies.failed(failed, id, now.ms) {
@@ -136,6 +137,10 @@ impl Core {
         self.remove_all(id, &removed);
         self.confirm_all(id, inventory, &added, now);
         self.update_states(now);
+        if self.has_let_go(id) {
+            self.take_out(id);
+            return Ok(ManagerReply::Commands(vec![Command::Forgotten]));
+        }
         let mut commands = Vec::new();
         if !self.history.is_set_back() {
             commands.extend(self.deletions_for(id));
@@ -145,6 +150,24 @@ impl Core {
         }
         commands.extend(self.recount(id, now));
         Ok(ManagerReply::Commands(commands))
+    }
+
+    /// A benefactor tells its load, and what its owner wishes.
+    fn take_load(&mut self, id: BenefactorId, load: BenefactorLoad) {
+        if self.registry.take_load(id, load) {
+            self.walk(Walk::Benefactor(id, None));
+        }
+    }
+
+    /// Whether a benefactor that is to leave the pool has nothing more, by its own word and by the index.
+    fn has_let_go(&self, id: BenefactorId) -> bool {
+        let told = |benefactor: &Benefactor| {
+            let load = &benefactor.load;
+            load.wish == OwnerWish::Leave && load.blocks == 0 && benefactor.reported && !benefactor.tells
+        };
+        self.registry.get(id).is_some_and(told)
+            && self.locations.blocks_at(id) == 0
+            && !self.history.is_set_back()
     }
 
     /// Answers a benefactor that is ready to make copies.

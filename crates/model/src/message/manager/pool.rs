@@ -271,6 +271,13 @@ pub struct PoolStatus {
     /// The benefactors that keep the manager's store as well.
     #[n(25)]
     pub keepers: Vec<KeeperInfo>,
+    /// Chunks that have all blocks that are wanted, some of them at benefactors that are to let go of them: others are being made
+    /// elsewhere.
+    #[n(26)]
+    pub chunks_moving: u64,
+    /// Those of them of which no block can be made elsewhere now.
+    #[n(27)]
+    pub chunks_unmovable: u64,
 }
 
 /// How far a keeper of the journal is.
