@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stdchk_model::limits::BLOCK_BYTES_MAX;
+use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_net::{BufferPool, Retry};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -62,7 +63,7 @@ pub(crate) async fn scrub(benefactor: Arc<Benefactor>, rate: u64) {
 
 /// Waits until no client asked for anything during a `pause`, or has given way for long enough, and until the owner lets it work.
 async fn give_way(benefactor: &Benefactor, pause: Duration) {
-    while benefactor.is_paused() {
+    while benefactor.wish() != OwnerWish::Serve {
         sleep(PAUSE).await;
     }
     let mut retry = Retry::every(pause, pause.max(SCRUB_GIVES_WAY));
@@ -79,7 +80,7 @@ pub(crate) async fn compact(benefactor: Arc<Benefactor>) {
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
     loop {
         sleep(PAUSE).await;
-        if benefactor.is_busy() || benefactor.is_paused() {
+        if benefactor.is_busy() || benefactor.wish() == OwnerWish::Pause {
             continue;
         }
         let (store, pool) = (Arc::clone(benefactor.store()), Arc::clone(&buffers));

@@ -4,19 +4,18 @@
 //! synchronous and holds the thinking about the disk; the rest is an async shell around it: [`service`] answers
 //! requests, `link` keeps the manager informed and takes its commands, `copy` and `remake` carry them out beside the clients' work,
 //! `care` looks for damage, [`memory`] keeps what finds out a manager that was set back, [`journal`] what makes a lost manager's
-//! store anew, `pause` does what the owner decides.
+//! store anew, [`wish`] does what the owner decides.
 
 mod care;
 mod copy;
 pub mod journal;
 mod link;
 pub mod memory;
-mod pause;
 mod permits;
 mod remake;
 mod run;
 pub mod service;
 pub mod store;
+pub mod wish;
 
-pub use pause::{is_paused, set_paused};
 pub use run::{ADDRESS_FILE, Config, Error, run};

@@ -5,6 +5,7 @@
 //! arrived and those that failed, it hears at once, and it says at once what to copy: writers may wait for that.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use crate::copy::Copies;
 use crate::journal::Kept;
 use crate::service::{Benefactor, blocking};
 use crate::store::StoreError;
+use crate::wish;
 
 /// Time for the manager's answer. A manager that is gone closes the connection; one that stands still for a moment, on a busy
 /// machine or for its disk, would only be told everything again.
@@ -49,6 +51,8 @@ pub(crate) struct Link {
     /// reached.
     pub(crate) listens: String,
     pub(crate) heartbeat: Duration,
+    /// The benefactor's own.
+    pub(crate) folder: Arc<Path>,
     pub(crate) benefactor: Arc<Benefactor>,
     pub(crate) copies: Copies,
     pub(crate) buffers: Arc<BufferPool>,
@@ -116,11 +120,15 @@ impl Link {
                 }
                 Ok(()) => {}
             }
+            if self.benefactor.is_left() {
+                // The directory is held until the process ends.
+                return std::future::pending().await;
+            }
             retry.pause().await;
         }
     }
 
-    /// One connection: ends with the error that ended it.
+    /// One connection: ends with the error that ended it, or when the pool has forgotten the benefactor as its owner wishes.
     async fn life(&mut self, directory: &mut DataDir, retry: &mut Retry) -> Result<(), CallError> {
         let identity = Identity { role: Role::Benefactor, pool: directory.pool(), keys: self.keys.clone() };
         let connection = Heard::new(self.managers.open(&identity, &self.buffers).await?);
@@ -165,11 +173,31 @@ impl Link {
                 () = self.benefactor.news() => {}
             }
             let commands = self.beat(connection, own, &mut settled).await?;
+            if commands.contains(&Command::Forgotten) && self.note_left().await? {
+                return Ok(());
+            }
             if self.obey(own, commands) {
                 self.send_inventory(connection, own).await?;
             }
             tokio::time::sleep(BEAT_PAUSE).await;
         }
+    }
+
+    /// The pool has forgotten this benefactor. Whether its owner still wishes that; else it registers anew when the manager asks for it.
+    async fn note_left(&self) -> Result<bool, CallError> {
+        let folder = Arc::clone(&self.folder);
+        let left = blocking(move || wish::note_left(&folder)).await?;
+        let left = left.map_err(|error| {
+            let message = format!("what became of the owner's wish can't be written down: {error}");
+            Failure::new(ErrorCode::Internal, message)
+        })?;
+        if left {
+            tracing::info!(
+                "the pool has forgotten this benefactor, which has nothing more, as its owner wished"
+            );
+            self.benefactor.has_left();
+        }
+        Ok(left)
     }
 
     /// Asks for copies to make, for ever: the manager answers when there are some.
@@ -390,6 +418,8 @@ impl Link {
                 Command::Make(make) => self.copies.order(make),
                 Command::SendInventory => inventory = true,
                 Command::Permits(key) => self.benefactor.permits().go_on(key),
+                // It is asked for a new registration with the next heartbeat.
+                Command::Forgotten => {}
                 Command::Revoke(members) => {
                     let Some(keys) = self.keys.clone() else { continue };
                     elsewhere(move || {

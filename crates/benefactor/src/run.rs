@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stdchk_model::limits::{BLOCK_BYTES_MAX, HEARTBEAT_MS};
+use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey};
 use stdchk_net::server::Host;
@@ -20,9 +21,9 @@ use crate::copy::{Copier, Copies};
 use crate::journal::Kept;
 use crate::link::{self, Link};
 use crate::memory::Memory;
-use crate::pause;
 use crate::service::{Benefactor, blocking};
 use crate::store::{Donation, SEGMENT_BYTES, Store, StoreError};
+use crate::wish::{self, Decision};
 
 /// File in the data directory that holds the address on which the benefactor serves, while it does.
 pub const ADDRESS_FILE: &str = "address";
@@ -96,18 +97,26 @@ pub enum Error {
         /// What the system said.
         cause: io::Error,
     },
+    /// The pool has forgotten it, as its owner wished.
+    #[error(
+        "the benefactor of {0} has left its pool and holds nothing: `stdchk benefactor resume` lets it start again as one of the pool, or \
+         remove the folder"
+    )]
+    Left(PathBuf),
     /// Something else failed.
     #[error(transparent)]
     Failed(#[from] Failure),
 }
 
-/// Runs a benefactor until `stop` resolves; then what was stored is durable and the directory is free.
+/// Runs a benefactor until `stop` resolves, or the pool has forgotten it as its owner wished; then what was stored is durable and the
+/// directory is free.
 ///
 /// # Errors
 /// It can't start, or its last sync failed. A manager that isn't there is no error: it is tried again.
 pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
     tokio::pin!(stop);
     let mut directory = DataDir::open(&config.data_dir, Role::Benefactor)?;
+    let wish = wish_of(&config.data_dir)?;
     let address_file = config.data_dir.join(ADDRESS_FILE);
     let _ = fs::remove_file(&address_file);
     let store = open_store(&config).await?;
@@ -122,11 +131,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     directory.benefactor().into_iter().for_each(|number| kept.is_of(number));
     let benefactor =
         Benefactor::new(store, (memory, kept), Arc::clone(&buffers), Incarnation(random()?), receipt_key()?);
-    benefactor.set_paused(pause::is_paused(&config.data_dir).map_err(|cause| StoreError::Io {
-        action: "look into",
-        path: config.data_dir.clone(),
-        cause,
-    })?);
+    benefactor.set_wish(wish);
     if let Err(error) = write_address(&address_file, &address) {
         // The manager is told the address, and the others ask the manager.
         tracing::warn!(path = %address_file.display(), %error, "the address can't be written down");
@@ -137,6 +142,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     let mut background = start_background(&config, &benefactor, pool, address, directory);
     let gone = tokio::select! {
         () = &mut stop => None,
+        () = benefactor.left() => None,
         error = until_gone(benefactor.store(), config.heartbeat) => Some(error),
     };
     if let Some(error) = gone {
@@ -149,6 +155,11 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     benefactor.kept().leave(LAST_COMMITS_TIMEOUT).await;
     drop(leaving);
     let _ = serving.await;
+    if benefactor.is_left() {
+        // What was put while the pool forgot it: no receipt of it counts.
+        let store = Arc::clone(benefactor.store());
+        blocking(move || store.clear()).await??;
+    }
     // The directory's lock is held by the background, and let go last.
     let synced = match benefactor.store().is_unsynced() {
         true => benefactor.sync().await,
@@ -169,6 +180,18 @@ async fn open_store(config: &Config) -> Result<Arc<Store>, Error> {
     let (path, blocks, torn) = (config.data_dir.display(), recovered.blocks, recovered.torn);
     tracing::info!(%path, blocks, torn, verified_segments = recovered.verified_segments, "store opened");
     Ok(Arc::new(store))
+}
+
+/// What the owner of a folder wishes.
+fn wish_of(folder: &Path) -> Result<OwnerWish, Error> {
+    let path = || folder.to_owned();
+    match wish::decision(folder) {
+        Ok(Decision::Wish(wish)) => Ok(wish),
+        Ok(Decision::Left) => Err(Error::Left(path())),
+        Err(cause) => {
+            Err(StoreError::Io { action: "read what the owner wishes in", path: path(), cause }.into())
+        }
+    }
 }
 
 /// What is kept of the manager's store.
@@ -227,6 +250,7 @@ fn start_background(
         keys: config.keys.clone(),
         listens: address,
         heartbeat: config.heartbeat,
+        folder: Arc::from(config.data_dir.as_path()),
         benefactor: Arc::clone(benefactor),
         copies: Copies::new(copier),
         buffers,
@@ -235,7 +259,7 @@ fn start_background(
     background.spawn(link.keep(directory));
     background.spawn(care::scrub(Arc::clone(benefactor), config.scrub_bytes_per_second));
     background.spawn(care::compact(Arc::clone(benefactor)));
-    background.spawn(pause::obey(Arc::clone(benefactor), Arc::from(config.data_dir.as_path())));
+    background.spawn(wish::obey(Arc::clone(benefactor), Arc::from(config.data_dir.as_path())));
     background
 }
 

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::Asked;
-use stdchk_model::message::benefactor::{BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState};
+use stdchk_model::message::benefactor::{
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, OwnerWish,
+};
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BlockId, Encoding, ErrorCode, Failure, Incarnation, Permit, Receipt, ReceiptKey};
 use stdchk_net::{Buffer, BufferPool, Bytes, Caller, Retry, Service, elsewhere};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::journal::Kept;
 use crate::memory::Memory;
@@ -42,8 +45,10 @@ pub struct Benefactor {
     /// Requests ever.
     asked: AtomicU64,
     leaving: AtomicBool,
-    paused: AtomicBool,
+    wish: Mutex<OwnerWish>,
     news: Notify,
+    /// Whether the pool has forgotten it, as its owner wished.
+    left: watch::Sender<bool>,
 }
 
 /// Counts something while it is under way.
@@ -93,8 +98,9 @@ impl Benefactor {
             requests: AtomicU32::new(0),
             asked: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
-            paused: AtomicBool::new(false),
+            wish: Mutex::default(),
             news: Notify::new(),
+            left: watch::Sender::new(false),
         })
     }
 
@@ -132,23 +138,39 @@ impl Benefactor {
     pub fn load(&self) -> BenefactorLoad {
         let requests = self.requests.load(Ordering::Relaxed);
         let load = BenefactorLoad { requests, ..self.store.load() };
-        match self.is_paused() {
-            true => BenefactorLoad { paused: true, free_bytes: 0, ..load },
-            false => load,
+        match self.wish() {
+            OwnerWish::Serve => load,
+            wish => BenefactorLoad { wish, free_bytes: 0, ..load },
         }
     }
 
-    /// Whether its owner has paused it: it takes no puts, and gives the pool nothing but what it has.
-    pub fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Relaxed)
+    /// What its owner wishes. Unless that is that it serves, it takes no puts, and gives the pool nothing but what it has.
+    pub fn wish(&self) -> OwnerWish {
+        *self.wish.lock()
     }
 
-    /// Its owner pauses it or takes it up again; the manager hears at once. Puts under way end as they would have.
-    pub fn set_paused(&self, paused: bool) {
-        if self.paused.swap(paused, Ordering::Relaxed) != paused {
-            tracing::info!(paused, "the owner has decided");
+    /// Its owner decides; the manager hears at once. Puts under way end as they would have.
+    pub fn set_wish(&self, wish: OwnerWish) {
+        if std::mem::replace(&mut *self.wish.lock(), wish) != wish {
+            tracing::info!(?wish, "the owner has decided");
             self.has_news();
         }
+    }
+
+    /// The pool has forgotten it, as its owner wished.
+    pub(crate) fn has_left(&self) {
+        self.left.send_replace(true);
+    }
+
+    /// Whether the pool has.
+    pub(crate) fn is_left(&self) -> bool {
+        *self.left.borrow()
+    }
+
+    /// Waits until the pool has.
+    pub(crate) async fn left(&self) {
+        // It never ends while this lives, which has the sender.
+        let _ = self.left.subscribe().wait_for(|left| *left).await;
     }
 
     /// Writes down under which start of the manager blocks are called durable, before they are.
@@ -236,8 +258,14 @@ impl Benefactor {
         if self.leaving.load(Ordering::Relaxed) {
             return Err(Failure::new(ErrorCode::Unavailable, "this benefactor is leaving: use another one"));
         }
-        if self.is_paused() {
-            let message = "this benefactor's owner has paused it: use another one";
+        let refused = match self.wish() {
+            OwnerWish::Serve => None,
+            OwnerWish::Pause => Some("this benefactor's owner has paused it: use another one"),
+            OwnerWish::Drain | OwnerWish::Leave => {
+                Some("this benefactor gives back what it has: use another one")
+            }
+        };
+        if let Some(message) = refused {
             return Err(Failure::new(ErrorCode::Unavailable, message));
         }
         if durable {

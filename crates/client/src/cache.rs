@@ -129,7 +129,7 @@ mod tests {
     use crate::manager::ManagerLink;
 
     fn cache(bytes_max: usize) -> ChunkCache {
-        let manager = Arc::new(ManagerLink::new("unix:/no/manager".to_owned(), None, Duration::ZERO));
+        let manager = Arc::new(ManagerLink::new("unix:/no/manager", None, Duration::ZERO));
         let benefactors = Arc::new(Benefactors::new(Arc::clone(&manager), BufferPool::new(1 << 20)));
         let keys = Arc::new(KeyRing::new(None));
         ChunkCache::new(Arc::new(Fetcher::new(manager, benefactors, keys)), bytes_max)

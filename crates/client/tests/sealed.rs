@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Random, TestPool, make};
 use stdchk_aggregate::Packing;
-use stdchk_client::{ClientConfig, KeyRing, NewFile, Pool};
+use stdchk_client::{ClientConfig, Depth, KeyRing, NewFile, Pool};
 use stdchk_model::message::manager::{Change, Existing, FileKind};
 use stdchk_model::{ErrorCode, Failure, Ino, KeyId};
 use tempfile::TempDir;
@@ -216,7 +216,7 @@ async fn who_lacks_the_key_reads_nothing_writes_nothing_and_can_still_see_whethe
     };
     assert_eq!(names(&known), names(&own));
     assert!(own.len() > 20, "{}", own.len());
-    let healths = stranger.verify_chunks(&known).await.unwrap();
+    let healths = stranger.verify_chunks(&known, Depth::Read).await.unwrap();
     assert!(healths.iter().all(|health| health.distance > 0 && health.damaged == 0), "{healths:?}");
 }
 

@@ -5,6 +5,7 @@
 mod harness;
 
 use harness::Pool;
+use stdchk_manager::core::Follows;
 use stdchk_manager::store::MemoryStore;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::manager::{FileKind, ManagerRequest, Moment};
@@ -159,7 +160,7 @@ fn starts_without_number_are_forgotten_oldest_first() {
 /// Whether a benefactor that keeps the journal up to a moment gets more of it.
 fn may_follow(pool: &mut Pool, number: u32, has: Option<Moment>) -> bool {
     let registration = pool.registration_in(number, pool.last_life());
-    pool.core.may_follow(BenefactorId(number), registration, has).unwrap()
+    pool.core.may_follow(BenefactorId(number), registration, has).unwrap() == Follows::Now
 }
 
 #[test]

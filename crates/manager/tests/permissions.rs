@@ -172,6 +172,11 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
     ("versions", |t| Q::Versions(t.file), ["oga", "ogta", "ota"]),
     ("read a map", |t| Q::OpenVersion { ino: t.file, version: None }, ["oga", "ogta", "ota"]),
     ("read an older map", |t| Q::OpenVersion { ino: t.file, version: Some(1) }, ["oga", "ogta", "ota"]),
+    (
+        "the chunks of a version",
+        |t| Q::ChunksOf { ino: t.file, version: 1, after: None },
+        ["oga", "ogta", "ota"],
+    ),
     ("what is similar", |t| Q::Similar(t.file), ["oa", "ogta", "oa"]),
     (
         "write",
@@ -273,6 +278,7 @@ fn of_session() -> Vec<Q> {
             state: VersionState::Open,
             hole_bytes: 0,
             receipts: Vec::new(),
+            key: None,
         },
         Q::Closing { session, size: 1 },
         Q::Settle(session),

@@ -416,6 +416,8 @@ fn a_file_with_names_in_several_folders_wants_what_the_strictest_of_them_asks_fo
     pool.restart();
     pool.register(Some(0));
     pool.inventory(0, &[1]);
+    assert_eq!(wanted(&mut pool), (3, 0), "others may have it, too");
+    (1..3).for_each(|number| assert_eq!(pool.register(Some(number)), BenefactorId(number)));
     assert_eq!(wanted(&mut pool), (3, 1), "also after a restart");
     for (parent, name, left) in [(folder, "app.N0.T1", 3), (strict, "a", 3), (strict, "z", 1)] {
         pool.change(Change::Unlink { parent, name: name.to_owned() }).unwrap();

@@ -12,7 +12,7 @@ use stdchk_model::journal::{Piece, Reach};
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, FailedCopy, Make, NewBlock,
-    SourceBlock,
+    OwnerWish, SourceBlock,
 };
 use stdchk_model::message::handshake::{
     Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
@@ -25,8 +25,8 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId, ErrorCode, Failure,
-    Incarnation, Ino, KeyId, MapRoot, OpId, Permit, PermitKey, Policy, PoolId, Receipt, ReceiptKey, SessionId,
-    User, cbor,
+    Incarnation, Ino, KeyId, MapRoot, OpId, Permit, PermitKey, Policy, PoolId, Receipt, ReceiptKey,
+    SessionId, User, cbor,
 };
 
 const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
@@ -63,7 +63,7 @@ fn load() -> BenefactorLoad {
         blocks: 1000,
         requests: 2,
         disk_failed: true,
-        paused: true,
+        wish: OwnerWish::Leave,
     }
 }
 
@@ -223,6 +223,8 @@ fn status() -> PoolStatus {
             pid: 4711,
             leads: true,
         }],
+        chunks_moving: 19,
+        chunks_unmovable: 20,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The state of a pool: manager, benefactors, space, savings, what lacks copies, and one word for all of it.
 
 use serde::Serialize;
+use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::manager::{
     self, BenefactorInfo, BenefactorState, KeeperInfo, ManagerInfo, PoolStatus, Space,
 };
@@ -88,8 +89,8 @@ pub struct BenefactorStatus {
     pub requests: u32,
     /// Its disk has failed, or can't be asked for its space: it serves what it has and takes nothing more.
     pub disk_failed: bool,
-    /// Its owner has paused it: it serves what it has and takes nothing more.
-    pub paused: bool,
+    /// What its owner wishes of it.
+    pub wish: OwnerWish,
     /// Time since it was last heard of, milliseconds.
     pub silent_ms: u64,
 }
@@ -166,6 +167,13 @@ pub struct Status {
     pub chunks_away: u64,
     /// Chunks that have no copy anywhere.
     pub chunks_lost: u64,
+    /// Chunks that have all copies that are wanted, some of them at benefactors that are to let go of them: others are being made
+    /// elsewhere.
+    pub chunks_moving: u64,
+    /// Those of them of which no copy can be made elsewhere now.
+    pub chunks_unmovable: u64,
+    /// Why that is so, and what to do about it.
+    pub unmovable: Option<String>,
     /// What the loss of one more benefactor may cost.
     pub exposed: Exposures,
     /// Copies that are to be made.
@@ -265,6 +273,9 @@ impl Status {
             chunks_stuck: status.chunks_stuck,
             chunks_away: status.chunks_away,
             chunks_lost: status.chunks_lost,
+            chunks_moving: status.chunks_moving,
+            chunks_unmovable: status.chunks_unmovable,
+            unmovable: unmovable(status),
             exposed: Exposures {
                 chunks: status.exposed_chunks,
                 bytes: status.exposed_bytes,
@@ -325,9 +336,26 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
         blocks: info.load.blocks,
         requests: info.load.requests,
         disk_failed: info.load.disk_failed,
-        paused: info.load.paused,
+        wish: info.load.wish,
         silent_ms: info.silent_ms,
     }
+}
+
+/// Why benefactors can't let go of what they are to let go of.
+fn unmovable(status: &PoolStatus) -> Option<String> {
+    let chunks = status.chunks_unmovable;
+    let takes =
+        |info: &&BenefactorInfo| info.state == BenefactorState::Online && info.load.wish == OwnerWish::Serve;
+    let others: Vec<&BenefactorInfo> = status.benefactors.iter().filter(takes).collect();
+    let free = size::human(others.iter().map(|info| info.load.free_bytes).sum());
+    (chunks > 0).then(|| {
+        format!(
+            "{chunks} chunks can't be copied elsewhere, so the benefactors that are to let go of them keep them: {} others take \
+             blocks, with {free} free, and a chunk takes as many of them, each with room for it, as its folder's `redundancy` asks \
+             for; start more, make room, or `stdchk benefactor resume` those that are drained",
+            others.len()
+        )
+    })
 }
 
 /// All that is wrong.
@@ -371,11 +399,11 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
                       remove files from the pool";
         found.push((Condition::Full, reason.to_owned()));
     }
-    let is_paused = |info: &&BenefactorInfo| info.state == BenefactorState::Online && info.load.paused;
-    let all_paused = online > 0 && status.benefactors.iter().filter(is_paused).count() == online;
-    if all_paused {
-        let reason = "the owners of all benefactors that are on-line have paused them, so nothing new can be written: `stdchk benefactor \
-                      resume` takes them up again";
+    let takes_nothing =
+        |info: &&BenefactorInfo| info.state == BenefactorState::Online && info.load.wish != OwnerWish::Serve;
+    if online > 0 && status.benefactors.iter().filter(takes_nothing).count() == online {
+        let reason = "the owners of all benefactors that are on-line have paused or drained them, so nothing new can be written: \
+                      `stdchk benefactor resume` takes them up again";
         found.push((Condition::Full, reason.to_owned()));
     } else if online > 0 && space.free_bytes < space.donated_bytes / 100 * FREE_PERCENT_MIN {
         let (free, donated) = (size::human(space.free_bytes), size::human(space.donated_bytes));
@@ -407,6 +435,7 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
         );
         found.push((Condition::Degraded, reason));
     }
+    found.extend(unmovable(status).map(|reason| (Condition::Degraded, reason)));
     if lost > 0 {
         let reason =
             format!("{lost} files were closed early and lost: `stdchk ls FOLDER --versions` shows which");
@@ -442,13 +471,29 @@ mod tests {
     fn paused_benefactors_are_nothing_to_worry_about_until_all_are() {
         let mut status = pool(&[BenefactorState::Online, BenefactorState::Online]);
         status.space = Space { donated_bytes: 1000, free_bytes: 500, ..Space::default() };
-        status.benefactors[0].load.paused = true;
+        status.benefactors[0].load.wish = OwnerWish::Pause;
         assert_eq!(health(&status), (Condition::Healthy, vec![]));
-        status.benefactors[1].load.paused = true;
+        status.benefactors[1].load.wish = OwnerWish::Leave;
         status.space.free_bytes = 0;
         let (word, reasons) = health(&status);
         assert_eq!((word, reasons.len()), (Condition::Full, 1));
         assert!(reasons[0].contains("benefactor resume"), "{reasons:?}");
+    }
+
+    #[test]
+    fn what_a_drained_benefactor_cannot_let_go_of_is_told_with_the_reason() {
+        let mut status = pool(&[BenefactorState::Online; 3]);
+        status.space = Space { donated_bytes: 1000, free_bytes: 500, ..Space::default() };
+        status.benefactors[0].load.wish = OwnerWish::Drain;
+        status.benefactors[1].load.free_bytes = 500;
+        status.chunks_moving = 7;
+        assert_eq!(health(&status), (Condition::Healthy, vec![]));
+        status.chunks_unmovable = 7;
+        let (word, reasons) = health(&status);
+        assert_eq!((word, reasons.len()), (Condition::Degraded, 1));
+        assert!(
+            reasons[0].starts_with("7 chunks") && reasons[0].contains("2 others take blocks, with 500 B")
+        );
     }
 
     #[test]

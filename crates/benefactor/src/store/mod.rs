@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use stdchk_model::exact::{narrow, part_mut, to_usize};
-use stdchk_model::message::benefactor::BenefactorLoad;
+use stdchk_model::message::benefactor::{BenefactorLoad, OwnerWish};
 use stdchk_model::message::manager::StoredBlock;
 use stdchk_model::{BlockId, Encoding};
 use stdchk_net::Buffer;
@@ -483,7 +483,7 @@ impl Store {
             blocks: state.index.len(),
             requests: 0,
             disk_failed: state.trouble.is_some() || available.is_err(),
-            paused: false,
+            wish: OwnerWish::Serve,
         }
     }
 

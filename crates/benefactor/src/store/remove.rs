@@ -26,6 +26,19 @@ impl Store {
         self.free(&removed).map(|()| removed.0.len() as u64)
     }
 
+    /// Removes all blocks.
+    ///
+    /// # Errors
+    /// Those of [`Store::sync`] and [`Store::free`].
+    pub fn clear(&self) -> Result<(), StoreError> {
+        if self.is_unsynced() {
+            self.sync()?;
+        }
+        let (_, all) = self.inventory();
+        let all: Vec<BlockId> = all.into_iter().map(|stored| stored.block).collect();
+        self.remove(&all, u64::MAX).map(drop)
+    }
+
     /// Takes each of `blocks` out of use unless it was put again after `put_sequence`. Takes no longer than looking them up.
     pub fn take_out(&self, blocks: &[BlockId], put_sequence: u64) -> Removed {
         let mut state = self.state.lock();

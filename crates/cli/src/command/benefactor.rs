@@ -1,21 +1,22 @@
 //! `stdchk benefactor`: the disk of this host for a pool. Runs one in the foreground, as a service or by `stdchk up`, or joins a pool
-//! of other machines. Its owner pauses and resumes it.
+//! of other machines. Its owner pauses it, drains it, takes it out of the pool, and resumes it ([`owner`]).
 
-use std::path::{Path, PathBuf, absolute};
+mod owner;
+
+use std::path::{PathBuf, absolute};
 
 use clap::{Args, Subcommand};
 use stdchk_benefactor::Config;
+use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::handshake;
-use stdchk_net::data_dir;
 use stdchk_net::transport::socket_of;
 
 use super::pool::join_as;
 use super::role::{RoleArguments, serve, socket_in};
 use super::up;
 use crate::context::Context;
-use crate::exit::{About, CommandError, Exit, Outcome, from_io};
-use crate::local::{PoolRecord, Role, disk};
-use crate::output;
+use crate::exit::{About, CommandError, Exit, Outcome};
+use crate::local::{PoolRecord, disk};
 use crate::settings::check_address;
 
 /// Where the benefactor of a manager with an address of the network serves unless told otherwise: on any free port, by the address at
@@ -28,7 +29,8 @@ pub const LISTEN_DEFAULT: &str = "[::]:0";
 Example:
   stdchk benefactor join a.example.org:7400 --token TOKEN --donate 100GiB
   stdchk benefactor run /disk2/stdchk --donate 100GiB --floor 10GiB
-  stdchk benefactor pause /disk2/stdchk")]
+  stdchk benefactor pause /disk2/stdchk
+  stdchk benefactor leave /disk2/stdchk --wait")]
 pub struct Arguments {
     #[command(subcommand)]
     action: Action,
@@ -41,9 +43,15 @@ enum Action {
     /// Join a pool of other machines with a token, and start in the background
     Join(Join),
     /// Take nothing new until `resume`; what is stored is still served
-    Pause(Paused),
-    /// Take new blocks again
-    Resume(Paused),
+    Pause(owner::Pause),
+    /// Give back what is stored: copies elsewhere first, then it goes; nothing new until `resume`
+    #[command(after_help = owner::DRAIN_HELP)]
+    Drain(owner::Drain),
+    /// Drain, then leave the pool and end
+    #[command(after_help = owner::LEAVE_HELP)]
+    Leave(owner::Drain),
+    /// Take new blocks again, after `pause`, `drain` or `leave`
+    Resume(owner::Pause),
 }
 
 #[derive(Args, Debug)]
@@ -68,21 +76,6 @@ struct Run {
     listen: Option<String>,
     #[command(flatten)]
     role: RoleArguments,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-A benefactor that is paused takes no new blocks and searches for no damage. It serves what it has, and makes copies of
-that alone of which nobody else can. It stays paused after restarts, and obeys within a second. Whoever may write into
-its folder may pause it. Without DIR: all benefactors of the local pool.
-
-Example:
-  stdchk benefactor pause /disk2/stdchk
-  stdchk benefactor resume /disk2/stdchk")]
-struct Paused {
-    /// The benefactor's data folder
-    #[arg(value_name = "DIR")]
-    directory: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -112,56 +105,10 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
     match &arguments.action {
         Action::Run(run) => run_here(run, context),
         Action::Join(join) => join_pool(join, context),
-        Action::Pause(paused) => set_paused(paused, true, context),
-        Action::Resume(paused) => set_paused(paused, false, context),
-    }
-}
-
-fn set_paused(arguments: &Paused, paused: bool, context: &Context) -> Outcome {
-    let folders = match &arguments.directory {
-        Some(folder) => vec![folder.clone()],
-        None => local_benefactors(context)?,
-    };
-    // First all are looked at, so that a wrong one changes nothing.
-    folders.iter().try_for_each(|folder| refuse_other(folder))?;
-    for folder in &folders {
-        stdchk_benefactor::set_paused(folder, paused).map_err(|error| from_io(&error, folder.display()))?;
-    }
-    if context.settings.quiet {
-        return Ok(());
-    }
-    folders.iter().try_for_each(|folder| {
-        let (folder, now) = (folder.display(), if paused { "paused" } else { "resumed" });
-        output::line(format_args!("{now} {folder}"))
-    })
-}
-
-fn local_benefactors(context: &Context) -> Outcome<Vec<PathBuf>> {
-    let (home, record) = (context.home(), context.home().record_required()?);
-    let roles = record.roles().into_iter().filter(|role| matches!(role, Role::Benefactor(_)));
-    let folders: Vec<PathBuf> = roles.map(|role| home.directory(role)).collect();
-    if folders.is_empty() {
-        let next = "name the benefactor's folder";
-        return Err(CommandError::new(
-            Exit::NotFound,
-            home.path().display(),
-            "no benefactor runs here",
-            next,
-        ));
-    }
-    Ok(folders)
-}
-
-/// Refuses what is not the folder of a benefactor.
-fn refuse_other(folder: &Path) -> Outcome {
-    let refuse = |cause: &dyn std::fmt::Display| {
-        let next = "name the folder that the benefactor was started with";
-        Err(CommandError::new(Exit::NotFound, folder.display(), cause, next))
-    };
-    match data_dir::benefactor_of(folder) {
-        Ok(Some(_)) => Ok(()),
-        Ok(None) => refuse(&"no benefactor of a pool has its data here"),
-        Err(error) => refuse(&error),
+        Action::Pause(pause) => owner::decide(pause, OwnerWish::Pause, context),
+        Action::Drain(drain) => super::runtime()?.block_on(owner::drain(drain, OwnerWish::Drain, context)),
+        Action::Leave(drain) => super::runtime()?.block_on(owner::drain(drain, OwnerWish::Leave, context)),
+        Action::Resume(pause) => owner::decide(pause, OwnerWish::Serve, context),
     }
 }
 

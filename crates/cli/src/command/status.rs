@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 
 use clap::Args;
 use serde::Serialize;
+use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::manager::BenefactorState;
 use stdchk_model::size;
 use stdchk_operations::{BenefactorStatus, Condition, Recovery, Status};
@@ -240,8 +241,13 @@ fn print_benefactors(report: &Status) -> Outcome {
 
 fn state_word(entry: &BenefactorStatus) -> &'static str {
     match entry.state {
-        BenefactorState::Online if entry.paused => "paused",
-        BenefactorState::Online => "online",
+        BenefactorState::Online => match entry.wish {
+            OwnerWish::Serve => "online",
+            OwnerWish::Pause => "paused",
+            OwnerWish::Drain if entry.blocks == 0 => "drained",
+            OwnerWish::Drain => "draining",
+            OwnerWish::Leave => "leaving",
+        },
         BenefactorState::Expected => "expected",
         BenefactorState::Offline => "offline",
         BenefactorState::Lost => "lost",

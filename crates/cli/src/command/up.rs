@@ -20,7 +20,7 @@ use super::pool::about_keys;
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
 use crate::local::disk::{self, Disk};
-use crate::local::start::{self, READY_TIMEOUT, Started, running};
+use crate::local::start::{self, READY_TIMEOUT, Started, has_left, running};
 use crate::local::{Home, PoolRecord, Role, mountpoint};
 use crate::output;
 
@@ -305,7 +305,7 @@ fn start_missing(
     context: &Context,
     started: &mut Started<'_>,
 ) -> Outcome {
-    if started.includes(role) || running(home, role)?.is_some() {
+    if started.includes(role) || has_left(home, role) || running(home, role)?.is_some() {
         return Ok(());
     }
     if let (Role::Mount, Some(mount)) = (role, &record.mount) {
@@ -382,7 +382,8 @@ fn unsettled(
         known.iter().find(is_it).is_some_and(|info| info.state == BenefactorState::Online)
     };
     let mut unsettled = Vec::new();
-    for role in (0..record.benefactors).map(Role::Benefactor).filter(|role| !started.has_failed(*role)) {
+    let is_awaited = |role: &Role| !started.has_failed(*role) && !has_left(home, *role);
+    for role in (0..record.benefactors).map(Role::Benefactor).filter(is_awaited) {
         let id = data_dir::benefactor_of(&home.directory(role)).unwrap_or(None);
         if !running(home, role)?.is_some_and(|process| is_online(id, process.pid)) {
             unsettled.push(role);
@@ -396,9 +397,12 @@ fn report(home: &Home, record: &PoolRecord, started: &Started<'_>, quiet: bool) 
         return Ok(());
     }
     let disk = Disk::of(home.path())?;
-    let (count, each) = (record.benefactors, record.donate_bytes);
+    let each = record.donate_bytes;
+    let (left, count): (Vec<Role>, Vec<Role>) =
+        (0..record.benefactors).map(Role::Benefactor).partition(|role| has_left(home, *role));
+    let (left, count) = (left.len(), count.len());
     let failed = record.roles().into_iter().filter(|role| started.has_failed(*role)).count();
-    let (all, new) = (record.roles().len(), started.count());
+    let (all, new) = (record.roles().len() - left, started.count());
     let (data, running) = (home.path().display(), all - failed - new);
     let without =
         if failed > 0 { format!(", WITHOUT {}", output::count(failed, "benefactor")) } else { String::new() };
@@ -410,9 +414,15 @@ fn report(home: &Home, record: &PoolRecord, started: &Started<'_>, quiet: bool) 
         output::line(format_args!(
             "  benefactors {count}, each takes up to {}: {} in all; the disk has {} free, {} of it stay free",
             size::human(each),
-            size::human(record.donated_bytes()),
+            size::human(each.saturating_mul(count as u64)),
             size::human(disk.free_bytes),
             size::human(record.floor_bytes)
+        ))?;
+    }
+    if left > 0 {
+        output::line(format_args!(
+            "  {} left the pool and stayed out: `stdchk benefactor resume` lets one join again",
+            output::count(left, "benefactor")
         ))?;
     }
     match &record.mount {

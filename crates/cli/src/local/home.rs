@@ -96,11 +96,6 @@ impl PoolRecord {
         }
     }
 
-    /// What all benefactors together may take, bytes.
-    pub fn donated_bytes(&self) -> u64 {
-        self.donate_bytes.saturating_mul(u64::from(self.benefactors))
-    }
-
     /// Where its benefactors and other machines reach the manager; `None`: all of the pool is on this machine.
     pub fn on_network(&self) -> Option<&String> {
         self.manager.as_ref().or(self.listen.as_ref())

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use stdchk_benefactor::wish::{self, Decision};
 use stdchk_net::Retry;
 
 use super::home::{Home, PoolRecord, Role};
@@ -58,7 +59,10 @@ impl<'a> Started<'a> {
 
     /// How many were started and run.
     pub fn count(&self) -> usize {
-        self.children.iter().filter(|(role, _)| !self.has_failed(*role)).count()
+        self.children
+            .iter()
+            .filter(|(role, _)| !self.has_failed(*role) && !has_left(self.home, *role))
+            .count()
     }
 
     /// Whether a benefactor doesn't come up.
@@ -120,6 +124,9 @@ impl<'a> Started<'a> {
         let mut ended = Vec::new();
         for (role, child) in &mut self.children {
             if let Some(status) = child.try_wait().about(role.name())? {
+                if has_left(self.home, *role) {
+                    continue;
+                }
                 let log = self.home.log_file(*role);
                 let told = format!(
                     "it ended at once ({status}); mend what its log {} says and run `stdchk up` again, or stop the \
@@ -170,6 +177,13 @@ fn tail(path: &Path) -> String {
 /// The process of a role, if it runs.
 pub fn running(home: &Home, role: Role) -> Outcome<Option<ProcessRecord>> {
     Ok(ProcessRecord::read(&home.run_file(role))?.filter(ProcessRecord::is_alive))
+}
+
+/// Whether a role is a benefactor that has left the pool, as its owner wished: it isn't started.
+pub fn has_left(home: &Home, role: Role) -> bool {
+    let is_benefactor = matches!(role, Role::Benefactor(_));
+    // A folder that can't be looked into is none that has left: its start says what is wrong.
+    is_benefactor && matches!(wish::decision(&home.directory(role)), Ok(Decision::Left))
 }
 
 /// The command line of a role of this pool.

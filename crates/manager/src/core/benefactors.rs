@@ -98,6 +98,8 @@ pub struct Registry {
     registrations: u64,
     /// Rises whenever less may count of what benefactors have said, or other ones are there.
     doubts: u64,
+    /// Those that are to let go of what they have.
+    leaving: BTreeSet<BenefactorId>,
     /// Added, moved or forgotten since the last commit to the store.
     changed: BTreeSet<BenefactorId>,
     /// Heard of since states were last looked at.
@@ -118,6 +120,7 @@ impl Registry {
             inventories: 0,
             registrations: 0,
             doubts: 0,
+            leaving: BTreeSet::new(),
             changed: BTreeSet::new(),
             touched: BTreeSet::new(),
             quiet_until_ms: 0,
@@ -228,6 +231,7 @@ impl Registry {
     /// Takes a benefactor out. Its number is never given again; if it returns, it has it as before.
     pub fn remove(&mut self, id: BenefactorId) {
         let Some(gone) = self.known.remove(&id) else { return };
+        self.leaving.remove(&id);
         self.pending -= usize::from(gone.is_pending);
         Arc::make_mut(&mut self.hosts).retain(|host| host.id != id);
         self.doubts += 1;
@@ -309,6 +313,21 @@ impl Registry {
         })
     }
 
+    /// A benefactor tells its load. Whether it is to let go of what it has, and was not before, or the other way round.
+    pub fn take_load(&mut self, id: BenefactorId, load: BenefactorLoad) -> bool {
+        let Some(benefactor) = self.known.get_mut(&id) else { return false };
+        benefactor.load = load;
+        match load.wish.drains() {
+            true => self.leaving.insert(id),
+            false => self.leaving.remove(&id),
+        }
+    }
+
+    /// Whether the benefactor is to let go of what it has, once others have it.
+    pub fn leaves(&self, id: BenefactorId) -> bool {
+        self.leaving.contains(&id)
+    }
+
     pub fn is_online(&self, id: BenefactorId) -> bool {
         self.get(id).is_some_and(|benefactor| benefactor.state == BenefactorState::Online)
     }
@@ -377,7 +396,7 @@ impl Registry {
         let host = HostState {
             id,
             online: benefactor.state == BenefactorState::Online,
-            free_bytes: benefactor.load.free_bytes,
+            free_bytes: if self.leaving.contains(&id) { 0 } else { benefactor.load.free_bytes },
             requests: benefactor.load.requests,
         };
         let hosts = Arc::make_mut(&mut self.hosts);

@@ -43,6 +43,12 @@ impl Holder {
         self.is_known(registry) && registry.counts(self.benefactor)
     }
 
+    /// Whether the block is to go as soon as the chunk is as far from loss as is wanted without it. Until then it counts for all but
+    /// what is planned.
+    pub fn leaves(&self, registry: &Registry) -> bool {
+        registry.leaves(self.benefactor)
+    }
+
     /// Whether the block can be read now.
     pub fn is_online(&self, registry: &Registry) -> bool {
         self.is_known(registry) && registry.is_online(self.benefactor)
@@ -140,6 +146,11 @@ impl Chunk {
         self.holders.iter().filter(|holder| holder.is_online(registry))
     }
 
+    /// The blocks that count and are not to go.
+    pub fn staying<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Holder> + Clone {
+        self.counted(registry).filter(|holder| !holder.leaves(registry))
+    }
+
     /// When a session or a benefactor last brought it up, milliseconds of the manager's life.
     pub fn touched_ms(&self) -> u64 {
         self.touched_ms
@@ -152,6 +163,11 @@ impl Chunk {
     /// How far from loss it is, by the blocks that count; 0: it is not there.
     pub fn distance(&self, registry: &Registry) -> u8 {
         distance(self.counted(registry).map(Holder::held))
+    }
+
+    /// How far from loss it is without the blocks that are to go.
+    pub fn distance_staying(&self, registry: &Registry) -> u8 {
+        distance(self.staying(registry).map(Holder::held))
     }
 
     /// How far from loss it is by the blocks that can be read now.
@@ -173,9 +189,9 @@ impl Chunk {
     }
 
     fn plan(&self, registry: &Registry) -> Option<Plan> {
-        let counted: Vec<Held> = self.counted(registry).map(Holder::held).collect();
+        let staying: Vec<Held> = self.staying(registry).map(Holder::held).collect();
         let readable: Vec<Held> = self.online(registry).map(Holder::held).collect();
-        plan(&readable, &counted, self.wanted())
+        plan(&readable, &staying, self.wanted())
     }
 
     /// Who can make blocks of it now.
@@ -194,7 +210,7 @@ pub(super) enum Reach {
     Gone,
 }
 
-/// What is done about a chunk that lacks copies.
+/// What is done about a chunk that lacks copies, or has some where they are to go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Care {
     /// Nothing: it stands in the queues of those who can make blocks of it.
@@ -210,8 +226,10 @@ pub enum Care {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Risk {
-    /// How many benefactors have to be lost before the chunk is.
+    /// How many benefactors have to be lost before the chunk is, those counted that are to let go of it.
     pub(super) distance: u8,
+    /// It is nearer to loss than wanted. Else it is only where it is not to stay.
+    pub(super) is_exposed: bool,
     pub(super) lacking: Lacking,
 }
 

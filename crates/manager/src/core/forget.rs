@@ -24,11 +24,18 @@ impl Core {
         if self.registry.get(id).is_some() && !force {
             self.check_spared(id)?;
         }
+        self.take_out(id);
+        Ok(ManagerReply::Done)
+    }
+
+    /// The pool has this benefactor no longer.
+    pub(super) fn take_out(&mut self, id: BenefactorId) {
         self.registry.remove(id);
         self.deletions.remove(&id);
+        let ended = self.copies.benefactors_changed(&[id]);
+        self.copies_ended(&ended);
         self.walk(Walk::Benefactor(id, None));
         self.walk(Walk::AtRisk(None));
-        Ok(ManagerReply::Done)
     }
 
     /// Refuses while content may be left without a copy.

@@ -68,6 +68,26 @@ pub struct Totals {
     pub gone: u64,
 }
 
+/// Chunks that have what is wanted, and some of it where it is not to stay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Moving {
+    /// All.
+    pub chunks: u64,
+    /// Those of which no block can be made elsewhere now.
+    pub stuck: u64,
+}
+
+impl Moving {
+    fn count(&mut self, sign: i64, movable: bool) {
+        for (total, counts) in [(&mut self.chunks, true), (&mut self.stuck, !movable)] {
+            let Some(counted) = total.checked_add_signed(if counts { sign } else { 0 }) else {
+                unreachable!("it was counted")
+            };
+            *total = counted;
+        }
+    }
+}
+
 /// The index.
 #[derive(Debug, Default)]
 pub struct Locations {
@@ -82,8 +102,10 @@ pub struct Locations {
     unnamed: BTreeSet<(u64, Slot)>,
     /// Chunks that may have more blocks than are wanted.
     spare: BTreeSet<Slot>,
-    /// Chunks that are nearer to loss than wanted and not lost.
+    /// Chunks that are nearer to loss than wanted and not lost, or would be without the blocks that are to go.
     at_risk: BTreeSet<Key>,
+    /// The latter.
+    moving: Moving,
     queues: HashMap<BenefactorId, Queue>,
     exposure: Exposure,
     totals: Totals,
@@ -179,8 +201,14 @@ impl Locations {
         self.totals
     }
 
-    pub fn at_risk_count(&self) -> usize {
+    /// Chunks of which blocks are to be made: they are nearer to loss than wanted and not lost, or have blocks that are to go.
+    pub fn unfinished_count(&self) -> usize {
         self.at_risk.len()
+    }
+
+    /// Chunks that have what is wanted, and some of it where it is not to stay.
+    pub fn moving(&self) -> Moving {
+        self.moving
     }
 
     /// How many benefactors have to be lost before the chunk is; 0: it is not there.
@@ -406,6 +434,8 @@ impl Locations {
     pub fn count(&mut self, slot: Slot, registry: &Registry) {
         let chunk = self.at(slot);
         let (distance, wanted) = (chunk.distance(registry), chunk.wanted());
+        let is_moving = chunk.holders.iter().any(|holder| holder.leaves(registry));
+        let lacks = if is_moving { chunk.distance_staying(registry) } else { distance } < wanted;
         let reach = (wanted > 0).then(|| match distance {
             _ if stdchk_protect::distance(chunk.online(registry).map(Holder::held)) > 0 => Reach::Readable,
             _ if stdchk_protect::distance(chunk.known(registry).map(Holder::held)) > 0 => Reach::Away,
@@ -415,18 +445,19 @@ impl Locations {
             self.spare.insert(slot);
         }
         let chunk = self.at(slot);
-        let sources = if distance < wanted { chunk.sources(registry) } else { Vec::new() };
+        let sources = if lacks { chunk.sources(registry) } else { Vec::new() };
         let span = chunk.span.unwrap_or(Span::at(SHARED, TimeNs::MIN));
         let moved = chunk.care == Care::Blocked && chunk.place_at_risk() != Some((distance, span.first));
         // Its place among the blocked ones is no longer good.
         let care = if moved { Care::Waits } else { chunk.care };
-        let risk = (distance < wanted).then(|| {
+        let risk = lacks.then(|| {
             let movable = match care {
                 Care::Copied => distance > 0,
                 Care::Waits => !sources.is_empty(),
                 Care::Blocked | Care::Failed => false,
             };
-            Risk { distance, lacking: Lacking { span, bytes: chunk.length, movable } }
+            let lacking = Lacking { span, bytes: chunk.length, movable };
+            Risk { distance, is_exposed: distance < wanted, lacking }
         });
         self.at_mut(slot).care = care;
         self.settle(slot, risk, reach);
@@ -462,7 +493,7 @@ impl Locations {
         }
         if before != risk {
             // First, so that what goes on to lack copies keeps its time.
-            if let Some(risk) = risk {
+            if let Some(risk) = risk.filter(|risk| risk.is_exposed) {
                 let since = match self.is_counting || self.counts_all {
                     true => risk.lacking.span.first.min(self.clock),
                     false => self.clock,
@@ -470,8 +501,15 @@ impl Locations {
                 self.exposure.add(risk.lacking, since);
             }
             if let Some(before) = before {
-                self.exposure.remove(before.lacking);
+                if before.is_exposed {
+                    self.exposure.remove(before.lacking);
+                }
                 self.at_risk.remove(&(before.distance, before.lacking.span.first, slot));
+            }
+            for (risk, sign) in [(before, -1), (risk, 1)] {
+                if let Some(risk) = risk.filter(|risk| !risk.is_exposed) {
+                    self.moving.count(sign, risk.lacking.movable);
+                }
             }
             // Both may stand at the same place.
             if let Some(risk) = risk.filter(|risk| risk.distance > 0) {

@@ -41,6 +41,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use stdchk_model::limits::{
     BENEFACTOR_LEASE_MS, BENEFACTOR_LOST_MS, CHUNK_BYTES_DEFAULT, CLIENT_LEASE_MS, LIST_ENTRIES_MAX,
 };
+use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     BenefactorInfo, Change, ChunkLocations, ManagerReply, ManagerRequest, TimeNs, VersionState,
@@ -538,9 +539,11 @@ impl Core {
             size::human(space.reserved_bytes),
             size::human(space.free_bytes)
         );
-        let paused = self.registry.iter().any(|(_, benefactor)| benefactor.load.paused);
-        let next = match paused {
-            true => "have paused benefactors resumed (`stdchk benefactor resume`), or add some",
+        let waits = self.registry.iter().any(|(_, benefactor)| benefactor.load.wish != OwnerWish::Serve);
+        let next = match waits {
+            true => {
+                "have benefactors resumed that are paused or drained (`stdchk benefactor resume`), or add some"
+            }
             false => "remove files and run `stdchk gc`, or add benefactors",
         };
         Failure::new(ErrorCode::NoSpace, message).then(next)

@@ -17,11 +17,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use stdchk_model::message::benefactor::{Command, FailedCopy, Make, NewBlock, SourceBlock};
+use stdchk_model::message::benefactor::{Command, FailedCopy, Make, NewBlock, OwnerWish, SourceBlock};
 use stdchk_model::{BenefactorId, ChunkId, EncodingId};
 use stdchk_placement::{HostState, Wish};
 use stdchk_protect::{Held, Plan, distance, plan_at};
 
+use super::benefactors::Registry;
 use super::chunk::{Care, Holder};
 use super::{Core, Now};
 
@@ -267,13 +268,14 @@ impl Copies {
 /// All benefactors while copies are planned for one source.
 struct Hosts {
     all: Arc<Vec<HostState>>,
-    /// Their numbers, in order.
+    /// The numbers of those that aren't to let go of what they have, in order.
     ids: Vec<BenefactorId>,
 }
 
 impl Hosts {
-    fn new(all: Arc<Vec<HostState>>) -> Self {
-        let ids = all.iter().map(|host| host.id).collect();
+    fn new(registry: &Registry) -> Self {
+        let all = registry.hosts();
+        let ids = all.iter().map(|host| host.id).filter(|id| !registry.leaves(*id)).collect();
         Self { all, ids }
     }
 }
@@ -292,7 +294,7 @@ impl Core {
             }
             let handed = self.copies.take_handed(source);
             let Some(chunk) = handed.or_else(|| self.locations.take_ready(source)) else { break };
-            let hosts = hosts.get_or_insert_with(|| Hosts::new(self.registry.hosts()));
+            let hosts = hosts.get_or_insert_with(|| Hosts::new(&self.registry));
             match self.make(chunk, source, hosts, now) {
                 Some(command) => commands.push(command),
                 None => self.locations.block(&chunk, source, &self.registry),
@@ -309,7 +311,7 @@ impl Core {
         let mut hosts = None;
         for _ in 0..self.locations.blocked(source).min(BLOCKED_LOOKED_AT) {
             let Some(chunk) = self.locations.take_blocked(source) else { break };
-            let hosts = hosts.get_or_insert_with(|| Hosts::new(self.registry.hosts()));
+            let hosts = hosts.get_or_insert_with(|| Hosts::new(&self.registry));
             if let Some(command) = self.make(chunk, source, hosts, now) {
                 self.locations.unblock(source);
                 return vec![command];
@@ -324,7 +326,9 @@ impl Core {
     fn make(&mut self, id: ChunkId, source: BenefactorId, hosts: &Hosts, now: Now) -> Option<Command> {
         let Plan { mut from, make, taken } = self.plan(&id, hosts)?;
         // One that its owner has paused only where nobody else can.
-        let is_paused = |held: &Held| self.registry.get(held.benefactor).is_some_and(|one| one.load.paused);
+        let is_paused = |held: &Held| {
+            self.registry.get(held.benefactor).is_some_and(|one| one.load.wish == OwnerWish::Pause)
+        };
         from.sort_by_key(|held| {
             (self.copies.is_tried(&id, held), is_paused(held), held.benefactor != source)
         });
@@ -367,12 +371,12 @@ impl Core {
     /// What should be made anew of a chunk, and from what: not from what failed, if there is anything else.
     fn plan(&self, id: &ChunkId, hosts: &Hosts) -> Option<Plan> {
         let chunk = self.locations.get(id)?;
-        let counted: Vec<Held> = chunk.counted(&self.registry).map(Holder::held).collect();
+        let staying: Vec<Held> = chunk.staying(&self.registry).map(Holder::held).collect();
         let readable = chunk.online(&self.registry).map(Holder::held);
         let (in_vain, others): (Vec<Held>, Vec<Held>) =
             readable.partition(|held| self.copies.was_in_vain(id, held));
         let of = |readable: &[Held], hosts: &[BenefactorId]| {
-            plan_at(readable, &counted, chunk.wanted(), Some(hosts))
+            plan_at(readable, &staying, chunk.wanted(), Some(hosts))
         };
         let plan = |hosts: &[BenefactorId]| {
             of(&others, hosts).or_else(|| of(&[&others[..], &in_vain[..]].concat(), hosts))
@@ -382,11 +386,13 @@ impl Core {
         // long as some can be placed or the chunk survives a loss; then only for those that may be restarting.
         let usual = plan(&hosts.ids)?;
         let is_placed = hosts.all.iter().filter(has_room).any(|host| !usual.taken.contains(&host.id));
-        if is_placed || distance(counted.iter().copied()) > 1 {
+        if is_placed || distance(staying.iter().copied()) > 1 {
             return Some(usual);
         }
         let is_one = |host: &&HostState| has_room(host) || !host.online && self.registry.counts(host.id);
-        let some: Vec<BenefactorId> = hosts.all.iter().filter(is_one).map(|host| host.id).collect();
+        let stays = |id: &BenefactorId| !self.registry.leaves(*id);
+        let some: Vec<BenefactorId> =
+            hosts.all.iter().filter(is_one).map(|host| host.id).filter(stays).collect();
         plan(&some)
     }
 

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use stdchk_model::message::benefactor::Command;
+use stdchk_model::message::benefactor::{BenefactorLoad, Command, OwnerWish};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, StoredBlock};
 use stdchk_model::{BenefactorId, BlockId, ErrorCode, Failure};
 
+use super::benefactors::Benefactor;
 use super::chunk::Care;
 use super::walks::Walk;
 use super::{Answer, Core, Now, check_length};
@@ -35,7 +36,6 @@ impl Core {
         let is_awaited = benefactor.incarnation.is_some() && !benefactor.reported;
         benefactor.incarnation = Some(incarnation);
         benefactor.pid = pid;
-        benefactor.load = load;
         benefactor.heard_ms = now.ms;
         benefactor.tells = false;
         if new_life {
@@ -50,6 +50,7 @@ impl Core {
             (benefactor.inventory, benefactor.valid_inventory) = (next_inventory, next_inventory);
             self.walk(Walk::Benefactor(id, None));
         }
+        self.take_load(id, load);
         // What its last life had on order, it doesn't make, and what was put there may be gone.
         let ended = match new_life {
             true => self.copies.benefactors_changed(&[id]),
@@ -124,13 +125,13 @@ impl Core {
         check_length("blocks of a heartbeat", added.len().max(removed.len()).max(copies_failed.len()))?;
         let benefactor = self.registry.registered(id, registration)?;
         benefactor.heard_ms = now.ms;
-        benefactor.load = load;
         benefactor.durable_sequence = durable_sequence;
         if damaged > 0 {
             // A receipt of before may name what was found damaged.
             benefactor.fence = benefactor.fence.max(put_sequence);
         }
         let inventory = benefactor.inventory;
+        self.take_load(id, load);
         self.damaged_found = self.damaged_found.saturating_add(u64::from(damaged));
         for failed in &copies_failed {
             if let Some(care) = self.copies.failed(failed, id, now.ms) {
@@ -141,6 +142,10 @@ impl Core {
         self.remove_all(id, &removed);
         self.confirm_all(id, inventory, &added, now);
         self.update_states(now);
+        if self.has_let_go(id) {
+            self.take_out(id);
+            return Ok(ManagerReply::Commands(vec![Command::Forgotten]));
+        }
         let mut commands = Vec::new();
         commands.extend(self.registry.next_permits(id, self.setting.start, now.ms).map(Command::Permits));
         if !self.history.is_set_back() {
@@ -151,6 +156,24 @@ impl Core {
         }
         commands.extend(self.recount(id, now));
         Ok(ManagerReply::Commands(commands))
+    }
+
+    /// A benefactor tells its load, and what its owner wishes.
+    fn take_load(&mut self, id: BenefactorId, load: BenefactorLoad) {
+        if self.registry.take_load(id, load) {
+            self.walk(Walk::Benefactor(id, None));
+        }
+    }
+
+    /// Whether a benefactor that is to leave the pool has nothing more, by its own word and by the index.
+    fn has_let_go(&self, id: BenefactorId) -> bool {
+        let told = |benefactor: &Benefactor| {
+            let load = &benefactor.load;
+            load.wish == OwnerWish::Leave && load.blocks == 0 && benefactor.reported && !benefactor.tells
+        };
+        self.registry.get(id).is_some_and(told)
+            && self.locations.blocks_at(id) == 0
+            && !self.history.is_set_back()
     }
 
     /// Answers a benefactor that is ready to make copies.

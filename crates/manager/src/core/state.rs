@@ -84,7 +84,7 @@ impl Core {
     }
 
     pub(super) fn status(&self, now: Now) -> PoolStatus {
-        let totals = self.locations.totals();
+        let (totals, moving) = (self.locations.totals(), self.locations.moving());
         // What nobody is known to have, somebody may have who has not reported yet.
         let may_come = self.registry.unreported().next().is_some();
         PoolStatus {
@@ -101,8 +101,8 @@ impl Core {
             stored_bytes: totals.stored_bytes,
             chunks_away: totals.away + if may_come { totals.gone } else { 0 },
             chunks_lost: if may_come { 0 } else { totals.gone },
-            chunks_at_risk: count(self.locations.at_risk_count()),
-            repairs_pending: count(self.locations.at_risk_count().max(self.copies.len())),
+            chunks_at_risk: count(self.locations.unfinished_count()) - moving.chunks,
+            repairs_pending: count(self.locations.unfinished_count().max(self.copies.len())),
             repairs_done: self.copies.done,
             damaged_found: self.damaged_found,
             commits: self.commits,
@@ -116,6 +116,8 @@ impl Core {
             store_is_full: false,
             keepers: Vec::new(),
             managers: Vec::new(),
+            chunks_moving: moving.chunks,
+            chunks_unmovable: moving.stuck,
         }
     }
 

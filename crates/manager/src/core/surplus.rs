@@ -4,11 +4,14 @@
 //! The rule is narrow: those blocks that are beyond doubt (on-line, as many blocks there as the index believes, nothing to be deleted
 //! there) must keep the chunk as far from loss as is wanted without the ones that go, and of the others none is touched. What is in
 //! doubt now is looked at again later.
+//!
+//! Blocks that are to go ([`Holder::leaves`]) count for nothing here: those that stay must keep the chunk as far from loss as is wanted
+//! alone. Then the others go, all that are beyond doubt.
 
 use std::collections::{HashMap, HashSet};
 
 use stdchk_model::{BenefactorId, ChunkId};
-use stdchk_protect::{Held, surplus as superfluous};
+use stdchk_protect::{Held, distance, surplus as superfluous};
 
 use super::chunk::{Chunk, Holder};
 use super::locations::Slot;
@@ -30,20 +33,33 @@ impl Core {
         now: Now,
     ) -> Option<Vec<Holder>> {
         let chunk = self.locations.at(slot);
-        let counted: Vec<Held> = chunk.counted(&self.registry).map(Holder::held).collect();
-        if chunk.wanted() == 0 || superfluous(&counted, chunk.wanted()).is_empty() {
+        let wanted = chunk.wanted();
+        let counted = chunk.counted(&self.registry).copied().collect();
+        if wanted == 0 || self.too_much(counted, wanted).is_empty() {
             return None;
         }
         let mut certain = self.certain(chunk, spared, now);
         certain.sort_by_key(|holder| (free.get(&holder.benefactor).copied(), holder.benefactor));
-        let blocks: Vec<Held> = certain.iter().map(Holder::held).collect();
-        let gone = superfluous(&blocks, chunk.wanted());
-        certain.retain(|holder| gone.contains(&holder.held()));
-        for holder in &certain {
+        let gone = self.too_much(certain, wanted);
+        for holder in &gone {
             let room = free.entry(holder.benefactor).or_insert(0);
             *room = room.saturating_add(u64::from(holder.stored_length));
         }
-        Some(certain)
+        Some(gone)
+    }
+
+    /// What of these blocks may go, so that the others that stay keep the distance `wanted`.
+    fn too_much(&self, blocks: Vec<Holder>, wanted: u8) -> Vec<Holder> {
+        let (mut gone, mut staying): (Vec<Holder>, Vec<Holder>) =
+            blocks.into_iter().partition(|holder| holder.leaves(&self.registry));
+        let held: Vec<Held> = staying.iter().map(Holder::held).collect();
+        if distance(held.iter().copied()) < wanted {
+            return Vec::new();
+        }
+        let superfluous = superfluous(&held, wanted);
+        staying.retain(|holder| superfluous.contains(&holder.held()));
+        gone.append(&mut staying);
+        gone
     }
 
     /// The blocks of a chunk that surely are there and stay there; none while somebody is busy with the chunk.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use stdchk_manager::core::{Asker, Collected, Core, Cursor, Now, Setting, Timing};
 use stdchk_manager::store::{MemoryStore, Store, Table};
-use stdchk_model::message::benefactor::{BenefactorLoad, Command};
+use stdchk_model::message::benefactor::{BenefactorLoad, Command, OwnerWish};
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     Attr, BenefactorSecret, Change, ChunkLocations, Existing, Exposed, FileKind, Hold, ManagerReply,
@@ -45,6 +45,8 @@ pub struct Pool {
     pub key: Option<KeyId>,
     /// The terms under which benefactors have registered.
     pub terms: BTreeMap<u32, Term>,
+    /// What owners wish, where that isn't that their benefactors serve.
+    pub wishes: BTreeMap<u32, OwnerWish>,
 }
 
 pub fn timing() -> Timing {
@@ -108,6 +110,7 @@ impl Pool {
             secrets: BTreeMap::new(),
             key: None,
             terms: BTreeMap::new(),
+            wishes: BTreeMap::new(),
         };
         pool.sync();
         pool
@@ -556,7 +559,16 @@ impl Pool {
         added: &[u32],
         removed: &[u32],
     ) -> Result<Vec<Command>, Failure> {
-        self.beat_loaded(number, incarnation, empty_load(), added, removed)
+        let load = match self.wishes.get(&number) {
+            None => empty_load(),
+            Some(wish) => BenefactorLoad { wish: *wish, free_bytes: 0, ..empty_load() },
+        };
+        self.beat_loaded(number, incarnation, load, added, removed)
+    }
+
+    /// A heartbeat of a benefactor with this load, in the life `with_benefactors` gave it.
+    pub fn beat_with(&mut self, number: u32, load: BenefactorLoad) -> Vec<Command> {
+        self.beat_loaded(number, Incarnation(u64::from(number) + 1), load, &[], &[]).unwrap()
     }
 
     /// A heartbeat of a benefactor that has so much space left, in the life `with_benefactors` gave it.

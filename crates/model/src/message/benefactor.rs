@@ -1,6 +1,7 @@
 //! What a benefactor is asked: store, serve, verify, say what is there. It knows blocks, not files.
 
 use minicbor::{Decode, Encode};
+use serde::Serialize;
 
 use crate::block::{BlockId, Encoding, EncodingId};
 use crate::id::{BenefactorId, ChunkId};
@@ -138,7 +139,7 @@ pub struct BenefactorLoad {
     /// Space that the store's files take on the disk, bytes.
     #[n(1)]
     pub used_bytes: u64,
-    /// Space that new blocks can take: the donation less what is used, limited by the owner's floor, bytes; 0 while it is paused.
+    /// Space that new blocks can take: the donation less what is used, limited by the owner's floor, bytes; 0 unless it serves.
     #[n(2)]
     pub free_bytes: u64,
     /// Blocks stored.
@@ -150,9 +151,36 @@ pub struct BenefactorLoad {
     /// The disk has failed, or can't be asked for its space: nothing more is stored.
     #[n(5)]
     pub disk_failed: bool,
-    /// Its owner has paused it: it serves what it has, and takes nothing more.
+    /// What its owner wishes.
     #[n(6)]
-    pub paused: bool,
+    pub wish: OwnerWish,
+}
+
+/// What the owner of a donated disk wishes of the benefactor on it. Whatever it is, what is stored there is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
+#[cbor(index_only)]
+#[serde(rename_all = "lowercase")]
+pub enum OwnerWish {
+    /// Take blocks, and keep them.
+    #[default]
+    #[n(0)]
+    Serve,
+    /// Take nothing more.
+    #[n(1)]
+    Pause,
+    /// Take nothing more, and let go of what others have as many copies of as are wanted.
+    #[n(2)]
+    Drain,
+    /// Drain, then be forgotten by the pool.
+    #[n(3)]
+    Leave,
+}
+
+impl OwnerWish {
+    /// Whether what is stored there is to go.
+    pub fn drains(self) -> bool {
+        matches!(self, Self::Drain | Self::Leave)
+    }
 }
 
 /// Something that the manager asks of a benefactor in its answer to a heartbeat.
@@ -184,6 +212,9 @@ pub enum Command {
     /// Permits are made with this key from now on; those of the key before still hold.
     #[n(5)]
     Permits(#[n(0)] PermitKey),
+    /// The benefactor, whose owner wishes that it leaves, has nothing more and is forgotten.
+    #[n(6)]
+    Forgotten,
 }
 
 /// Blocks of a chunk to be made anew, and what they are made from.

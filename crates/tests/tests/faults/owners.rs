@@ -1,7 +1,11 @@
 //! The owners of donated disks: what they decide is done, and costs nothing that is stored.
 
 use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use serde_json::Value;
 use stdchk_tests::{Pool, Setup, random_bytes, wait_until};
 
 const MIB: usize = 1 << 20;
@@ -14,7 +18,8 @@ fn entry(pool: &Pool, index: u64) -> serde_json::Value {
 }
 
 fn wait_until_paused(pool: &Pool, index: u64, paused: bool) {
-    wait_until("the owner's wish is known to the manager", || entry(pool, index)["paused"] == paused);
+    let wish = if paused { "pause" } else { "serve" };
+    wait_until("the owner's wish is known to the manager", || entry(pool, index)["wish"] == wish);
 }
 
 #[test]
@@ -46,7 +51,7 @@ fn a_paused_benefactor_takes_nothing_serves_what_it_has_and_stays_paused_through
     pool.ok(&["up"]);
     wait_until("it is back, paused", || {
         let entry = entry(&pool, first);
-        entry["state"] == "online" && entry["paused"] == true && entry["pid"] != pid
+        entry["state"] == "online" && entry["wish"] == "pause" && entry["pid"] != pid
     });
     pool.put(&random_bytes(12 * MIB, 52), "app/after");
     assert_eq!(entry(&pool, first)["blocks"], held);
@@ -67,7 +72,7 @@ fn a_writer_goes_on_elsewhere_when_an_owner_pauses_and_nothing_is_written_where_
     let mut writer = crate::program::Writer::start(&pool.at("app/x"), &[]);
     writer.feed(&content[..10 * MIB]);
     pool.ok(&["benefactor", "pause", pool.data().join("benefactors/0").to_str().unwrap()]);
-    wait_until("one has taken note", || (0..2).any(|index| entry(&pool, index)["paused"] == true));
+    wait_until("one has taken note", || (0..2).any(|index| entry(&pool, index)["wish"] == "pause"));
     writer.feed(&content[10 * MIB..]);
     let written = writer.finish();
     assert!(written.accepted, "{written:?}");
@@ -86,4 +91,244 @@ fn a_writer_goes_on_elsewhere_when_an_owner_pauses_and_nothing_is_written_where_
     wait_until_paused(&pool, 0, false);
     pool.ok(&["put", &new, "app/y"]);
     pool.fails(&["benefactor", "pause", pool.work().to_str().unwrap()], 4, &["no benefactor of a pool"]);
+}
+
+// --- drain
+
+/// A mounted pool whose folder `app` is kept in this way, in which what is written counts as settled after two seconds.
+fn pool_of(benefactors: u16, redundancy: &str) -> Pool {
+    kept(Setup::of(benefactors), redundancy)
+}
+
+fn kept(setup: Setup, redundancy: &str) -> Pool {
+    let pool = setup.with("STDCHK_GARBAGE_AGE_MS", 2000).up();
+    fs::create_dir(pool.at("app")).unwrap();
+    pool.policy("app", &[&format!("redundancy={redundancy}"), "stripe=8"]);
+    pool
+}
+
+/// The folder of a benefactor of a local pool.
+fn folder(pool: &Pool, index: u16) -> PathBuf {
+    pool.data().join(format!("benefactors/{index}"))
+}
+
+/// What the owner of a benefactor asks for.
+fn owner(pool: &Pool, words: &[&str], index: u16) -> Value {
+    let folder = folder(pool, index);
+    pool.json(&[&["benefactor"], words, &[folder.to_str().unwrap(), "--json"]].concat())
+}
+
+fn resume(pool: &Pool, index: u16) {
+    pool.ok(&["benefactor", "resume", folder(pool, index).to_str().unwrap()]);
+}
+
+/// The number that the pool has given to a local benefactor.
+fn number(pool: &Pool, index: u16) -> u64 {
+    let status = pool.status();
+    let pid = pool.process(&format!("benefactor-{index}")).pid;
+    let entries = status["benefactors"].as_array().unwrap();
+    entries.iter().find(|entry| entry["pid"] == pid).unwrap()["id"].as_u64().unwrap()
+}
+
+/// Stores files, waits for their copies, and says what they hold.
+fn fill(pool: &Pool, files: u64, bytes: usize) -> Vec<Vec<u8>> {
+    let contents: Vec<Vec<u8>> = (0..files).map(|seed| random_bytes(bytes, 700 + seed)).collect();
+    for (at, content) in contents.iter().enumerate() {
+        fs::write(pool.at(&format!("app/f{at}")), content).unwrap();
+    }
+    pool.wait_for_copies();
+    contents
+}
+
+/// Everything reads as it was written, and has all its copies.
+fn check(pool: &Pool, contents: &[Vec<u8>]) {
+    for (at, content) in contents.iter().enumerate() {
+        assert!(pool.get(&format!("app/f{at}")) == *content, "f{at} is another");
+    }
+    let verified = pool.json(&["verify", "--json"]);
+    assert!(verified["bad"] == serde_json::json!([]) && verified["at_risk_chunks"] == 0, "{verified}");
+}
+
+#[test]
+fn a_benefactor_is_drained_while_writers_write_and_takes_blocks_again_when_it_is_resumed() {
+    let pool = pool_of(4, "replicate:2");
+    let mut contents = fill(&pool, 4, 6 * MIB);
+    let first = number(&pool, 0);
+    assert!(entry(&pool, first)["blocks"].as_u64().unwrap() > 0);
+    let (is_over, worst) = (AtomicBool::new(false), std::sync::Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut written = Vec::new();
+            while !is_over.load(Ordering::Relaxed) || written.is_empty() {
+                let content = random_bytes(3 * MIB + 17, 800 + written.len() as u64);
+                fs::write(pool.at(&format!("app/f{}", 4 + written.len())), &content).unwrap();
+                written.push(content);
+            }
+            written
+        });
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let status = pool.status();
+                if status["health"] != "healthy" || status["chunks_lost"] != 0 {
+                    worst.lock().unwrap().push(status);
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let report = owner(&pool, &["drain", "--wait"], 0);
+        assert!(report["done"] == true && report["blocks"] == 0, "{report}");
+        is_over.store(true, Ordering::Relaxed);
+        contents.extend(writer.join().unwrap());
+    });
+    let worst = worst.into_inner().unwrap();
+    assert!(worst.is_empty(), "{}", worst[0]);
+    pool.wait_for_copies();
+    let entry_now = entry(&pool, first);
+    assert!(entry_now["state"] == "online" && entry_now["wish"] == "drain" && entry_now["blocks"] == 0);
+    assert!(contents.iter().all(|content| !pool.holders_of(content).contains(&0)), "a block is still there");
+    check(&pool, &contents);
+    // Again is no mistake, and what is drained stays so.
+    assert_eq!(owner(&pool, &["drain", "--wait"], 0)["done"], true);
+
+    resume(&pool, 0);
+    wait_until_paused(&pool, first, false);
+    fs::write(pool.at("app/again"), random_bytes(8 * MIB, 900)).unwrap();
+    wait_until("it takes blocks again", || entry(&pool, first)["blocks"].as_u64() > Some(0));
+    check(&pool, &contents);
+}
+
+#[test]
+fn a_draining_benefactor_and_the_manager_may_be_killed_at_any_moment() {
+    let setup =
+        Setup::of(4).with("STDCHK_BENEFACTOR_LEASE_MS", 1500).with("STDCHK_BENEFACTOR_LOST_MS", 60_000);
+    let pool = kept(setup, "replicate:2");
+    let contents = fill(&pool, 6, 8 * MIB);
+    let wish = ["benefactor", "drain", folder(&pool, 0).to_str().unwrap()].map(str::to_owned);
+    for round in 0..6u64 {
+        let wish: Vec<&str> = wish.iter().map(String::as_str).collect();
+        assert_eq!(pool.run(&wish).code, 0);
+        std::thread::sleep(Duration::from_millis(150 + 350 * round));
+        match round % 3 {
+            0 => pool.kill("benefactor-0"),
+            1 => pool.kill("manager"),
+            _ => ["benefactor-0", "manager"].iter().for_each(|role| pool.kill(role)),
+        }
+        pool.ok(&["up"]);
+        check_readable(&pool, &contents);
+        if round == 2 {
+            resume(&pool, 0);
+            pool.wait_for_copies();
+        }
+    }
+    let report = owner(&pool, &["drain", "--wait"], 0);
+    assert!(report["done"] == true, "{report}");
+    pool.wait_for_copies();
+    assert!(contents.iter().all(|content| !pool.holders_of(content).contains(&0)), "a block is still there");
+    check(&pool, &contents);
+}
+
+fn check_readable(pool: &Pool, contents: &[Vec<u8>]) {
+    for (at, content) in contents.iter().enumerate() {
+        assert!(pool.get(&format!("app/f{at}")) == *content, "f{at} is another");
+    }
+}
+
+#[test]
+fn what_too_few_others_could_take_stays_and_the_reason_is_told() {
+    for (benefactors, redundancy) in [(2, "replicate:2"), (5, "erasure:3,2")] {
+        let pool = pool_of(benefactors, redundancy);
+        let contents = fill(&pool, 2, 4 * MIB);
+        let (first, stored) = (number(&pool, 0), pool.status()["savings"]["stored_bytes"].clone());
+        let held = entry(&pool, first)["blocks"].clone();
+        let folder = folder(&pool, 0);
+        let others = format!("{} others take blocks", benefactors - 1);
+        let told = ["can't be copied elsewhere", "redundancy", "benefactor resume", others.as_str()];
+        pool.fails(&["benefactor", "drain", folder.to_str().unwrap(), "--wait"], 6, &told);
+        let status = pool.status();
+        assert_eq!(status["health"], "degraded");
+        assert!(status["reasons"].to_string().contains("can't be copied elsewhere"), "{status}");
+        assert_eq!((&entry(&pool, first)["blocks"], &status["savings"]["stored_bytes"]), (&held, &stored));
+        check(&pool, &contents);
+        resume(&pool, 0);
+        wait_until("nothing is amiss", || pool.shows(|status| status["health"] == "healthy"));
+        assert_eq!(entry(&pool, first)["blocks"], held);
+    }
+}
+
+#[test]
+fn a_full_pool_lets_go_of_what_the_others_have_room_for_and_of_nothing_else() {
+    let setup = Setup { donate: "24MiB".to_owned(), ..Setup::of(3) };
+    let pool = kept(setup, "replicate:1");
+    let contents = fill(&pool, 9, 5 * MIB);
+    let first = number(&pool, 0);
+    let held = entry(&pool, first)["blocks"].as_u64().unwrap();
+    let folder = folder(&pool, 0);
+    let drain = ["benefactor", "drain", folder.to_str().unwrap(), "--wait"];
+    pool.fails(&drain, 6, &["can't be copied elsewhere", "free"]);
+    let left = entry(&pool, first)["blocks"].as_u64().unwrap();
+    assert!(left > 0 && left < held, "{left} of {held} blocks are left");
+    check(&pool, &contents);
+    // With room elsewhere it goes on by itself.
+    pool.ok(&["up", "--benefactors", "4"]);
+    pool.ok(&drain);
+    check(&pool, &contents);
+}
+
+// --- leave
+
+#[test]
+fn a_benefactor_leaves_with_what_it_alone_had_copied_elsewhere_and_joins_again_when_it_is_resumed() {
+    let pool = pool_of(3, "replicate:1");
+    let contents = fill(&pool, 3, 6 * MIB);
+    let first = number(&pool, 0);
+    assert!(entry(&pool, first)["blocks"].as_u64().unwrap() > 0);
+    let process = pool.process("benefactor-0");
+    let report = owner(&pool, &["leave", "--wait"], 0);
+    assert!(report["done"] == true, "{report}");
+    wait_until("its process has ended", || !process.is_alive());
+    let status = pool.status();
+    assert_eq!((status["benefactors"].as_array().unwrap().len(), &status["health"]), (2, &"healthy".into()));
+    assert!(contents.iter().all(|content| !pool.holders_of(content).contains(&0)), "a block is still there");
+    check(&pool, &contents);
+
+    // Twice is no mistake; nothing starts it again but its owner.
+    assert_eq!(owner(&pool, &["leave", "--wait"], 0)["done"], true);
+    let folder = folder(&pool, 0);
+    let folder = folder.to_str().unwrap();
+    pool.fails(&["benefactor", "drain", folder], 2, &["has left", "resume"]);
+    let said = pool.ok(&["up"]);
+    assert!(said.contains("left the pool"), "{said}");
+    assert!(!pool.process("benefactor-0").is_alive());
+    let run = ["benefactor", "run", folder, "--donate", "64MiB", "--floor", "1MiB"];
+    pool.fails(&run, 1, &["has left its pool", "resume"]);
+
+    pool.ok(&["benefactor", "resume", folder]);
+    pool.ok(&["up"]);
+    wait_until("it is back under its number", || {
+        pool.shows(|status| status["benefactors"].as_array().unwrap().len() == 3)
+    });
+    assert_eq!((number(&pool, 0), &entry(&pool, first)["wish"]), (first, &"serve".into()));
+    check(&pool, &contents);
+}
+
+#[test]
+fn a_benefactor_with_fragments_leaves_although_it_is_killed_and_its_owner_hesitates() {
+    let pool = pool_of(6, "erasure:3,2");
+    let contents = fill(&pool, 3, 6 * MIB);
+    let folder_of_it = folder(&pool, 0);
+    let words = ["benefactor", "leave", folder_of_it.to_str().unwrap()];
+    pool.ok(&words);
+    pool.kill("benefactor-0");
+    // It waits for its process.
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(pool.status()["benefactors"].as_array().unwrap().len(), 6);
+    pool.ok(&["up"]);
+    resume(&pool, 0);
+    pool.wait_for_copies();
+    check(&pool, &contents);
+    let report = owner(&pool, &["leave", "--wait"], 0);
+    assert!(report["done"] == true, "{report}");
+    assert_eq!(pool.status()["benefactors"].as_array().unwrap().len(), 5);
+    pool.wait_for_copies();
+    check(&pool, &contents);
 }

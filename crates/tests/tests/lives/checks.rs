@@ -101,6 +101,7 @@ impl World {
         self.note("all is quiet".to_owned());
         self.strays.clear();
         self.nodes.iter_mut().for_each(|node| node.lies.clear());
+        self.settle_owners();
         for client in &mut self.clients {
             client.is_silent = false;
         }

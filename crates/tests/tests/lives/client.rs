@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionState};
 use stdchk_model::policy::Semantics;
 use stdchk_model::{
@@ -14,6 +15,7 @@ use super::content::{
     root_of, shown, stored,
 };
 use super::files::NAMES;
+use super::node::Node;
 use super::packing::Packing;
 use super::plant::Plant;
 use super::world::World;
@@ -503,7 +505,10 @@ impl World {
     }
 
     fn client_puts(&mut self, number: usize) {
-        let up = self.nodes.iter().filter(|node| node.is_up());
+        // The manager names those that serve; an owner may have decided otherwise since.
+        let are_all_tried = self.one_in(2);
+        let serves = |node: &&Node| node.is_up() && (are_all_tried || node.wish == OwnerWish::Serve);
+        let up = self.nodes.iter().filter(serves);
         let hosts: Vec<BenefactorId> = up.filter_map(|node| node.id).collect();
         for chunk in self.clients[number].needed() {
             match self.clients[number].next_block(chunk, &hosts) {

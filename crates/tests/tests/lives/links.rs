@@ -1,6 +1,6 @@
 //! The links between benefactors and the manager in a life.
 
-use stdchk_model::message::benefactor::Command;
+use stdchk_model::message::benefactor::{Command, OwnerWish};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 
 use super::content::all_shown;
@@ -45,7 +45,7 @@ impl World {
 
     /// The link of a benefactor does the next thing.
     pub fn link(&mut self, node: usize) {
-        if self.nodes[node].is_broken {
+        if self.nodes[node].is_broken || self.nodes[node].has_left {
             return;
         }
         if !self.nodes[node].is_up() {
@@ -126,8 +126,60 @@ impl World {
                 Command::SendInventory => self.nodes[node].begin_inventory(),
                 // Copies go another way here.
                 Command::Revoke(_) | Command::Permits(_) => {}
+                Command::Forgotten => self.left(node),
                 Command::Remember(moment) => self.nodes[node].told(Some(moment), true),
             }
+        }
+    }
+
+    /// The manager has forgotten a benefactor as its owner wished. If its owner still does, it ends, and its disk is taken away.
+    fn left(&mut self, node: usize) {
+        let id = self.nodes[node].id;
+        if self.nodes[node].wish != OwnerWish::Leave {
+            return self.note(format!("{id:?} is forgotten, and its owner wishes otherwise by now"));
+        }
+        self.note(format!("{id:?} leaves"));
+        self.nodes[node].leave();
+        self.nodes[node].was_connected = false;
+        for client in &mut self.clients {
+            client.held.retain(|(_, at)| Some(*at) != id);
+        }
+    }
+
+    /// An owner decides something.
+    pub fn decide(&mut self, node: usize) {
+        let wishes = [OwnerWish::Serve, OwnerWish::Pause, OwnerWish::Drain, OwnerWish::Leave];
+        let wish = wishes[self.below(wishes.len())];
+        if self.nodes[node].has_left && wish != OwnerWish::Serve {
+            return;
+        }
+        self.note(format!("the owner of {:?} wishes: {wish:?}", self.nodes[node].id));
+        self.nodes[node].decide(wish);
+        if self.plant == Plant::DrainsWithoutCopies && wish == OwnerWish::Drain && self.nodes[node].is_up() {
+            let (gone, sequence) = (self.nodes[node].blocks(), self.nodes[node].put_sequence());
+            self.nodes[node].remove(&gone.into_iter().collect::<Vec<_>>(), sequence);
+        }
+        if self.plant == Plant::LeavesAtOnce && wish == OwnerWish::Leave && self.nodes[node].is_up() {
+            self.left(node);
+        }
+    }
+
+    /// All owners let their benefactors serve, but one perhaps whose benefactor the others can do without: that one is to have nothing.
+    pub fn settle_owners(&mut self) {
+        let others = self.nodes.iter().skip(1).filter(|node| !node.is_small()).count();
+        let can_do_without = !self.is_narrow && others >= usize::from(self.redundancy.hosts());
+        let goes = can_do_without && self.below(3) == 0;
+        let one = self.below(self.nodes.len());
+        for node in 0..self.nodes.len() {
+            let wish = match [OwnerWish::Drain, OwnerWish::Leave][self.below(2)] {
+                _ if node != one || !goes => OwnerWish::Serve,
+                wish => wish,
+            };
+            if self.nodes[node].has_left && wish != OwnerWish::Serve || self.nodes[node].wish == wish {
+                continue;
+            }
+            self.note(format!("the owner of {:?} wishes for long: {wish:?}", self.nodes[node].id));
+            self.nodes[node].decide(wish);
         }
     }
 

@@ -151,7 +151,9 @@ impl World {
         let files = std::mem::replace(&mut self.files, backup.files);
         self.begin_manager();
         for node in 0..self.nodes.len() {
-            self.connect(node);
+            if self.nodes[node].is_up() {
+                self.connect(node);
+            }
         }
         for _ in 0..8 {
             self.long_time();

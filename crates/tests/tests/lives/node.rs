@@ -9,7 +9,7 @@ use stdchk_benefactor::service::Benefactor;
 use stdchk_benefactor::store::{Donation, Store};
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, FailedCopy, Make,
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, FailedCopy, Make, OwnerWish,
 };
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{
@@ -63,6 +63,10 @@ pub struct Node {
     pub was_connected: bool,
     /// The present connection is the first of this life.
     pub is_new_life: bool,
+    /// What its owner wishes: a file in its folder.
+    pub wish: OwnerWish,
+    /// The pool has forgotten it, as its owner wished: it doesn't start until the owner wishes otherwise.
+    pub has_left: bool,
     /// It is out of order and doesn't start.
     pub is_broken: bool,
     /// What it has sent and the manager has not received.
@@ -107,6 +111,8 @@ impl Node {
             connected: false,
             was_connected: false,
             is_new_life: true,
+            wish: OwnerWish::Serve,
+            has_left: false,
             is_broken: false,
             sent: Vec::new(),
             deletions: Vec::new(),
@@ -138,7 +144,28 @@ impl Node {
         let buffers = BufferPool::new(1 << 20);
         self.service =
             Some(Benefactor::new(Arc::new(store), (memory, kept), buffers, Incarnation(self.life), key));
+        self.decide(self.wish);
         self.disk.opened();
+    }
+
+    /// Its owner decides.
+    pub fn decide(&mut self, wish: OwnerWish) {
+        (self.wish, self.has_left) = (wish, false);
+        if let Some(service) = &self.service {
+            service.set_wish(wish);
+        }
+    }
+
+    /// The pool has forgotten it: it ends, and its disk is taken away.
+    pub fn leave(&mut self) {
+        self.stop(None);
+        self.disk.wipe();
+        self.had.clear();
+        self.has_left = true;
+    }
+
+    pub fn is_small(&self) -> bool {
+        self.donated_bytes < PLENTY_BYTES
     }
 
     /// The process ends, and leaves what it has written. With a loss of power, whose chances `power` decides, what was not
@@ -167,12 +194,14 @@ impl Node {
         self.disk.wipe();
         self.had.clear();
         self.id = None;
+        self.decide(OwnerWish::Serve);
         self.secret = secret(self.life + (1 << 32));
     }
 
     /// Its disk holds what it held once.
     pub fn set_back(&mut self) {
         self.disk.set_back();
+        self.decide(OwnerWish::Serve);
         self.open();
         self.had = self.all_blocks();
         self.service = None;
@@ -373,7 +402,10 @@ impl Node {
     /// What it reports. The memory that others leave free differs from run to run, and the manager chooses by it.
     fn load(&self) -> BenefactorLoad {
         let load = self.service.as_ref().unwrap().load();
-        let free_bytes = self.donated_bytes.saturating_sub(load.used_bytes);
+        let free_bytes = match load.wish {
+            OwnerWish::Serve => self.donated_bytes.saturating_sub(load.used_bytes),
+            _ => 0,
+        };
         let blocks = load.blocks + self.hidden;
         BenefactorLoad { donated_bytes: self.donated_bytes, free_bytes, blocks, ..load }
     }

@@ -48,6 +48,10 @@ pub enum Plant {
     CopyIsBelieved,
     /// A benefactor lets go of what it has copied elsewhere.
     CopyMoves,
+    /// A benefactor that is to be drained deletes what it has by itself.
+    DrainsWithoutCopies,
+    /// A benefactor that is to leave waits for nobody.
+    LeavesAtOnce,
     /// A benefactor reports fragments under the numbers of others.
     FragmentsMixedUp,
     /// A benefactor gives receipts for blocks of chunks of which it has another block.
@@ -97,7 +101,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 39] = [
         Self::ReceiptWithoutSync,
         Self::DurablePutWithoutSync,
         Self::KnownPutIsBelieved,
@@ -114,6 +118,8 @@ impl Plant {
         Self::PhantomsAreKept,
         Self::CopyIsBelieved,
         Self::CopyMoves,
+        Self::DrainsWithoutCopies,
+        Self::LeavesAtOnce,
         Self::FragmentsMixedUp,
         Self::ReceiptOfAnotherEncoding,
         Self::AnotherFragmentIsMade,

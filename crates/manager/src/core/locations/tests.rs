@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
+use stdchk_model::message::benefactor::{BenefactorLoad, OwnerWish};
 use stdchk_model::{Code, EncodingId, Ino};
 
 use super::*;
@@ -22,10 +23,12 @@ enum Event {
     Silent(u32),
     Heard(u32),
     NewLife(u32),
+    Decide(u32, OwnerWish),
 }
 
 fn event() -> impl Strategy<Value = Event> {
     let (chunk, benefactor) = (0..CHUNKS, 0..BENEFACTORS);
+    let wish = prop_oneof![Just(OwnerWish::Serve), Just(OwnerWish::Pause), Just(OwnerWish::Drain)];
     let care = prop_oneof![Just(Care::Waits), Just(Care::Copied), Just(Care::Failed)];
     prop_oneof![
         (chunk.clone(), 0..4u8, benefactor.clone())
@@ -39,7 +42,8 @@ fn event() -> impl Strategy<Value = Event> {
         (chunk, care).prop_map(|(chunk, care)| Event::Care(chunk, care)),
         benefactor.clone().prop_map(Event::Silent),
         benefactor.clone().prop_map(Event::Heard),
-        benefactor.prop_map(Event::NewLife),
+        benefactor.clone().prop_map(Event::NewLife),
+        (benefactor, wish).prop_map(|(at, wish)| Event::Decide(at, wish)),
     ]
 }
 
@@ -107,6 +111,12 @@ fn apply(locations: &mut Locations, registry: &mut Registry, named: &mut Named, 
         Event::Care(chunk, care) => locations.care_for(&id(chunk), care, registry),
         Event::Silent(at) => registry.get_mut(BenefactorId(at)).unwrap().heard_ms = 0,
         Event::Heard(at) => registry.get_mut(BenefactorId(at)).unwrap().heard_ms = now_ms,
+        Event::Decide(at, wish) => {
+            let load = BenefactorLoad { wish, ..BenefactorLoad::default() };
+            if registry.take_load(BenefactorId(at), load) {
+                walk(locations, registry, BenefactorId(at));
+            }
+        }
         Event::NewLife(at) => {
             let inventory = registry.next_inventory();
             let benefactor = registry.get_mut(BenefactorId(at)).unwrap();
@@ -147,19 +157,27 @@ proptest! {
             apply(&mut locations, &mut registry, &mut named, event, now_ms);
             let lacking: Vec<&Chunk> =
                 locations.iter().filter(|chunk| chunk.distance(&registry) < chunk.wanted()).collect();
-            let movable = lacking.iter().filter(|chunk| match chunk.care {
+            let is_movable = |chunk: &&&Chunk| match chunk.care {
                 Care::Copied => chunk.distance(&registry) > 0,
                 Care::Waits => !chunk.sources(&registry).is_empty(),
                 Care::Blocked | Care::Failed => false,
-            });
+            };
             let total = locations.exposure.total();
             prop_assert_eq!(total.chunks, lacking.len() as u64);
-            prop_assert_eq!(total.chunks - locations.exposure.stuck().chunks, movable.count() as u64);
+            let movable = lacking.iter().filter(is_movable).count() as u64;
+            prop_assert_eq!(total.chunks - locations.exposure.stuck().chunks, movable);
+            let is_moving = |chunk: &&Chunk| {
+                let staying = distance(chunk.staying(&registry).map(Holder::held));
+                chunk.distance(&registry) >= chunk.wanted() && staying < chunk.wanted()
+            };
+            let moving: Vec<&Chunk> = locations.iter().filter(is_moving).collect();
+            let stuck = moving.iter().filter(|chunk| !is_movable(chunk)).count() as u64;
+            prop_assert_eq!(locations.moving(), Moving { chunks: moving.len() as u64, stuck });
             let covers = |chunk: &&&Chunk| chunk.span.is_some_and(|span| span.first <= 5 && span.last >= 5);
             let exposed = locations.exposure.exposed(Ino(2), &(5..=5)).count;
             prop_assert_eq!(exposed.chunks, lacking.iter().filter(covers).count() as u64);
             let at_risk = lacking.iter().filter(|chunk| chunk.distance(&registry) > 0).count();
-            prop_assert_eq!(locations.at_risk_count(), at_risk);
+            prop_assert_eq!(locations.unfinished_count(), at_risk + moving.len());
             for chunk in locations.iter() {
                 let queued = chunk.risk.is_some() && chunk.care == Care::Waits;
                 for source in chunk.sources(&registry).into_iter().filter(|_| queued) {

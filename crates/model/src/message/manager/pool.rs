@@ -292,6 +292,13 @@ pub struct PoolStatus {
     /// The managers that share the store, the one that leads first; none if only one can use it.
     #[n(26)]
     pub managers: Vec<ManagerInfo>,
+    /// Chunks that have all blocks that are wanted, some of them at benefactors that are to let go of them: others are being made
+    /// elsewhere.
+    #[n(27)]
+    pub chunks_moving: u64,
+    /// Those of them of which no block can be made elsewhere now.
+    #[n(28)]
+    pub chunks_unmovable: u64,
 }
 
 /// A manager that leads or stands by.

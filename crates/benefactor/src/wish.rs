@@ -1,0 +1,197 @@
+//! What the owner of the disk decides: a file in the benefactor's folder with one word, written by `stdchk benefactor pause`, `drain`
+//! and `leave`, and removed by `resume`.
+//!
+//! The file is all of the state. So it holds whether the benefactor runs or not, after each restart, and whatever is killed; who may
+//! decide is who may write into the folder. The benefactor looks into the file before it serves, and then twice a second. It writes
+//! to it once: when the pool has forgotten it, `leave` becomes `left`, unless the owner has decided otherwise meanwhile.
+//!
+//! | the file says | blocks are | after a restart |
+//! |---|---|---|
+//! | nothing: it isn't there | taken and kept | the same |
+//! | `pause` | served | the same |
+//! | `drain` | served, and let go of once others have them | the same |
+//! | `leave` | the same; with the last one the benefactor is forgotten and ends | the same |
+//! | `left` | none there | the benefactor doesn't start |
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use stdchk_model::message::benefactor::OwnerWish;
+use tokio::time::sleep;
+
+use crate::service::{Benefactor, blocking};
+
+/// The file, in the data directory.
+const FILE: &str = "wish";
+const FILE_NEW: &str = "wish.new";
+/// Longest file that is read, bytes.
+const BYTES_MAX: u64 = 64;
+/// Pause between two looks: an owner who waits for it hardly notices.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What an owner has decided, and what became of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// What the owner wishes.
+    Wish(OwnerWish),
+    /// The pool has forgotten the benefactor, as its owner wished.
+    Left,
+}
+
+impl Decision {
+    const ALL: [Self; 5] = [
+        Self::Wish(OwnerWish::Serve),
+        Self::Wish(OwnerWish::Pause),
+        Self::Wish(OwnerWish::Drain),
+        Self::Wish(OwnerWish::Leave),
+        Self::Left,
+    ];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Wish(OwnerWish::Serve) => "serve",
+            Self::Wish(OwnerWish::Pause) => "pause",
+            Self::Wish(OwnerWish::Drain) => "drain",
+            Self::Wish(OwnerWish::Leave) => "leave",
+            Self::Left => "left",
+        }
+    }
+}
+
+/// What the owner of this folder has decided.
+///
+/// # Errors
+/// The folder can't be looked into, or the file says something else.
+pub fn decision(folder: &Path) -> io::Result<Decision> {
+    let mut text = String::new();
+    match File::open(folder.join(FILE)).and_then(|file| file.take(BYTES_MAX).read_to_string(&mut text)) {
+        Ok(_) => {}
+        // Not so if the folder is gone.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            fs::metadata(folder)?;
+            return Ok(Decision::Wish(OwnerWish::Serve));
+        }
+        Err(error) => return Err(error),
+    }
+    let found = Decision::ALL.into_iter().find(|decision| decision.word() == text.trim_end());
+    found.ok_or_else(|| {
+        let message = format!("the file `{FILE}` says {text:?}, which this stdchk doesn't know");
+        io::Error::new(ErrorKind::InvalidData, message)
+    })
+}
+
+/// Writes down what the owner of a benefactor wishes, whether that runs or not. Done by the time it returns, also if the machine fails
+/// then.
+///
+/// # Errors
+/// The folder can't be written to. Then it is as before.
+pub fn decide(folder: &Path, wish: OwnerWish) -> io::Result<()> {
+    let _turn = turn(folder)?;
+    write(folder, Decision::Wish(wish))
+}
+
+/// The pool has forgotten the benefactor of this folder. Whether its owner still wishes that.
+///
+/// # Errors
+/// The folder can't be looked into or written to.
+pub(crate) fn note_left(folder: &Path) -> io::Result<bool> {
+    let _turn = turn(folder)?;
+    let is_wished = matches!(decision(folder)?, Decision::Wish(OwnerWish::Leave) | Decision::Left);
+    if is_wished {
+        write(folder, Decision::Left)?;
+    }
+    Ok(is_wished)
+}
+
+/// Held while somebody looks at the file and writes it.
+fn turn(folder: &Path) -> io::Result<File> {
+    let folder = File::open(folder)?;
+    flock(&folder, FlockOperation::LockExclusive)?;
+    Ok(folder)
+}
+
+fn write(folder: &Path, decision: Decision) -> io::Result<()> {
+    let path = folder.join(FILE);
+    if decision == Decision::Wish(OwnerWish::Serve) {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    } else {
+        // Renamed into place: there is never half a word.
+        let new = folder.join(FILE_NEW);
+        let mut file = File::create(&new)?;
+        writeln!(file, "{}", decision.word())?;
+        file.sync_all()?;
+        fs::rename(new, path)?;
+    }
+    File::open(folder)?.sync_all()
+}
+
+/// Does for ever what the owner decides. While the folder can't be looked into, that is what the owner decided last.
+pub(crate) async fn obey(benefactor: Arc<Benefactor>, folder: Arc<Path>) {
+    let mut is_odd = false;
+    loop {
+        sleep(LOOK).await;
+        let looked_into = Arc::clone(&folder);
+        match blocking(move || decision(&looked_into)).await {
+            Ok(Ok(Decision::Wish(wish))) => benefactor.set_wish(wish),
+            Ok(Ok(Decision::Left)) => {}
+            Ok(Err(error)) if !is_odd => {
+                is_odd = true;
+                tracing::warn!(%error, "what the owner wishes can't be read: it stays as it was");
+                continue;
+            }
+            Ok(Err(_)) | Err(_) => continue,
+        }
+        is_odd = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_wish_follows_every_other_and_a_folder_that_is_not_there_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let wishes = [OwnerWish::Serve, OwnerWish::Pause, OwnerWish::Drain, OwnerWish::Leave];
+        for (first, second) in wishes.iter().flat_map(|first| wishes.map(|second| (*first, second))) {
+            for wish in [first, second] {
+                decide(folder.path(), wish).unwrap();
+                assert_eq!(decision(folder.path()).unwrap(), Decision::Wish(wish));
+            }
+        }
+        let nowhere = folder.path().join("nowhere");
+        assert!(decide(&nowhere, OwnerWish::Pause).is_err() && decide(&nowhere, OwnerWish::Serve).is_err());
+        assert!(decision(&nowhere).is_err());
+    }
+
+    #[test]
+    fn only_who_wishes_to_leave_has_left() {
+        let folder = tempfile::tempdir().unwrap();
+        for wish in [OwnerWish::Serve, OwnerWish::Pause, OwnerWish::Drain] {
+            decide(folder.path(), wish).unwrap();
+            assert!(!note_left(folder.path()).unwrap());
+            assert_eq!(decision(folder.path()).unwrap(), Decision::Wish(wish));
+        }
+        decide(folder.path(), OwnerWish::Leave).unwrap();
+        assert!(note_left(folder.path()).unwrap() && note_left(folder.path()).unwrap());
+        assert_eq!(decision(folder.path()).unwrap(), Decision::Left);
+        decide(folder.path(), OwnerWish::Serve).unwrap();
+        assert_eq!(decision(folder.path()).unwrap(), Decision::Wish(OwnerWish::Serve));
+    }
+
+    #[test]
+    fn an_unknown_word_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for text in ["", "sleep\n", "pause pause\n"] {
+            fs::write(folder.path().join(FILE), text).unwrap();
+            assert_eq!(decision(folder.path()).unwrap_err().kind(), ErrorKind::InvalidData, "{text:?}");
+        }
+    }
+}
