@@ -138,7 +138,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let is_heading = |line: &str| line.starts_with(|first: char| first.is_ascii_alphabetic());
     (1..)
         .zip(text.lines())
-        .filter(move |(number, line)| !line.trim().is_empty() && !(*number == 1 && is_heading(line)))
+        .filter(move |(number, line)| !(line.trim().is_empty() || *number == 1 && is_heading(line)))
 }
 
 fn numbers<const COUNT: usize>(line: &str) -> Option<[u64; COUNT]> {
