@@ -1,8 +1,22 @@
-//! Which benefactors receive the next chunks: host states in, a stripe out.
+//! Which benefactors receive the next chunks: host states in, a stripe out; and which hosts to trust with checkpoints.
+//!
+//! [`Select`] and [`RoundRobin`] serve the manager's writes. Beside them: histories of hosts ([`history`]), FALCON's
+//! selection ([`falcon`]), a predictor that learns from every failure ([`predictor`]), selection and repair by it
+//! ([`learned`], [`shocks`]), all of these for one pool and every policy by its name ([`pool`]), and how often to take
+//! checkpoints ([`interval`]). docs/design/0800-placement.md says why.
 //!
 //! Pure: whoever asks brings the states of the hosts and the turn. The same selection serves new writes and shadow maps
 //! (paper, section IV.A: "similar to the process of selecting a set of benefactors for a new write operation"); for a
 //! shadow map the hosts that hold the chunk already stand in `avoid`.
+
+pub mod falcon;
+pub mod history;
+pub mod interval;
+pub mod learned;
+pub mod pool;
+pub mod predictor;
+pub mod random;
+pub mod shocks;
 
 use stdchk_model::BenefactorId;
 use stdchk_model::exact::to_usize;
