@@ -590,15 +590,15 @@ mod tests {
             let at = hour * HOUR;
             let shock = [1, 2].map(|_| random.unit() < 0.02);
             let fails = |host: usize, random: &mut Random| match host {
-                0..20 => random.unit() < if host % 2 == 0 { 0.2 } else { 0.002 },
+                0..20 => random.unit() < if host.is_multiple_of(2) { 0.2 } else { 0.002 },
                 _ => shock[host / 20 - 1],
             };
             let failed: Vec<usize> = (0..60).filter(|host| up[*host] && fails(*host, &mut random)).collect();
             failed.iter().for_each(|host| up[*host] = false);
             predictor.down(at, &failed);
-            for host in 0..60 {
-                if !up[host] && !failed.contains(&host) && random.unit() < 0.3 {
-                    up[host] = true;
+            for (host, is_up) in up.iter_mut().enumerate() {
+                if !*is_up && !failed.contains(&host) && random.unit() < 0.3 {
+                    *is_up = true;
                     predictor.up(at, host);
                 }
             }

@@ -363,13 +363,13 @@ fn answers_of_etcd_that_are_slow_or_lost_cost_nothing_that_was_acknowledged() {
     let place = gate.place();
     let pool = Shared::start_at(1, etcd, place);
     gate.delay(Duration::from_millis(150));
-    for number in 0..12 {
-        gate.lose(number % 3);
-        let outcome = pool.put(&format!("app/file{number}"), &content(5, number as usize));
+    for (number, loses) in (0..12).zip((0..3).cycle()) {
+        gate.lose(loses);
+        let outcome = pool.put(&format!("app/file{number}"), &content(5, number));
         assert_eq!(outcome.code, 0, "{outcome:?}");
     }
     assert!(gate.lost() > 0);
     for number in 0..12 {
-        assert!(pool.get(&format!("app/file{number}")) == content(5, number as usize), "file {number}");
+        assert!(pool.get(&format!("app/file{number}")) == content(5, number), "file {number}");
     }
 }
