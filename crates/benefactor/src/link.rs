@@ -80,6 +80,8 @@ struct Registered {
     id: BenefactorId,
     registration: u64,
     term: Term,
+    /// The term is written down here: orders may be carried out.
+    noted: bool,
 }
 
 /// The address at which others reach who listens there, seen from the manager.
@@ -118,7 +120,13 @@ impl Link {
                 Err(error) => {
                     tracing::warn!(managers = %self.managers, %error, "the manager can't be informed")
                 }
-                Ok(()) => {}
+                // Nothing else ends it so.
+                Ok(()) => {
+                    if let Err(error) = self.note_left().await {
+                        tracing::warn!(%error, "it can't be written down that the pool has forgotten this benefactor");
+                        tokio::time::sleep(REFUSED_PAUSE).await;
+                    }
+                }
             }
             if self.benefactor.is_left() {
                 // The directory is held until the process ends.
@@ -173,7 +181,8 @@ impl Link {
                 () = self.benefactor.news() => {}
             }
             let commands = self.beat(connection, own, &mut settled).await?;
-            if commands.contains(&Command::Forgotten) && self.note_left().await? {
+            // Written down when this life has ended: here the end of another question could cut that off half way.
+            if commands.contains(&Command::Forgotten) && self.obeys(own) {
                 return Ok(());
             }
             if self.obey(own, commands) {
@@ -310,9 +319,12 @@ impl Link {
             return Err(unexpected("a registration"));
         };
         let memory = Arc::clone(self.benefactor.memory());
-        blocking(move || memory.led_by(term)).await?.map_err(|error| {
-            Failure::new(ErrorCode::Internal, format!("the manager's term can't be written down: {error}"))
-        })?;
+        let noted = blocking(move || memory.led_by(term)).await?;
+        if let Err(error) = &noted {
+            // What is here is served all the same, from a disk that takes no writes.
+            tracing::error!(%error, "the manager's term can't be written down: its orders are not obeyed");
+        }
+        let noted = noted.is_ok();
         self.benefactor.permits().begin(permits);
         self.benefactor.memory().registered(moment);
         self.benefactor.kept().is_of(id);
@@ -321,7 +333,7 @@ impl Link {
             claimed.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
             tracing::info!(%id, "registered");
         }
-        Ok(Registered { id, registration, term })
+        Ok(Registered { id, registration, term, noted })
     }
 
     /// Tells all that is here. What was ordered to go before is out of use by then: what the inventory names stays until an order
@@ -396,12 +408,19 @@ impl Link {
         }
     }
 
+    /// Whether orders over this connection are carried out.
+    fn obeys(&self, own: Registered) -> bool {
+        own.noted && self.benefactor.memory().obeys(own.term)
+    }
+
     /// Starts what the manager asks for; returns whether it wants the inventory.
     fn obey(&self, own: Registered, commands: Vec<Command>) -> bool {
         let mut inventory = false;
-        let obeys = self.benefactor.memory().obeys(own.term);
+        let obeys = self.obeys(own);
         for command in commands {
-            if !obeys && !matches!(command, Command::SendInventory | Command::Revoke(_)) {
+            let is_order =
+                !matches!(command, Command::SendInventory | Command::Revoke(_) | Command::Permits(_));
+            if !obeys && is_order {
                 tracing::warn!(term = own.term.number, "an order of an earlier manager is refused");
                 continue;
             }

@@ -254,6 +254,8 @@ impl Manager {
             Some(Ended::Panicked) => Err(ManagerError::Died),
             Some(Ended::Deposed) => Err(ManagerError::Deposed),
             Some(Ended::Store(error)) => Err(error.into()),
+            // It was told to stop, and does. What wasn't durable, nobody was told is.
+            None if matches!(closed, Err(StoreError::Deposed)) => Ok(()),
             None => Ok(closed?),
         }
     }
@@ -265,10 +267,7 @@ fn own_keys(authority: &Authority, directory: &DataDir, core: &mut Core) -> Resu
     let keys = authority.keys(&[Role::Manager])?.keys(directory.path())?;
     core.hear_shut_out(&Vec::from_iter(authority.revoked()?));
     let all = core.shut_out();
-    for member in &all {
-        // Who has joined at another manager isn't known in this folder.
-        let _is_known = authority.revoke(*member)?;
-    }
+    authority.shut_out(&all)?;
     keys.revoke(&all)?;
     Ok(keys)
 }

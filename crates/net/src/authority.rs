@@ -350,6 +350,15 @@ impl Authority {
         Ok(true)
     }
 
+    /// Writes down that the keys of these members are accepted no more, whether they joined here or at another manager of the pool.
+    ///
+    /// # Errors
+    /// It can't be written down.
+    pub fn shut_out(&self, ids: &[MemberId]) -> Result<(), KeysError> {
+        let _one = self.changing.lock();
+        keys::add_revoked(&self.folder, ids).map(drop)
+    }
+
     /// The members whose keys are accepted no more.
     ///
     /// # Errors

@@ -225,17 +225,16 @@ impl Pool {
         depth: Depth,
         watch: &Watch,
     ) -> Result<Latest> {
-        Ok(newest(&self.client, app, when_away, depth, &[], watch).await?.into_latest(app))
+        Ok(newest(&self.client, app, when_away, depth, watch).await?.into_latest(app))
     }
 }
 
-/// Looks at the sets of a folder, newest first, until one is complete and intact, and is none of the `bad` ones.
+/// Looks at the sets of a folder, newest first, until one is complete and intact.
 pub(crate) async fn newest(
     pool: &Client,
     app: &Target,
     when_away: WhenAway,
     depth: Depth,
-    bad: &[PassedOver],
     watch: &Watch,
 ) -> Result<Found> {
     let shown = app.shown();
@@ -248,7 +247,6 @@ pub(crate) async fn newest(
         redundancy,
         checker: Checker::new(pool, &stage, depth),
         depth,
-        bad,
         passes: WhenAway::PassOver == when_away,
     };
     let mut retry = match when_away {
@@ -284,8 +282,6 @@ struct Look<'a> {
     redundancy: Redundancy,
     checker: Checker<'a>,
     depth: Depth,
-    /// Sets that were found damaged, or away, when they were read.
-    bad: &'a [PassedOver],
     /// Whether sets that are away are passed over.
     passes: bool,
 }
@@ -309,10 +305,6 @@ impl Look<'_> {
         let (redundancy, depth) = (self.redundancy, self.depth);
         let mut passed_over: Vec<PassedOver> = Vec::new();
         for set in sets {
-            if let Some(bad) = self.bad.iter().find(|bad| bad.timestep == set.timestep) {
-                passed_over.push(bad.clone());
-                continue;
-            }
             match verified(&mut self.checker, &set, redundancy).await? {
                 Verdict::Intact(health) => {
                     return Ok(Found { set: Some((set, health)), redundancy, depth, passed_over });

@@ -1,13 +1,12 @@
 //! All files of a checkpoint set come back below a local folder, in parallel and verified.
 //!
-//! The newest set is the one that is intact as far as the manager knows. Should it turn out to be damaged, the one before comes back in
-//! its place.
+//! The newest set is the one that is intact as far as the manager knows, or as its holders find where the folder has files already. Should
+//! it turn out to be damaged, the one before comes back in its place.
 //!
 //! Every file appears once it is whole and on disk, so a restore that was stopped can simply be run again: files that
 //! are there already are compared with the names of the chunks and pieces of their version, or with its bytes where it lies in
 //! a container, and only written if they differ.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -22,7 +21,7 @@ use tokio::task::{JoinSet, block_in_place};
 
 use crate::error::{About, Code, Error, Result, Tally};
 use crate::get::fetch;
-use crate::latest::{Exposed, PassedOver, WhenAway, newest};
+use crate::latest::{WhenAway, newest};
 use crate::list::bytes_of;
 use crate::namespace;
 use crate::pool::Pool;
@@ -91,22 +90,25 @@ impl Pool {
     pub async fn restore(&self, restore: &Restore, watch: &Watch) -> Result<Restored> {
         let started = Instant::now();
         let (app, output) = (&restore.app, &restore.output);
-        let mut bad = Vec::new();
+        // What is there may be all that is left of an older set: it is replaced only by what its holders have read.
+        let nothing_there = block_in_place(|| is_missing_or_empty(output));
+        let mut depth = if nothing_there { Depth::Known } else { Depth::Read };
+        let mut before: Option<(u64, Vec<RestoredFile>)> = None;
         let (set, mut members, tally) = loop {
             let mut tally = Tally::default();
-            let set = self.choose(restore, &bad, watch, &mut tally).await?;
+            let set = self.choose(restore, depth, watch, &mut tally).await?;
+            if let Some((timestep, members)) = before.take()
+                && timestep != set.timestep
+            {
+                remove(output, &members)?;
+            }
             block_in_place(|| std::fs::create_dir_all(output)).about(output.display())?;
             let stage = Arc::new(watch.begin(Work::Restore, bytes_of(&set)));
             let (members, failures) = self.restore_all(restore, &set, &stage).await?;
-            let is_fatal = |error: &&Error| match error.code {
-                Code::Damaged => true,
-                Code::Unreachable => restore.when_away == WhenAway::PassOver,
-                _ => false,
-            };
-            let fatal = failures.iter().find(is_fatal).filter(|_| restore.timestep.is_none());
-            if let Some(error) = fatal {
-                remove(output, &members)?;
-                bad.push(found_bad(&set, error));
+            let is_content = |error: &Error| matches!(error.code, Code::Damaged | Code::Unreachable);
+            if restore.timestep.is_none() && depth == Depth::Known && failures.iter().any(is_content) {
+                // Its holders say what is damaged, and those that are away are waited for.
+                (before, depth) = (Some((set.timestep, members)), Depth::Read);
                 continue;
             }
             tally.succeeded = members.len() as u64;
@@ -119,18 +121,17 @@ impl Pool {
         Ok(Restored { app, timestep, members, bytes, seconds, tally })
     }
 
-    /// The set with this timestep, or the newest that can be restarted from and is none of the `bad` ones.
+    /// The set with this timestep, or the newest that can be restarted from.
     async fn choose(
         &self,
         restore: &Restore,
-        bad: &[PassedOver],
+        depth: Depth,
         watch: &Watch,
         tally: &mut Tally,
     ) -> Result<CheckpointSet> {
         let app = &restore.app;
         let Some(timestep) = restore.timestep else {
-            let found = newest(&self.client, app, restore.when_away, Depth::Known, bad, watch).await?;
-            return found.required(app);
+            return newest(&self.client, app, restore.when_away, depth, watch).await?.required(app);
         };
         let folder = self.folder(app).await?;
         let sets = self.client.sets(folder.ino).await.about(app.shown())?;
@@ -190,14 +191,10 @@ fn remove(output: &Path, members: &[RestoredFile]) -> Result<()> {
     Ok(())
 }
 
-fn found_bad(set: &CheckpointSet, error: &Error) -> PassedOver {
-    PassedOver {
-        timestep: set.timestep,
-        reason: format!("{}: {}", error.object, error.cause),
-        unavailable: error.code == Code::Unreachable,
-        exposed: set.exposed.map(Exposed::from),
-        code: error.code,
-        away: BTreeSet::new(),
+fn is_missing_or_empty(folder: &Path) -> bool {
+    match std::fs::read_dir(folder) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     }
 }
 

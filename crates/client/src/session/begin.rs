@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest};
-use stdchk_model::{ErrorCode, Failure, Ino, OpId, Policy, SessionId};
+use stdchk_model::{ErrorCode, Failure, Ino, KeyId, OpId, Policy, SessionId};
 
 use super::Session;
 use crate::map_view::MapView;
@@ -42,7 +42,7 @@ impl Session {
     pub(crate) async fn create(pool: &Arc<Inner>, file: NewFile) -> Result<Arc<Self>, Failure> {
         let (session, made) = (SessionId(crate::random()?), Made(file));
         let answer = pool.manager.ask(&made.request(session, pool, None)).await?;
-        let opened = match Self::begin(pool, session, answer.clone(), false).await {
+        let opened = match Self::begin(pool, session, answer.clone(), false, None).await {
             Err(failure) if failure.code == ErrorCode::NoKey => {
                 // It can't be written: no empty file stays behind.
                 let NewFile { parent, name, .. } = made.0;
@@ -107,6 +107,19 @@ impl Session {
         Self::open_as(pool, session, request, false).await
     }
 
+    /// A session in place of another one, which encrypted with this key: what was written for that never comes to lie in the clear,
+    /// wherever the file is now.
+    pub(crate) async fn open_with(
+        pool: &Arc<Inner>,
+        ino: Ino,
+        kept: Option<KeyId>,
+    ) -> Result<Arc<Self>, Failure> {
+        let (session, client) = (SessionId(crate::random()?), pool.client);
+        let request = ManagerRequest::OpenSession { session, client, ino, distance: None };
+        let opened = pool.manager.ask(&request).await?;
+        Self::begin(pool, session, opened, false, kept).await
+    }
+
     /// A session on a file of which nothing is kept. What it had is read as far as it can be, to be found again.
     pub(crate) async fn replace(pool: &Arc<Inner>, ino: Ino) -> Result<Arc<Self>, Failure> {
         let (session, client) = (SessionId(crate::random()?), pool.client);
@@ -129,7 +142,7 @@ impl Session {
         is_replaced: bool,
     ) -> Result<Arc<Self>, Failure> {
         let opened = pool.manager.ask(&request).await?;
-        Self::begin(pool, id, opened, is_replaced).await
+        Self::begin(pool, id, opened, is_replaced, None).await
     }
 
     /// The session that the manager has opened. One that should encrypt and lacks the key for it ends at once.
@@ -138,13 +151,14 @@ impl Session {
         id: SessionId,
         opened: ManagerReply,
         is_replaced: bool,
+        kept: Option<KeyId>,
     ) -> Result<Arc<Self>, Failure> {
         let ManagerReply::Session { policy, base, base_root, attr, benefactors, room_bytes } = opened else {
             return Err(crate::unexpected("OpenSession"));
         };
         // What a file keeps of an encrypted version never comes to lie in the clear, wherever the file is now.
         let of_base = base.as_ref().filter(|_| !is_replaced).and_then(|base| base.key);
-        let key = match policy.encryption.or(of_base) {
+        let key = match policy.encryption.or(of_base).or(kept) {
             None => None,
             Some(key) => match pool.encryption_keys.require(key) {
                 Ok(key) => Some(key),

@@ -39,7 +39,7 @@ use stdchk_model::message::manager::{
     Attr, BenefactorInfo, Hold, ManagerReply, ManagerRequest, TimeNs, VersionInfo,
 };
 use stdchk_model::policy::CloseWaits;
-use stdchk_model::{ChunkRef, ErrorCode, Failure, Ino, KeyId, Policy, SessionId};
+use stdchk_model::{ChunkRef, ErrorCode, Failure, Ino, KeyId, Policy, SessionId, User};
 use stdchk_net::waits;
 use stdchk_protect::seal::Key;
 use stdchk_reduce::learn::cutter_of;
@@ -80,6 +80,8 @@ pub struct Session {
     policy: Policy,
     /// What its chunks are named and sealed with.
     key: Option<Arc<Key>>,
+    /// For whom it was opened: what others have is found for this user alone.
+    user: Option<User>,
     cutter: CutterSpec,
     grid: Grid,
     compression: Compression,
@@ -182,6 +184,7 @@ impl Session {
             opened,
             policy,
             key,
+            user: crate::acting::user(),
             cutter,
             compression,
         })

@@ -227,7 +227,8 @@ impl Session {
 
     /// The map of the version most like this file; `None` if there is none with chunks of its own.
     pub(super) async fn similar(&self) -> Result<Option<ChunkMap>, Failure> {
-        match self.pool.manager.ask(&ManagerRequest::Similar(self.ino())).await? {
+        let asked = ManagerRequest::Similar(self.ino());
+        match crate::acting_for(self.user.clone(), self.pool.manager.ask(&asked)).await? {
             // What lies in a container has no chunks of its own.
             ManagerReply::Version { root: Some(root), .. } if !root.is_in_container() => {
                 self.pool.load_map(Some(&root)).await.map(Some)

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use minicbor::{Decode, Encode};
 use stdchk_model::message::manager::TimeNs;
-use stdchk_model::{Ino, SessionId, cbor};
+use stdchk_model::{Ino, KeyId, SessionId, cbor};
 
 use super::image::Shape;
 
@@ -54,6 +54,9 @@ pub(crate) struct Record {
     /// The boot of the machine in which it was written.
     #[n(10)]
     boot: String,
+    /// What its session encrypts with, wherever the file is by now.
+    #[n(11)]
+    pub(crate) key: Option<KeyId>,
 }
 
 /// What a record says besides the shape of its image.
@@ -64,14 +67,15 @@ pub(crate) struct Told {
     pub(crate) mtime: TimeNs,
     pub(crate) closed: bool,
     pub(crate) synced: bool,
+    pub(crate) key: Option<KeyId>,
 }
 
 impl Record {
     pub(super) fn new(told: &Told, shape: &Shape, boot: &str) -> Self {
-        let Told { ino, session, base, mtime, closed, synced } = *told;
+        let Told { ino, session, base, mtime, closed, synced, key } = *told;
         let ranges = shape.ranges.iter().map(|range| (range.start, range.end)).collect();
         let (layout, size, limit, boot) = (LAYOUT, shape.size, shape.limit, boot.to_owned());
-        Self { layout, ino, session, base, size, limit, ranges, mtime, closed, synced, boot }
+        Self { layout, ino, session, base, size, limit, ranges, mtime, closed, synced, boot, key }
     }
 
     pub(super) fn shape(&self) -> Shape {

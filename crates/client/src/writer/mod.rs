@@ -326,7 +326,8 @@ impl Writer {
         let (ino, session, base) = (self.ino(), self.session().id(), self.base);
         let synced = self.synced.load(Ordering::Acquire);
         let mut noted = self.noted.lock();
-        spool.note(self.id, &Told { ino, session, base, mtime, closed, synced }, image)?;
+        let key = self.session().key();
+        spool.note(self.id, &Told { ino, session, base, mtime, closed, synced, key }, image)?;
         *noted = Some(state);
         Ok(())
     }

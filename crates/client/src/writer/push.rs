@@ -83,7 +83,7 @@ impl Writer {
 
     /// A session that failed can't be saved by; another one takes its place, over the same version.
     async fn begin_again(&self, image: &Image) -> Result<(), Failure> {
-        let session = Session::open(&self.pool, self.ino()).await?;
+        let session = Session::open_with(&self.pool, self.ino(), self.session().key()).await?;
         if let Err(failure) = self.prepare(&session, image).await {
             // Why it is of no use counts, not how it ends.
             let _ = session.close(false).await;
@@ -280,7 +280,7 @@ impl Writer {
             tracing::info!(%ino, "a file of the spool is at the pool already");
             return Ok(None);
         }
-        let session = Session::open(pool, ino).await?;
+        let session = Session::open_with(pool, ino, left.record.key).await?;
         let Some(image) = &left.image else {
             session.give_up(left.record.size).await?;
             tracing::error!(%ino, "a closed file was in the spool, not synced, when the machine went down: it is lost");

@@ -187,6 +187,12 @@ impl Locations {
         std::mem::take(&mut self.called)
     }
 
+    /// Copies can be made now for which there was no time before.
+    pub fn call_all(&mut self) {
+        let ready = self.queues.iter().filter(|(_, queue)| !queue.ready.is_empty());
+        self.called.extend(ready.map(|(id, _)| *id));
+    }
+
     /// Rises whenever a block is known no longer of a chunk that something refers to.
     pub fn unlearned(&self) -> u64 {
         self.unlearned

@@ -17,6 +17,9 @@ use super::{Answer, Core, Now, check_length};
 /// Most blocks that one answer to a heartbeat tells to delete: keeps the answer small.
 const DELETIONS_AT_ONCE: usize = 8192;
 
+/// Most terms by which a benefactor may know more than the manager's store: no copy of a store is older by so many starts.
+const TERMS_AHEAD_MAX: u64 = 1 << 32;
+
 /// Time for which a benefactor may have more blocks than the index before its inventory is asked for, milliseconds: an
 /// inventory of a large benefactor is some ten megabytes.
 const RECOUNT_AFTER_MS: u64 = 600_000;
@@ -26,6 +29,10 @@ impl Core {
         let ManagerRequest::Register { registration, secret, proof } = request else {
             return Err(unexpected());
         };
+        let ahead = registration.term.map_or(0, |term| term.number.saturating_sub(self.terms.own().number));
+        if ahead > TERMS_AHEAD_MAX {
+            return Err(super::commit::invalid("a term that no manager of this pool can have had"));
+        }
         let id = self.registry.admit(&registration, secret, &proof, self.asking)?;
         let Registration { incarnation, pid, load, remembered, put_sequence, receipt_key, term, .. } =
             registration;
@@ -235,10 +242,14 @@ impl Core {
 
     /// Looks at who is there; what is missing for good, or back, changes which chunks are at risk.
     pub(super) fn update_states(&mut self, now: Now) {
-        let was_pending = self.locations.is_counting;
+        let was_counting = self.locations.is_counting;
+        let was_pending = self.registry.is_pending();
         let changes = self.registry.update_states(now.ms, &self.setting.timing);
         self.locations.is_counting &= self.registry.is_pending();
-        if was_pending && !self.locations.is_counting {
+        if was_pending && !self.registry.is_pending() {
+            self.locations.call_all();
+        }
+        if was_counting && !self.locations.is_counting {
             // Only now it is known what nobody has.
             self.walk(Walk::All(0));
         }

@@ -76,7 +76,10 @@ impl Core {
             let benefactor = self.registry.get(holder.benefactor);
             // Fewer blocks than the index believes: one of those that it lacks may be this one.
             benefactor.is_some_and(|benefactor| {
-                benefactor.reported && benefactor.load.blocks >= self.locations.blocks_at(holder.benefactor)
+                benefactor.reported
+                    && benefactor.load.blocks >= self.locations.blocks_at(holder.benefactor)
+                    // A disk that has failed is no place to rely on; what is to go from it may.
+                    && (!benefactor.load.disk_failed || holder.leaves(&self.registry))
             }) && self.deletions.get(&holder.benefactor).is_none_or(|queue| queue.is_empty())
         };
         chunk.online(&self.registry).filter(certain).copied().collect()

@@ -433,7 +433,8 @@ impl Pool {
 
     /// Registers a benefactor once more, as a member of the pool; the key of its permits.
     pub fn register_member(&mut self, number: u32, member: MemberId) -> PermitKey {
-        let (incarnation, secret) = (Incarnation(u64::from(number) + 1), self.secrets.get(&number).unwrap().clone());
+        let (incarnation, secret) =
+            (Incarnation(u64::from(number) + 1), self.secrets.get(&number).unwrap().clone());
         let request = self.registration(Some(number), incarnation, None).introduced(&secret);
         let asker = Asker { member: Some(member), user: None };
         let ManagerReply::Registered { registration, permits, .. } = self.ask_as(&asker, request).unwrap()

@@ -412,7 +412,10 @@ impl Filesystem for Adapter {
     }
 
     fn fsync(&self, request: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        let work = |fs: Arc<FileSystem>, handle: Arc<Handle>, _| async move { fs.sync(&handle).await };
+        // Like a close, it keeps what was promised when the file was opened.
+        let work = |fs: Arc<FileSystem>, handle: Arc<Handle>, _| {
+            acting_for(None, async move { fs.sync(&handle).await })
+        };
         self.with_handle(Origin::of(request), fh, reply, "fsync", ino, work);
     }
 
