@@ -58,6 +58,15 @@ ALL = [
         + as_they_are(found["bounds"]["rows"]["sums"]),
     ),
     Part(
+        "The manager alone",
+        "Small files that are made and committed, each durable, by several clients at once; and a pool of many simulated "
+        "benefactors, whose manager is killed and started again, and which then loses one in twenty of them.",
+        ("manager",),
+        bench("manager"),
+        lambda found: as_they_are(found["manager"]["rows"]["commits"])
+        + as_they_are([found["manager"]["rows"]["large"]]),
+    ),
+    Part(
         "Figures 2 and 3: over the number of benefactors",
         "Rates that the application observes, and at which data become safe. Lines across: what the machine "
         "itself can.",
