@@ -114,6 +114,8 @@ fn what_was_accepted_stays_accepted_and_is_collected() {
     come_back(&mut pool, moment);
     pool.ask(ManagerRequest::AcceptOlderStore).unwrap();
     assert!(pool.status().set_back.is_empty());
+    // The manager has a term above what it was told: everybody has to hear of that.
+    come_back(&mut pool, moment);
     let now = remembered(&pool.beat_last(0, &[])).unwrap();
     assert_ne!(now.start, moment.start);
     let later = pool.make(Ino::ROOT, "later", FileKind::Directory);
@@ -172,6 +174,9 @@ fn a_journal_that_has_more_than_the_store_sets_it_back_and_is_not_replaced() {
     assert!(!may_follow(&mut pool, 0, Some(moment)));
     assert_eq!(pool.status().set_back, [BenefactorId(0)]);
     pool.ask(ManagerRequest::AcceptOlderStore).unwrap();
+    // The manager has a term above what it was told: everybody has to hear of that.
+    pool.register_remembering(Some(0), None);
+    pool.inventory(0, &[1, 2]);
     assert!(may_follow(&mut pool, 0, Some(moment)), "what it has more was given up");
 }
 
