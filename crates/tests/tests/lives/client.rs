@@ -222,7 +222,8 @@ impl Client {
         };
         let Some(index) = missing(&held, encoding, wanted).first().copied() else { return Next::Nothing };
         let mut taken = taken(&held, encoding);
-        if self.manner.is_careless && hosts.iter().any(|host| !taken.contains(host)) {
+        let others = hosts.iter().any(|host| !taken.contains(host) && !self.refused.contains(host));
+        if self.manner.is_careless && others {
             taken.clear();
         }
         let usable = hosts.iter().filter(|host| !taken.contains(host) && !self.refused.contains(host));

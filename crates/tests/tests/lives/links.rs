@@ -1,6 +1,5 @@
 //! The links between benefactors and the manager in a life.
 
-use stdchk_model::Redundancy;
 use stdchk_model::message::benefactor::{Command, OwnerWish};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 
@@ -168,9 +167,7 @@ impl World {
     /// All owners let their benefactors serve, but one perhaps whose benefactor the others can do without: that one is to have nothing.
     pub fn settle_owners(&mut self) {
         let others = self.nodes.iter().skip(1).filter(|node| !node.is_small()).count();
-        // A client of these lives that codes goes on counting on one that refuses.
-        let is_coded = matches!(self.redundancy, Redundancy::Erasure(_));
-        let can_do_without = !self.is_narrow && !is_coded && others >= usize::from(self.redundancy.hosts());
+        let can_do_without = !self.is_narrow && others >= usize::from(self.redundancy.hosts());
         let goes = can_do_without && self.below(3) == 0;
         let one = self.below(self.nodes.len());
         for node in 0..self.nodes.len() {
