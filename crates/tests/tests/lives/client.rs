@@ -202,6 +202,11 @@ impl Client {
         })
     }
 
+    /// The benefactors that it needs, by the policy of when it began.
+    pub fn hosts(&self) -> u8 {
+        self.policy.redundancy.hosts()
+    }
+
     /// How it encodes a chunk.
     fn encoding(&self, number: Number) -> EncodingId {
         encoding_of(number, self.policy.redundancy, self.manner.compresses)

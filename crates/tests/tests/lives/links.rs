@@ -3,6 +3,7 @@
 use stdchk_model::message::benefactor::{Command, OwnerWish};
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
 
+use super::client::Client;
 use super::content::all_shown;
 use super::plant::Plant;
 use super::world::World;
@@ -167,7 +168,10 @@ impl World {
     /// All owners let their benefactors serve, but one perhaps whose benefactor the others can do without: that one is to have nothing.
     pub fn settle_owners(&mut self) {
         let others = self.nodes.iter().skip(1).filter(|node| !node.is_small()).count();
-        let can_do_without = !self.is_narrow && others >= usize::from(self.redundancy.hosts());
+        // Clients go on by the policy of when they began.
+        let began = self.clients.iter().map(Client::hosts).max();
+        let hosts = began.into_iter().chain([self.redundancy.hosts()]).max().unwrap();
+        let can_do_without = !self.is_narrow && others >= usize::from(hosts);
         let goes = can_do_without && self.below(3) == 0;
         let one = self.below(self.nodes.len());
         for node in 0..self.nodes.len() {
