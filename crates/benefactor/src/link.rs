@@ -192,8 +192,8 @@ impl Link {
         }
     }
 
-    /// The pool has forgotten this benefactor. Whether its owner still wishes that; else it registers anew when the manager asks for it.
-    async fn note_left(&self) -> Result<bool, CallError> {
+    /// The pool has forgotten this benefactor: notes that it has left, unless its owner wishes otherwise by now.
+    async fn note_left(&self) -> Result<(), CallError> {
         let folder = Arc::clone(&self.folder);
         let left = blocking(move || wish::note_left(&folder)).await?;
         let left = left.map_err(|error| {
@@ -206,7 +206,7 @@ impl Link {
             );
             self.benefactor.has_left();
         }
-        Ok(left)
+        Ok(())
     }
 
     /// Asks for copies to make, for ever: the manager answers when there are some.
@@ -437,7 +437,7 @@ impl Link {
                 Command::Make(make) => self.copies.order(make),
                 Command::SendInventory => inventory = true,
                 Command::Permits(key) => self.benefactor.permits().go_on(key),
-                // It is asked for a new registration with the next heartbeat.
+                // It ends the life of the connection, in `beat_for_ever`.
                 Command::Forgotten => {}
                 Command::Revoke(members) => {
                     let Some(keys) = self.keys.clone() else { continue };

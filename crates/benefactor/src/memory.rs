@@ -107,7 +107,7 @@ impl Memory {
     /// A manager of this term has registered the benefactor. To be called before the manager is told what is here.
     ///
     /// # Errors
-    /// The disk refuses; then the manager must not be told anything.
+    /// The disk refuses; then no order of this manager may be obeyed.
     pub fn led_by(&self, term: Term) -> io::Result<()> {
         let mut state = self.state.lock();
         match state.kept.term < Some(term) {

@@ -97,7 +97,7 @@ impl Health {
 pub(crate) struct Checker<'a> {
     pool: &'a Client,
     progress: &'a Stage,
-    depth: Depth,
+    pub(crate) depth: Depth,
     known: HashMap<ChunkId, State>,
 }
 

@@ -246,7 +246,6 @@ pub(crate) async fn newest(
         attr,
         redundancy,
         checker: Checker::new(pool, &stage, depth),
-        depth,
         passes: WhenAway::PassOver == when_away,
     };
     let mut retry = match when_away {
@@ -281,7 +280,6 @@ struct Look<'a> {
     attr: Attr,
     redundancy: Redundancy,
     checker: Checker<'a>,
-    depth: Depth,
     /// Whether sets that are away are passed over.
     passes: bool,
 }
@@ -302,7 +300,7 @@ impl Look<'_> {
     }
 
     async fn newest_of(&mut self, sets: Vec<CheckpointSet>) -> Result<Found, Failure> {
-        let (redundancy, depth) = (self.redundancy, self.depth);
+        let (redundancy, depth) = (self.redundancy, self.checker.depth);
         let mut passed_over: Vec<PassedOver> = Vec::new();
         for set in sets {
             match verified(&mut self.checker, &set, redundancy).await? {
