@@ -37,17 +37,21 @@ const MEMBERS_MAX: usize = 65_536;
 /// keep no member out that greets sooner than so many others come.
 const STRANGERS_MAX: usize = 256;
 
-/// How many connections a server keeps: of descriptors members take three eighths at most and strangers an eighth, and half of
-/// them remain for files.
+/// How many connections a server keeps. Of a benefactor's descriptors members take three eighths at most and strangers an eighth; half
+/// remain for files. Of a manager's, which has a dozen files, members take three quarters.
 struct Limits {
     members: usize,
     strangers: usize,
 }
 
 impl Limits {
-    fn new() -> Self {
+    fn new(role: Role) -> Self {
         let eighth = getrlimit(Resource::Nofile).current.map_or(usize::MAX, to_usize) / 8;
-        Self { members: (eighth * 3).clamp(1, MEMBERS_MAX), strangers: eighth.clamp(1, STRANGERS_MAX) }
+        let share = if role == Role::Manager { 6 } else { 3 };
+        Self {
+            members: eighth.saturating_mul(share).clamp(1, MEMBERS_MAX),
+            strangers: eighth.clamp(1, STRANGERS_MAX),
+        }
     }
 }
 
@@ -154,7 +158,7 @@ pub async fn serve<S: Service>(
     stop: impl Future<Output = ()>,
 ) {
     let mut connections = tokio::task::JoinSet::new();
-    let limits = Limits::new();
+    let limits = Limits::new(host.role);
     let (places, mut strangers) = (Arc::new(Semaphore::new(limits.members)), Strangers::default());
     tokio::pin!(stop);
     loop {

@@ -14,7 +14,6 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound;
 
-use hashbrown::HashTable;
 use stdchk_model::exact::{narrow, part, part_mut};
 use stdchk_model::limits::REPLICAS_DEFAULT;
 use stdchk_model::message::manager::{ChunkLocations, Location, StoredBlock, TimeNs};
@@ -24,6 +23,7 @@ use stdchk_protect::{distance, distance_at};
 use super::benefactors::Registry;
 use super::chunk::{Care, Chunk, Holder, Reach, Risk};
 use super::exposure::{Exposure, Lacking, SHARED, Span, joined};
+use super::table::GrowingTable;
 
 /// Blocks of most chunks: room for more is not kept.
 const COPIES_USUAL: usize = REPLICAS_DEFAULT as usize;
@@ -92,7 +92,7 @@ impl Moving {
 #[derive(Debug, Default)]
 pub struct Locations {
     /// The slots by the names of their chunks, which stand there alone: a name takes more than all else in such a table.
-    slots: HashTable<Slot>,
+    slots: GrowingTable<Slot>,
     hasher: RandomState,
     chunks: Vec<Option<Chunk>>,
     free: Vec<Slot>,
@@ -390,10 +390,8 @@ impl Locations {
             self.settle(slot, None, None);
             self.spare.remove(&slot);
             let hash = self.hasher.hash_one(self.at(slot).id);
-            match self.slots.find_entry(hash, |other| *other == slot) {
-                Ok(entry) => entry.remove(),
-                Err(_) => unreachable!("a chunk is in the table"),
-            };
+            let listed = self.slots.remove(hash, |other| *other == slot);
+            assert_eq!(listed, Some(slot), "a chunk is in the table");
             *part_mut(&mut self.chunks, slot.place()) = None;
             self.free.push(slot);
         }

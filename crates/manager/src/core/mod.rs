@@ -32,6 +32,7 @@ mod shut_out;
 mod similar;
 mod state;
 mod surplus;
+mod table;
 mod terms;
 mod versions;
 mod walks;

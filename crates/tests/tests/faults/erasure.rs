@@ -46,8 +46,12 @@ fn any_two_lost_benefactors_lose_nothing_and_repair_brings_the_fragments_back() 
         fs::write(pool.at(&format!("app/x{number}")), content).unwrap();
     }
     let bytes: usize = contents.iter().map(Vec::len).sum();
-    let (taken, plain) = (stored_bytes(&pool), bytes as u64);
-    assert!(taken > plain * 5 / 3 && taken < plain * 7 / 4, "{taken} bytes are stored for {plain}");
+    let plain = bytes as u64;
+    // Where a benefactor was slow, another one got its fragments, too; these are too many, and go.
+    wait_until("no more is stored than the code takes", || {
+        let taken = stored_bytes(&pool);
+        taken > plain * 5 / 3 && taken < plain * 7 / 4
+    });
     check_all_intact(&pool);
     for victims in [[0, 1], [2, 3]] {
         victims.iter().for_each(|victim: &u16| pool.kill(&format!("benefactor-{victim}")));

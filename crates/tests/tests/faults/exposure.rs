@@ -64,10 +64,9 @@ impl Job {
 
     /// A benefactor is gone for good since the last timestep was closed: the one before is there, byte for byte.
     fn comes_back(self, pool: &Pool) {
-        let latest = pool.json(&["latest", "sim", "--or-older", "--json"]);
-        let timestep = latest["timestep"].as_u64().unwrap();
-        assert!(timestep + 1 >= self.timesteps, "{latest}");
-        pool.ok(&["restore", "sim", "--or-older", "-o", "back"]);
+        let restored = pool.json(&["restore", "sim", "--or-older", "-o", "back", "--json"]);
+        let timestep = restored["timestep"].as_u64().unwrap();
+        assert!(timestep + 1 >= self.timesteps, "{restored}");
         for rank in 0..self.ranks {
             let back = fs::read(pool.path(&format!("back/run.N{rank}.T{timestep}"))).unwrap();
             assert!(back == self.content(timestep, rank), "rank {rank} of timestep {timestep}");

@@ -2,6 +2,7 @@
 //! one of them is lost or cut off (I3, I6, I10).
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,7 +20,11 @@ fn mounted_pool() -> Machines {
     let point = machines.path(CLIENT, "mnt");
     machines.begin(CLIENT, &["mount", point.to_str().unwrap()]);
     let root = machines.inside(CLIENT, "mnt");
-    wait_until("the pool is mounted", || fs::create_dir(root.join("app")).is_ok());
+    // The mount point is a plain directory before.
+    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    let outside = device(root.parent().unwrap());
+    wait_until("the pool is mounted", || device(&root).is_some_and(|inside| Some(inside) != outside));
+    fs::create_dir(root.join("app")).unwrap();
     machines
 }
 
