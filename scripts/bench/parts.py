@@ -58,6 +58,21 @@ ALL = [
         + as_they_are(found["bounds"]["rows"]["sums"]),
     ),
     Part(
+        "Figure 8: many machines",
+        "Clients that begin one after the other and write file after file to a pool of many benefactors. Each machine is a network "
+        "namespace with a link of its own, and all connections are encrypted; all share the processors of this machine.",
+        ("machines",),
+        bench("machines"),
+        parts_writes.figure_8,
+    ),
+    Part(
+        "Repair of a lost benefactor",
+        "A benefactor is lost for good; the others make anew what it had, over their links.",
+        ("machines",),
+        bench("machines"),
+        lambda found: as_they_are(found["machines"]["rows"]["repair"]),
+    ),
+    Part(
         "The manager alone",
         "Small files that are made and committed, each durable, by several clients at once; and a pool of many simulated "
         "benefactors, whose manager is killed and started again, and which then loses one in twenty of them.",

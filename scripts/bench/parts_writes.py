@@ -112,6 +112,19 @@ def figures_4_5(found):
     return "\n".join(drawn) + paper(published.FIGURES_4_5, "Figures 4 and 5 and their text")
 
 
+def figure_8(found):
+    rows = found["machines"]["rows"]["figure_8"]
+    lines = {
+        f"links of {row['link_mbit']} Mbit/s": dict(enumerate(row["mb_of_each_second"], 1)) for row in rows
+    }
+    shown = [{key: value for key, value in row.items() if key != "mb_of_each_second"} for row in rows]
+    return (
+        plot("What all clients write together", "seconds", lines)
+        + table(list(shown[0]), [list(row.values()) for row in shown], "While all clients wrote")
+        + paper(published.FIGURE_8, "Figure 8 and its text")
+    )
+
+
 def figure_6(found):
     rows = [row for row in found["window"]["rows"] if row["window_bytes"] == 512 << 20]
     lines = {name: {row["benefactors"]: rate(row) for row in group} for name, group in grouped(rows, "name").items()}

@@ -93,6 +93,8 @@ def everything():
                               (("plain file", 0.5), ("plain file, fsync", 1.0), ("do-nothing mount", 0.25))]),
             result("bounds", {"rows": [transfer("mount, OAB", 1.0)],
                               "sums": [{"name": "mount, OAB", "parts_cpu": 1.5, "reached": 0.625}]}),
+            result("machines", {"figure_8": [{"link_mbit": 100, "mb_of_each_second": [10.0, 20.0], "mb_per_second": 15.0}],
+                                "repair": [{"link_mbit": 100, "seconds": 2.0}]}),
             result("manager", {"commits": [{"clients": 16, "commits_per_second": 1500.0, "median_seconds": 0.0015}],
                                "large": {"benefactors": 1000, "chunks": 10**6, "restart_seconds": 1.5}}),
             result("stripe", sweep),

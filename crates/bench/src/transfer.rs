@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::Error;
@@ -23,6 +24,17 @@ pub struct Content {
 
 /// Writes a file and returns the seconds from open to the return of close. With `sync`, fsync comes before close.
 pub fn write(path: &Path, content: Content, stock: &mut Stock, sync: bool) -> Result<f64, Error> {
+    write_counted(path, content, stock, sync, &AtomicU64::new(0))
+}
+
+/// The same; `written` grows with each system call by the bytes that it took.
+pub fn write_counted(
+    path: &Path,
+    content: Content,
+    stock: &mut Stock,
+    sync: bool,
+    written: &AtomicU64,
+) -> Result<f64, Error> {
     let started = Instant::now();
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     let mut at = 0;
@@ -30,6 +42,7 @@ pub fn write(path: &Path, content: Content, stock: &mut Stock, sync: bool) -> Re
         let length = content.block.min(usize::try_from(content.bytes - at)?);
         file.write_all(stock.at(at, length, content.salt_at(at)))?;
         at += length as u64;
+        written.fetch_add(length as u64, Ordering::Relaxed);
     }
     if sync {
         file.sync_all()?;

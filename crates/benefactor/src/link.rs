@@ -33,6 +33,8 @@ use crate::wish;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause between two heartbeats, however much news there is.
 const BEAT_PAUSE: Duration = Duration::from_millis(5);
+/// Longest interval of heartbeats, milliseconds: an owner's wish waits for no longer.
+const BEAT_EVERY_MAX_MS: u64 = 60_000;
 /// First and longest pause before the manager is tried again. Programs wait while benefactors have yet to report to a manager
 /// that was started again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
@@ -168,14 +170,14 @@ impl Link {
     }
 
     async fn beat_for_ever(&self, connection: &Heard, own: Registered) -> Result<(), CallError> {
-        let mut beat = tokio::time::interval(self.heartbeat);
-        beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut every = self.heartbeat;
+        let mut next = Instant::now();
         let mut settled = None;
         loop {
             tokio::select! {
-                _ = beat.tick() => {
+                () = tokio::time::sleep_until(next) => {
                     self.sync().await;
-                    settled = None;
+                    (settled, next) = (None, Instant::now() + every);
                 }
                 // What is news is durable already.
                 () = self.benefactor.news() => {}
@@ -184,6 +186,10 @@ impl Link {
             // Written down when this life has ended: here the end of another question could cut that off half way.
             if commands.contains(&Command::Forgotten) && self.obeys(own) {
                 return Ok(());
+            }
+            if let Some(ms) = commands.iter().find_map(Command::beat_every) {
+                every = self.heartbeat.max(Duration::from_millis(ms.min(BEAT_EVERY_MAX_MS)));
+                next = Instant::now() + every;
             }
             if self.obey(own, commands) {
                 self.send_inventory(connection, own).await?;
@@ -418,8 +424,10 @@ impl Link {
         let mut inventory = false;
         let obeys = self.obeys(own);
         for command in commands {
-            let is_order =
-                !matches!(command, Command::SendInventory | Command::Revoke(_) | Command::Permits(_));
+            let is_order = !matches!(
+                command,
+                Command::SendInventory | Command::Revoke(_) | Command::Permits(_) | Command::BeatEvery(_)
+            );
             if !obeys && is_order {
                 tracing::warn!(term = own.term.number, "an order of an earlier manager is refused");
                 continue;
@@ -437,8 +445,8 @@ impl Link {
                 Command::Make(make) => self.copies.order(make),
                 Command::SendInventory => inventory = true,
                 Command::Permits(key) => self.benefactor.permits().go_on(key),
-                // It ends the life of the connection, in `beat_for_ever`.
-                Command::Forgotten => {}
+                // `beat_for_ever` sees to both.
+                Command::Forgotten | Command::BeatEvery(_) => {}
                 Command::Revoke(members) => {
                     let Some(keys) = self.keys.clone() else { continue };
                     elsewhere(move || {

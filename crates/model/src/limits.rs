@@ -47,7 +47,7 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 pub const CLIENT_LEASE_MS: u64 = 30_000;
 /// Interval of a client's signs of life, milliseconds: several fit into a lease.
 pub const CLIENT_KEEPALIVE_MS: u64 = 5_000;
-/// Interval of a benefactor's heartbeats, milliseconds.
+/// Interval of a benefactor's heartbeats, unless the manager of a large pool asks for a longer one, milliseconds.
 pub const HEARTBEAT_MS: u64 = 500;
 /// Time without a heartbeat after which a benefactor gets no new chunks and counts as off-line, milliseconds.
 pub const BENEFACTOR_LEASE_MS: u64 = 5_000;

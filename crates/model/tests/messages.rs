@@ -445,6 +445,7 @@ fn manager_replies() -> Vec<ManagerReply> {
             Command::Remember(MOMENT),
             revoke,
             Command::Permits(permits()),
+            Command::BeatEvery(2000),
         ]),
         R::Known { found: vec![ChunkLocations::default()], benefactors: vec![info()], room_bytes: 16 << 20 },
         R::Held { attr: attr(), hold: hold() },

@@ -45,17 +45,18 @@ impl Outcome {
     }
 }
 
-/// The binary of the build that the running test belongs to.
+/// The binary of the build that the running test, or program, belongs to.
 pub fn binary() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let build = test.parent().and_then(|dependencies| dependencies.parent()).unwrap();
-    let binary = build.join("stdchk");
-    assert!(
-        binary.is_file(),
-        "{} is missing: build it first with `cargo build --workspace --bins`",
-        binary.display()
-    );
-    binary
+    let running = std::env::current_exe().unwrap();
+    // Tests lie in a folder below it.
+    let found =
+        running.ancestors().skip(1).take(2).map(|folder| folder.join("stdchk")).find(|path| path.is_file());
+    found.unwrap_or_else(|| {
+        panic!(
+            "there is no stdchk beside {}: build it first with `cargo build --workspace --bins`",
+            running.display()
+        )
+    })
 }
 
 /// The preload library that was built together with the running test.

@@ -5,12 +5,14 @@
 //! of the pool in them: nothing of it stays, however the test ends.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
 use crate::command::{Outcome, binary, clean, command, outcome};
 use crate::process::Process;
+use crate::wait::wait_until;
 
 /// Bytes that a slow link takes at once after it was idle.
 pub const LINK_BURST_BYTES: u64 = 256 << 10;
@@ -84,9 +86,14 @@ impl Drop for Holder {
 impl Machines {
     /// So many machines, numbered from 1.
     pub fn start(count: usize) -> Self {
+        Self::start_in(&std::env::temp_dir(), count)
+    }
+
+    /// So many machines, whose disks are folders in `directory`.
+    pub fn start_in(directory: &Path, count: usize) -> Self {
         let mut switch = Command::new("unshare");
         switch.args(["--map-root-user", "--net", "sh", "-c", SWITCH]);
-        let home = tempfile::tempdir().unwrap();
+        let home = tempfile::tempdir_in(directory).unwrap();
         let mut machines =
             Self { all: Vec::new(), switch: Holder::start(switch), home, running: Mutex::default() };
         let hosts = machines.home.path().join("hosts");
@@ -202,17 +209,36 @@ impl Machines {
     /// has nothing to do with it.
     pub fn with_pool(benefactors: usize) -> Self {
         let machines = Self::start(benefactors + 3);
-        let manager = machines.address(1);
-        machines.ok(1, &["pool", "init", "--listen", &manager]);
-        for machine in 2..benefactors + 2 {
-            let token = machines.token("benefactor");
-            let join =
-                ["benefactor", "join", &manager, "--token", &token, "--donate", "256MiB", "--floor", "1MiB"];
-            machines.ok(machine, &join);
-        }
-        let token = machines.token("client");
-        machines.ok(benefactors + 2, &["pool", "join", &manager, "--token", &token]);
+        machines.make_pool(benefactors, 1, "256MiB");
         machines
+    }
+
+    /// Makes a pool of them: machine 1 has the manager, the next ones have a benefactor each, and the ones after these are clients.
+    pub fn make_pool(&self, benefactors: usize, clients: usize, donate: &str) {
+        let manager = self.address(1);
+        self.ok(1, &["pool", "init", "--listen", &manager]);
+        for machine in 2..benefactors + 2 {
+            let token = self.token("benefactor");
+            let join =
+                ["benefactor", "join", &manager, "--token", &token, "--donate", donate, "--floor", "1MiB"];
+            self.ok(machine, &join);
+        }
+        for machine in benefactors + 2..benefactors + clients + 2 {
+            let token = self.token("client");
+            self.ok(machine, &["pool", "join", &manager, "--token", &token]);
+        }
+    }
+
+    /// Mounts the pool at `mnt` of a client's machine; the root of the pool, as processes of the test see it.
+    pub fn mount(&self, machine: usize) -> PathBuf {
+        let point = self.path(machine, "mnt");
+        self.begin(machine, &["mount", point.to_str().unwrap()]);
+        let root = self.inside(machine, "mnt");
+        // The mount point is a plain directory before.
+        let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
+        let outside = device(root.parent().unwrap());
+        wait_until("the pool is mounted", || device(&root).is_some_and(|inside| Some(inside) != outside));
+        root
     }
 
     /// A token for a host in this role.

@@ -7,6 +7,7 @@ mod aggregate;
 mod bounds;
 mod files;
 mod images;
+mod machines;
 mod manager;
 mod memory;
 mod merging;
@@ -78,6 +79,11 @@ pub const ALL: &[Measure] = &[
         name: "manager",
         what: "small commits of many clients; a restart, and the loss of benefactors, in a large simulated pool",
         run: manager::run,
+    },
+    Measure {
+        name: "machines",
+        what: "clients of a pool of many machines, over the speed of their links; repair of what one of them had",
+        run: machines::run,
     },
     Measure { name: "images", what: "series of images through the mount and `put`", run: images::run },
 ];

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stdchk_model::exact::part_mut;
-use stdchk_model::limits::{BENEFACTORS_OF_MEMBER_MAX, PERMITS_MS};
+use stdchk_model::limits::{BENEFACTORS_OF_MEMBER_MAX, HEARTBEAT_MS, PERMITS_MS};
 use stdchk_model::message::benefactor::BenefactorLoad;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{BenefactorInfo, BenefactorSecret, BenefactorState, Registration};
@@ -19,6 +19,12 @@ use crate::store::{Batch, StoreError, Table};
 
 /// Most benefactors of a pool, and one more than the largest number.
 const BENEFACTORS_MAX: u32 = 1 << 16;
+/// Heartbeats of all benefactors in a second, without news; each takes the manager some thirty microseconds ([0750]).
+///
+/// [0750]: ../../../../docs/design/0750-large-pools.md
+const BEATS_PER_SECOND: u64 = 6_000;
+/// How many heartbeats may be missing before silence means something.
+const BEATS_OF_LEASE: u64 = 4;
 /// Longest address, bytes: a host name has at most 253, a port 5 digits.
 const ADDRESS_BYTES_MAX: usize = 300;
 
@@ -53,6 +59,8 @@ pub struct Benefactor {
     pub registered_ms: u64,
     /// When it was last heard of, milliseconds of the manager's life.
     pub heard_ms: u64,
+    /// The interval of its heartbeats as it was told, milliseconds.
+    beats_ms: u64,
     /// What the receipts of its present life are checked with.
     pub receipt_key: Option<ReceiptKey>,
     /// Number of its last put before all puts were durable last: the manager has heard of all that is durable since then.
@@ -259,6 +267,7 @@ impl Registry {
         self.doubts += 1;
         if let Some(benefactor) = self.known.get_mut(&id) {
             benefactor.registration = Some(self.registrations);
+            benefactor.beats_ms = HEARTBEAT_MS;
         }
         self.registrations
     }
@@ -285,6 +294,19 @@ impl Registry {
         let key = PermitKey::new(secret, start, registration, number);
         permits.told = (key.clone(), number, now_ms);
         Some(key)
+    }
+
+    /// The interval at which a benefactor is to send heartbeats, milliseconds, if it was told a rather different one: all
+    /// heartbeats together are to leave the manager's one thread to those who wait for it.
+    pub fn next_interval(&mut self, id: BenefactorId) -> Option<u64> {
+        let wanted = HEARTBEAT_MS.max(self.known.len() as u64 * 1_000 / BEATS_PER_SECOND);
+        let benefactor = self.known.get_mut(&id)?;
+        let told = benefactor.beats_ms;
+        if wanted <= told + told / 4 && told <= wanted + wanted / 4 {
+            return None;
+        }
+        benefactor.beats_ms = wanted;
+        Some(wanted)
     }
 
     /// A permit that lets benefactor `to` have blocks of the chunk from benefactor `at`, or put them there.
@@ -475,6 +497,7 @@ fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
         awaited: true,
         registered_ms: 0,
         heard_ms: 0,
+        beats_ms: HEARTBEAT_MS,
         receipt_key: None,
         durable_sequence: 0,
         fence: 0,
@@ -492,12 +515,28 @@ fn counts(state: BenefactorState) -> bool {
     matches!(state, BenefactorState::Online | BenefactorState::Offline)
 }
 
+/// How long silence means nothing, milliseconds: several heartbeats at least.
+fn lease_ms(benefactor: &Benefactor, timing: &Timing) -> u64 {
+    match benefactor.beats_ms {
+        HEARTBEAT_MS => timing.benefactor_lease_ms,
+        beats_ms => timing.benefactor_lease_ms.max(BEATS_OF_LEASE * beats_ms),
+    }
+}
+
+/// After how much silence a benefactor is lost, milliseconds.
+fn lost_ms(benefactor: &Benefactor, timing: &Timing) -> u64 {
+    match benefactor.beats_ms {
+        HEARTBEAT_MS => timing.benefactor_lost_ms,
+        _ => timing.benefactor_lost_ms.max(2 * lease_ms(benefactor, timing)),
+    }
+}
+
 fn state_of(benefactor: &Benefactor, now_ms: u64, timing: &Timing) -> BenefactorState {
     let silent_ms = now_ms.saturating_sub(benefactor.heard_ms);
     match benefactor.incarnation {
-        _ if silent_ms >= timing.benefactor_lost_ms => BenefactorState::Lost,
+        _ if silent_ms >= lost_ms(benefactor, timing) => BenefactorState::Lost,
         None => BenefactorState::Expected,
-        Some(_) if silent_ms >= timing.benefactor_lease_ms => BenefactorState::Offline,
+        Some(_) if silent_ms >= lease_ms(benefactor, timing) => BenefactorState::Offline,
         Some(_) => BenefactorState::Online,
     }
 }
@@ -505,8 +544,8 @@ fn state_of(benefactor: &Benefactor, now_ms: u64, timing: &Timing) -> Benefactor
 /// When silence alone changes how the benefactor is seen, or whether its inventory is awaited, milliseconds of the manager's life.
 fn changes_at(benefactor: &Benefactor, timing: &Timing) -> u64 {
     let after = match benefactor.state {
-        BenefactorState::Online => timing.benefactor_lease_ms.min(timing.benefactor_lost_ms),
-        BenefactorState::Expected | BenefactorState::Offline => timing.benefactor_lost_ms,
+        BenefactorState::Online => lease_ms(benefactor, timing).min(lost_ms(benefactor, timing)),
+        BenefactorState::Expected | BenefactorState::Offline => lost_ms(benefactor, timing),
         BenefactorState::Lost => u64::MAX,
     };
     let overdue = match benefactor.awaited {
@@ -541,6 +580,23 @@ mod tests {
             1 => one().prop_map(Step::Forgotten),
             6 => (0..20_000u64).prop_map(Step::Passed),
         ]
+    }
+
+    #[test]
+    fn many_benefactors_send_heartbeats_less_often_and_have_longer_leases() {
+        let (timing, mut registry) = (Timing::default(), Registry::new());
+        let first = registry.add_for_test();
+        assert_eq!(registry.next_interval(first), None);
+        (1..12_000).for_each(|_| {
+            registry.add_for_test();
+        });
+        assert_eq!(registry.next_interval(first), Some(2_000));
+        assert_eq!(registry.next_interval(first), None, "it was told");
+        let one = registry.get(first).unwrap();
+        assert_eq!((lease_ms(one, &timing), lost_ms(one, &timing)), (8_000, timing.benefactor_lost_ms));
+        (1_000..12_000).for_each(|id| registry.remove(BenefactorId(id)));
+        assert_eq!(registry.next_interval(first), Some(HEARTBEAT_MS));
+        assert_eq!(lease_ms(registry.get(first).unwrap(), &timing), timing.benefactor_lease_ms);
     }
 
     proptest! {

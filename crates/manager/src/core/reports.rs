@@ -155,6 +155,7 @@ impl Core {
         }
         let mut commands = Vec::new();
         commands.extend(self.registry.next_permits(id, self.setting.start, now.ms).map(Command::Permits));
+        commands.extend(self.registry.next_interval(id).map(Command::BeatEvery));
         if !self.history.is_set_back() {
             commands.extend(self.deletions_for(id));
             commands.extend(self.plan_blocked(id, now));

@@ -215,6 +215,20 @@ pub enum Command {
     /// The benefactor, whose owner wishes that it leaves, has nothing more and is forgotten.
     #[n(6)]
     Forgotten,
+    /// Send heartbeats at this interval from now on, milliseconds, where there is no news; until the next registration.
+    #[n(7)]
+    BeatEvery(#[n(0)] u64),
+}
+
+impl Command {
+    /// The interval of heartbeats that it asks for, milliseconds.
+    #[must_use]
+    pub fn beat_every(&self) -> Option<u64> {
+        match self {
+            Self::BeatEvery(ms) => Some(*ms),
+            _ => None,
+        }
+    }
 }
 
 /// Blocks of a chunk to be made anew, and what they are made from.

@@ -2,7 +2,6 @@
 //! one of them is lost or cut off (I3, I6, I10).
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,13 +16,7 @@ const CLIENT: usize = 5;
 /// A pool of three benefactors that is mounted on the client's machine.
 fn mounted_pool() -> Machines {
     let machines = Machines::with_pool(3);
-    let point = machines.path(CLIENT, "mnt");
-    machines.begin(CLIENT, &["mount", point.to_str().unwrap()]);
-    let root = machines.inside(CLIENT, "mnt");
-    // The mount point is a plain directory before.
-    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
-    let outside = device(root.parent().unwrap());
-    wait_until("the pool is mounted", || device(&root).is_some_and(|inside| Some(inside) != outside));
+    let root = machines.mount(CLIENT);
     fs::create_dir(root.join("app")).unwrap();
     machines
 }

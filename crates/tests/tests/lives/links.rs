@@ -125,8 +125,8 @@ impl World {
                 Command::Make(make) => self.order(node, make),
                 Command::SendInventory if self.plant == Plant::PhantomsAreKept => {}
                 Command::SendInventory => self.nodes[node].begin_inventory(),
-                // Copies go another way here.
-                Command::Revoke(_) | Command::Permits(_) => {}
+                // Copies go another way here, and pools are small.
+                Command::Revoke(_) | Command::Permits(_) | Command::BeatEvery(_) => {}
                 Command::Forgotten => self.left(node),
                 Command::Remember(moment) => self.nodes[node].told(Some(moment), true),
             }

@@ -242,11 +242,11 @@ impl Swarm {
         id: BenefactorId,
         registration: u64,
     ) -> Result<(), CallError> {
-        let mut beat = tokio::time::interval(Duration::from_millis(HEARTBEAT_MS));
-        beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut every = Duration::from_millis(HEARTBEAT_MS);
+        let mut next = tokio::time::Instant::now();
         loop {
             tokio::select! {
-                _ = beat.tick() => {}
+                () = tokio::time::sleep_until(next) => next = tokio::time::Instant::now() + every,
                 () = member.news.notified() => {}
             }
             let added = std::mem::take(&mut *member.added.lock());
@@ -269,6 +269,12 @@ impl Swarm {
             self.beats.fetch_add(1, Ordering::Relaxed);
             self.beats_us.fetch_add(took, Ordering::Relaxed);
             self.slowest_beat_us.fetch_max(took, Ordering::Relaxed);
+            if let ManagerReply::Commands(commands) = &reply
+                && let Some(ms) = commands.iter().find_map(Command::beat_every)
+            {
+                every = Duration::from_millis(ms);
+                next = tokio::time::Instant::now() + every;
+            }
             self.obey(member, reply);
         }
     }

@@ -1,0 +1,349 @@
+//! A pool of many machines, each a network namespace with a link of its own (the paper's Figure 8), and the copies that are made
+//! anew when one of them is lost.
+//!
+//! All machines share the processors and the disk of the one that measures, so for each row it is said how busy its processors
+//! were: where they had nothing left, they were the bound and not the links. Every connection is encrypted, as between real machines. A client's file
+//! is removed again a few files later, so that one disk carries what the paper's clients wrote to twenty.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::Value;
+use stdchk_tests::Machines;
+
+use crate::Error;
+use crate::bench::{BLOCK, Bench, Size};
+use crate::section::{Section, at_least};
+use crate::stock::Stock;
+use crate::transfer::{self, Content};
+
+/// Files of a client that stay.
+const KEPT: usize = 3;
+/// Share of the processors from which on they are the bound.
+const BUSY: f64 = 0.9;
+/// Time between two looks at a pool that makes copies.
+const LOOK: Duration = Duration::from_millis(100);
+/// Longest wait for these copies.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// Bits of a byte, and bytes of a megabyte.
+const BITS: f64 = 8.0;
+const MB: f64 = 1e6;
+
+/// What Figure 8 is measured with.
+struct Figure {
+    benefactors: usize,
+    clients: usize,
+    files: u64,
+    file_bytes: u64,
+    /// Between the first files of two clients.
+    joins_after: Duration,
+    links_mbit: &'static [u32],
+}
+
+/// What repair is measured with.
+struct Loss {
+    benefactors: usize,
+    bytes: u64,
+    links_mbit: &'static [u32],
+}
+
+#[derive(Serialize)]
+struct Scaled {
+    link_mbit: u32,
+    benefactors: usize,
+    clients: usize,
+    files: u64,
+    file_bytes: u64,
+    /// What the clients wrote in each second, MB.
+    mb_of_each_second: Vec<f64>,
+    /// While all clients wrote, MB/s.
+    mb_per_second: f64,
+    /// What the links of all clients carry, MB/s.
+    links_mb_per_second: f64,
+    /// Share of the processors' time that was used while all clients wrote.
+    busy: f64,
+}
+
+#[derive(Serialize)]
+struct Repaired {
+    link_mbit: u32,
+    benefactors: usize,
+    lost_mb: f64,
+    /// From the first chunk that lacked a copy until none did.
+    seconds: f64,
+    mb_per_second: f64,
+    /// What the links of those that are left carry, MB/s.
+    links_mb_per_second: f64,
+    busy: f64,
+}
+
+/// Measures both.
+pub fn run(bench: &Bench) -> Result<Section, Error> {
+    let second = Duration::from_secs(1);
+    let (figure, loss) = match bench.size {
+        Size::Tiny => (
+            Figure {
+                benefactors: 3,
+                clients: 2,
+                files: 6,
+                file_bytes: 4_000_000,
+                joins_after: second,
+                links_mbit: &[100],
+            },
+            Loss { benefactors: 3, bytes: 8_000_000, links_mbit: &[100] },
+        ),
+        Size::Small => (
+            Figure {
+                benefactors: 20,
+                clients: 7,
+                files: 20,
+                file_bytes: 10_000_000,
+                joins_after: second,
+                links_mbit: &[100, 1000],
+            },
+            Loss { benefactors: 6, bytes: 600_000_000, links_mbit: &[100, 1000] },
+        ),
+        Size::Full => (
+            Figure {
+                benefactors: 20,
+                clients: 7,
+                files: 100,
+                file_bytes: 100_000_000,
+                joins_after: 10 * second,
+                links_mbit: &[100, 1000],
+            },
+            Loss { benefactors: 6, bytes: 3_000_000_000, links_mbit: &[100, 1000] },
+        ),
+    };
+    let scaled =
+        figure.links_mbit.iter().map(|mbit| scale(bench, &figure, *mbit)).collect::<Result<Vec<_>, _>>()?;
+    let repaired =
+        loss.links_mbit.iter().map(|mbit| repair(bench, &loss, *mbit)).collect::<Result<Vec<_>, _>>()?;
+    let reached = scaled.iter().filter(|row| row.busy < BUSY).map(|row| {
+        (
+            format!("clients at {} Mbit/s / their links", row.link_mbit),
+            row.mb_per_second / row.links_mb_per_second,
+            0.9,
+        )
+    });
+    let made = repaired.iter().filter(|row| row.busy < BUSY).map(|row| {
+        (
+            format!("copies anew at {} Mbit/s / the links", row.link_mbit),
+            row.mb_per_second / row.links_mb_per_second,
+            0.7,
+        )
+    });
+    let targets = reached.chain(made).map(|(what, value, wanted)| at_least(what, value, wanted)).collect();
+    let table = table(&scaled, &repaired);
+    Ok(Section { rows: serde_json::json!({ "figure_8": scaled, "repair": repaired }), table, targets })
+}
+
+fn table(scaled: &[Scaled], repaired: &[Repaired]) -> String {
+    let mut text =
+        "Mbit/s of a link   benefactors   clients    MB/s   their links   processors busy\n".to_owned();
+    for row in scaled {
+        let Scaled { link_mbit, benefactors, clients, mb_per_second, links_mb_per_second, busy, .. } = row;
+        let _ = writeln!(
+            text,
+            "{link_mbit:>16} {benefactors:>13} {clients:>9} {mb_per_second:>7.1} {links_mb_per_second:>13.1} {:>15.0} %",
+            100.0 * busy
+        );
+    }
+    text.push_str(
+        "\nMbit/s of a link   benefactors   lost MB   seconds    MB/s   the links   processors busy\n",
+    );
+    for row in repaired {
+        let Repaired { link_mbit, benefactors, lost_mb, seconds, mb_per_second, links_mb_per_second, busy } =
+            row;
+        let _ = writeln!(
+            text,
+            "{link_mbit:>16} {benefactors:>13} {lost_mb:>9.0} {seconds:>9.1} {mb_per_second:>7.1} {links_mb_per_second:>11.1} {:>15.0} %",
+            100.0 * busy
+        );
+    }
+    text
+}
+
+/// A pool whose machines have links of this speed, and a mount on each client's.
+fn pool(
+    bench: &Bench,
+    benefactors: usize,
+    clients: usize,
+    link_mbit: u32,
+    policy: &str,
+) -> (Machines, Vec<std::path::PathBuf>) {
+    let machines = Machines::start_in(&bench.dir, 1 + benefactors + clients);
+    machines.make_pool(benefactors, clients, "1TiB");
+    let first = benefactors + 2;
+    machines.ok(first, &["policy", "set", "app", policy]);
+    (1..first + clients).for_each(|machine| machines.shape(machine, link_mbit));
+    let roots = (first..first + clients).map(|machine| machines.mount(machine).join("app")).collect();
+    (machines, roots)
+}
+
+/// Seconds that all processors worked, and that they had, since the start of the machine.
+fn processor_seconds() -> Result<(f64, f64), Error> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let numbers = text.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8);
+    let ticks = numbers.map(str::parse).collect::<Result<Vec<f64>, _>>();
+    // user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
+    match ticks.map_err(|error| Error(format!("/proc/stat: {error}")))?[..] {
+        [user, nice, system, idle, waiting, irq, softirq, stolen] => {
+            let working = user + nice + system + irq + softirq + stolen;
+            Ok((working, working + idle + waiting))
+        }
+        _ => Err(Error("/proc/stat doesn't say what the processors did".to_owned())),
+    }
+}
+
+/// Share of the processors' time that was used between two readings.
+fn busy(before: (f64, f64), after: (f64, f64)) -> f64 {
+    (after.0 - before.0) / (after.1 - before.1)
+}
+
+fn links(count: usize, link_mbit: u32) -> f64 {
+    count as f64 * f64::from(link_mbit) / BITS
+}
+
+// --- Figure 8
+
+fn scale(bench: &Bench, figure: &Figure, link_mbit: u32) -> Result<Scaled, Error> {
+    let &Figure { benefactors, clients, files, file_bytes, joins_after, .. } = figure;
+    let (_machines, roots) = pool(bench, benefactors, clients, link_mbit, "redundancy=replicate:1");
+    let (written, writing, ended) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let start = Barrier::new(clients + 1);
+    let mut seconds: Vec<u64> = Vec::new();
+    // While all of them wrote: seconds, bytes, what the processors did.
+    let mut together = Vec::new();
+    let joined = joins_after.as_secs() * (clients as u64 - 1);
+    std::thread::scope(|threads| {
+        let one = |number: usize, root: &Path| -> Result<(), Error> {
+            let mut stock = Stock::new();
+            start.wait();
+            std::thread::sleep(joins_after * u32::try_from(number)?);
+            writing.fetch_add(1, Ordering::Relaxed);
+            let done = (0..files).try_for_each(|file| {
+                let name = |file: u64| root.join(format!("client{number}.T{file}"));
+                let content = Content {
+                    bytes: file_bytes,
+                    block: BLOCK,
+                    salt: 1 + number as u64 + files * file,
+                    repeated: None,
+                };
+                stock.renew();
+                transfer::write_counted(&name(file), content, &mut stock, false, &written)?;
+                match file.checked_sub(KEPT as u64) {
+                    Some(old) => Ok(std::fs::remove_file(name(old))?),
+                    None => Ok(()),
+                }
+            });
+            ended.fetch_add(1, Ordering::Relaxed);
+            done
+        };
+        let running: Vec<_> =
+            roots.iter().enumerate().map(|(number, root)| threads.spawn(move || one(number, root))).collect();
+        start.wait();
+        let began = Instant::now();
+        while ended.load(Ordering::Relaxed) < clients {
+            let next = Duration::from_secs(seconds.len() as u64 + 1);
+            std::thread::sleep(next.saturating_sub(began.elapsed()));
+            seconds.push(written.load(Ordering::Relaxed));
+            if writing.load(Ordering::Relaxed) == clients
+                && ended.load(Ordering::Relaxed) == 0
+                && seconds.len() as u64 > joined
+            {
+                let bytes = written.load(Ordering::Relaxed);
+                together.push((began.elapsed().as_secs_f64(), bytes, processor_seconds()?));
+            }
+        }
+        for client in running {
+            client.join().map_err(|_| Error("a client ended".to_owned()))??;
+        }
+        Ok::<(), Error>(())
+    })?;
+    let (Some(first), Some(last)) = (together.first(), together.last()) else {
+        return Err(Error("the first client was done before the last one had begun".to_owned()));
+    };
+    let before = std::iter::once(0).chain(seconds.iter().copied());
+    Ok(Scaled {
+        link_mbit,
+        benefactors,
+        clients,
+        files,
+        file_bytes,
+        mb_of_each_second: before.zip(&seconds).map(|(before, after)| (after - before) as f64 / MB).collect(),
+        mb_per_second: (last.1 - first.1) as f64 / MB / (last.0 - first.0),
+        links_mb_per_second: links(clients, link_mbit),
+        busy: busy(first.2, last.2),
+    })
+}
+
+// --- repair
+
+fn status(machines: &Machines, client: usize) -> Value {
+    machines.ok(client, &["status", "--json"]).json()
+}
+
+fn number(status: &Value, name: &str) -> Result<u64, Error> {
+    status
+        .get(name)
+        .and_then(Value::as_u64)
+        .ok_or_else(|| Error(format!("`status` says no {name}: {status}")))
+}
+
+/// Bytes that the benefactor on the first of their machines has.
+fn used_by_first(status: &Value) -> Result<u64, Error> {
+    let all = status.get("benefactors").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let is_first = |one: &&Value| {
+        one.get("address").and_then(Value::as_str).is_some_and(|at| at.starts_with("10.77.0.2:"))
+    };
+    let first =
+        all.iter().find(is_first).ok_or_else(|| Error(format!("no benefactor is on machine 2: {status}")))?;
+    number(first, "used_bytes")
+}
+
+/// Whether every chunk has its copies.
+fn settled(status: &Value) -> Result<bool, Error> {
+    Ok(number(status, "chunks_at_risk")? == 0 && number(status, "repairs_pending")? == 0)
+}
+
+fn repair(bench: &Bench, loss: &Loss, link_mbit: u32) -> Result<Repaired, Error> {
+    let client = loss.benefactors + 2;
+    let (machines, roots) = pool(bench, loss.benefactors, 1, link_mbit, "redundancy=replicate:2");
+    let mut stock = Stock::new();
+    let content = Content { bytes: loss.bytes, block: BLOCK, salt: 0, repeated: None };
+    for root in &roots {
+        transfer::write(&root.join("all"), content, &mut stock, false)?;
+    }
+    let until = |what: &str, is_settled: bool| {
+        let began = Instant::now();
+        while settled(&status(&machines, client))? != is_settled {
+            if began.elapsed() > PATIENCE {
+                return Err(Error(format!("after {} s not yet: {what}", PATIENCE.as_secs())));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    };
+    until("all has two copies", true)?;
+    let lost = used_by_first(&status(&machines, client))?;
+    machines.kill(2);
+    until("the loss is noticed", false)?;
+    let (began, processors) = (Instant::now(), processor_seconds()?);
+    until("all has two copies again", true)?;
+    let (seconds, after) = (began.elapsed().as_secs_f64(), processor_seconds()?);
+    let lost_mb = lost as f64 / MB;
+    Ok(Repaired {
+        link_mbit,
+        benefactors: loss.benefactors,
+        lost_mb,
+        seconds,
+        mb_per_second: lost_mb / seconds,
+        links_mb_per_second: links(loss.benefactors - 1, link_mbit),
+        busy: busy(processors, after),
+    })
+}
