@@ -29,6 +29,8 @@ const BUSY: f64 = 0.9;
 const LOOK: Duration = Duration::from_millis(100);
 /// Longest wait for these copies.
 const PATIENCE: Duration = Duration::from_secs(900);
+/// What each benefactor gives.
+const DONATED: &str = "8GiB";
 /// Bits of a byte, and bytes of a megabyte.
 const BITS: f64 = 8.0;
 const MB: f64 = 1e6;
@@ -89,7 +91,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
             Figure {
                 benefactors: 3,
                 clients: 2,
-                files: 6,
+                files: 16,
                 file_bytes: 4_000_000,
                 joins_after: second,
                 links_mbit: &[100],
@@ -177,7 +179,7 @@ fn pool(
     policy: &str,
 ) -> (Machines, Vec<std::path::PathBuf>) {
     let machines = Machines::start_in(&bench.dir, 1 + benefactors + clients);
-    machines.make_pool(benefactors, clients, "1TiB");
+    machines.make_pool(benefactors, clients, DONATED);
     let first = benefactors + 2;
     machines.ok(first, &["policy", "set", "app", policy]);
     (1..first + clients).for_each(|machine| machines.shape(machine, link_mbit));
@@ -265,7 +267,7 @@ fn scale(bench: &Bench, figure: &Figure, link_mbit: u32) -> Result<Scaled, Error
         }
         Ok::<(), Error>(())
     })?;
-    let (Some(first), Some(last)) = (together.first(), together.last()) else {
+    let (Some(first), Some(last)) = (together.first(), together.last().filter(|_| together.len() > 1)) else {
         return Err(Error("the first client was done before the last one had begun".to_owned()));
     };
     let before = std::iter::once(0).chain(seconds.iter().copied());
