@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::core::Timing;
-use crate::etcd::Place;
+use crate::etcd::{Login, Place};
 
 /// How to run a manager.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub struct Config {
     pub listen: Vec<String>,
     /// Where in etcd its store is; `None`: in the data directory.
     pub store: Option<Place>,
+    /// With which name and password it is asked; `None`: without.
+    pub store_login: Option<Login>,
     /// Leases and intervals.
     pub timing: Timing,
 }
@@ -22,6 +24,12 @@ pub struct Config {
 impl Config {
     /// A manager with the usual leases.
     pub fn new(data: impl Into<PathBuf>, listen: impl Into<String>) -> Self {
-        Self { data: data.into(), listen: vec![listen.into()], store: None, timing: Timing::default() }
+        Self {
+            data: data.into(),
+            listen: vec![listen.into()],
+            store: None,
+            store_login: None,
+            timing: Timing::default(),
+        }
     }
 }

@@ -7,6 +7,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -33,7 +35,7 @@ use crate::core::{Asker, Collected, Core, Cursor, Now, Setting};
 use crate::etcd::{Candidacy, Etcd, EtcdStore, Leadership, Place};
 use crate::journal::{Journal, Sealer};
 use crate::owner::{Ended, Job, Owner, wall_clock};
-use crate::store::{EmbeddedStore, Reserve, Store, StoreError};
+use crate::store::{Batch, EmbeddedStore, Reserve, Store, StoreError};
 
 /// Folder of the pool's authority, in the data directory.
 pub const AUTHORITY: &str = "authority";
@@ -91,6 +93,12 @@ pub enum ManagerError {
          that has it"
     )]
     NoAuthority(String),
+    /// The pool's state lies on the disk and in etcd, and that on the disk went further.
+    #[error(
+        "the pool's state is in etcd, and in {0}, which went further: one of the two is old; move that file, or the keys in \
+         etcd, away, and start the manager again"
+    )]
+    TwoStates(String),
 }
 
 /// A manager that has its store and its address, and is about to serve.
@@ -115,7 +123,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), M
 /// Stands by and leads, in turn, until `stop` resolves.
 async fn stand_by(config: Config, place: &Place, stop: impl Future<Output = ()>) -> Result<(), ManagerError> {
     let mut directory = DataDir::open(&config.data, Role::Manager)?;
-    let etcd = Etcd::new(place)?;
+    let etcd = Etcd::new(place, config.store_login.as_ref())?;
     tokio::pin!(stop);
     loop {
         let candidate = async {
@@ -149,8 +157,47 @@ async fn lead(
     leadership: Leadership,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ManagerError> {
-    let store = EtcdStore::open(leadership)?;
-    Manager::on(config, directory, Box::new(store)).await?.serve(stop).await
+    let mut store = EtcdStore::open(leadership)?;
+    let own = directory.pool().map(|_| directory.path().join(STORE_FILE)).filter(|path| path.exists());
+    if let Some(path) = &own {
+        move_in(directory, path, &mut store)?;
+    }
+    let manager = Manager::on(config, directory, Box::new(store)).await?;
+    if let Some(path) = &own {
+        set_aside(path)?;
+    }
+    manager.serve(stop).await
+}
+
+/// Moves the state that this manager had on its disk, at `path`, into an etcd that has none yet.
+fn move_in(directory: &DataDir, path: &Path, store: &mut EtcdStore) -> Result<(), ManagerError> {
+    let own = open_store(directory)?;
+    if store.sequence() > 0 {
+        // It was moved before, and only not set aside; or it went on since then.
+        return match own.sequence() <= store.sequence() {
+            true => Ok(()),
+            false => Err(ManagerError::TwoStates(path.display().to_string())),
+        };
+    }
+    let mut records = Batch::default();
+    own.load(&mut |key, record| {
+        records.add(key, record);
+        Ok(())
+    })?;
+    tracing::info!(records = records.changes().len(), "the pool's state moves from the disk into etcd");
+    Ok(store.import(&records, own.sequence())?)
+}
+
+/// What lies on the disk is the pool's state no more, and not to be taken for it.
+fn set_aside(path: &Path) -> Result<(), StoreError> {
+    let failed = |error: io::Error| StoreError::new(format!("setting {} aside", path.display()), error);
+    for path in [path.to_owned(), path.with_extension("log")] {
+        let mut aside = path.clone().into_os_string();
+        aside.push(".moved");
+        std::fs::rename(&path, &aside).map_err(failed)?;
+        tracing::info!(path = %Path::new(&aside).display(), "what was moved into etcd is kept here, and not used any more");
+    }
+    Ok(())
 }
 
 /// What others are told of this manager.

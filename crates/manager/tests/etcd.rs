@@ -24,7 +24,7 @@ fn info(name: &str) -> ManagerInfo {
 
 /// Leads, as soon as nobody else does.
 fn lead(place: &str, name: &str) -> Leadership {
-    let etcd = Etcd::new(&place.parse().unwrap()).unwrap();
+    let etcd = Etcd::new(&place.parse().unwrap(), None).unwrap();
     runtime().block_on(async {
         loop {
             let candidacy = Arc::new(Candidacy::begin(&etcd, info(name)).await);
@@ -79,7 +79,7 @@ fn the_store_in_etcd_conforms() {
 fn one_leads_at_a_time_and_the_next_one_at_once_when_it_resigns() {
     let server = EtcdServer::start();
     let first = lead(&server.place(), "first");
-    let etcd = Etcd::new(&server.place().parse().unwrap()).unwrap();
+    let etcd = Etcd::new(&server.place().parse().unwrap(), None).unwrap();
     runtime().block_on(async {
         let second = Arc::new(Candidacy::begin(&etcd, info("second")).await);
         let waits = tokio::time::timeout(Duration::from_secs(6), second.elected()).await;

@@ -102,6 +102,20 @@ impl EtcdServer {
         assert!(answer.contains("200 OK"), "{answer}");
     }
 
+    /// Lets nobody ask from now on but `root` with this password.
+    pub fn protect(&self, password: &str) {
+        let calls = [
+            ("auth/user/add", format!(r#"{{"name":"root","password":"{password}"}}"#)),
+            ("auth/role/add", r#"{"name":"root"}"#.to_owned()),
+            ("auth/user/grant", r#"{"user":"root","role":"root"}"#.to_owned()),
+            ("auth/enable", "{}".to_owned()),
+        ];
+        for (call, body) in calls {
+            let answer = post(self.port(), call, &body).unwrap();
+            assert!(answer.contains("200 OK"), "{call}: {answer}");
+        }
+    }
+
     /// The port at which it serves.
     pub fn port(&self) -> u16 {
         self.ports.lock().unwrap().0

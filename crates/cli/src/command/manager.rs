@@ -9,7 +9,7 @@ use std::path::{PathBuf, absolute};
 use clap::{Args, Subcommand};
 use stdchk_manager::ManagerError;
 use stdchk_manager::core::Timing;
-use stdchk_manager::etcd::Place;
+use stdchk_manager::etcd::{Login, Place};
 use stdchk_manager::store::StoreError;
 use stdchk_net::DataDirError;
 
@@ -61,6 +61,9 @@ struct Run {
     /// [default: in DIR]
     #[arg(long, value_name = "PLACE")]
     store: Option<Place>,
+    /// Name and password for etcd; where others may see command lines, set the variable instead
+    #[arg(long, env = "STDCHK_STORE_LOGIN", hide_env_values = true, value_name = "NAME:PASSWORD")]
+    store_login: Option<Login>,
     /// Where to serve, unix:PATH or HOST:PORT; may be given several times [default: a socket in DIR]
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
@@ -118,8 +121,9 @@ fn run_here(arguments: &Run) -> Outcome {
     let directory = absolute(&arguments.directory).about(arguments.directory.display())?;
     let config = stdchk_manager::Config::new(&directory, socket_in(&directory));
     let listen = if arguments.listen.is_empty() { config.listen } else { arguments.listen.clone() };
-    let store = arguments.store.clone();
-    let config = stdchk_manager::Config { listen, store, timing: arguments.timing.timing(), ..config };
+    let (store, store_login) = (arguments.store.clone(), arguments.store_login.clone());
+    let config =
+        stdchk_manager::Config { listen, store, store_login, timing: arguments.timing.timing(), ..config };
     serve(&arguments.role, &single_thread()?, |stop| async move {
         let ended = stdchk_manager::run(config, stop).await;
         ended.map_err(|error| CommandError::complete(exit_of(&error), "manager", error))

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+
+use super::place::Login;
 
 /// Time for a connection: a member that takes longer is as good as gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
@@ -20,23 +23,35 @@ pub enum AskError {
     /// It was refused, and isn't done.
     #[error("etcd refuses: {0}")]
     Refused(String),
+    /// The token of the login is over, and nothing was done.
+    #[error("etcd doesn't know who asks: {0}")]
+    Unknown(String),
 }
 
 /// A way to the members of etcd.
 pub struct Gateway {
     endpoints: Vec<String>,
     http: reqwest::Client,
+    login: Option<Login>,
+    /// What etcd gave for the login last.
+    token: Mutex<Option<String>>,
     /// The member that is asked first: the one that answered last.
     first: AtomicUsize,
 }
 
 impl Gateway {
     /// A way to members at these URLs.
-    pub fn new(endpoints: &[String]) -> Result<Self, reqwest::Error> {
+    pub fn new(endpoints: &[String], login: Option<Login>) -> Result<Self, reqwest::Error> {
         use_ring();
         // A proxy of the environment is for the web.
         let http = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).no_proxy().build()?;
-        Ok(Self { endpoints: endpoints.to_vec(), http, first: AtomicUsize::new(0) })
+        Ok(Self {
+            endpoints: endpoints.to_vec(),
+            http,
+            login,
+            token: Mutex::default(),
+            first: AtomicUsize::new(0),
+        })
     }
 
     /// Asks one member after the other until one answers, for at most `limit` altogether. What is asked may be done several times.
@@ -48,7 +63,7 @@ impl Gateway {
         for step in 0..self.endpoints.len() {
             let index = (first + step) % self.endpoints.len();
             let Some(endpoint) = self.endpoints.get(index) else { break };
-            match self.ask_one(endpoint, call, body.clone(), each).await {
+            match self.ask_known(endpoint, call, &body, each).await {
                 Err(error @ AskError::Away(_)) => away = error,
                 answer => {
                     self.first.store(index, Ordering::Relaxed);
@@ -59,17 +74,50 @@ impl Gateway {
         Err(away)
     }
 
+    /// Asks one member as whom it knows, if there is a login. Its tokens end after minutes without a question.
+    async fn ask_known(
+        &self,
+        endpoint: &str,
+        call: &str,
+        body: &str,
+        limit: Duration,
+    ) -> Result<Value, AskError> {
+        let Some(login) = &self.login else { return self.ask_one(endpoint, call, body, None, limit).await };
+        let known = self.token.lock().clone();
+        if let Some(known) = known {
+            match self.ask_one(endpoint, call, body, Some(&known), limit).await {
+                Err(AskError::Unknown(_)) => {}
+                answer => return answer,
+            }
+        }
+        let question = json!({"name": login.name, "password": login.password}).to_string();
+        let answer = self.ask_one(endpoint, "auth/authenticate", &question, None, limit).await?;
+        let token = answer.get("token").and_then(Value::as_str).map(str::to_owned);
+        let token = token.ok_or_else(|| AskError::Away("it gives no token for the login".to_owned()))?;
+        *self.token.lock() = Some(token.clone());
+        match self.ask_one(endpoint, call, body, Some(&token), limit).await {
+            // Another member may learn of the token a moment later.
+            Err(AskError::Unknown(error)) => Err(AskError::Away(error)),
+            answer => answer,
+        }
+    }
+
     async fn ask_one(
         &self,
         endpoint: &str,
         call: &str,
-        body: String,
+        body: &str,
+        token: Option<&str>,
         limit: Duration,
     ) -> Result<Value, AskError> {
         let away = |error: reqwest::Error| AskError::Away(shown(&error));
         let url = format!("{endpoint}/v3/{call}");
         let request = self.http.post(url).header("content-type", "application/json").timeout(limit);
-        let answer = request.body(body).send().await.map_err(away)?;
+        let request = match token {
+            Some(token) => request.header("authorization", token),
+            None => request,
+        };
+        let answer = request.body(body.to_owned()).send().await.map_err(away)?;
         let is_good = answer.status().is_success();
         let text = answer.bytes().await.map_err(away)?;
         let value: Value = serde_json::from_slice(&text).map_err(|_| {
@@ -96,6 +144,8 @@ fn refusal(value: &Value, error: Option<&Value>) -> AskError {
         )),
         // Cancelled, unknown, late, exhausted, internal, unavailable.
         Some(1 | 2 | 4 | 8 | 13 | 14) => AskError::Away(message),
+        // Unauthenticated; a login that is wrong is an invalid argument.
+        Some(16) => AskError::Unknown(message),
         _ => AskError::Refused(message),
     }
 }

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 pub use self::election::{Candidacy, Leadership};
 use self::gateway::Gateway;
-pub use self::place::{Place, PlaceError};
+pub use self::place::{Login, LoginError, Place, PlaceError};
 pub use self::store::EtcdStore;
 use crate::store::StoreError;
 
@@ -40,10 +40,10 @@ impl Etcd {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn new(place: &Place) -> Result<Self, StoreError> {
+    pub fn new(place: &Place, login: Option<&Login>) -> Result<Self, StoreError> {
         let failed = |error: std::io::Error| StoreError::new("beginning a thread for etcd", error);
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let gateway = Gateway::new(place.endpoints())
+        let gateway = Gateway::new(place.endpoints(), login.cloned())
             .map_err(|error| StoreError::new("preparing to speak with etcd", error))?;
         let (end, ended) = oneshot::channel::<()>();
         let handle = runtime.handle().clone();

@@ -1,5 +1,6 @@
 //! Where the manager's state is kept in etcd, as users write it.
 
+use std::fmt;
 use std::str::FromStr;
 
 /// Port at which etcd serves unless it is told otherwise.
@@ -18,6 +19,33 @@ pub struct Place {
     "`{0}` is no place for a manager's state: it is etcd://HOST:PORT[,HOST:PORT...]/PREFIX, or etcds:// with TLS"
 )]
 pub struct PlaceError(String);
+
+/// A name and a password that etcd knows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Login {
+    pub(super) name: String,
+    pub(super) password: String,
+}
+
+/// Why a text is no login.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("a login at etcd is NAME:PASSWORD")]
+pub struct LoginError;
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Login({})", self.name)
+    }
+}
+
+impl FromStr for Login {
+    type Err = LoginError;
+
+    fn from_str(text: &str) -> Result<Self, LoginError> {
+        let (name, password) = text.split_once(':').filter(|(name, _)| !name.is_empty()).ok_or(LoginError)?;
+        Ok(Self { name: name.to_owned(), password: password.to_owned() })
+    }
+}
 
 impl Place {
     /// Where etcd's members serve, as URLs.
@@ -62,6 +90,14 @@ impl FromStr for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_login_has_a_name_and_is_shown_without_its_password() {
+        let login: Login = "stdchk:a:b".parse().unwrap();
+        assert_eq!((login.name.as_str(), login.password.as_str()), ("stdchk", "a:b"));
+        assert_eq!(format!("{login:?}"), "Login(stdchk)");
+        assert_eq!([":b", "stdchk", ""].map(str::parse::<Login>), [const { Err(LoginError) }; 3]);
+    }
 
     #[test]
     fn a_place_has_hosts_and_a_prefix() {

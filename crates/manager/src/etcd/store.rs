@@ -50,6 +50,8 @@ const RECORDS_AT_ONCE: usize = 1000;
 const PIECES_AT_ONCE: usize = 8;
 /// Time for one answer.
 const ANSWER: Duration = Duration::from_secs(2);
+/// Time for an answer with as many records as are read at once: 5 MB at worst, over a link of 10 Mbit/s.
+const RECORDS: Duration = Duration::from_secs(10);
 /// Pause before a question is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// What the checks of records are made for.
@@ -150,6 +152,36 @@ impl EtcdStore {
         Ok(())
     }
 
+    /// Takes the records of another store, whose last commit had the number `sequence`, all or none. Only where nothing is yet.
+    ///
+    /// # Errors
+    /// etcd refuses, or the manager leads no more.
+    pub fn import(&mut self, records: &Batch, sequence: u64) -> Result<(), StoreError> {
+        assert_eq!(self.state, State::default(), "a store that has records takes no others");
+        self.write(records, sequence)
+    }
+
+    /// Makes these changes the commit of this number.
+    fn write(&mut self, batch: &Batch, sequence: u64) -> Result<(), StoreError> {
+        self.failed = true;
+        let changes = last_changes(batch);
+        let (operations, in_pieces) = self.operations(&changes);
+        let (way, before) = (self.way.clone(), self.state);
+        let etcd = self.way.leadership.etcd();
+        let small = operations.len() < OPERATIONS_MAX
+            && operations.iter().map(Operation::bytes).sum::<usize>() < TRANSACTION_BYTES_MAX;
+        self.state = match small {
+            true => etcd.wait(async move { way.commit_at_once(before, operations, sequence).await })?,
+            false => {
+                let whole = Batch::of(changes).encode();
+                etcd.wait(async move { way.commit_in_parts(before, &whole, operations, sequence).await })?
+            }
+        };
+        self.now_in_pieces(in_pieces);
+        self.failed = false;
+        Ok(())
+    }
+
     /// What etcd is to do for these changes, and which records lie in how many pieces then, 0: they don't.
     fn operations(&self, changes: &Changes) -> (Vec<Operation>, Vec<(Vec<u8>, u32)>) {
         let known = self.in_pieces.lock();
@@ -240,24 +272,7 @@ impl Store for EtcdStore {
         if batch.is_empty() {
             return Ok(());
         }
-        self.failed = true;
-        let changes = last_changes(batch);
-        let (operations, in_pieces) = self.operations(&changes);
-        let (way, before) = (self.way.clone(), self.state);
-        let after = State { sequence: before.sequence + 1, parts: 0 };
-        let etcd = self.way.leadership.etcd();
-        let small = operations.len() < OPERATIONS_MAX
-            && operations.iter().map(Operation::bytes).sum::<usize>() < TRANSACTION_BYTES_MAX;
-        self.state = match small {
-            true => etcd.wait(async move { way.commit_at_once(before, operations, after).await })?,
-            false => {
-                let whole = Batch::of(changes).encode();
-                etcd.wait(async move { way.commit_in_parts(before, &whole, operations).await })?
-            }
-        };
-        self.now_in_pieces(in_pieces);
-        self.failed = false;
-        Ok(())
+        self.write(batch, self.state.sequence + 1)
     }
 
     fn sequence(&self) -> u64 {
@@ -348,11 +363,23 @@ impl Way {
 
     /// Asks until etcd answers, as long as this manager leads.
     async fn ask(&self, doing: &str, call: &str, question: &Value) -> Result<Value, StoreError> {
+        self.ask_within(ANSWER, doing, call, question).await
+    }
+
+    async fn ask_within(
+        &self,
+        limit: Duration,
+        doing: &str,
+        call: &str,
+        question: &Value,
+    ) -> Result<Value, StoreError> {
         while self.leadership.holds() {
-            match self.leadership.etcd().gateway().ask(call, question, ANSWER).await {
+            match self.leadership.etcd().gateway().ask(call, question, limit).await {
                 Ok(answer) => return Ok(answer),
                 Err(AskError::Away(error)) => tracing::warn!(%error, doing, "etcd is asked again"),
-                Err(AskError::Refused(cause)) => return Err(StoreError::new(doing, cause)),
+                Err(AskError::Refused(cause) | AskError::Unknown(cause)) => {
+                    return Err(StoreError::new(doing, cause));
+                }
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -415,8 +442,9 @@ impl Way {
         &self,
         before: State,
         operations: Vec<Operation>,
-        after: State,
+        sequence: u64,
     ) -> Result<State, StoreError> {
+        let after = State { sequence, parts: 0 };
         self.transact(before, &operations, after).await?;
         Ok(after)
     }
@@ -426,6 +454,7 @@ impl Way {
         before: State,
         encoded: &[u8],
         operations: Vec<Operation>,
+        sequence: u64,
     ) -> Result<State, StoreError> {
         let mut parts = 0;
         for part in encoded.chunks(PIECE_BYTES) {
@@ -434,7 +463,7 @@ impl Way {
             self.transact(before, &[Operation::Put(key, value)], before).await?;
             parts += 1;
         }
-        let whole = State { sequence: before.sequence + 1, parts };
+        let whole = State { sequence, parts };
         self.transact(before, &[], whole).await?;
         self.carry_out(whole, operations).await
     }
@@ -495,7 +524,8 @@ impl Way {
         let odd = |error: AskError| StoreError::new(doing, error);
         let all = self.key("r/");
         let from = after.map_or_else(|| all.clone(), |after| [&all[..], after, &[0]].concat());
-        let answer = self.ask(doing, "kv/range", &range(&from, &behind(&all), count, revision)).await?;
+        let question = range(&from, &behind(&all), count, revision);
+        let answer = self.ask_within(RECORDS, doing, "kv/range", &question).await?;
         let mut read = Vec::new();
         for found in list(&answer, "kvs") {
             let (key, value) = (bytes(found, "key").map_err(odd)?, bytes(found, "value").map_err(odd)?);
@@ -528,7 +558,8 @@ impl Way {
         let mut next = 0;
         while next < pieces {
             let (from, to) = (self.piece_key(key, next), self.piece_key(key, pieces));
-            let answer = self.ask(doing, "kv/range", &range(&from, &to, PIECES_AT_ONCE, revision)).await?;
+            let question = range(&from, &to, PIECES_AT_ONCE, revision);
+            let answer = self.ask_within(RECORDS, doing, "kv/range", &question).await?;
             let found = list(&answer, "kvs");
             if found.is_empty() {
                 return Ok(None);

@@ -22,7 +22,10 @@ const WRITER_PAUSE: Duration = Duration::from_millis(100);
 /// A pool whose managers stand by for each other.
 struct Shared {
     home: tempfile::TempDir,
+    /// Where in etcd the state is; empty: on the first manager's disk.
     place: String,
+    /// What managers say to etcd of who they are.
+    login: Option<String>,
     managers: Vec<Option<Child>>,
     others: Vec<Child>,
     /// The last, since all others need it.
@@ -38,7 +41,7 @@ impl Shared {
 
     fn start_at(managers: usize, etcd: EtcdServer, place: String) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let mut pool = Self { home, place, managers: Vec::new(), others: Vec::new(), etcd };
+        let mut pool = Self { home, place, login: None, managers: Vec::new(), others: Vec::new(), etcd };
         pool.managers.resize_with(managers, || None);
         (0..managers).for_each(|number| pool.start_manager(number));
         for number in 0..3 {
@@ -83,7 +86,13 @@ impl Shared {
     fn start_manager(&mut self, number: usize) {
         let mut command = command(&["manager", "run"]);
         command.arg(self.path(&format!("manager-{number}")));
-        command.args(["--store", &self.place, "--listen", &self.address(number)]);
+        command.args(["--listen", &self.address(number)]);
+        if !self.place.is_empty() {
+            command.args(["--store", &self.place]);
+        }
+        if let Some(login) = &self.login {
+            command.env("STDCHK_STORE_LOGIN", login);
+        }
         self.managers[number] = Some(self.logged(command, &format!("manager-{number}")));
     }
 
@@ -322,6 +331,58 @@ fn a_manager_that_stands_still_and_goes_on_does_not_act_any_more() {
     assert_eq!(pool.leader(), Some(stale), "it has read everything anew");
     assert_eq!(pool.get("app/meanwhile"), b"meanwhile");
     assert_ne!(pool.run(&["get", "app/before", "-o", "-"]).code, 0, "it was removed");
+}
+
+#[test]
+fn a_pool_moves_from_the_disk_of_its_manager_into_an_etcd_with_a_password() {
+    let etcd = EtcdServer::start();
+    etcd.protect("secret: it is");
+    let place = etcd.place();
+    let mut pool = Shared::start_at(1, etcd, String::new());
+    for number in 0..200 {
+        let name = format!("app/file{number}");
+        let content = content(5, number);
+        let stored = match number {
+            0..20 => pool.put(&name, &content),
+            // More records than go into one transaction of etcd.
+            _ => pool.run(&["mkdir", &format!("app/folder{number}")]),
+        };
+        assert_eq!(stored.code, 0, "{name}: {stored:?}");
+    }
+    let listed = pool.run(&["ls", "app"]).stdout;
+    pool.signal(0, Signal::TERM);
+    assert!(pool.managers[0].take().unwrap().wait().unwrap().success());
+    pool.place = place;
+    pool.login = Some("root:wrong".to_owned());
+    pool.start_manager(0);
+    wait_until("etcd refuses", || pool.log(0).contains("authentication failed"));
+    pool.kill(0);
+    assert!(pool.path("manager-0/store.redb").exists());
+    pool.login = Some("root:secret: it is".to_owned());
+    pool.start_manager(0);
+    pool.await_leader();
+    let intact = |pool: &Shared| {
+        assert!(pool.run(&["ls", "app"]).stdout == listed);
+        for number in 0..20 {
+            assert!(pool.get(&format!("app/file{number}")) == content(5, number), "file {number}");
+        }
+    };
+    intact(&pool);
+    assert!(!pool.path("manager-0/store.redb").exists() && pool.path("manager-0/store.redb.moved").exists());
+    assert_eq!(pool.put("app/later", b"later").code, 0);
+    // Another manager goes on with it, and one whose disk has what etcd has, too.
+    pool.kill(0);
+    for file in ["store.redb", "store.log"] {
+        std::fs::rename(
+            pool.path(&format!("manager-0/{file}.moved")),
+            pool.path(&format!("manager-0/{file}")),
+        )
+        .unwrap();
+    }
+    pool.start_manager(0);
+    pool.await_leader();
+    assert_eq!(pool.get("app/later"), b"later");
+    intact(&pool);
 }
 
 #[test]
