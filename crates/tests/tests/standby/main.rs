@@ -349,7 +349,7 @@ fn a_pool_moves_from_the_disk_of_its_manager_into_an_etcd_with_a_password() {
         };
         assert_eq!(stored.code, 0, "{name}: {stored:?}");
     }
-    let listed = pool.run(&["ls", "app"]).stdout;
+    let listed = pool.run(&["ls", "app", "--json"]).text();
     pool.signal(0, Signal::TERM);
     assert!(pool.managers[0].take().unwrap().wait().unwrap().success());
     pool.place = place;
@@ -361,8 +361,8 @@ fn a_pool_moves_from_the_disk_of_its_manager_into_an_etcd_with_a_password() {
     pool.login = Some("root:secret: it is".to_owned());
     pool.start_manager(0);
     pool.await_leader();
+    assert_eq!(pool.run(&["ls", "app", "--json"]).text(), listed);
     let intact = |pool: &Shared| {
-        assert!(pool.run(&["ls", "app"]).stdout == listed);
         for number in 0..20 {
             assert!(pool.get(&format!("app/file{number}")) == content(5, number), "file {number}");
         }
