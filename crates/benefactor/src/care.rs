@@ -75,12 +75,13 @@ async fn give_way(benefactor: &Benefactor, pause: Duration) {
     }
 }
 
-/// Rewrites segments of which little is left.
+/// Rewrites segments of which little is left: when nobody waits and the owner lets it, or when the owner's files need the space.
 pub(crate) async fn compact(benefactor: Arc<Benefactor>) {
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
     loop {
         sleep(PAUSE).await;
-        if benefactor.is_busy() || benefactor.wish() == OwnerWish::Pause {
+        let may_wait = !benefactor.store().gives_back();
+        if may_wait && (benefactor.is_busy() || benefactor.wish() == OwnerWish::Pause) {
             continue;
         }
         let (store, pool) = (Arc::clone(benefactor.store()), Arc::clone(&buffers));

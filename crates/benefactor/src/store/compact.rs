@@ -10,13 +10,22 @@ use stdchk_net::BufferPool;
 
 use super::record::Record;
 use super::segment::{FIRST_RECORD, Segment};
-use super::{SegmentState, Store, StoreError, io_error, write};
+use super::{Relief, SegmentState, Store, StoreError, io_error, write};
+
+/// The part of a segment that is dead when it is rewritten while the owner's files need the space.
+const DEAD_PARTS_NEEDED: u64 = 8;
 
 /// How many segments may have an eighth of a full one or less: what deletions left of them, or short lives.
 const SMALL_MAX: usize = 16;
 
+/// Whether so much of a full segment is dead that it is rewritten: half of it, or less while space is given back.
+pub(super) fn is_worth_it(holder: &SegmentState, relief: Relief) -> bool {
+    let parts = if relief == Relief::Gives { DEAD_PARTS_NEEDED } else { 2 };
+    holder.dead * parts >= holder.end
+}
+
 impl Store {
-    /// Rewrites the deadest full segment if at least half of it is dead, or else the smallest of too many small ones; returns the
+    /// Rewrites the deadest full segment if at least half of it is dead (an eighth while space is given back), or else the smallest of too many small ones; returns the
     /// bytes that were moved.
     ///
     /// # Errors
@@ -57,8 +66,8 @@ impl Store {
         let full = |number: &u32, holder: &SegmentState| *number != state.newest && holder.writing == 0;
         let full = state.segments.iter().filter(|(number, holder)| full(number, holder));
         let full: Vec<&SegmentState> = full.map(|(_, holder)| holder).collect();
-        let dead =
-            full.iter().filter(|holder| holder.dead * 2 >= holder.end).max_by_key(|holder| holder.dead);
+        let worth_it = full.iter().filter(|holder| is_worth_it(holder, state.relief));
+        let dead = worth_it.max_by_key(|holder| holder.dead);
         let small = || {
             let small = full.iter().filter(|holder| holder.used * 8 <= self.segment_bytes);
             let count = small.clone().count();
@@ -79,7 +88,7 @@ impl Store {
         let length = range.len();
         buffer.copy_within(range, 0);
         buffer.set_len(length);
-        let (copy, target) = self.reserve(record.block, encoding, record.stored_length)?;
+        let (copy, target) = self.reserve(record.block, encoding, record.stored_length, true)?;
         if let Err(cause) = write(&target, &copy, &mut buffer) {
             return Err(self.give_up(&copy, &target, cause));
         }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ use super::files::{Files, number_of};
 use super::index::Index;
 use super::record::{Key, Kind, Place, Record, payload_start, span};
 use super::segment::{FIRST_RECORD, Head, Segment};
-use super::{Donation, SegmentState, State, Store, StoreError, io_error};
+use super::{Donation, Relief, SegmentState, State, Store, StoreError, io_error};
 
 /// Segments read at the same time: enough to keep a disk busy with reads of single headers.
 const READERS: usize = 8;
@@ -84,6 +84,7 @@ impl Store {
             key: find_key(&files, &numbers)?,
             files: Arc::new(files),
             donation,
+            free_bytes_max: AtomicU64::new(u64::MAX),
             segment_bytes,
             state: Mutex::new(empty_state(newest)),
             syncing: Mutex::new(()),
@@ -187,6 +188,8 @@ fn empty_state(newest: u32) -> State {
         used: 0,
         beside: None,
         in_flight: 0,
+        freeing: 0,
+        relief: Relief::None,
         names_unsynced: false,
         looked_at: 0,
         trouble: None,

@@ -154,6 +154,9 @@ pub struct BenefactorLoad {
     /// What its owner wishes.
     #[n(6)]
     pub wish: OwnerWish,
+    /// Space of blocks that is to go, since the disk has less free than its owner's floor or more is taken than is donated, bytes.
+    #[n(7)]
+    pub owed_bytes: u64,
 }
 
 /// What the owner of a donated disk wishes of the benefactor on it. Whatever it is, what is stored there is served.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use stdchk_tests::{Pool, Setup, random_bytes, wait_until};
+use stdchk_tests::{Disk, Pool, Setup, random_bytes, wait_until};
 
 const MIB: usize = 1 << 20;
 
@@ -276,6 +276,40 @@ fn a_full_pool_lets_go_of_what_the_others_have_room_for_and_of_nothing_else() {
     // With room elsewhere it goes on by itself.
     pool.ok(&["up", "--benefactors", "4"]);
     pool.ok(&drain);
+    check(&pool, &contents);
+}
+
+// --- space for the owner's own files
+
+#[test]
+fn when_the_owners_files_take_what_is_to_stay_free_blocks_move_to_others_within_a_minute() {
+    const FLOOR: u64 = 24 << 20;
+    let pool = pool_of(1, "replicate:1");
+    let disk = Disk::start(&pool, "disk", 96, "24MiB");
+    let contents = fill(&pool, 8, 6 * MIB);
+    let entry = |pool: &Pool| disk.shown(&pool.status()).unwrap().clone();
+    let before = entry(&pool)["used_bytes"].as_u64().unwrap();
+    assert!(before > 10 << 20, "{before} bytes are there");
+    let begin = std::time::Instant::now();
+    disk.take(disk.free() - FLOOR + (8 << 20));
+    assert!(disk.free() < FLOOR);
+    wait_until("the manager knows", || entry(&pool)["owed_bytes"].as_u64() > Some(0));
+    assert_eq!(entry(&pool)["free_bytes"], 0);
+    wait_until("the owner has what is to stay free", || disk.free() >= FLOOR);
+    assert!(begin.elapsed() < Duration::from_secs(60), "that took {:?}", begin.elapsed());
+    check(&pool, &contents);
+    wait_until("nothing is owed", || entry(&pool)["owed_bytes"] == 0);
+    let after = entry(&pool);
+    let used = after["used_bytes"].as_u64().unwrap();
+    assert!(used > 0 && used < before && used > before - (14 << 20), "{used} of {before} bytes stay: not all went");
+    // It rests, however its free space goes up and down, and takes blocks again when there is plenty.
+    assert_eq!(after["free_bytes"], 0);
+    pool.put(&random_bytes(4 * MIB, 720), "app/rests");
+    assert!(entry(&pool)["used_bytes"].as_u64().unwrap() <= used);
+    disk.clear();
+    wait_until("it has room again", || entry(&pool)["free_bytes"].as_u64() > Some(0));
+    pool.put(&random_bytes(8 * MIB, 721), "app/again");
+    wait_until("it takes blocks again", || entry(&pool)["used_bytes"].as_u64() > Some(used));
     check(&pool, &contents);
 }
 
