@@ -23,6 +23,7 @@ use rustix::fs::{FlockOperation, flock};
 use stdchk_model::message::benefactor::OwnerWish;
 use tokio::time::sleep;
 
+use crate::hours::Hours;
 use crate::service::{Benefactor, blocking};
 
 /// The file, in the data directory.
@@ -132,14 +133,23 @@ fn write(folder: &Path, decision: Decision) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
+/// What the owner wishes of a benefactor that is to serve in these hours only. Outside of them it is paused; all else that the owner
+/// wishes holds at any hour.
+pub(crate) fn at_this_hour(wish: OwnerWish, hours: Option<&Hours>) -> OwnerWish {
+    match (wish, hours) {
+        (OwnerWish::Serve, Some(hours)) if !hours.are_now() => OwnerWish::Pause,
+        _ => wish,
+    }
+}
+
 /// Does for ever what the owner decides. While the folder can't be looked into, that is what the owner decided last.
-pub(crate) async fn obey(benefactor: Arc<Benefactor>, folder: Arc<Path>) {
+pub(crate) async fn obey(benefactor: Arc<Benefactor>, folder: Arc<Path>, hours: Option<Hours>) {
     let mut is_odd = false;
     loop {
         sleep(LOOK).await;
         let looked_into = Arc::clone(&folder);
         match blocking(move || decision(&looked_into)).await {
-            Ok(Ok(Decision::Wish(wish))) => benefactor.set_wish(wish),
+            Ok(Ok(Decision::Wish(wish))) => benefactor.set_wish(at_this_hour(wish, hours.as_ref())),
             Ok(Ok(Decision::Left)) => {}
             Ok(Err(error)) if !is_odd => {
                 is_odd = true;
@@ -169,6 +179,25 @@ mod tests {
         let nowhere = folder.path().join("nowhere");
         assert!(decide(&nowhere, OwnerWish::Pause).is_err() && decide(&nowhere, OwnerWish::Serve).is_err());
         assert!(decision(&nowhere).is_err());
+    }
+
+    #[test]
+    fn hours_pause_who_is_to_serve_and_change_no_other_wish() {
+        let now = chrono::Local::now();
+        let day = now.format("%a").to_string();
+        let others: Vec<&str> = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+            .into_iter()
+            .filter(|other| !other.eq_ignore_ascii_case(&day))
+            .collect();
+        // Away from midnight by days.
+        let far: Hours = format!("{} 11:00-12:00", others[2]).parse().unwrap();
+        let always: Hours = "00:00-24:00".parse().unwrap();
+        for wish in [OwnerWish::Serve, OwnerWish::Pause, OwnerWish::Drain, OwnerWish::Leave] {
+            assert_eq!(at_this_hour(wish, None), wish);
+            assert_eq!(at_this_hour(wish, Some(&always)), wish);
+            let expected = if wish == OwnerWish::Serve { OwnerWish::Pause } else { wish };
+            assert_eq!(at_this_hour(wish, Some(&far)), expected);
+        }
     }
 
     #[test]

@@ -43,7 +43,12 @@ fn orders(commands: &[Command]) -> (BTreeSet<ChunkId>, BTreeSet<ChunkId>) {
 }
 
 /// Heartbeats of benefactor 0 with this load, for so long, and the others alive; what it is told.
-fn beat_for(pool: &mut Pool, ms: u64, load: BenefactorLoad, others: &[u32]) -> (BTreeSet<ChunkId>, BTreeSet<ChunkId>) {
+fn beat_for(
+    pool: &mut Pool,
+    ms: u64,
+    load: BenefactorLoad,
+    others: &[u32],
+) -> (BTreeSet<ChunkId>, BTreeSet<ChunkId>) {
     let mut told = Vec::new();
     for _ in 0..ms.div_ceil(1_000) {
         told.extend(pool.beat_with(0, load));
@@ -64,7 +69,10 @@ fn as_many_blocks_go_as_are_owed_once_others_have_them_and_no_more() {
     let status = pool.status();
     assert_eq!((status.chunks_moving, status.chunks_at_risk, status.exposed_chunks), (3, 0, 0));
     assert_eq!(pool.collect(), Ok(0));
-    assert!(all.iter().all(|number| pool.locate(*number).contains(&0)), "nothing goes before the copy is there");
+    assert!(
+        all.iter().all(|number| pool.locate(*number).contains(&0)),
+        "nothing goes before the copy is there"
+    );
     let moved: Vec<u32> = all.iter().copied().filter(|number| copied.contains(&chunk(*number))).collect();
     pool.beat(1, &moved, &[]);
     assert_eq!(pool.collect(), Ok(0));

@@ -350,10 +350,10 @@ fn unmovable(status: &PoolStatus) -> Option<String> {
     let online = |info: &&BenefactorInfo| info.state == BenefactorState::Online;
     let owes = |info: &&BenefactorInfo| info.load.owed_bytes > 0;
     let owing = status.benefactors.iter().filter(online).filter(owes);
-    let owing = owing.map(|info| format!("; b{} owes its owner {}", info.id.0, size::human(info.load.owed_bytes)));
+    let owing =
+        owing.map(|info| format!("; b{} owes its owner {}", info.id.0, size::human(info.load.owed_bytes)));
     let owing: String = owing.collect();
-    let takes =
-        |info: &&BenefactorInfo| online(info) && info.load.wish == OwnerWish::Serve && !owes(info);
+    let takes = |info: &&BenefactorInfo| online(info) && info.load.wish == OwnerWish::Serve && !owes(info);
     let others: Vec<&BenefactorInfo> = status.benefactors.iter().filter(takes).collect();
     let free = size::human(others.iter().map(|info| info.load.free_bytes).sum());
     (chunks > 0).then(|| {
@@ -410,7 +410,7 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
     let takes_nothing =
         |info: &&BenefactorInfo| info.state == BenefactorState::Online && info.load.wish != OwnerWish::Serve;
     if online > 0 && status.benefactors.iter().filter(takes_nothing).count() == online {
-        let reason = "the owners of all benefactors that are on-line have paused or drained them, so nothing new can be written: \
+        let reason = "the owners of all benefactors that are on-line have paused or drained them, or their `--hours` do now, so nothing new can be written: \
                       `stdchk benefactor resume` takes them up again";
         found.push((Condition::Full, reason.to_owned()));
     } else if online > 0 && space.free_bytes < space.donated_bytes / 100 * FREE_PERCENT_MIN {

@@ -31,11 +31,22 @@ impl Store {
     /// # Errors
     /// There is no room for the copies, or the disk refuses; what was not moved stays where it is.
     pub fn compact(&self, buffers: &Arc<BufferPool>) -> Result<u64, StoreError> {
+        self.compact_paced(buffers, &|_| {})
+    }
+
+    /// Does so at a pace: `pay` is told of so many bytes before they are read or written, and may wait. No lock is held then.
+    ///
+    /// # Errors
+    /// Those of [`Store::compact`].
+    pub fn compact_paced(&self, buffers: &Arc<BufferPool>, pay: &dyn Fn(u64)) -> Result<u64, StoreError> {
         let Some(segment) = self.deadest() else { return Ok(0) };
         let (mut blocks, mut bytes) = (0, 0);
         let mut offset = FIRST_RECORD;
         while let Some(record) = self.next_record(&segment, offset)? {
             offset = record.place.offset() + record.span();
+            if self.live(&segment, &record).is_some() {
+                pay(2 * record.span());
+            }
             if self.move_record(&segment, &record, buffers)? {
                 blocks += 1;
                 bytes += record.span();

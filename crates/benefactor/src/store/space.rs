@@ -154,7 +154,11 @@ mod tests {
         ];
         for (before, available, after, owed) in expected {
             let relief = donation.relief(before, available);
-            assert_eq!((relief, donation.owed(relief, 500, available)), (after, owed), "{before:?} {available}");
+            assert_eq!(
+                (relief, donation.owed(relief, 500, available)),
+                (after, owed),
+                "{before:?} {available}"
+            );
             let takes = donation.during(relief).free(500, available) > 0;
             assert_eq!(takes, relief == None && available > 160, "{before:?} {available}");
         }
