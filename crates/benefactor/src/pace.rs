@@ -86,14 +86,14 @@ impl Caps {
             let message = "this benefactor's owner lets it work no faster: use another one, or ask again";
             return Err(Failure::new(ErrorCode::Unavailable, message));
         };
-        sleep_until(begin).await;
+        wait_until(begin).await;
         Ok(())
     }
 
     /// Waits until work may begin, or go on, that can wait for as long as it takes.
     pub(crate) async fn pay(&self, cost: Cost) {
         if let Some(begin) = self.turn(cost, Duration::MAX) {
-            sleep_until(begin).await;
+            wait_until(begin).await;
         }
     }
 
@@ -109,6 +109,13 @@ impl Caps {
         // What the disk is paid for in vain, it is idle for: the network is asked first, which is slower where both are set.
         let network = self.network.turn(network, now, limit)?;
         self.disk.turn(disk, now, limit).map(|disk| disk.max(network))
+    }
+}
+
+/// Most requests needn't wait, and cost no timer.
+async fn wait_until(begin: Instant) {
+    if begin > Instant::now() {
+        sleep_until(begin).await;
     }
 }
 

@@ -289,7 +289,7 @@ impl Benefactor {
         let refused = match self.wish() {
             OwnerWish::Serve => None,
             OwnerWish::Pause => Some("this benefactor's owner has paused it: use another one"),
-            OwnerWish::Drain | OwnerWish::Leave => {
+            OwnerWish::Drain | OwnerWish::Leave | OwnerWish::Damaged => {
                 Some("this benefactor gives back what it has: use another one")
             }
         };

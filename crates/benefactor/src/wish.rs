@@ -3,13 +3,15 @@
 //!
 //! The file is all of the state. So it holds whether the benefactor runs or not, after each restart, and whatever is killed; who may
 //! decide is who may write into the folder. The benefactor looks into the file before it serves, and then twice a second. It writes
-//! to it once: when the pool has forgotten it, `leave` becomes `left`, unless the owner has decided otherwise meanwhile.
+//! to it twice: when the pool has forgotten it, `leave` becomes `left`; and when blocks were found damaged again and again, one that is to
+//! serve gets `damaged`. Neither is done if the owner has decided otherwise meanwhile.
 //!
 //! | the file says | blocks are | after a restart |
 //! |---|---|---|
 //! | nothing: it isn't there | taken and kept | the same |
 //! | `pause` | served | the same |
 //! | `drain` | served, and let go of once others have them | the same |
+//! | `damaged` | the same, until the owner decides | the same |
 //! | `leave` | the same; with the last one the benefactor is forgotten and ends | the same |
 //! | `left` | none there | the benefactor doesn't start |
 
@@ -25,6 +27,7 @@ use tokio::time::sleep;
 
 use crate::hours::Hours;
 use crate::service::{Benefactor, blocking};
+use crate::store::Store;
 
 /// The file, in the data directory.
 const FILE: &str = "wish";
@@ -44,11 +47,12 @@ pub enum Decision {
 }
 
 impl Decision {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Wish(OwnerWish::Serve),
         Self::Wish(OwnerWish::Pause),
         Self::Wish(OwnerWish::Drain),
         Self::Wish(OwnerWish::Leave),
+        Self::Wish(OwnerWish::Damaged),
         Self::Left,
     ];
 
@@ -58,6 +62,7 @@ impl Decision {
             Self::Wish(OwnerWish::Pause) => "pause",
             Self::Wish(OwnerWish::Drain) => "drain",
             Self::Wish(OwnerWish::Leave) => "leave",
+            Self::Wish(OwnerWish::Damaged) => "damaged",
             Self::Left => "left",
         }
     }
@@ -108,6 +113,19 @@ pub(crate) fn note_left(folder: &Path) -> io::Result<bool> {
     Ok(is_wished)
 }
 
+/// Blocks of this folder were found damaged again and again. Notes that, if the benefactor is to serve; whether it is.
+///
+/// # Errors
+/// The folder can't be looked into or written to.
+pub(crate) fn note_damaged(folder: &Path) -> io::Result<bool> {
+    let _turn = turn(folder)?;
+    let is_to_serve = decision(folder)? == Decision::Wish(OwnerWish::Serve);
+    if is_to_serve {
+        write(folder, Decision::Wish(OwnerWish::Damaged))?;
+    }
+    Ok(is_to_serve)
+}
+
 /// Held while somebody looks at the file and writes it.
 fn turn(folder: &Path) -> io::Result<File> {
     let folder = File::open(folder)?;
@@ -142,13 +160,42 @@ pub(crate) fn at_this_hour(wish: OwnerWish, hours: Option<&Hours>) -> OwnerWish 
     }
 }
 
+/// What is decided by now. `was_damaged`: at the last look the benefactor drained for its damages. Whoever lets it serve since then knows of
+/// them; those that follow count anew.
+fn look(folder: &Path, store: &Store, was_damaged: bool) -> io::Result<Decision> {
+    let decided = decision(folder)?;
+    if decided != Decision::Wish(OwnerWish::Serve) || !store.is_often_damaged() {
+        return Ok(decided);
+    }
+    if was_damaged {
+        store.forget_damages();
+        return Ok(decided);
+    }
+    match note_damaged(folder) {
+        Ok(false) => return decision(folder),
+        Ok(true) => tracing::error!(
+            path = %folder.display(),
+            "blocks were damaged again and again: what is here moves to others, until `stdchk benefactor resume`"
+        ),
+        Err(error) => {
+            tracing::error!(path = %folder.display(), %error, "blocks were damaged again and again, and that can't be noted");
+        }
+    }
+    Ok(Decision::Wish(OwnerWish::Damaged))
+}
+
 /// Does for ever what the owner decides. While the folder can't be looked into, that is what the owner decided last.
 pub(crate) async fn obey(benefactor: Arc<Benefactor>, folder: Arc<Path>, hours: Option<Hours>) {
-    let mut is_odd = false;
+    let (mut is_odd, mut was_damaged) = (false, false);
     loop {
         sleep(LOOK).await;
-        let looked_into = Arc::clone(&folder);
-        match blocking(move || decision(&looked_into)).await {
+        let (looked_into, store) = (Arc::clone(&folder), Arc::clone(benefactor.store()));
+        let look = move || look(&looked_into, &store, was_damaged);
+        let looked = blocking(look).await;
+        if let Ok(Ok(decision)) = &looked {
+            was_damaged = *decision == Decision::Wish(OwnerWish::Damaged);
+        }
+        match looked {
             Ok(Ok(Decision::Wish(wish))) => benefactor.set_wish(at_this_hour(wish, hours.as_ref())),
             Ok(Ok(Decision::Left)) => {}
             Ok(Err(error)) if !is_odd => {
@@ -169,7 +216,8 @@ mod tests {
     #[test]
     fn every_wish_follows_every_other_and_a_folder_that_is_not_there_is_told() {
         let folder = tempfile::tempdir().unwrap();
-        let wishes = [OwnerWish::Serve, OwnerWish::Pause, OwnerWish::Drain, OwnerWish::Leave];
+        let wishes =
+            [OwnerWish::Serve, OwnerWish::Pause, OwnerWish::Drain, OwnerWish::Leave, OwnerWish::Damaged];
         for (first, second) in wishes.iter().flat_map(|first| wishes.map(|second| (*first, second))) {
             for wish in [first, second] {
                 decide(folder.path(), wish).unwrap();
@@ -179,6 +227,22 @@ mod tests {
         let nowhere = folder.path().join("nowhere");
         assert!(decide(&nowhere, OwnerWish::Pause).is_err() && decide(&nowhere, OwnerWish::Serve).is_err());
         assert!(decision(&nowhere).is_err());
+    }
+
+    #[test]
+    fn only_who_is_to_serve_drains_for_its_damages() {
+        let folder = tempfile::tempdir().unwrap();
+        for wish in [OwnerWish::Pause, OwnerWish::Drain, OwnerWish::Leave] {
+            decide(folder.path(), wish).unwrap();
+            assert!(!note_damaged(folder.path()).unwrap());
+            assert_eq!(decision(folder.path()).unwrap(), Decision::Wish(wish));
+        }
+        decide(folder.path(), OwnerWish::Serve).unwrap();
+        assert!(note_damaged(folder.path()).unwrap());
+        assert_eq!(decision(folder.path()).unwrap(), Decision::Wish(OwnerWish::Damaged));
+        assert!(!note_damaged(folder.path()).unwrap());
+        decide(folder.path(), OwnerWish::Serve).unwrap();
+        assert_eq!(decision(folder.path()).unwrap(), Decision::Wish(OwnerWish::Serve));
     }
 
     #[test]

@@ -130,7 +130,7 @@ fn what_nobody_has_room_for_stays_and_others_go_in_its_place() {
     let (copied, _) = beat_for(&mut pool, 5_000, owing(4, BLOCK), &[1]);
     let status = pool.status();
     assert_eq!((copied.len(), status.chunks_unmovable, status.chunks_at_risk), (0, 1, 0));
-    let (copied, _) = beat_for(&mut pool, 70_000, owing(4, BLOCK), &[1]);
+    let (copied, _) = beat_for(&mut pool, 250_000, owing(4, BLOCK), &[1]);
     assert_eq!(copied, BTreeSet::from([chunk(4)]));
     pool.beat(1, &[4], &[]);
     assert_eq!(pool.collect(), Ok(0));

@@ -366,6 +366,34 @@ fn unmovable(status: &PoolStatus) -> Option<String> {
     })
 }
 
+/// Which benefactors' disks are to be looked after.
+fn bad_disks(status: &PoolStatus) -> Vec<String> {
+    let mut found = Vec::new();
+    let failed = status
+        .benefactors
+        .iter()
+        .filter(|info| info.state == BenefactorState::Online && info.load.disk_failed);
+    for info in failed {
+        let reason = format!(
+            "the disk of b{} fails, so that nothing more is stored there: its log says why. Once that is mended, end process {} and start \
+             it again (`stdchk up` does, of a local pool)",
+            info.id.0, info.pid
+        );
+        found.push(reason);
+    }
+    let damaged = status.benefactors.iter().filter(|info| info.load.wish == OwnerWish::Damaged);
+    for info in damaged {
+        let reason = format!(
+            "blocks at b{} were damaged again and again, so what it has moves to others and nothing new is stored there: look after its \
+             disk or its memory, then `stdchk benefactor resume DIR` on its machine takes it back, or `stdchk benefactor leave DIR` has it \
+             leave the pool",
+            info.id.0
+        );
+        found.push(reason);
+    }
+    found
+}
+
 /// All that is wrong.
 fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
     let all = status.benefactors.len();
@@ -424,18 +452,7 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
         );
         found.push((Condition::Degraded, reason));
     }
-    let failed = status
-        .benefactors
-        .iter()
-        .filter(|info| info.state == BenefactorState::Online && info.load.disk_failed);
-    for info in failed {
-        let reason = format!(
-            "the disk of b{} fails, so that nothing more is stored there: its log says why. Once that is mended, end process {} and start \
-             it again (`stdchk up` does, of a local pool)",
-            info.id.0, info.pid
-        );
-        found.push((Condition::Degraded, reason));
-    }
+    found.extend(bad_disks(status).into_iter().map(|reason| (Condition::Degraded, reason)));
     if stuck > 0 {
         let reason = format!(
             "{stuck} chunks have fewer copies than their folder asks for, and no more can be made now: start more benefactors, \

@@ -19,11 +19,12 @@ mod segment;
 mod space;
 mod sync;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use stdchk_model::exact::{narrow, part_mut, to_usize};
@@ -53,6 +54,11 @@ pub const SEGMENT_BYTES: u64 = 256 << 20;
 /// Segments that may wait for a sync at a time, each with an open file: more than are filled between two syncs of those who wait
 /// for their blocks to be durable.
 const UNSYNCED_SEGMENTS_MAX: usize = 16;
+
+/// So many blocks that are damaged within [`DAMAGES_WITHIN`] are too many: disks lose a bit now and then, a bad one goes on doing so.
+const DAMAGES_MANY: usize = 3;
+/// Time in which damages count together: within it everything is read once.
+const DAMAGES_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A block found in the index, ready to be read.
 #[derive(Clone, Debug)]
@@ -109,6 +115,8 @@ struct State {
     /// Bytes of blocks that were taken out of use and still take space.
     freeing: u64,
     relief: Relief,
+    /// When the last blocks were found damaged, as many as are too many.
+    damages: VecDeque<Instant>,
     names_unsynced: bool,
     /// The segment whose name was looked at last.
     looked_at: u32,
@@ -479,6 +487,10 @@ impl Store {
         let holder = state.holder(found.place.segment);
         holder.live -= 1;
         holder.dead += span(found.stored_length);
+        state.damages.push_back(Instant::now());
+        if state.damages.len() > DAMAGES_MANY {
+            state.damages.pop_front();
+        }
         StoreError::Damaged(found.block)
     }
 
@@ -510,6 +522,18 @@ impl Store {
     /// Whatever the file system says, it has no more than so many bytes free. For a life whose disks are of its own making.
     pub fn limit_free_bytes(&self, bytes: u64) {
         self.free_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether so many blocks were found damaged within a day, each at a second look as well, that more must be expected.
+    pub fn is_often_damaged(&self) -> bool {
+        let state = self.state.lock();
+        let is_recent = |first: &Instant| first.elapsed() < DAMAGES_WITHIN;
+        state.damages.len() >= DAMAGES_MANY && state.damages.front().is_some_and(is_recent)
+    }
+
+    /// Those that were found damaged count no more.
+    pub fn forget_damages(&self) {
+        self.state.lock().damages.clear();
     }
 
     /// Whether space is being given back, since the owner's own files need it.

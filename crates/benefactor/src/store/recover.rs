@@ -9,7 +9,7 @@
 //!
 //! A start takes memory for the index and the records of some segments, and reads one unit for each record in sealed segments.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -206,6 +206,7 @@ fn empty_state(newest: u32) -> State {
         in_flight: 0,
         freeing: 0,
         relief: Relief::None,
+        damages: VecDeque::new(),
         names_unsynced: false,
         looked_at: 0,
         trouble: None,

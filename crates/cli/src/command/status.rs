@@ -247,6 +247,7 @@ fn state_word(entry: &BenefactorStatus) -> &'static str {
             OwnerWish::Pause => "paused",
             OwnerWish::Drain if entry.blocks == 0 => "drained",
             OwnerWish::Drain => "draining",
+            OwnerWish::Damaged => "damaged",
             OwnerWish::Leave => "leaving",
         },
         BenefactorState::Expected => "expected",

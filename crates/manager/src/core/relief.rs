@@ -20,8 +20,11 @@ use super::{Core, Now};
 
 /// Time between two looks at what one benefactor owes, milliseconds: a collection of what nobody needs comes in between.
 const LOOK_EVERY_MS: u64 = 2_000;
-/// Time after which others are to go than those of which none went, milliseconds: longer than a copy takes.
+/// Time after which others are to go than those of which none went, milliseconds: longer than a copy takes. It doubles as long as none of
+/// the others goes either.
 const STUCK_MS: u64 = 15_000;
+/// The longest such time, milliseconds.
+const STUCK_MS_MAX: u64 = 240_000;
 /// Time after which it is no longer waited until a benefactor has no more blocks than the index knows of, milliseconds.
 const MORE_BLOCKS_MS: u64 = 10_000;
 /// Places of a benefactor's list that one look goes through at most: what nothing refers to stands there, too.
@@ -40,6 +43,8 @@ struct Relief {
     went_ms: u64,
     /// How many had gone then.
     gone: u64,
+    /// Time after which others are chosen, milliseconds.
+    stuck_ms: u64,
 }
 
 /// A part of a look that is still to be done.
@@ -62,12 +67,12 @@ impl Core {
             self.locations.forget_owed(id);
             return;
         }
-        let begins = Relief { looked_ms: now.ms, went_ms: now.ms, gone };
+        let begins = Relief { looked_ms: now.ms, went_ms: now.ms, gone, stuck_ms: STUCK_MS };
         let mut relief = *self.reliefs.0.entry(id).or_insert(begins);
         if relief.gone != gone || marked == 0 {
-            (relief.gone, relief.went_ms) = (gone, now.ms);
+            (relief.gone, relief.went_ms, relief.stuck_ms) = (gone, now.ms, STUCK_MS);
         }
-        let is_stuck = marked > 0 && now.ms.saturating_sub(relief.went_ms) >= STUCK_MS;
+        let is_stuck = marked > 0 && now.ms.saturating_sub(relief.went_ms) >= relief.stuck_ms;
         let staying = match owed {
             0 => Some(0),
             _ if is_stuck && self.locations.has_others(id) => Some(0),
@@ -80,6 +85,7 @@ impl Core {
             relief.looked_ms = now.ms;
             if is_stuck {
                 relief.went_ms = now.ms;
+                relief.stuck_ms = (2 * relief.stuck_ms).min(STUCK_MS_MAX);
             }
             self.walk(Walk::Owed(Look { id, staying, places: PLACES_PER_LOOK }));
         }

@@ -177,12 +177,15 @@ pub enum OwnerWish {
     /// Drain, then be forgotten by the pool.
     #[n(3)]
     Leave,
+    /// Drain. No owner wished that: blocks were damaged there again and again.
+    #[n(4)]
+    Damaged,
 }
 
 impl OwnerWish {
     /// Whether what is stored there is to go.
     pub fn drains(self) -> bool {
-        matches!(self, Self::Drain | Self::Leave)
+        matches!(self, Self::Drain | Self::Leave | Self::Damaged)
     }
 }
 

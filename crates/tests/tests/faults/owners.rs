@@ -316,6 +316,45 @@ fn when_the_owners_files_take_what_is_to_stay_free_blocks_move_to_others_within_
     check(&pool, &contents);
 }
 
+// --- damage
+
+#[test]
+fn a_benefactor_of_which_blocks_are_damaged_again_and_again_is_drained_until_its_owner_takes_it_back() {
+    let pool = pool_of(4, "replicate:2");
+    let contents = fill(&pool, 12, MIB);
+    let at_first: Vec<usize> = (0..12).filter(|at| pool.holders_of(&contents[*at]).contains(&0)).collect();
+    assert!(at_first.len() >= 4, "{at_first:?} are there");
+    let (first, folder) = (number(&pool, 0), folder(&pool, 0));
+    let damage = |at: usize| assert_eq!(pool.damage_below(&folder, &contents[at]), 1);
+    let verify = || pool.run(&["verify"]);
+    at_first[..2].iter().for_each(|at| damage(*at));
+    verify();
+    wait_until("two are found", || pool.shows(|status| status["damaged_found"] == 2));
+    assert_eq!(entry(&pool, first)["wish"], "serve", "that may happen");
+    damage(at_first[2]);
+    verify();
+    wait_until("three are too many", || entry(&pool, first)["wish"] == "damaged");
+    let status = pool.status();
+    assert_eq!(status["health"], "degraded");
+    let reasons = status["reasons"].to_string();
+    assert!(reasons.contains(&format!("b{first} ")) && reasons.contains("benefactor resume"), "{reasons}");
+    // Also through a kill.
+    pool.kill("benefactor-0");
+    pool.ok(&["up"]);
+    wait_until("nothing is left there", || {
+        let entry = entry(&pool, first);
+        entry["wish"] == "damaged" && entry["state"] == "online" && entry["blocks"] == 0
+    });
+    pool.wait_for_copies();
+    check(&pool, &contents);
+
+    resume(&pool, 0);
+    wait_until_paused(&pool, first, false);
+    wait_until("nothing is amiss", || pool.shows(|status| status["health"] == "healthy"));
+    pool.put(&random_bytes(8 * MIB, 740), "app/again");
+    wait_until("it takes blocks again", || entry(&pool, first)["blocks"].as_u64() > Some(0));
+}
+
 // --- terms
 
 /// A local benefactor's process.
