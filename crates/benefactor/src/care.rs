@@ -10,6 +10,7 @@ use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_net::{BufferPool, Retry};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::pace::Cost;
 use crate::service::{Benefactor, blocking};
 use crate::store::Cursor;
 
@@ -39,9 +40,11 @@ pub(crate) async fn scrub(benefactor: Arc<Benefactor>, rate: u64) {
             (began, cursor, last) = (Instant::now(), first, None);
         }
         let (store, pool, at) = (Arc::clone(benefactor.store()), Arc::clone(&buffers), cursor);
-        match blocking(move || store.scrub_for(at, &pool, rate)).await {
+        let step = benefactor.caps().step(rate);
+        match blocking(move || store.scrub_for(at, &pool, step)).await {
             Ok(Ok((Some(next), bytes))) => {
                 cursor = next;
+                benefactor.caps().pay(Cost { disk: bytes, network: 0 }).await;
                 pause = pause.max(Duration::from_secs_f64(bytes as f64 / rate as f64));
             }
             Ok(Ok((None, _))) => {
@@ -75,16 +78,19 @@ async fn give_way(benefactor: &Benefactor, pause: Duration) {
     }
 }
 
-/// Rewrites segments of which little is left.
+/// Rewrites segments of which little is left: when nobody waits and the owner lets it, or when the owner's files need the space.
 pub(crate) async fn compact(benefactor: Arc<Benefactor>) {
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
     loop {
         sleep(PAUSE).await;
-        if benefactor.is_busy() || benefactor.wish() == OwnerWish::Pause {
+        let may_wait = !benefactor.store().gives_back();
+        if may_wait && (benefactor.is_busy() || benefactor.wish() == OwnerWish::Pause) {
             continue;
         }
         let (store, pool) = (Arc::clone(benefactor.store()), Arc::clone(&buffers));
-        match blocking(move || store.compact(&pool)).await {
+        let caps = Arc::clone(benefactor.caps());
+        let pay = move |bytes| caps.pay_on_thread(Cost { disk: bytes, network: 0 });
+        match blocking(move || store.compact_paced(&pool, &pay)).await {
             Ok(Ok(0)) => {}
             Ok(Ok(bytes)) => tracing::info!(bytes, "a mostly dead segment was rewritten"),
             Ok(Err(error)) => tracing::warn!(%error, "a mostly dead segment can't be rewritten"),

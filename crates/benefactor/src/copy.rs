@@ -7,7 +7,7 @@
 //! when an answer takes long, what waits behind it is handed back to the manager, and a batch ends with the first block that is
 //! not answered. Within a lane blocks go in the order in which they were ordered, in
 //! batches, each made durable at its end. A block lets clients go first for a moment, not for ever: writers may be waiting for
-//! it. A rate bounds what copies take from the network, if the owner sets one.
+//! it. Copies take their part of the rates that the owner sets.
 
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
@@ -26,6 +26,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
+use crate::pace::Cost;
 use crate::remake::Remaker;
 use crate::service::{Benefactor, Counted};
 
@@ -91,8 +92,6 @@ pub(crate) struct Copier {
     pub(crate) pool: PoolId,
     pub(crate) keys: Option<Arc<Keys>>,
     pub(crate) buffers: Arc<BufferPool>,
-    /// Most bytes copied in a second; 0: no limit.
-    pub(crate) rate: u64,
     /// Copies that may be under way.
     pub(crate) turns: Semaphore,
 }
@@ -327,7 +326,7 @@ impl Copier {
                 (encoding, bytes, None)
             }
         };
-        let length = bytes.len() as u64;
+        self.benefactor.caps().pay(Cost { disk: 0, network: bytes.len() as u64 }).await;
         let request = BenefactorRequest::Put { block, encoding, durable: false };
         let request = Asked { request, with: Some(permits) };
         let put = connection.call(&request, bytes, ANSWER_TIMEOUT);
@@ -344,7 +343,6 @@ impl Copier {
             }
             Err(error) => return Err((lost, error)),
         }
-        self.keep_rate(length).await;
         drop(turn);
         Ok(())
     }
@@ -357,15 +355,6 @@ impl Copier {
         };
         // Out of patience the copy goes on beside the clients.
         let _ = timeout(PATIENCE, quiet).await;
-    }
-
-    async fn keep_rate(&self, bytes: u64) {
-        if self.rate > 0 {
-            // Those that are under way share the rate.
-            let under_way = AT_ONCE.saturating_sub(self.turns.available_permits()).max(1);
-            let share = bytes as f64 * under_way as f64 / self.rate as f64;
-            tokio::time::sleep(Duration::from_secs_f64(share)).await;
-        }
     }
 }
 

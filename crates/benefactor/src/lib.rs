@@ -4,18 +4,22 @@
 //! synchronous and holds the thinking about the disk; the rest is an async shell around it: [`service`] answers
 //! requests, `link` keeps the manager informed and takes its commands, `copy` and `remake` carry them out beside the clients' work,
 //! `care` looks for damage, [`memory`] keeps what finds out a manager that was set back, [`journal`] what makes a lost manager's
-//! store anew, [`wish`] does what the owner decides.
+//! store anew, [`wish`] does what the owner decides, [`pace`] keeps the rates that the owner sets.
 
 mod care;
 mod copy;
+pub mod hours;
 pub mod journal;
 mod link;
 pub mod memory;
+pub mod pace;
 mod permits;
+pub mod priority;
 mod remake;
 mod run;
 pub mod service;
 pub mod store;
 pub mod wish;
 
+pub use pace::RATE_MIN;
 pub use run::{ADDRESS_FILE, Config, Error, run};

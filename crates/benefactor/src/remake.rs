@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::copy::{ANSWER_TIMEOUT, Made, STALL, Work, answered};
+use crate::pace::Cost;
 use crate::service::{Benefactor, blocking};
 
 /// Chunks that are made anew at one time. Each takes 2 + (m + k) / m times its length: the fragments that were gathered, the encoded
@@ -159,7 +160,10 @@ impl Remaker {
     async fn fetch(&self, source: &SourceBlock, block: BlockId) -> Result<(Encoding, Bytes), CallError> {
         let answer = self.ask(source, BenefactorRequest::Get { block }).await;
         match answer? {
-            (BenefactorReply::Block { encoding }, stored) => Ok((encoding, stored.keep())),
+            (BenefactorReply::Block { encoding }, stored) => {
+                self.benefactor.caps().pay(Cost { disk: 0, network: stored.len() as u64 }).await;
+                Ok((encoding, stored.keep()))
+            }
             _ => {
                 let message = "the other benefactor answered a get with something else";
                 Err(Failure::new(ErrorCode::Malformed, message).into())

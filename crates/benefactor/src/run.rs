@@ -18,9 +18,11 @@ use tokio::task::JoinSet;
 
 use crate::care;
 use crate::copy::{Copier, Copies};
+use crate::hours::Hours;
 use crate::journal::Kept;
 use crate::link::{self, Link};
 use crate::memory::Memory;
+use crate::pace::{Caps, Cost};
 use crate::service::{Benefactor, blocking};
 use crate::store::{Donation, SEGMENT_BYTES, Store, StoreError};
 use crate::wish::{self, Decision};
@@ -58,8 +60,12 @@ pub struct Config {
     pub heartbeat: Duration,
     /// Bytes read per second in search of damage; 0: none.
     pub scrub_bytes_per_second: u64,
-    /// Most bytes copied to other benefactors per second; 0: no limit.
-    pub copy_bytes_per_second: u64,
+    /// Most bytes that are read from the disk and written there per second, at least [`RATE_MIN`](crate::RATE_MIN); 0: any.
+    pub disk_bytes_per_second: u64,
+    /// Most bytes that are sent and received per second, at least [`RATE_MIN`](crate::RATE_MIN); 0: any.
+    pub network_bytes_per_second: u64,
+    /// Outside of these hours it is as if paused; `None`: it never is.
+    pub hours: Option<Hours>,
 }
 
 impl Config {
@@ -75,7 +81,9 @@ impl Config {
             memory_bytes: 64 << 20,
             heartbeat: Duration::from_millis(HEARTBEAT_MS),
             scrub_bytes_per_second: 4 << 20,
-            copy_bytes_per_second: 0,
+            disk_bytes_per_second: 0,
+            network_bytes_per_second: 0,
+            hours: None,
         }
     }
 }
@@ -119,7 +127,8 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     let wish = wish_of(&config.data_dir)?;
     let address_file = config.data_dir.join(ADDRESS_FILE);
     let _ = fs::remove_file(&address_file);
-    let store = open_store(&config).await?;
+    let caps = Arc::new(Caps::new(config.disk_bytes_per_second, config.network_bytes_per_second));
+    let store = open_store(&config, &caps).await?;
     let (listener, address) = listen(&config.listen).await?;
     let buffers = BufferPool::new(config.memory_bytes.max(BLOCKS_IN_MEMORY_MIN * BLOCK_BYTES_MAX));
     let pool = tokio::select! {
@@ -129,9 +138,9 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     let memory = Arc::new(Memory::open(&config.data_dir));
     let kept = open_journal(&config.data_dir).await?;
     directory.benefactor().into_iter().for_each(|number| kept.is_of(number));
-    let benefactor =
-        Benefactor::new(store, (memory, kept), Arc::clone(&buffers), Incarnation(random()?), receipt_key()?);
-    benefactor.set_wish(wish);
+    let life = (Incarnation(random()?), receipt_key()?);
+    let benefactor = Benefactor::capped(store, (memory, kept), Arc::clone(&buffers), life, caps);
+    benefactor.set_wish(wish::at_this_hour(wish, config.hours.as_ref()));
     if let Err(error) = write_address(&address_file, &address) {
         // The manager is told the address, and the others ask the manager.
         tracing::warn!(path = %address_file.display(), %error, "the address can't be written down");
@@ -173,10 +182,15 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     Ok(synced?)
 }
 
-async fn open_store(config: &Config) -> Result<Arc<Store>, Error> {
+async fn open_store(config: &Config, caps: &Arc<Caps>) -> Result<Arc<Store>, Error> {
     let directory = config.data_dir.join(SEGMENTS);
     let donation = Donation { donated_bytes: config.donated_bytes, floor_bytes: config.floor_bytes };
-    let (store, recovered) = blocking(move || Store::open(&directory, donation, SEGMENT_BYTES)).await??;
+    let caps = Arc::clone(caps);
+    let open = move || {
+        let pay = |bytes| caps.pay_on_thread(Cost { disk: bytes, network: 0 });
+        Store::open_paced(&directory, donation, SEGMENT_BYTES, &pay)
+    };
+    let (store, recovered) = blocking(open).await??;
     let (path, blocks, torn) = (config.data_dir.display(), recovered.blocks, recovered.torn);
     tracing::info!(%path, blocks, torn, verified_segments = recovered.verified_segments, "store opened");
     Ok(Arc::new(store))
@@ -242,7 +256,6 @@ fn start_background(
         pool,
         keys: config.keys.clone(),
         buffers: Arc::clone(&buffers),
-        rate: config.copy_bytes_per_second,
         turns: Copier::turns(),
     };
     let link = Link {
@@ -259,7 +272,8 @@ fn start_background(
     background.spawn(link.keep(directory));
     background.spawn(care::scrub(Arc::clone(benefactor), config.scrub_bytes_per_second));
     background.spawn(care::compact(Arc::clone(benefactor)));
-    background.spawn(wish::obey(Arc::clone(benefactor), Arc::from(config.data_dir.as_path())));
+    let folder = Arc::from(config.data_dir.as_path());
+    background.spawn(wish::obey(Arc::clone(benefactor), folder, config.hours.clone()));
     background
 }
 

@@ -21,6 +21,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::journal::Kept;
 use crate::memory::Memory;
+use crate::pace::{Caps, Cost};
 use crate::permits::Permits;
 use crate::store::{Found, Store, StoreError};
 
@@ -46,6 +47,7 @@ pub struct Benefactor {
     asked: AtomicU64,
     leaving: AtomicBool,
     wish: Mutex<OwnerWish>,
+    caps: Arc<Caps>,
     news: Notify,
     /// Whether the pool has forgotten it, as its owner wished.
     left: watch::Sender<bool>,
@@ -80,10 +82,21 @@ impl Benefactor {
     /// A benefactor of life `incarnation`, which makes receipts with `receipt_key` and reads into `buffers`.
     pub fn new(
         store: Arc<Store>,
-        (memory, kept): (Arc<Memory>, Arc<Kept>),
+        beside: (Arc<Memory>, Arc<Kept>),
         buffers: Arc<BufferPool>,
         incarnation: Incarnation,
         receipt_key: ReceiptKey,
+    ) -> Arc<Self> {
+        Self::capped(store, beside, buffers, (incarnation, receipt_key), Arc::new(Caps::new(0, 0)))
+    }
+
+    /// One of an owner who sets rates.
+    pub fn capped(
+        store: Arc<Store>,
+        (memory, kept): (Arc<Memory>, Arc<Kept>),
+        buffers: Arc<BufferPool>,
+        (incarnation, receipt_key): (Incarnation, ReceiptKey),
+        caps: Arc<Caps>,
     ) -> Arc<Self> {
         store.keeps_beside(kept.bytes());
         Arc::new(Self {
@@ -99,6 +112,7 @@ impl Benefactor {
             asked: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             wish: Mutex::default(),
+            caps,
             news: Notify::new(),
             left: watch::Sender::new(false),
         })
@@ -127,6 +141,11 @@ impl Benefactor {
     /// What the manager checks the receipts of this life with.
     pub fn receipt_key(&self) -> &ReceiptKey {
         &self.receipt_key
+    }
+
+    /// The rates that its owner sets.
+    pub(crate) fn caps(&self) -> &Arc<Caps> {
+        &self.caps
     }
 
     /// What other benefactors may ask for.
@@ -198,13 +217,22 @@ impl Benefactor {
         Ok(blocking(move || store.sync()).await??)
     }
 
-    /// Reads a block, verified.
+    /// Reads a block, verified, when there is time for it.
     pub async fn get(&self, block: BlockId) -> Result<(Encoding, Bytes), Failure> {
-        self.read_by(block, Store::read).await
+        let found = self.store.find(block)?;
+        self.caps.pay(Cost { disk: found.span() as u64, network: 0 }).await;
+        self.read_by(found, Store::read).await
     }
 
-    async fn read_by(&self, block: BlockId, read: Read) -> Result<(Encoding, Bytes), Failure> {
+    /// Reads a block for one who waits for it.
+    async fn serve(&self, block: BlockId) -> Result<(Encoding, Bytes), Failure> {
         let found = self.store.find(block)?;
+        let bytes = found.span() as u64;
+        self.caps.admit(Cost { disk: bytes, network: bytes }).await?;
+        self.read_by(found, Store::read_to_verify).await
+    }
+
+    async fn read_by(&self, found: Found, read: Read) -> Result<(Encoding, Bytes), Failure> {
         let mut buffer = self.buffers.take(found.span()).await;
         let store = Arc::clone(&self.store);
         let (encoding, range, buffer) = blocking(move || {
@@ -261,13 +289,15 @@ impl Benefactor {
         let refused = match self.wish() {
             OwnerWish::Serve => None,
             OwnerWish::Pause => Some("this benefactor's owner has paused it: use another one"),
-            OwnerWish::Drain | OwnerWish::Leave => {
+            OwnerWish::Drain | OwnerWish::Leave | OwnerWish::Damaged => {
                 Some("this benefactor gives back what it has: use another one")
             }
         };
         if let Some(message) = refused {
             return Err(Failure::new(ErrorCode::Unavailable, message));
         }
+        let bytes = payload.len() as u64;
+        self.caps.admit(Cost { disk: bytes, network: bytes }).await?;
         if durable {
             self.remember().await?;
         }
@@ -324,6 +354,8 @@ impl Benefactor {
 
     /// A part of the journal's file.
     async fn journal(&self, offset: u64) -> Result<BenefactorReply, Failure> {
+        let bytes = JOURNAL_PART_BYTES as u64;
+        self.caps.admit(Cost { disk: bytes, network: bytes }).await?;
         let kept = Arc::clone(&self.kept);
         let read = blocking(move || kept.read(offset, JOURNAL_PART_BYTES)).await?;
         let (length, bytes) = read.map_err(|cause| {
@@ -344,7 +376,7 @@ impl Benefactor {
             }
             BenefactorRequest::Sync { blocks, tell } => self.sync_blocks(&blocks, tell).await?,
             BenefactorRequest::Get { block } => {
-                let (encoding, bytes) = self.read_by(block, Store::read_to_verify).await?;
+                let (encoding, bytes) = self.serve(block).await?;
                 return Ok((BenefactorReply::Block { encoding }, bytes));
             }
             BenefactorRequest::Verify { blocks } => self.verify(&blocks).await?,

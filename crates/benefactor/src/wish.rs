@@ -3,13 +3,15 @@
 //!
 //! The file is all of the state. So it holds whether the benefactor runs or not, after each restart, and whatever is killed; who may
 //! decide is who may write into the folder. The benefactor looks into the file before it serves, and then twice a second. It writes
-//! to it once: when the pool has forgotten it, `leave` becomes `left`, unless the owner has decided otherwise meanwhile.
+//! to it twice: when the pool has forgotten it, `leave` becomes `left`; and when blocks were found damaged again and again, one that is to
+//! serve gets `damaged`. Neither is done if the owner has decided otherwise meanwhile.
 //!
 //! | the file says | blocks are | after a restart |
 //! |---|---|---|
 //! | nothing: it isn't there | taken and kept | the same |
 //! | `pause` | served | the same |
 //! | `drain` | served, and let go of once others have them | the same |
+//! | `damaged` | the same, until the owner decides | the same |
 //! | `leave` | the same; with the last one the benefactor is forgotten and ends | the same |
 //! | `left` | none there | the benefactor doesn't start |
 
@@ -23,7 +25,9 @@ use rustix::fs::{FlockOperation, flock};
 use stdchk_model::message::benefactor::OwnerWish;
 use tokio::time::sleep;
 
+use crate::hours::Hours;
 use crate::service::{Benefactor, blocking};
+use crate::store::Store;
 
 /// The file, in the data directory.
 const FILE: &str = "wish";
@@ -43,11 +47,12 @@ pub enum Decision {
 }
 
 impl Decision {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Wish(OwnerWish::Serve),
         Self::Wish(OwnerWish::Pause),
         Self::Wish(OwnerWish::Drain),
         Self::Wish(OwnerWish::Leave),
+        Self::Wish(OwnerWish::Damaged),
         Self::Left,
     ];
 
@@ -57,6 +62,7 @@ impl Decision {
             Self::Wish(OwnerWish::Pause) => "pause",
             Self::Wish(OwnerWish::Drain) => "drain",
             Self::Wish(OwnerWish::Leave) => "leave",
+            Self::Wish(OwnerWish::Damaged) => "damaged",
             Self::Left => "left",
         }
     }
@@ -107,6 +113,19 @@ pub(crate) fn note_left(folder: &Path) -> io::Result<bool> {
     Ok(is_wished)
 }
 
+/// Blocks of this folder were found damaged again and again. Notes that, if the benefactor is to serve; whether it is.
+///
+/// # Errors
+/// The folder can't be looked into or written to.
+pub(crate) fn note_damaged(folder: &Path) -> io::Result<bool> {
+    let _turn = turn(folder)?;
+    let is_to_serve = decision(folder)? == Decision::Wish(OwnerWish::Serve);
+    if is_to_serve {
+        write(folder, Decision::Wish(OwnerWish::Damaged))?;
+    }
+    Ok(is_to_serve)
+}
+
 /// Held while somebody looks at the file and writes it.
 fn turn(folder: &Path) -> io::Result<File> {
     let folder = File::open(folder)?;
@@ -132,14 +151,52 @@ fn write(folder: &Path, decision: Decision) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
+/// What the owner wishes of a benefactor that is to serve in these hours only. Outside of them it is paused; all else that the owner
+/// wishes holds at any hour.
+pub(crate) fn at_this_hour(wish: OwnerWish, hours: Option<&Hours>) -> OwnerWish {
+    match (wish, hours) {
+        (OwnerWish::Serve, Some(hours)) if !hours.are_now() => OwnerWish::Pause,
+        _ => wish,
+    }
+}
+
+/// What is decided by now. `was_damaged`: at the last look the benefactor drained for its damages. Whoever lets it serve since then knows of
+/// them; those that follow count anew.
+fn look(folder: &Path, store: &Store, was_damaged: bool) -> io::Result<Decision> {
+    let decided = decision(folder)?;
+    if decided != Decision::Wish(OwnerWish::Serve) || !store.is_often_damaged() {
+        return Ok(decided);
+    }
+    if was_damaged {
+        store.forget_damages();
+        return Ok(decided);
+    }
+    match note_damaged(folder) {
+        Ok(false) => return decision(folder),
+        Ok(true) => tracing::error!(
+            path = %folder.display(),
+            "blocks were damaged again and again: what is here moves to others, until `stdchk benefactor resume`"
+        ),
+        Err(error) => {
+            tracing::error!(path = %folder.display(), %error, "blocks were damaged again and again, and that can't be noted");
+        }
+    }
+    Ok(Decision::Wish(OwnerWish::Damaged))
+}
+
 /// Does for ever what the owner decides. While the folder can't be looked into, that is what the owner decided last.
-pub(crate) async fn obey(benefactor: Arc<Benefactor>, folder: Arc<Path>) {
-    let mut is_odd = false;
+pub(crate) async fn obey(benefactor: Arc<Benefactor>, folder: Arc<Path>, hours: Option<Hours>) {
+    let (mut is_odd, mut was_damaged) = (false, false);
     loop {
         sleep(LOOK).await;
-        let looked_into = Arc::clone(&folder);
-        match blocking(move || decision(&looked_into)).await {
-            Ok(Ok(Decision::Wish(wish))) => benefactor.set_wish(wish),
+        let (looked_into, store) = (Arc::clone(&folder), Arc::clone(benefactor.store()));
+        let look = move || look(&looked_into, &store, was_damaged);
+        let looked = blocking(look).await;
+        if let Ok(Ok(decision)) = &looked {
+            was_damaged = *decision == Decision::Wish(OwnerWish::Damaged);
+        }
+        match looked {
+            Ok(Ok(Decision::Wish(wish))) => benefactor.set_wish(at_this_hour(wish, hours.as_ref())),
             Ok(Ok(Decision::Left)) => {}
             Ok(Err(error)) if !is_odd => {
                 is_odd = true;
@@ -159,7 +216,8 @@ mod tests {
     #[test]
     fn every_wish_follows_every_other_and_a_folder_that_is_not_there_is_told() {
         let folder = tempfile::tempdir().unwrap();
-        let wishes = [OwnerWish::Serve, OwnerWish::Pause, OwnerWish::Drain, OwnerWish::Leave];
+        let wishes =
+            [OwnerWish::Serve, OwnerWish::Pause, OwnerWish::Drain, OwnerWish::Leave, OwnerWish::Damaged];
         for (first, second) in wishes.iter().flat_map(|first| wishes.map(|second| (*first, second))) {
             for wish in [first, second] {
                 decide(folder.path(), wish).unwrap();
@@ -169,6 +227,41 @@ mod tests {
         let nowhere = folder.path().join("nowhere");
         assert!(decide(&nowhere, OwnerWish::Pause).is_err() && decide(&nowhere, OwnerWish::Serve).is_err());
         assert!(decision(&nowhere).is_err());
+    }
+
+    #[test]
+    fn only_who_is_to_serve_drains_for_its_damages() {
+        let folder = tempfile::tempdir().unwrap();
+        for wish in [OwnerWish::Pause, OwnerWish::Drain, OwnerWish::Leave] {
+            decide(folder.path(), wish).unwrap();
+            assert!(!note_damaged(folder.path()).unwrap());
+            assert_eq!(decision(folder.path()).unwrap(), Decision::Wish(wish));
+        }
+        decide(folder.path(), OwnerWish::Serve).unwrap();
+        assert!(note_damaged(folder.path()).unwrap());
+        assert_eq!(decision(folder.path()).unwrap(), Decision::Wish(OwnerWish::Damaged));
+        assert!(!note_damaged(folder.path()).unwrap());
+        decide(folder.path(), OwnerWish::Serve).unwrap();
+        assert_eq!(decision(folder.path()).unwrap(), Decision::Wish(OwnerWish::Serve));
+    }
+
+    #[test]
+    fn hours_pause_who_is_to_serve_and_change_no_other_wish() {
+        let now = chrono::Local::now();
+        let day = now.format("%a").to_string();
+        let others: Vec<&str> = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+            .into_iter()
+            .filter(|other| !other.eq_ignore_ascii_case(&day))
+            .collect();
+        // Away from midnight by days.
+        let far: Hours = format!("{} 11:00-12:00", others[2]).parse().unwrap();
+        let always: Hours = "00:00-24:00".parse().unwrap();
+        for wish in [OwnerWish::Serve, OwnerWish::Pause, OwnerWish::Drain, OwnerWish::Leave] {
+            assert_eq!(at_this_hour(wish, None), wish);
+            assert_eq!(at_this_hour(wish, Some(&always)), wish);
+            let expected = if wish == OwnerWish::Serve { OwnerWish::Pause } else { wish };
+            assert_eq!(at_this_hour(wish, Some(&far)), expected);
+        }
     }
 
     #[test]

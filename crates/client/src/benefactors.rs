@@ -9,7 +9,7 @@ use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, Bloc
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, Receipt};
-use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection};
+use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Retry};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -26,6 +26,10 @@ const WORK_LOOK: Duration = Duration::from_secs(2);
 const SILENT_AFTER: Duration = Duration::from_secs(8);
 /// Time for a get to be answered before the attempt counts as failed.
 const GET_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause before a get is sent again that a benefactor has no time for: its owner lets it work no faster.
+const BUSY_PAUSE: Duration = Duration::from_millis(300);
+/// Time for which that is done.
+const BUSY_PATIENCE: Duration = Duration::from_secs(60);
 /// Time for a verification of one batch of blocks, which reads them all.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a benefactor is avoided that this client has doubts about; then it is asked whether it is there, again and again,
@@ -284,7 +288,20 @@ impl Benefactors {
         id: BenefactorId,
         block: BlockId,
     ) -> Result<(Encoding, Buffer), CallError> {
-        match self.call(id, &BenefactorRequest::Get { block }, Bytes::new(), GET_TIMEOUT).await? {
+        let mut retry = Retry::every(BUSY_PAUSE, BUSY_PATIENCE);
+        let answer = loop {
+            let answer = self.call(id, &BenefactorRequest::Get { block }, Bytes::new(), GET_TIMEOUT).await;
+            match &answer {
+                // It is there, and has much to do for others.
+                Err(CallError::Refused(failure)) if failure.code == ErrorCode::Unavailable => {
+                    if !retry.pause().await {
+                        break answer;
+                    }
+                }
+                _ => break answer,
+            }
+        };
+        match answer? {
             (BenefactorReply::Block { encoding }, payload) => Ok((encoding, payload)),
             _ => Err(crate::unexpected("Get").into()),
         }

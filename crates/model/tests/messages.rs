@@ -64,6 +64,7 @@ fn load() -> BenefactorLoad {
         requests: 2,
         disk_failed: true,
         wish: OwnerWish::Leave,
+        owed_bytes: 1 << 20,
     }
 }
 

@@ -91,6 +91,8 @@ pub struct BenefactorStatus {
     pub disk_failed: bool,
     /// What its owner wishes of it.
     pub wish: OwnerWish,
+    /// Space of blocks that it is to give back: the disk has less free than the floor, or more is taken than is donated, bytes.
+    pub owed_bytes: u64,
     /// Time since it was last heard of, milliseconds.
     pub silent_ms: u64,
 }
@@ -337,6 +339,7 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
         requests: info.load.requests,
         disk_failed: info.load.disk_failed,
         wish: info.load.wish,
+        owed_bytes: info.load.owed_bytes,
         silent_ms: info.silent_ms,
     }
 }
@@ -344,18 +347,51 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
 /// Why benefactors can't let go of what they are to let go of.
 fn unmovable(status: &PoolStatus) -> Option<String> {
     let chunks = status.chunks_unmovable;
-    let takes =
-        |info: &&BenefactorInfo| info.state == BenefactorState::Online && info.load.wish == OwnerWish::Serve;
+    let online = |info: &&BenefactorInfo| info.state == BenefactorState::Online;
+    let owes = |info: &&BenefactorInfo| info.load.owed_bytes > 0;
+    let owing = status.benefactors.iter().filter(online).filter(owes);
+    let owing =
+        owing.map(|info| format!("; b{} owes its owner {}", info.id.0, size::human(info.load.owed_bytes)));
+    let owing: String = owing.collect();
+    let takes = |info: &&BenefactorInfo| online(info) && info.load.wish == OwnerWish::Serve && !owes(info);
     let others: Vec<&BenefactorInfo> = status.benefactors.iter().filter(takes).collect();
     let free = size::human(others.iter().map(|info| info.load.free_bytes).sum());
     (chunks > 0).then(|| {
         format!(
             "{chunks} chunks can't be copied elsewhere, so the benefactors that are to let go of them keep them: {} others take \
              blocks, with {free} free, and a chunk takes as many of them, each with room for it, as its folder's `redundancy` asks \
-             for; start more, make room, or `stdchk benefactor resume` those that are drained",
+             for; start more, make room, or `stdchk benefactor resume` those that are drained{owing}",
             others.len()
         )
     })
+}
+
+/// Which benefactors' disks are to be looked after.
+fn bad_disks(status: &PoolStatus) -> Vec<String> {
+    let mut found = Vec::new();
+    let failed = status
+        .benefactors
+        .iter()
+        .filter(|info| info.state == BenefactorState::Online && info.load.disk_failed);
+    for info in failed {
+        let reason = format!(
+            "the disk of b{} fails, so that nothing more is stored there: its log says why. Once that is mended, end process {} and start \
+             it again (`stdchk up` does, of a local pool)",
+            info.id.0, info.pid
+        );
+        found.push(reason);
+    }
+    let damaged = status.benefactors.iter().filter(|info| info.load.wish == OwnerWish::Damaged);
+    for info in damaged {
+        let reason = format!(
+            "blocks at b{} were damaged again and again, so what it has moves to others and nothing new is stored there: look after its \
+             disk or its memory, then `stdchk benefactor resume DIR` on its machine takes it back, or `stdchk benefactor leave DIR` has it \
+             leave the pool",
+            info.id.0
+        );
+        found.push(reason);
+    }
+    found
 }
 
 /// All that is wrong.
@@ -402,7 +438,7 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
     let takes_nothing =
         |info: &&BenefactorInfo| info.state == BenefactorState::Online && info.load.wish != OwnerWish::Serve;
     if online > 0 && status.benefactors.iter().filter(takes_nothing).count() == online {
-        let reason = "the owners of all benefactors that are on-line have paused or drained them, so nothing new can be written: \
+        let reason = "the owners of all benefactors that are on-line have paused or drained them, or their `--hours` do now, so nothing new can be written: \
                       `stdchk benefactor resume` takes them up again";
         found.push((Condition::Full, reason.to_owned()));
     } else if online > 0 && space.free_bytes < space.donated_bytes / 100 * FREE_PERCENT_MIN {
@@ -416,18 +452,7 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
         );
         found.push((Condition::Degraded, reason));
     }
-    let failed = status
-        .benefactors
-        .iter()
-        .filter(|info| info.state == BenefactorState::Online && info.load.disk_failed);
-    for info in failed {
-        let reason = format!(
-            "the disk of b{} fails, so that nothing more is stored there: its log says why. Once that is mended, end process {} and start \
-             it again (`stdchk up` does, of a local pool)",
-            info.id.0, info.pid
-        );
-        found.push((Condition::Degraded, reason));
-    }
+    found.extend(bad_disks(status).into_iter().map(|reason| (Condition::Degraded, reason)));
     if stuck > 0 {
         let reason = format!(
             "{stuck} chunks have fewer copies than their folder asks for, and no more can be made now: start more benefactors, \
@@ -489,8 +514,12 @@ mod tests {
         status.chunks_moving = 7;
         assert_eq!(health(&status), (Condition::Healthy, vec![]));
         status.chunks_unmovable = 7;
+        status.benefactors[2].load.owed_bytes = 300;
         let (word, reasons) = health(&status);
         assert_eq!((word, reasons.len()), (Condition::Degraded, 1));
+        assert!(reasons[0].contains("1 others take") && reasons[0].ends_with("b2 owes its owner 300 B"));
+        status.benefactors[2].load.owed_bytes = 0;
+        let (_, reasons) = health(&status);
         assert!(
             reasons[0].starts_with("7 chunks") && reasons[0].contains("2 others take blocks, with 500 B")
         );

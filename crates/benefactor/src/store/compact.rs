@@ -10,23 +10,43 @@ use stdchk_net::BufferPool;
 
 use super::record::Record;
 use super::segment::{FIRST_RECORD, Segment};
-use super::{SegmentState, Store, StoreError, io_error, write};
+use super::{Relief, SegmentState, Store, StoreError, io_error, write};
+
+/// The part of a segment that is dead when it is rewritten while the owner's files need the space.
+const DEAD_PARTS_NEEDED: u64 = 8;
 
 /// How many segments may have an eighth of a full one or less: what deletions left of them, or short lives.
 const SMALL_MAX: usize = 16;
 
+/// Whether so much of a full segment is dead that it is rewritten: half of it, or less while space is given back.
+pub(super) fn is_worth_it(holder: &SegmentState, relief: Relief) -> bool {
+    let parts = if relief == Relief::Gives { DEAD_PARTS_NEEDED } else { 2 };
+    holder.dead * parts >= holder.end
+}
+
 impl Store {
-    /// Rewrites the deadest full segment if at least half of it is dead, or else the smallest of too many small ones; returns the
+    /// Rewrites the deadest full segment if at least half of it is dead (an eighth while space is given back), or else the smallest of too many small ones; returns the
     /// bytes that were moved.
     ///
     /// # Errors
     /// There is no room for the copies, or the disk refuses; what was not moved stays where it is.
     pub fn compact(&self, buffers: &Arc<BufferPool>) -> Result<u64, StoreError> {
+        self.compact_paced(buffers, &|_| {})
+    }
+
+    /// Does so at a pace: `pay` is told of so many bytes before they are read or written, and may wait. No lock is held then.
+    ///
+    /// # Errors
+    /// Those of [`Store::compact`].
+    pub fn compact_paced(&self, buffers: &Arc<BufferPool>, pay: &dyn Fn(u64)) -> Result<u64, StoreError> {
         let Some(segment) = self.deadest() else { return Ok(0) };
         let (mut blocks, mut bytes) = (0, 0);
         let mut offset = FIRST_RECORD;
         while let Some(record) = self.next_record(&segment, offset)? {
             offset = record.place.offset() + record.span();
+            if self.live(&segment, &record).is_some() {
+                pay(2 * record.span());
+            }
             if self.move_record(&segment, &record, buffers)? {
                 blocks += 1;
                 bytes += record.span();
@@ -57,8 +77,8 @@ impl Store {
         let full = |number: &u32, holder: &SegmentState| *number != state.newest && holder.writing == 0;
         let full = state.segments.iter().filter(|(number, holder)| full(number, holder));
         let full: Vec<&SegmentState> = full.map(|(_, holder)| holder).collect();
-        let dead =
-            full.iter().filter(|holder| holder.dead * 2 >= holder.end).max_by_key(|holder| holder.dead);
+        let worth_it = full.iter().filter(|holder| is_worth_it(holder, state.relief));
+        let dead = worth_it.max_by_key(|holder| holder.dead);
         let small = || {
             let small = full.iter().filter(|holder| holder.used * 8 <= self.segment_bytes);
             let count = small.clone().count();
@@ -79,7 +99,7 @@ impl Store {
         let length = range.len();
         buffer.copy_within(range, 0);
         buffer.set_len(length);
-        let (copy, target) = self.reserve(record.block, encoding, record.stored_length)?;
+        let (copy, target) = self.reserve(record.block, encoding, record.stored_length, true)?;
         if let Err(cause) = write(&target, &copy, &mut buffer) {
             return Err(self.give_up(&copy, &target, cause));
         }

@@ -19,10 +19,12 @@ mod segment;
 mod space;
 mod sync;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use stdchk_model::exact::{narrow, part_mut, to_usize};
@@ -42,7 +44,7 @@ pub use recover::Recovered;
 pub use remove::Removed;
 pub use scrub::Cursor;
 use segment::{FIRST_RECORD, Segment};
-pub use space::{Donation, NoRoom};
+pub use space::{Donation, NoRoom, Relief};
 use sync::{At, Trouble};
 
 /// Length at which a segment is full, bytes: small enough to be verified in a moment after a crash and to be rewritten
@@ -52,6 +54,11 @@ pub const SEGMENT_BYTES: u64 = 256 << 20;
 /// Segments that may wait for a sync at a time, each with an open file: more than are filled between two syncs of those who wait
 /// for their blocks to be durable.
 const UNSYNCED_SEGMENTS_MAX: usize = 16;
+
+/// So many blocks that are damaged within [`DAMAGES_WITHIN`] are too many: disks lose a bit now and then, a bad one goes on doing so.
+const DAMAGES_MANY: usize = 3;
+/// Time in which damages count together: within it everything is read once.
+const DAMAGES_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A block found in the index, ready to be read.
 #[derive(Clone, Debug)]
@@ -105,6 +112,11 @@ struct State {
     /// What the benefactor keeps beside the segments, of the donation as well; `None`: nothing, ever.
     beside: Option<u64>,
     in_flight: u64,
+    /// Bytes of blocks that were taken out of use and still take space.
+    freeing: u64,
+    relief: Relief,
+    /// When the last blocks were found damaged, as many as are too many.
+    damages: VecDeque<Instant>,
     names_unsynced: bool,
     /// The segment whose name was looked at last.
     looked_at: u32,
@@ -135,6 +147,39 @@ impl State {
         self.used -= counted;
     }
 
+    /// Bytes of blocks that are in use.
+    fn live_bytes(&self) -> u64 {
+        let other = |holder: &SegmentState| FIRST_RECORD + holder.dead;
+        let other = self.segments.values().map(other).sum::<u64>() + self.freeing;
+        self.used.saturating_sub(other)
+    }
+
+    /// Bytes that deletions leave dead where no holes can be made, and that come back once their segments are rewritten.
+    fn returning_bytes(&self) -> u64 {
+        let returns = |(number, holder): (&u32, &SegmentState)| {
+            if *number != self.newest && compact::is_worth_it(holder, self.relief) { holder.dead } else { 0 }
+        };
+        self.segments.iter().map(returns).sum()
+    }
+
+    /// Looks at what the file system has free, and what is to be given back of blocks, bytes.
+    fn look_at_floor(&mut self, donation: &Donation, available: u64) -> u64 {
+        // What was taken out of use, and will be free, is given back already.
+        let returns = self.freeing + if self.relief == Relief::Gives { self.returning_bytes() } else { 0 };
+        let available = available.saturating_sub(self.in_flight).saturating_add(returns);
+        let relief = match donation.relief(self.relief, available) {
+            // Some of it may be free by now, and counted twice.
+            _ if self.relief == Relief::Gives && returns > 0 => Relief::Gives,
+            relief => relief,
+        };
+        let used = self.taken().saturating_sub(returns);
+        let owed = donation.owed(relief, used, available).min(self.live_bytes());
+        if std::mem::replace(&mut self.relief, relief) != relief {
+            tracing::info!(?relief, available, floor = donation.floor_bytes, "the owner's floor");
+        }
+        owed
+    }
+
     /// The disk was asked for its free space. One that can't be asked gets nothing; that is logged when it begins.
     fn note_asked(&mut self, available: &Result<u64, StoreError>) {
         if let Err(error) = available
@@ -160,6 +205,8 @@ pub struct Store {
     files: Arc<Files>,
     key: Key,
     donation: Donation,
+    /// Free space that counts at most, bytes.
+    free_bytes_max: AtomicU64,
     segment_bytes: u64,
     state: Mutex<State>,
     syncing: Mutex<()>,
@@ -179,7 +226,7 @@ impl Store {
         }
         verify(block, &encoding, payload)?;
         let (stored_length, place_of) =
-            (encoding.block_length(), |length| self.reserve(block, encoding, length));
+            (encoding.block_length(), |length| self.reserve(block, encoding, length, false));
         let (record, segment) = place_of(stored_length)?;
         let written = write(&segment, &record, payload);
         match written {
@@ -200,18 +247,20 @@ impl Store {
         }
         if !state.begun {
             let available = self.available()?.saturating_sub(state.in_flight);
-            self.donation.admit(state.set_aside(&self.donation), available, FIRST_RECORD)?;
+            let donation = self.donation.during(state.relief);
+            donation.admit(state.set_aside(&self.donation), available, FIRST_RECORD)?;
             self.open_segment(&mut state)?;
         }
         Ok(state.index.put_again(block))
     }
 
-    /// A place for a record in the active segment.
+    /// A place for a record in the active segment. `moves`: it comes from another segment, of which more becomes free.
     fn reserve(
         &self,
         block: BlockId,
         encoding: Encoding,
         stored_length: u32,
+        moves: bool,
     ) -> Result<(Record, Arc<Segment>), StoreError> {
         let available = self.available()?;
         let needed = span(stored_length);
@@ -225,11 +274,12 @@ impl Store {
         // What is being written is in `used`, and perhaps not yet missing from the file system's free space.
         let in_flight = state.in_flight;
         let with_head = needed + self.head_for(&state, needed);
-        self.donation.admit(
-            state.set_aside(&self.donation),
-            available.saturating_sub(in_flight),
-            with_head,
-        )?;
+        // While space is given back, the way there may lead below the floor where no holes can be made.
+        let donation = match (moves, state.relief) {
+            (true, Relief::Gives) => Donation { donated_bytes: u64::MAX, floor_bytes: 0 },
+            (_, relief) => self.donation.during(relief),
+        };
+        donation.admit(state.set_aside(&self.donation), available.saturating_sub(in_flight), with_head)?;
         let place = self.place(&mut state, needed)?;
         let put_sequence = state.index.next_sequence();
         let record = Record { kind: Kind::Block, place, block, encoding, stored_length, put_sequence };
@@ -437,6 +487,10 @@ impl Store {
         let holder = state.holder(found.place.segment);
         holder.live -= 1;
         holder.dead += span(found.stored_length);
+        state.damages.push_back(Instant::now());
+        if state.damages.len() > DAMAGES_MANY {
+            state.damages.pop_front();
+        }
         StoreError::Damaged(found.block)
     }
 
@@ -465,15 +519,42 @@ impl Store {
         self.state.lock().beside = Some(bytes);
     }
 
+    /// Whatever the file system says, it has no more than so many bytes free. For a life whose disks are of its own making.
+    pub fn limit_free_bytes(&self, bytes: u64) {
+        self.free_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether so many blocks were found damaged within a day, each at a second look as well, that more must be expected.
+    pub fn is_often_damaged(&self) -> bool {
+        let state = self.state.lock();
+        let is_recent = |first: &Instant| first.elapsed() < DAMAGES_WITHIN;
+        state.damages.len() >= DAMAGES_MANY && state.damages.front().is_some_and(is_recent)
+    }
+
+    /// Those that were found damaged count no more.
+    pub fn forget_damages(&self) {
+        self.state.lock().damages.clear();
+    }
+
+    /// Whether space is being given back, since the owner's own files need it.
+    pub fn gives_back(&self) -> bool {
+        self.state.lock().relief == Relief::Gives
+    }
+
     /// Space and number of blocks; requests are the server's to count.
     pub fn load(&self) -> BenefactorLoad {
         let available = self.available();
         let mut state = self.state.lock();
         state.note_asked(&available);
+        let owed_bytes = match &available {
+            Ok(available) => state.look_at_floor(&self.donation, *available),
+            Err(_) => 0,
+        };
         let free_bytes = match &available {
-            Ok(available) if state.trouble.is_none() => {
-                self.donation.free(state.set_aside(&self.donation), available.saturating_sub(state.in_flight))
-            }
+            Ok(available) if state.trouble.is_none() && owed_bytes == 0 => self
+                .donation
+                .during(state.relief)
+                .free(state.set_aside(&self.donation), available.saturating_sub(state.in_flight)),
             _ => 0,
         };
         BenefactorLoad {
@@ -484,6 +565,7 @@ impl Store {
             requests: 0,
             disk_failed: state.trouble.is_some() || available.is_err(),
             wish: OwnerWish::Serve,
+            owed_bytes,
         }
     }
 
@@ -506,10 +588,11 @@ impl Store {
 
     fn available(&self) -> Result<u64, StoreError> {
         let directory = self.files.path();
-        disk::available(directory).map_err(|cause| match cause.kind() {
+        let available = disk::available(directory).map_err(|cause| match cause.kind() {
             io::ErrorKind::NotFound => StoreError::Gone(directory.to_owned()),
             _ => io_error("ask for the free space of", directory, cause),
-        })
+        })?;
+        Ok(available.min(self.free_bytes_max.load(Ordering::Relaxed)))
     }
 
     fn segment(&self, number: u32) -> Option<Arc<Segment>> {

@@ -9,11 +9,11 @@
 //!
 //! A start takes memory for the index and the records of some segments, and reads one unit for each record in sealed segments.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ use super::files::{Files, number_of};
 use super::index::Index;
 use super::record::{Key, Kind, Place, Record, payload_start, span};
 use super::segment::{FIRST_RECORD, Head, Segment};
-use super::{Donation, SegmentState, State, Store, StoreError, io_error};
+use super::{Donation, Relief, SegmentState, State, Store, StoreError, io_error};
 
 /// Segments read at the same time: enough to keep a disk busy with reads of single headers.
 const READERS: usize = 8;
@@ -66,6 +66,9 @@ struct Scanned {
     headless: bool,
 }
 
+/// Is told of bytes before they are read.
+type Pay<'a> = &'a (dyn Fn(u64) + Sync);
+
 impl Store {
     /// Opens the store in `directory`, or makes one there. Segments are full at `segment_bytes`.
     ///
@@ -76,6 +79,19 @@ impl Store {
         donation: Donation,
         segment_bytes: u64,
     ) -> Result<(Self, Recovered), StoreError> {
+        Self::open_paced(directory, donation, segment_bytes, &|_| {})
+    }
+
+    /// Does so at a pace: `pay` is told of so many bytes before they are read, by several threads at a time, and may wait.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`].
+    pub fn open_paced(
+        directory: &Path,
+        donation: Donation,
+        segment_bytes: u64,
+        pay: Pay<'_>,
+    ) -> Result<(Self, Recovered), StoreError> {
         fs::create_dir_all(directory).map_err(|cause| io_error("make", directory, cause))?;
         let files = Files::open(directory).map_err(|cause| io_error("open", directory, cause))?;
         let numbers = list(directory)?;
@@ -84,17 +100,18 @@ impl Store {
             key: find_key(&files, &numbers)?,
             files: Arc::new(files),
             donation,
+            free_bytes_max: AtomicU64::new(u64::MAX),
             segment_bytes,
             state: Mutex::new(empty_state(newest)),
             syncing: Mutex::new(()),
             freeing: Mutex::new(()),
         };
-        let recovered = store.recover(&numbers)?;
+        let recovered = store.recover(&numbers, pay)?;
         Ok((store, recovered))
     }
 
     /// Scans all segments, several at a time, and removes what is outdated.
-    fn recover(&self, numbers: &[u32]) -> Result<Recovered, StoreError> {
+    fn recover(&self, numbers: &[u32], pay: Pay<'_>) -> Result<Recovered, StoreError> {
         let found = Mutex::new(Found::default());
         let next = AtomicUsize::new(0);
         let work = || {
@@ -102,7 +119,7 @@ impl Store {
                 let refused = |cause| io_error("read", &self.files.path_of(*number), cause);
                 let head = Segment::read_head(&self.files, *number).map_err(refused)?;
                 let segment = Segment::of(&self.files, *number, self.key);
-                let scanned = scan(segment, head).map_err(refused)?;
+                let scanned = scan(segment, head, pay).map_err(refused)?;
                 self.take_up(scanned, &mut found.lock());
             }
             Ok(())
@@ -187,6 +204,9 @@ fn empty_state(newest: u32) -> State {
         used: 0,
         beside: None,
         in_flight: 0,
+        freeing: 0,
+        relief: Relief::None,
+        damages: VecDeque::new(),
         names_unsynced: false,
         looked_at: 0,
         trouble: None,
@@ -230,12 +250,12 @@ fn find_key(files: &Files, numbers: &[u32]) -> Result<Key, StoreError> {
     random_key(files.path())
 }
 
-fn scan(segment: Segment, head: Option<Head>) -> std::io::Result<Scanned> {
+fn scan(segment: Segment, head: Option<Head>, pay: Pay<'_>) -> std::io::Result<Scanned> {
     let sealed = head.is_some_and(|head| head.sealed);
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
     let (mut records, mut removed, mut torn, mut end) = (Vec::new(), Vec::new(), Vec::new(), FIRST_RECORD);
     while let Some(record) = segment.next_record(end)? {
-        let intact = sealed || record.kind != Kind::Block || is_whole(&segment, &record, &buffers)?;
+        let intact = sealed || record.kind != Kind::Block || is_whole(&segment, &record, &buffers, pay)?;
         // Behind a torn record the next one may begin anywhere within its span.
         end = record.place.offset() + if intact { record.span() } else { UNIT };
         if !intact {
@@ -286,10 +306,16 @@ fn settle(segment: &Segment, sealed: bool, torn: &[Record], removed: &[Record]) 
     Ok(())
 }
 
-fn is_whole(segment: &Segment, record: &Record, buffers: &Arc<BufferPool>) -> std::io::Result<bool> {
+fn is_whole(
+    segment: &Segment,
+    record: &Record,
+    buffers: &Arc<BufferPool>,
+    pay: Pay<'_>,
+) -> std::io::Result<bool> {
     if record.stored_length as usize > BLOCK_BYTES_MAX {
         return Ok(false);
     }
+    pay(record.span());
     let mut bytes = buffers.take_now(to_usize(record.span()));
     match segment.read_record(record.place, &mut bytes) {
         Err(error) if is_of_the_medium(&error) => return Ok(false),

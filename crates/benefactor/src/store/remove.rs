@@ -12,8 +12,9 @@ use super::record::{Kind, Place, span};
 use super::segment::Segment;
 use super::{Store, StoreError, io_error};
 
-/// Blocks that were taken out of use and still take space.
+/// Blocks that were taken out of use and still take space. They count as such until [`Store::free`].
 #[derive(Debug)]
+#[must_use = "its space is given back by `Store::free`"]
 pub struct Removed(Vec<(Place, u64)>);
 
 impl Store {
@@ -48,6 +49,7 @@ impl Store {
             state.holder(entry.place.segment).live -= 1;
             gone.push((entry.place, span(entry.stored_length)));
         }
+        state.freeing += gone.iter().map(|(_, span)| span).sum::<u64>();
         Removed(gone)
     }
 
@@ -56,7 +58,9 @@ impl Store {
     /// # Errors
     /// The disk refuses; the space returns at the next start.
     pub fn free(&self, removed: &Removed) -> Result<(), StoreError> {
-        self.discard(&removed.0)
+        let freed = self.discard(&removed.0);
+        self.state.lock().freeing -= removed.0.iter().map(|(_, span)| span).sum::<u64>();
+        freed
     }
 
     /// Frees the space of records that the index doesn't refer to.

@@ -1,4 +1,13 @@
 //! How much a store may take: the donation, and the owner's floor under the disk's free space (I9). Pure.
+//!
+//! When the owner's own files take what is to stay free, the store owes it back. Then it gives back some more than that, and takes
+//! nothing until there is plenty: free space that goes up and down around the floor moves no blocks to and fro.
+//!
+//! | relief | the disk has less than the floor | at least the floor and a reserve | at least the floor and four reserves |
+//! |---|---|---|---|
+//! | none | gives | none | none |
+//! | gives | gives | rests | none |
+//! | rests | gives | rests | none |
 
 use stdchk_model::size;
 
@@ -9,6 +18,25 @@ pub struct Donation {
     pub donated_bytes: u64,
     /// Free space that the file system keeps, bytes.
     pub floor_bytes: u64,
+}
+
+/// The part of the floor that is given back beyond it, so that the next small file of the owner isn't the next reason to give back.
+const RESERVE_PARTS: u64 = 16;
+/// Largest reserve, bytes: on a large disk the floor itself is plenty.
+const RESERVE_BYTES_MAX: u64 = 1 << 30;
+/// Reserves above the floor from which on blocks are taken again.
+const REFILL_RESERVES: u64 = 4;
+
+/// How a store stands to what the disk has free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Relief {
+    /// It takes blocks.
+    #[default]
+    None,
+    /// It gives space back.
+    Gives,
+    /// It has given enough, and takes nothing yet.
+    Rests,
 }
 
 /// No room for a block.
@@ -53,6 +81,39 @@ impl NoRoom {
 }
 
 impl Donation {
+    fn reserve_bytes(&self) -> u64 {
+        (self.floor_bytes / RESERVE_PARTS).min(RESERVE_BYTES_MAX)
+    }
+
+    /// How a store stands that stood so, now that the file system has `available` bytes.
+    #[must_use]
+    pub fn relief(&self, before: Relief, available: u64) -> Relief {
+        let above = available.checked_sub(self.floor_bytes);
+        match (before, above) {
+            (_, None) => Relief::Gives,
+            (Relief::None, Some(_)) => Relief::None,
+            (_, Some(above)) if above >= REFILL_RESERVES * self.reserve_bytes() => Relief::None,
+            (Relief::Gives, Some(above)) if above < self.reserve_bytes() => Relief::Gives,
+            (Relief::Gives | Relief::Rests, Some(_)) => Relief::Rests,
+        }
+    }
+
+    /// What holds for new blocks: a higher floor, unless there is no relief.
+    #[must_use]
+    pub fn during(&self, relief: Relief) -> Self {
+        let beyond = if relief == Relief::None { 0 } else { REFILL_RESERVES * self.reserve_bytes() };
+        Self { floor_bytes: self.floor_bytes.saturating_add(beyond), ..*self }
+    }
+
+    /// Space that is to be given back when `used` bytes are taken and the file system has `available`, bytes.
+    pub fn owed(&self, relief: Relief, used: u64, available: u64) -> u64 {
+        let goal = match relief {
+            Relief::Gives => self.floor_bytes.saturating_add(self.reserve_bytes()),
+            Relief::None | Relief::Rests => 0,
+        };
+        used.saturating_sub(self.donated_bytes).max(goal.saturating_sub(available))
+    }
+
     /// Space that new blocks can take when `used` bytes are taken and the file system has `available`, bytes.
     pub fn free(&self, used: u64, available: u64) -> u64 {
         self.donated_bytes.saturating_sub(used).min(available.saturating_sub(self.floor_bytes))
@@ -73,6 +134,39 @@ impl Donation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_floor_lacks_is_owed_with_a_reserve_and_nothing_is_taken_until_there_is_plenty() {
+        use Relief::{Gives, None, Rests};
+        let donation = Donation { donated_bytes: 1000, floor_bytes: 160 };
+        // A floor of 160 has a reserve of 10, and is far away from 200 on.
+        let expected = [
+            (None, 160, None, 0),
+            (None, 159, Gives, 11),
+            (Gives, 160, Gives, 10),
+            (Gives, 169, Gives, 1),
+            (Gives, 170, Rests, 0),
+            (Gives, 200, None, 0),
+            (Rests, 160, Rests, 0),
+            (Rests, 159, Gives, 11),
+            (Rests, 199, Rests, 0),
+            (Rests, 200, None, 0),
+        ];
+        for (before, available, after, owed) in expected {
+            let relief = donation.relief(before, available);
+            assert_eq!(
+                (relief, donation.owed(relief, 500, available)),
+                (after, owed),
+                "{before:?} {available}"
+            );
+            let takes = donation.during(relief).free(500, available) > 0;
+            assert_eq!(takes, relief == None && available > 160, "{before:?} {available}");
+        }
+        // What is beyond a donation that became smaller is owed, too.
+        assert_eq!(donation.owed(None, 1030, 400), 30);
+        let no_floor = Donation { floor_bytes: 0, ..donation };
+        assert_eq!(no_floor.relief(None, 0), None);
+    }
 
     #[test]
     fn the_tighter_of_donation_and_floor_holds() {

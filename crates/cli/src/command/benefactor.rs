@@ -2,6 +2,7 @@
 //! of other machines. Its owner pauses it, drains it, takes it out of the pool, and resumes it ([`owner`]).
 
 mod owner;
+pub mod terms;
 
 use std::path::{PathBuf, absolute};
 
@@ -11,6 +12,7 @@ use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::handshake;
 use stdchk_net::transport::socket_of;
 
+use self::terms::{Terms, TermsArguments};
 use super::pool::join_as;
 use super::role::{RoleArguments, serve, socket_in};
 use super::up;
@@ -28,7 +30,7 @@ pub const LISTEN_DEFAULT: &str = "[::]:0";
 #[command(after_help = "\
 Example:
   stdchk benefactor join a.example.org:7400 --token TOKEN --donate 100GiB
-  stdchk benefactor run /disk2/stdchk --donate 100GiB --floor 10GiB
+  stdchk benefactor run /disk2/stdchk --donate 100GiB --floor 10GiB --io-limit 50MiB --hours 18:00-08:00
   stdchk benefactor pause /disk2/stdchk
   stdchk benefactor leave /disk2/stdchk --wait")]
 pub struct Arguments {
@@ -75,6 +77,8 @@ struct Run {
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
     #[command(flatten)]
+    terms: TermsArguments,
+    #[command(flatten)]
     role: RoleArguments,
 }
 
@@ -98,6 +102,8 @@ struct Join {
     /// Space on the disk that always stays free [default: 5 % of the disk, at least 1 GiB]
     #[arg(long, value_name = "SIZE")]
     floor: Option<String>,
+    #[command(flatten)]
+    terms: TermsArguments,
 }
 
 /// Runs the command.
@@ -115,7 +121,9 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
 fn join_pool(join: &Join, context: &Context) -> Outcome {
     let home = context.home_to_run()?;
     let (donate, floor) = disk::sizes(join.donate.as_deref(), join.floor.as_deref(), home.path(), 1)?;
-    let record = PoolRecord { manager: Some(join.address.clone()), ..PoolRecord::new(1, donate, floor) };
+    let terms = join.terms.over(&Terms::default())?;
+    let record =
+        PoolRecord { manager: Some(join.address.clone()), terms, ..PoolRecord::new(1, donate, floor) };
     let (home, _lock) = join_as(handshake::Role::Benefactor, &record, &join.token, context)?;
     up::start(&home, &record, context)
 }
@@ -141,6 +149,7 @@ fn run_here(arguments: &Run, context: &Context) -> Outcome {
     check_address("--listen", &listen)?;
     let config = Config::new(directory, manager, listen, donated_bytes);
     let config = Config { keys: context.keys()?, floor_bytes, ..config };
+    let config = arguments.terms.over(&Terms::default())?.applied_to(config)?;
     serve(&arguments.role, &super::runtime()?, |stop| async move {
         let ended = stdchk_benefactor::run(config, stop).await;
         ended.map_err(|error| CommandError::complete(Exit::Other, "benefactor", error))

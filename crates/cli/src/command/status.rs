@@ -242,10 +242,12 @@ fn print_benefactors(report: &Status) -> Outcome {
 fn state_word(entry: &BenefactorStatus) -> &'static str {
     match entry.state {
         BenefactorState::Online => match entry.wish {
+            OwnerWish::Serve if entry.owed_bytes > 0 => "giving back",
             OwnerWish::Serve => "online",
             OwnerWish::Pause => "paused",
             OwnerWish::Drain if entry.blocks == 0 => "drained",
             OwnerWish::Drain => "draining",
+            OwnerWish::Damaged => "damaged",
             OwnerWish::Leave => "leaving",
         },
         BenefactorState::Expected => "expected",

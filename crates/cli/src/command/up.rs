@@ -16,6 +16,7 @@ use stdchk_net::data_dir::{self, DataDirError};
 use stdchk_net::{Authority, Keys};
 use tokio::runtime::Runtime;
 
+use super::benefactor::terms::{Terms, TermsArguments};
 use super::pool::about_keys;
 use crate::context::Context;
 use crate::exit::{CommandError, Exit, Outcome};
@@ -57,6 +58,8 @@ pub struct Arguments {
     /// Space on the disk that always stays free, such as 5GiB
     #[arg(long, value_name = "SIZE")]
     floor: Option<String>,
+    #[command(flatten)]
+    terms: TermsArguments,
 }
 
 fn benefactor_count(text: &str) -> Result<u16, String> {
@@ -101,7 +104,8 @@ fn new(home: &Home, arguments: &Arguments) -> Outcome<PoolRecord> {
     let benefactors = arguments.benefactors.unwrap_or(BENEFACTORS_DEFAULT);
     let (donate, floor) =
         disk::sizes(arguments.donate.as_deref(), arguments.floor.as_deref(), home.path(), benefactors)?;
-    Ok(PoolRecord::new(benefactors, donate, floor))
+    let terms = arguments.terms.over(&Terms::default())?;
+    Ok(PoolRecord { terms, ..PoolRecord::new(benefactors, donate, floor) })
 }
 
 /// A manager that has lost its data would begin a new pool, which the benefactors of the old one can't join. A benefactor
@@ -178,6 +182,7 @@ fn changed(home: &Home, mut record: PoolRecord, arguments: &Arguments) -> Outcom
     }
     let before = record.clone();
     record.benefactors = benefactors;
+    record.terms = arguments.terms.over(&before.terms)?;
     let (donate, floor) = (arguments.donate.as_deref(), arguments.floor.as_deref());
     if before.benefactors == 0 && benefactors > 0 {
         (record.donate_bytes, record.floor_bytes) = disk::sizes(donate, floor, home.path(), benefactors)?;
@@ -200,19 +205,21 @@ fn refuse_other_sizes_while_running(home: &Home, before: &PoolRecord, asked: &Po
     let flag = match (before.donate_bytes != asked.donate_bytes, before.floor_bytes != asked.floor_bytes) {
         (true, _) => format!("--donate {}", size::exact(asked.donate_bytes)),
         (_, true) => format!("--floor {}", size::exact(asked.floor_bytes)),
+        _ if before.terms != asked.terms => "the terms".to_owned(),
         (false, false) => return Ok(()),
     };
     for index in 0..before.benefactors {
         if running(home, Role::Benefactor(index))?.is_some() {
             let cause = format!(
-                "benefactors run, each with a donation of {} and a floor of {}",
+                "benefactors run, each with a donation of {} and a floor of {}, `{}`",
                 size::human(before.donate_bytes),
-                size::human(before.floor_bytes)
+                size::human(before.floor_bytes),
+                before.terms.arguments().join(" ")
             );
             return Err(CommandError::usage(
                 flag,
                 cause,
-                "`stdchk down` first, then `stdchk up` with the new size",
+                "`stdchk down` first, then `stdchk up` with what is new",
             ));
         }
     }

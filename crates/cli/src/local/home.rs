@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use stdchk_net::Keys;
 use stdchk_net::transport::unix_address;
 
+use crate::command::benefactor::terms::Terms;
 use crate::exit::{About, CommandError, Exit, Outcome};
 
 /// Layout of `pool.json` that this code writes and reads.
@@ -80,6 +81,9 @@ pub struct PoolRecord {
     /// Where the manager of this host serves other machines, `host:port`.
     #[serde(default)]
     pub listen: Option<String>,
+    /// On which terms its benefactors work.
+    #[serde(default)]
+    pub terms: Terms,
 }
 
 impl PoolRecord {
@@ -93,6 +97,7 @@ impl PoolRecord {
             mount: None,
             manager: None,
             listen: None,
+            terms: Terms::default(),
         }
     }
 

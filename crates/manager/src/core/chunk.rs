@@ -20,6 +20,8 @@ pub struct Holder {
     pub stored_length: u32,
     /// Where the chunk stands in the benefactor's list.
     pub(super) listed: u32,
+    /// It is to go since the benefactor's owner needs the space.
+    pub(super) is_owed: bool,
 }
 
 impl Holder {
@@ -46,7 +48,7 @@ impl Holder {
     /// Whether the block is to go as soon as the chunk is as far from loss as is wanted without it. Until then it counts for all but
     /// what is planned.
     pub fn leaves(&self, registry: &Registry) -> bool {
-        registry.leaves(self.benefactor)
+        self.is_owed || registry.leaves(self.benefactor)
     }
 
     /// Whether the block can be read now.
@@ -149,6 +151,11 @@ impl Chunk {
     /// The blocks that count and are not to go.
     pub fn staying<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Holder> + Clone {
         self.counted(registry).filter(|holder| !holder.leaves(registry))
+    }
+
+    /// Those that are to let go of the chunk, whatever becomes of other chunks there.
+    pub fn owing(&self) -> impl Iterator<Item = BenefactorId> + Clone {
+        self.holders.iter().filter(|holder| holder.is_owed).map(|holder| holder.benefactor)
     }
 
     /// When a session or a benefactor last brought it up, milliseconds of the manager's life.

@@ -32,6 +32,7 @@ impl Core {
     pub(super) fn take_out(&mut self, id: BenefactorId) {
         self.registry.remove(id);
         self.deletions.remove(&id);
+        self.owes_no_more(id);
         let ended = self.copies.benefactors_changed(&[id]);
         self.copies_ended(&ended);
         self.walk(Walk::Benefactor(id, None));

@@ -25,6 +25,10 @@ use super::chunk::{Care, Chunk, Holder, Reach, Risk};
 use super::exposure::{Exposure, Lacking, SHARED, Span, joined};
 use super::table::GrowingTable;
 
+mod owed;
+
+use owed::Owed;
+
 /// Blocks of most chunks: room for more is not kept.
 const COPIES_USUAL: usize = REPLICAS_DEFAULT as usize;
 
@@ -98,6 +102,8 @@ pub struct Locations {
     free: Vec<Slot>,
     /// What each benefactor holds, a slot for each block.
     held_at: HashMap<BenefactorId, Vec<Slot>>,
+    /// Those blocks of each benefactor that are to go since its owner needs the space.
+    owed: HashMap<BenefactorId, Owed>,
     /// Chunks to which nothing refers, by when the last version of them went or when they were last brought up.
     unnamed: BTreeSet<(u64, Slot)>,
     /// Chunks that may have more blocks than are wanted.
@@ -232,7 +238,11 @@ impl Locations {
         let chunk = self.at_mut(slot);
         chunk.length = stored.plain_length;
         if let Some(known) = chunk.find(from, &stored.block) {
-            (known.inventory, known.stored_length) = (inventory, stored.stored_length);
+            known.inventory = inventory;
+            let before = std::mem::replace(&mut known.stored_length, stored.stored_length);
+            if known.is_owed && before != stored.stored_length {
+                self.owed_block_changed(from, before, stored.stored_length);
+            }
         } else {
             let listed = self.held_at.entry(from).or_default();
             let place = narrow(listed.len());
@@ -244,6 +254,7 @@ impl Locations {
                 inventory,
                 stored_length: stored.stored_length,
                 listed: place,
+                is_owed: false,
             };
             let holders = &mut self.at_mut(slot).holders;
             if holders.is_empty() {
@@ -267,6 +278,9 @@ impl Locations {
         while let Some(at) = self.at(slot).holders.iter().position(&is_gone) {
             let holder = self.at_mut(slot).holders.remove(at);
             self.unlearned += u64::from(!self.at(slot).wants.is_empty());
+            if holder.is_owed {
+                self.owed_block_went(slot, &holder);
+            }
             self.unlist(slot, &holder);
         }
         self.count_sizes(slot, before);

@@ -24,6 +24,7 @@ mod permissions;
 mod persist;
 mod policies;
 mod references;
+mod relief;
 mod rename;
 mod replication;
 mod reports;
@@ -154,6 +155,7 @@ pub struct Core {
     locations: Locations,
     sessions: Sessions,
     copies: Copies,
+    reliefs: relief::Reliefs,
     begun: hold::Begun,
     /// Blocks to delete, each with the put sequence that the decision rests on.
     deletions: HashMap<BenefactorId, BTreeMap<BlockId, u64>>,
@@ -220,6 +222,7 @@ impl Core {
             locations: Locations::default(),
             sessions: Sessions::default(),
             copies: Copies::default(),
+            reliefs: relief::Reliefs::default(),
             begun: hold::Begun::default(),
             deletions: HashMap::new(),
             references: References::default(),

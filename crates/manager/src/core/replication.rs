@@ -340,9 +340,12 @@ impl Core {
         if encoding.code.is_copy() {
             from.truncate(1); // Each copy suffices alone.
         }
-        let avoid: Vec<BenefactorId> = taken.into_iter().chain(self.copies.avoided(source)).collect();
+        let chunk = self.locations.get(&id)?;
+        // Who is to let go of the chunk isn't given it anew.
+        let avoid = taken.into_iter().chain(chunk.owing()).chain(self.copies.avoided(source));
+        let avoid: Vec<BenefactorId> = avoid.collect();
         let turn = u64::from_le_bytes(*id.0.first_chunk::<8>()?);
-        let bytes = u64::from(self.locations.get(&id)?.length);
+        let bytes = u64::from(chunk.length);
         let wish = Wish { width: make.len(), avoid: &avoid, room_bytes: bytes, turn };
         let destinations = self.select.select(&hosts.all, &wish);
         let address = |id: BenefactorId| Some(self.registry.get(id)?.address.clone());
@@ -382,15 +385,24 @@ impl Core {
             of(&others, hosts).or_else(|| of(&[&others[..], &in_vain[..]].concat(), hosts))
         };
         let has_room = |host: &&HostState| host.online && host.free_bytes >= u64::from(chunk.length);
+        // Some that are there may be to let go of this chunk alone.
+        let owing: Vec<BenefactorId> = chunk.owing().collect();
+        let stays = |id: &BenefactorId| !self.registry.leaves(*id) && !owing.contains(id);
+        let without_owing: Vec<BenefactorId>;
+        let ids = if owing.is_empty() {
+            &hosts.ids
+        } else {
+            without_owing = hosts.ids.iter().copied().filter(stays).collect();
+            &without_owing
+        };
         // Copies in place of fragments take several times the space. So fragments wait for benefactors that are away or full, as
         // long as some can be placed or the chunk survives a loss; then only for those that may be restarting.
-        let usual = plan(&hosts.ids)?;
+        let usual = plan(ids)?;
         let is_placed = hosts.all.iter().filter(has_room).any(|host| !usual.taken.contains(&host.id));
         if is_placed || distance(staying.iter().copied()) > 1 {
             return Some(usual);
         }
         let is_one = |host: &&HostState| has_room(host) || !host.online && self.registry.counts(host.id);
-        let stays = |id: &BenefactorId| !self.registry.leaves(*id);
         let some: Vec<BenefactorId> =
             hosts.all.iter().filter(is_one).map(|host| host.id).filter(stays).collect();
         plan(&some)

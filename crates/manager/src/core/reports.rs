@@ -149,6 +149,7 @@ impl Core {
         self.remove_all(id, &removed);
         self.confirm_all(id, inventory, &added, now);
         self.update_states(now);
+        self.give_back(id, now);
         if self.has_let_go(id) {
             self.take_out(id);
             return Ok(ManagerReply::Commands(vec![Command::Forgotten]));

@@ -10,6 +10,7 @@ use stdchk_model::{BenefactorId, Ino};
 
 use super::inode::Body;
 use super::locations::Key;
+use super::relief::Look;
 use super::{Core, Now};
 
 /// Something to be gone through, and how far that has come.
@@ -19,6 +20,8 @@ pub(super) enum Walk {
     All(usize),
     /// What a benefactor has, or is known to have no longer.
     Benefactor(BenefactorId, Option<usize>),
+    /// What a benefactor has, as far as its owner needs the space.
+    Owed(Look),
     /// All chunks that are at risk: others can make copies of them.
     AtRisk(Option<Key>),
     /// Versions of this file, or below this folder, may be wanted further from loss than before, or less far.
@@ -29,6 +32,7 @@ impl Walk {
     fn is_like(self, other: Self) -> bool {
         match (self, other) {
             (Self::Benefactor(one, _), Self::Benefactor(other, _)) => one == other,
+            (Self::Owed(one), Self::Owed(other)) => one.id == other.id,
             (Self::Grade(one), Self::Grade(other)) => one == other,
             (Self::All(_), Self::All(_)) | (Self::AtRisk(_), Self::AtRisk(_)) => true,
             _ => false,
@@ -61,6 +65,11 @@ impl Core {
     /// Goes on with a walk; false if none is under way.
     pub fn walk_on(&mut self) -> bool {
         let Some(walk) = self.walks.0.pop_front() else { return false };
+        if let Walk::Owed(look) = walk {
+            let rest = self.look_at_owed(look);
+            self.walks.0.extend(rest.map(Walk::Owed));
+            return true;
+        }
         let (locations, registry, steps) = (&mut self.locations, &self.registry, self.setting.steps);
         let rest = match walk {
             Walk::All(from) => locations.walk_all(from, steps, registry).map(Walk::All),
@@ -71,6 +80,7 @@ impl Core {
             Walk::AtRisk(after) => {
                 locations.walk_at_risk(after, steps, registry).map(|after| Walk::AtRisk(Some(after)))
             }
+            Walk::Owed(_) => unreachable!("it was looked at"),
             Walk::Grade(ino) => {
                 self.grade_some(ino);
                 None

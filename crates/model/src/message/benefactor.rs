@@ -154,6 +154,9 @@ pub struct BenefactorLoad {
     /// What its owner wishes.
     #[n(6)]
     pub wish: OwnerWish,
+    /// Space of blocks that is to go, since the disk has less free than its owner's floor or more is taken than is donated, bytes.
+    #[n(7)]
+    pub owed_bytes: u64,
 }
 
 /// What the owner of a donated disk wishes of the benefactor on it. Whatever it is, what is stored there is served.
@@ -174,12 +177,15 @@ pub enum OwnerWish {
     /// Drain, then be forgotten by the pool.
     #[n(3)]
     Leave,
+    /// Drain. No owner wished that: blocks were damaged there again and again.
+    #[n(4)]
+    Damaged,
 }
 
 impl OwnerWish {
     /// Whether what is stored there is to go.
     pub fn drains(self) -> bool {
-        matches!(self, Self::Drain | Self::Leave)
+        matches!(self, Self::Drain | Self::Leave | Self::Damaged)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use stdchk_tests::{Pool, Setup, random_bytes, wait_until};
+use stdchk_tests::{Disk, Pool, Setup, random_bytes, wait_until};
 
 const MIB: usize = 1 << 20;
 
@@ -277,6 +277,164 @@ fn a_full_pool_lets_go_of_what_the_others_have_room_for_and_of_nothing_else() {
     pool.ok(&["up", "--benefactors", "4"]);
     pool.ok(&drain);
     check(&pool, &contents);
+}
+
+// --- space for the owner's own files
+
+#[test]
+fn when_the_owners_files_take_what_is_to_stay_free_blocks_move_to_others_within_a_minute() {
+    const FLOOR: u64 = 24 << 20;
+    let pool = pool_of(1, "replicate:1");
+    let disk = Disk::start(&pool, "disk", 96, "24MiB");
+    let contents = fill(&pool, 8, 6 * MIB);
+    let entry = |pool: &Pool| disk.shown(&pool.status()).unwrap().clone();
+    let before = entry(&pool)["used_bytes"].as_u64().unwrap();
+    assert!(before > 10 << 20, "{before} bytes are there");
+    let begin = std::time::Instant::now();
+    disk.take(disk.free() - FLOOR + (8 << 20));
+    assert!(disk.free() < FLOOR);
+    wait_until("the manager knows", || entry(&pool)["owed_bytes"].as_u64() > Some(0));
+    assert_eq!(entry(&pool)["free_bytes"], 0);
+    wait_until("the owner has what is to stay free", || disk.free() >= FLOOR);
+    assert!(begin.elapsed() < Duration::from_secs(60), "that took {:?}", begin.elapsed());
+    check(&pool, &contents);
+    wait_until("nothing is owed", || entry(&pool)["owed_bytes"] == 0);
+    let after = entry(&pool);
+    let used = after["used_bytes"].as_u64().unwrap();
+    assert!(
+        used > 0 && used < before && used > before - (14 << 20),
+        "{used} of {before} bytes stay: not all went"
+    );
+    // It rests, however its free space goes up and down, and takes blocks again when there is plenty.
+    assert_eq!(after["free_bytes"], 0);
+    pool.put(&random_bytes(4 * MIB, 720), "app/rests");
+    assert!(entry(&pool)["used_bytes"].as_u64().unwrap() <= used);
+    disk.clear();
+    wait_until("it has room again", || entry(&pool)["free_bytes"].as_u64() > Some(0));
+    pool.put(&random_bytes(8 * MIB, 721), "app/again");
+    wait_until("it takes blocks again", || entry(&pool)["used_bytes"].as_u64() > Some(used));
+    check(&pool, &contents);
+}
+
+// --- damage
+
+#[test]
+fn a_benefactor_of_which_blocks_are_damaged_again_and_again_is_drained_until_its_owner_takes_it_back() {
+    let pool = pool_of(4, "replicate:2");
+    let contents = fill(&pool, 12, MIB);
+    let at_first: Vec<usize> = (0..12).filter(|at| pool.holders_of(&contents[*at]).contains(&0)).collect();
+    assert!(at_first.len() >= 4, "{at_first:?} are there");
+    let (first, folder) = (number(&pool, 0), folder(&pool, 0));
+    let damage = |at: usize| assert_eq!(pool.damage_below(&folder, &contents[at]), 1);
+    let verify = || pool.run(&["verify"]);
+    at_first[..2].iter().for_each(|at| damage(*at));
+    verify();
+    wait_until("two are found", || pool.shows(|status| status["damaged_found"] == 2));
+    assert_eq!(entry(&pool, first)["wish"], "serve", "that may happen");
+    damage(at_first[2]);
+    verify();
+    wait_until("three are too many", || entry(&pool, first)["wish"] == "damaged");
+    let status = pool.status();
+    assert_eq!(status["health"], "degraded");
+    let reasons = status["reasons"].to_string();
+    assert!(reasons.contains(&format!("b{first} ")) && reasons.contains("benefactor resume"), "{reasons}");
+    // Also through a kill.
+    pool.kill("benefactor-0");
+    pool.ok(&["up"]);
+    wait_until("nothing is left there", || {
+        let entry = entry(&pool, first);
+        entry["wish"] == "damaged" && entry["state"] == "online" && entry["blocks"] == 0
+    });
+    pool.wait_for_copies();
+    check(&pool, &contents);
+
+    resume(&pool, 0);
+    wait_until_paused(&pool, first, false);
+    wait_until("nothing is amiss", || pool.shows(|status| status["health"] == "healthy"));
+    pool.put(&random_bytes(8 * MIB, 740), "app/again");
+    wait_until("it takes blocks again", || entry(&pool, first)["blocks"].as_u64() > Some(0));
+}
+
+// --- terms
+
+/// A local benefactor's process.
+fn process_of(pool: &Pool, index: u16) -> u32 {
+    pool.process(&format!("benefactor-{index}")).pid
+}
+
+#[test]
+fn a_benefactor_reads_and_writes_no_faster_than_its_owner_lets_it_and_nobody_takes_it_for_dead() {
+    const RATE: f64 = (8 * MIB) as f64;
+    let pool = Pool::up(1, &["--io-limit", "8MiB"]);
+    pool.ok(&["put", &pool.file("seed", b"seed"), "app/seed"]);
+    pool.policy("app", &["redundancy=replicate:1"]);
+    let content = random_bytes(16 * MIB, 730);
+    let is_over = AtomicBool::new(false);
+    let timed = |work: &(dyn Fn() + Sync), bytes: usize, threads: usize| {
+        let begin = std::time::Instant::now();
+        std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+        let (taken, least) = (begin.elapsed().as_secs_f64(), (bytes * threads) as f64 / RATE);
+        assert!(taken > 0.8 * least - 0.2, "{taken} s, {least} at the rate");
+        assert!(taken < 4.0 * least + 10.0, "{taken} s, {least} at the rate: others wait for the turn");
+    };
+    std::thread::scope(|scope| {
+        let watched = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(entry(&pool, 0)["state"], "online");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        timed(&|| pool.put(&content, "app/x"), content.len(), 1);
+        // More than it may do within the time for which clients wait for an answer.
+        timed(&|| assert!(pool.get("app/x") == content), content.len(), 5);
+        is_over.store(true, Ordering::Relaxed);
+        watched.join().unwrap();
+    });
+    let verified = pool.json(&["verify", "--json"]);
+    assert!(verified["bad"] == serde_json::json!([]), "{verified}");
+    // The terms stay until others are given.
+    let command_line = || fs::read_to_string(format!("/proc/{}/cmdline", process_of(&pool, 0))).unwrap();
+    pool.ok(&["down"]);
+    pool.ok(&["up"]);
+    assert!(command_line().contains("--io-limit\08388608\0"), "{}", command_line());
+    pool.fails(&["up", "--io-limit", "16MiB"], 2, &["the terms", "stdchk down"]);
+    pool.ok(&["down"]);
+    pool.fails(&["up", "--net-limit", "1MiB"], 2, &["--net-limit 1MiB", "at least 4MiB"]);
+    pool.ok(&["up", "--io-limit", "0"]);
+    assert!(!command_line().contains("--io-limit"), "{}", command_line());
+}
+
+#[test]
+fn outside_of_its_hours_a_benefactor_is_paused_and_what_its_owner_wishes_holds_at_any_hour() {
+    let today = std::process::Command::new("date").arg("+%u").output().unwrap().stdout;
+    let today: usize = String::from_utf8(today).unwrap().trim().parse().unwrap();
+    // Days away from now.
+    let day = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"][(today + 2) % 7];
+    let hours = format!("{day} 11:00-12:00");
+    let pool = Pool::up(2, &["--hours", &hours, "--priority", "idle"]);
+    wait_until_paused(&pool, 0, true);
+    wait_until_paused(&pool, 1, true);
+    let new = pool.file("y", &random_bytes(MIB, 731));
+    pool.fails(&["put", &new, "app/y"], 6, &["app/y"]);
+    let reasons = pool.status()["reasons"].to_string();
+    assert!(reasons.contains("--hours"), "{reasons}");
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process_of(&pool, 0))).unwrap();
+    let nice = stat.rsplit_once(") ").unwrap().1.split_whitespace().nth(16).unwrap().to_owned();
+    assert!(nice.parse::<i32>().unwrap() >= 10, "{nice}");
+    // What the owner wishes beats the hours; that the benefactor is to serve, it does in its hours.
+    let first = number(&pool, 0);
+    let report = owner(&pool, &["drain", "--wait"], 0);
+    assert!(report["done"] == true, "{report}");
+    assert_eq!(entry(&pool, first)["wish"], "drain");
+    resume(&pool, 0);
+    wait_until_paused(&pool, first, true);
+
+    pool.ok(&["down"]);
+    pool.fails(&["up", "--hours", "mon-fry 20:00-07:00"], 2, &["mon-fry 20:00-07:00", "--hours always"]);
+    pool.ok(&["up", "--hours", "always", "--priority", "normal"]);
+    wait_until_paused(&pool, 0, false);
+    wait_until_paused(&pool, 1, false);
+    pool.ok(&["put", &new, "app/y"]);
 }
 
 // --- leave

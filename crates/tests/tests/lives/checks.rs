@@ -188,8 +188,11 @@ impl World {
     }
 
     /// Whether every chunk is as far from loss as is wanted with no block more than that takes, and lies where the manager says,
-    /// and nothing else is there.
+    /// nothing else is there, and owners have the room that they need.
     fn is_tidy(&mut self) -> Result<(), String> {
+        if let Some(node) = self.nodes.iter().find(|node| node.owes() > 0) {
+            return Err(format!("{:?} owes its owner {} bytes", node.id, node.owes()));
+        }
         let (named, mut holders) = (self.named(), self.holders());
         let all: BTreeSet<Number> = named.iter().copied().chain(holders.keys().copied()).collect();
         for number in all.difference(&self.lost.clone()).copied() {

@@ -165,7 +165,15 @@ impl World {
         }
     }
 
-    /// All owners let their benefactors serve, but one perhaps whose benefactor the others can do without: that one is to have nothing.
+    /// The files of an owner grow, or go.
+    pub fn owner_writes(&mut self, node: usize) {
+        let room = [None, Some(0), Some(4 << 12), Some(9 << 12)][self.below(4)];
+        self.note(format!("the files of the owner of {:?} leave {room:?} bytes", self.nodes[node].id));
+        self.nodes[node].leave_room(room);
+    }
+
+    /// All owners let their benefactors serve, and their files leave room, but for one perhaps whose benefactor the others can do without:
+    /// that one is to have nothing, or has little room.
     pub fn settle_owners(&mut self) {
         let others = self.nodes.iter().skip(1).filter(|node| !node.is_small()).count();
         // Clients go on by the policy of when they began.
@@ -175,10 +183,20 @@ impl World {
         let goes = can_do_without && self.below(3) == 0;
         let one = self.below(self.nodes.len());
         for node in 0..self.nodes.len() {
-            let wish = match [OwnerWish::Drain, OwnerWish::Leave][self.below(2)] {
-                _ if node != one || !goes => OwnerWish::Serve,
-                wish => wish,
-            };
+            let (wish, room) =
+                match [(OwnerWish::Drain, None), (OwnerWish::Leave, None), (OwnerWish::Serve, Some(3 << 12))]
+                    [self.below(3)]
+                {
+                    _ if node != one || !goes => (OwnerWish::Serve, None),
+                    wished => wished,
+                };
+            self.nodes[node].leave_room(room);
+            if room.is_some() {
+                self.note(format!(
+                    "the files of the owner of {:?} leave {room:?} bytes for long",
+                    self.nodes[node].id
+                ));
+            }
             if self.nodes[node].has_left && wish != OwnerWish::Serve || self.nodes[node].wish == wish {
                 continue;
             }

@@ -32,6 +32,9 @@ const PLENTY_BYTES: u64 = 1 << 40;
 /// What a small benefactor has: most of what there is doesn't fit.
 const FEW_BYTES: u64 = 7 * 4096;
 
+/// What owners want to stay free.
+const FLOOR_BYTES: u64 = 4 * 4096;
+
 /// What a benefactor was ordered to do for others, or will do for them.
 pub enum Work {
     /// Blocks are to be made of others.
@@ -48,6 +51,8 @@ pub struct Node {
     pub address: String,
     pub disk: Disk,
     donated_bytes: u64,
+    /// What the owner's own files leave of the disk for what is stored and what is to stay free.
+    left_bytes: u64,
     pub id: Option<BenefactorId>,
     /// Number of its last registration.
     pub registration: u64,
@@ -102,6 +107,7 @@ impl Node {
             address: format!("127.0.0.1:{life}"),
             disk: Disk::new(),
             donated_bytes: if small { FEW_BYTES } else { PLENTY_BYTES },
+            left_bytes: PLENTY_BYTES,
             id: None,
             registration: 0,
             term: None,
@@ -136,7 +142,7 @@ impl Node {
 
     fn open(&mut self) {
         let beyond = if self.plant == Plant::DonationIgnored { PLENTY_BYTES } else { 0 };
-        let donation = Donation { donated_bytes: self.donated_bytes + beyond, floor_bytes: 0 };
+        let donation = Donation { donated_bytes: self.donated_bytes + beyond, floor_bytes: FLOOR_BYTES };
         let store = Store::open(&self.disk.segments(), donation, SEGMENT_BYTES).unwrap().0;
         let memory = Arc::new(Memory::open(self.disk.path()));
         let kept = Arc::new(Kept::open(self.disk.path()));
@@ -146,6 +152,31 @@ impl Node {
             Some(Benefactor::new(Arc::new(store), (memory, kept), buffers, Incarnation(self.life), key));
         self.decide(self.wish);
         self.disk.opened();
+        self.look_at_disk();
+    }
+
+    /// The files of its owner grow or go: so much room is left for blocks; `None`: all that was donated.
+    pub fn leave_room(&mut self, bytes: Option<u64>) {
+        self.left_bytes = bytes.map_or(PLENTY_BYTES, |bytes| bytes + FLOOR_BYTES);
+        self.look_at_disk();
+        if self.plant == Plant::GivesBackByItself && self.is_up() && self.owes() > 0 {
+            let (gone, sequence) = (self.blocks(), self.put_sequence());
+            self.remove(&gone.into_iter().collect::<Vec<_>>(), sequence);
+        }
+    }
+
+    /// What is free on the disk is what the owner's files and the blocks leave.
+    fn look_at_disk(&self) {
+        if let Some(service) = &self.service {
+            let free = self.left_bytes.saturating_sub(service.load().used_bytes);
+            service.store().limit_free_bytes(free);
+        }
+    }
+
+    /// Bytes of blocks that the owner's files have no room for.
+    pub fn owes(&self) -> u64 {
+        self.look_at_disk();
+        self.service.as_ref().map_or(0, |service| service.load().owed_bytes)
     }
 
     /// Its owner decides.
@@ -192,6 +223,7 @@ impl Node {
     /// Its disk is another one: nothing is there.
     pub fn replace_disk(&mut self) {
         self.disk.wipe();
+        self.left_bytes = PLENTY_BYTES;
         self.had.clear();
         self.id = None;
         self.decide(OwnerWish::Serve);
@@ -251,6 +283,7 @@ impl Node {
         bytes: &[u8],
         runtime: &Runtime,
     ) -> Result<(BenefactorReply, Bytes), Failure> {
+        self.look_at_disk();
         let service = self.service.as_ref().unwrap();
         let mut payload = BufferPool::new(1 << 20).try_take(bytes.len()).unwrap();
         payload.copy_from_slice(bytes);
@@ -401,13 +434,13 @@ impl Node {
 
     /// What it reports. The memory that others leave free differs from run to run, and the manager chooses by it.
     fn load(&self) -> BenefactorLoad {
+        self.look_at_disk();
         let load = self.service.as_ref().unwrap().load();
-        let free_bytes = match load.wish {
-            OwnerWish::Serve => self.donated_bytes.saturating_sub(load.used_bytes),
-            _ => 0,
-        };
+        let room = self.donated_bytes.min(self.left_bytes - FLOOR_BYTES);
+        let free_bytes = if load.free_bytes == 0 { 0 } else { room.saturating_sub(load.used_bytes) };
+        let owed_bytes = if self.plant == Plant::OwesNothing { 0 } else { load.owed_bytes };
         let blocks = load.blocks + self.hidden;
-        BenefactorLoad { donated_bytes: self.donated_bytes, free_bytes, blocks, ..load }
+        BenefactorLoad { donated_bytes: self.donated_bytes, free_bytes, blocks, owed_bytes, ..load }
     }
 
     /// The moment of the manager's history that it remembers.

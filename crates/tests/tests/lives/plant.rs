@@ -52,6 +52,10 @@ pub enum Plant {
     DrainsWithoutCopies,
     /// A benefactor that is to leave waits for nobody.
     LeavesAtOnce,
+    /// A benefactor whose owner needs space deletes what it has by itself.
+    GivesBackByItself,
+    /// A benefactor doesn't say that its owner needs space.
+    OwesNothing,
     /// A benefactor reports fragments under the numbers of others.
     FragmentsMixedUp,
     /// A benefactor gives receipts for blocks of chunks of which it has another block.
@@ -101,7 +105,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 41] = [
         Self::ReceiptWithoutSync,
         Self::DurablePutWithoutSync,
         Self::KnownPutIsBelieved,
@@ -120,6 +124,8 @@ impl Plant {
         Self::CopyMoves,
         Self::DrainsWithoutCopies,
         Self::LeavesAtOnce,
+        Self::GivesBackByItself,
+        Self::OwesNothing,
         Self::FragmentsMixedUp,
         Self::ReceiptOfAnotherEncoding,
         Self::AnotherFragmentIsMade,

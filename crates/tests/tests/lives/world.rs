@@ -238,7 +238,7 @@ impl World {
 
     pub fn event(&mut self) {
         let (node, client) = (self.below(self.nodes.len()), self.below(self.clients.len()));
-        match self.below(115) {
+        match self.below(118) {
             0..40 => self.client_event(client),
             40..58 => self.link(node),
             58..61 => self.delete(node),
@@ -269,6 +269,7 @@ impl World {
             110 if self.is_coded() => self.begin_to_lie(node),
             110 | 111 => self.set_lifetime(),
             112..115 => self.decide(node),
+            115..118 => self.owner_writes(node),
             _ => unreachable!("that is all that happens"),
         }
     }

@@ -24,6 +24,8 @@ enum Event {
     Heard(u32),
     NewLife(u32),
     Decide(u32, OwnerWish),
+    LetGo(u32, u64),
+    LetStay(u32, u64),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -43,7 +45,9 @@ fn event() -> impl Strategy<Value = Event> {
         benefactor.clone().prop_map(Event::Silent),
         benefactor.clone().prop_map(Event::Heard),
         benefactor.clone().prop_map(Event::NewLife),
-        (benefactor, wish).prop_map(|(at, wish)| Event::Decide(at, wish)),
+        (benefactor.clone(), wish).prop_map(|(at, wish)| Event::Decide(at, wish)),
+        (benefactor.clone(), 0..40u64).prop_map(|(at, bytes)| Event::LetGo(at, bytes)),
+        (benefactor, 0..40u64).prop_map(|(at, bytes)| Event::LetStay(at, bytes)),
     ]
 }
 
@@ -116,6 +120,23 @@ fn apply(locations: &mut Locations, registry: &mut Registry, named: &mut Named, 
             if registry.take_load(BenefactorId(at), load) {
                 walk(locations, registry, BenefactorId(at));
             }
+        }
+        Event::LetGo(at, bytes) => {
+            let at = BenefactorId(at);
+            let listed = locations.blocks_at(at);
+            for _ in 0..=listed {
+                locations.let_go(at, bytes, 1, registry);
+            }
+            let here = locations.held_at.get(&at).into_iter().flatten();
+            let wanted = here.filter(|slot| locations.at(**slot).wanted() > 0).count() as u64;
+            assert!(locations.owed_at(at) >= bytes.min(wanted * 10), "all were looked at");
+        }
+        Event::LetStay(at, bytes) => {
+            let at = BenefactorId(at);
+            let before = locations.owed_at(at);
+            while locations.let_stay(at, bytes, 1, registry) {}
+            let after = locations.owed_at(at);
+            assert!(after >= bytes.min(before) && (after == 0 || bytes > 0), "{before} {after} {bytes}");
         }
         Event::NewLife(at) => {
             let inventory = registry.next_inventory();
@@ -220,6 +241,15 @@ fn check_sums(locations: &Locations, registry: &Registry, named: &Named) -> Resu
         for holder in &chunk.holders {
             prop_assert_eq!(locations.held_at[&holder.benefactor][holder.listed as usize], slot);
         }
+    }
+    for number in 0..BENEFACTORS {
+        let at = BenefactorId(number);
+        let is_owed = |holder: &&Holder| holder.is_owed && holder.benefactor == at;
+        let holders = locations.iter().flat_map(|chunk| &chunk.holders).filter(is_owed);
+        let bytes: u64 = holders.map(|holder| u64::from(holder.stored_length)).sum();
+        prop_assert_eq!(locations.owed_at(at), bytes);
+        let owing = locations.iter().filter(|chunk| chunk.owing().any(|owing| owing == at)).count();
+        prop_assert_eq!(locations.owed.get(&at).map_or(0, |owed| owed.slots.len()), owing);
     }
     prop_assert_eq!(locations.totals, totals);
     prop_assert_eq!(locations.unnamed.len(), locations.iter().filter(|chunk| chunk.wanted() == 0).count());

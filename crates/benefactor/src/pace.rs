@@ -1,0 +1,175 @@
+//! How fast the pool may use an owner's disk and network: two token buckets, bytes a second each.
+//!
+//! Every request takes its bytes from the future, and begins when all before it are paid for. So a rate holds over any time longer
+//! than [`BURST`], whoever asks, in the order in which they ask. Nobody waits here with a lock or with memory for an answer; what carries
+//! no bytes, such as heartbeats and syncs, doesn't come by. Clients wait for an answer for ten seconds: whoever would wait longer than
+//! [`WAIT_MAX`] is sent elsewhere at once, or asks again, and isn't left to take a slow benefactor for a dead one.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use stdchk_model::{ErrorCode, Failure};
+use tokio::time::{Instant, sleep_until};
+
+/// So much of what was not used before may be used at once: a small request needn't wait because the last one was a moment ago.
+const BURST: Duration = Duration::from_millis(100);
+/// Longest wait of a client for its turn: the disk and the network take some of its ten seconds, too.
+const WAIT_MAX: Duration = Duration::from_secs(6);
+/// Slowest rate, bytes a second: the blocks that one client asks for at a time come within seconds.
+pub const RATE_MIN: u64 = 4 << 20;
+
+/// Bytes of a piece of work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cost {
+    /// Read from the disk, or written there.
+    pub disk: u64,
+    /// Sent to others, or received.
+    pub network: u64,
+}
+
+/// The rates that an owner sets.
+#[derive(Debug)]
+pub struct Caps {
+    disk: Rate,
+    network: Rate,
+}
+
+#[derive(Debug)]
+struct Rate {
+    /// 0: any.
+    bytes_per_second: u64,
+    /// When all are paid for that have had their turn.
+    paid: Mutex<Instant>,
+}
+
+impl Rate {
+    fn new(bytes_per_second: u64) -> Self {
+        Self { bytes_per_second, paid: Mutex::new(Instant::now()) }
+    }
+
+    /// When so many bytes may go, if that is within `limit`: they are paid for then.
+    fn turn(&self, bytes: u64, now: Instant, limit: Duration) -> Option<Instant> {
+        if self.bytes_per_second == 0 || bytes == 0 {
+            return Some(now);
+        }
+        let mut paid = self.paid.lock();
+        let begin = now.checked_sub(BURST).map_or(*paid, |earliest| earliest.max(*paid));
+        if begin.saturating_duration_since(now) > limit {
+            return None;
+        }
+        *paid = begin + Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
+        Some(begin)
+    }
+}
+
+impl Caps {
+    /// At most so many bytes a second from and to the disk, and from and to others; 0: any.
+    #[must_use]
+    pub fn new(disk: u64, network: u64) -> Self {
+        Self { disk: Rate::new(disk), network: Rate::new(network) }
+    }
+
+    /// Bytes that work in the background does at a time, of `bytes`: what it takes, clients wait for.
+    pub(crate) fn step(&self, bytes: u64) -> u64 {
+        match self.disk.bytes_per_second {
+            0 => bytes,
+            rate => bytes.min(rate / 4),
+        }
+    }
+
+    /// Waits until a client's work may begin.
+    ///
+    /// # Errors
+    /// `Unavailable`: that would take too long.
+    pub(crate) async fn admit(&self, cost: Cost) -> Result<(), Failure> {
+        let Some(begin) = self.turn(cost, WAIT_MAX) else {
+            let message = "this benefactor's owner lets it work no faster: use another one, or ask again";
+            return Err(Failure::new(ErrorCode::Unavailable, message));
+        };
+        wait_until(begin).await;
+        Ok(())
+    }
+
+    /// Waits until work may begin, or go on, that can wait for as long as it takes.
+    pub(crate) async fn pay(&self, cost: Cost) {
+        if let Some(begin) = self.turn(cost, Duration::MAX) {
+            wait_until(begin).await;
+        }
+    }
+
+    /// Does so on a thread that may wait.
+    pub(crate) fn pay_on_thread(&self, cost: Cost) {
+        if let Some(begin) = self.turn(cost, Duration::MAX) {
+            std::thread::sleep(begin.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    fn turn(&self, Cost { disk, network }: Cost, limit: Duration) -> Option<Instant> {
+        let now = Instant::now();
+        // What the disk is paid for in vain, it is idle for: the network is asked first, which is slower where both are set.
+        let network = self.network.turn(network, now, limit)?;
+        self.disk.turn(disk, now, limit).map(|disk| disk.max(network))
+    }
+}
+
+/// Most requests needn't wait, and cost no timer.
+async fn wait_until(begin: Instant) {
+    if begin > Instant::now() {
+        sleep_until(begin).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn disk(disk: u64) -> Cost {
+        Cost { disk, network: 0 }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rate_holds_for_all_who_ask_and_who_would_wait_long_is_refused() {
+        let caps = Arc::new(Caps::new(10 * MIB, 0));
+        let (begin, mut done) = (Instant::now(), 0);
+        while begin.elapsed() < Duration::from_secs(10) {
+            caps.admit(disk(MIB)).await.unwrap();
+            done += 1;
+        }
+        assert!((98..=103).contains(&done), "{done} MiB in ten seconds");
+        let mut all = JoinSet::new();
+        for _ in 0..100 {
+            let caps = Arc::clone(&caps);
+            all.spawn(async move { caps.admit(disk(MIB)).await });
+        }
+        let refused = all.join_all().await.iter().filter(|answer| answer.is_err()).count();
+        assert!((35..=45).contains(&refused), "{refused} of 100 are refused");
+        // What can wait is never refused.
+        let begin = Instant::now();
+        caps.pay(disk(500 * MIB)).await;
+        caps.pay(disk(0)).await;
+        assert!(begin.elapsed() < Duration::from_secs(1), "who asks for nothing waits for nobody");
+        caps.pay(disk(1)).await;
+        assert!(begin.elapsed() >= Duration::from_secs(49), "{:?}", begin.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_slower_of_both_rates_holds_and_none_is_no_limit() {
+        let cost = Cost { disk: MIB, network: MIB };
+        for (caps, seconds) in [((0, 0), 0), ((8, 0), 2), ((0, 8), 2), ((16, 8), 2), ((8, 16), 2)] {
+            let caps = Caps::new(caps.0 * MIB, caps.1 * MIB);
+            let begin = Instant::now();
+            for _ in 0..=16 {
+                caps.pay(cost).await;
+            }
+            let taken = begin.elapsed() + BURST;
+            assert!(taken >= Duration::from_secs(seconds), "{caps:?}: {taken:?}");
+            assert!(taken <= Duration::from_secs(seconds) + 2 * BURST, "{caps:?}: {taken:?}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! On which terms an owner gives a disk, beside its space: how fast it is used, when, and with which priority.
+
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use stdchk_benefactor::hours::Hours;
+use stdchk_benefactor::{Config, RATE_MIN, priority};
+use stdchk_model::size;
+
+use crate::exit::{About, CommandError, Outcome};
+use crate::settings::size_of;
+
+/// Stands for all hours, and takes back hours that were given before.
+const ALWAYS: &str = "always";
+
+/// What is said of the terms; what isn't stays as it was.
+#[derive(Args, Debug)]
+pub struct TermsArguments {
+    /// Most bytes that a benefactor reads and writes on its disk in a second, such as 50MiB [default: any, as 0 says]
+    #[arg(long, value_name = "SIZE")]
+    io_limit: Option<String>,
+    /// Most bytes that it sends and receives in a second, such as 20MiB [default: any, as 0 says]
+    #[arg(long, value_name = "SIZE")]
+    net_limit: Option<String>,
+    /// Hours of the local clock in which it takes blocks; else it is as if paused [default: always]
+    #[arg(
+        long,
+        value_name = "HOURS",
+        long_help = "\
+Hours of the local clock in which it takes blocks, such as `mon-fri 20:00-07:00, sat-sun 00:00-24:00` or `18:00-08:00`;
+at other times it is as if paused. Hours past midnight belong to the day on which they begin. [default: always]"
+    )]
+    hours: Option<String>,
+    /// Whether it gives way to all other programs [default: normal]
+    #[arg(long, value_name = "PRIORITY")]
+    priority: Option<Priority>,
+}
+
+/// How much a benefactor gives way to other programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// As any program
+    #[default]
+    Normal,
+    /// The idle class at the disk, and nice 10 at the processor
+    Idle,
+}
+
+/// The terms.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// Most bytes from and to the disk in a second; 0: any.
+    pub io_bytes_per_second: u64,
+    /// Most bytes from and to others in a second; 0: any.
+    pub net_bytes_per_second: u64,
+    /// Hours in which it takes blocks, such as `mon-sun 18:00-08:00`; `None`: all.
+    pub hours: Option<String>,
+    /// How much it gives way.
+    pub priority: Priority,
+}
+
+impl TermsArguments {
+    /// The terms that hold from now on.
+    ///
+    /// # Errors
+    /// A rate is too slow to work with, or the hours are none.
+    pub fn over(&self, before: &Terms) -> Outcome<Terms> {
+        let mut terms = before.clone();
+        if let Some(text) = &self.io_limit {
+            terms.io_bytes_per_second = rate("--io-limit", text)?;
+        }
+        if let Some(text) = &self.net_limit {
+            terms.net_bytes_per_second = rate("--net-limit", text)?;
+        }
+        if let Some(text) = &self.hours {
+            terms.hours = hours(text)?.map(|hours| hours.to_string());
+        }
+        terms.priority = self.priority.unwrap_or(terms.priority);
+        Ok(terms)
+    }
+}
+
+impl Terms {
+    /// A benefactor on these terms. Has this process give way from now on if they say so: threads that it starts later do, too.
+    ///
+    /// # Errors
+    /// The hours are none, or the system refuses the priority.
+    pub fn applied_to(&self, config: Config) -> Outcome<Config> {
+        if self.priority == Priority::Idle {
+            priority::give_way().about("--priority idle")?;
+        }
+        Ok(Config {
+            disk_bytes_per_second: self.io_bytes_per_second,
+            network_bytes_per_second: self.net_bytes_per_second,
+            hours: self.hours.as_deref().map(hours).transpose()?.flatten(),
+            ..config
+        })
+    }
+
+    /// What `benefactor run` is told of them.
+    pub fn arguments(&self) -> Vec<String> {
+        let rates = [("--io-limit", self.io_bytes_per_second), ("--net-limit", self.net_bytes_per_second)];
+        let rates = rates.into_iter().filter(|(_, rate)| *rate > 0);
+        let mut all: Vec<String> =
+            rates.flat_map(|(flag, rate)| [flag.to_owned(), rate.to_string()]).collect();
+        all.extend(self.hours.iter().flat_map(|hours| ["--hours".to_owned(), hours.clone()]));
+        if self.priority == Priority::Idle {
+            all.extend(["--priority", "idle"].map(str::to_owned));
+        }
+        all
+    }
+}
+
+fn rate(flag: &str, text: &str) -> Outcome<u64> {
+    let bytes = size_of(flag, text)?;
+    if bytes == 0 || bytes >= RATE_MIN {
+        return Ok(bytes);
+    }
+    let next = format!("give at least {}, with its unit, or pause it", size::exact(RATE_MIN));
+    Err(CommandError::usage(format_args!("{flag} {text}"), "clients would wait too long for a block", next))
+}
+
+fn hours(text: &str) -> Outcome<Option<Hours>> {
+    if text == ALWAYS {
+        return Ok(None);
+    }
+    let next = "for instance `--hours 'mon-fri 20:00-07:00, sat-sun 00:00-24:00'`, or `--hours always`";
+    Hours::from_str(text)
+        .map(Some)
+        .map_err(|error| CommandError::usage(format_args!("--hours {text:?}"), error, next))
+}
