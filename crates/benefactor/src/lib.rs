@@ -9,6 +9,7 @@
 mod care;
 mod copy;
 pub mod journal;
+mod labels;
 mod link;
 pub mod memory;
 mod permits;

@@ -322,6 +322,8 @@ impl Keeper {
                 self.answer(answer, result, leaves);
             }
             Job::Tick => {
+                let has_room = self.has_room(0);
+                self.core.store_has_room(has_room);
                 self.core.tick(now);
                 self.backups.tick(now.ms);
                 self.journal.tick(now.ms);

@@ -5,6 +5,7 @@
 //! description for strangers.
 
 use minicbor::{Decode, Encode};
+use stdchk_model::labels::Labels;
 use stdchk_model::lifetime::Done;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionState};
@@ -190,6 +191,9 @@ pub struct BenefactorRecord {
     /// The member of the pool that it registered as last; `None`: one of the manager's machine.
     #[n(3)]
     pub member: Option<MemberId>,
+    /// What its owner said last of where it stands.
+    #[n(4)]
+    pub labels: Labels,
 }
 
 /// The result of a change, so that its repetition is answered and not done again.
@@ -226,6 +230,28 @@ pub struct ShutOutRecord {
     /// [`LAYOUT`].
     #[n(0)]
     pub layout: u16,
+}
+
+/// When a host was there.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct PastRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// As `stdchk_placement::history` encodes it.
+    #[cbor(n(1), with = "minicbor::bytes")]
+    pub history: Vec<u8>,
+}
+
+/// Until when all pasts of hosts are known.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct KnownUntilRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// Seconds since 1970.
+    #[n(1)]
+    pub until: u64,
 }
 
 /// The first field of every record.

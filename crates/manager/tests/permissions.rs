@@ -11,7 +11,7 @@ use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::message::manager::{
     Change, Existing, FileKind, Hold, ManagerReply, ManagerRequest as Q, PackedMembers, VersionState,
 };
-use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, OpId, User, cbor};
+use stdchk_model::{ClientId, ErrorCode, Failure, Ino, MachineId, MapRoot, OpId, User, cbor};
 
 /// Owner, member of the group, others.
 const OWNER: u32 = 1;
@@ -212,6 +212,8 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
     ("benefactors", |_| Q::Benefactors, ["ogta", "ogta", "ogta"]),
     ("locate", |_| Q::Locate { chunks: vec![chunk(1)] }, ["ogta", "ogta", "ogta"]),
     ("keep alive", |_| Q::KeepAlive(CLIENT), ["ogta", "ogta", "ogta"]),
+    ("attend", |_| Q::Attend { client: CLIENT, machine: MachineId([1; 16]) }, ["ogta", "ogta", "ogta"]),
+    ("leave", |_| Q::Leave(ClientId([8; 16])), ["ogta", "ogta", "ogta"]),
     (
         "wait for copies",
         |t| Q::AwaitCopies { ino: t.file, hold: Hold { from: 0, before: 0 } },

@@ -25,8 +25,8 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId, ErrorCode, Failure,
-    Incarnation, Ino, KeyId, MapRoot, OpId, Permit, PermitKey, Policy, PoolId, Receipt, ReceiptKey,
-    SessionId, User, cbor,
+    Incarnation, Ino, KeyId, MachineId, MapRoot, OpId, Permit, PermitKey, Policy, PoolId, Receipt,
+    ReceiptKey, SessionId, User, cbor,
 };
 
 const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
@@ -67,6 +67,12 @@ fn load() -> BenefactorLoad {
     }
 }
 
+const MACHINE: MachineId = MachineId([0x3a; 16]);
+
+fn labels() -> Vec<(String, String)> {
+    vec![("rack".to_owned(), "3".to_owned())]
+}
+
 fn registration() -> Registration {
     Registration {
         id: None,
@@ -78,6 +84,8 @@ fn registration() -> Registration {
         put_sequence: 1 << 40,
         receipt_key: ReceiptKey([0xee; 32]),
         term: Some(TERM),
+        machine: Some(MACHINE),
+        labels: labels(),
     }
 }
 
@@ -131,6 +139,7 @@ fn info() -> BenefactorInfo {
         load: load(),
         pid: 4711,
         silent_ms: 250,
+        labels: labels(),
     }
 }
 
@@ -330,6 +339,8 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
         Q::Settle(session),
         Q::AwaitCopies { ino, hold: hold() },
         Q::KeepAlive(client),
+        Q::Attend { client, machine: MACHINE },
+        Q::Leave(client),
     ]
 }
 

@@ -1,5 +1,7 @@
 //! The state of a pool: manager, benefactors, space, savings, what lacks copies, and one word for all of it.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::manager::{
@@ -93,6 +95,8 @@ pub struct BenefactorStatus {
     pub wish: OwnerWish,
     /// Time since it was last heard of, milliseconds.
     pub silent_ms: u64,
+    /// What its owner says of where it stands.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Bytes on the three levels of saving: as readers see them, each chunk once, and as stored with all copies.
@@ -338,6 +342,7 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
         disk_failed: info.load.disk_failed,
         wish: info.load.wish,
         silent_ms: info.silent_ms,
+        labels: info.labels.iter().cloned().collect(),
     }
 }
 
@@ -458,6 +463,7 @@ mod tests {
             load: Default::default(),
             pid: 1,
             silent_ms: 0,
+            labels: Vec::new(),
         };
         PoolStatus { benefactors: states.iter().enumerate().map(info).collect(), ..PoolStatus::default() }
     }

@@ -14,7 +14,7 @@ use crate::history::{History, State};
 use crate::learned::{self, Price};
 use crate::predictor::{Fate, Predictor};
 use crate::random::Random;
-use crate::shocks::{Groups, Holder, recoverable};
+use crate::shocks::{Groups, Holder, LEVELS, NO_GROUP, recoverable};
 
 /// Seconds of the window that [`Policy::Learned`] falls back to: a week, which covers the days of the week.
 pub const FALLBACK_WINDOW: u64 = 7 * 86_400;
@@ -104,6 +104,8 @@ pub struct Host {
     pub history: History,
     /// Whether it is a dedicated server.
     pub dedicated: bool,
+    /// Whether it only computes, and never gets a part.
+    pub only_computes: bool,
     /// The state that it is in.
     now: Option<State>,
 }
@@ -145,6 +147,8 @@ pub struct Request<'a> {
     pub avoid: &'a [usize],
     /// Decides among hosts where chance or turns do.
     pub turn: u64,
+    /// With which of the hosts that may be chosen a ranking begins: of hosts that are alike, the first is preferred.
+    pub first: usize,
 }
 
 /// Why a host was chosen.
@@ -182,8 +186,17 @@ impl Pool {
 
     /// Adds a host of which nothing is known yet, or only a history from before; returns its number.
     pub fn add(&mut self, at: u64, groups: Groups, history: History, dedicated: bool) -> usize {
-        self.hosts.push(Host { history, dedicated, now: None });
+        self.hosts.push(Host { history, dedicated, only_computes: false, now: None });
         let number = self.predictor.add(at, groups);
+        assert_eq!(number + 1, self.hosts.len(), "hosts have one number everywhere");
+        number
+    }
+
+    /// Adds a compute host of which nothing is known yet, and that never gets a part; returns its number.
+    pub fn add_compute(&mut self, at: u64) -> usize {
+        let history = History::new();
+        self.hosts.push(Host { history, dedicated: false, only_computes: true, now: None });
+        let number = self.predictor.add_as(at, [NO_GROUP; LEVELS], false);
         assert_eq!(number + 1, self.hosts.len(), "hosts have one number everywhere");
         number
     }
@@ -208,10 +221,12 @@ impl Pool {
             let Some(known) = self.hosts.get_mut(*host) else { continue };
             known.history.record(at, *state);
             known.now = Some(*state);
-            if state.serves() {
-                self.predictor.up(at, *host);
-            } else {
-                failed.push(*host);
+            match state {
+                State::Unknown => self.predictor.unseen(at, *host),
+                State::Unavailable => failed.push(*host),
+                State::Running | State::Full | State::Loaded | State::Refusing => {
+                    self.predictor.up(at, *host);
+                }
             }
         }
         self.predictor.down(at, &failed);
@@ -240,10 +255,16 @@ impl Pool {
     /// Numbers of the hosts that take new stores and may be chosen.
     fn usable(&self, request: &Request<'_>) -> Vec<usize> {
         let usable = |place: &usize| {
-            let accepts = self.hosts.get(*place).is_some_and(|host| host.state().accepts());
+            let accepts =
+                self.hosts.get(*place).is_some_and(|host| host.state().accepts() && !host.only_computes);
             accepts && request.compute != Some(*place) && !request.avoid.contains(place)
         };
-        (0..self.hosts.len()).filter(usable).collect()
+        let mut usable: Vec<usize> = (0..self.hosts.len()).filter(usable).collect();
+        if !usable.is_empty() {
+            let first = request.first % usable.len();
+            usable.rotate_left(first);
+        }
+        usable
     }
 
     /// The hosts for all m + k parts, in the order of preference; fewer where fewer can be used. `bandwidth` gives the available
@@ -437,7 +458,6 @@ fn random(mut usable: Vec<usize>, count: usize, turn: u64) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shocks::NO_GROUP;
 
     const HOUR: u64 = 3600;
 
@@ -475,6 +495,7 @@ mod tests {
             worked: 1e4,
             avoid,
             turn: 5,
+            first: 0,
         }
     }
 

@@ -14,6 +14,7 @@ mod exposure;
 mod forget;
 mod history;
 mod hold;
+mod hosts;
 mod inode;
 mod lifetimes;
 mod locations;
@@ -59,6 +60,8 @@ pub use self::collection::{Collected, Cursor};
 pub use self::create::Leaves;
 pub use self::history::Follows;
 use self::history::History;
+pub use self::hosts::HostKey;
+use self::hosts::Hosts;
 use self::locations::Locations;
 use self::namespace::Namespace;
 use self::operations::Operations;
@@ -149,6 +152,9 @@ pub struct Core {
     operations: Operations,
     registry: Registry,
     history: History,
+    hosts: Hosts,
+    /// The store has room for more than what makes room again.
+    has_room: bool,
     shut_out: shut_out::ShutOut,
     terms: terms::Terms,
     locations: Locations,
@@ -187,6 +193,8 @@ impl Core {
         core.lifetimes.begin(core.namespace.lived_ms);
         core.locations.is_counting = found;
         core.history.begin(store.sequence());
+        let registry = &core.registry;
+        core.hosts.begin(|id| registry.get(id).is_some());
         if !found {
             core.pool_changed = true;
             core.settled = true;
@@ -215,6 +223,8 @@ impl Core {
             operations: Operations::default(),
             registry: Registry::new(),
             history: History::new(setting.start),
+            hosts: Hosts::default(),
+            has_room: true,
             shut_out: shut_out::ShutOut::default(),
             terms: terms::Terms::new(setting.start),
             locations: Locations::default(),
@@ -242,6 +252,7 @@ impl Core {
             Some(Table::Benefactor) => self.registry.load(rest, bytes)?,
             Some(Table::Operation) => self.operations.load(rest, bytes)?,
             Some(Table::Start) => self.history.load(rest, bytes)?,
+            Some(Table::Past) => self.hosts.load(rest, bytes),
             Some(Table::ShutOut) => self.shut_out.load(rest, bytes)?,
             Some(Table::Names) => self.references.load(rest, bytes, &mut self.locations)?,
             Some(table) => self.namespace.load(table, rest, bytes)?,
@@ -287,6 +298,7 @@ impl Core {
         self.operations.take_changes(&mut batch);
         self.history.take_changes(&mut batch);
         self.shut_out.take_changes(&mut batch);
+        self.hosts.take_changes(&mut batch);
         batch
     }
 
@@ -343,7 +355,12 @@ impl Core {
             Q::Aggregate { folder, timestep, containers } => {
                 self.aggregate(folder, timestep, &containers, now)
             }
-            Q::KeepAlive(client) => Ok(ManagerReply::Sessions(self.sessions.hear(client, now.ms))),
+            Q::KeepAlive(client) => {
+                self.hosts.hear(client, now.ms);
+                Ok(ManagerReply::Sessions(self.sessions.hear(client, now.ms)))
+            }
+            Q::Attend { client, machine } => self.attend(client, machine, now),
+            Q::Leave(client) => self.leave(client),
             Q::Register { .. } => self.register(request, now),
             Q::BeginInventory { id, registration } => self.begin_inventory(id, registration, now),
             Q::Inventory { .. } => self.inventory(request, now),
@@ -444,6 +461,7 @@ impl Core {
         self.namespace.advance(now.wall);
         self.namespace.lived_ms = self.lifetimes.lived_ms(now.ms);
         (self.locations.clock, self.locations.now_ms) = (self.namespace.clock, now.ms);
+        self.look_at_clocks(now);
     }
 
     /// Benefactors that should ask again if they wait for orders, since this was asked last.
@@ -667,6 +685,8 @@ impl Core {
             self.end_session(id, VersionState::Interrupted);
         }
         self.update_states(now);
+        let may_store = self.has_room && !self.history.is_set_back();
+        self.hosts.tick(now.ms, self.setting.timing.client_lease_ms, may_store);
         if !self.settled && now.ms >= self.setting.timing.client_lease_ms {
             self.settle();
         }

@@ -257,6 +257,7 @@ impl Core {
         if changes.seen.is_empty() {
             return;
         }
+        self.note_seen(&changes.seen);
         changes.seen.iter().for_each(|id| self.walk(Walk::Benefactor(*id, None)));
         self.walk(Walk::AtRisk(None));
         let ended = self.copies.benefactors_changed(&changes.went);

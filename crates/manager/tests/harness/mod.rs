@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use stdchk_manager::core::{Asker, Collected, Core, Cursor, Now, Setting, Timing};
 use stdchk_manager::store::{MemoryStore, Store, Table};
+use stdchk_model::labels::Labels;
 use stdchk_model::message::benefactor::{BenefactorLoad, Command, OwnerWish};
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
@@ -14,7 +15,7 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, KeyId,
-    MapRoot, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Source,
+    MachineId, MapRoot, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Source,
 };
 
 pub const GIB: u64 = 1 << 30;
@@ -47,6 +48,10 @@ pub struct Pool {
     pub terms: BTreeMap<u32, Term>,
     /// What owners wish, where that isn't that their benefactors serve.
     pub wishes: BTreeMap<u32, OwnerWish>,
+    /// On which machines benefactors say that they run.
+    pub machines: BTreeMap<u32, MachineId>,
+    /// The labels that benefactors tell.
+    pub labels: BTreeMap<u32, Labels>,
 }
 
 pub fn timing() -> Timing {
@@ -111,6 +116,8 @@ impl Pool {
             key: None,
             terms: BTreeMap::new(),
             wishes: BTreeMap::new(),
+            machines: BTreeMap::new(),
+            labels: BTreeMap::new(),
         };
         pool.sync();
         pool
@@ -452,6 +459,7 @@ impl Pool {
         incarnation: Incarnation,
         remembered: Option<Moment>,
     ) -> Registration {
+        let number = id.unwrap_or(u32::try_from(self.secrets.len()).unwrap());
         Registration {
             id: id.map(BenefactorId),
             incarnation,
@@ -462,6 +470,8 @@ impl Pool {
             put_sequence: self.receipts,
             receipt_key: KEY,
             term: id.and_then(|id| self.terms.get(&id).copied()),
+            machine: self.machines.get(&number).copied(),
+            labels: self.labels.get(&number).cloned().unwrap_or_default(),
         }
     }
 

@@ -5,7 +5,7 @@ use minicbor::{Decode, Encode};
 use super::{BenefactorSecret, Change, Hold, PackedMembers, Registration, StoredBlock, TimeNs, VersionState};
 use crate::block::BlockId;
 use crate::chunk_map::MapRoot;
-use crate::id::{BenefactorId, ChunkId, ClientId, Ino, KeyId, OpId, SessionId};
+use crate::id::{BenefactorId, ChunkId, ClientId, Ino, KeyId, MachineId, OpId, SessionId};
 use crate::journal::Reach;
 use crate::message::benefactor::{BenefactorLoad, FailedCopy};
 use crate::message::handshake::MemberId;
@@ -238,6 +238,20 @@ pub enum ManagerRequest {
     /// A sign of life; keeps the client's sessions. Answered by `Sessions` with those that the manager knows.
     #[n(36)]
     KeepAlive(#[n(0)] ClientId),
+
+    /// A client that writes says on which machine it runs, with its first file and beside each sign of life. Answered by `Done`.
+    #[n(44)]
+    Attend {
+        /// The client.
+        #[n(0)]
+        client: ClientId,
+        /// Its machine.
+        #[n(1)]
+        machine: MachineId,
+    },
+    /// A client ends by its own will: that it falls silent says nothing of its machine. Answered by `Done`.
+    #[n(45)]
+    Leave(#[n(0)] ClientId),
 
     /// The application is about to be told that the file is closed, ahead of the commit. Should the session end without one,
     /// the file gets a version `Lost`. Answered by `Done`, or by `Held` if the application should wait for copies before.

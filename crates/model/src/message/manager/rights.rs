@@ -85,6 +85,8 @@ impl Request {
             | Self::Names { .. }
             | Self::CloseSession { .. }
             | Self::KeepAlive(_)
+            | Self::Attend { .. }
+            | Self::Leave(_)
             | Self::Closing { .. }
             | Self::OpenContainer { .. }
             | Self::Create { .. }
@@ -152,6 +154,8 @@ impl Request {
             | Self::Benefactors
             | Self::Locate { .. }
             | Self::KeepAlive(_)
+            | Self::Attend { .. }
+            | Self::Leave(_)
             | Self::AwaitCopies { .. } => Ok(()),
             // These need another role.
             Self::Collect { .. }
