@@ -15,14 +15,15 @@ use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Hold, Location,
-    ManagerReply, ManagerRequest, MemberInfo, Moment, PoolStatus, SetFate, Space, VersionInfo,
+    ManagerReply, ManagerRequest, MemberInfo, Moment, Pace, Placement, PoolStatus, SetFate, Space,
+    VersionInfo,
 };
 use stdchk_model::policy::Protocol;
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, ErrorCode, Failure, Ino, MapRoot, OpId,
     Policy, PoolId, SessionId,
 };
-use stdchk_net::{BufferPool, Keys, machine, waits};
+use stdchk_net::{BufferPool, Keys, Retry, machine, waits};
 use stdchk_protect::distance_at;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
@@ -48,6 +49,9 @@ use crate::writer::{Unpushed, Writer};
 /// Pause before it is asked again whether a file is gone that a manager just started doesn't find.
 const GONE_PAUSE: Duration = Duration::from_millis(200);
 
+/// Pause before it is asked again whether benefactors are ranked, and how long that is tried.
+const RANKING_PAUSE: Duration = Duration::from_millis(100);
+const RANKING_MAX: Duration = Duration::from_secs(30);
 /// How long the manager's answer to a farewell is waited for.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 /// How long a write waits for room in the window before it looks again.
@@ -299,6 +303,29 @@ impl Pool {
         match self.ask(ManagerRequest::GetPolicy(ino)).await? {
             ManagerReply::Policy(policy) => Ok(policy),
             _ => Err(crate::unexpected("GetPolicy")),
+        }
+    }
+
+    /// How benefactors are chosen for a file or folder, for clients on this machine, and why. Ranking begins with the first question,
+    /// and takes seconds in a large pool.
+    pub async fn placement(&self, ino: Ino) -> Result<Placement, Failure> {
+        let mut retry = Retry::every(RANKING_PAUSE, RANKING_MAX);
+        loop {
+            match self.ask(ManagerRequest::Explain { ino, machine: machine() }).await? {
+                ManagerReply::Placement(placement) if placement.ranked || !retry.pause().await => {
+                    return Ok(placement);
+                }
+                ManagerReply::Placement(_) => {}
+                _ => return Err(crate::unexpected("Explain")),
+            }
+        }
+    }
+
+    /// What is known for advice on how often an application on this machine should take checkpoints.
+    pub async fn pace(&self, ino: Ino) -> Result<Pace, Failure> {
+        match self.ask(ManagerRequest::Pace { ino, machine: machine() }).await? {
+            ManagerReply::Pace(pace) => Ok(pace),
+            _ => Err(crate::unexpected("Pace")),
         }
     }
 

@@ -135,6 +135,9 @@ pub struct VersionRecord {
     /// The key with which it is encrypted.
     #[n(11)]
     pub key: Option<KeyId>,
+    /// For how long it was written, milliseconds; `None`: unknown.
+    #[n(12)]
+    pub written_ms: Option<u64>,
 }
 
 /// The names of all chunks of a map that lies in the pool, its own pieces among them. Versions that have this map share it.
@@ -337,10 +340,11 @@ mod tests {
             position: 9,
             lived_ms: 4,
             key: Some(KeyId([7; 12])),
+            written_ms: Some(6),
         };
         assert_eq!(
             hex(&cbor::encode(&version)),
-            "8c030520070105500202020202020202020202020202020282008141aa0309044c070707070707070707070707"
+            "8d030520070105500202020202020202020202020202020282008141aa0309044c07070707070707070707070706"
         );
     }
 

@@ -204,6 +204,8 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
         ["oa", "ogta", "oa"],
     ),
     ("policy", |t| Q::GetPolicy(t.file), ["oga", "ogta", "ota"]),
+    ("explain", |t| Q::Explain { ino: t.file, machine: MachineId([1; 16]) }, ["oga", "ogta", "ota"]),
+    ("pace", |t| Q::Pace { ino: t.app, machine: MachineId([1; 16]) }, ["oga", "ogta", "oa"]),
     ("sets", |t| Q::Sets(t.app), ["oga", "ogta", "oa"]),
     ("fates", |t| Q::Fates { folder: t.app, lifetime: None, done: false }, ["oga", "ogta", "oa"]),
     // What is no file's, or known to whoever asks; and what goes on with something that another test has.

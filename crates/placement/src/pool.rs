@@ -24,7 +24,7 @@ const PESSIMISTIC_DAYS: u64 = 14;
 const DAY: u64 = 86_400;
 
 /// A way to select hosts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Policy {
     /// Hosts take turns.
     RoundRobin,
@@ -216,11 +216,68 @@ impl Pool {
     /// Takes note of the states of hosts at `at`, seconds: all that changed at one time in one call, since hosts that fail together are
     /// told together.
     pub fn record(&mut self, at: u64, states: &[(usize, State)]) {
+        for (host, state) in states {
+            if let Some(known) = self.hosts.get_mut(*host) {
+                known.history.record(at, *state);
+                known.now = Some(*state);
+            }
+        }
+        self.tell(at, states);
+    }
+
+    /// Takes note of steps of histories, each a time, a host and its state from then on.
+    pub fn live(&mut self, mut steps: Vec<(u64, usize, State)>) {
+        steps.sort_unstable_by_key(|(at, host, _)| (*at, *host));
+        for together in steps.chunk_by(|one, other| one.0 == other.0) {
+            let Some((at, _, _)) = together.first() else { continue };
+            let states: Vec<(usize, State)> =
+                together.iter().map(|(_, host, state)| (*host, *state)).collect();
+            self.predictor.tick(*at);
+            self.record(*at, &states);
+        }
+    }
+
+    /// Gives the hosts of a new pool their histories, in the order of their numbers, and learns from what happened from `from` to `until`,
+    /// seconds.
+    pub fn relive(&mut self, histories: Vec<History>, from: u64, until: u64) {
+        let mut steps = Vec::new();
+        for (host, history) in histories.iter().enumerate() {
+            let before = history.steps().take_while(|(at, _)| *at <= from).last();
+            steps.extend(before.map(|(_, state)| (from, host, state)));
+            let later = history.steps().filter(|(at, _)| *at > from && *at <= until);
+            steps.extend(later.map(|(at, state)| (at, host, state)));
+        }
+        steps.sort_unstable_by_key(|(at, host, _)| (*at, *host));
+        let mut ticked = from;
+        for together in steps.chunk_by(|one, other| one.0 == other.0) {
+            let Some((at, _, _)) = together.first() else { continue };
+            self.tick_up_to(&mut ticked, *at);
+            let states: Vec<(usize, State)> =
+                together.iter().map(|(_, host, state)| (*host, *state)).collect();
+            self.tell(*at, &states);
+        }
+        self.tick_up_to(&mut ticked, until);
+        for (host, history) in self.hosts.iter_mut().zip(histories) {
+            host.now = Some(history.state());
+            host.history = history;
+        }
+    }
+
+    /// Lets time go on from `ticked` to `at`, in steps of a quarter of a horizon.
+    fn tick_up_to(&mut self, ticked: &mut u64, at: u64) {
+        let step = self.predictor.horizon() / 4 + 1;
+        while ticked.saturating_add(step) < at {
+            *ticked += step;
+            self.predictor.tick(*ticked);
+        }
+        *ticked = at.max(*ticked);
+        self.predictor.tick(*ticked);
+    }
+
+    /// Tells the predictor.
+    fn tell(&mut self, at: u64, states: &[(usize, State)]) {
         let mut failed = Vec::new();
         for (host, state) in states {
-            let Some(known) = self.hosts.get_mut(*host) else { continue };
-            known.history.record(at, *state);
-            known.now = Some(*state);
             match state {
                 State::Unknown => self.predictor.unseen(at, *host),
                 State::Unavailable => failed.push(*host),
@@ -556,6 +613,33 @@ mod tests {
         assert!(worse < probability.unwrap(), "{worse}");
         let young = Pool::new(HOUR, Fate::Gone, 1).explain(&request(0, &[]), &[], |_| 1e6);
         assert_eq!(young, (Vec::new(), None));
+    }
+
+    #[test]
+    fn who_lives_through_histories_again_knows_what_one_knows_who_was_there() {
+        let (there, at) = lived(60);
+        let mut again = Pool::new(6 * HOUR, Fate::Gone, 1);
+        for host in 0..40_u32 {
+            again.add(0, [host / 4, NO_GROUP, NO_GROUP], History::new(), host >= 38);
+        }
+        again.relive(there.hosts().iter().map(|host| host.history.clone()).collect(), 0, at);
+        assert!(again.predictor().has_learned());
+        let (lost, relived) = (
+            |host| there.predictor().lost(at, host, Some(7)),
+            |host| again.predictor().lost(at, host, Some(7)),
+        );
+        for host in 0..40 {
+            let (one, other) = (lost(host), relived(host));
+            assert!((one - other).abs() < 0.1 + 0.5 * one.min(other), "{host}: {one} {other}");
+        }
+        // It goes on in the same way.
+        let states = [(3, State::Unavailable), (4, State::Unavailable)];
+        let mut lives = again.clone();
+        lives.live(states.map(|(host, state)| (at + HOUR, host, state)).to_vec());
+        again.predictor.tick(at + HOUR);
+        again.record(at + HOUR, &states);
+        assert_eq!(lives.predictor().lessons(), again.predictor().lessons());
+        assert_eq!(lives.hosts()[3].state(), State::Unavailable);
     }
 
     #[test]

@@ -300,6 +300,12 @@ impl Predictor {
         }
     }
 
+    /// The time between checkpoints that it predicts for, seconds.
+    #[must_use]
+    pub fn horizon(&self) -> u64 {
+        std::time::Duration::try_from_secs_f64(self.horizon).map_or(u64::MAX, |horizon| horizon.as_secs())
+    }
+
     /// Adds a host that is down until it comes up; returns its number, from 0.
     pub fn add(&mut self, at: u64, groups: Groups) -> usize {
         self.add_as(at, groups, true)

@@ -80,6 +80,9 @@ pub struct PoolRecord {
     /// Where the manager of this host serves other machines, `host:port`.
     #[serde(default)]
     pub listen: Option<String>,
+    /// Labels of its benefactors, `name=value`.
+    #[serde(default)]
+    pub labels: Vec<String>,
 }
 
 impl PoolRecord {
@@ -93,6 +96,7 @@ impl PoolRecord {
             mount: None,
             manager: None,
             listen: None,
+            labels: Vec::new(),
         }
     }
 

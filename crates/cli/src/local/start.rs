@@ -209,6 +209,7 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, settings: &Settin
             };
             add(&["benefactor", "run", "--listen", &listen, "--manager", manager]);
             add(&["--donate", &donate, "--floor", &floor]);
+            record.labels.iter().for_each(|label| add(&["--label", label]));
         }
         Role::Mount => {
             add(&["mount", "--manager", &manager, "--window", &settings.window_bytes.to_string()]);

@@ -114,6 +114,10 @@ pub struct Registry {
     doubts: u64,
     /// Those that run on each machine.
     machines: HashMap<MachineId, BTreeSet<BenefactorId>>,
+    /// Those with labels that say what they share with others.
+    labelled: BTreeSet<BenefactorId>,
+    /// Those that are servers which stay.
+    dedicated: BTreeSet<BenefactorId>,
     /// Those that are to let go of what they have.
     leaving: BTreeSet<BenefactorId>,
     /// Added, moved or forgotten since the last commit to the store.
@@ -137,6 +141,8 @@ impl Registry {
             registrations: 0,
             doubts: 0,
             machines: HashMap::new(),
+            labelled: BTreeSet::new(),
+            dedicated: BTreeSet::new(),
             leaving: BTreeSet::new(),
             changed: BTreeSet::new(),
             touched: BTreeSet::new(),
@@ -155,6 +161,7 @@ impl Registry {
         let benefactor = Benefactor { member, labels, ..unheard(record.address, record.secret) };
         self.known.insert(id, benefactor);
         self.note(id);
+        self.note_labels(id);
         self.next = self.next.max(id.0.saturating_add(1));
         Ok(())
     }
@@ -226,6 +233,7 @@ impl Registry {
         }
         let before = std::mem::replace(&mut benefactor.machine, registration.machine);
         self.moves(id, before, registration.machine);
+        self.note_labels(id);
         self.note(id);
         Ok(id)
     }
@@ -246,6 +254,28 @@ impl Registry {
         if let Some(to) = to {
             self.machines.entry(to).or_default().insert(id);
         }
+    }
+
+    fn note_labels(&mut self, id: BenefactorId) {
+        let labels = self.known.get(&id).map(|benefactor| benefactor.labels.as_slice()).unwrap_or_default();
+        let shares = (0..labels::LEVELS.len()).any(|level| labels::on_level(labels, level).is_some());
+        let marks = [(&mut self.labelled, shares), (&mut self.dedicated, labels::is_dedicated(labels))];
+        for (marked, is_one) in marks {
+            match is_one {
+                true => marked.insert(id),
+                false => marked.remove(&id),
+            };
+        }
+    }
+
+    /// Whether some have labels that say what they share with others.
+    pub fn has_racks(&self) -> bool {
+        !self.labelled.is_empty()
+    }
+
+    /// Those that are servers which stay, in the order of their numbers.
+    pub fn dedicated(&self) -> impl Iterator<Item = BenefactorId> {
+        self.dedicated.iter().copied()
     }
 
     /// A benefactor that runs on this machine: one that is on-line if there is one.
@@ -281,6 +311,7 @@ impl Registry {
     pub fn remove(&mut self, id: BenefactorId) {
         let Some(gone) = self.known.remove(&id) else { return };
         self.moves(id, gone.machine, None);
+        self.note_labels(id);
         self.leaving.remove(&id);
         self.pending -= usize::from(gone.is_pending);
         Arc::make_mut(&mut self.hosts).retain(|host| host.id != id);

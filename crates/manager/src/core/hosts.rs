@@ -25,7 +25,9 @@ use stdchk_model::message::manager::{BenefactorState, ManagerReply, TimeNs};
 use stdchk_model::{BenefactorId, ClientId, MachineId, cbor};
 use stdchk_placement::history::{History, State};
 
+use super::benefactors::Registry;
 use super::{Answer, Core, Now};
+use crate::ranking::ToldHost;
 use crate::record::{KnownUntilRecord, LAYOUT, PastRecord, decode};
 use crate::store::{Batch, Table};
 
@@ -43,6 +45,9 @@ const STORE_UNTIL_EVERY_MS: u64 = 600_000;
 const STORED_AT_ONCE_BYTES: usize = 256 << 10;
 /// Compute hosts whose pasts are kept: 8 MiB with the longest. The one that was seen least lately gives way.
 const COMPUTE_HOSTS_MAX: usize = 4096;
+
+/// Pasts that are told at once to who ranks: some 2 MiB if all are as long as they get.
+const TOLD_AT_ONCE: usize = 512;
 
 /// Key of [`KnownUntilRecord`] in its table.
 const UNTIL_KEY: &[u8] = &[0];
@@ -300,6 +305,33 @@ impl Hosts {
             past.still(self.until.max(past.until()));
         }
         Some(past)
+    }
+
+    /// The pasts that changed since the last call, some at a time, and whether there are more: all of them, if nobody has asked before.
+    pub fn take_untold(&mut self, registry: &Registry) -> (Vec<(HostKey, Option<ToldHost>)>, bool) {
+        let untold = self.untold.get_or_insert_with(|| self.pasts.keys().copied().collect());
+        let mut told = Vec::new();
+        while told.len() < TOLD_AT_ONCE
+            && let Some(host) = untold.pop_first()
+        {
+            let labels = match host {
+                HostKey::Benefactor(id) => registry.get(id).map(|benefactor| benefactor.labels.clone()),
+                HostKey::Compute(_) => None,
+            };
+            let known = self
+                .pasts
+                .get(&host)
+                .map(|past| ToldHost { past: past.clone(), labels: labels.unwrap_or_default() });
+            told.push((host, known));
+        }
+        (told, !untold.is_empty())
+    }
+
+    /// Who ranks must know the labels of a benefactor anew.
+    pub fn labels_changed(&mut self, id: BenefactorId) {
+        if let Some(untold) = &mut self.untold {
+            untold.insert(HostKey::Benefactor(id));
+        }
     }
 
     /// Until when all pasts are known, seconds.

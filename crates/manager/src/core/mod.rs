@@ -21,8 +21,10 @@ mod locations;
 mod look;
 mod namespace;
 mod operations;
+mod pace;
 mod permissions;
 mod persist;
+mod placing;
 mod policies;
 mod references;
 mod rename;
@@ -65,6 +67,7 @@ use self::hosts::Hosts;
 use self::locations::Locations;
 use self::namespace::Namespace;
 use self::operations::Operations;
+use self::placing::Rankings;
 use self::references::References;
 use self::replication::Copies;
 use self::sessions::Sessions;
@@ -153,6 +156,7 @@ pub struct Core {
     registry: Registry,
     history: History,
     hosts: Hosts,
+    rankings: Rankings,
     /// The store has room for more than what makes room again.
     has_room: bool,
     shut_out: shut_out::ShutOut,
@@ -224,6 +228,7 @@ impl Core {
             registry: Registry::new(),
             history: History::new(setting.start),
             hosts: Hosts::default(),
+            rankings: Rankings::default(),
             has_room: true,
             shut_out: shut_out::ShutOut::default(),
             terms: terms::Terms::new(setting.start),
@@ -361,6 +366,7 @@ impl Core {
             }
             Q::Attend { client, machine } => self.attend(client, machine, now),
             Q::Leave(client) => self.leave(client),
+            Q::Explain { ino, machine } => self.explain(ino, machine, now),
             Q::Register { .. } => self.register(request, now),
             Q::BeginInventory { id, registration } => self.begin_inventory(id, registration, now),
             Q::Inventory { .. } => self.inventory(request, now),
@@ -401,6 +407,7 @@ impl Core {
             Q::Locate { chunks } => ManagerReply::Locations(self.locate(&chunks)?),
             Q::Benefactors => ManagerReply::Benefactors(self.registry.infos(now.ms)),
             Q::GetPolicy(ino) => ManagerReply::Policy(namespace.policy(ino)?),
+            Q::Pace { ino, machine } => self.pace(ino, machine)?,
             Q::Sets(ino) => ManagerReply::Sets(self.sets(ino)?),
             Q::Status => {
                 let mut status = self.status(now);
@@ -496,9 +503,10 @@ impl Core {
         let (base, base_root) = self.namespace.version(ino, None)?.unzip();
         let policy = self.namespace.policy(ino)?;
         let base_at = self.namespace.position(ino)?;
+        let is_new = distance.is_none();
         let distance = distance.unwrap_or_else(|| policy.distance_at_commit());
         let holder = (self.asking, client);
-        if self.sessions.open(id, holder, ino, (base_root.clone(), base_at), distance, now.ms)? {
+        if self.sessions.open(id, holder, ino, (base_root.clone(), base_at), (distance, is_new), now.ms)? {
             self.namespace.hold(ino);
             self.build_on(base_root.as_ref(), None);
         }
@@ -516,10 +524,9 @@ impl Core {
     fn reserve(&mut self, id: SessionId, bytes: u64, avoid: &[BenefactorId], now: Now) -> Answer {
         check_length("benefactors to avoid", avoid.len())?;
         let session = self.sessions.get_mut(id, now.ms)?;
-        let (turn, ino, own) = (session.turn, session.ino, session.reserved);
+        let (turn, ino, own, client) = (session.turn, session.ino, session.reserved, session.client);
         let policy = self.namespace.policy(ino)?;
-        let width = usize::from(policy.stripe.max(u16::from(policy.redundancy.hosts())));
-        let stripe = self.stripe(&Wish { width, avoid, room_bytes: CHUNK_BYTES_DEFAULT as u64, turn })?;
+        let stripe = self.place(&policy, self.host_of(client), (avoid, turn), now)?;
         let free = self.free_beside(own);
         let share = (free / RESERVATION_SHARE).max(CHUNK_BYTES_DEFAULT as u64).min(free);
         let granted = bytes.min(share).min(RESERVATION_BYTES_MAX);
@@ -532,19 +539,16 @@ impl Core {
         Ok(ManagerReply::Stripe { benefactors, bytes: granted })
     }
 
-    fn stripe(&self, wish: &Wish<'_>) -> Result<Vec<BenefactorId>, Failure> {
+    /// Why no benefactor can be used.
+    fn none_usable(&self, wish: &Wish<'_>) -> Failure {
         let hosts = self.registry.hosts();
-        let stripe = self.select.select(&hosts, wish);
-        if !stripe.is_empty() {
-            return Ok(stripe);
-        }
         let online = hosts.iter().filter(|host| host.online);
         match online.clone().count() {
-            0 => Err(unavailable("no benefactor is on-line: start one, or wait for one to come back")),
+            0 => unavailable("no benefactor is on-line: start one, or wait for one to come back"),
             _ if online.clone().all(|host| wish.avoid.contains(&host.id)) => {
-                Err(unavailable("every benefactor that is on-line has just failed the client: try again"))
+                unavailable("every benefactor that is on-line has just failed the client: try again")
             }
-            _ => Err(self.no_space(wish.room_bytes)),
+            _ => self.no_space(wish.room_bytes),
         }
     }
 
@@ -686,6 +690,7 @@ impl Core {
         }
         self.update_states(now);
         let may_store = self.has_room && !self.history.is_set_back();
+        self.rankings.tick(now.ms);
         self.hosts.tick(now.ms, self.setting.timing.client_lease_ms, may_store);
         if !self.settled && now.ms >= self.setting.timing.client_lease_ms {
             self.settle();

@@ -70,6 +70,7 @@ impl Core {
         if let Some(moment) = remembered {
             self.compare_history(id, moment);
         }
+        self.hosts.labels_changed(id);
         self.terms.hear(term);
         self.rise_above_told_terms();
         let registration = self.registry.number(id);

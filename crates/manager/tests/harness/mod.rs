@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use stdchk_manager::core::{Asker, Collected, Core, Cursor, Now, Setting, Timing};
+use stdchk_manager::ranking::Ranker;
 use stdchk_manager::store::{MemoryStore, Store, Table};
 use stdchk_model::labels::Labels;
 use stdchk_model::message::benefactor::{BenefactorLoad, Command, OwnerWish};
@@ -52,6 +53,7 @@ pub struct Pool {
     pub machines: BTreeMap<u32, MachineId>,
     /// The labels that benefactors tell.
     pub labels: BTreeMap<u32, Labels>,
+    ranker: Ranker,
 }
 
 pub fn timing() -> Timing {
@@ -118,6 +120,7 @@ impl Pool {
             wishes: BTreeMap::new(),
             machines: BTreeMap::new(),
             labels: BTreeMap::new(),
+            ranker: Ranker::default(),
         };
         pool.sync();
         pool
@@ -142,6 +145,7 @@ impl Pool {
         self.now = Now { wall: self.now.wall, ms: 0 };
         self.starts += 1;
         self.core = load(&self.store, self.now, self.starts);
+        self.ranker = Ranker::default();
         self.sync();
     }
 
@@ -186,6 +190,17 @@ impl Pool {
     /// Asks; what changes is in the manager's memory alone, until the next request.
     pub fn ask_in_memory(&mut self, request: ManagerRequest) -> Result<ManagerReply, Failure> {
         self.core.handle(request, self.now)
+    }
+
+    // --- placement
+
+    /// Ranks what is to be ranked, as the ranker does beside the manager's thread.
+    pub fn rank(&mut self) {
+        while self.core.has_to_rank() {
+            let told = self.core.take_to_rank(self.now);
+            let made = self.ranker.work(told);
+            self.core.ranked(made);
+        }
     }
 
     // --- namespace
