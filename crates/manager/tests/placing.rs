@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use harness::{CLIENT, Pool, session, stored};
 use stdchk_model::labels::Labels;
 use stdchk_model::message::benefactor::{Command, OwnerWish};
-use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, Placement};
+use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, Pace, Placement};
 use stdchk_model::{BenefactorId, Ino, MachineId};
 
 const SECOND: u64 = 1_000;
@@ -241,4 +241,49 @@ fn labels_are_kept_and_told_and_go_with_others_that_are_given() {
     let wrong = pool.registration(Some(4), stdchk_model::Incarnation(9), None);
     let request = wrong.introduced(&pool.secrets[&4].clone());
     assert!(pool.ask(request).unwrap_err().message.contains("no label"));
+}
+
+fn pace(pool: &mut Pool, folder: Ino) -> Pace {
+    match pool.ask(ManagerRequest::Pace { ino: folder, machine: MACHINE }).unwrap() {
+        ManagerReply::Pace(pace) => pace,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_set_costs_the_time_from_its_first_open_to_its_last_commit_as_far_as_this_manager_has_seen_it() {
+    let mut pool = Pool::with_benefactors(1);
+    attend(&mut pool);
+    let app = pool.make(Ino::ROOT, "app", FileKind::Directory);
+    let pairs = vec![("ranks".to_owned(), "2".to_owned())];
+    pool.change(Change::SetPolicy { ino: app, pairs }).unwrap();
+    assert_eq!(pace(&mut pool, app).cost_ms, None);
+    let mut session = 0;
+    // The second rank begins `later` seconds after the first, and both are committed when it has written for `writes` seconds.
+    let mut set = |pool: &mut Pool, step: u64, later: u64, writes: u64| {
+        let files = [0, 1].map(|rank| pool.make(app, &format!("app.N{rank}.T{step}"), FileKind::File));
+        session += 2;
+        pool.open(session, files[0]);
+        pool.pass_alive(later * SECOND, &[0]);
+        pool.open(session + 1, files[1]);
+        pool.pass_alive(writes * SECOND, &[0]);
+        for number in [session, session + 1] {
+            pool.secure(number, &[u32::from(number)], &[0]);
+            pool.commit(number, &[u32::from(number)]).unwrap();
+            pool.close(number);
+        }
+        pool.pass_alive(100 * SECOND, &[0]);
+    };
+    set(&mut pool, 1, 10, 5);
+    let first = pace(&mut pool, app);
+    assert_eq!((first.sets, first.cost_ms, first.interval_ms), (1, Some(15_000), None));
+    set(&mut pool, 2, 20, 5);
+    set(&mut pool, 3, 30, 10);
+    let all = pace(&mut pool, app);
+    assert_eq!((all.sets, all.cost_ms, all.interval_ms), (3, Some(25_000), Some(125_000)));
+    assert_eq!(all.failures, 0);
+    assert!((375..=385).contains(&all.up_s), "{all:?}");
+    // It is stored with the versions; what was being written when the manager ended is not known.
+    pool.restart();
+    assert_eq!(pace(&mut pool, app).cost_ms, Some(25_000));
 }
