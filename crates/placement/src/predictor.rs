@@ -692,7 +692,12 @@ mod tests {
     fn what_becomes_of_hosts_while_nobody_looks_is_no_failure_and_no_lesson() {
         let (mut seen, mut unseen) = (taught(500, Fate::Returns), taught(500, Fate::Returns));
         let at = 500 * HOUR;
-        (0..60).for_each(|host| unseen.unseen(at, host));
+        for host in 0..60 {
+            unseen.unseen(at, host);
+            // For no time at all.
+            seen.unseen(at, host);
+            seen.up(at, host);
+        }
         let later = at + 1000 * HOUR;
         unseen.down(later, &(0..30).collect::<Vec<_>>());
         (0..60).for_each(|host| unseen.up(later, host));
