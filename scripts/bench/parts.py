@@ -39,6 +39,21 @@ def plain(value):
     return value
 
 
+def placement(found):
+    """A table of the policies for each trace."""
+    headings = ["policy", "failures", "checkpoints lost, %", "95 % of them between", "makespan", "repairs per 100"]
+    tables = []
+    for report in found["placement"]["rows"]:
+        rows = []
+        for row in report["rows"]:
+            lost = row["unrecoverable_percent"]
+            between = f"[{lost['low']:.2f}, {lost['high']:.2f}]"
+            rows.append([row["name"], row["failures"], lost["value"], between, row["makespan"]["value"],
+                         row["repairs_per_hundred"]["value"]])  # fmt: skip
+        tables.append(table(headings, rows, f"{report['trace']}: {report['hosts']} hosts"))
+    return "\n".join(tables)
+
+
 ALL = [
     Part(
         "Table 1: the cost of FUSE",
@@ -231,6 +246,14 @@ ALL = [
         ("versions",),
         bench("versions"),
         parts_writes.plain_rows("versions"),
+    ),
+    Part(
+        "FALCON: which hosts to trust",
+        "What each placement would have lost on made-up traces of machines that come and go. `stdchk-replay --trace DIR` does "
+        "the same with traces of real ones.",
+        ("placement",),
+        bench("placement"),
+        placement,
     ),
     Part(
         "Memory",

@@ -112,6 +112,9 @@ def everything():
             result("codecs", [CODEC, REFUSED | {"set": "s", "of": "files"}]),
             result("repeats", [transfer("mount, same again", 1.0)]),
             result("versions", [transfer("get, first version", 1.0)]),
+            result("placement", [{"trace": "spot", "hosts": 32, "rows": [
+                {"name": "falcon", "failures": 100.0, "unrecoverable_percent": {"value": 12.5, "low": 10.0, "high": 15.0},
+                 "makespan": {"value": 1.25}, "repairs_per_hundred": {"value": 0.0}}]}]),
             result("memory", [transfer("mount, one large file", 1.0) | {"peak_memory_bytes": 70 << 20}]),
         )
     }  # fmt: skip
@@ -146,6 +149,7 @@ class Page(unittest.TestCase):
         self.assertIn(["s", "2", "4.00", "[1.50, 2.50]", "7", "[3, 4]", "75.0", "25.0", "0.000"], sets, "Table III")
         self.assertIn(["s", "–", "–", "–", "25.0", "–"], sets, "Table IV")
         self.assertIn(["s", "16.0", "2.00", "0.100", "0.500", "75.0", "1.00", "0.050", "0.250", "75.0"], sets)
+        self.assertEqual(row_of(text, "falcon"), ["falcon", "100", "12.5", "[10.00, 15.00]", "1.25", "0.000"])
         self.assertEqual(row_of(text, "pcodec"), ["pcodec", "concatenation", "1000000", "3.00", "300", "600"])
 
     def test_what_was_not_measured_is_named_with_the_way_to_measure_it(self):

@@ -10,6 +10,7 @@ mod care;
 mod copy;
 pub mod hours;
 pub mod journal;
+mod labels;
 mod link;
 pub mod memory;
 pub mod pace;

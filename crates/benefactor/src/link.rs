@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::journal::Piece;
+use stdchk_model::labels::Labels;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Registration, Term};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId};
 use stdchk_net::{
-    BufferPool, Bytes, CallError, Connection, DataDir, Identity, Keys, Managers, Retry, elsewhere,
+    BufferPool, Bytes, CallError, Connection, DataDir, Identity, Keys, Managers, Retry, elsewhere, machine,
 };
 
 use tokio::time::Instant;
@@ -52,6 +53,8 @@ pub(crate) struct Link {
     /// Where the benefactor listens. An address of the network may leave the host out: then it is the one by which the manager is
     /// reached.
     pub(crate) listens: String,
+    /// What the owner says of where it stands.
+    pub(crate) labels: Labels,
     pub(crate) heartbeat: Duration,
     /// The benefactor's own.
     pub(crate) folder: Arc<Path>,
@@ -306,6 +309,8 @@ impl Link {
             put_sequence: self.benefactor.store().put_sequence(),
             receipt_key: self.benefactor.receipt_key().clone(),
             term: self.benefactor.memory().term(),
+            machine: Some(machine()),
+            labels: self.labels.clone(),
         };
         let secret = directory.secret();
         let secret =

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use stdchk_model::labels::Labels;
 use stdchk_model::limits::{BLOCK_BYTES_MAX, HEARTBEAT_MS};
 use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::handshake::Role;
@@ -20,6 +21,7 @@ use crate::care;
 use crate::copy::{Copier, Copies};
 use crate::hours::Hours;
 use crate::journal::Kept;
+use crate::labels;
 use crate::link::{self, Link};
 use crate::memory::Memory;
 use crate::pace::{Caps, Cost};
@@ -66,6 +68,8 @@ pub struct Config {
     pub network_bytes_per_second: u64,
     /// Outside of these hours it is as if paused; `None`: it never is.
     pub hours: Option<Hours>,
+    /// What the owner says of where it stands; empty: what was said before.
+    pub labels: Labels,
 }
 
 impl Config {
@@ -84,6 +88,7 @@ impl Config {
             disk_bytes_per_second: 0,
             network_bytes_per_second: 0,
             hours: None,
+            labels: Vec::new(),
         }
     }
 }
@@ -125,6 +130,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     tokio::pin!(stop);
     let mut directory = DataDir::open(&config.data_dir, Role::Benefactor)?;
     let wish = wish_of(&config.data_dir)?;
+    let labels = labels_of(&config)?;
     let address_file = config.data_dir.join(ADDRESS_FILE);
     let _ = fs::remove_file(&address_file);
     let caps = Arc::new(Caps::new(config.disk_bytes_per_second, config.network_bytes_per_second));
@@ -148,7 +154,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     let (leaving, left) = watch::channel(());
     let host = Host::new(Role::Benefactor, pool, config.keys.clone());
     let serving = tokio::spawn(serve(listener, host, Arc::clone(&benefactor), buffers, until_dropped(left)));
-    let mut background = start_background(&config, &benefactor, pool, address, directory);
+    let mut background = start_background(&config, &benefactor, pool, (address, labels), directory);
     let gone = tokio::select! {
         () = &mut stop => None,
         () = benefactor.left() => None,
@@ -208,6 +214,13 @@ fn wish_of(folder: &Path) -> Result<OwnerWish, Error> {
     }
 }
 
+/// The labels that hold.
+fn labels_of(config: &Config) -> Result<Labels, Error> {
+    let path = || config.data_dir.clone();
+    let settled = labels::settle(&config.data_dir, &config.labels);
+    settled.map_err(|cause| StoreError::Io { action: "settle the labels in", path: path(), cause }.into())
+}
+
 /// What is kept of the manager's store.
 async fn open_journal(directory: &Path) -> Result<Arc<Kept>, Error> {
     let directory = directory.to_owned();
@@ -246,7 +259,7 @@ fn start_background(
     config: &Config,
     benefactor: &Arc<Benefactor>,
     pool: PoolId,
-    address: String,
+    (address, labels): (String, Labels),
     directory: DataDir,
 ) -> JoinSet<()> {
     // Buffers of their own: what runs in the background never takes memory that clients wait for.
@@ -262,6 +275,7 @@ fn start_background(
         managers: Managers::new(&config.manager),
         keys: config.keys.clone(),
         listens: address,
+        labels,
         heartbeat: config.heartbeat,
         folder: Arc::from(config.data_dir.as_path()),
         benefactor: Arc::clone(benefactor),

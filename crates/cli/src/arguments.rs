@@ -69,6 +69,10 @@ pub enum Command {
     Policy(command::policy::Arguments),
     /// Make, list, copy and change the keys that files are encrypted with
     Key(command::key::Arguments),
+    /// Show which benefactors files go to, and why
+    Placement(command::placement::Arguments),
+    /// Say how often a job should take checkpoints
+    Advise(command::advise::Arguments),
     /// Keep a checkpoint set whatever the folder's lifetime says
     Seal(command::seal::Arguments),
     /// Let all checkpoint sets but the newest complete one go: the job has succeeded

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -15,14 +15,15 @@ use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry, Hold, Location,
-    ManagerReply, ManagerRequest, MemberInfo, Moment, PoolStatus, SetFate, Space, VersionInfo,
+    ManagerReply, ManagerRequest, MemberInfo, Moment, Pace, Placement, PoolStatus, SetFate, Space,
+    VersionInfo,
 };
 use stdchk_model::policy::Protocol;
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, ErrorCode, Failure, Ino, MapRoot, OpId,
     Policy, PoolId, SessionId,
 };
-use stdchk_net::{BufferPool, Keys, waits};
+use stdchk_net::{BufferPool, Keys, Retry, machine, waits};
 use stdchk_protect::distance_at;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
@@ -48,6 +49,11 @@ use crate::writer::{Unpushed, Writer};
 /// Pause before it is asked again whether a file is gone that a manager just started doesn't find.
 const GONE_PAUSE: Duration = Duration::from_millis(200);
 
+/// Pause before it is asked again whether benefactors are ranked, and how long that is tried.
+const RANKING_PAUSE: Duration = Duration::from_millis(100);
+const RANKING_MAX: Duration = Duration::from_secs(30);
+/// How long the manager's answer to a farewell is waited for.
+const LEAVE_MAX: Duration = Duration::from_secs(2);
 /// How long a write waits for room in the window before it looks again.
 const ROOM_PAUSE: Duration = Duration::from_millis(10);
 /// Packs of scattered pieces that may be in memory at the same time, beside the window.
@@ -160,6 +166,8 @@ pub(crate) struct Inner {
     pub(crate) sessions: Mutex<HashMap<SessionId, Weak<Session>>>,
     pub(crate) holds: Holds,
     pub(crate) client: ClientId,
+    /// The manager was told on which machine this client writes.
+    writes: AtomicBool,
     pub(crate) runtime: Handle,
     stored: Stored<Sealed>,
     background: Mutex<JoinSet<()>>,
@@ -194,6 +202,7 @@ impl Pool {
             sessions: Mutex::default(),
             holds: Holds::default(),
             client: ClientId(crate::random()?),
+            writes: AtomicBool::new(false),
             runtime: Handle::current(),
             stored: Stored::default(),
             background: Mutex::default(),
@@ -294,6 +303,29 @@ impl Pool {
         match self.ask(ManagerRequest::GetPolicy(ino)).await? {
             ManagerReply::Policy(policy) => Ok(policy),
             _ => Err(crate::unexpected("GetPolicy")),
+        }
+    }
+
+    /// How benefactors are chosen for a file or folder, for clients on this machine, and why. Ranking begins with the first question,
+    /// and takes seconds in a large pool.
+    pub async fn placement(&self, ino: Ino) -> Result<Placement, Failure> {
+        let mut retry = Retry::every(RANKING_PAUSE, RANKING_MAX);
+        loop {
+            match self.ask(ManagerRequest::Explain { ino, machine: machine() }).await? {
+                ManagerReply::Placement(placement) if placement.ranked || !retry.pause().await => {
+                    return Ok(placement);
+                }
+                ManagerReply::Placement(_) => {}
+                _ => return Err(crate::unexpected("Explain")),
+            }
+        }
+    }
+
+    /// What is known for advice on how often an application on this machine should take checkpoints.
+    pub async fn pace(&self, ino: Ino) -> Result<Pace, Failure> {
+        match self.ask(ManagerRequest::Pace { ino, machine: machine() }).await? {
+            ManagerReply::Pace(pace) => Ok(pace),
+            _ => Err(crate::unexpected("Pace")),
         }
     }
 
@@ -547,10 +579,20 @@ impl Pool {
         self.inner.cache.fetched_bytes()
     }
 
-    /// Waits until commits in the background have ended.
+    /// Waits until commits in the background have ended, and takes leave.
     pub async fn close(&self) {
         let mut background = std::mem::take(&mut *self.inner.background.lock());
         while background.join_next().await.is_some() {}
+        self.leave().await;
+    }
+
+    /// Takes leave of the manager: that this client falls silent says nothing of its machine.
+    pub async fn leave(&self) {
+        if self.inner.writes.swap(false, Ordering::Relaxed) {
+            // A manager that isn't there misses nothing else.
+            let leave = ManagerRequest::Leave(self.inner.client);
+            drop(tokio::time::timeout(LEAVE_MAX, self.inner.manager.ask(&leave)).await);
+        }
     }
 }
 
@@ -562,6 +604,20 @@ fn entry(reply: ManagerReply) -> Result<Attr, Failure> {
 }
 
 impl Inner {
+    /// Tells the manager on which machine this client writes, before its first file.
+    pub(crate) async fn attend(&self) -> Result<(), Failure> {
+        if !self.writes.load(Ordering::Relaxed) {
+            self.tell_machine().await?;
+            self.writes.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    async fn tell_machine(&self) -> Result<(), Failure> {
+        let attend = ManagerRequest::Attend { client: self.client, machine: machine() };
+        self.manager.ask(&attend).await.map(drop)
+    }
+
     pub(crate) async fn versions(&self, ino: Ino) -> Result<Vec<VersionInfo>, Failure> {
         match self.manager.ask(&ManagerRequest::Versions(ino)).await? {
             ManagerReply::Versions(versions) => Ok(versions),
@@ -777,6 +833,12 @@ async fn keep_alive(pool: Weak<Inner>) {
                 continue;
             }
         };
+        // A manager that was started anew doesn't know.
+        if pool.writes.load(Ordering::Relaxed)
+            && let Err(failure) = pool.tell_machine().await
+        {
+            tracing::warn!(%failure, "the manager could not be told on which machine this client writes");
+        }
         let sessions: Vec<_> =
             pool.sessions.lock().iter().filter_map(|(id, session)| Some((*id, session.upgrade()?))).collect();
         let forgotten = |(id, session): &(_, Arc<Session>)| !known.contains(id) || session.is_to_be_held();

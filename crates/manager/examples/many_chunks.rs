@@ -76,6 +76,8 @@ impl Pool {
             put_sequence: 0,
             receipt_key: KEY,
             term: None,
+            machine: None,
+            labels: Vec::new(),
         };
         let secret = BenefactorSecret([u8::try_from(number).unwrap(); 32]);
         let ManagerReply::Registered { registration, .. } = self.ask(registration.introduced(&secret)) else {

@@ -10,6 +10,7 @@ pub mod core;
 pub mod etcd;
 pub mod journal;
 mod owner;
+pub mod ranking;
 mod record;
 pub mod recover;
 mod server;

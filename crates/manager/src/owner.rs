@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use crate::backup::Backups;
 use crate::core::{Asker, Collected, Core, Cursor, Follows, Leaves, Now};
 use crate::journal::Journal;
+use crate::ranking::{Ranking, ToRank, Wanted};
 use crate::store::{Batch, Store, StoreError};
 
 /// How long a change that is in no hurry waits for one that is: longer than a small file takes from its making to its commit on
@@ -47,6 +48,10 @@ pub enum Job {
     Tick,
     /// Do a part of what follows from events; is there more to do at once?
     Work(Answer<bool>),
+    /// What is to be ranked?
+    ToRank(Answer<ToRank>),
+    /// Take rankings that were made.
+    Ranked(Vec<(Wanted, Ranking)>),
     /// Do a part of a collection, or only count.
     Collect(Cursor, bool, Answer<(Collected, Option<Cursor>)>),
     /// Come upon a bug in the middle of a change.
@@ -64,6 +69,8 @@ pub struct Owner {
     commits: watch::Receiver<u64>,
     /// Told when something is to be done beside requests.
     work: Arc<Notify>,
+    /// Told when something is to be ranked.
+    rank: Arc<Notify>,
 }
 
 /// Why commits have ended.
@@ -108,6 +115,7 @@ impl Owner {
             copies,
             commits,
             work: Arc::default(),
+            rank: Arc::default(),
         }
     }
 
@@ -138,6 +146,11 @@ impl Owner {
         self.work.notified().await;
     }
 
+    /// Waits until something is to be ranked.
+    pub async fn has_to_rank(&self) {
+        self.rank.notified().await;
+    }
+
     /// Does a job, whether it has an answer or not. A manager that stops does none.
     pub fn tell(&self, job: Job) {
         let mut keeper = self.keeper.lock();
@@ -157,6 +170,9 @@ impl Owner {
         keeper.tell_watchers();
         if keeper.core.is_walking() {
             self.work.notify_one();
+        }
+        if keeper.core.has_to_rank() {
+            self.rank.notify_one();
         }
         if keeper.panicked || (keeper.due, keeper.urgent) != before {
             self.due.notify_one();
@@ -322,6 +338,8 @@ impl Keeper {
                 self.answer(answer, result, leaves);
             }
             Job::Tick => {
+                let has_room = self.has_room(0);
+                self.core.store_has_room(has_room);
                 self.core.tick(now);
                 self.backups.tick(now.ms);
                 self.journal.tick(now.ms);
@@ -331,6 +349,12 @@ impl Keeper {
                 let more = self.core.work(now);
                 self.answer(answer, Ok(more), Leaves::AtOnce);
             }
+            Job::ToRank(answer) => {
+                let told = self.core.take_to_rank(now);
+                // Nobody is told of it, and it isn't stored.
+                let _ = answer.send(Ok(told));
+            }
+            Job::Ranked(made) => self.core.ranked(made),
             Job::Collect(from, dry_run, answer) => {
                 let collected = self.core.collect(from, dry_run, now);
                 self.answer(answer, collected, Leaves::Durable);

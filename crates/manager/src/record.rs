@@ -5,6 +5,7 @@
 //! description for strangers.
 
 use minicbor::{Decode, Encode};
+use stdchk_model::labels::Labels;
 use stdchk_model::lifetime::Done;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{Attr, BenefactorSecret, FileKind, TimeNs, VersionState};
@@ -134,6 +135,9 @@ pub struct VersionRecord {
     /// The key with which it is encrypted.
     #[n(11)]
     pub key: Option<KeyId>,
+    /// For how long it was written, milliseconds; `None`: unknown.
+    #[n(12)]
+    pub written_ms: Option<u64>,
 }
 
 /// The names of all chunks of a map that lies in the pool, its own pieces among them. Versions that have this map share it.
@@ -190,6 +194,9 @@ pub struct BenefactorRecord {
     /// The member of the pool that it registered as last; `None`: one of the manager's machine.
     #[n(3)]
     pub member: Option<MemberId>,
+    /// What its owner said last of where it stands.
+    #[n(4)]
+    pub labels: Labels,
 }
 
 /// The result of a change, so that its repetition is answered and not done again.
@@ -226,6 +233,28 @@ pub struct ShutOutRecord {
     /// [`LAYOUT`].
     #[n(0)]
     pub layout: u16,
+}
+
+/// When a host was there.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct PastRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// As `stdchk_placement::history` encodes it.
+    #[cbor(n(1), with = "minicbor::bytes")]
+    pub history: Vec<u8>,
+}
+
+/// Until when all pasts of hosts are known.
+#[derive(Clone, PartialEq, Debug, Encode, Decode)]
+pub struct KnownUntilRecord {
+    /// [`LAYOUT`].
+    #[n(0)]
+    pub layout: u16,
+    /// Seconds since 1970.
+    #[n(1)]
+    pub until: u64,
 }
 
 /// The first field of every record.
@@ -311,10 +340,11 @@ mod tests {
             position: 9,
             lived_ms: 4,
             key: Some(KeyId([7; 12])),
+            written_ms: Some(6),
         };
         assert_eq!(
             hex(&cbor::encode(&version)),
-            "8c030520070105500202020202020202020202020202020282008141aa0309044c070707070707070707070707"
+            "8d030520070105500202020202020202020202020202020282008141aa0309044c07070707070707070707070706"
         );
     }
 

@@ -2,8 +2,8 @@
 //!
 //! A manager whose store is in etcd stands by until it leads, and listens only while it does ([`run`]).
 //!
-//! Three things run beside the server: commits, a clock that makes the core look at leases, and what follows from events for
-//! many chunks, collection among it.
+//! Four things run beside the server: commits, a clock that makes the core look at leases, what follows from events for many chunks,
+//! collection among it, and rankings of benefactors.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -35,6 +35,7 @@ use crate::core::{Asker, Collected, Core, Cursor, Now, Setting};
 use crate::etcd::{Candidacy, Etcd, EtcdStore, Leadership, Place};
 use crate::journal::{Journal, Sealer};
 use crate::owner::{Ended, Job, Owner, wall_clock};
+use crate::ranking::Ranker;
 use crate::store::{Batch, EmbeddedStore, Reserve, Store, StoreError};
 
 /// Folder of the pool's authority, in the data directory.
@@ -285,6 +286,7 @@ impl Manager {
                 end = owner.commit_all() => ended = Some(end),
                 () = tick(&owner) => {}
                 () = work(&owner) => {}
+                () = rank(&owner) => {}
             }
         };
         let service = Arc::new(ManagerService {
@@ -627,6 +629,34 @@ async fn work(owner: &Owner) {
             Ok(true) => tokio::time::sleep(STEP_PAUSE).await,
             // Whichever comes first.
             _ => drop(tokio::time::timeout(WORK_INTERVAL, owner.has_work()).await),
+        }
+    }
+}
+
+/// Ranks benefactors whenever that is due, on a thread of its own. It takes at most half of that thread's time.
+async fn rank(owner: &Owner) {
+    let mut ranker = Ranker::default();
+    loop {
+        owner.has_to_rank().await;
+        let Ok(told) = owner.ask(Job::ToRank).await else { continue };
+        let began = tokio::time::Instant::now();
+        let more = told.more;
+        let ranked = elsewhere(move || {
+            let made = ranker.work(told);
+            (ranker, made)
+        });
+        match ranked.await {
+            Ok((kept, made)) => {
+                ranker = kept;
+                owner.tell(Job::Ranked(made));
+            }
+            Err(error) => {
+                tracing::error!(%error, "benefactors could not be ranked: they take turns");
+                return std::future::pending().await;
+            }
+        }
+        if !more {
+            tokio::time::sleep(began.elapsed().max(STEP_PAUSE)).await;
         }
     }
 }

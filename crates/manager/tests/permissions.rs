@@ -11,7 +11,7 @@ use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::message::manager::{
     Change, Existing, FileKind, Hold, ManagerReply, ManagerRequest as Q, PackedMembers, VersionState,
 };
-use stdchk_model::{ErrorCode, Failure, Ino, MapRoot, OpId, User, cbor};
+use stdchk_model::{ClientId, ErrorCode, Failure, Ino, MachineId, MapRoot, OpId, User, cbor};
 
 /// Owner, member of the group, others.
 const OWNER: u32 = 1;
@@ -204,6 +204,8 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
         ["oa", "ogta", "oa"],
     ),
     ("policy", |t| Q::GetPolicy(t.file), ["oga", "ogta", "ota"]),
+    ("explain", |t| Q::Explain { ino: t.file, machine: MachineId([1; 16]) }, ["oga", "ogta", "ota"]),
+    ("pace", |t| Q::Pace { ino: t.app, machine: MachineId([1; 16]) }, ["oga", "ogta", "oa"]),
     ("sets", |t| Q::Sets(t.app), ["oga", "ogta", "oa"]),
     ("fates", |t| Q::Fates { folder: t.app, lifetime: None, done: false }, ["oga", "ogta", "oa"]),
     // What is no file's, or known to whoever asks; and what goes on with something that another test has.
@@ -212,6 +214,8 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
     ("benefactors", |_| Q::Benefactors, ["ogta", "ogta", "ogta"]),
     ("locate", |_| Q::Locate { chunks: vec![chunk(1)] }, ["ogta", "ogta", "ogta"]),
     ("keep alive", |_| Q::KeepAlive(CLIENT), ["ogta", "ogta", "ogta"]),
+    ("attend", |_| Q::Attend { client: CLIENT, machine: MachineId([1; 16]) }, ["ogta", "ogta", "ogta"]),
+    ("leave", |_| Q::Leave(ClientId([8; 16])), ["ogta", "ogta", "ogta"]),
     (
         "wait for copies",
         |t| Q::AwaitCopies { ino: t.file, hold: Hold { from: 0, before: 0 } },

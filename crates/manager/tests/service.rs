@@ -136,8 +136,20 @@ fn registration(secret: u8) -> ManagerRequest {
     let (incarnation, address) = (Incarnation(u64::from(secret)), format!("127.0.0.1:{secret}"));
     let (id, pid, remembered, put_sequence, receipt_key, term) =
         (None, 1, None, 0, ReceiptKey([secret; 32]), None);
-    let new =
-        Registration { id, incarnation, address, pid, load, remembered, put_sequence, receipt_key, term };
+    let (machine, labels) = (None, Vec::new());
+    let new = Registration {
+        id,
+        incarnation,
+        address,
+        pid,
+        load,
+        remembered,
+        put_sequence,
+        receipt_key,
+        term,
+        machine,
+        labels,
+    };
     new.introduced(&BenefactorSecret([secret; 32]))
 }
 

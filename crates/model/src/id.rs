@@ -187,6 +187,10 @@ identity! {
     ClientId
 }
 identity! {
+    /// A machine on which members of the pool run, as they themselves find out; the same as long as it has its name and its system.
+    MachineId
+}
+identity! {
     /// One file being written, from open to close. Chosen by the client, so that opening can be repeated safely.
     SessionId
 }

@@ -57,6 +57,10 @@ pub const BENEFACTOR_LOST_MS: u64 = 30_000;
 
 /// Most benefactors that one member of a pool registers: a machine has fewer disks, and a pool has 65536 numbers for all.
 pub const BENEFACTORS_OF_MEMBER_MAX: usize = 64;
+/// Most labels of a benefactor: they stand in its record and in each answer that names it.
+pub const LABELS_MAX: usize = 8;
+/// Longest name and longest value of a label, bytes.
+pub const LABEL_BYTES_MAX: usize = 64;
 /// How often the key is changed with which the manager permits copies at a benefactor, milliseconds. A permit holds for as long, and for
 /// twice as long at most; the copy for which it is given up is given up after a minute.
 pub const PERMITS_MS: u64 = 300_000;

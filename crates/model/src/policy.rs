@@ -140,6 +140,9 @@ pub struct Policy {
     /// The key with which clients encrypt what they write; `None`: they don't.
     #[n(14)]
     pub encryption: Option<KeyId>,
+    /// How benefactors are chosen for what is written, as `placement` reads it.
+    #[n(15)]
+    pub placement: String,
 }
 
 impl Default for Policy {
@@ -160,6 +163,7 @@ impl Default for Policy {
             exposure: Exposure::Previous,
             lifetime: Lifetime::Keep,
             encryption: None,
+            placement: "round-robin".to_owned(),
         }
     }
 }
@@ -175,7 +179,7 @@ pub struct Key {
 }
 
 /// The keys of a policy, in the order in which they are shown.
-pub const KEYS: [Key; 15] = [
+pub const KEYS: [Key; 16] = [
     Key {
         name: "redundancy",
         meaning: &[
@@ -288,6 +292,18 @@ pub const KEYS: [Key; 15] = [
         get: |policy| policy.stripe.to_string(),
         set: |policy, value| {
             policy.stripe = number("stripe", value, 1, STRIPE_WIDTH_MAX)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "placement",
+        meaning: &[
+            "which benefactors: round-robin, random, dedicated (those with the label dedicated=yes), pessimistic,",
+            "falcon, falcon:7d or learned, by what the manager has seen of them and of the compute host",
+        ],
+        get: |policy| policy.placement.clone(),
+        set: |policy, value| {
+            policy.placement = value.to_owned();
             Ok(())
         },
     },

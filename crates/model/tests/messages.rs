@@ -20,13 +20,13 @@ use stdchk_model::message::handshake::{
 use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
     Existing, Exposed, ExposedSet, FileKind, Hold, KeeperInfo, Location, ManagerInfo, ManagerReply,
-    ManagerRequest, MemberInfo, Moment, PackedMembers, PoolStatus, Registration, SetFate, SetMember,
-    SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
+    ManagerRequest, MemberInfo, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus, Registration,
+    SetFate, SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId, ErrorCode, Failure,
-    Incarnation, Ino, KeyId, MapRoot, OpId, Permit, PermitKey, Policy, PoolId, Receipt, ReceiptKey,
-    SessionId, User, cbor,
+    Incarnation, Ino, KeyId, MachineId, MapRoot, OpId, Permit, PermitKey, Policy, PoolId, Receipt,
+    ReceiptKey, SessionId, User, cbor,
 };
 
 const VECTORS: &str = include_str!("../../../docs/protocol-vectors.txt");
@@ -68,6 +68,38 @@ fn load() -> BenefactorLoad {
     }
 }
 
+const MACHINE: MachineId = MachineId([0x3a; 16]);
+
+fn labels() -> Vec<(String, String)> {
+    vec![("rack".to_owned(), "3".to_owned())]
+}
+
+fn placement() -> Placement {
+    let host = PlacedHost {
+        id: BENEFACTOR,
+        up_s: Some(3600),
+        failures_week: 1,
+        up_week_ppm: Some(990_000),
+        score_ppm: Some(1_700_000),
+        lost_ppm: Some(1_000),
+        shares: vec!["rack=3".to_owned()],
+        reasons: vec![("failures within a day".to_owned(), -250)],
+    };
+    Placement {
+        policy: "learned".to_owned(),
+        in_use: "falcon:7d".to_owned(),
+        ranked: true,
+        compute: Some(BENEFACTOR),
+        mean_time_to_failure_s: Some(7200),
+        proven: false,
+        lessons: 100,
+        losses: 7,
+        recoverable_ppm: Some(999_000),
+        width: 4,
+        hosts: vec![host],
+    }
+}
+
 fn registration() -> Registration {
     Registration {
         id: None,
@@ -79,6 +111,8 @@ fn registration() -> Registration {
         put_sequence: 1 << 40,
         receipt_key: ReceiptKey([0xee; 32]),
         term: Some(TERM),
+        machine: Some(MACHINE),
+        labels: labels(),
     }
 }
 
@@ -132,6 +166,7 @@ fn info() -> BenefactorInfo {
         load: load(),
         pid: 4711,
         silent_ms: 250,
+        labels: labels(),
     }
 }
 
@@ -331,6 +366,10 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
         Q::Settle(session),
         Q::AwaitCopies { ino, hold: hold() },
         Q::KeepAlive(client),
+        Q::Attend { client, machine: MACHINE },
+        Q::Leave(client),
+        Q::Explain { ino, machine: MACHINE },
+        Q::Pace { ino, machine: MACHINE },
     ]
 }
 
@@ -453,6 +492,8 @@ fn manager_replies() -> Vec<ManagerReply> {
         R::Waiting { progress: 3 },
         R::Members(vec![member()]),
         R::Fates(vec![fate()]),
+        R::Placement(placement()),
+        R::Pace(Pace { sets: 3, cost_ms: Some(1500), interval_ms: Some(60_000), failures: 2, up_s: 86_400 }),
         R::Backup { id: 2, moment: MOMENT },
         R::Chunks(vec![chunk_ref(0xc1), chunk_ref(0xc2)]),
         R::BackupPart { bytes: vec![1, 2, 3], last: true },

@@ -33,14 +33,15 @@ use std::time::Duration;
 
 use stdchk_client::Depth;
 use stdchk_model::message::handshake::MemberId;
+use stdchk_model::message::manager::Placement;
 use stdchk_model::{BenefactorId, Policy};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{About, Code, Error, Result};
 use crate::{
-    Collected, Difference, Entries, Fates, Fetched, FileVersions, JoinedHost, Latest, NewVersion, OpenFile,
-    Options, PolicyChange, PolicyChanged, Put, Remove, Rename, Restore, Restored, Sets, Stat, Status, Stored,
-    StoredFile, Target, Usage, Verified, Verify, Watch, WhenAway,
+    Advice, Collected, Difference, Entries, Fates, Fetched, FileVersions, JoinedHost, Latest, NewVersion,
+    OpenFile, Options, PolicyChange, PolicyChanged, Put, Remove, Rename, Restore, Restored, Sets, Stat,
+    Status, Stored, StoredFile, Target, Usage, Verified, Verify, Watch, WhenAway,
 };
 
 /// How often it is asked whether an operation is to end.
@@ -317,6 +318,22 @@ impl Pool {
     /// Those of that method.
     pub fn seal(&self, app: &Target, timestep: u64, sealed: bool) -> Result {
         self.wait(self.pool.seal(app, timestep, sealed))
+    }
+
+    /// Says where new files go: [`crate::Pool::placement`].
+    ///
+    /// # Errors
+    /// Those of that method.
+    pub fn placement(&self, target: &Target) -> Result<Placement> {
+        self.wait(self.pool.placement(target))
+    }
+
+    /// Says how often to take checkpoints: [`crate::Pool::advise`].
+    ///
+    /// # Errors
+    /// Those of that method.
+    pub fn advise(&self, app: &Target, hosts: u32, mean_time_to_failure_s: Option<f64>) -> Result<Advice> {
+        self.wait(self.pool.advise(app, hosts, mean_time_to_failure_s))
     }
 
     /// Collects: [`crate::Pool::collect`].

@@ -6,6 +6,7 @@ use stdchk_model::message::manager::Change;
 use stdchk_model::naming::Naming;
 use stdchk_model::policy::Key;
 use stdchk_model::{Ino, Policy, Redundancy};
+use stdchk_placement::pool::Policy as Placement;
 use stdchk_reduce::learn::AUTO;
 use stdchk_reduce::{Compression, CutterSpec};
 
@@ -112,6 +113,9 @@ pub fn check_pair(key: &str, value: &str) -> Result {
     }
     if key == "codec" {
         value.parse::<Compression>().map_err(|error| Error::invalid(text(), error, next))?;
+    }
+    if key == "placement" {
+        value.parse::<Placement>().map_err(|error| Error::invalid(text(), error, next))?;
     }
     Ok(())
 }

@@ -95,6 +95,11 @@ impl Pool {
         self.client.close().await;
     }
 
+    /// Tells the manager that this client ends by its own will; [`Pool::close`] does so, too.
+    pub async fn leave(&self) {
+        self.client.leave().await;
+    }
+
     /// Waits until what dropped operations had begun is taken back.
     pub async fn settle(&self) {
         self.tasks.wait().await;

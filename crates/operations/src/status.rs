@@ -1,5 +1,7 @@
 //! The state of a pool: manager, benefactors, space, savings, what lacks copies, and one word for all of it.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::manager::{
@@ -95,6 +97,8 @@ pub struct BenefactorStatus {
     pub owed_bytes: u64,
     /// Time since it was last heard of, milliseconds.
     pub silent_ms: u64,
+    /// What its owner says of where it stands.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Bytes on the three levels of saving: as readers see them, each chunk once, and as stored with all copies.
@@ -341,6 +345,7 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
         wish: info.load.wish,
         owed_bytes: info.load.owed_bytes,
         silent_ms: info.silent_ms,
+        labels: info.labels.iter().cloned().collect(),
     }
 }
 
@@ -483,6 +488,7 @@ mod tests {
             load: Default::default(),
             pid: 1,
             silent_ms: 0,
+            labels: Vec::new(),
         };
         PoolStatus { benefactors: states.iter().enumerate().map(info).collect(), ..PoolStatus::default() }
     }

@@ -219,6 +219,11 @@ impl History {
         self.steps.last().map_or(State::Unknown, |last| last.state)
     }
 
+    /// Its steps: since when, seconds, it is in which state; in order of time.
+    pub fn steps(&self) -> impl Iterator<Item = (u64, State)> + '_ {
+        self.steps.iter().map(|step| (step.at, step.state))
+    }
+
     /// Until when it is known, seconds.
     #[must_use]
     pub const fn until(&self) -> u64 {

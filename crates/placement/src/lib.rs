@@ -1,6 +1,6 @@
 //! Which benefactors receive the next chunks: host states in, a stripe out; and which hosts to trust with checkpoints.
 //!
-//! [`Select`] and [`RoundRobin`] serve the manager's writes. Beside them: histories of hosts ([`history`]), FALCON's
+//! [`Select`] and [`RoundRobin`] let hosts take turns. Beside them: histories of hosts ([`history`]), FALCON's
 //! selection ([`falcon`]), a predictor that learns from every failure ([`predictor`]), selection and repair by it
 //! ([`learned`], [`shocks`]), all of these for one pool and every policy by its name ([`pool`]), and how often to take
 //! checkpoints ([`interval`]). docs/design/0800-placement.md says why.
@@ -34,6 +34,14 @@ pub struct HostState {
     pub requests: u32,
 }
 
+impl HostState {
+    /// Whether it can be chosen.
+    #[must_use]
+    pub fn is_usable(&self, wish: &Wish<'_>) -> bool {
+        self.online && self.free_bytes >= wish.room_bytes && !wish.avoid.contains(&self.id)
+    }
+}
+
 /// What is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wish<'a> {
@@ -59,10 +67,8 @@ pub struct RoundRobin;
 
 impl Select for RoundRobin {
     fn select(&self, hosts: &[HostState], wish: &Wish<'_>) -> Vec<BenefactorId> {
-        let usable = |host: &&HostState| {
-            host.online && host.free_bytes >= wish.room_bytes && !wish.avoid.contains(&host.id)
-        };
-        let mut chosen: Vec<BenefactorId> = hosts.iter().filter(usable).map(|host| host.id).collect();
+        let usable = hosts.iter().filter(|host| host.is_usable(wish));
+        let mut chosen: Vec<BenefactorId> = usable.map(|host| host.id).collect();
         if !chosen.is_empty() {
             let first = wish.turn % chosen.len() as u64;
             chosen.rotate_left(to_usize(first));

@@ -14,7 +14,7 @@ use crate::history::{History, State};
 use crate::learned::{self, Price};
 use crate::predictor::{Fate, Predictor};
 use crate::random::Random;
-use crate::shocks::{Groups, Holder, recoverable};
+use crate::shocks::{Groups, Holder, LEVELS, NO_GROUP, recoverable};
 
 /// Seconds of the window that [`Policy::Learned`] falls back to: a week, which covers the days of the week.
 pub const FALLBACK_WINDOW: u64 = 7 * 86_400;
@@ -24,7 +24,7 @@ const PESSIMISTIC_DAYS: u64 = 14;
 const DAY: u64 = 86_400;
 
 /// A way to select hosts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Policy {
     /// Hosts take turns.
     RoundRobin,
@@ -104,6 +104,8 @@ pub struct Host {
     pub history: History,
     /// Whether it is a dedicated server.
     pub dedicated: bool,
+    /// Whether it only computes, and never gets a part.
+    pub only_computes: bool,
     /// The state that it is in.
     now: Option<State>,
 }
@@ -145,6 +147,8 @@ pub struct Request<'a> {
     pub avoid: &'a [usize],
     /// Decides among hosts where chance or turns do.
     pub turn: u64,
+    /// With which of the hosts that may be chosen a ranking begins: of hosts that are alike, the first is preferred.
+    pub first: usize,
 }
 
 /// Why a host was chosen.
@@ -182,8 +186,17 @@ impl Pool {
 
     /// Adds a host of which nothing is known yet, or only a history from before; returns its number.
     pub fn add(&mut self, at: u64, groups: Groups, history: History, dedicated: bool) -> usize {
-        self.hosts.push(Host { history, dedicated, now: None });
+        self.hosts.push(Host { history, dedicated, only_computes: false, now: None });
         let number = self.predictor.add(at, groups);
+        assert_eq!(number + 1, self.hosts.len(), "hosts have one number everywhere");
+        number
+    }
+
+    /// Adds a compute host of which nothing is known yet, and that never gets a part; returns its number.
+    pub fn add_compute(&mut self, at: u64) -> usize {
+        let history = History::new();
+        self.hosts.push(Host { history, dedicated: false, only_computes: true, now: None });
+        let number = self.predictor.add_as(at, [NO_GROUP; LEVELS], false);
         assert_eq!(number + 1, self.hosts.len(), "hosts have one number everywhere");
         number
     }
@@ -203,15 +216,74 @@ impl Pool {
     /// Takes note of the states of hosts at `at`, seconds: all that changed at one time in one call, since hosts that fail together are
     /// told together.
     pub fn record(&mut self, at: u64, states: &[(usize, State)]) {
+        for (host, state) in states {
+            if let Some(known) = self.hosts.get_mut(*host) {
+                known.history.record(at, *state);
+                known.now = Some(*state);
+            }
+        }
+        self.tell(at, states);
+    }
+
+    /// Takes note of steps of histories, each a time, a host and its state from then on.
+    pub fn live(&mut self, mut steps: Vec<(u64, usize, State)>) {
+        steps.sort_unstable_by_key(|(at, host, _)| (*at, *host));
+        for together in steps.chunk_by(|one, other| one.0 == other.0) {
+            let Some((at, _, _)) = together.first() else { continue };
+            let states: Vec<(usize, State)> =
+                together.iter().map(|(_, host, state)| (*host, *state)).collect();
+            self.predictor.tick(*at);
+            self.record(*at, &states);
+        }
+    }
+
+    /// Gives the hosts of a new pool their histories, in the order of their numbers, and learns from what happened from `from` to `until`,
+    /// seconds.
+    pub fn relive(&mut self, histories: Vec<History>, from: u64, until: u64) {
+        let mut steps = Vec::new();
+        for (host, history) in histories.iter().enumerate() {
+            let before = history.steps().take_while(|(at, _)| *at <= from).last();
+            steps.extend(before.map(|(_, state)| (from, host, state)));
+            let later = history.steps().filter(|(at, _)| *at > from && *at <= until);
+            steps.extend(later.map(|(at, state)| (at, host, state)));
+        }
+        steps.sort_unstable_by_key(|(at, host, _)| (*at, *host));
+        let mut ticked = from;
+        for together in steps.chunk_by(|one, other| one.0 == other.0) {
+            let Some((at, _, _)) = together.first() else { continue };
+            self.tick_up_to(&mut ticked, *at);
+            let states: Vec<(usize, State)> =
+                together.iter().map(|(_, host, state)| (*host, *state)).collect();
+            self.tell(*at, &states);
+        }
+        self.tick_up_to(&mut ticked, until);
+        for (host, history) in self.hosts.iter_mut().zip(histories) {
+            host.now = Some(history.state());
+            host.history = history;
+        }
+    }
+
+    /// Lets time go on from `ticked` to `at`, in steps of a quarter of a horizon.
+    fn tick_up_to(&mut self, ticked: &mut u64, at: u64) {
+        let step = self.predictor.horizon() / 4 + 1;
+        while ticked.saturating_add(step) < at {
+            *ticked += step;
+            self.predictor.tick(*ticked);
+        }
+        *ticked = at.max(*ticked);
+        self.predictor.tick(*ticked);
+    }
+
+    /// Tells the predictor.
+    fn tell(&mut self, at: u64, states: &[(usize, State)]) {
         let mut failed = Vec::new();
         for (host, state) in states {
-            let Some(known) = self.hosts.get_mut(*host) else { continue };
-            known.history.record(at, *state);
-            known.now = Some(*state);
-            if state.serves() {
-                self.predictor.up(at, *host);
-            } else {
-                failed.push(*host);
+            match state {
+                State::Unknown => self.predictor.unseen(at, *host),
+                State::Unavailable => failed.push(*host),
+                State::Running | State::Full | State::Loaded | State::Refusing => {
+                    self.predictor.up(at, *host);
+                }
             }
         }
         self.predictor.down(at, &failed);
@@ -240,10 +312,16 @@ impl Pool {
     /// Numbers of the hosts that take new stores and may be chosen.
     fn usable(&self, request: &Request<'_>) -> Vec<usize> {
         let usable = |place: &usize| {
-            let accepts = self.hosts.get(*place).is_some_and(|host| host.state().accepts());
+            let accepts =
+                self.hosts.get(*place).is_some_and(|host| host.state().accepts() && !host.only_computes);
             accepts && request.compute != Some(*place) && !request.avoid.contains(place)
         };
-        (0..self.hosts.len()).filter(usable).collect()
+        let mut usable: Vec<usize> = (0..self.hosts.len()).filter(usable).collect();
+        if !usable.is_empty() {
+            let first = request.first % usable.len();
+            usable.rotate_left(first);
+        }
+        usable
     }
 
     /// The hosts for all m + k parts, in the order of preference; fewer where fewer can be used. `bandwidth` gives the available
@@ -437,7 +515,6 @@ fn random(mut usable: Vec<usize>, count: usize, turn: u64) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shocks::NO_GROUP;
 
     const HOUR: u64 = 3600;
 
@@ -475,6 +552,7 @@ mod tests {
             worked: 1e4,
             avoid,
             turn: 5,
+            first: 0,
         }
     }
 
@@ -535,6 +613,34 @@ mod tests {
         assert!(worse < probability.unwrap(), "{worse}");
         let young = Pool::new(HOUR, Fate::Gone, 1).explain(&request(0, &[]), &[], |_| 1e6);
         assert_eq!(young, (Vec::new(), None));
+    }
+
+    #[test]
+    fn who_lives_through_histories_again_knows_what_one_knows_who_was_there() {
+        let (there, at) = lived(60);
+        let mut again = Pool::new(6 * HOUR, Fate::Gone, 1);
+        for host in 0..40_u32 {
+            again.add(0, [host / 4, NO_GROUP, NO_GROUP], History::new(), host >= 38);
+        }
+        again.relive(there.hosts().iter().map(|host| host.history.clone()).collect(), 0, at);
+        assert!(again.predictor().has_learned());
+        // Snapshots are taken at other moments, so that lessons differ; what they teach doesn't.
+        for pool in [&there, &again] {
+            let mean = |hosts: std::ops::Range<usize>| {
+                let count = hosts.len() as f64;
+                hosts.map(|host| pool.predictor().lost(at, host, Some(39))).sum::<f64>() / count
+            };
+            let (rarely, often) = (mean(0..10), mean(28..38));
+            assert!(rarely < 0.7 * often, "{rarely} {often}");
+        }
+        // It goes on in the same way.
+        let states = [(3, State::Unavailable), (4, State::Unavailable)];
+        let mut lives = again.clone();
+        lives.live(states.map(|(host, state)| (at + HOUR, host, state)).to_vec());
+        again.predictor.tick(at + HOUR);
+        again.record(at + HOUR, &states);
+        assert_eq!(lives.predictor().lessons(), again.predictor().lessons());
+        assert_eq!(lives.hosts()[3].state(), State::Unavailable);
     }
 
     #[test]

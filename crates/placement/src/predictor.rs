@@ -11,6 +11,7 @@
 //! |---|---|
 //! | a host comes up | a session begins |
 //! | hosts fail at one time | their sessions end; lessons about others that were there at the snapshot, from each of them |
+//! | nobody looks at a host | its time stands still; that it is gone when it is looked at again is no failure, and teaches nothing |
 //! | time goes on by a horizon | correlation within groups is measured on the old snapshot; a new one is taken |
 //! | the clock has gone back | nothing grows older; all goes on from the new time |
 //!
@@ -111,7 +112,11 @@ pub enum Fate {
 #[derive(Clone, Debug)]
 struct Vital {
     groups: Groups,
+    /// Whether it holds parts: one that only computes is no lesson about others.
+    stores: bool,
     up: bool,
+    /// Nobody looks at it.
+    unseen: bool,
     /// Since when it is up, or down.
     since: f64,
     known_from: f64,
@@ -169,10 +174,12 @@ pub struct Predictor {
 }
 
 impl Vital {
-    fn new(groups: Groups, at: f64) -> Self {
+    fn new(groups: Groups, at: f64, stores: bool) -> Self {
         Self {
             groups,
+            stores,
             up: false,
+            unseen: false,
             since: at,
             known_from: at,
             failed_at: Vec::new(),
@@ -188,6 +195,10 @@ impl Vital {
 
     /// Lets time pass until `at` in the state that it is in.
     fn advance(&mut self, at: f64) {
+        if self.unseen {
+            self.at = at;
+            return;
+        }
         let elapsed = (at - self.at).max(0.0);
         let present = f64::from(u8::from(self.up));
         let sums = self.failures.iter_mut().zip(&mut self.availability).zip(&mut self.filled);
@@ -289,11 +300,25 @@ impl Predictor {
         }
     }
 
+    /// The time between checkpoints that it predicts for, seconds.
+    #[must_use]
+    pub fn horizon(&self) -> u64 {
+        std::time::Duration::try_from_secs_f64(self.horizon).map_or(u64::MAX, |horizon| horizon.as_secs())
+    }
+
     /// Adds a host that is down until it comes up; returns its number, from 0.
     pub fn add(&mut self, at: u64, groups: Groups) -> usize {
+        self.add_as(at, groups, true)
+    }
+
+    /// Adds a host that is down until it comes up, and may only compute; returns its number, from 0.
+    pub fn add_as(&mut self, at: u64, groups: Groups, stores: bool) -> usize {
         let host = self.hosts.len();
-        self.hosts.push(Vital::new(groups, at as f64));
+        self.hosts.push(Vital::new(groups, at as f64, stores));
         self.snapshot.push(None);
+        if !stores {
+            return host;
+        }
         let number = stdchk_model::exact::narrow(host);
         self.all.members.push(number);
         for (level, group) in self.groups.iter_mut().zip(groups).filter(|(_, group)| *group != NO_GROUP) {
@@ -306,10 +331,11 @@ impl Predictor {
         host
     }
 
-    fn crowds_of(&mut self, groups: Groups) -> impl Iterator<Item = &mut Crowd> {
-        let levels = self.groups.iter_mut().zip(groups);
+    /// The groups of which a host is a member, and all hosts; none for one that only computes.
+    fn crowds_of(&mut self, groups: Groups, stores: bool) -> impl Iterator<Item = &mut Crowd> {
+        let levels = self.groups.iter_mut().zip(groups).filter(move |_| stores);
         let own = levels.filter_map(|(level, group)| level.get_mut(usize::try_from(group).ok()?));
-        own.chain([&mut self.all])
+        own.chain(stores.then_some(&mut self.all))
     }
 
     fn crowd(&self, level: usize, group: u32) -> Option<&Crowd> {
@@ -318,11 +344,39 @@ impl Predictor {
 
     /// A host has come up at `at`, seconds.
     pub fn up(&mut self, at: u64, host: usize) {
-        let Some(vital) = self.hosts.get_mut(host).filter(|vital| !vital.up) else { return };
+        let Some(vital) = self.hosts.get_mut(host) else { return };
+        if vital.unseen {
+            vital.advance(at as f64);
+            vital.unseen = false;
+        }
+        if vital.up {
+            return;
+        }
         vital.advance(at as f64);
         (vital.up, vital.since) = (true, at as f64);
-        let groups = vital.groups;
-        self.crowds_of(groups).for_each(|crowd| crowd.up += 1.0);
+        let (groups, stores) = (vital.groups, vital.stores);
+        self.crowds_of(groups, stores).for_each(|crowd| crowd.up += 1.0);
+    }
+
+    /// From `at` on, seconds, nobody looks at a host, until it is told to be up or down.
+    pub fn unseen(&mut self, at: u64, host: usize) {
+        let Some(vital) = self.hosts.get_mut(host) else { return };
+        vital.advance(at as f64);
+        vital.unseen = true;
+    }
+
+    /// A host that nobody looked at is gone at `at`; when it went, and with whom, nobody knows.
+    fn is_gone(&mut self, at: f64, host: usize) {
+        let Some(vital) = self.hosts.get_mut(host) else { return };
+        vital.advance(at);
+        vital.unseen = false;
+        let was_up = std::mem::replace(&mut vital.up, false);
+        vital.since = at;
+        let (groups, stores) = (vital.groups, vital.stores && was_up);
+        self.crowds_of(groups, stores).for_each(|crowd| crowd.up -= 1.0);
+        if let Some(seen) = self.snapshot.get_mut(host) {
+            *seen = None;
+        }
     }
 
     /// Hosts have failed, all at `at`, seconds: who fails together is told together.
@@ -330,10 +384,14 @@ impl Predictor {
         let now = at as f64;
         let mut really = Vec::new();
         for host in failed {
+            if self.hosts.get(*host).is_some_and(|vital| vital.unseen) {
+                self.is_gone(now, *host);
+                continue;
+            }
             let Some(vital) = self.hosts.get_mut(*host).filter(|vital| vital.up) else { continue };
             vital.fail(now);
-            let groups = vital.groups;
-            self.crowds_of(groups).for_each(|crowd| crowd.fail(now));
+            let (groups, stores) = (vital.groups, vital.stores);
+            self.crowds_of(groups, stores).for_each(|crowd| crowd.fail(now));
             really.push(*host);
         }
         really.iter().for_each(|host| self.learn_from(*host));
@@ -344,7 +402,8 @@ impl Predictor {
         let now = at as f64;
         if now < self.snapshot_at || now >= self.snapshot_at + self.horizon {
             self.measure_together();
-            let see = |vital: &Vital| vital.up.then(|| Seen { features: self.of_host(vital, now) });
+            let is_lesson = |vital: &Vital| vital.up && vital.stores && !vital.unseen;
+            let see = |vital: &Vital| is_lesson(vital).then(|| Seen { features: self.of_host(vital, now) });
             self.snapshot = self.hosts.iter().map(see).collect();
             self.snapshot_at = now;
         }
@@ -500,7 +559,7 @@ impl Predictor {
             else {
                 continue;
             };
-            for _ in 0..LESSONS_OF_A_GROUP.min(members - 1) {
+            for _ in 0..LESSONS_OF_A_GROUP.min(members.saturating_sub(1)) {
                 let place = self.random.below(members);
                 let member = groups
                     .get(level)
@@ -627,6 +686,32 @@ mod tests {
             let (near, far) = (lost(25, 30), lost(45, 30));
             assert!(near > 3.0 * far, "{fate:?}: {near} {far}");
         }
+    }
+
+    #[test]
+    fn what_becomes_of_hosts_while_nobody_looks_is_no_failure_and_no_lesson() {
+        let (mut seen, mut unseen) = (taught(500, Fate::Returns), taught(500, Fate::Returns));
+        let at = 500 * HOUR;
+        for host in 0..60 {
+            unseen.unseen(at, host);
+            // For no time at all.
+            seen.unseen(at, host);
+            seen.up(at, host);
+        }
+        let later = at + 1000 * HOUR;
+        unseen.down(later, &(0..30).collect::<Vec<_>>());
+        (0..60).for_each(|host| unseen.up(later, host));
+        assert_eq!(unseen.lessons(), seen.lessons());
+        assert_eq!(unseen.weights, seen.weights);
+        let sums = |predictor: &Predictor, host: usize| {
+            let vital = &predictor.hosts[host];
+            (vital.failures, vital.availability, vital.failed_at.clone())
+        };
+        assert!((0..60).all(|host| sums(&seen, host) == sums(&unseen, host)));
+        let up = |predictor: &Predictor| predictor.all.up;
+        assert_eq!(up(&seen), up(&unseen));
+        seen.down(later, &(0..30).collect::<Vec<_>>());
+        assert_ne!(seen.lessons(), unseen.lessons());
     }
 
     #[test]

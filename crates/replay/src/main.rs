@@ -253,6 +253,7 @@ fn rank(hosts: usize) -> Result<(), Error> {
                 worked: 3600.0,
                 avoid: &[],
                 turn: u64::from(turn),
+                first: 0,
             };
             let began = Instant::now();
             let chosen = pool.choose(policy, &request, |host| 1e6 + (host % 97) as f64 * 1e5);

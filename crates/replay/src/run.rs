@@ -380,6 +380,7 @@ impl<'a> Replay<'a> {
             avoid,
             turn: self.settings.seed
                 ^ (u64::from(self.tick) << 20 | lane as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            first: 0,
         }
     }
 

@@ -12,6 +12,7 @@ mod manager;
 mod memory;
 mod merging;
 mod packing;
+mod placement;
 mod repeats;
 mod sets;
 mod similarity;
@@ -54,6 +55,11 @@ pub const ALL: &[Measure] = &[
         run: files::run,
     },
     Measure { name: "memory", what: "one large file", run: memory::run },
+    Measure {
+        name: "placement",
+        what: "what each way to choose benefactors would have lost, on made-up traces",
+        run: placement::run,
+    },
     Measure {
         name: "similarity",
         what: "what each cutter finds again in the image before",

@@ -62,7 +62,7 @@ The folder is made and marked at the first start; one with foreign files is refu
 than it was donated, and leaves the floor free on its disk. It joins the pool of --manager, or the local pool.
 
 Example:
-  stdchk benefactor run /disk2/stdchk --donate 100GiB --floor 10GiB")]
+  stdchk benefactor run /disk2/stdchk --donate 100GiB --floor 10GiB --label rack=3 --label site=b")]
 struct Run {
     /// The benefactor's data folder, on the donated disk
     #[arg(value_name = "DIR")]
@@ -76,6 +76,9 @@ struct Run {
     /// Where to serve, unix:PATH or HOST:PORT [default: as the manager does: at a socket in DIR, or on any port]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// What benefactors share, such as rack=3 or site=b, several times; held until others are given
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
     #[command(flatten)]
     terms: TermsArguments,
     #[command(flatten)]
@@ -104,6 +107,20 @@ struct Join {
     floor: Option<String>,
     #[command(flatten)]
     terms: TermsArguments,
+    /// What benefactors share, such as rack=3 or site=b, several times; held until others are given
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    stdchk_model::labels::parse(text).map_err(|failure| failure.to_string())
+}
+
+/// Refuses labels that don't fit together.
+fn check_labels(labels: &[(String, String)]) -> Outcome {
+    stdchk_model::labels::check(labels).map_err(|failure| {
+        CommandError::usage("--label", failure, "`stdchk help benefactor run` has an example")
+    })
 }
 
 /// Runs the command.
@@ -121,9 +138,11 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
 fn join_pool(join: &Join, context: &Context) -> Outcome {
     let home = context.home_to_run()?;
     let (donate, floor) = disk::sizes(join.donate.as_deref(), join.floor.as_deref(), home.path(), 1)?;
+    check_labels(&join.labels)?;
+    let labels = join.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let terms = join.terms.over(&Terms::default())?;
-    let record =
-        PoolRecord { manager: Some(join.address.clone()), terms, ..PoolRecord::new(1, donate, floor) };
+    let manager = Some(join.address.clone());
+    let record = PoolRecord { manager, terms, labels, ..PoolRecord::new(1, donate, floor) };
     let (home, _lock) = join_as(handshake::Role::Benefactor, &record, &join.token, context)?;
     up::start(&home, &record, context)
 }
@@ -148,7 +167,9 @@ fn run_here(arguments: &Run, context: &Context) -> Outcome {
     };
     check_address("--listen", &listen)?;
     let config = Config::new(directory, manager, listen, donated_bytes);
-    let config = Config { keys: context.keys()?, floor_bytes, ..config };
+    check_labels(&arguments.labels)?;
+    let labels = arguments.labels.clone();
+    let config = Config { keys: context.keys()?, floor_bytes, labels, ..config };
     let config = arguments.terms.over(&Terms::default())?.applied_to(config)?;
     serve(&arguments.role, &super::runtime()?, |stop| async move {
         let ended = stdchk_benefactor::run(config, stop).await;

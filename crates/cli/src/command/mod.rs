@@ -4,6 +4,7 @@
 //! no runtime of their own until they talk to the pool.
 
 pub mod accept_older_store;
+pub mod advise;
 pub mod aggregate;
 mod away;
 pub mod benefactor;
@@ -24,6 +25,7 @@ pub mod mkdir;
 pub mod mount;
 pub mod mv;
 pub mod pack;
+pub mod placement;
 pub mod policy;
 pub mod pool;
 pub mod put;
@@ -89,6 +91,8 @@ fn on_pool(command: Command, flags: &PoolFlags) -> Outcome {
         Command::Latest(arguments) => user("latest", latest::run(&arguments, c)),
         Command::Restore(arguments) => user("restore", restore::run(&arguments, c)),
         Command::Policy(arguments) => user("policy", policy::run(&arguments, c)),
+        Command::Placement(arguments) => user("placement", placement::run(&arguments, c)),
+        Command::Advise(arguments) => user("advise", advise::run(&arguments, c)),
         Command::Key(arguments) => user("key", key::run(&arguments, c)),
         Command::Seal(arguments) => user("seal", seal::run(&arguments, c)),
         Command::Done(arguments) => user("done", done::run(&arguments, c)),

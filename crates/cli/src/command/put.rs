@@ -54,6 +54,7 @@ pub async fn run(arguments: Arguments, context: &Context) -> Outcome {
         };
         drop(or_interrupted("put", learned).await);
     }
+    pool.leave().await;
     outcome
 }
 

@@ -223,8 +223,14 @@ fn print_exposed(report: &Status) -> Outcome {
     Ok(())
 }
 
+fn labels(entry: &BenefactorStatus) -> String {
+    let labels: Vec<String> = entry.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    labels.join(" ")
+}
+
 fn print_benefactors(report: &Status) -> Outcome {
-    let mut table = Table::new(&["benefactor", "state", "address", ">process", ">used", ">donated", ">free"]);
+    let mut table =
+        Table::new(&["benefactor", "state", "address", ">process", ">used", ">donated", ">free", "labels"]);
     for entry in &report.benefactors {
         table.row([
             format!("b{}", entry.id),
@@ -234,6 +240,7 @@ fn print_benefactors(report: &Status) -> Outcome {
             size::human(entry.used_bytes),
             size::human(entry.donated_bytes),
             size::human(entry.free_bytes),
+            labels(entry),
         ]);
     }
     table.print()

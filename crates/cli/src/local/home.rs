@@ -84,6 +84,9 @@ pub struct PoolRecord {
     /// On which terms its benefactors work.
     #[serde(default)]
     pub terms: Terms,
+    /// Labels of its benefactors, `name=value`.
+    #[serde(default)]
+    pub labels: Vec<String>,
 }
 
 impl PoolRecord {
@@ -98,6 +101,7 @@ impl PoolRecord {
             manager: None,
             listen: None,
             terms: Terms::default(),
+            labels: Vec::new(),
         }
     }
 

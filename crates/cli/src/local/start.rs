@@ -210,6 +210,7 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, settings: &Settin
             add(&["benefactor", "run", "--listen", &listen, "--manager", manager]);
             add(&["--donate", &donate, "--floor", &floor]);
             record.terms.arguments().iter().for_each(|word| add(&[word]));
+            record.labels.iter().for_each(|label| add(&["--label", label]));
         }
         Role::Mount => {
             add(&["mount", "--manager", &manager, "--window", &settings.window_bytes.to_string()]);

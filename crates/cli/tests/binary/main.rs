@@ -14,6 +14,7 @@ mod mistakes;
 mod object_faults;
 mod objects;
 mod pack;
+mod placement;
 mod push;
 mod ranks;
 mod sets;

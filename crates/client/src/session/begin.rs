@@ -41,6 +41,7 @@ impl Session {
     /// Makes a file and opens a session on it. It is durable with the first commit, or once somebody syncs or closes it.
     pub(crate) async fn create(pool: &Arc<Inner>, file: NewFile) -> Result<Arc<Self>, Failure> {
         let (session, made) = (SessionId(crate::random()?), Made(file));
+        pool.attend().await?;
         let answer = pool.manager.ask(&made.request(session, pool, None)).await?;
         let opened = match Self::begin(pool, session, answer.clone(), false, None).await {
             Err(failure) if failure.code == ErrorCode::NoKey => {
@@ -116,6 +117,7 @@ impl Session {
     ) -> Result<Arc<Self>, Failure> {
         let (session, client) = (SessionId(crate::random()?), pool.client);
         let request = ManagerRequest::OpenSession { session, client, ino, distance: None };
+        pool.attend().await?;
         let opened = pool.manager.ask(&request).await?;
         Self::begin(pool, session, opened, false, kept).await
     }
@@ -141,6 +143,7 @@ impl Session {
         request: ManagerRequest,
         is_replaced: bool,
     ) -> Result<Arc<Self>, Failure> {
+        pool.attend().await?;
         let opened = pool.manager.ask(&request).await?;
         Self::begin(pool, id, opened, is_replaced, None).await
     }

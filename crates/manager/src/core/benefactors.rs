@@ -1,15 +1,17 @@
 //! The benefactors: numbers that are stored, and everything else as soft state from registrations and heartbeats.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use stdchk_model::exact::part_mut;
+use stdchk_model::labels::Labels;
 use stdchk_model::limits::{BENEFACTORS_OF_MEMBER_MAX, HEARTBEAT_MS, PERMITS_MS};
 use stdchk_model::message::benefactor::BenefactorLoad;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{BenefactorInfo, BenefactorSecret, BenefactorState, Registration};
 use stdchk_model::{
-    BenefactorId, ChunkId, ErrorCode, Failure, Incarnation, Permit, PermitKey, ReceiptKey, cbor,
+    BenefactorId, ChunkId, ErrorCode, Failure, Incarnation, MachineId, Permit, PermitKey, ReceiptKey, cbor,
+    labels,
 };
 use stdchk_placement::HostState;
 
@@ -46,6 +48,10 @@ pub struct Benefactor {
     pub member: Option<MemberId>,
     permits: Option<Permits>,
     pub pid: u32,
+    /// The machine on which it runs, if it told.
+    machine: Option<MachineId>,
+    /// What its owner says of where it stands.
+    pub labels: Labels,
     pub load: BenefactorLoad,
     /// `None` until it registers with this manager.
     pub incarnation: Option<Incarnation>,
@@ -106,6 +112,12 @@ pub struct Registry {
     registrations: u64,
     /// Rises whenever less may count of what benefactors have said, or other ones are there.
     doubts: u64,
+    /// Those that run on each machine.
+    machines: HashMap<MachineId, BTreeSet<BenefactorId>>,
+    /// Those with labels that say what they share with others.
+    labelled: BTreeSet<BenefactorId>,
+    /// Those that are servers which stay.
+    dedicated: BTreeSet<BenefactorId>,
     /// Those that are to let go of what they have.
     leaving: BTreeSet<BenefactorId>,
     /// Added, moved or forgotten since the last commit to the store.
@@ -128,6 +140,9 @@ impl Registry {
             inventories: 0,
             registrations: 0,
             doubts: 0,
+            machines: HashMap::new(),
+            labelled: BTreeSet::new(),
+            dedicated: BTreeSet::new(),
             leaving: BTreeSet::new(),
             changed: BTreeSet::new(),
             touched: BTreeSet::new(),
@@ -142,9 +157,11 @@ impl Registry {
         let key = <[u8; 4]>::try_from(key).map_err(|error| StoreError::new("reading a key", error))?;
         let record: BenefactorRecord = decode(bytes, "a benefactor")?;
         let id = BenefactorId(u32::from_be_bytes(key));
-        let benefactor = Benefactor { member: record.member, ..unheard(record.address, record.secret) };
+        let (member, labels) = (record.member, record.labels);
+        let benefactor = Benefactor { member, labels, ..unheard(record.address, record.secret) };
         self.known.insert(id, benefactor);
         self.note(id);
+        self.note_labels(id);
         self.next = self.next.max(id.0.saturating_add(1));
         Ok(())
     }
@@ -157,8 +174,8 @@ impl Registry {
             match self.known.get(id) {
                 Some(benefactor) => {
                     let (address, secret) = (benefactor.address.clone(), benefactor.secret.clone());
-                    let record =
-                        BenefactorRecord { layout: LAYOUT, address, secret, member: benefactor.member };
+                    let (member, labels) = (benefactor.member, benefactor.labels.clone());
+                    let record = BenefactorRecord { layout: LAYOUT, address, secret, member, labels };
                     batch.put(Table::Benefactor, &key, cbor::encode(&record));
                 }
                 None => batch.remove(Table::Benefactor, &key),
@@ -184,6 +201,7 @@ impl Registry {
             let message = "the address of a benefactor is host:port of at most 300 characters";
             return Err(Failure::new(ErrorCode::Invalid, message));
         }
+        labels::check(&registration.labels)?;
         // Whoever was given a number and didn't hear of it has it.
         let given = || self.known.iter().find(|(_, other)| Some(&other.secret) == secret.as_ref());
         let given = registration.id.or_else(|| given().map(|(id, _)| *id));
@@ -204,13 +222,66 @@ impl Registry {
         self.next = self.next.max(id.0 + 1);
         let new = || unheard(String::new(), secret);
         let benefactor = self.known.entry(id).or_insert_with(new);
-        if benefactor.address != *address || benefactor.member != member {
+        if benefactor.address != *address
+            || benefactor.member != member
+            || benefactor.labels != registration.labels
+        {
             benefactor.address.clone_from(address);
             benefactor.member = member;
+            benefactor.labels.clone_from(&registration.labels);
             self.changed.insert(id);
         }
+        let before = std::mem::replace(&mut benefactor.machine, registration.machine);
+        self.moves(id, before, registration.machine);
+        self.note_labels(id);
         self.note(id);
         Ok(id)
+    }
+
+    /// Takes note that a benefactor runs on another machine than before.
+    fn moves(&mut self, id: BenefactorId, from: Option<MachineId>, to: Option<MachineId>) {
+        if from == to {
+            return;
+        }
+        if let Some(from) = from
+            && let Some(left) = self.machines.get_mut(&from)
+        {
+            left.remove(&id);
+            if left.is_empty() {
+                self.machines.remove(&from);
+            }
+        }
+        if let Some(to) = to {
+            self.machines.entry(to).or_default().insert(id);
+        }
+    }
+
+    fn note_labels(&mut self, id: BenefactorId) {
+        let labels = self.known.get(&id).map(|benefactor| benefactor.labels.as_slice()).unwrap_or_default();
+        let shares = (0..labels::LEVELS.len()).any(|level| labels::on_level(labels, level).is_some());
+        let marks = [(&mut self.labelled, shares), (&mut self.dedicated, labels::is_dedicated(labels))];
+        for (marked, is_one) in marks {
+            match is_one {
+                true => marked.insert(id),
+                false => marked.remove(&id),
+            };
+        }
+    }
+
+    /// Whether some have labels that say what they share with others.
+    pub fn has_racks(&self) -> bool {
+        !self.labelled.is_empty()
+    }
+
+    /// Those that are servers which stay, in the order of their numbers.
+    pub fn dedicated(&self) -> impl Iterator<Item = BenefactorId> {
+        self.dedicated.iter().copied()
+    }
+
+    /// A benefactor that runs on this machine: one that is on-line if there is one.
+    pub fn on_machine(&self, machine: MachineId) -> Option<BenefactorId> {
+        let all = self.machines.get(&machine)?;
+        all.iter().find(|id| self.is_online(**id)).or_else(|| all.first()).copied()
     }
 
     /// Refuses a member of the pool that has as many benefactors as one may have. Those of the manager's machine are its own affair.
@@ -239,6 +310,8 @@ impl Registry {
     /// Takes a benefactor out. Its number is never given again; if it returns, it has it as before.
     pub fn remove(&mut self, id: BenefactorId) {
         let Some(gone) = self.known.remove(&id) else { return };
+        self.moves(id, gone.machine, None);
+        self.note_labels(id);
         self.leaving.remove(&id);
         self.pending -= usize::from(gone.is_pending);
         Arc::make_mut(&mut self.hosts).retain(|host| host.id != id);
@@ -460,6 +533,7 @@ impl Registry {
             load: benefactor.load,
             pid: benefactor.pid,
             silent_ms: now_ms.saturating_sub(benefactor.heard_ms),
+            labels: benefactor.labels.clone(),
         })
     }
 
@@ -490,6 +564,8 @@ fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
         member: None,
         permits: None,
         pid: 0,
+        machine: None,
+        labels: Vec::new(),
         load: BenefactorLoad::default(),
         incarnation: None,
         registration: None,

@@ -63,6 +63,7 @@ impl Core {
         }
         let open = self.sessions.get_mut(session, now.ms)?;
         let (ino, distance, before) = (open.ino, open.distance, std::mem::take(&mut open.names));
+        let written_ms = open.opened_ms.map(|opened_ms| now.ms.saturating_sub(opened_ms));
         if before.len() as u64 != named_before {
             let message =
                 format!("{named_before} names were to come before the commit, and {} came", before.len());
@@ -88,6 +89,7 @@ impl Core {
             hole_bytes: hole_bytes.min(size),
             wanted: policy.redundancy.distance(),
             lived_ms: self.namespace.lived_ms,
+            written_ms,
             key,
         };
         self.references.introduce(&root, &referred);

@@ -36,6 +36,8 @@ impl Core {
             Q::Space | Q::Locate { .. } | Q::Benefactors | Q::GetPolicy(_) | Q::KeepAlive(_) => {
                 Leaves::AtOnce
             }
+            // Pasts of hosts are stored in their own time.
+            Q::Attend { .. } | Q::Leave(_) | Q::Explain { .. } => Leaves::AtOnce,
             Q::Reserve { .. } | Q::Known { .. } | Q::Receipts { .. } => Leaves::AtOnce,
             // What is told of is durable.
             Q::Journal { .. } => Leaves::AtOnce,

@@ -6,7 +6,7 @@ use stdchk_protect::distance;
 
 use super::chunk::{Chunk, Holder};
 use super::walks::Walk;
-use super::{Answer, Core, Now, unavailable};
+use super::{Answer, Core, HostKey, Now, unavailable};
 
 impl Core {
     /// Forgets a benefactor that is not on-line. Its blocks are lost from now on; what has other copies is copied anew.
@@ -31,6 +31,7 @@ impl Core {
     /// The pool has this benefactor no longer.
     pub(super) fn take_out(&mut self, id: BenefactorId) {
         self.registry.remove(id);
+        self.hosts.remove(HostKey::Benefactor(id));
         self.deletions.remove(&id);
         self.owes_no_more(id);
         let ended = self.copies.benefactors_changed(&[id]);

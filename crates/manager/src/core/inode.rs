@@ -72,6 +72,8 @@ pub struct Version {
     pub wanted: u8,
     /// For how long the manager had lived when it was committed, milliseconds.
     pub lived_ms: u64,
+    /// For how long it was written, from the opening of its session to its commit, milliseconds; `None`: it began at an earlier manager.
+    pub written_ms: Option<u64>,
     /// The key with which it is encrypted.
     pub key: Option<KeyId>,
 }

@@ -14,14 +14,17 @@ mod exposure;
 mod forget;
 mod history;
 mod hold;
+mod hosts;
 mod inode;
 mod lifetimes;
 mod locations;
 mod look;
 mod namespace;
 mod operations;
+mod pace;
 mod permissions;
 mod persist;
+mod placing;
 mod policies;
 mod references;
 mod relief;
@@ -60,9 +63,12 @@ pub use self::collection::{Collected, Cursor};
 pub use self::create::Leaves;
 pub use self::history::Follows;
 use self::history::History;
+pub use self::hosts::HostKey;
+use self::hosts::Hosts;
 use self::locations::Locations;
 use self::namespace::Namespace;
 use self::operations::Operations;
+use self::placing::Rankings;
 use self::references::References;
 use self::replication::Copies;
 use self::sessions::Sessions;
@@ -150,6 +156,10 @@ pub struct Core {
     operations: Operations,
     registry: Registry,
     history: History,
+    hosts: Hosts,
+    rankings: Rankings,
+    /// The store has room for more than what makes room again.
+    has_room: bool,
     shut_out: shut_out::ShutOut,
     terms: terms::Terms,
     locations: Locations,
@@ -189,6 +199,8 @@ impl Core {
         core.lifetimes.begin(core.namespace.lived_ms);
         core.locations.is_counting = found;
         core.history.begin(store.sequence());
+        let registry = &core.registry;
+        core.hosts.begin(|id| registry.get(id).is_some());
         if !found {
             core.pool_changed = true;
             core.settled = true;
@@ -217,6 +229,9 @@ impl Core {
             operations: Operations::default(),
             registry: Registry::new(),
             history: History::new(setting.start),
+            hosts: Hosts::default(),
+            rankings: Rankings::default(),
+            has_room: true,
             shut_out: shut_out::ShutOut::default(),
             terms: terms::Terms::new(setting.start),
             locations: Locations::default(),
@@ -245,6 +260,7 @@ impl Core {
             Some(Table::Benefactor) => self.registry.load(rest, bytes)?,
             Some(Table::Operation) => self.operations.load(rest, bytes)?,
             Some(Table::Start) => self.history.load(rest, bytes)?,
+            Some(Table::Past) => self.hosts.load(rest, bytes),
             Some(Table::ShutOut) => self.shut_out.load(rest, bytes)?,
             Some(Table::Names) => self.references.load(rest, bytes, &mut self.locations)?,
             Some(table) => self.namespace.load(table, rest, bytes)?,
@@ -290,6 +306,7 @@ impl Core {
         self.operations.take_changes(&mut batch);
         self.history.take_changes(&mut batch);
         self.shut_out.take_changes(&mut batch);
+        self.hosts.take_changes(&mut batch);
         batch
     }
 
@@ -346,7 +363,13 @@ impl Core {
             Q::Aggregate { folder, timestep, containers } => {
                 self.aggregate(folder, timestep, &containers, now)
             }
-            Q::KeepAlive(client) => Ok(ManagerReply::Sessions(self.sessions.hear(client, now.ms))),
+            Q::KeepAlive(client) => {
+                self.hosts.hear(client, now.ms);
+                Ok(ManagerReply::Sessions(self.sessions.hear(client, now.ms)))
+            }
+            Q::Attend { client, machine } => self.attend(client, machine, now),
+            Q::Leave(client) => self.leave(client),
+            Q::Explain { ino, machine } => self.explain(ino, machine, now),
             Q::Register { .. } => self.register(request, now),
             Q::BeginInventory { id, registration } => self.begin_inventory(id, registration, now),
             Q::Inventory { .. } => self.inventory(request, now),
@@ -387,6 +410,7 @@ impl Core {
             Q::Locate { chunks } => ManagerReply::Locations(self.locate(&chunks)?),
             Q::Benefactors => ManagerReply::Benefactors(self.registry.infos(now.ms)),
             Q::GetPolicy(ino) => ManagerReply::Policy(namespace.policy(ino)?),
+            Q::Pace { ino, machine } => self.pace(ino, machine)?,
             Q::Sets(ino) => ManagerReply::Sets(self.sets(ino)?),
             Q::Status => {
                 let mut status = self.status(now);
@@ -447,6 +471,7 @@ impl Core {
         self.namespace.advance(now.wall);
         self.namespace.lived_ms = self.lifetimes.lived_ms(now.ms);
         (self.locations.clock, self.locations.now_ms) = (self.namespace.clock, now.ms);
+        self.look_at_clocks(now);
     }
 
     /// Benefactors that should ask again if they wait for orders, since this was asked last.
@@ -481,9 +506,10 @@ impl Core {
         let (base, base_root) = self.namespace.version(ino, None)?.unzip();
         let policy = self.namespace.policy(ino)?;
         let base_at = self.namespace.position(ino)?;
+        let is_new = distance.is_none();
         let distance = distance.unwrap_or_else(|| policy.distance_at_commit());
         let holder = (self.asking, client);
-        if self.sessions.open(id, holder, ino, (base_root.clone(), base_at), distance, now.ms)? {
+        if self.sessions.open(id, holder, ino, (base_root.clone(), base_at), (distance, is_new), now.ms)? {
             self.namespace.hold(ino);
             self.build_on(base_root.as_ref(), None);
         }
@@ -501,10 +527,9 @@ impl Core {
     fn reserve(&mut self, id: SessionId, bytes: u64, avoid: &[BenefactorId], now: Now) -> Answer {
         check_length("benefactors to avoid", avoid.len())?;
         let session = self.sessions.get_mut(id, now.ms)?;
-        let (turn, ino, own) = (session.turn, session.ino, session.reserved);
+        let (turn, ino, own, client) = (session.turn, session.ino, session.reserved, session.client);
         let policy = self.namespace.policy(ino)?;
-        let width = usize::from(policy.stripe.max(u16::from(policy.redundancy.hosts())));
-        let stripe = self.stripe(&Wish { width, avoid, room_bytes: CHUNK_BYTES_DEFAULT as u64, turn })?;
+        let stripe = self.place(&policy, self.host_of(client), (avoid, turn), now)?;
         let free = self.free_beside(own);
         let share = (free / RESERVATION_SHARE).max(CHUNK_BYTES_DEFAULT as u64).min(free);
         let granted = bytes.min(share).min(RESERVATION_BYTES_MAX);
@@ -517,19 +542,16 @@ impl Core {
         Ok(ManagerReply::Stripe { benefactors, bytes: granted })
     }
 
-    fn stripe(&self, wish: &Wish<'_>) -> Result<Vec<BenefactorId>, Failure> {
+    /// Why no benefactor can be used.
+    fn none_usable(&self, wish: &Wish<'_>) -> Failure {
         let hosts = self.registry.hosts();
-        let stripe = self.select.select(&hosts, wish);
-        if !stripe.is_empty() {
-            return Ok(stripe);
-        }
         let online = hosts.iter().filter(|host| host.online);
         match online.clone().count() {
-            0 => Err(unavailable("no benefactor is on-line: start one, or wait for one to come back")),
+            0 => unavailable("no benefactor is on-line: start one, or wait for one to come back"),
             _ if online.clone().all(|host| wish.avoid.contains(&host.id)) => {
-                Err(unavailable("every benefactor that is on-line has just failed the client: try again"))
+                unavailable("every benefactor that is on-line has just failed the client: try again")
             }
-            _ => Err(self.no_space(wish.room_bytes)),
+            _ => self.no_space(wish.room_bytes),
         }
     }
 
@@ -670,6 +692,9 @@ impl Core {
             self.end_session(id, VersionState::Interrupted);
         }
         self.update_states(now);
+        let may_store = self.has_room && !self.history.is_set_back();
+        self.rankings.tick(now.ms);
+        self.hosts.tick(now.ms, self.setting.timing.client_lease_ms, may_store);
         if !self.settled && now.ms >= self.setting.timing.client_lease_ms {
             self.settle();
         }

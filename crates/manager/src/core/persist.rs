@@ -144,6 +144,7 @@ impl Namespace {
             position,
             lived_ms,
             key,
+            written_ms,
             ..
         } = record;
         self.position = self.position.max(position);
@@ -163,6 +164,7 @@ impl Namespace {
             wanted,
             lived_ms,
             key,
+            written_ms,
         };
         file.versions.insert(number, version.clone());
         file.next_version = file.next_version.max(number.saturating_add(1));
@@ -249,6 +251,7 @@ fn version_record(version: &Version) -> Vec<u8> {
         wanted: _,
         lived_ms,
         key,
+        written_ms,
     } = *version;
     let root = root.clone();
     cbor::encode(&VersionRecord {
@@ -264,5 +267,6 @@ fn version_record(version: &Version) -> Vec<u8> {
         position,
         lived_ms,
         key,
+        written_ms,
     })
 }

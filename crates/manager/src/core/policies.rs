@@ -114,6 +114,7 @@ fn check(key: &str, value: &str) -> Result<(), Failure> {
         "cutter" if value == AUTO => Ok(()),
         "cutter" | "learned" => check_cutter(value),
         "codec" => check_codec(value),
+        "placement" => check_placement(value),
         "naming" => check_naming(value),
         _ => Ok(()),
     }
@@ -127,6 +128,11 @@ fn check_cutter(value: &str) -> Result<(), Failure> {
 fn check_codec(value: &str) -> Result<(), Failure> {
     let codec = value.parse::<stdchk_reduce::Compression>();
     codec.map(|_| ()).map_err(|error| Failure::new(ErrorCode::Invalid, format!("`codec={value}`: {error}")))
+}
+
+fn check_placement(value: &str) -> Result<(), Failure> {
+    let way = value.parse::<stdchk_placement::pool::Policy>();
+    way.map(|_| ()).map_err(|error| Failure::new(ErrorCode::Invalid, format!("`placement={value}`: {error}")))
 }
 
 fn check_naming(value: &str) -> Result<(), Failure> {

@@ -140,6 +140,7 @@ impl Namespace {
             hole_bytes: 0,
             wanted: 1,
             lived_ms: self.lived_ms,
+            written_ms: None,
             key: None,
         }
     }

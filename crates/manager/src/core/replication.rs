@@ -340,6 +340,7 @@ impl Core {
         if encoding.code.is_copy() {
             from.truncate(1); // Each copy suffices alone.
         }
+        let holders = taken.clone();
         let chunk = self.locations.get(&id)?;
         // Who is to let go of the chunk isn't given it anew.
         let avoid = taken.into_iter().chain(chunk.owing()).chain(self.copies.avoided(source));
@@ -347,7 +348,7 @@ impl Core {
         let turn = u64::from_le_bytes(*id.0.first_chunk::<8>()?);
         let bytes = u64::from(chunk.length);
         let wish = Wish { width: make.len(), avoid: &avoid, room_bytes: bytes, turn };
-        let destinations = self.select.select(&hosts.all, &wish);
+        let destinations = self.destinations(&hosts.all, &wish, &holders);
         let address = |id: BenefactorId| Some(self.registry.get(id)?.address.clone());
         let new = |(to, index): (&BenefactorId, &Option<u8>)| {
             let permit = self.registry.permit(*to, &id, source)?;

@@ -70,6 +70,7 @@ impl Core {
         if let Some(moment) = remembered {
             self.compare_history(id, moment);
         }
+        self.hosts.labels_changed(id);
         self.terms.hear(term);
         self.rise_above_told_terms();
         let registration = self.registry.number(id);
@@ -258,6 +259,7 @@ impl Core {
         if changes.seen.is_empty() {
             return;
         }
+        self.note_seen(&changes.seen);
         changes.seen.iter().for_each(|id| self.walk(Walk::Benefactor(*id, None)));
         self.walk(Walk::AtRisk(None));
         let ended = self.copies.benefactors_changed(&changes.went);

@@ -36,6 +36,8 @@ pub struct Session {
     pub names: Vec<ChunkId>,
     /// Space of the last grant that isn't known to be used, bytes.
     pub reserved: u64,
+    /// When it was opened, milliseconds of the manager's life; `None`: at a manager before this one.
+    pub opened_ms: Option<u64>,
     /// Where its next stripe starts.
     pub turn: u64,
     /// Its application was told that the file, of so many bytes, is closed; the commit has not come yet.
@@ -107,7 +109,7 @@ impl Sessions {
         (member, client): (Option<MemberId>, ClientId),
         ino: Ino,
         (base, base_at): (Option<MapRoot>, Option<TimeNs>),
-        distance: u8,
+        (distance, is_new): (u8, bool),
         now_ms: u64,
     ) -> Result<bool, Failure> {
         if let Some(known) = self.sessions.get(&id) {
@@ -137,6 +139,7 @@ impl Sessions {
             asked,
             names,
             reserved,
+            opened_ms: is_new.then_some(now_ms),
             turn,
             closing,
         };

@@ -51,12 +51,14 @@ pub enum Table {
     Noted = 9,
     /// Members that were shut out, by their identity.
     ShutOut = 10,
+    /// When hosts were there: benefactors, and machines on which clients write.
+    Past = 11,
 }
 
 impl Table {
     /// The table of a key's first byte.
     pub fn of(byte: u8) -> Option<Self> {
-        const ALL: [Table; 11] = [
+        const ALL: [Table; 12] = [
             Table::Pool,
             Table::Inode,
             Table::Entry,
@@ -68,6 +70,7 @@ impl Table {
             Table::Names,
             Table::Noted,
             Table::ShutOut,
+            Table::Past,
         ];
         ALL.get(usize::from(byte)).copied()
     }

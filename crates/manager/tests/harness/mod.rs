@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use stdchk_manager::core::{Asker, Collected, Core, Cursor, Now, Setting, Timing};
+use stdchk_manager::ranking::Ranker;
 use stdchk_manager::store::{MemoryStore, Store, Table};
+use stdchk_model::labels::Labels;
 use stdchk_model::message::benefactor::{BenefactorLoad, Command, OwnerWish};
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
@@ -14,7 +16,7 @@ use stdchk_model::message::manager::{
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkMap, ChunkRef, ClientId, Extent, Failure, Incarnation, Ino, KeyId,
-    MapRoot, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Source,
+    MachineId, MapRoot, OpId, PermitKey, PoolId, Receipt, ReceiptKey, SessionId, Source,
 };
 
 pub const GIB: u64 = 1 << 30;
@@ -47,6 +49,11 @@ pub struct Pool {
     pub terms: BTreeMap<u32, Term>,
     /// What owners wish, where that isn't that their benefactors serve.
     pub wishes: BTreeMap<u32, OwnerWish>,
+    /// On which machines benefactors say that they run.
+    pub machines: BTreeMap<u32, MachineId>,
+    /// The labels that benefactors tell.
+    pub labels: BTreeMap<u32, Labels>,
+    ranker: Ranker,
 }
 
 pub fn timing() -> Timing {
@@ -111,6 +118,9 @@ impl Pool {
             key: None,
             terms: BTreeMap::new(),
             wishes: BTreeMap::new(),
+            machines: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            ranker: Ranker::default(),
         };
         pool.sync();
         pool
@@ -135,6 +145,7 @@ impl Pool {
         self.now = Now { wall: self.now.wall, ms: 0 };
         self.starts += 1;
         self.core = load(&self.store, self.now, self.starts);
+        self.ranker = Ranker::default();
         self.sync();
     }
 
@@ -179,6 +190,17 @@ impl Pool {
     /// Asks; what changes is in the manager's memory alone, until the next request.
     pub fn ask_in_memory(&mut self, request: ManagerRequest) -> Result<ManagerReply, Failure> {
         self.core.handle(request, self.now)
+    }
+
+    // --- placement
+
+    /// Ranks what is to be ranked, as the ranker does beside the manager's thread.
+    pub fn rank(&mut self) {
+        while self.core.has_to_rank() {
+            let told = self.core.take_to_rank(self.now);
+            let made = self.ranker.work(told);
+            self.core.ranked(made);
+        }
     }
 
     // --- namespace
@@ -452,6 +474,7 @@ impl Pool {
         incarnation: Incarnation,
         remembered: Option<Moment>,
     ) -> Registration {
+        let number = id.unwrap_or(u32::try_from(self.secrets.len()).unwrap());
         Registration {
             id: id.map(BenefactorId),
             incarnation,
@@ -462,6 +485,8 @@ impl Pool {
             put_sequence: self.receipts,
             receipt_key: KEY,
             term: id.and_then(|id| self.terms.get(&id).copied()),
+            machine: self.machines.get(&number).copied(),
+            labels: self.labels.get(&number).cloned().unwrap_or_default(),
         }
     }
 

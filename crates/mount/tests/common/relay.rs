@@ -45,7 +45,11 @@ impl Relay {
     /// The names of the requests since the last call, without signs of life.
     pub fn asked(&self) -> Vec<String> {
         let asked = std::mem::take(&mut *self.asked.lock().unwrap());
-        let asked = asked.iter().filter(|request| !matches!(request, ManagerRequest::KeepAlive(_)));
+        let is_sign_of_life = |request: &&ManagerRequest| {
+            use ManagerRequest as Q;
+            matches!(request, Q::KeepAlive(_) | Q::Attend { .. } | Q::Leave(_))
+        };
+        let asked = asked.iter().filter(|request| !is_sign_of_life(request));
         asked.map(|request| format!("{request:?}").split(['(', ' ']).next().unwrap().to_owned()).collect()
     }
 }

@@ -285,6 +285,8 @@ fn manager_requests() -> Vec<Vec<u8>> {
             put_sequence: 1,
             receipt_key: ReceiptKey([1; 32]),
             term: None,
+            machine: None,
+            labels: Vec::new(),
         }
         .introduced(&BenefactorSecret([1; 32])),
         Q::BeginInventory { id: benefactor, registration: 5 },

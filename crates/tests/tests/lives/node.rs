@@ -487,6 +487,8 @@ impl Node {
             put_sequence: self.store().put_sequence(),
             receipt_key: service.receipt_key().clone(),
             term: service.memory().term(),
+            machine: None,
+            labels: Vec::new(),
         };
         registration.introduced(&self.secret)
     }

@@ -192,6 +192,8 @@ impl Swarm {
             put_sequence: member.puts.load(Ordering::Relaxed),
             receipt_key: member.receipt_key.clone(),
             term: None,
+            machine: None,
+            labels: Vec::new(),
         };
         let request = registration.introduced(&member.secret);
         let ManagerReply::Registered { id, registration, .. } = ask(&connection, &request).await? else {

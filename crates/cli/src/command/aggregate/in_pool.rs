@@ -31,7 +31,9 @@ pub async fn run(arguments: Arguments, context: &Context) -> Outcome {
     let aggregate = Aggregate { app, containers: arguments.containers, mode, threads, memory_bytes };
     let mut aggregator = pool.aggregator(aggregate).await?;
     let (watch, quiet) = (context.watch(), context.settings.quiet);
-    or_told(move |told| rounds(&mut aggregator, &arguments, quiet, &watch, &told)).await
+    let ended = or_told(move |told| rounds(&mut aggregator, &arguments, quiet, &watch, &told)).await;
+    pool.leave().await;
+    ended
 }
 
 fn mode(arguments: &Arguments) -> Outcome<Mode> {

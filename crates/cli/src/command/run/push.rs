@@ -197,6 +197,8 @@ impl Work {
     /// Copies the newest checkpoint.
     fn push(&self, store: &Arc<Store>, control: &Arc<Control>) -> Outcome<PushedState> {
         let pool = self.handle.block_on(self.context.pool_to_move())?;
-        Ok(pool.push_file_state(&self.app, store, control)?)
+        let pushed = pool.push_file_state(&self.app, store, control);
+        self.handle.block_on(pool.leave());
+        Ok(pushed?)
     }
 }

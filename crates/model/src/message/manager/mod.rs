@@ -5,6 +5,7 @@
 
 mod chunk;
 mod namespace;
+mod placement;
 mod pool;
 mod reply;
 mod request;
@@ -15,6 +16,7 @@ use crate::id::Ino;
 
 pub use chunk::{ChunkLocations, Location, StoredBlock};
 pub use namespace::{Attr, Change, DirEntry, Existing, FileKind};
+pub use placement::{Pace, PlacedHost, Placement};
 pub use pool::{
     BenefactorInfo, BenefactorSecret, BenefactorState, ExposedSet, KeeperInfo, ManagerInfo, MemberInfo,
     Moment, PoolStatus, Registration, Space, Term,

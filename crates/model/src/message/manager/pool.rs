@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Exposed, ManagerRequest, TimeNs};
 use crate::cbor;
-use crate::id::{BenefactorId, Incarnation};
+use crate::id::{BenefactorId, Incarnation, MachineId};
 use crate::message::benefactor::BenefactorLoad;
 use crate::message::handshake::{MemberId, Role};
 use crate::receipt::ReceiptKey;
@@ -109,6 +109,12 @@ pub struct Registration {
     /// The greatest term of a manager that it has registered with, if it has with one.
     #[n(8)]
     pub term: Option<Term>,
+    /// The machine on which it runs, if it can tell.
+    #[n(9)]
+    pub machine: Option<MachineId>,
+    /// What its owner says of where it stands, such as `rack` and `3`: at most [`crate::limits::LABELS_MAX`] names with their values.
+    #[n(10)]
+    pub labels: Vec<(String, String)>,
 }
 
 impl Registration {
@@ -156,6 +162,9 @@ pub struct BenefactorInfo {
     /// Milliseconds since it was last heard of.
     #[n(5)]
     pub silent_ms: u64,
+    /// What its owner says of where it stands: names with their values.
+    #[n(6)]
+    pub labels: Vec<(String, String)>,
 }
 
 /// A moment in the history of the manager's store. A benefactor remembers the last that it was told: a manager whose store

@@ -3,8 +3,8 @@
 use minicbor::{Decode, Encode};
 
 use super::{
-    Attr, BenefactorInfo, CheckpointSet, ChunkLocations, DirEntry, Hold, MemberInfo, Moment, PoolStatus,
-    SetFate, Space, Term, VersionInfo,
+    Attr, BenefactorInfo, CheckpointSet, ChunkLocations, DirEntry, Hold, MemberInfo, Moment, Pace, Placement,
+    PoolStatus, SetFate, Space, Term, VersionInfo,
 };
 use crate::chunk_map::{ChunkRef, MapRoot};
 use crate::id::{BenefactorId, SessionId};
@@ -172,6 +172,12 @@ pub enum ManagerReply {
     /// What becomes of checkpoint sets, newest timestep first.
     #[n(24)]
     Fates(#[n(0)] Vec<SetFate>),
+    /// How benefactors are chosen.
+    #[n(26)]
+    Placement(#[n(0)] Placement),
+    /// What is known for advice on how often to take checkpoints.
+    #[n(27)]
+    Pace(#[n(0)] Pace),
     /// A copy of the store was taken.
     #[n(21)]
     Backup {

@@ -5,7 +5,7 @@ use minicbor::{Decode, Encode};
 use super::{BenefactorSecret, Change, Hold, PackedMembers, Registration, StoredBlock, TimeNs, VersionState};
 use crate::block::BlockId;
 use crate::chunk_map::MapRoot;
-use crate::id::{BenefactorId, ChunkId, ClientId, Ino, KeyId, OpId, SessionId};
+use crate::id::{BenefactorId, ChunkId, ClientId, Ino, KeyId, MachineId, OpId, SessionId};
 use crate::journal::Reach;
 use crate::message::benefactor::{BenefactorLoad, FailedCopy};
 use crate::message::handshake::MemberId;
@@ -238,6 +238,42 @@ pub enum ManagerRequest {
     /// A sign of life; keeps the client's sessions. Answered by `Sessions` with those that the manager knows.
     #[n(36)]
     KeepAlive(#[n(0)] ClientId),
+
+    /// A client that writes says on which machine it runs, with its first file and beside each sign of life. Answered by `Done`.
+    #[n(44)]
+    Attend {
+        /// The client.
+        #[n(0)]
+        client: ClientId,
+        /// Its machine.
+        #[n(1)]
+        machine: MachineId,
+    },
+    /// A client ends by its own will: that it falls silent says nothing of its machine. Answered by `Done`.
+    #[n(45)]
+    Leave(#[n(0)] ClientId),
+    /// How benefactors are chosen for a file or folder, for clients on a machine, and why. Answered by `Placement`, which may not be
+    /// ranked yet: then it will be within seconds.
+    #[n(46)]
+    Explain {
+        /// The file or folder.
+        #[n(0)]
+        ino: Ino,
+        /// The machine of the clients.
+        #[n(1)]
+        machine: MachineId,
+    },
+
+    /// What is known for advice on how often an application on a machine should take checkpoints. Answered by `Pace`.
+    #[n(48)]
+    Pace {
+        /// The application's folder.
+        #[n(0)]
+        ino: Ino,
+        /// The machine.
+        #[n(1)]
+        machine: MachineId,
+    },
 
     /// The application is about to be told that the file is closed, ahead of the commit. Should the session end without one,
     /// the file gets a version `Lost`. Answered by `Done`, or by `Held` if the application should wait for copies before.

@@ -85,6 +85,10 @@ impl Request {
             | Self::Names { .. }
             | Self::CloseSession { .. }
             | Self::KeepAlive(_)
+            | Self::Attend { .. }
+            | Self::Leave(_)
+            | Self::Explain { .. }
+            | Self::Pace { .. }
             | Self::Closing { .. }
             | Self::OpenContainer { .. }
             | Self::Create { .. }
@@ -117,11 +121,14 @@ impl Request {
     pub fn needs(&self, allow: &mut Allow<'_>) -> Result<(), Failure> {
         match self {
             Self::Lookup { parent, .. } => allow(Need::Access(*parent, Access::SEARCH)),
-            Self::GetAttr(ino) | Self::ReadLink(ino) | Self::GetPolicy(ino) => allow(Need::Reach(*ino)),
-            Self::Resolve { path } => allow(Need::Path(path)),
-            Self::ReadDir { ino, .. } | Self::Sets(ino) | Self::Fates { folder: ino, .. } => {
-                allow(Need::Access(*ino, Access::LIST))
+            Self::GetAttr(ino) | Self::ReadLink(ino) | Self::GetPolicy(ino) | Self::Explain { ino, .. } => {
+                allow(Need::Reach(*ino))
             }
+            Self::Resolve { path } => allow(Need::Path(path)),
+            Self::ReadDir { ino, .. }
+            | Self::Pace { ino, .. }
+            | Self::Sets(ino)
+            | Self::Fates { folder: ino, .. } => allow(Need::Access(*ino, Access::LIST)),
             Self::Change { change, .. } => change.needs(allow),
             Self::Versions(ino) | Self::OpenVersion { ino, .. } | Self::ChunksOf { ino, .. } => {
                 allow(Need::Access(*ino, Access::READ))
@@ -152,6 +159,8 @@ impl Request {
             | Self::Benefactors
             | Self::Locate { .. }
             | Self::KeepAlive(_)
+            | Self::Attend { .. }
+            | Self::Leave(_)
             | Self::AwaitCopies { .. } => Ok(()),
             // These need another role.
             Self::Collect { .. }
