@@ -15,6 +15,8 @@ use tokio::time::{Instant, sleep_until};
 const BURST: Duration = Duration::from_millis(100);
 /// Longest wait of a client for its turn: the disk and the network take some of its ten seconds, too.
 const WAIT_MAX: Duration = Duration::from_secs(6);
+/// While clients wait, work in the background has one part of so many of the rate.
+const BACKGROUND_PARTS: u32 = 4;
 /// Slowest rate, bytes a second: the blocks that one client asks for at a time come within seconds.
 pub const RATE_MIN: u64 = 4 << 20;
 
@@ -39,25 +41,40 @@ struct Rate {
     /// 0: any.
     bytes_per_second: u64,
     /// When all are paid for that have had their turn.
-    paid: Mutex<Instant>,
+    paid: Mutex<Paid>,
+}
+
+#[derive(Debug)]
+struct Paid {
+    all: Instant,
+    /// When work in the background is paid for that has had its turn, at its share of the rate.
+    background: Instant,
 }
 
 impl Rate {
     fn new(bytes_per_second: u64) -> Self {
-        Self { bytes_per_second, paid: Mutex::new(Instant::now()) }
+        let now = Instant::now();
+        Self { bytes_per_second, paid: Mutex::new(Paid { all: now, background: now }) }
     }
 
-    /// When so many bytes may go, if that is within `limit`: they are paid for then.
-    fn turn(&self, bytes: u64, now: Instant, limit: Duration) -> Option<Instant> {
+    /// When so many bytes may go, for one who waits for `limit` at most (`None`: in the background, for as long as it takes): they are paid
+    /// for then. However many wait, the background has its share, so that copies are made that others wait for.
+    fn turn(&self, bytes: u64, now: Instant, limit: Option<Duration>) -> Option<Instant> {
         if self.bytes_per_second == 0 || bytes == 0 {
             return Some(now);
         }
         let mut paid = self.paid.lock();
-        let begin = now.checked_sub(BURST).map_or(*paid, |earliest| earliest.max(*paid));
-        if begin.saturating_duration_since(now) > limit {
+        let turn = limit.map_or(paid.all.min(paid.background), |_| paid.all);
+        let earliest = now.checked_sub(BURST).unwrap_or(turn);
+        let begin = earliest.max(turn);
+        if limit.is_some_and(|limit| begin.saturating_duration_since(now) > limit) {
             return None;
         }
-        *paid = begin + Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
+        let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
+        paid.all = earliest.max(paid.all) + takes;
+        if limit.is_none() {
+            paid.background = begin + BACKGROUND_PARTS * takes;
+        }
         Some(begin)
     }
 }
@@ -82,7 +99,7 @@ impl Caps {
     /// # Errors
     /// `Unavailable`: that would take too long.
     pub(crate) async fn admit(&self, cost: Cost) -> Result<(), Failure> {
-        let Some(begin) = self.turn(cost, WAIT_MAX) else {
+        let Some(begin) = self.turn(cost, Some(WAIT_MAX)) else {
             let message = "this benefactor's owner lets it work no faster: use another one, or ask again";
             return Err(Failure::new(ErrorCode::Unavailable, message));
         };
@@ -92,19 +109,19 @@ impl Caps {
 
     /// Waits until work may begin, or go on, that can wait for as long as it takes.
     pub(crate) async fn pay(&self, cost: Cost) {
-        if let Some(begin) = self.turn(cost, Duration::MAX) {
+        if let Some(begin) = self.turn(cost, None) {
             wait_until(begin).await;
         }
     }
 
     /// Does so on a thread that may wait.
     pub(crate) fn pay_on_thread(&self, cost: Cost) {
-        if let Some(begin) = self.turn(cost, Duration::MAX) {
+        if let Some(begin) = self.turn(cost, None) {
             std::thread::sleep(begin.saturating_duration_since(Instant::now()));
         }
     }
 
-    fn turn(&self, Cost { disk, network }: Cost, limit: Duration) -> Option<Instant> {
+    fn turn(&self, Cost { disk, network }: Cost, limit: Option<Duration>) -> Option<Instant> {
         let now = Instant::now();
         // What the disk is paid for in vain, it is idle for: the network is asked first, which is slower where both are set.
         let network = self.network.turn(network, now, limit)?;
@@ -156,6 +173,32 @@ mod tests {
         assert!(begin.elapsed() < Duration::from_secs(1), "who asks for nothing waits for nobody");
         caps.pay(disk(1)).await;
         assert!(begin.elapsed() >= Duration::from_secs(49), "{:?}", begin.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_in_the_background_goes_on_however_many_clients_wait_and_the_rate_holds() {
+        let caps = Arc::new(Caps::new(8 * MIB, 0));
+        let clients = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let mut all = JoinSet::new();
+        for _ in 0..200 {
+            let (caps, clients) = (Arc::clone(&caps), Arc::clone(&clients));
+            all.spawn(async move {
+                loop {
+                    match caps.admit(disk(MIB)).await {
+                        Ok(()) => drop(clients.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
+                        Err(_) => tokio::time::sleep(Duration::from_millis(300)).await,
+                    }
+                }
+            });
+        }
+        let (begin, mut copied) = (Instant::now(), 0);
+        while begin.elapsed() < Duration::from_secs(60) {
+            caps.pay(disk(MIB)).await;
+            copied += 1;
+        }
+        let served = clients.load(std::sync::atomic::Ordering::Relaxed);
+        assert!((110..=140).contains(&copied), "{copied} MiB of 480 in the background");
+        assert!(served + copied <= (60 + 7) * 8 && served >= 300, "{served} MiB for clients");
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,7 +24,7 @@ use crate::journal::Kept;
 use crate::labels;
 use crate::link::{self, Link};
 use crate::memory::Memory;
-use crate::pace::{Caps, Cost};
+use crate::pace::Caps;
 use crate::service::{Benefactor, blocking};
 use crate::store::{Donation, SEGMENT_BYTES, Store, StoreError};
 use crate::wish::{self, Decision};
@@ -134,7 +134,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     let address_file = config.data_dir.join(ADDRESS_FILE);
     let _ = fs::remove_file(&address_file);
     let caps = Arc::new(Caps::new(config.disk_bytes_per_second, config.network_bytes_per_second));
-    let store = open_store(&config, &caps).await?;
+    let store = open_store(&config).await?;
     let (listener, address) = listen(&config.listen).await?;
     let buffers = BufferPool::new(config.memory_bytes.max(BLOCKS_IN_MEMORY_MIN * BLOCK_BYTES_MAX));
     let pool = tokio::select! {
@@ -180,6 +180,8 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
         true => benefactor.sync().await,
         false => Ok(()),
     };
+    let store = Arc::clone(benefactor.store());
+    blocking(move || store.end_compaction()).await?;
     background.shutdown().await;
     let kept = Arc::clone(benefactor.kept());
     if let Err(error) = blocking(move || kept.sync()).await? {
@@ -188,15 +190,11 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     Ok(synced?)
 }
 
-async fn open_store(config: &Config, caps: &Arc<Caps>) -> Result<Arc<Store>, Error> {
+async fn open_store(config: &Config) -> Result<Arc<Store>, Error> {
     let directory = config.data_dir.join(SEGMENTS);
     let donation = Donation { donated_bytes: config.donated_bytes, floor_bytes: config.floor_bytes };
-    let caps = Arc::clone(caps);
-    let open = move || {
-        let pay = |bytes| caps.pay_on_thread(Cost { disk: bytes, network: 0 });
-        Store::open_paced(&directory, donation, SEGMENT_BYTES, &pay)
-    };
-    let (store, recovered) = blocking(open).await??;
+    // At no rate: while what a kill left is read, the benefactor is away, and the pool may make anew what it has.
+    let (store, recovered) = blocking(move || Store::open(&directory, donation, SEGMENT_BYTES)).await??;
     let (path, blocks, torn) = (config.data_dir.display(), recovered.blocks, recovered.torn);
     tracing::info!(%path, blocks, torn, verified_segments = recovered.verified_segments, "store opened");
     Ok(Arc::new(store))

@@ -160,23 +160,28 @@ pub(crate) fn at_this_hour(wish: OwnerWish, hours: Option<&Hours>) -> OwnerWish 
     }
 }
 
-/// What is decided by now. `was_damaged`: at the last look the benefactor drained for its damages. Whoever lets it serve since then knows of
-/// them; those that follow count anew.
-fn look(folder: &Path, store: &Store, was_damaged: bool) -> io::Result<Decision> {
+/// What is decided by now. `was_damaged`: at the last look it was written down that the benefactor drains for its damages. Whoever lets it
+/// serve since then knows of them; those that follow count anew. A disk that doesn't take the note is asked again with each look,
+/// and drains meanwhile.
+fn look(folder: &Path, store: &Store, was_damaged: &mut bool) -> io::Result<Decision> {
     let decided = decision(folder)?;
+    let before = std::mem::replace(was_damaged, decided == Decision::Wish(OwnerWish::Damaged));
     if decided != Decision::Wish(OwnerWish::Serve) || !store.is_often_damaged() {
         return Ok(decided);
     }
-    if was_damaged {
+    if before {
         store.forget_damages();
         return Ok(decided);
     }
     match note_damaged(folder) {
         Ok(false) => return decision(folder),
-        Ok(true) => tracing::error!(
-            path = %folder.display(),
-            "blocks were damaged again and again: what is here moves to others, until `stdchk benefactor resume`"
-        ),
+        Ok(true) => {
+            *was_damaged = true;
+            tracing::error!(
+                path = %folder.display(),
+                "blocks were damaged again and again: what is here moves to others, until `stdchk benefactor resume`"
+            );
+        }
         Err(error) => {
             tracing::error!(path = %folder.display(), %error, "blocks were damaged again and again, and that can't be noted");
         }
@@ -189,12 +194,16 @@ pub(crate) async fn obey(benefactor: Arc<Benefactor>, folder: Arc<Path>, hours: 
     let (mut is_odd, mut was_damaged) = (false, false);
     loop {
         sleep(LOOK).await;
-        let (looked_into, store) = (Arc::clone(&folder), Arc::clone(benefactor.store()));
-        let look = move || look(&looked_into, &store, was_damaged);
-        let looked = blocking(look).await;
-        if let Ok(Ok(decision)) = &looked {
-            was_damaged = *decision == Decision::Wish(OwnerWish::Damaged);
-        }
+        let (looked_into, store, mut noted) =
+            (Arc::clone(&folder), Arc::clone(benefactor.store()), was_damaged);
+        let looked = blocking(move || {
+            let decided = look(&looked_into, &store, &mut noted);
+            (decided, noted)
+        });
+        let looked = looked.await.map(|(decided, noted)| {
+            was_damaged = noted;
+            decided
+        });
         match looked {
             Ok(Ok(Decision::Wish(wish))) => benefactor.set_wish(at_this_hour(wish, hours.as_ref())),
             Ok(Ok(Decision::Left)) => {}

@@ -52,6 +52,8 @@ pub enum Job {
     ToRank(Answer<ToRank>),
     /// Take rankings that were made.
     Ranked(Vec<(Wanted, Ranking)>),
+    /// Who ranked has failed.
+    RankerFailed,
     /// Do a part of a collection, or only count.
     Collect(Cursor, bool, Answer<(Collected, Option<Cursor>)>),
     /// Come upon a bug in the middle of a change.
@@ -355,6 +357,7 @@ impl Keeper {
                 let _ = answer.send(Ok(told));
             }
             Job::Ranked(made) => self.core.ranked(made),
+            Job::RankerFailed => self.core.ranker_failed(),
             Job::Collect(from, dry_run, answer) => {
                 let collected = self.core.collect(from, dry_run, now);
                 self.answer(answer, collected, Leaves::Durable);

@@ -10,7 +10,7 @@
 //! | event | what the ranker does |
 //! |---|---|
 //! | it begins, a host is forgotten, labels change, a past was cut back | all that it has learned is learned anew from the pasts |
-//! | pasts go on | the steps that are new are lessons |
+//! | pasts go on, or begin | the steps that are new are lessons |
 //! | a ranking is wanted | the best hosts, and as many again to stand in for those that are full or busy |
 
 use std::collections::{BTreeMap, HashMap};
@@ -92,6 +92,10 @@ pub struct Ranker {
     keys: Vec<HostKey>,
     numbers: HashMap<HostKey, usize>,
     labels: HashMap<HostKey, Labels>,
+    /// Numbers of what hosts share, on each level.
+    groups: [HashMap<String, u32>; LEVELS],
+    /// Until when pasts are taken in, seconds; `None`: none is yet.
+    until: Option<u64>,
     /// Told, and not taken in yet.
     told: BTreeMap<HostKey, Option<ToldHost>>,
     /// Counts rankings, so that hosts that are alike take turns.
@@ -105,6 +109,8 @@ impl Default for Ranker {
             keys: Vec::new(),
             numbers: HashMap::new(),
             labels: HashMap::new(),
+            groups: Default::default(),
+            until: None,
             told: BTreeMap::new(),
             turn: 0,
         }
@@ -136,21 +142,32 @@ impl Ranker {
             false => self.begin_anew(told, until),
         }
         self.pool.tick(until);
+        self.until = Some(until);
     }
 
     /// The steps of a past that are new; false: it doesn't go on from what is known.
     fn steps_since(
-        &self,
+        &mut self,
         host: HostKey,
         told: Option<&ToldHost>,
         steps: &mut Vec<(u64, usize, State)>,
     ) -> bool {
         let (told, number) = match (told, self.numbers.get(&host)) {
             (None, None) => return true,
-            (Some(told), Some(number)) => (told, number),
-            _ => return false,
+            (Some(told), Some(number)) => (told, *number),
+            (Some(told), None) => {
+                let first = told.past.steps().next().map(|(at, _)| at);
+                // What lies before all that was taken in can't be lived through any more.
+                let Some(at) = self.until.filter(|until| first.is_none_or(|first| first >= *until)) else {
+                    return false;
+                };
+                let number = self.add(host, told.labels.clone(), first.unwrap_or(at));
+                steps.extend(told.past.steps().map(|(at, state)| (at, number, state)));
+                return true;
+            }
+            (None, Some(_)) => return false,
         };
-        let Some(known) = self.pool.hosts().get(*number) else { return false };
+        let Some(known) = self.pool.hosts().get(number) else { return false };
         if self.labels.get(&host) != Some(&told.labels) {
             return false;
         }
@@ -160,7 +177,7 @@ impl Ranker {
         if last.is_some_and(|last| !new.any(|step| step == last)) {
             return false;
         }
-        steps.extend(new.map(|(at, state)| (at, *number, state)));
+        steps.extend(new.map(|(at, state)| (at, number, state)));
         true
     }
 
@@ -180,23 +197,29 @@ impl Ranker {
         }
         *self = Self { turn: self.turn, ..Self::default() };
         let from = until.saturating_sub(RELIVED_S);
-        let mut groups: [HashMap<String, u32>; LEVELS] = Default::default();
         let mut pasts = Vec::new();
         for (host, ToldHost { past, labels }) in all {
             let at = past.steps().next().map_or(until, |(at, _)| at.max(from));
-            let number = match host {
-                HostKey::Benefactor(_) => {
-                    let (groups, dedicated) = (numbered(&labels, &mut groups), labels::is_dedicated(&labels));
-                    self.pool.add(at, groups, History::new(), dedicated)
-                }
-                HostKey::Compute(_) => self.pool.add_compute(at),
-            };
-            self.numbers.insert(host, number);
-            self.keys.push(host);
-            self.labels.insert(host, labels);
+            self.add(host, labels, at);
             pasts.push(past);
         }
         self.pool.relive(pasts, from, until);
+    }
+
+    /// Adds a host of which nothing is known before `at`, seconds; returns its number.
+    fn add(&mut self, host: HostKey, labels: Labels, at: u64) -> usize {
+        let number = match host {
+            HostKey::Benefactor(_) => {
+                let (groups, dedicated) =
+                    (numbered(&labels, &mut self.groups), labels::is_dedicated(&labels));
+                self.pool.add(at, groups, History::new(), dedicated)
+            }
+            HostKey::Compute(_) => self.pool.add_compute(at),
+        };
+        self.numbers.insert(host, number);
+        self.keys.push(host);
+        self.labels.insert(host, labels);
+        number
     }
 
     fn rank(&mut self, wanted: &Wanted, at: u64) -> Ranking {
@@ -332,4 +355,58 @@ fn millionths(value: f64) -> u32 {
 pub fn whole(value: f64) -> u64 {
     // Seconds are whole, and so is what is counted here; what is no number counts as none.
     std::time::Duration::try_from_secs_f64(value.round()).map_or(0, |whole| whole.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(steps: &[(u64, State)], rack: &str) -> Option<ToldHost> {
+        let mut past = History::new();
+        steps.iter().for_each(|(at, state)| past.record(*at, *state));
+        Some(ToldHost { past, labels: vec![("rack".to_owned(), rack.to_owned())] })
+    }
+
+    fn host(number: u32) -> HostKey {
+        HostKey::Benefactor(BenefactorId(number))
+    }
+
+    fn take_in(ranker: &mut Ranker, until: u64, hosts: Vec<(HostKey, Option<ToldHost>)>) {
+        ranker.work(ToRank { hosts, until, more: false, wanted: Vec::new() });
+    }
+
+    #[test]
+    fn a_new_host_is_added_to_what_was_learned_and_only_what_does_not_go_on_is_learned_anew() {
+        let (up, down) = (State::Running, State::Unavailable);
+        let mut ranker = Ranker::default();
+        take_in(
+            &mut ranker,
+            1_000,
+            vec![(host(1), told(&[(100, up)], "a")), (host(2), told(&[(200, up)], "b"))],
+        );
+        assert_eq!(ranker.keys, [host(1), host(2)]);
+        // Those that are added stand behind the others; one that begins anew has them in order.
+        let compute = HostKey::Compute([1; 16]);
+        let new = (host(0), told(&[(1_500, up)], "b"));
+        let gone = (host(1), told(&[(100, up), (1_600, down)], "a"));
+        take_in(&mut ranker, 2_000, vec![new, gone, (compute, told(&[(2_000, up)], "x"))]);
+        assert_eq!(ranker.keys, [host(1), host(2), host(0), compute]);
+        let states: Vec<State> =
+            ranker.pool.hosts().iter().map(stdchk_placement::pool::Host::state).collect();
+        assert_eq!(states, [down, up, up, up]);
+        assert_eq!(ranker.pool.hosts()[2].history.steps().collect::<Vec<_>>(), [(1_500, up)]);
+        // It goes on from there.
+        take_in(&mut ranker, 3_000, vec![(host(0), told(&[(1_500, up), (2_500, down)], "b"))]);
+        assert_eq!((ranker.keys.len(), ranker.pool.hosts()[2].state()), (4, down));
+        assert_eq!(ranker.keys[2], host(0));
+        let anew = [told(&[(1_500, up)], "b"), told(&[(1_500, up)], "c"), None];
+        for (number, anew) in (4..).zip(anew) {
+            let until = u64::from(number) * 1_000;
+            take_in(&mut ranker, until, vec![(host(number), told(&[(until, up)], "a"))]);
+            assert!(!ranker.keys.is_sorted(), "it was added");
+            let is_known = anew.is_some();
+            take_in(&mut ranker, until, vec![(host(0), anew)]);
+            assert!(ranker.keys.is_sorted() && ranker.numbers.contains_key(&host(0)) == is_known);
+        }
+    }
 }

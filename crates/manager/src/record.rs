@@ -196,6 +196,7 @@ pub struct BenefactorRecord {
     pub member: Option<MemberId>,
     /// What its owner said last of where it stands.
     #[n(4)]
+    #[cbor(default)]
     pub labels: Labels,
 }
 
@@ -346,6 +347,24 @@ mod tests {
             hex(&cbor::encode(&version)),
             "8d030520070105500202020202020202020202020202020282008141aa0309044c07070707070707070707070706"
         );
+    }
+
+    #[test]
+    fn records_without_the_elements_that_were_added_are_read() {
+        let secret = BenefactorSecret([5; 32]);
+        let older = (3u16, "host:1", secret.clone(), None::<MemberId>);
+        let read: BenefactorRecord = decode(&cbor::encode(&older), "a benefactor").unwrap();
+        let address = "host:1".to_owned();
+        let now = BenefactorRecord { layout: 3, address, secret, member: None, labels: Vec::new() };
+        assert_eq!(read, now);
+        let older =
+            "8c030520070105500202020202020202020202020202020282008141aa0309044c070707070707070707070707";
+        let bytes: Vec<u8> = (0..older.len())
+            .step_by(2)
+            .map(|place| u8::from_str_radix(&older[place..place + 2], 16).unwrap())
+            .collect();
+        let read: VersionRecord = decode(&bytes, "a version").unwrap();
+        assert_eq!((read.lived_ms, read.written_ms), (4, None));
     }
 
     #[test]

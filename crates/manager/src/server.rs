@@ -46,6 +46,8 @@ const TICK: Duration = Duration::from_millis(200);
 const WORK_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause between two steps of it, which take some milliseconds each.
 const STEP_PAUSE: Duration = Duration::from_millis(2);
+/// Pause after a failure to rank, which may come again.
+const RANKER_FAILED_PAUSE: Duration = Duration::from_secs(60);
 /// How long a request that waits for copies or commits is kept without an answer: far less than its sender's patience.
 const KEPT_WAITING_MAX: Duration = Duration::from_secs(1);
 /// How long one that waits for orders is kept. Each benefactor has one of these, so they come seldom, and half of its patience.
@@ -94,9 +96,9 @@ pub enum ManagerError {
          that has it"
     )]
     NoAuthority(String),
-    /// The pool's state lies on the disk and in etcd, and that on the disk went further.
+    /// The pool's state lies on the disk and in etcd, and they differ.
     #[error(
-        "the pool's state is in etcd, and in {0}, which went further: one of the two is old; move that file, or the keys in \
+        "the pool's state is in etcd, and another one in {0}: one of the two is old; move that file, or the keys in \
          etcd, away, and start the manager again"
     )]
     TwoStates(String),
@@ -162,20 +164,17 @@ async fn lead(
     let own = directory.pool().map(|_| directory.path().join(STORE_FILE)).filter(|path| path.exists());
     if let Some(path) = &own {
         move_in(directory, path, &mut store)?;
-    }
-    let manager = Manager::on(config, directory, Box::new(store)).await?;
-    if let Some(path) = &own {
         set_aside(path)?;
     }
-    manager.serve(stop).await
+    Manager::on(config, directory, Box::new(store)).await?.serve(stop).await
 }
 
 /// Moves the state that this manager had on its disk, at `path`, into an etcd that has none yet.
 fn move_in(directory: &DataDir, path: &Path, store: &mut EtcdStore) -> Result<(), ManagerError> {
     let own = open_store(directory)?;
     if store.sequence() > 0 {
-        // It was moved before, and only not set aside; or it went on since then.
-        return match own.sequence() <= store.sequence() {
+        // It was moved just before, and only not set aside; or one of them went on since then.
+        return match own.sequence() == store.sequence() {
             true => Ok(()),
             false => Err(ManagerError::TwoStates(path.display().to_string())),
         };
@@ -651,8 +650,10 @@ async fn rank(owner: &Owner) {
                 owner.tell(Job::Ranked(made));
             }
             Err(error) => {
-                tracing::error!(%error, "benefactors could not be ranked: they take turns");
-                return std::future::pending().await;
+                tracing::error!(%error, "benefactors could not be ranked: they take turns for a minute");
+                owner.tell(Job::RankerFailed);
+                ranker = Ranker::default();
+                tokio::time::sleep(RANKER_FAILED_PAUSE).await;
             }
         }
         if !more {

@@ -52,6 +52,8 @@ fn explain(pool: &mut Pool, ino: Ino) -> Placement {
 fn lived() -> Pool {
     let mut pool = Pool::with_benefactors(8);
     let (all, stay): (Vec<u32>, Vec<u32>) = ((0..8).collect(), (4..8).collect());
+    // Nothing is noted of machines without benefactors before those had time to register.
+    pool.pass_alive(30 * SECOND, &all);
     for _ in 0..5 {
         attend(&mut pool);
         pool.pass_alive(600 * SECOND, &all);
@@ -88,6 +90,47 @@ fn a_ranking_prefers_who_stays_when_the_compute_host_fails_and_until_it_is_made_
         pool.pass_alive(20 * SECOND, &[0, 1, 2, 3, 4, 5, 6, 7]);
         assert!(!pool.core.has_to_rank(), "{placement}");
     }
+}
+
+#[test]
+fn the_benefactor_beside_who_writes_gets_something_only_where_there_are_no_others() {
+    for racks in [false, true] {
+        let mut pool = Pool::new();
+        pool.machines.insert(1, MACHINE);
+        for number in 0..4 {
+            if racks {
+                pool.labels.insert(number, labels(&[&format!("rack={number}")]));
+            }
+            pool.register(None);
+        }
+        attend(&mut pool);
+        let (_, file) = file_under(&mut pool, &[("placement", "falcon"), ("stripe", "3")]);
+        for number in 1..8 {
+            let before = stripe(&mut pool, number, file, &[]);
+            assert!(before.len() == 3 && !before.contains(&1), "nothing is ranked yet: {before:?}");
+        }
+        let last = stripe(&mut pool, 8, file, &[0]);
+        assert!(last.len() == 3 && last.contains(&1), "{last:?}");
+        pool.rank();
+        let ranked = stripe(&mut pool, 9, file, &[]);
+        assert!(ranked.len() == 3 && !ranked.contains(&1), "{ranked:?}");
+        let last = stripe(&mut pool, 10, file, &[0]);
+        assert!(last.len() == 3 && last.contains(&1), "{last:?}");
+    }
+}
+
+#[test]
+fn a_ranker_that_failed_costs_the_rankings_and_the_next_one_is_told_everything() {
+    let mut pool = lived();
+    let (_, file) = file_under(&mut pool, &[("placement", "falcon"), ("stripe", "4")]);
+    stripe(&mut pool, 1, file, &[]);
+    pool.rank();
+    pool.core.ranker_failed();
+    assert!(!pool.core.has_to_rank());
+    assert_eq!(stripe(&mut pool, 2, file, &[]).len(), 4);
+    assert!(pool.core.has_to_rank());
+    let told = pool.core.take_to_rank(pool.now);
+    assert_eq!(told.hosts.len(), 9, "eight benefactors and a compute host");
 }
 
 #[test]
@@ -253,6 +296,7 @@ fn pace(pool: &mut Pool, folder: Ino) -> Pace {
 #[test]
 fn a_set_costs_the_time_from_its_first_open_to_its_last_commit_as_far_as_this_manager_has_seen_it() {
     let mut pool = Pool::with_benefactors(1);
+    pool.pass_alive(30 * SECOND, &[0]);
     attend(&mut pool);
     let app = pool.make(Ino::ROOT, "app", FileKind::Directory);
     let pairs = vec![("ranks".to_owned(), "2".to_owned())];

@@ -140,8 +140,10 @@ pub struct Policy {
     /// The key with which clients encrypt what they write; `None`: they don't.
     #[n(14)]
     pub encryption: Option<KeyId>,
-    /// How benefactors are chosen for what is written, as `placement` reads it.
+    /// How benefactors are chosen for what is written, as `placement` reads it; empty, from a manager that doesn't know of it: they take
+    /// turns.
     #[n(15)]
+    #[cbor(default)]
     pub placement: String,
 }
 

@@ -54,8 +54,15 @@ fn fields(pid: u32) -> Option<Vec<String>> {
     Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
+/// Whether something of it still runs. The first thread of a process that was killed may be gone while others hold its files.
 fn is_live(fields: &[String]) -> bool {
-    fields.first().is_some_and(|state| !matches!(state.as_str(), "Z" | "X"))
+    /// The number of threads, in `proc_pid_stat(5)` field 20.
+    const THREADS: usize = 17;
+    let has_threads = fields
+        .get(THREADS)
+        .and_then(|threads| threads.parse::<u32>().ok())
+        .is_some_and(|threads| threads > 1);
+    fields.first().is_some_and(|state| has_threads || !matches!(state.as_str(), "Z" | "X"))
 }
 
 /// Field 22, clock ticks since the boot.

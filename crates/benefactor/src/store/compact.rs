@@ -5,12 +5,13 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use stdchk_net::BufferPool;
 
 use super::record::Record;
 use super::segment::{FIRST_RECORD, Segment};
-use super::{Relief, SegmentState, Store, StoreError, io_error, write};
+use super::{SegmentState, Store, StoreError, io_error, write};
 
 /// The part of a segment that is dead when it is rewritten while the owner's files need the space.
 const DEAD_PARTS_NEEDED: u64 = 8;
@@ -19,8 +20,8 @@ const DEAD_PARTS_NEEDED: u64 = 8;
 const SMALL_MAX: usize = 16;
 
 /// Whether so much of a full segment is dead that it is rewritten: half of it, or less while space is given back.
-pub(super) fn is_worth_it(holder: &SegmentState, relief: Relief) -> bool {
-    let parts = if relief == Relief::Gives { DEAD_PARTS_NEEDED } else { 2 };
+pub(super) fn is_worth_it(holder: &SegmentState, gives: bool) -> bool {
+    let parts = if gives { DEAD_PARTS_NEEDED } else { 2 };
     holder.dead * parts >= holder.end
 }
 
@@ -39,10 +40,30 @@ impl Store {
     /// # Errors
     /// Those of [`Store::compact`].
     pub fn compact_paced(&self, buffers: &Arc<BufferPool>, pay: &dyn Fn(u64)) -> Result<u64, StoreError> {
+        let compacts = self.compacts.lock();
+        if self.is_closing.load(Ordering::Relaxed) {
+            return Ok(0);
+        }
+        let compacted = self.compact_one(buffers, pay);
+        drop(compacts);
+        compacted
+    }
+
+    /// Ends the rewriting of segments: at the next block, and for good. None is under way when this returns, so another process may
+    /// open the store.
+    pub fn end_compaction(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
+        drop(self.compacts.lock());
+    }
+
+    fn compact_one(&self, buffers: &Arc<BufferPool>, pay: &dyn Fn(u64)) -> Result<u64, StoreError> {
         let Some(segment) = self.deadest() else { return Ok(0) };
         let (mut blocks, mut bytes) = (0, 0);
         let mut offset = FIRST_RECORD;
         while let Some(record) = self.next_record(&segment, offset)? {
+            if self.is_closing.load(Ordering::Relaxed) {
+                break;
+            }
             offset = record.place.offset() + record.span();
             if self.live(&segment, &record).is_some() {
                 pay(2 * record.span());
@@ -77,7 +98,7 @@ impl Store {
         let full = |number: &u32, holder: &SegmentState| *number != state.newest && holder.writing == 0;
         let full = state.segments.iter().filter(|(number, holder)| full(number, holder));
         let full: Vec<&SegmentState> = full.map(|(_, holder)| holder).collect();
-        let worth_it = full.iter().filter(|holder| is_worth_it(holder, state.relief));
+        let worth_it = full.iter().filter(|holder| is_worth_it(holder, state.gives));
         let dead = worth_it.max_by_key(|holder| holder.dead);
         let small = || {
             let small = full.iter().filter(|holder| holder.used * 8 <= self.segment_bytes);

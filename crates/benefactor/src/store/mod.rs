@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -115,6 +115,8 @@ struct State {
     /// Bytes of blocks that were taken out of use and still take space.
     freeing: u64,
     relief: Relief,
+    /// Space is being given back: to the owner's files, or since more is taken than is donated by now.
+    gives: bool,
     /// When the last blocks were found damaged, as many as are too many.
     damages: VecDeque<Instant>,
     names_unsynced: bool,
@@ -157,7 +159,7 @@ impl State {
     /// Bytes that deletions leave dead where no holes can be made, and that come back once their segments are rewritten.
     fn returning_bytes(&self) -> u64 {
         let returns = |(number, holder): (&u32, &SegmentState)| {
-            if *number != self.newest && compact::is_worth_it(holder, self.relief) { holder.dead } else { 0 }
+            if *number != self.newest && compact::is_worth_it(holder, self.gives) { holder.dead } else { 0 }
         };
         self.segments.iter().map(returns).sum()
     }
@@ -165,7 +167,8 @@ impl State {
     /// Looks at what the file system has free, and what is to be given back of blocks, bytes.
     fn look_at_floor(&mut self, donation: &Donation, available: u64) -> u64 {
         // What was taken out of use, and will be free, is given back already.
-        let returns = self.freeing + if self.relief == Relief::Gives { self.returning_bytes() } else { 0 };
+        self.gives = self.relief == Relief::Gives || self.taken() > donation.donated_bytes;
+        let returns = self.freeing + if self.gives { self.returning_bytes() } else { 0 };
         let available = available.saturating_sub(self.in_flight).saturating_add(returns);
         let relief = match donation.relief(self.relief, available) {
             // Some of it may be free by now, and counted twice.
@@ -212,6 +215,10 @@ pub struct Store {
     syncing: Mutex<()>,
     /// Held while space is given back, so that no byte is given back twice.
     freeing: Mutex<()>,
+    /// Held while a segment is rewritten.
+    compacts: Mutex<()>,
+    /// No segment is rewritten any more.
+    is_closing: AtomicBool,
 }
 
 impl Store {
@@ -275,9 +282,9 @@ impl Store {
         let in_flight = state.in_flight;
         let with_head = needed + self.head_for(&state, needed);
         // While space is given back, the way there may lead below the floor where no holes can be made.
-        let donation = match (moves, state.relief) {
-            (true, Relief::Gives) => Donation { donated_bytes: u64::MAX, floor_bytes: 0 },
-            (_, relief) => self.donation.during(relief),
+        let donation = match moves && state.gives {
+            true => Donation { donated_bytes: u64::MAX, floor_bytes: 0 },
+            false => self.donation.during(state.relief),
         };
         donation.admit(state.set_aside(&self.donation), available.saturating_sub(in_flight), with_head)?;
         let place = self.place(&mut state, needed)?;
@@ -536,9 +543,9 @@ impl Store {
         self.state.lock().damages.clear();
     }
 
-    /// Whether space is being given back, since the owner's own files need it.
+    /// Whether space is being given back.
     pub fn gives_back(&self) -> bool {
-        self.state.lock().relief == Relief::Gives
+        self.state.lock().gives
     }
 
     /// Space and number of blocks; requests are the server's to count.

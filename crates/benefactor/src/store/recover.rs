@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
@@ -66,9 +66,6 @@ struct Scanned {
     headless: bool,
 }
 
-/// Is told of bytes before they are read.
-type Pay<'a> = &'a (dyn Fn(u64) + Sync);
-
 impl Store {
     /// Opens the store in `directory`, or makes one there. Segments are full at `segment_bytes`.
     ///
@@ -78,19 +75,6 @@ impl Store {
         directory: &Path,
         donation: Donation,
         segment_bytes: u64,
-    ) -> Result<(Self, Recovered), StoreError> {
-        Self::open_paced(directory, donation, segment_bytes, &|_| {})
-    }
-
-    /// Does so at a pace: `pay` is told of so many bytes before they are read, by several threads at a time, and may wait.
-    ///
-    /// # Errors
-    /// Those of [`Store::open`].
-    pub fn open_paced(
-        directory: &Path,
-        donation: Donation,
-        segment_bytes: u64,
-        pay: Pay<'_>,
     ) -> Result<(Self, Recovered), StoreError> {
         fs::create_dir_all(directory).map_err(|cause| io_error("make", directory, cause))?;
         let files = Files::open(directory).map_err(|cause| io_error("open", directory, cause))?;
@@ -105,13 +89,15 @@ impl Store {
             state: Mutex::new(empty_state(newest)),
             syncing: Mutex::new(()),
             freeing: Mutex::new(()),
+            compacts: Mutex::new(()),
+            is_closing: AtomicBool::new(false),
         };
-        let recovered = store.recover(&numbers, pay)?;
+        let recovered = store.recover(&numbers)?;
         Ok((store, recovered))
     }
 
     /// Scans all segments, several at a time, and removes what is outdated.
-    fn recover(&self, numbers: &[u32], pay: Pay<'_>) -> Result<Recovered, StoreError> {
+    fn recover(&self, numbers: &[u32]) -> Result<Recovered, StoreError> {
         let found = Mutex::new(Found::default());
         let next = AtomicUsize::new(0);
         let work = || {
@@ -119,7 +105,7 @@ impl Store {
                 let refused = |cause| io_error("read", &self.files.path_of(*number), cause);
                 let head = Segment::read_head(&self.files, *number).map_err(refused)?;
                 let segment = Segment::of(&self.files, *number, self.key);
-                let scanned = scan(segment, head, pay).map_err(refused)?;
+                let scanned = scan(segment, head).map_err(refused)?;
                 self.take_up(scanned, &mut found.lock());
             }
             Ok(())
@@ -206,6 +192,7 @@ fn empty_state(newest: u32) -> State {
         in_flight: 0,
         freeing: 0,
         relief: Relief::None,
+        gives: false,
         damages: VecDeque::new(),
         names_unsynced: false,
         looked_at: 0,
@@ -250,12 +237,12 @@ fn find_key(files: &Files, numbers: &[u32]) -> Result<Key, StoreError> {
     random_key(files.path())
 }
 
-fn scan(segment: Segment, head: Option<Head>, pay: Pay<'_>) -> std::io::Result<Scanned> {
+fn scan(segment: Segment, head: Option<Head>) -> std::io::Result<Scanned> {
     let sealed = head.is_some_and(|head| head.sealed);
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
     let (mut records, mut removed, mut torn, mut end) = (Vec::new(), Vec::new(), Vec::new(), FIRST_RECORD);
     while let Some(record) = segment.next_record(end)? {
-        let intact = sealed || record.kind != Kind::Block || is_whole(&segment, &record, &buffers, pay)?;
+        let intact = sealed || record.kind != Kind::Block || is_whole(&segment, &record, &buffers)?;
         // Behind a torn record the next one may begin anywhere within its span.
         end = record.place.offset() + if intact { record.span() } else { UNIT };
         if !intact {
@@ -306,16 +293,10 @@ fn settle(segment: &Segment, sealed: bool, torn: &[Record], removed: &[Record]) 
     Ok(())
 }
 
-fn is_whole(
-    segment: &Segment,
-    record: &Record,
-    buffers: &Arc<BufferPool>,
-    pay: Pay<'_>,
-) -> std::io::Result<bool> {
+fn is_whole(segment: &Segment, record: &Record, buffers: &Arc<BufferPool>) -> std::io::Result<bool> {
     if record.stored_length as usize > BLOCK_BYTES_MAX {
         return Ok(false);
     }
-    pay(record.span());
     let mut bytes = buffers.take_now(to_usize(record.span()));
     match segment.read_record(record.place, &mut bytes) {
         Err(error) if is_of_the_medium(&error) => return Ok(false),

@@ -89,7 +89,9 @@ fn policy(placement: &Placement) -> String {
 }
 
 fn compute(placement: &Placement) -> String {
+    let takes_turns = ["round-robin", "random", "dedicated"].contains(&placement.policy.as_str());
     let where_ = match placement.compute {
+        Some(id) if takes_turns => format!("benefactor {id}"),
         Some(id) => format!("benefactor {id}, which gets nothing of its own while there are others"),
         None => "no benefactor".to_owned(),
     };
@@ -120,5 +122,26 @@ pub(super) fn time(seconds: u64) -> String {
         120..7_200 => format!("{} min", seconds / 60),
         7_200..172_800 => format!("{} h", seconds / 3_600),
         _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stdchk_model::BenefactorId;
+
+    use super::*;
+
+    #[test]
+    fn only_ranked_ways_pass_over_the_benefactor_beside_who_writes() {
+        let beside = |policy: &str| {
+            let policy = policy.to_owned();
+            compute(&Placement { policy, compute: Some(BenefactorId(3)), ..Placement::default() })
+        };
+        for turns in ["round-robin", "random", "dedicated"] {
+            assert!(beside(turns).starts_with("benefactor b3; "), "{turns}");
+        }
+        for ranked in ["pessimistic", "falcon:7d", "learned"] {
+            assert!(beside(ranked).contains("gets nothing of its own"), "{ranked}");
+        }
     }
 }

@@ -16,6 +16,7 @@ use stdchk_model::{
 use stdchk_placement::HostState;
 
 use super::Timing;
+use super::placing::Racks;
 use crate::record::{BenefactorRecord, LAYOUT, benefactor_key, decode};
 use crate::store::{Batch, StoreError, Table};
 
@@ -114,8 +115,8 @@ pub struct Registry {
     doubts: u64,
     /// Those that run on each machine.
     machines: HashMap<MachineId, BTreeSet<BenefactorId>>,
-    /// Those with labels that say what they share with others.
-    labelled: BTreeSet<BenefactorId>,
+    /// What they share with others, by their labels.
+    racks: Racks,
     /// Those that are servers which stay.
     dedicated: BTreeSet<BenefactorId>,
     /// Those that are to let go of what they have.
@@ -141,7 +142,7 @@ impl Registry {
             registrations: 0,
             doubts: 0,
             machines: HashMap::new(),
-            labelled: BTreeSet::new(),
+            racks: Racks::default(),
             dedicated: BTreeSet::new(),
             leaving: BTreeSet::new(),
             changed: BTreeSet::new(),
@@ -258,19 +259,16 @@ impl Registry {
 
     fn note_labels(&mut self, id: BenefactorId) {
         let labels = self.known.get(&id).map(|benefactor| benefactor.labels.as_slice()).unwrap_or_default();
-        let shares = (0..labels::LEVELS.len()).any(|level| labels::on_level(labels, level).is_some());
-        let marks = [(&mut self.labelled, shares), (&mut self.dedicated, labels::is_dedicated(labels))];
-        for (marked, is_one) in marks {
-            match is_one {
-                true => marked.insert(id),
-                false => marked.remove(&id),
-            };
-        }
+        self.racks.set(id, labels);
+        match labels::is_dedicated(labels) {
+            true => self.dedicated.insert(id),
+            false => self.dedicated.remove(&id),
+        };
     }
 
-    /// Whether some have labels that say what they share with others.
-    pub fn has_racks(&self) -> bool {
-        !self.labelled.is_empty()
+    /// What benefactors share with others, by their labels.
+    pub fn racks(&self) -> &Racks {
+        &self.racks
     }
 
     /// Those that are servers which stay, in the order of their numbers.

@@ -7,16 +7,18 @@
 //! | event | what becomes of the pasts |
 //! |---|---|
 //! | a benefactor is seen in another way than before | a step of its own |
-//! | a client writes on a machine without a benefactor | that machine is there |
-//! | its last client says goodbye | nobody looks at that machine from now on |
+//! | a client writes on a machine without a benefactor | that machine is there; a new one only once benefactors had time to register |
+//! | its last client says goodbye, and no other writes there for five minutes | nobody looks at that machine from now on |
+//! | a client says another machine than before | its former one goes with its past if it was never seen to fail |
 //! | its last client falls silent for a lease | that machine has failed |
 //! | the manager starts | all is unknown from the last moment that is stored on |
 //! | the calendar jumps ahead, or the manager stood still | what lies between is unknown |
 //! | the calendar is set back | nothing is noted until it has caught up; after an hour it is believed, and what lay after it forgotten |
 //! | a stored past is damaged | a warning, and that past begins anew |
+//! | a stored past goes on after the time that is now | what lies after it is forgotten, of this past alone |
 //! | a benefactor is forgotten | its past goes |
 //!
-//! Pasts that changed are stored once a minute, in parts; and every ten minutes, until when all of them are known.
+//! Once a minute, the pasts that changed until then are stored, in parts; and every ten minutes, until when all of them are known.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -41,10 +43,17 @@ const BELIEVED_AFTER_MS: u64 = 3_600_000;
 const STORE_EVERY_MS: u64 = 60_000;
 /// Until when the pasts are known is stored this often, milliseconds: so much of each is unknown after a crash.
 const STORE_UNTIL_EVERY_MS: u64 = 600_000;
-/// Bytes of pasts that one commit takes along, so that it stays short.
+/// Bytes of pasts and their keys that one commit takes along, and how many of them, so that it stays short.
 const STORED_AT_ONCE_BYTES: usize = 256 << 10;
-/// Compute hosts whose pasts are kept: 8 MiB with the longest. The one that was seen least lately gives way.
+const STORED_AT_ONCE: usize = 100;
+/// Compute hosts whose pasts are kept: 8 MiB with the longest. One that was never seen to fail gives way first, and of these the one that
+/// was seen least lately.
 const COMPUTE_HOSTS_MAX: usize = 4096;
+/// Clients that write whose machines are known: some 5 MiB. Those beyond it write like all others.
+const WRITERS_MAX: usize = 65_536;
+/// How long a machine still counts as there after its last client said goodbye, milliseconds: commands follow each other, and each step
+/// that they leave in a past pushes an older one out of it.
+const LINGERS_MS: u64 = 300_000;
 
 /// Pasts that are told at once to who ranks: some 2 MiB if all are as long as they get.
 const TOLD_AT_ONCE: usize = 512;
@@ -69,6 +78,18 @@ impl HostKey {
         Self::Compute(*id)
     }
 
+    /// The benefactor, if it is one.
+    pub fn benefactor(self) -> Option<BenefactorId> {
+        match self {
+            Self::Benefactor(id) => Some(id),
+            Self::Compute(_) => None,
+        }
+    }
+
+    fn is_compute(self) -> bool {
+        matches!(self, Self::Compute(_))
+    }
+
     /// Its key in the table of pasts.
     fn key(self) -> Vec<u8> {
         match self {
@@ -90,7 +111,7 @@ impl HostKey {
 #[derive(Clone, Copy, Debug)]
 struct Writer {
     machine: MachineId,
-    /// Whose past it is part of; `None`: a benefactor runs on the machine.
+    /// The compute host on which it counts; `None`: on none, since a benefactor runs there, or there was no room for its past.
     host: Option<HostKey>,
     heard_ms: u64,
 }
@@ -99,8 +120,12 @@ struct Writer {
 #[derive(Debug, Default)]
 pub struct Hosts {
     pasts: BTreeMap<HostKey, History>,
+    /// How many of them are those of compute hosts.
+    computing: usize,
     /// Clients that are there, on each compute host.
     present: HashMap<HostKey, usize>,
+    /// Compute hosts whose last client said goodbye, and when it was heard last, milliseconds of the manager's life.
+    left: HashMap<HostKey, u64>,
     writers: HashMap<ClientId, Writer>,
     /// Until when all pasts are known, seconds since 1970.
     until: u64,
@@ -108,10 +133,14 @@ pub struct Hosts {
     read: Option<(u64, u64)>,
     /// Since when the calendar has stood behind `until`, milliseconds of the manager's life.
     behind_ms: Option<u64>,
-    /// To be stored, or removed from the store.
+    /// To be stored, or removed from the store, in the next round.
     changed: BTreeSet<HostKey>,
+    /// Those of this round that are left, and when it began, seconds: what changed until then is stored when it ends.
+    storing: BTreeSet<HostKey>,
+    round_until: u64,
     /// To be told to who ranks; `None`: nobody does.
     untold: Option<BTreeSet<HostKey>>,
+    /// When the last round began, milliseconds of the manager's life.
     stored_ms: u64,
     until_stored_ms: u64,
     /// The next batch takes pasts along.
@@ -157,7 +186,9 @@ impl Hosts {
         if past.is_empty() {
             self.changed.insert(host);
         }
-        self.pasts.insert(host, past);
+        if self.pasts.insert(host, past).is_none() {
+            self.computing += usize::from(host.is_compute());
+        }
     }
 
     /// All was read: what happened since the last moment that is stored, nobody saw.
@@ -171,7 +202,6 @@ impl Hosts {
                 past.still(past.until().max(known_until));
                 past.gap();
             }
-            self.until = self.until.max(past.until());
         }
     }
 
@@ -180,22 +210,26 @@ impl Hosts {
         if !std::mem::take(&mut self.due) {
             return;
         }
-        let mut bytes = 0;
+        let (mut bytes, mut count) = (0, 0);
         while bytes < STORED_AT_ONCE_BYTES
-            && let Some(host) = self.changed.pop_first()
+            && count < STORED_AT_ONCE
+            && let Some(host) = self.storing.pop_first()
         {
+            let key = host.key();
+            (bytes, count) = (bytes + key.len(), count + 1);
             match self.pasts.get(&host).filter(|past| !past.is_empty()) {
                 Some(past) => {
-                    let record = PastRecord { layout: LAYOUT, history: past.encode() };
-                    bytes += record.history.len();
-                    batch.put(Table::Past, &host.key(), cbor::encode(&record));
+                    let record = cbor::encode(&PastRecord { layout: LAYOUT, history: past.encode() });
+                    bytes += record.len();
+                    batch.put(Table::Past, &key, record);
                 }
-                None => batch.remove(Table::Past, &host.key()),
+                None => batch.remove(Table::Past, &key),
             }
         }
         // Not before all that has happened until then is stored.
-        if self.changed.is_empty() && std::mem::take(&mut self.until_due) {
-            let record = KnownUntilRecord { layout: LAYOUT, until: self.until };
+        if self.storing.is_empty() && std::mem::take(&mut self.until_due) {
+            let until = self.round_until.min(self.until);
+            let record = KnownUntilRecord { layout: LAYOUT, until };
             batch.put(Table::Past, UNTIL_KEY, cbor::encode(&record));
         }
     }
@@ -205,17 +239,26 @@ impl Hosts {
         let silent = |writer: &Writer| now_ms.saturating_sub(writer.heard_ms) >= lease_ms;
         let gone: Vec<ClientId> =
             self.writers.iter().filter(|(_, writer)| silent(writer)).map(|(client, _)| *client).collect();
-        gone.into_iter().for_each(|client| self.end(client, State::Unavailable));
+        gone.into_iter().for_each(|client| self.fall_silent(client));
+        let is_over = |since: &u64| now_ms.saturating_sub(*since) >= LINGERS_MS;
+        let left: Vec<HostKey> =
+            self.left.iter().filter(|(_, since)| is_over(since)).map(|(host, _)| *host).collect();
+        for host in left {
+            self.left.remove(&host);
+            self.note(host, State::Unknown);
+        }
         if now_ms.saturating_sub(self.until_stored_ms) >= STORE_UNTIL_EVERY_MS {
             (self.until_stored_ms, self.until_due) = (now_ms, true);
         }
-        if may_store && now_ms.saturating_sub(self.stored_ms) >= STORE_EVERY_MS {
-            if self.changed.is_empty() && !self.until_due {
-                self.stored_ms = now_ms;
-            } else {
-                self.due = true;
-            }
+        if !may_store {
+            return;
         }
+        if self.storing.is_empty() && now_ms.saturating_sub(self.stored_ms) >= STORE_EVERY_MS {
+            (self.stored_ms, self.round_until) = (now_ms, self.until);
+            self.storing = std::mem::take(&mut self.changed);
+            self.due = self.until_due;
+        }
+        self.due |= !self.storing.is_empty();
     }
 
     /// Reads the clocks. Tells whether how all hosts are seen must be noted again: nobody knows what they did meanwhile.
@@ -271,15 +314,19 @@ impl Hosts {
         if self.behind_ms.is_some() {
             return;
         }
-        let past = self.pasts.entry(host).or_default();
-        let before = (past.state(), past.is_empty());
-        if before == (State::Unknown, true) && state == State::Unknown {
+        if state == State::Unknown && self.pasts.get(&host).is_none_or(History::is_empty) {
             // Of one that was never seen, nothing is worth noting.
-            self.pasts.remove(&host);
             return;
         }
-        past.record(self.until.max(past.until()), state);
-        if before != (past.state(), past.is_empty()) {
+        if !self.pasts.contains_key(&host) {
+            self.computing += usize::from(host.is_compute());
+        }
+        let past = self.pasts.entry(host).or_default();
+        let before = (past.state(), past.is_empty());
+        // One that goes on after the time that is now is wrong there: it is cut.
+        let is_wrong = past.until() > self.until;
+        past.record(self.until, state);
+        if is_wrong || before != (past.state(), past.is_empty()) {
             self.change(host);
         }
     }
@@ -294,8 +341,15 @@ impl Hosts {
     /// Forgets a host.
     pub fn remove(&mut self, host: HostKey) {
         if self.pasts.remove(&host).is_some() {
+            self.computing -= usize::from(host.is_compute());
+            self.left.remove(&host);
             self.change(host);
         }
+    }
+
+    /// Whether there is a past of a host.
+    pub fn knows(&self, host: HostKey) -> bool {
+        self.pasts.contains_key(&host)
     }
 
     /// The past of a host as it is now.
@@ -327,6 +381,11 @@ impl Hosts {
         (told, !untold.is_empty())
     }
 
+    /// Who ranks knows nothing any more.
+    pub fn nobody_was_told(&mut self) {
+        self.untold = None;
+    }
+
     /// Who ranks must know the labels of a benefactor anew.
     pub fn labels_changed(&mut self, id: BenefactorId) {
         if let Some(untold) = &mut self.untold {
@@ -341,15 +400,29 @@ impl Hosts {
 
     // --- clients that write
 
+    /// A client is there, on a machine that is this compute host, if it is one.
     fn attend(&mut self, client: ClientId, writer: Writer) {
-        let before = self.writers.insert(client, writer);
-        if let Some(before) = before.filter(|before| before.host != writer.host) {
-            self.count_down(before.host, State::Unknown);
-        } else if before.is_some() {
+        let before = self.writers.get(&client).map(|before| before.host);
+        if before.is_none() && self.writers.len() >= WRITERS_MAX {
             return;
         }
-        let Some(host) = writer.host else { return };
-        self.make_room(host);
+        if before.is_some_and(|before| before == writer.host) {
+            self.writers.insert(client, writer);
+            return;
+        }
+        if let Some(Some(former)) = before
+            && self.count_down(former)
+        {
+            // A client has one machine: what it said before was another name of the same one, or of none.
+            match self.was_seen_to_fail(former) {
+                true => self.note(former, State::Unknown),
+                false => self.remove(former),
+            }
+        }
+        let host = writer.host.filter(|host| self.make_room(*host));
+        self.writers.insert(client, Writer { host, ..writer });
+        let Some(host) = host else { return };
+        self.left.remove(&host);
         *self.present.entry(host).or_default() += 1;
         self.note(host, State::Running);
     }
@@ -361,38 +434,55 @@ impl Hosts {
         }
     }
 
-    /// A client is there no longer; without others, its host is in `state`.
-    fn end(&mut self, client: ClientId, state: State) {
-        if let Some(writer) = self.writers.remove(&client) {
-            self.count_down(writer.host, state);
+    /// A client was not heard of for a lease; if it was the last one on its host, that has failed.
+    fn fall_silent(&mut self, client: ClientId) {
+        if let Some(host) = self.writers.remove(&client).and_then(|writer| writer.host)
+            && self.count_down(host)
+        {
+            self.note(host, State::Unavailable);
         }
     }
 
-    fn count_down(&mut self, host: Option<HostKey>, state: State) {
-        let Some(host) = host else { return };
-        let Some(present) = self.present.get_mut(&host) else { return };
+    /// A client says goodbye.
+    fn leave(&mut self, client: ClientId) {
+        if let Some(Writer { host: Some(host), heard_ms, .. }) = self.writers.remove(&client)
+            && self.count_down(host)
+            && self.knows(host)
+        {
+            self.left.insert(host, heard_ms);
+        }
+    }
+
+    /// One client fewer is there on a compute host; tells whether it was the last one.
+    fn count_down(&mut self, host: HostKey) -> bool {
+        let Some(present) = self.present.get_mut(&host) else { return false };
         *present -= 1;
-        if *present == 0 {
+        let is_last = *present == 0;
+        if is_last {
             self.present.remove(&host);
-            self.note(host, state);
         }
+        is_last
     }
 
-    /// Forgets the compute host that was seen least lately if there are too many for one more.
-    fn make_room(&mut self, host: HostKey) {
-        let is_compute = |host: &HostKey| matches!(host, HostKey::Compute(_));
-        if self.pasts.contains_key(&host) || self.pasts.len() < COMPUTE_HOSTS_MAX {
-            return;
+    fn was_seen_to_fail(&self, host: HostKey) -> bool {
+        let mut steps = self.pasts.get(&host).into_iter().flat_map(History::steps);
+        steps.any(|(_, state)| state == State::Unavailable)
+    }
+
+    /// Whether there is room for the past of a compute host, made if there are too many of those that aren't there.
+    fn make_room(&mut self, host: HostKey) -> bool {
+        if self.knows(host) || self.computing < COMPUTE_HOSTS_MAX {
+            return true;
         }
-        let computing = || self.pasts.iter().filter(|(host, _)| is_compute(host));
-        if computing().count() < COMPUTE_HOSTS_MAX {
-            return;
+        if self.present.len() >= COMPUTE_HOSTS_MAX {
+            return false;
         }
-        let unused = computing().filter(|(host, _)| !self.present.contains_key(host));
-        let oldest = unused.min_by_key(|(_, past)| past.until()).map(|(host, _)| *host);
-        if let Some(oldest) = oldest {
-            self.remove(oldest);
-        }
+        let may_go =
+            self.pasts.iter().filter(|(host, _)| host.is_compute() && !self.present.contains_key(host));
+        let worth = |(host, past): &(&HostKey, &History)| (self.was_seen_to_fail(**host), past.until());
+        let Some(gone) = may_go.min_by_key(worth).map(|(host, _)| *host) else { return false };
+        self.remove(gone);
+        true
     }
 }
 
@@ -418,18 +508,19 @@ impl Core {
 
     /// A client that writes says on which machine it runs.
     pub(super) fn attend(&mut self, client: ClientId, machine: MachineId, now: Now) -> Answer {
-        let host = match self.registry.on_machine(machine) {
-            Some(_) => None,
-            None => Some(HostKey::of_machine(self.asking, machine)),
+        // Which machines have benefactors, a manager that has just begun doesn't know yet. Clients say it again and again.
+        let is_early = now.ms < self.setting.timing.benefactor_lost_ms;
+        let host = match self.host_on(machine) {
+            HostKey::Benefactor(_) => None,
+            host => (!is_early || self.hosts.knows(host)).then_some(host),
         };
         self.hosts.attend(client, Writer { machine, host, heard_ms: now.ms });
-        self.hosts.hear(client, now.ms);
         Ok(ManagerReply::Done)
     }
 
     /// A client ends.
     pub(super) fn leave(&mut self, client: ClientId) -> Answer {
-        self.hosts.end(client, State::Unknown);
+        self.hosts.leave(client);
         Ok(ManagerReply::Done)
     }
 
@@ -540,11 +631,128 @@ mod tests {
             hosts.look(at(number + 1));
             let writer = Writer { machine: MachineId([1; 16]), host: Some(key(number)), heard_ms: 0 };
             hosts.attend(client(number), writer);
-            if number > 0 {
-                hosts.end(client(number), State::Unknown);
+            match number {
+                0 => {}
+                1 => hosts.fall_silent(client(number)),
+                _ => hosts.leave(client(number)),
             }
         }
-        assert_eq!(hosts.pasts.len(), COMPUTE_HOSTS_MAX);
-        assert!(hosts.pasts.contains_key(&key(0)) && !hosts.pasts.contains_key(&key(1)));
+        assert_eq!((hosts.pasts.len(), hosts.computing), (COMPUTE_HOSTS_MAX, COMPUTE_HOSTS_MAX));
+        assert!([0, 1, 3].iter().all(|number| hosts.knows(key(*number))) && !hosts.knows(key(2)));
+    }
+
+    fn compute(number: u8) -> HostKey {
+        HostKey::Compute([number; 16])
+    }
+
+    fn attend(hosts: &mut Hosts, client: u8, host: HostKey, now: Now) {
+        hosts.look(now);
+        let writer = Writer { machine: MachineId([1; 16]), host: Some(host), heard_ms: now.ms };
+        hosts.attend(ClientId([client; 16]), writer);
+    }
+
+    #[test]
+    fn a_client_that_changes_its_machine_leaves_nothing_of_those_that_never_failed() {
+        let mut hosts = Hosts::default();
+        // One machine failed once.
+        attend(&mut hosts, 1, compute(1), at(1));
+        hosts.fall_silent(ClientId([1; 16]));
+        for (second, number) in (2..).zip((1..=200).chain([2, 3])) {
+            attend(&mut hosts, 2, compute(number), at(second));
+        }
+        assert_eq!((hosts.pasts.len(), hosts.computing), (2, 2));
+        assert!(hosts.knows(compute(1)) && hosts.knows(compute(3)));
+        assert_eq!(hosts.present, HashMap::from([(compute(3), 1)]));
+        // Another client writes there, too: then it isn't this one's alone.
+        attend(&mut hosts, 3, compute(3), at(300));
+        attend(&mut hosts, 2, compute(4), at(301));
+        assert!(
+            hosts.knows(compute(3)) && hosts.present == HashMap::from([(compute(3), 1), (compute(4), 1)])
+        );
+    }
+
+    #[test]
+    fn who_finds_no_room_is_kept_without_a_host() {
+        let mut hosts = Hosts::default();
+        let host = |number: usize| {
+            let mut id = [9; 16];
+            id[..8].copy_from_slice(&number.to_be_bytes());
+            HostKey::Compute(id)
+        };
+        let client = |number: usize| ClientId(u128::try_from(number).unwrap().to_be_bytes());
+        let writer = |host| Writer { machine: MachineId([1; 16]), host, heard_ms: 0 };
+        hosts.look(at(1));
+        for number in 0..=COMPUTE_HOSTS_MAX {
+            hosts.attend(client(number), writer(Some(host(number))));
+        }
+        assert_eq!((hosts.computing, hosts.present.len()), (COMPUTE_HOSTS_MAX, COMPUTE_HOSTS_MAX));
+        assert_eq!(hosts.writers[&client(COMPUTE_HOSTS_MAX)].host, None);
+        for number in 0..WRITERS_MAX {
+            hosts.attend(client(number), writer(None));
+        }
+        hosts.attend(client(WRITERS_MAX), writer(Some(host(1))));
+        assert_eq!(hosts.writers.len(), WRITERS_MAX);
+        assert!(hosts.present.is_empty());
+    }
+
+    #[test]
+    fn commands_that_follow_each_other_leave_one_step() {
+        let mut hosts = Hosts::default();
+        for second in 1..1_000 {
+            attend(&mut hosts, 1, compute(1), at(second));
+            hosts.leave(ClientId([1; 16]));
+            hosts.tick(second * 1_000, 30_000, false);
+        }
+        assert_eq!(hosts.pasts[&compute(1)].len(), 1);
+        hosts.look(at(999 + LINGERS_MS / 1000));
+        hosts.tick(999_000 + LINGERS_MS, 30_000, false);
+        assert_eq!(hosts.pasts[&compute(1)].state(), State::Unknown);
+        assert!(hosts.left.is_empty());
+    }
+
+    #[test]
+    fn pasts_are_stored_in_rounds_of_small_parts_however_often_hosts_change() {
+        let mut hosts = Hosts::default();
+        let (mut parts, mut ends) = (0, 0);
+        for tenth in 0..6_000 {
+            hosts.look(Now {
+                wall: 100 * i64::from(tenth) * 1_000_000,
+                ms: 100 * u64::try_from(tenth).unwrap(),
+            });
+            for number in 0..150 {
+                let state = if tenth % 2 == 0 { State::Running } else { State::Unavailable };
+                hosts.note(HostKey::Benefactor(BenefactorId(number)), state);
+            }
+            hosts.tick(100 * u64::try_from(tenth).unwrap(), 30_000, true);
+            let mut batch = Batch::default();
+            hosts.take_changes(&mut batch);
+            parts += usize::from(!batch.is_empty());
+            ends += usize::from(!batch.is_empty() && hosts.storing.is_empty());
+        }
+        // Ten minutes less the first one, each with two parts.
+        assert_eq!((ends, parts), (9, 18));
+    }
+
+    #[test]
+    fn one_past_that_lies_in_the_future_is_cut_and_no_other_one_waits_for_it() {
+        let mut future = History::new();
+        future.record(50, State::Running);
+        future.record(1_000_000_000, State::Unavailable);
+        let record =
+            |history: &History| cbor::encode(&PastRecord { layout: LAYOUT, history: history.encode() });
+        let mut hosts = Hosts::default();
+        let known = KnownUntilRecord { layout: LAYOUT, until: 100 };
+        hosts.load(UNTIL_KEY, &cbor::encode(&known));
+        hosts.load(&compute(1).key(), &record(&future));
+        hosts.load(&BENEFACTOR.key(), &record(&History::new()));
+        hosts.begin(|_| true);
+        assert_eq!((hosts.until(), hosts.computing), (100, 1));
+        assert!(!hosts.look(at(200)));
+        hosts.note(BENEFACTOR, State::Running);
+        hosts.note(compute(1), State::Running);
+        assert!(!hosts.look(at(300)));
+        assert_eq!(spent(&hosts, State::Running), 100);
+        let past = hosts.past(compute(1)).unwrap();
+        assert_eq!((past.until(), past.state()), (300, State::Running));
     }
 }

@@ -7,7 +7,8 @@
 //! Benefactors of one rack share fate. At most so many of a stripe stand in one rack that the blocks of a chunk can lie in different
 //! ones, as far as there are others; and neighbours in a stripe stand in different racks.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use stdchk_model::labels;
@@ -18,7 +19,6 @@ use stdchk_placement::pool::Policy as Way;
 use stdchk_placement::random::Random;
 use stdchk_placement::{HostState, RoundRobin, Select, Wish};
 
-use super::benefactors::Registry;
 use super::{Answer, Core, HostKey, Now};
 use crate::ranking::{Ranking, ToRank, Wanted, seen};
 
@@ -28,7 +28,7 @@ const RANK_EVERY_MS: u64 = 10_000;
 const UNUSED_MS: u64 = 600_000;
 /// Time after which a ranking that was begun and never came is begun anew, milliseconds.
 const LATE_MS: u64 = 60_000;
-/// Most rankings that are kept: a new one for each folder's policy and compute host. Those beyond it take turns.
+/// Most rankings that are kept: one for each way, width and compute host. The one that was used longest ago gives way to a new one.
 const RANKINGS_MAX: usize = 1024;
 /// Rankings that are asked for at once: they take half a second at 10,000 benefactors, and come together.
 const WANTED_AT_ONCE: usize = 8;
@@ -54,13 +54,21 @@ pub struct Rankings {
 impl Rankings {
     /// The ranking, if it is made; else it will be.
     fn get(&mut self, wanted: Wanted, now_ms: u64) -> Option<Arc<Ranking>> {
-        if !self.all.contains_key(&wanted) && self.all.len() >= RANKINGS_MAX {
-            return None;
+        if !self.has_room(&wanted) {
+            let oldest = self.all.iter().min_by_key(|(_, known)| known.used_ms).map(|(oldest, _)| *oldest);
+            if let Some(oldest) = oldest {
+                self.all.remove(&oldest);
+            }
         }
         let known = self.all.entry(wanted).or_default();
         known.used_ms = now_ms;
         self.is_due |= known.begun_ms.is_none();
         known.ranking.clone()
+    }
+
+    /// Whether nobody else's ranking has to give way to this one.
+    fn has_room(&self, wanted: &Wanted) -> bool {
+        self.all.len() < RANKINGS_MAX || self.all.contains_key(wanted)
     }
 
     /// Time goes on.
@@ -107,48 +115,143 @@ impl Known {
     }
 }
 
-/// Of `candidates`, in the order of preference, at most `width` such that `together` neighbours stand in different racks as far as there
-/// are others. `rack` gives what a candidate shares with others; `None`: nothing.
-fn spread<R: PartialEq + Copy>(
-    candidates: &[BenefactorId],
-    width: usize,
-    together: usize,
-    rack: impl Fn(BenefactorId) -> Option<R>,
-) -> Vec<BenefactorId> {
-    let most = (width / together.max(1)).max(1);
-    let same = |one: BenefactorId, other: BenefactorId| rack(one).is_some_and(|of| rack(other) == Some(of));
-    let mut chosen: Vec<BenefactorId> = Vec::new();
-    let mut left: Vec<BenefactorId> = Vec::new();
-    for candidate in candidates {
-        if chosen.len() >= width {
-            break;
-        }
-        match chosen.iter().filter(|other| same(**other, *candidate)).count() < most {
-            true => chosen.push(*candidate),
-            false => left.push(*candidate),
-        }
-    }
-    let missing = width.saturating_sub(chosen.len());
-    chosen.extend(left.into_iter().take(missing));
-    // Neighbours: next comes the first of a rack that the last ones don't stand in, of those with the most that are left.
-    let mut ordered: Vec<BenefactorId> = Vec::new();
-    while !chosen.is_empty() {
-        let before = ordered.len().saturating_sub(together.saturating_sub(1));
-        let is_near = |one: BenefactorId| ordered.iter().skip(before).any(|other| same(*other, one));
-        let alike = |one: BenefactorId| chosen.iter().filter(|other| same(**other, one)).count().max(1);
-        let places = || chosen.iter().copied().enumerate().rev();
-        let far = places().filter(|(_, one)| !is_near(*one)).max_by_key(|(_, one)| alike(*one));
-        let next = far.or_else(|| places().max_by_key(|(_, one)| alike(*one)));
-        let Some((place, _)) = next else { break };
-        ordered.push(chosen.remove(place));
-    }
-    ordered
+/// What a benefactor shares with others: the finest level on which it has a label, and its value there.
+type RackName = (usize, String);
+
+/// The racks of the pool. Each has a number while benefactors stand in it; then the number is free for another.
+#[derive(Debug, Default)]
+pub struct Racks {
+    of: HashMap<BenefactorId, usize>,
+    numbers: HashMap<RackName, usize>,
+    /// By number: its name, and how many benefactors stand there.
+    all: Vec<(RackName, usize)>,
+    free: Vec<usize>,
 }
 
-/// What a benefactor shares with others on the finest level on which it has a label.
-fn rack(registry: &Registry, id: BenefactorId) -> Option<(usize, &str)> {
-    let labels = &registry.get(id)?.labels;
-    (0..labels::LEVELS.len()).find_map(|level| Some((level, labels::on_level(labels, level)?)))
+impl Racks {
+    /// Takes note of the labels of a benefactor; none for one that is gone.
+    pub fn set(&mut self, id: BenefactorId, labels: &[(String, String)]) {
+        let mut levels = 0..labels::LEVELS.len();
+        let name = levels.find_map(|level| Some((level, labels::on_level(labels, level)?.to_owned())));
+        let before = self.of.get(&id).and_then(|before| self.all.get(*before));
+        if before.map(|(before, _)| before) == name.as_ref() {
+            return;
+        }
+        if let Some(before) = self.of.remove(&id)
+            && let Some((old, size)) = self.all.get_mut(before)
+        {
+            *size -= 1;
+            if *size == 0 {
+                self.numbers.remove(old);
+                self.free.push(before);
+            }
+        }
+        let Some(name) = name else { return };
+        let number = self.numbers.get(&name).copied().or_else(|| self.free.pop()).unwrap_or(self.all.len());
+        match self.all.get_mut(number) {
+            Some((known, size)) => {
+                known.clone_from(&name);
+                *size += 1;
+            }
+            None => self.all.push((name.clone(), 1)),
+        }
+        self.numbers.insert(name, number);
+        self.of.insert(id, number);
+    }
+
+    /// Whether no benefactor has a label that says what it shares with others.
+    pub fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+
+    fn of(&self, id: BenefactorId) -> Option<usize> {
+        self.of.get(&id).copied()
+    }
+
+    /// Of `candidates`, in the order of preference, at most `width`: first those by which no rack gets more than `most`, then others.
+    /// `all`: benefactors of the pool. `there`: those that stand in racks already.
+    fn pick(
+        &self,
+        candidates: impl IntoIterator<Item = BenefactorId>,
+        (width, most, all): (usize, usize, usize),
+        there: impl IntoIterator<Item = BenefactorId>,
+    ) -> Vec<BenefactorId> {
+        let mut counts = vec![0_usize; self.all.len()];
+        for rack in there.into_iter().filter_map(|id| self.of(id)) {
+            counts.get_mut(rack).into_iter().for_each(|count| *count += 1);
+        }
+        // No more than these are found, so that few large racks are no reason to look at all benefactors.
+        let mut places = all.saturating_sub(self.of.len());
+        for ((_, size), count) in self.all.iter().zip(&counts) {
+            if places >= width {
+                break;
+            }
+            places += most.min(*size).saturating_sub(*count);
+        }
+        let enough = width.min(places);
+        let (mut chosen, mut left) = (Vec::new(), Vec::new());
+        for candidate in candidates {
+            if chosen.len() >= enough && chosen.len() + left.len() >= width {
+                break;
+            }
+            match self.of(candidate).and_then(|rack| counts.get_mut(rack)) {
+                Some(count) if *count >= most => left.push(candidate),
+                Some(count) => {
+                    *count += 1;
+                    chosen.push(candidate);
+                }
+                None => chosen.push(candidate),
+            }
+        }
+        let missing = width.saturating_sub(chosen.len());
+        chosen.extend(left.into_iter().take(missing));
+        chosen.truncate(width);
+        chosen
+    }
+
+    /// Of `candidates`, in the order of preference, at most `width` such that `together` neighbours stand in different racks as far as
+    /// there are others. `all`: benefactors of the pool.
+    fn spread(
+        &self,
+        candidates: impl IntoIterator<Item = BenefactorId>,
+        (width, together, all): (usize, usize, usize),
+    ) -> Vec<BenefactorId> {
+        let together = together.max(1);
+        let most = (width / together).max(1);
+        let chosen = self.pick(candidates, (width, most, all), []);
+        // What stands in one rack, with its places in the order of preference; one without a label stands alone.
+        let mut groups: Vec<VecDeque<(usize, BenefactorId)>> = Vec::new();
+        let mut of_rack: HashMap<usize, usize> = HashMap::new();
+        for (place, id) in chosen.into_iter().enumerate() {
+            let new = groups.len();
+            let group = self.of(id).map_or(new, |rack| *of_rack.entry(rack).or_insert(new));
+            match groups.get_mut(group) {
+                Some(group) => group.push_back((place, id)),
+                None => groups.push(VecDeque::from([(place, id)])),
+            }
+        }
+        // Neighbours: next comes the first of a rack that the last ones don't stand in, of those with the most that are left.
+        let mut ordered: Vec<BenefactorId> = Vec::new();
+        let mut near: VecDeque<usize> = VecDeque::new();
+        loop {
+            let far = |group: &usize| !near.contains(group);
+            let Some(next) = fullest(&groups, far).or_else(|| fullest(&groups, |_| true)) else { break };
+            let Some((_, id)) = groups.get_mut(next).and_then(VecDeque::pop_front) else { break };
+            ordered.push(id);
+            near.push_back(next);
+            if near.len() >= together {
+                near.pop_front();
+            }
+        }
+        ordered
+    }
+}
+
+/// The group with the most members, the first of which is preferred among equals.
+fn fullest(groups: &[VecDeque<(usize, BenefactorId)>], may: impl Fn(&usize) -> bool) -> Option<usize> {
+    let some = groups.iter().enumerate().filter(|(number, group)| !group.is_empty() && may(number));
+    let best = some.max_by_key(|(_, group)| (group.len(), Reverse(group.front().map(|(place, _)| *place))));
+    best.map(|(number, _)| number)
 }
 
 fn usable(hosts: &[HostState], id: BenefactorId, wish: &Wish<'_>) -> bool {
@@ -159,6 +262,11 @@ fn usable(hosts: &[HostState], id: BenefactorId, wish: &Wish<'_>) -> bool {
 fn way(policy: &Policy) -> Result<Way, Failure> {
     let way = policy.placement.parse::<Way>();
     way.map_err(|error| Failure::new(ErrorCode::Invalid, format!("`placement`: {error}")))
+}
+
+/// Whether this way needs a ranking.
+fn is_ranked(way: Way) -> bool {
+    matches!(way, Way::Pessimistic | Way::Falcon { .. } | Way::Learned)
 }
 
 /// How many blocks of a chunk are enough to read it.
@@ -187,7 +295,11 @@ impl Core {
         let room_bytes = CHUNK_BYTES_DEFAULT as u64;
         let wish = Wish { width: usize::from(width), avoid, room_bytes, turn };
         let hosts = self.registry.hosts();
-        let preferred: Vec<BenefactorId> = match way(policy)? {
+        let way = way(policy)?;
+        // A ranking leaves out the benefactor beside who computes; so do those that stand in for it, while there are others.
+        let own = compute.filter(|_| is_ranked(way)).and_then(HostKey::benefactor);
+        let avoid_own = [avoid, own.as_slice()].concat();
+        let preferred: Vec<BenefactorId> = match way {
             Way::RoundRobin => Vec::new(),
             Way::Random => {
                 let all = Wish { width: usize::MAX, ..wish };
@@ -199,29 +311,32 @@ impl Core {
                 dedicated.rotate_left(stdchk_model::exact::to_usize(first));
                 dedicated
             }
-            policy_way @ (Way::Pessimistic | Way::Falcon { .. } | Way::Learned) => {
+            Way::Pessimistic | Way::Falcon { .. } | Way::Learned => {
                 let enough = enough(policy.redundancy);
-                let wanted = Wanted { policy: policy_way, width, enough, compute };
+                let wanted = Wanted { policy: way, width, enough, compute };
                 let ranking = self.rankings.get(wanted, now.ms);
                 ranking.map(|ranking| ranking.order.clone()).unwrap_or_default()
             }
         };
         let mut candidates: Vec<BenefactorId> =
             preferred.into_iter().filter(|id| usable(&hosts, *id, &wish)).collect();
-        if !self.registry.has_racks() {
+        let racks = self.registry.racks();
+        if racks.is_empty() {
             candidates.truncate(wish.width);
             if candidates.len() < wish.width {
-                let avoid = [avoid, &candidates].concat();
+                let avoid = [&avoid_own[..], &candidates].concat();
                 let others = Wish { width: wish.width - candidates.len(), avoid: &avoid, ..wish };
                 candidates.extend(self.select.select(&hosts, &others));
             }
         } else {
-            let avoid = [avoid, &candidates].concat();
-            let others = Wish { width: usize::MAX, avoid: &avoid, ..wish };
-            candidates.extend(self.select.select(&hosts, &others));
+            let first: HashSet<BenefactorId> = candidates.iter().copied().collect();
+            let others = self.select.select(&hosts, &Wish { width: usize::MAX, avoid: &avoid_own, ..wish });
+            let all = candidates.into_iter().chain(others.into_iter().filter(|id| !first.contains(id)));
             let together = usize::from(policy.redundancy.hosts());
-            let registry = &self.registry;
-            candidates = spread(&candidates, wish.width, together, |id| rack(registry, id));
+            candidates = racks.spread(all, (wish.width, together, hosts.len()));
+        }
+        if candidates.len() < wish.width {
+            candidates.extend(own.filter(|own| usable(&hosts, *own, &wish) && !candidates.contains(own)));
         }
         match candidates.is_empty() {
             true => Err(self.none_usable(&wish)),
@@ -236,20 +351,12 @@ impl Core {
         wish: &Wish<'_>,
         holders: &[BenefactorId],
     ) -> Vec<BenefactorId> {
-        if !self.registry.has_racks() {
+        let racks = self.registry.racks();
+        if racks.is_empty() {
             return self.select.select(hosts, wish);
         }
-        let mut left = self.select.select(hosts, &Wish { width: usize::MAX, ..*wish });
-        let mut taken: Vec<_> = holders.iter().filter_map(|id| rack(&self.registry, *id)).collect();
-        let mut chosen = Vec::new();
-        while chosen.len() < wish.width && !left.is_empty() {
-            let is_new =
-                |id: &BenefactorId| rack(&self.registry, *id).is_none_or(|rack| !taken.contains(&rack));
-            let id = left.remove(left.iter().position(is_new).unwrap_or(0));
-            taken.extend(rack(&self.registry, id));
-            chosen.push(id);
-        }
-        chosen
+        let all = self.select.select(hosts, &Wish { width: usize::MAX, ..*wish });
+        racks.pick(all, (wish.width, 1, hosts.len()), holders.iter().copied())
     }
 
     /// Whether somebody should ask [`Core::take_to_rank`].
@@ -269,26 +376,34 @@ impl Core {
         self.rankings.made(made);
     }
 
+    /// Who ranked has failed: benefactors take turns, and the next one who ranks has to be told everything.
+    pub fn ranker_failed(&mut self) {
+        self.rankings = Rankings::default();
+        self.hosts.nobody_was_told();
+    }
+
     /// How benefactors are chosen for a file or folder, for clients on a machine.
     pub(super) fn explain(&mut self, ino: Ino, machine: MachineId, now: Now) -> Answer {
         let policy = self.namespace.policy(ino)?;
         let (width, compute) = (width(&policy), self.host_on(machine));
         let way = way(&policy)?;
-        if let Way::Pessimistic | Way::Falcon { .. } | Way::Learned = way {
+        if is_ranked(way) {
             // A machine that was never seen to compute or store is one of which nothing is known.
-            let compute = self.hosts.past(compute).map(|_| compute);
+            let compute = self.hosts.knows(compute).then_some(compute);
             let wanted = Wanted { policy: way, width, enough: enough(policy.redundancy), compute };
+            if !self.rankings.has_room(&wanted) {
+                let message = format!("{RANKINGS_MAX} rankings are in use, and none gives way to a question");
+                let next = "ask again when a file was written here within ten minutes";
+                return Err(Failure::new(ErrorCode::Unavailable, message).then(next));
+            }
             if let Some(ranking) = self.rankings.get(wanted, now.ms) {
                 return Ok(ManagerReply::Placement(ranking.why.clone()));
             }
             let (policy, in_use) = (policy.placement, "round-robin".to_owned());
-            let waits = Placement { policy, in_use, width, ..Placement::default() };
+            let compute = compute.and_then(HostKey::benefactor);
+            let waits = Placement { policy, in_use, width, compute, ..Placement::default() };
             return Ok(ManagerReply::Placement(waits));
         }
-        let compute_id = match compute {
-            HostKey::Benefactor(id) => Some(id),
-            HostKey::Compute(_) => None,
-        };
         // The next stripe that somebody gets may begin with any of them.
         let stripe = self.place(&policy, Some(compute), (&[], 0), now)?;
         let until = self.hosts.until();
@@ -302,7 +417,7 @@ impl Core {
             in_use: policy.placement.clone(),
             policy: policy.placement,
             ranked: true,
-            compute: compute_id,
+            compute: compute.benefactor(),
             mean_time_to_failure_s: failure.map(crate::ranking::whole),
             width,
             hosts: stripe.iter().map(told).collect(),
@@ -335,12 +450,21 @@ mod tests {
         ids.iter().map(|id| id.0).collect()
     }
 
+    /// A pool of `count`, each in the rack that `rack` gives.
+    fn racks(count: u32, rack: impl Fn(u32) -> Option<u32>) -> Racks {
+        let mut racks = Racks::default();
+        for number in 0..count {
+            let label = rack(number).map(|rack| ("rack".to_owned(), rack.to_string()));
+            racks.set(BenefactorId(number), label.as_slice());
+        }
+        racks
+    }
+
     #[test]
     fn neighbours_of_a_stripe_stand_in_different_racks_where_there_are_others() {
-        // Ten benefactors in each rack.
-        let by_tens = |id: BenefactorId| Some(id.0 / 10);
+        let by_tens = racks(40, |number| Some(number / 10));
         for together in 1..=4 {
-            let stripe = spread(&ids(0..40), 8, together, by_tens);
+            let stripe = by_tens.spread(ids(0..40), (8, together, 40));
             assert_eq!(stripe.len(), 8);
             for place in 0..8 {
                 let near = (0..together).map(|next| stripe[(place + next) % 8].0 / 10);
@@ -351,15 +475,67 @@ mod tests {
             }
         }
         // Without labels the order of preference stays.
-        assert_eq!(numbers(&spread(&ids([5, 3, 4]), 2, 2, |_| None::<u32>)), [5, 3]);
+        assert_eq!(numbers(&racks(6, |_| None).spread(ids([5, 3, 4]), (2, 2, 6))), [5, 3]);
     }
 
     #[test]
     fn too_few_racks_are_no_reason_to_have_fewer_hosts() {
-        let one_rack = spread(&ids(0..10), 4, 2, |_| Some(1));
+        let one_rack = racks(10, |_| Some(1)).spread(ids(0..10), (4, 2, 10));
         assert_eq!(numbers(&one_rack), [0, 1, 2, 3]);
-        let two = spread(&ids([0, 1, 2, 10]), 4, 2, |id| Some(id.0 / 10));
+        let two = racks(20, |number| Some(number / 10)).spread(ids([0, 1, 2, 10]), (4, 2, 20));
         assert_eq!(two.len(), 4);
-        assert_eq!(spread(&ids([]), 4, 2, |_| Some(1)), []);
+        assert_eq!(racks(10, |_| Some(1)).spread(ids([]), (4, 2, 10)), []);
+    }
+
+    #[test]
+    fn no_more_benefactors_are_looked_at_than_the_racks_have_places_for() {
+        // Two sites, and three copies: no more than a third of a stripe may stand in each, and the others come after.
+        let sites = racks(10_000, |number| Some(number % 2));
+        let mut looked_at = 0;
+        let all = ids(0..10_000).into_iter().inspect(|_| looked_at += 1);
+        let stripe = sites.spread(all, (256, 3, 10_000));
+        assert_eq!((stripe.len(), looked_at), (256, 257));
+        // A new block: one of the racks is taken, the other is not; or both are.
+        for (holders, expected) in [(vec![0], vec![1, 2]), (vec![0, 1], vec![2, 3])] {
+            let mut looked_at = 0;
+            let all = ids(0..10_000).into_iter().filter(|id| !holders.contains(&id.0));
+            let all = all.inspect(|_| looked_at += 1);
+            let chosen = sites.pick(all, (2, 1, 10_000), ids(holders.clone()));
+            assert_eq!(numbers(&chosen), expected);
+            assert!(looked_at <= 3, "{looked_at}");
+        }
+    }
+
+    #[test]
+    fn racks_follow_the_labels_and_numbers_of_empty_ones_are_used_again() {
+        let mut racks = racks(4, |number| Some(number / 2));
+        for name in 0..100 {
+            for number in 0..2 {
+                racks.set(BenefactorId(number), &[("rack".to_owned(), format!("new-{name}"))]);
+            }
+        }
+        assert!(racks.all.len() <= 3, "{racks:?}");
+        let of = |racks: &Racks| [0, 1, 2, 3].map(|number| racks.of(BenefactorId(number)));
+        let now = of(&racks);
+        assert!(now[0].is_some() && now[0] == now[1] && now[2] == now[3] && now[0] != now[2], "{now:?}");
+        (0..4).for_each(|number| racks.set(BenefactorId(number), &[]));
+        assert!(racks.is_empty() && racks.numbers.is_empty());
+        assert!(racks.all.iter().all(|(_, size)| *size == 0));
+    }
+
+    #[test]
+    fn the_ranking_that_was_used_longest_ago_gives_way() {
+        let wanted = |width: u16| Wanted { policy: Way::Learned, width, enough: 1, compute: None };
+        let mut rankings = Rankings::default();
+        let most = u16::try_from(RANKINGS_MAX).unwrap();
+        for width in 0..most {
+            rankings.get(wanted(width), u64::from(width));
+        }
+        rankings.get(wanted(0), 5_000);
+        assert!(rankings.has_room(&wanted(0)) && !rankings.has_room(&wanted(most)));
+        rankings.get(wanted(most), 5_001);
+        assert_eq!(rankings.all.len(), RANKINGS_MAX);
+        assert!([0, most].iter().all(|width| rankings.all.contains_key(&wanted(*width))));
+        assert!(!rankings.all.contains_key(&wanted(1)));
     }
 }

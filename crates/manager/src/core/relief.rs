@@ -69,7 +69,9 @@ impl Core {
         }
         let begins = Relief { looked_ms: now.ms, went_ms: now.ms, gone, stuck_ms: STUCK_MS };
         let mut relief = *self.reliefs.0.entry(id).or_insert(begins);
-        if relief.gone != gone || marked == 0 {
+        // Copies are made, and nothing may be deleted yet: the others would move as well.
+        let may_none_go = self.registry.is_pending() || now.ms < self.setting.timing.garbage_age_ms;
+        if relief.gone != gone || marked == 0 || may_none_go {
             (relief.gone, relief.went_ms, relief.stuck_ms) = (gone, now.ms, STUCK_MS);
         }
         let is_stuck = marked > 0 && now.ms.saturating_sub(relief.went_ms) >= relief.stuck_ms;
@@ -87,7 +89,8 @@ impl Core {
                 relief.went_ms = now.ms;
                 relief.stuck_ms = (2 * relief.stuck_ms).min(STUCK_MS_MAX);
             }
-            self.walk(Walk::Owed(Look { id, staying, places: PLACES_PER_LOOK }));
+            let blocks = usize::try_from(self.locations.blocks_at(id)).unwrap_or(usize::MAX);
+            self.walk(Walk::Owed(Look { id, staying, places: PLACES_PER_LOOK.min(blocks) }));
         }
         self.reliefs.0.insert(id, relief);
     }

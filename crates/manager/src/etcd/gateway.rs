@@ -144,6 +144,12 @@ fn refusal(value: &Value, error: Option<&Value>) -> AskError {
         )),
         // Cancelled, unknown, late, exhausted, internal, unavailable.
         Some(1 | 2 | 4 | 8 | 13 | 14) => AskError::Away(message),
+        // Users were changed since the token was given, or it has none.
+        Some(3)
+            if ["auth store is old", "user name is empty"].iter().any(|known| message.contains(known)) =>
+        {
+            AskError::Unknown(message)
+        }
         // Unauthenticated; a login that is wrong is an invalid argument.
         Some(16) => AskError::Unknown(message),
         _ => AskError::Refused(message),

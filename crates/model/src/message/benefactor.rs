@@ -156,6 +156,7 @@ pub struct BenefactorLoad {
     pub wish: OwnerWish,
     /// Space of blocks that is to go, since the disk has less free than its owner's floor or more is taken than is donated, bytes.
     #[n(7)]
+    #[cbor(default)]
     pub owed_bytes: u64,
 }
 

@@ -74,8 +74,10 @@ impl Locations {
             let place = if owed.next < listed.len() { owed.next } else { 0 };
             owed.next = place + 1;
             let slot = *listed.get(place)?;
+            let chunk = self.at(slot);
+            let stays = |holder: &Holder| holder.benefactor == id && !holder.is_owed;
             // What nothing refers to goes by itself.
-            if self.at(slot).wanted() > 0 {
+            if chunk.wanted() > 0 && chunk.holders.iter().any(stays) {
                 self.set_owed(slot, id, true, registry);
             }
         }

@@ -114,6 +114,7 @@ pub struct Registration {
     pub machine: Option<MachineId>,
     /// What its owner says of where it stands, such as `rack` and `3`: at most [`crate::limits::LABELS_MAX`] names with their values.
     #[n(10)]
+    #[cbor(default)]
     pub labels: Vec<(String, String)>,
 }
 
@@ -164,6 +165,7 @@ pub struct BenefactorInfo {
     pub silent_ms: u64,
     /// What its owner says of where it stands: names with their values.
     #[n(6)]
+    #[cbor(default)]
     pub labels: Vec<(String, String)>,
 }
 
