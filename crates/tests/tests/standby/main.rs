@@ -370,15 +370,19 @@ fn a_pool_moves_from_the_disk_of_its_manager_into_an_etcd_with_a_password() {
     intact(&pool);
     assert!(!pool.path("manager-0/store.redb").exists() && pool.path("manager-0/store.redb.moved").exists());
     assert_eq!(pool.put("app/later", b"later").code, 0);
-    // Another manager goes on with it, and one whose disk has what etcd has, too.
+    // The older state is taken for the pool's no more, wherever it comes from.
     pool.kill(0);
-    for file in ["store.redb", "store.log"] {
-        std::fs::rename(
-            pool.path(&format!("manager-0/{file}.moved")),
-            pool.path(&format!("manager-0/{file}")),
-        )
-        .unwrap();
-    }
+    let swap = |pool: &Shared, from: &str, to: &str| {
+        let path = |name: &str, end: &str| pool.path(&format!("manager-0/{name}{end}"));
+        for file in ["store.redb", "store.log"] {
+            std::fs::rename(path(file, from), path(file, to)).unwrap();
+        }
+    };
+    swap(&pool, ".moved", "");
+    pool.start_manager(0);
+    wait_until("it refuses", || pool.log(0).contains("one of the two is old"));
+    pool.kill(0);
+    swap(&pool, "", ".moved");
     pool.start_manager(0);
     pool.await_leader();
     assert_eq!(pool.get("app/later"), b"later");
