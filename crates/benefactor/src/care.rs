@@ -90,7 +90,7 @@ pub(crate) async fn compact(benefactor: Arc<Benefactor>) {
         let (store, pool) = (Arc::clone(benefactor.store()), Arc::clone(&buffers));
         let caps = Arc::clone(benefactor.caps());
         let pay = move |bytes| caps.pay_on_thread(Cost { disk: bytes, network: 0 });
-        match blocking(move || store.compact_paced(&pool, &pay)).await {
+        match blocking(move || store.compact(&pool, &pay)).await {
             Ok(Ok(0)) => {}
             Ok(Ok(bytes)) => tracing::info!(bytes, "a mostly dead segment was rewritten"),
             Ok(Err(error)) => tracing::warn!(%error, "a mostly dead segment can't be rewritten"),

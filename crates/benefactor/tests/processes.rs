@@ -181,7 +181,7 @@ fn use_more_segments_than_descriptors(directory: &Path) {
         (cursor, blocks) = (next, blocks + u64::from(read > 0));
     }
     assert_eq!(blocks, SEGMENTS);
-    assert_eq!(store.compact(&buffers).unwrap(), 0);
+    assert_eq!(store.compact(&buffers, &|_| {}).unwrap(), 0);
     let gone = block_of(&contents(0));
     assert!(recovered.blocks == 0 || store.remove(&[gone], u64::MAX).unwrap() == 1);
     for _ in 0..SEGMENTS + 2 {

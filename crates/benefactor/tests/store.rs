@@ -330,7 +330,7 @@ fn a_mostly_dead_segment_is_rewritten_and_its_file_goes() {
     assert_eq!(store.load().blocks, 10);
     let buffers: Arc<BufferPool> = BufferPool::new(8 << 20);
     let found = store.find(block_of(&contents[2])).unwrap();
-    assert_eq!(store.compact(&buffers).unwrap(), 4 * 4096);
+    assert_eq!(store.compact(&buffers, &|_| {}).unwrap(), 4 * 4096);
     assert!(!first.exists());
     assert!(get(&store, block_of(&contents[2])).unwrap() == contents[2]);
     // Who found it before reads it where it is now.
@@ -361,7 +361,7 @@ fn segments_of_which_little_is_left_do_not_pile_up() {
     let blocks: Vec<BlockId> = gone.iter().map(|(_, bytes)| block_of(bytes)).collect();
     assert_eq!(store.remove(&blocks, u64::MAX).unwrap(), 225);
     let buffers: Arc<BufferPool> = BufferPool::new(8 << 20);
-    while store.compact(&buffers).unwrap() > 0 {}
+    while store.compact(&buffers, &|_| {}).unwrap() > 0 {}
     assert!(segments(place.path()).len() <= 18, "{before} segments became {}", segments(place.path()).len());
     check_space(&store, place.path());
     drop(store);

@@ -179,13 +179,13 @@ fn move_in(directory: &DataDir, path: &Path, store: &mut EtcdStore) -> Result<()
             false => Err(ManagerError::TwoStates(path.display().to_string())),
         };
     }
-    let mut records = Batch::default();
+    let mut records = Vec::new();
     own.load(&mut |key, record| {
-        records.add(key, record);
+        records.push((key.to_vec(), Some(record.to_vec())));
         Ok(())
     })?;
-    tracing::info!(records = records.changes().len(), "the pool's state moves from the disk into etcd");
-    Ok(store.import(&records, own.sequence())?)
+    tracing::info!(records = records.len(), "the pool's state moves from the disk into etcd");
+    Ok(store.import(&Batch::of(records), own.sequence())?)
 }
 
 /// What lies on the disk is the pool's state no more, and not to be taken for it.

@@ -26,27 +26,18 @@ pub(super) fn is_worth_it(holder: &SegmentState, gives: bool) -> bool {
 }
 
 impl Store {
-    /// Rewrites the deadest full segment if at least half of it is dead (an eighth while space is given back), or else the smallest of too many small ones; returns the
-    /// bytes that were moved.
+    /// Rewrites the deadest full segment if at least half of it is dead (an eighth while space is given back), or else the smallest of
+    /// too many small ones; returns the bytes that were moved. `pay` is told of so many bytes before they are read or written, and may wait:
+    /// nothing that others need is locked then.
     ///
     /// # Errors
     /// There is no room for the copies, or the disk refuses; what was not moved stays where it is.
-    pub fn compact(&self, buffers: &Arc<BufferPool>) -> Result<u64, StoreError> {
-        self.compact_paced(buffers, &|_| {})
-    }
-
-    /// Does so at a pace: `pay` is told of so many bytes before they are read or written, and may wait. No lock is held then.
-    ///
-    /// # Errors
-    /// Those of [`Store::compact`].
-    pub fn compact_paced(&self, buffers: &Arc<BufferPool>, pay: &dyn Fn(u64)) -> Result<u64, StoreError> {
-        let compacts = self.compacts.lock();
+    pub fn compact(&self, buffers: &Arc<BufferPool>, pay: &dyn Fn(u64)) -> Result<u64, StoreError> {
+        let _compacts = self.compacts.lock();
         if self.is_closing.load(Ordering::Relaxed) {
             return Ok(0);
         }
-        let compacted = self.compact_one(buffers, pay);
-        drop(compacts);
-        compacted
+        self.compact_one(buffers, pay)
     }
 
     /// Ends the rewriting of segments: at the next block, and for good. None is under way when this returns, so another process may

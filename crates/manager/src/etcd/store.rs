@@ -50,7 +50,7 @@ const RECORDS_AT_ONCE: usize = 1000;
 const PIECES_AT_ONCE: usize = 8;
 /// Time for one answer.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Time for an answer with as many records as are read at once: 5 MB at worst, over a link of 10 Mbit/s.
+/// Time for an answer with as many records as are read at once, 5 MB at worst, of all members together: each gets its part of it.
 const RECORDS: Duration = Duration::from_secs(10);
 /// Pause before a question is asked again.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -99,11 +99,6 @@ impl Batch {
         self.changes.push((full_key(table, key), None));
     }
 
-    /// Sets a record by the key that its store has for it, table byte included.
-    pub(crate) fn add(&mut self, full_key: &[u8], record: &[u8]) {
-        self.changes.push((full_key.to_vec(), Some(record.to_vec())));
-    }
-
     /// These changes.
     pub(crate) fn of(changes: impl IntoIterator<Item = ChangeOf>) -> Self {
         Self { changes: changes.into_iter().collect() }
