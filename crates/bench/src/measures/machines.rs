@@ -102,7 +102,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
             Figure {
                 benefactors: 20,
                 clients: 7,
-                files: 20,
+                files: 100,
                 file_bytes: 10_000_000,
                 joins_after: second,
                 links_mbit: &[100, 1000],
