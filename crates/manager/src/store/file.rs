@@ -10,11 +10,15 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use redb::StorageBackend;
 
 /// Length of the part that the engine writes at an opening, bytes.
 const HEAD_BYTES: usize = 4096;
+/// How long an opening waits for the lock of another process, and how often it looks.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_LOOK: Duration = Duration::from_millis(20);
 
 /// A store's file, shared with the engine.
 #[derive(Clone, Debug)]
@@ -53,14 +57,25 @@ impl StoreFile {
     }
 
     fn lock(file: File) -> io::Result<Self> {
-        file.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => io::Error::other("another process uses it"),
-            TryLockError::Error(error) => error,
-        })?;
+        Self::wait_for_lock(&file)?;
         let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX).min(HEAD_BYTES);
         let mut head = vec![0; length];
         file.read_exact_at(&mut head, 0)?;
         Ok(Self(Arc::new(Inner { file, head, condemned: AtomicBool::new(false) })))
+    }
+
+    /// Locks the file for this process. The lock of a process that was just killed goes once the system has taken it apart, and a
+    /// child has it until it becomes another program: a restart at once must not fail by that.
+    fn wait_for_lock(file: &File) -> io::Result<()> {
+        let deadline = Instant::now() + LOCK_WAIT;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(()),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOCK_LOOK),
+                Err(TryLockError::WouldBlock) => return Err(io::Error::other("another process uses it")),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
     }
 
     /// The file is damaged: it gets its first page back, and nothing more is written to it.

@@ -1,0 +1,12 @@
+//! Tests of containers and their codecs. One binary, since each one repeats what it takes from the crates below: minutes of compiling.
+
+mod bases;
+mod codecs;
+mod container;
+mod damage;
+mod elsewhere;
+mod names;
+mod removal;
+mod same_everywhere;
+mod timesteps;
+mod unknown_files;

@@ -1,0 +1,17 @@
+//! Tests of the client on real pools in this process. One binary, since each one repeats what it takes from the crates below: minutes of compiling.
+
+mod aggregates;
+mod auto;
+mod budgets;
+mod bursts;
+mod codecs;
+mod common;
+mod differential;
+mod faults;
+mod fragments;
+mod leases;
+mod pieces;
+mod protocols;
+mod sealed;
+mod small;
+mod together;

@@ -1,0 +1,362 @@
+//! Each write protocol does what a plain array of bytes does, and what the application was told is closed outlives the
+//! process that was told to keep it, byte for byte.
+#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::common::{Random, TestPool, file_with};
+use stdchk_client::{Pool, Spool, Unpushed, Writer};
+use stdchk_model::Ino;
+use stdchk_model::message::manager::VersionState;
+use stdchk_model::policy::Protocol;
+
+const MIB: u64 = 1 << 20;
+const FILE_MAX: u64 = 9 * MIB;
+const BOOT: &str = "the first boot";
+
+async fn spool_in(directory: &Path, bytes_max: u64, pool: &Pool, boot: &str) -> Arc<Spool> {
+    // The process before is still letting go of it.
+    for _ in 0..400 {
+        if let Ok(spool) = Spool::open_in_boot(directory, bytes_max, pool, boot.to_owned()).await {
+            return spool;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+    }
+    Spool::open_in_boot(directory, bytes_max, pool, boot.to_owned()).await.unwrap()
+}
+
+struct Twin {
+    pool: Pool,
+    ino: Ino,
+    directory: PathBuf,
+    spool_bytes: u64,
+    spool: Option<Arc<Spool>>,
+    writer: Arc<Writer>,
+    model: Vec<u8>,
+}
+
+impl Twin {
+    async fn start(tests: &TestPool, protocol: &str, spool_bytes: u64) -> Self {
+        let pool = tests.connect(8 * MIB).await;
+        let policy =
+            [("redundancy", "replicate:1"), ("protocol", protocol), ("segment", "4MiB"), ("codec", "store")];
+        let ino = file_with(&pool, &policy).await;
+        let directory = tests.dir.path().join(format!("spool-{protocol}"));
+        let spool = spool_in(&directory, spool_bytes, &pool, BOOT).await;
+        let writer = pool.writer(ino, Some(&spool)).await.unwrap();
+        Self { pool, ino, directory, spool_bytes, spool: Some(spool), writer, model: Vec::new() }
+    }
+
+    fn files(&self) -> usize {
+        let entries = std::fs::read_dir(&self.directory).unwrap();
+        let ours = |name: &str| name.ends_with(".image") || name.ends_with(".record");
+        entries.filter(|entry| ours(entry.as_ref().unwrap().file_name().to_str().unwrap())).count()
+    }
+
+    async fn step(&mut self, random: &mut Random) {
+        match random.below(100) {
+            0..=54 => {
+                let offset =
+                    if random.below(3) == 0 { self.model.len() as u64 } else { random.below(FILE_MAX) };
+                let length = [40, 5000, 200_000, MIB][usize::try_from(random.below(4)).unwrap()];
+                let length = usize::try_from(random.below(length) + 1).unwrap();
+                let data = random.bytes(length);
+                self.write(offset, &data).await;
+            }
+            55..=79 => self.read(random.below(FILE_MAX), random.below(3 * MIB)).await,
+            80..=89 => self.truncate(random.below(FILE_MAX)).await,
+            90..=92 => self.writer.sync(1).await.unwrap(),
+            93..=94 => self.writer.flush(1, false).await.unwrap(),
+            95..=96 => drop(self.writer.commit(1).await.unwrap()),
+            _ => self.close_and_open(random.below(2) == 0).await,
+        }
+    }
+
+    async fn write(&mut self, offset: u64, data: &[u8]) {
+        self.writer.write_at(offset, data).await.unwrap();
+        let offset = usize::try_from(offset).unwrap();
+        self.model.resize(self.model.len().max(offset + data.len()), 0);
+        self.model[offset..offset + data.len()].copy_from_slice(data);
+    }
+
+    async fn read(&self, offset: u64, length: u64) {
+        let (offset, length) = (usize::try_from(offset).unwrap(), usize::try_from(length).unwrap());
+        let got = self.writer.read_at(offset as u64, length).await.unwrap();
+        let end = self.model.len().min(offset + length);
+        assert!(got == self.model[offset.min(end)..end], "read of {length} at {offset}");
+        assert_eq!(self.writer.size(), self.model.len() as u64);
+    }
+
+    async fn truncate(&mut self, size: u64) {
+        self.writer.truncate(size).await.unwrap();
+        self.model.resize(usize::try_from(size).unwrap(), 0);
+    }
+
+    /// Closes the file, and opens it again once it is pushed; `crash`: by a process that found it in the spool.
+    async fn close_and_open(&mut self, crash: bool) {
+        self.writer.flush(1, false).await.unwrap();
+        if self.writer.is_spooled() {
+            match crash {
+                true => self.crash(BOOT).await,
+                false => drop(self.writer.push(1, VersionState::Closed).await.unwrap()),
+            }
+        }
+        self.writer.close(false).await.unwrap();
+        assert_eq!(self.files(), 0, "nothing is left in the spool");
+        self.check_committed().await;
+        self.writer = self.pool.writer(self.ino, self.spool.as_ref()).await.unwrap();
+        self.read(0, FILE_MAX).await;
+    }
+
+    async fn check_committed(&self) {
+        let reader = self.pool.read(self.ino, None).await.unwrap();
+        assert_eq!(reader.size(), self.model.len() as u64);
+        assert!(
+            reader.read_at(0, self.model.len()).await.unwrap() == self.model,
+            "the committed version differs"
+        );
+    }
+
+    /// The process dies and another one takes up the spool.
+    async fn crash(&mut self, boot: &str) {
+        let left = self.take_up(boot).await;
+        let [Unpushed { writer, mtime, state }] = left.as_slice() else {
+            panic!("{} files are left", left.len())
+        };
+        self.writer = Arc::clone(writer);
+        self.read(0, FILE_MAX).await;
+        assert_eq!((*mtime, *state), (1, VersionState::Closed));
+        writer.push(*mtime, *state).await.unwrap();
+    }
+
+    async fn take_up(&mut self, boot: &str) -> Vec<Unpushed> {
+        self.let_go().await;
+        let spool = spool_in(&self.directory, self.spool_bytes, &self.pool, boot).await;
+        let left = self.pool.take_up(&spool).await.unwrap();
+        self.spool = Some(spool);
+        left
+    }
+
+    /// As a process that is killed does: nothing is said to anyone.
+    async fn let_go(&mut self) {
+        self.spool = None;
+        self.writer = self.pool.writer(self.ino, None).await.unwrap();
+    }
+
+    async fn states(&self) -> Vec<VersionState> {
+        self.pool.versions(self.ino).await.unwrap().iter().map(|info| info.state).collect()
+    }
+}
+
+async fn run(protocol: &str, spool_bytes: u64, seed: u64, steps: u32) {
+    let tests = TestPool::start(2).await;
+    let mut twin = Twin::start(&tests, protocol, spool_bytes).await;
+    let mut random = Random::new(seed);
+    for _ in 0..steps {
+        twin.step(&mut random).await;
+    }
+    twin.close_and_open(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_complete_local_write_behaves_like_an_array_of_bytes() {
+    for seed in 1..=3 {
+        run("clw", 64 * MIB, seed, 120).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_incremental_write_behaves_like_an_array_of_bytes() {
+    for seed in 4..=6 {
+        run("iw", 64 * MIB, seed, 120).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spool_that_is_full_makes_a_file_go_on_through_memory() {
+    for protocol in ["clw", "iw"] {
+        let tests = TestPool::start(2).await;
+        let mut twin = Twin::start(&tests, protocol, 16 * MIB).await;
+        let other = Arc::clone(&twin.writer);
+        // Incremental writes never hold more than two segments: somebody else fills the spool.
+        let hog = file_hog(&twin, &tests).await;
+        let data = Random::new(7).bytes(12 << 20);
+        for (at, part) in data.chunks(1 << 20).enumerate() {
+            twin.write(at as u64 * MIB, part).await;
+        }
+        assert!(!other.is_spooled(), "{protocol}");
+        twin.read(0, 12 * MIB).await;
+        twin.writer.flush(1, false).await.unwrap();
+        twin.check_committed().await;
+        twin.writer.close(false).await.unwrap();
+        hog.discard().await;
+        assert_eq!(twin.files(), 0);
+    }
+}
+
+/// A file that takes most of the spool and stays.
+async fn file_hog(twin: &Twin, tests: &TestPool) -> Arc<Writer> {
+    let pool = tests.connect(8 * MIB).await;
+    let policy = [
+        ("protocol", "clw"),
+        ("redundancy", "replicate:1"),
+        ("ranks", "1"),
+        ("codec", "store"),
+        ("stripe", "1"),
+    ];
+    let ino = file_with(&pool, &policy).await;
+    let hog = pool.writer(ino, twin.spool.as_ref()).await.unwrap();
+    for at in 0..14 {
+        hog.write_at(at * MIB, &[1; 1 << 20]).await.unwrap();
+    }
+    hog
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_closed_but_not_synced_when_the_machine_went_down_is_lost_on_record_and_what_was_synced_is_kept()
+ {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, b"the first version").await;
+    twin.close_and_open(false).await;
+    twin.write(0, b"never synced").await;
+    twin.writer.flush(1, false).await.unwrap();
+    assert_eq!(twin.take_up("another boot").await.len(), 0);
+    assert_eq!(twin.states().await, [VersionState::Closed, VersionState::Lost]);
+    twin.check_first_version().await;
+    twin.writer = twin.pool.writer(twin.ino, twin.spool.as_ref()).await.unwrap();
+    twin.write(0, b"synced and closed").await;
+    twin.writer.sync(1).await.unwrap();
+    twin.writer.flush(1, false).await.unwrap();
+    twin.crash("a third boot").await;
+    twin.check_committed().await;
+    assert_eq!(twin.states().await, [VersionState::Closed, VersionState::Lost, VersionState::Closed]);
+}
+
+impl Twin {
+    async fn check_first_version(&self) {
+        let reader = self.pool.read(self.ino, None).await.unwrap();
+        assert_eq!(reader.read_at(0, 100).await.unwrap(), b"the first version".as_slice());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_after_a_close_makes_the_version_an_interrupted_one() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, b"closed").await;
+    twin.writer.flush(1, false).await.unwrap();
+    twin.write(3, b"and more").await;
+    let left = twin.take_up(BOOT).await;
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].state, VersionState::Interrupted);
+    left[0].writer.push(1, left[0].state).await.unwrap();
+    assert_eq!(twin.states().await, [VersionState::Interrupted]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_never_closed_nor_synced_leaves_nothing_in_the_spool() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, b"never closed").await;
+    assert_eq!(twin.files(), 1);
+    assert_eq!(twin.take_up(BOOT).await.len(), 0);
+    assert_eq!(twin.files(), 0);
+    assert_eq!(twin.states().await, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_file_whose_image_cannot_be_opened_now_is_left_in_the_spool_and_pushed_later() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, b"closed").await;
+    twin.writer.flush(1, false).await.unwrap();
+    let is_image = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "image");
+    let (image, content) = copies_of(&twin.directory).into_iter().find(|(path, _)| is_image(path)).unwrap();
+    // A folder in its place can't be opened as a file, whoever asks.
+    std::fs::remove_file(&image).unwrap();
+    std::fs::create_dir(&image).unwrap();
+    assert_eq!(twin.take_up(BOOT).await.len(), 0);
+    assert_eq!((twin.states().await, twin.files()), (vec![], 2), "it does not count as lost");
+    std::fs::remove_dir(&image).unwrap();
+    std::fs::write(&image, content).unwrap();
+    twin.crash(BOOT).await;
+    twin.check_committed().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_in_the_spool_keeps_to_the_version_that_it_was_written_over() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, &[1; 3_000_000]).await;
+    twin.close_and_open(false).await;
+    twin.write(1_000_000, &[2; 1_000_000]).await;
+    twin.writer.flush(1, false).await.unwrap();
+    // Meanwhile another mount makes a version of its own.
+    twin.let_go().await;
+    let elsewhere = twin.pool.write(twin.ino).await.unwrap();
+    elsewhere.write_at(0, &[3; 4_000_000]).await.unwrap();
+    elsewhere.commit(5).await.unwrap();
+    elsewhere.close(false).await.unwrap();
+    twin.crash(BOOT).await;
+    twin.check_committed().await;
+    assert_eq!(twin.states().await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_was_committed_before_the_crash_is_not_pushed_again() {
+    let tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, b"committed").await;
+    twin.writer.flush(1, false).await.unwrap();
+    let kept = copies_of(&twin.directory);
+    twin.writer.push(1, VersionState::Closed).await.unwrap();
+    // The process died before it could clean up.
+    for (path, content) in kept {
+        std::fs::write(path, content).unwrap();
+    }
+    assert_eq!(twin.take_up(BOOT).await.len(), 0);
+    assert_eq!((twin.states().await, twin.files()), (vec![VersionState::Closed], 0));
+}
+
+fn copies_of(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let paths = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let ours = paths.filter(|path| path.extension().is_some());
+    ours.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_that_fails_keeps_the_file_and_succeeds_later() {
+    let mut tests = TestPool::start(1).await;
+    let mut twin = Twin::start(&tests, "clw", 64 * MIB).await;
+    twin.write(0, &Random::new(3).bytes(2_000_000)).await;
+    twin.writer.flush(1, false).await.unwrap();
+    // Removed at the pool's side, its chunks have no place: the only benefactor is gone for longer than patience lasts.
+    tests.stop_benefactor(0).await;
+    assert!(twin.writer.push(1, VersionState::Closed).await.is_err());
+    assert!(twin.writer.is_spooled());
+    twin.read(0, FILE_MAX).await;
+    tests.start_benefactor(0);
+    tests.wait_online(1).await;
+    for _ in 0..50 {
+        if twin.writer.push(1, VersionState::Closed).await.is_ok() {
+            break;
+        }
+    }
+    twin.check_committed().await;
+    assert_eq!((twin.states().await, twin.files()), (vec![VersionState::Closed], 0));
+}
+
+#[tokio::test]
+async fn a_protocol_without_a_spool_goes_through_memory() {
+    let tests = TestPool::start(1).await;
+    let pool = tests.connect(8 * MIB).await;
+    let ino = file_with(&pool, &[("protocol", "clw")]).await;
+    let writer = pool.writer(ino, None).await.unwrap();
+    assert_eq!(writer.policy().protocol, Protocol::Clw);
+    writer.write_at(0, b"content").await.unwrap();
+    assert!(!writer.is_spooled());
+    writer.flush(1, false).await.unwrap();
+    assert_eq!(pool.versions(ino).await.unwrap().len(), 1);
+}

@@ -1,0 +1,9 @@
+//! Tests of real mounts: the kernel, real programs, and a pool in this process. One binary, since each one repeats what it takes from the crates below: minutes of compiling.
+
+mod common;
+mod holes;
+mod operations;
+mod programs;
+mod protocol;
+mod questions;
+mod semantics;

@@ -1,0 +1,11 @@
+//! Tests of the preload library under real programs. One binary, since each one repeats what it takes from the crates below: minutes of compiling.
+
+mod crashes;
+mod differential;
+mod exerciser;
+mod habits;
+mod outside;
+mod real_programs;
+mod runs;
+mod support;
+mod verification;
