@@ -40,6 +40,8 @@ const BEAT_EVERY_MAX_MS: u64 = 60_000;
 /// that was started again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
+/// Pause before the manager is asked again whether all may be told, while it lets others.
+const TURN_PAUSE: Duration = Duration::from_millis(100);
 /// Pause before one that is no keeper of the journal asks again whether it is.
 const KEEPER_PAUSE: Duration = Duration::from_secs(30);
 /// Pause after what the manager refuses, or the disk.
@@ -351,7 +353,15 @@ impl Link {
     /// that comes later.
     async fn send_inventory(&self, connection: &Heard, own: Registered) -> Result<(), CallError> {
         let Registered { id, registration, .. } = own;
-        ask(connection, &ManagerRequest::BeginInventory { id, registration }).await?;
+        loop {
+            match ask(connection, &ManagerRequest::BeginInventory { id, registration }).await {
+                // Many tell at once after a start of the manager: they take turns.
+                Err(CallError::Refused(failure)) if failure.code == ErrorCode::Unavailable => {
+                    tokio::time::sleep(TURN_PAUSE).await;
+                }
+                answer => break drop(answer?),
+            }
+        }
         self.sync().await;
         let store = Arc::clone(self.benefactor.store());
         let (put_sequence, all) = blocking(move || store.inventory()).await?;

@@ -15,6 +15,7 @@ mod record;
 pub mod recover;
 mod server;
 pub mod store;
+mod turns;
 
 pub use config::Config;
 pub use server::{AUTHORITY, Manager, ManagerError, run};

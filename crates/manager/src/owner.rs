@@ -38,6 +38,9 @@ const LINGER: Duration = Duration::from_millis(20);
 /// their sockets, and their silence is its own.
 const STEP_MAX: Duration = Duration::from_secs(1);
 
+/// Time that is spent at once on what follows from events: requests wait for it.
+const WORK_MAX: Duration = Duration::from_millis(3);
+
 type Answer<T> = oneshot::Sender<Result<T, Failure>>;
 
 /// What the owner is asked.
@@ -348,7 +351,12 @@ impl Keeper {
                 self.urgent = true;
             }
             Job::Work(answer) => {
-                let more = self.core.work(now);
+                // With a pause after each step the pauses would take most of the time.
+                let began = std::time::Instant::now();
+                let mut more = self.core.work(now);
+                while more && began.elapsed() < WORK_MAX {
+                    more = self.core.work(now);
+                }
                 self.answer(answer, Ok(more), Leaves::AtOnce);
             }
             Job::ToRank(answer) => {

@@ -37,6 +37,7 @@ use crate::journal::{Journal, Sealer};
 use crate::owner::{Ended, Job, Owner, wall_clock};
 use crate::ranking::Ranker;
 use crate::store::{Batch, EmbeddedStore, Reserve, Store, StoreError};
+use crate::turns::Turns;
 
 /// Folder of the pool's authority, in the data directory.
 pub const AUTHORITY: &str = "authority";
@@ -44,7 +45,7 @@ pub const AUTHORITY: &str = "authority";
 const TICK: Duration = Duration::from_millis(200);
 /// How often it is looked whether something may be collected.
 const WORK_INTERVAL: Duration = Duration::from_millis(100);
-/// Pause between two steps of it, which take some milliseconds each.
+/// Pause between two parts of it, which take some milliseconds each.
 const STEP_PAUSE: Duration = Duration::from_millis(2);
 /// Pause after a failure to rank, which may come again.
 const RANKER_FAILED_PAUSE: Duration = Duration::from_secs(60);
@@ -58,7 +59,7 @@ const GATHER: Duration = Duration::from_millis(2);
 const GATHER_ORDERS: Duration = Duration::from_millis(50);
 /// Time in which commits gather for keepers of the journal: with many small commits, one answer serves many.
 const GATHER_COMMITS: Duration = Duration::from_millis(200);
-/// Chunks that one step of what is done beside requests looks at: a few milliseconds.
+/// Chunks that one step of what is done beside requests looks at: a millisecond at most.
 const STEPS: usize = 1024;
 
 /// Why a manager can't run (any more).
@@ -291,6 +292,7 @@ impl Manager {
         let service = Arc::new(ManagerService {
             owner: owner.clone(),
             waiters: Waiters::default(),
+            turns: Turns::default(),
             members: authority.zip(host.keys.clone()),
             registered: Mutex::default(),
             told: Mutex::default(),
@@ -383,6 +385,7 @@ async fn tick(owner: &Owner) {
 struct ManagerService {
     owner: Owner,
     waiters: Waiters,
+    turns: Turns,
     /// What gives keys to new members, and the keys by which they are let in, if there may be some.
     members: Option<(Arc<Authority>, Arc<Keys>)>,
     /// Which member has registered as which benefactor: nobody else may speak for it.
@@ -456,6 +459,18 @@ impl Service for ManagerService {
             request @ ManagerRequest::Heartbeat { id, .. } => {
                 let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await?;
                 Ok(self.tell_revoked(id, reply))
+            }
+            request @ ManagerRequest::BeginInventory { id, .. } => {
+                let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await?;
+                self.turns.take(id).await?;
+                Ok(reply)
+            }
+            request @ ManagerRequest::Inventory { id, last, .. } => {
+                let reply = self.owner.ask(|answer| Job::Request(Box::new(request), asker, answer)).await;
+                if last {
+                    self.turns.end(id);
+                }
+                reply
             }
             request @ ManagerRequest::AwaitCopies { .. } => {
                 let _waiter = self.waiters.add();

@@ -416,6 +416,7 @@ async fn large(bench: &Bench, shape: Shape) -> Result<Large, Error> {
     for counter in [&swarm.beats, &swarm.beats_us, &swarm.slowest_beat_us] {
         counter.store(0, Ordering::Relaxed);
     }
+    let repairs_before = status(&client).await?.repairs_done;
     swarm.lose();
     let mut missed = std::collections::BTreeSet::new();
     let mut look = |status: &PoolStatus| {
@@ -425,7 +426,7 @@ async fn large(bench: &Bench, shape: Shape) -> Result<Large, Error> {
     };
     until(&client, "the manager notices the loss", |status| {
         look(status);
-        status.chunks_at_risk > 0 || status.repairs_done > 0
+        status.chunks_at_risk > 0 || status.repairs_done > repairs_before
     })
     .await?;
     let repair_seconds = until(&client, "all is repaired", |status| {

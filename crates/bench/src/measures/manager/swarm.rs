@@ -14,7 +14,7 @@ use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{
     BenefactorSecret, ManagerReply, ManagerRequest, Registration, StoredBlock,
 };
-use stdchk_model::{BenefactorId, BlockId, ChunkId, Incarnation, Receipt, ReceiptKey};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ErrorCode, Incarnation, Receipt, ReceiptKey};
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity, Retry};
 use tokio::sync::Notify;
 
@@ -24,7 +24,8 @@ pub const CHUNK_BYTES: u32 = 1 << 20;
 const LINK: u64 = 125_000_000;
 /// One in so many is lost.
 pub const LOST_IN: u64 = 20;
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// As of a benefactor.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
 /// The chunk of a number.
@@ -201,7 +202,14 @@ impl Swarm {
         };
         *member.id.lock() = Some(id);
         self.places.lock().insert(id, to_usize(member.number));
-        ask(&connection, &ManagerRequest::BeginInventory { id, registration }).await?;
+        loop {
+            match ask(&connection, &ManagerRequest::BeginInventory { id, registration }).await {
+                Err(CallError::Refused(failure)) if failure.code == ErrorCode::Unavailable => {
+                    tokio::time::sleep(PAUSES.0).await;
+                }
+                answer => break drop(answer?),
+            }
+        }
         let mut blocks: Vec<StoredBlock> =
             self.shape.held(member.number).map(|number| stored(chunk(number))).collect();
         blocks.extend(member.copied.lock().iter().cloned());
