@@ -17,6 +17,7 @@ pub mod pace;
 mod permits;
 pub mod priority;
 mod remake;
+mod replace;
 mod run;
 pub mod service;
 pub mod store;

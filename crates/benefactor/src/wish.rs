@@ -16,7 +16,7 @@
 //! | `left` | none there | the benefactor doesn't start |
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,12 +26,12 @@ use stdchk_model::message::benefactor::OwnerWish;
 use tokio::time::sleep;
 
 use crate::hours::Hours;
+use crate::replace::replace;
 use crate::service::{Benefactor, blocking};
 use crate::store::Store;
 
 /// The file, in the data directory.
 const FILE: &str = "wish";
-const FILE_NEW: &str = "wish.new";
 /// Longest file that is read, bytes.
 const BYTES_MAX: u64 = 64;
 /// Pause between two looks: an owner who waits for it hardly notices.
@@ -141,12 +141,7 @@ fn write(folder: &Path, decision: Decision) -> io::Result<()> {
             _ => {}
         }
     } else {
-        // Renamed into place: there is never half a word.
-        let new = folder.join(FILE_NEW);
-        let mut file = File::create(&new)?;
-        writeln!(file, "{}", decision.word())?;
-        file.sync_all()?;
-        fs::rename(new, path)?;
+        return replace(&path, &format!("{}\n", decision.word()));
     }
     File::open(folder)?.sync_all()
 }

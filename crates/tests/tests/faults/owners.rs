@@ -316,6 +316,39 @@ fn when_the_owners_files_take_what_is_to_stay_free_blocks_move_to_others_within_
     check(&pool, &contents);
 }
 
+#[test]
+fn a_slow_benefactor_that_others_read_from_gives_space_back_within_a_minute() {
+    const FLOOR: u64 = 24 << 20;
+    // The slowest rate there is.
+    let pool = pool_of(1, "replicate:1");
+    let disk = Disk::start_with(&pool, "disk", (128, "24MiB"), &["--io-limit", "4MiB"]);
+    let contents = fill(&pool, 16, 6 * MIB);
+    let entry = |pool: &Pool| disk.shown(&pool.status()).unwrap().clone();
+    let before = entry(&pool)["used_bytes"].as_u64().unwrap();
+    assert!(before > 20 << 20, "{before} bytes are there");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for reader in 0..3 {
+            let (pool, is_over, contents) = (&pool, &is_over, &contents);
+            scope.spawn(move || {
+                for at in (reader..contents.len()).cycle() {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    assert!(pool.get(&format!("app/f{at}")) == contents[at], "f{at} is another");
+                }
+            });
+        }
+        let begin = std::time::Instant::now();
+        disk.take(disk.free() - FLOOR + (8 << 20));
+        wait_until("the owner has what is to stay free", || disk.free() >= FLOOR);
+        println!("given back after {:.1?}", begin.elapsed());
+        is_over.store(true, Ordering::Relaxed);
+        assert!(begin.elapsed() < Duration::from_secs(60), "that took {:?}", begin.elapsed());
+    });
+    check(&pool, &contents);
+}
+
 // --- damage
 
 #[test]
