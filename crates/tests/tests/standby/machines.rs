@@ -19,6 +19,8 @@ const CLIENT: usize = 7;
 const OPERATOR: usize = 8;
 /// A client that is shut out.
 const OTHER: usize = 9;
+/// Another one, of which the manager that leads then doesn't know that it ever joined.
+const STOLEN: usize = 10;
 
 fn url(machine: usize, port: u16) -> String {
     format!("http://10.77.0.{machine}:{port}")
@@ -99,11 +101,12 @@ fn await_copies(machines: &Machines) {
 }
 
 fn start() -> Machines {
-    let machines = Machines::start(9);
+    let machines = Machines::start(10);
     (1..=3).for_each(|machine| run_etcd(&machines, machine));
     run_manager(&machines, MANAGERS[0]);
     let addresses = managers(&machines);
-    for (machine, role) in [(OPERATOR, "operator"), (CLIENT, "client"), (OTHER, "client")] {
+    for (machine, role) in [(OPERATOR, "operator"), (CLIENT, "client"), (STOLEN, "client"), (OTHER, "client")]
+    {
         let token = token(&machines, MANAGERS[0], role);
         wait_until("it has joined", || {
             machines.run(machine, &["pool", "join", &addresses, "--token", &token]).code == 0
@@ -185,11 +188,23 @@ fn a_job_goes_on_when_the_machine_of_the_leading_manager_is_lost_a_host_is_kille
     // In the order in which they joined.
     let mut clients: Vec<&Value> = clients.collect();
     clients.sort_by_key(|member| member["joined"].as_i64());
-    let id = clients.last().unwrap()["id"].as_str().unwrap().to_owned();
+    let [.., stolen, other] =
+        clients.iter().map(|member| member["id"].as_str().unwrap()).collect::<Vec<_>>()[..]
+    else {
+        panic!("{members}")
+    };
+    let (stolen, id) = (stolen.to_owned(), other.to_owned());
     machines.ok(OPERATOR, &["pool", "revoke", &id]);
+    // So can be whoever has joined where the folder is gone with its machine.
+    fs::remove_file(machines.path(MANAGERS[1], &format!("pool/manager/authority/members/{stolen}"))).unwrap();
+    let refused = machines.run(OPERATOR, &["pool", "revoke", &stolen[..12]]);
+    assert_eq!(refused.code, 4, "{refused:?}");
+    machines.ok(OPERATOR, &["pool", "revoke", &stolen]);
     let is_refused = || {
-        let refused = machines.run(OTHER, &["get", "app/a.N0.T1", "-o", "-"]);
-        assert!(refused.code != 0 && refused.stderr.contains("revoked"), "{refused:?}");
+        for machine in [OTHER, STOLEN] {
+            let refused = machines.run(machine, &["get", "app/a.N0.T1", "-o", "-"]);
+            assert!(refused.code != 0 && refused.stderr.contains("revoked"), "{refused:?}");
+        }
     };
     is_refused();
     machines.set_link(MANAGERS[0], true);
