@@ -8,6 +8,7 @@
 
 mod care;
 mod copy;
+mod damages;
 pub mod hours;
 pub mod journal;
 mod labels;

@@ -25,6 +25,7 @@ use rustix::fs::{FlockOperation, flock};
 use stdchk_model::message::benefactor::OwnerWish;
 use tokio::time::sleep;
 
+use crate::damages::Damages;
 use crate::hours::Hours;
 use crate::replace::replace;
 use crate::service::{Benefactor, blocking};
@@ -184,19 +185,27 @@ fn look(folder: &Path, store: &Store, was_damaged: &mut bool) -> io::Result<Deci
     Ok(Decision::Wish(OwnerWish::Damaged))
 }
 
+/// What is known from one look to the next.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    was_damaged: bool,
+    damages: Damages,
+}
+
 /// Does for ever what the owner decides. While the folder can't be looked into, that is what the owner decided last.
 pub(crate) async fn obey(benefactor: Arc<Benefactor>, folder: Arc<Path>, hours: Option<Hours>) {
-    let (mut is_odd, mut was_damaged) = (false, false);
+    let (mut is_odd, mut known) = (false, Known::default());
     loop {
         sleep(LOOK).await;
-        let (looked_into, store, mut noted) =
-            (Arc::clone(&folder), Arc::clone(benefactor.store()), was_damaged);
+        let (looked_into, store, mut now) =
+            (Arc::clone(&folder), Arc::clone(benefactor.store()), known.clone());
         let looked = blocking(move || {
-            let decided = look(&looked_into, &store, &mut noted);
-            (decided, noted)
+            now.damages.settle(&looked_into, &store);
+            let decided = look(&looked_into, &store, &mut now.was_damaged);
+            (decided, now)
         });
-        let looked = looked.await.map(|(decided, noted)| {
-            was_damaged = noted;
+        let looked = looked.await.map(|(decided, now)| {
+            known = now;
             decided
         });
         match looked {

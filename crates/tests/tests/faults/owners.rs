@@ -364,6 +364,13 @@ fn a_benefactor_of_which_blocks_are_damaged_again_and_again_is_drained_until_its
     verify();
     wait_until("two are found", || pool.shows(|status| status["damaged_found"] == 2));
     assert_eq!(entry(&pool, first)["wish"], "serve", "that may happen");
+    // They count on after a kill.
+    wait_until("they are noted", || {
+        fs::read_to_string(folder.join("damages")).is_ok_and(|noted| noted.lines().count() == 2)
+    });
+    pool.kill("benefactor-0");
+    pool.ok(&["up"]);
+    pool.wait_for_state("online", 4);
     damage(at_first[2]);
     verify();
     wait_until("three are too many", || entry(&pool, first)["wish"] == "damaged");
