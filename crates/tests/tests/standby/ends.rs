@@ -26,7 +26,7 @@ const MEMBERS: usize = 3;
 const WRITER_PAUSE: Duration = Duration::from_millis(100);
 /// Steps in which a file is written that stays open across a change of managers.
 const STEPS: usize = 40;
-const STEP_BYTES: usize = 128 << 10;
+const STEP_BYTES: usize = 32 << 10;
 /// Folders of whoever writes, each below the root.
 const LINES: [u64; 2] = [1, 2];
 

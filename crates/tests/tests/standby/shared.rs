@@ -69,7 +69,7 @@ impl Shared {
     pub fn begin(&mut self, benefactors: usize) {
         (0..self.managers.len()).for_each(|number| self.start_manager(number));
         for number in 0..benefactors {
-            self.start_benefactor(number, &["--donate", "256MiB"]);
+            self.start_benefactor(number, &["--donate", "4GiB"]);
         }
         self.await_benefactors(benefactors);
     }
