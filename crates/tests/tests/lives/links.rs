@@ -116,6 +116,10 @@ impl World {
     pub fn obey_term(&mut self, node: usize, term: Term, commands: Vec<Command>) {
         for command in commands {
             let obeys = self.nodes[node].obeys(term) || self.plant == Plant::LesserTermObeyed;
+            assert!(
+                !obeys || term >= self.nodes[node].term(),
+                "a benefactor obeys a manager that leads no more"
+            );
             if !obeys && !matches!(command, Command::SendInventory | Command::Revoke(_)) {
                 continue;
             }
