@@ -18,7 +18,7 @@ use stdchk_model::limits::BODY_BYTES_MAX;
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::Command;
 use stdchk_model::message::handshake::{Join, Joined, MemberId, Role};
-use stdchk_model::message::manager::{ManagerInfo, ManagerReply, ManagerRequest, MemberInfo, Moment};
+use stdchk_model::message::manager::{ManagerInfo, ManagerReply, ManagerRequest, Moment};
 use stdchk_model::user::{GROUPS_MAX, ROOT};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, PoolId, User};
 use stdchk_net::server::Host;
@@ -514,15 +514,6 @@ impl ManagerService {
                 member.benefactors.sort();
             }
         }
-        // Those that joined at another manager, of which this one knows what they have told it.
-        let elsewhere = benefactors.into_iter().map(|(id, mut benefactors)| {
-            benefactors.sort();
-            let (host, roles, joined) = (String::new(), vec![Role::Benefactor], 0);
-            MemberInfo { id, host, roles, joined, benefactors, revoked: false, user: None }
-        });
-        let mut elsewhere: Vec<MemberInfo> = elsewhere.collect();
-        elsewhere.sort_by_key(|member| member.id);
-        members.extend(elsewhere);
         Ok(ManagerReply::Members(members))
     }
 
