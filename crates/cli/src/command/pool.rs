@@ -61,7 +61,7 @@ struct Members {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-What a benefactor on the host has counts as lost half a minute later and is made anew from what others have; where it has
+What a benefactor on the host has counts as lost at once and is made anew from what others have; where it has
 the only copy of something, that is out of reach until the host joins anew with the same disk.
 
 Example:

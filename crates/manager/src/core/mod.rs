@@ -380,7 +380,7 @@ impl Core {
             Q::Orders { id, registration } => self.orders(id, registration, now),
             Q::Forget { id, force } => self.forget(id, force, now),
             Q::Fates { folder, lifetime, done } => self.fates(folder, lifetime.as_deref(), done),
-            Q::Revoke { member } => self.revoke(member),
+            Q::Revoke { member } => self.revoke(member, now),
             Q::AcceptOlderStore => self.accept_older_store(),
             Q::Settle(session) => self.sessions.get_mut(session, now.ms).map(|_| ManagerReply::Done),
             _ => self.read(request, now),

@@ -216,6 +216,7 @@ fn a_keeper_that_stands_still_and_is_shut_out_is_no_part_of_a_recovery() {
     let is_it = |member: &&serde_json::Value| member["benefactors"].as_array().unwrap().contains(&number);
     let id = members.as_array().unwrap().iter().find(is_it).unwrap()["id"].as_str().unwrap().to_owned();
     machines.ok(MANAGER, &["pool", "revoke", &id]);
+    // It goes on, and takes what clients bring until these hear of others: nothing may rest on it.
     still.signal(Signal::CONT);
     (6..9).for_each(put);
     wait_until("the others have it all", || status()["recovery"]["lacks_commits"] == 0);
