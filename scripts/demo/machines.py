@@ -1,14 +1,15 @@
 """The third part of the demonstration: a pool over several machines, which are network namespaces with addresses of their own.
 
-Relies on `unshare`, `nsenter` and `ip`, and on nothing that only root may. The idea: hosts join with tokens as on real machines; a job
-on one of them writes timesteps into the mount while a host dies, another one is cut off for a while, and the manager is killed; then
-all timesteps must be there, byte for byte.
+Relies on `unshare`, `nsenter`, `ip` and etcd, and on nothing that only root may. The idea: two managers stand by for each other over an
+etcd; hosts join with tokens as on real machines; a job on one of them writes timesteps into the mount while a host dies, the machine of
+the manager that leads dies, too, and another host is cut off for a while; then all timesteps must be there, byte for byte.
 """
 
 import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -16,9 +17,9 @@ import time
 
 from failure import Failure
 
-MANAGER, BENEFACTORS, CLIENT = 1, (2, 3, 4, 5), 6
+MANAGERS, ETCD, BENEFACTORS, CLIENT = (1, 2), 3, (4, 5, 6, 7), 8
 ADDRESS = "10.88.0.{}"
-PORT = 7400
+PORT, ETCD_PORT, ETCD_PEER_PORT = 7400, 2379, 2380
 TIMESTEPS = 12
 BYTES = 8 << 20
 COMMAND_SECONDS_MAX = 120
@@ -33,14 +34,15 @@ PLUG = "ip link add m$1 type veth peer name eth0 netns $2 && ip link set m$1 mas
 class Machines:
     """A pool over machines that live as long as this object."""
 
-    def __init__(self, binary, folder):
-        self.binary, self.folder = binary, folder
+    def __init__(self, binary, etcd, folder):
+        self.binary, self.etcd, self.folder = binary, etcd, folder
         self.holders = {}
+        self.services = {number: [] for number in (*MANAGERS, ETCD)}
         self.mount = None
 
     def start(self):
         self.holders[0] = hold(["unshare", "--map-root-user", "--net", "sh", "-c", SWITCH])
-        for number in (MANAGER, *BENEFACTORS, CLIENT):
+        for number in (*MANAGERS, ETCD, *BENEFACTORS, CLIENT):
             (self.folder / str(number)).mkdir(parents=True)
             entered = self.enter(0, "--user")
             self.holders[number] = hold([*entered, "unshare", "--net", "--mount", "sh", "-c", MACHINE])
@@ -61,14 +63,45 @@ class Machines:
     def set_link(self, number, state):
         run([*self.enter(0, "--user", "--net"), "ip", "link", "set", f"m{number}", state])
 
+    def serve(self, number, name, command):
+        """Starts a service in the foreground of a machine; what it says goes to a file in the machine's folder."""
+        command = [str(word) for word in command]
+        with open(self.folder / str(number) / f"{name}.log", "ab") as log:
+            service = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        self.services[number].append(service)
+
+    def serve_etcd(self):
+        client, peer = (f"http://{ADDRESS.format(ETCD)}:{port}" for port in (ETCD_PORT, ETCD_PEER_PORT))
+        self.serve(ETCD, "etcd", [
+            *self.enter(ETCD, "--user", "--net", "--mount"), self.etcd, "--data-dir", self.folder / str(ETCD) / "data",
+            "--listen-client-urls", client, "--advertise-client-urls", client,
+            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
+        ])  # fmt: skip
+
+    def serve_manager(self, number):
+        store = f"etcd://{ADDRESS.format(ETCD)}:{ETCD_PORT}/demo"
+        arguments = "manager", "run", self.manager_folder(number), "--listen", address_of(number), "--store", store
+        self.serve(number, "manager", self.command(number, *arguments))
+
+    def manager_folder(self, number):
+        return self.folder / str(number) / "manager"
+
+    def token(self, role):
+        return self.stdchk(MANAGERS[0], "pool", "token", "--for", role, "--folder", self.manager_folder(MANAGERS[0])).strip()
+
     def form_pool(self):
-        manager = f"{ADDRESS.format(MANAGER)}:{PORT}"
-        self.stdchk(MANAGER, "pool", "init", "--listen", manager)
+        self.serve_etcd()
+        self.serve_manager(MANAGERS[0])
+        authority = self.manager_folder(MANAGERS[0]) / "authority"
+        wait_until(lambda: (authority / "certificate.pem").exists(), "no manager leads")
+        managers = ",".join(map(address_of, MANAGERS))
         for number in BENEFACTORS:
-            token = self.stdchk(MANAGER, "pool", "token").strip()
-            self.stdchk(number, "benefactor", "join", manager, "--token", token, "--donate", "1GiB", "--floor", "64MiB")
-        token = self.stdchk(MANAGER, "pool", "token", "--for", "client").strip()
-        self.stdchk(CLIENT, "pool", "join", manager, "--token", token)
+            token = self.token("benefactor")
+            self.stdchk(number, "benefactor", "join", managers, "--token", token, "--donate", "1GiB", "--floor", "64MiB")
+        self.stdchk(CLIENT, "pool", "join", managers, "--token", self.token("client"))
+        # The other manager needs what the first one made: with it members of the pool know it for their manager.
+        shutil.copytree(authority, self.manager_folder(MANAGERS[1]) / "authority")
+        self.serve_manager(MANAGERS[1])
         point = self.folder / "mnt"
         self.stdchk(CLIENT, "up", "--mount", point)
         # Nothing that is closed may be lost, the newest timestep included: a close waits for both copies.
@@ -83,6 +116,9 @@ class Machines:
                 os.kill(int(record.readlink().as_posix().split()[0]), signal.SIGKILL)
             except ProcessLookupError:
                 pass
+        for service in self.services.get(number, ()):
+            service.kill()
+            service.wait()
 
     def close(self):
         for number in self.holders:
@@ -90,6 +126,10 @@ class Machines:
         for holder in reversed(self.holders.values()):
             holder.kill()
             holder.wait()
+
+
+def address_of(manager):
+    return f"{ADDRESS.format(manager)}:{PORT}"
 
 
 def hold(command):
@@ -132,11 +172,12 @@ class Writer(threading.Thread):
             self.error = error
 
 
-def demonstrate(binary, folder, seed, say):
+def demonstrate(binary, etcd, folder, seed, say):
     """Returns how many timesteps were compared."""
-    machines = Machines(binary, folder)
+    machines = Machines(binary, etcd, folder)
     try:
-        say(f"making {len(BENEFACTORS) + 2} machines of network namespaces: a manager, {len(BENEFACTORS)} benefactors, a client")
+        say(f"making {len(machines.services) + len(BENEFACTORS) + 1} machines of network namespaces: two managers, an etcd in which they "
+            f"keep the pool's state, {len(BENEFACTORS)} benefactors, a client")  # fmt: skip
         machines.start()
         machines.form_pool()
         job = Writer(f"{machines.mount}/wave", seed)
@@ -159,9 +200,7 @@ def trouble(machines, job, say):
     machines.kill(dead)
     wait_for(job, len(job.sums) + 2)
     time.sleep(TROUBLE_SECONDS)
-    say("the manager is killed, and started again")
-    machines.kill(MANAGER)
-    machines.stdchk(MANAGER, "up")
+    lose_leader(machines, say)
     wait_for(job, len(job.sums) + 2)
     wait_for_copies(machines)
     say(f"the link of {ADDRESS.format(cut)} is cut, while the job writes timestep {len(job.sums) + 1}")
@@ -171,25 +210,50 @@ def trouble(machines, job, say):
     machines.set_link(cut, "up")
 
 
+def lose_leader(machines, say):
+    """The machine of the manager that leads dies; nobody starts it again."""
+    lead, stand_by = MANAGERS
+    wait_until(lambda: len(status(machines)["managers"]) == len(MANAGERS), "no manager stands by")
+    say(f"the machine at {ADDRESS.format(lead)}, whose manager leads, dies")
+    died = time.monotonic()
+    machines.set_link(lead, "down")
+    machines.kill(lead)
+    wait_until(lambda: leads(machines, stand_by), "no other manager leads")
+    say(f"the manager at {ADDRESS.format(stand_by)} leads after {time.monotonic() - died:.1f} s")
+
+
+def status(machines):
+    return json.loads(machines.stdchk(CLIENT, "status", "--json"))
+
+
+def leads(machines, number):
+    try:
+        leading = [manager["addresses"] for manager in status(machines)["managers"] if manager["leads"]]
+    except Failure:
+        return False  # nobody leads yet
+    return leading == [[address_of(number)]]
+
+
 def wait_for(job, count):
-    deadline = time.monotonic() + COMMAND_SECONDS_MAX
-    while len(job.sums) < count and not job.error:
-        if time.monotonic() > deadline:
-            raise Failure(f"the job wrote no timestep within {COMMAND_SECONDS_MAX} s")
-        time.sleep(0.05)
+    wait_until(lambda: len(job.sums) >= count or job.error, "the job wrote no timestep")
 
 
 def wait_for_copies(machines):
     """What the dead machine had is copied before the next one is cut off: two losses at once are one too many for two copies."""
+
+    def are_made():
+        now = status(machines)
+        return any(entry["state"] == "lost" for entry in now["benefactors"]) and now["chunks_at_risk"] == 0
+
+    wait_until(are_made, "chunks lack a copy")
+
+
+def wait_until(holds, otherwise):
     deadline = time.monotonic() + COMMAND_SECONDS_MAX
-    while True:
-        status = json.loads(machines.stdchk(CLIENT, "status", "--json"))
-        noticed = any(entry["state"] == "lost" for entry in status["benefactors"])
-        if noticed and status["chunks_at_risk"] == 0:
-            return
+    while not holds():
         if time.monotonic() > deadline:
-            raise Failure(f"{status['chunks_at_risk']} chunks lack a copy after {COMMAND_SECONDS_MAX} s")
-        time.sleep(0.2)
+            raise Failure(f"{otherwise} after {COMMAND_SECONDS_MAX} s")
+        time.sleep(0.1)
 
 
 def compare(machines, job, say):

@@ -99,7 +99,7 @@ def rows(facts):
         f"killed {kills}: as of one that nobody disturbed"
     )
     yield "machines", (
-        f"a pool over several machines, of which one died, one was cut off and one had the manager that was killed: "
+        f"a pool over several machines, of which one died, one was cut off and one had the manager that led: "
         f"all {facts.timesteps_on_machines} timesteps of the job are there"
     )
 

@@ -1,14 +1,15 @@
 //! The labels of a benefactor, in a file of its folder: a `NAME=VALUE` in each line. They hold until its owner gives others.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use stdchk_model::labels::{self, Labels};
 
+use crate::replace::replace;
+
 /// The file, in the data directory.
 const FILE: &str = "labels";
-const FILE_NEW: &str = "labels.new";
 
 /// The labels that hold: those that are `given`, which are written down first, or else those of the folder.
 ///
@@ -23,13 +24,7 @@ pub fn settle(folder: &Path, given: &Labels) -> io::Result<Labels> {
             Err(error) => Err(error),
         };
     }
-    // Renamed into place: there is never half of it.
-    let new = folder.join(FILE_NEW);
-    let mut file = File::create(&new)?;
-    given.iter().try_for_each(|(name, value)| writeln!(file, "{name}={value}"))?;
-    file.sync_all()?;
-    fs::rename(new, path)?;
-    File::open(folder)?.sync_all()?;
+    replace(&path, &given.iter().map(|(name, value)| format!("{name}={value}\n")).collect::<String>())?;
     Ok(given.clone())
 }
 

@@ -8,6 +8,7 @@
 
 mod care;
 mod copy;
+mod damages;
 pub mod hours;
 pub mod journal;
 mod labels;
@@ -17,6 +18,7 @@ pub mod pace;
 mod permits;
 pub mod priority;
 mod remake;
+mod replace;
 mod run;
 pub mod service;
 pub mod store;

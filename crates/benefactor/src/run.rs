@@ -25,6 +25,7 @@ use crate::labels;
 use crate::link::{self, Link};
 use crate::memory::Memory;
 use crate::pace::Caps;
+use crate::replace::replace;
 use crate::service::{Benefactor, blocking};
 use crate::store::{Donation, SEGMENT_BYTES, Store, StoreError};
 use crate::wish::{self, Decision};
@@ -147,7 +148,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     let life = (Incarnation(random()?), receipt_key()?);
     let benefactor = Benefactor::capped(store, (memory, kept), Arc::clone(&buffers), life, caps);
     benefactor.set_wish(wish::at_this_hour(wish, config.hours.as_ref()));
-    if let Err(error) = write_address(&address_file, &address) {
+    if let Err(error) = replace(&address_file, &format!("{address}\n")) {
         // The manager is told the address, and the others ask the manager.
         tracing::warn!(path = %address_file.display(), %error, "the address can't be written down");
     }
@@ -304,13 +305,6 @@ async fn until_gone(store: &Arc<Store>, interval: Duration) -> Error {
 
 async fn until_dropped(mut left: watch::Receiver<()>) {
     while left.changed().await.is_ok() {}
-}
-
-fn write_address(path: &Path, address: &str) -> io::Result<()> {
-    // Renamed into place: who waits for the file never reads half of it.
-    let new = path.with_extension("new");
-    fs::write(&new, format!("{address}\n"))?;
-    fs::rename(&new, path)
 }
 
 fn random() -> Result<u64, Error> {

@@ -16,7 +16,7 @@
 //! | `left` | none there | the benefactor doesn't start |
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,13 +25,14 @@ use rustix::fs::{FlockOperation, flock};
 use stdchk_model::message::benefactor::OwnerWish;
 use tokio::time::sleep;
 
+use crate::damages::Damages;
 use crate::hours::Hours;
+use crate::replace::replace;
 use crate::service::{Benefactor, blocking};
 use crate::store::Store;
 
 /// The file, in the data directory.
 const FILE: &str = "wish";
-const FILE_NEW: &str = "wish.new";
 /// Longest file that is read, bytes.
 const BYTES_MAX: u64 = 64;
 /// Pause between two looks: an owner who waits for it hardly notices.
@@ -141,12 +142,7 @@ fn write(folder: &Path, decision: Decision) -> io::Result<()> {
             _ => {}
         }
     } else {
-        // Renamed into place: there is never half a word.
-        let new = folder.join(FILE_NEW);
-        let mut file = File::create(&new)?;
-        writeln!(file, "{}", decision.word())?;
-        file.sync_all()?;
-        fs::rename(new, path)?;
+        return replace(&path, &format!("{}\n", decision.word()));
     }
     File::open(folder)?.sync_all()
 }
@@ -189,19 +185,27 @@ fn look(folder: &Path, store: &Store, was_damaged: &mut bool) -> io::Result<Deci
     Ok(Decision::Wish(OwnerWish::Damaged))
 }
 
+/// What is known from one look to the next.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    was_damaged: bool,
+    damages: Damages,
+}
+
 /// Does for ever what the owner decides. While the folder can't be looked into, that is what the owner decided last.
 pub(crate) async fn obey(benefactor: Arc<Benefactor>, folder: Arc<Path>, hours: Option<Hours>) {
-    let (mut is_odd, mut was_damaged) = (false, false);
+    let (mut is_odd, mut known) = (false, Known::default());
     loop {
         sleep(LOOK).await;
-        let (looked_into, store, mut noted) =
-            (Arc::clone(&folder), Arc::clone(benefactor.store()), was_damaged);
+        let (looked_into, store, mut now) =
+            (Arc::clone(&folder), Arc::clone(benefactor.store()), known.clone());
         let looked = blocking(move || {
-            let decided = look(&looked_into, &store, &mut noted);
-            (decided, noted)
+            now.damages.settle(&looked_into, &store);
+            let decided = look(&looked_into, &store, &mut now.was_damaged);
+            (decided, now)
         });
-        let looked = looked.await.map(|(decided, noted)| {
-            was_damaged = noted;
+        let looked = looked.await.map(|(decided, now)| {
+            known = now;
             decided
         });
         match looked {

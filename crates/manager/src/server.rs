@@ -534,13 +534,9 @@ impl ManagerService {
 
     /// It holds when the answer leaves: here at once, elsewhere with the next heartbeat.
     async fn revoke(&self, member: MemberId, asker: Asker) -> Result<ManagerReply, Failure> {
-        let revoke = move |authority: &Authority, keys: &Keys| match authority.revoke(member) {
-            Ok(true) => keys.revoke(&[member]).map_err(internal),
-            Ok(false) => {
-                let failure = Failure::new(ErrorCode::NotFound, format!("no member {member} has joined"));
-                Err(failure.then("`stdchk pool members` lists them"))
-            }
-            Err(error) => Err(internal(error)),
+        // It may have joined at another manager, so that its folder alone knows of it.
+        let revoke = move |authority: &Authority, keys: &Keys| {
+            authority.shut_out(&[member]).and_then(|()| keys.revoke(&[member])).map_err(internal)
         };
         self.with_members(revoke).await?;
         // So that other managers know, too.

@@ -337,19 +337,6 @@ impl Authority {
         Ok(members)
     }
 
-    /// Writes down that the keys of a member are accepted no more. False: nobody of that id has joined.
-    ///
-    /// # Errors
-    /// It can't be read or written.
-    pub fn revoke(&self, id: MemberId) -> Result<bool, KeysError> {
-        let _one = self.changing.lock();
-        if self.member(id)?.is_none() {
-            return Ok(false);
-        }
-        keys::add_revoked(&self.folder, &[id])?;
-        Ok(true)
-    }
-
     /// Writes down that the keys of these members are accepted no more, whether they joined here or at another manager of the pool.
     ///
     /// # Errors

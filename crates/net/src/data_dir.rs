@@ -132,7 +132,7 @@ impl DataDir {
         fs::create_dir_all(path).map_err(|cause| io_error("make", path, cause))?;
         // Looked at before the lock is made, so that nothing is left in somebody else's directory.
         if read_mark(path, role)?.is_none() {
-            refuse_foreign(path)?;
+            refuse_foreign(path, role)?;
         }
         let (lock, path) = (lock(path)?, path.to_owned());
         if let Some(mark) = read_mark(&path, role)? {
@@ -210,14 +210,16 @@ fn close_to_others(path: &Path) {
     }
 }
 
-fn refuse_foreign(path: &Path) -> Result<(), DataDirError> {
+fn refuse_foreign(path: &Path, role: Role) -> Result<(), DataDirError> {
     // `lost+found`: a file system of its own is a fine thing to donate.
     const OURS: [&str; 3] = [LOCK, MARK_NEW, "lost+found"];
+    // Copied there for a manager that is to stand by.
+    const OF_MANAGERS: &str = "authority";
     let entries = fs::read_dir(path).map_err(|cause| io_error("list", path, cause))?;
     for entry in entries {
         let name = entry.map_err(|cause| io_error("list", path, cause))?.file_name();
         let name = name.to_string_lossy();
-        if !OURS.contains(&&*name) {
+        if !OURS.contains(&&*name) && (role != Role::Manager || name != OF_MANAGERS) {
             let example = name.chars().take(80).collect();
             return Err(DataDirError::Foreign { path: path.to_owned(), example });
         }
@@ -387,6 +389,14 @@ mod tests {
         let refused = DataDir::open(place.path(), Role::Benefactor).unwrap_err();
         assert!(refused.to_string().contains("thesis.tex"), "{refused}");
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_authority_is_copied_into_the_folder_of_a_manager_that_is_to_stand_by_and_of_no_other() {
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir(place.path().join("authority")).unwrap();
+        assert!(DataDir::open(place.path(), Role::Benefactor).is_err());
+        DataDir::open(place.path(), Role::Manager).unwrap();
     }
 
     #[test]

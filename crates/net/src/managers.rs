@@ -3,6 +3,7 @@
 //! So all addresses are tried at once, and the first manager that greets back is the one. A manager that is stopped, or whose host is
 //! gone, keeps nobody from the one that leads now.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,28 +96,49 @@ impl std::fmt::Display for Managers {
     }
 }
 
+/// The first that greets. One whose host is gone keeps its try waiting for seconds: meanwhile one that refuses is tried again, since it may
+/// lead by then.
 async fn first_of(
     addresses: Vec<String>,
     identity: &Identity,
     buffers: &Arc<BufferPool>,
 ) -> Result<Connection, CallError> {
-    let mut tries = JoinSet::new();
-    for address in addresses {
+    let open = |address: String, pause: Duration| {
         let (identity, buffers) = (identity.clone(), Arc::clone(buffers));
-        tries.spawn(async move { Connection::open(Role::Manager, &address, &identity, &buffers).await });
+        async move {
+            tokio::time::sleep(pause).await;
+            let opened = Connection::open(Role::Manager, &address, &identity, &buffers).await;
+            (address, pause.is_zero(), opened)
+        }
+    };
+    let (mut tries, mut first_tries) = (JoinSet::new(), addresses.len());
+    for address in addresses {
+        tries.spawn(open(address, Duration::ZERO));
     }
-    let (mut refused, mut unreachable): (Option<Failure>, Vec<String>) = (None, Vec::new());
+    let (mut refused, mut unreachable): (Option<Failure>, BTreeMap<String, String>) = (None, BTreeMap::new());
     while let Some(tried) = tries.join_next().await {
-        match tried {
-            Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(CallError::Refused(failure))) => refused = Some(failure),
-            Ok(Err(error)) => unreachable.push(error.to_string()),
+        let (address, is_first, opened) = match tried {
+            Ok(tried) => tried,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        };
+        first_tries -= usize::from(is_first);
+        match opened {
+            Ok(connection) => return Ok(connection),
+            Err(CallError::Refused(failure)) => refused = Some(failure),
+            Err(error) => {
+                unreachable.insert(address.clone(), error.to_string());
+                if first_tries > 0 {
+                    tries.spawn(open(address, LOOK));
+                }
+            }
+        }
+        if first_tries == 0 {
+            break;
         }
     }
     Err(match refused {
         Some(failure) => failure.into(),
-        None => CallError::NoManager { causes: unreachable.join("; ") },
+        None => CallError::NoManager { causes: Vec::from_iter(unreachable.into_values()).join("; ") },
     })
 }
 

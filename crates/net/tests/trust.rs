@@ -322,8 +322,9 @@ fn what_several_processes_of_a_host_write_of_those_who_are_shut_out_adds_up() {
     let all: Vec<MemberId> = (0..40).map(member).collect();
     assert_eq!(Keys::load(&own).unwrap().revoked_members(), all);
     // The authority's own list holds through a start, and is not read from the members.
-    assert!(!authority.revoke(member(1)).unwrap(), "nobody of that id has joined");
     assert!(authority.revoked().unwrap().is_empty());
+    authority.shut_out(&[member(1)]).unwrap();
+    assert_eq!(Vec::from_iter(authority.revoked().unwrap()), [member(1)]);
 }
 
 #[test]

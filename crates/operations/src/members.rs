@@ -52,8 +52,7 @@ impl Pool {
     /// Accepts the keys of a member no more, for ever: its connections end, at benefactors within a heartbeat.
     ///
     /// # Errors
-    /// [`Code::NotFound`](crate::Code::NotFound): nobody of that id has joined. [`Code::Denied`](crate::Code::Denied): the caller is no
-    /// operator.
+    /// [`Code::Denied`](crate::Code::Denied): the caller is no operator.
     pub async fn revoke(&self, member: MemberId) -> Result {
         self.client.revoke(member).await.about(format_args!("member {member}"))
     }

@@ -29,13 +29,18 @@ pub struct Disk {
 impl Disk {
     /// A disk of so many MiB whose owner keeps `floor` of it; its benefactor joins the pool and is on-line.
     pub fn start(pool: &Pool, name: &str, mebibytes: u64, floor: &str) -> Self {
+        Self::start_with(pool, name, (mebibytes, floor), &[])
+    }
+
+    /// The same, with more arguments for the benefactor.
+    pub fn start_with(pool: &Pool, name: &str, (mebibytes, floor): (u64, &str), more: &[&str]) -> Self {
         let directory = pool.path(name);
         fs::create_dir(&directory).unwrap();
         let mut command = Command::new("unshare");
         command.args(["--map-root-user", "--mount", "sh", "-c", SCRIPT, "sh"]);
         command.arg(&directory).arg(mebibytes.to_string()).arg(binary()).args(["benefactor", "run"]);
         // More than there is, so that the disk is the limit.
-        command.arg(directory.join("pool")).args(["--donate", "1GiB", "--floor", floor]);
+        command.arg(directory.join("pool")).args(["--donate", "1GiB", "--floor", floor]).args(more);
         // Nobody else sees the disk, and with it a socket on it.
         command.args(["--listen", &format!("unix:{}", pool.path(&format!("{name}.sock")).display())]);
         pool.apply_to(&mut command);

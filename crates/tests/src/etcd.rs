@@ -4,7 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,67 +15,115 @@ use tempfile::TempDir;
 
 use crate::wait::wait_until;
 
-/// An etcd of one member that is ended with its test.
+/// An etcd of one member or several that is ended with its test.
 pub struct EtcdServer {
     folder: TempDir,
+    members: Vec<Member>,
+}
+
+#[derive(Default)]
+struct Member {
+    /// Where it serves, and where other members reach it.
     ports: Mutex<(u16, u16)>,
     running: Mutex<Option<Child>>,
 }
 
 impl EtcdServer {
-    /// Starts an empty one.
+    /// Starts an empty one of one member.
     pub fn start() -> Self {
+        Self::start_members(1)
+    }
+
+    /// Starts an empty one of so many members. It goes on as long as more than half of them run.
+    pub fn start_members(count: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let server = Self { folder, ports: Mutex::default(), running: Mutex::default() };
+        let members = (0..count).map(|_| Member::default()).collect();
+        let server = Self { folder, members };
         wait_until("etcd runs", || {
-            *server.ports.lock().unwrap() = (free_port(), free_port());
-            // Someone else may have taken a port meanwhile: then it ends, and others are tried.
+            // Someone else may have taken a port meanwhile: then a member ends, and others are tried.
+            server.kill();
+            for (number, member) in server.members.iter().enumerate() {
+                *member.ports.lock().unwrap() = (free_port(), free_port());
+                let _ = std::fs::remove_dir_all(server.data(number));
+            }
             server.try_run()
         });
         server
     }
 
+    fn data(&self, member: usize) -> PathBuf {
+        self.folder.path().join(format!("data-{member}"))
+    }
+
+    /// Runs the members that don't run; whether all do then, and answer.
     fn try_run(&self) -> bool {
-        let binary = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/etcd/usr/bin/etcd");
-        assert!(binary.is_file(), "{} is missing: `scripts/setup test` unpacks it", binary.display());
-        let (client, peer) = *self.ports.lock().unwrap();
-        let [client_url, peer_url] = [client, peer].map(|port| format!("http://127.0.0.1:{port}"));
+        for (number, member) in self.members.iter().enumerate() {
+            let mut running = member.running.lock().unwrap();
+            if running.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some()) {
+                *running = Some(self.command(number).spawn().unwrap());
+            }
+        }
+        self.members.iter().all(|member| {
+            let (client, _) = *member.ports.lock().unwrap();
+            let ended = || member.running.lock().unwrap().as_mut().unwrap().try_wait().unwrap().is_some();
+            wait_until("a member of etcd answers or ends", || ended() || self.answers(client));
+            !ended()
+        })
+    }
+
+    fn command(&self, number: usize) -> Command {
+        let binary = etcd();
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let ports: Vec<(u16, u16)> =
+            self.members.iter().map(|member| *member.ports.lock().unwrap()).collect();
+        let peers = ports.iter().enumerate().map(|(member, (_, peer))| format!("m{member}={}", url(*peer)));
+        let peers: Vec<String> = peers.collect();
+        let (client_url, peer_url) = (url(ports[number].0), url(ports[number].1));
         let mut command = Command::new(binary);
-        command.arg("--data-dir").arg(self.folder.path().join("data"));
+        command.args(["--name", &format!("m{number}"), "--data-dir"]).arg(self.data(number));
         command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
         command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
-        command.args(["--initial-cluster", &format!("default={peer_url}")]);
+        command.args(["--initial-cluster", &peers.join(",")]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        wait_until("etcd answers or ends", || child.try_wait().unwrap().is_some() || self.answers(client));
-        let runs = child.try_wait().unwrap().is_none();
-        *self.running.lock().unwrap() = runs.then_some(child);
-        runs
+        command
     }
 
     fn answers(&self, port: u16) -> bool {
         let asked = post(port, "kv/range", r#"{"key":"AA=="}"#);
-        asked.is_some_and(|answer| answer.contains("cluster_id"))
+        asked.is_some_and(|answer| answer.contains("cluster_id") && !answer.contains("error"))
     }
 
-    /// Starts it again with what it has, at the same address.
+    /// Starts it again with what it has, at the same addresses.
     pub fn restart(&self) {
         self.kill();
+        self.go_on();
+    }
+
+    /// Starts the members that were killed, with what they have.
+    pub fn go_on(&self) {
         wait_until("etcd runs again", || self.try_run());
     }
 
-    /// SIGKILL, as the end of its machine.
+    /// SIGKILL to all members, as the end of their machines.
     pub fn kill(&self) {
-        if let Some(mut child) = self.running.lock().unwrap().take() {
-            child.kill().unwrap();
+        (0..self.members.len()).for_each(|member| self.kill_member(member));
+    }
+
+    /// SIGKILL to one member.
+    pub fn kill_member(&self, member: usize) {
+        if let Some(mut child) = self.members[member].running.lock().unwrap().take() {
+            // It may have ended.
+            let _ = child.kill();
             child.wait().unwrap();
         }
     }
 
     /// Lets it stand still, or go on.
     pub fn signal(&self, signal: Signal) {
-        let pid = self.running.lock().unwrap().as_ref().map(Child::id).unwrap();
-        kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+        for member in &self.members {
+            let pid = member.running.lock().unwrap().as_ref().map(Child::id).unwrap();
+            kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+        }
     }
 
     /// Forgets all that was written over.
@@ -116,14 +164,19 @@ impl EtcdServer {
         }
     }
 
-    /// The port at which it serves.
+    /// The port at which the first member serves.
     pub fn port(&self) -> u16 {
-        self.ports.lock().unwrap().0
+        self.ports()[0]
+    }
+
+    /// The ports at which its members serve.
+    pub fn ports(&self) -> Vec<u16> {
+        self.members.iter().map(|member| member.ports.lock().unwrap().0).collect()
     }
 
     /// What `--store` takes.
     pub fn place(&self) -> String {
-        format!("etcd://127.0.0.1:{}/stdchk", self.port())
+        place_at(&self.ports())
     }
 }
 
@@ -131,6 +184,19 @@ impl Drop for EtcdServer {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// etcd's program.
+pub fn etcd() -> PathBuf {
+    let binary = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/etcd/usr/bin/etcd");
+    assert!(binary.is_file(), "{} is missing: `scripts/setup test` unpacks it", binary.display());
+    binary
+}
+
+/// What `--store` takes for members, or gates to them, at these ports.
+fn place_at(ports: &[u16]) -> String {
+    let endpoints: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("etcd://{}/stdchk", endpoints.join(","))
 }
 
 fn free_port() -> u16 {
@@ -181,6 +247,8 @@ struct GateState {
     /// Answers to transactions that are still to be lost.
     lose: AtomicU64,
     lost: AtomicU64,
+    /// Nothing comes through; what was on its way comes once it isn't any more, as behind a link that was cut.
+    cut: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -209,7 +277,17 @@ impl EtcdGate {
 
     /// What `--store` takes.
     pub fn place(&self) -> String {
-        format!("etcd://127.0.0.1:{}/stdchk", self.port)
+        place_at(&[self.port])
+    }
+
+    /// What `--store` takes for a way through all of these.
+    pub fn place_of(gates: &[Self]) -> String {
+        place_at(&gates.iter().map(|gate| gate.port).collect::<Vec<_>>())
+    }
+
+    /// Cuts the link to etcd, or mends it.
+    pub fn cut(&self, is_cut: bool) {
+        self.shared.cut.store(is_cut, Ordering::Relaxed);
     }
 
     /// Lets every answer come later.
@@ -241,12 +319,19 @@ impl EtcdGate {
 impl Drop for EtcdGate {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Relaxed);
+        self.cut(false);
         // Wakes who waits for clients.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
 
 impl GateState {
+    fn wait_for_link(&self) {
+        while self.cut.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     fn pass(self: Arc<Self>, client: TcpStream, server: TcpStream) {
         let is_change = Arc::new(AtomicBool::new(false));
         let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
@@ -262,6 +347,7 @@ impl GateState {
                     std::thread::sleep(Duration::from_millis(delay));
                     state.late.fetch_add(u64::from(seen.load(Ordering::Relaxed)), Ordering::Relaxed);
                 }
+                state.wait_for_link();
                 if to.write_all(&bytes[..read]).is_err() {
                     break;
                 }
@@ -285,6 +371,7 @@ impl GateState {
                 self.lost.fetch_add(1, Ordering::Relaxed);
                 break;
             }
+            self.wait_for_link();
             if to.write_all(&bytes[..read]).is_err() {
                 break;
             }

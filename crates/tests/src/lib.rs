@@ -24,7 +24,7 @@ mod wait;
 pub use bytes::{random_bytes, with_bit_flipped};
 pub use command::{COMMAND_PATIENCE, Outcome, binary, command, outcome, outcome_with, preload_library};
 pub use disk::Disk;
-pub use etcd::{EtcdGate, EtcdServer};
+pub use etcd::{EtcdGate, EtcdServer, etcd};
 pub use machines::{LINK_BURST_BYTES, Machines};
 pub use mount::Mount;
 pub use object_store::{ACCESS_KEY, Asked, BUCKET, Deed, Gate, ObjectStore, SECRET_KEY};

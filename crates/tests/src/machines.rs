@@ -39,8 +39,8 @@ pub struct Machines {
     all: Vec<Holder>,
     switch: Holder,
     home: tempfile::TempDir,
-    /// Processes that were started in the foreground.
-    running: Mutex<Vec<Child>>,
+    /// Processes that were started in the foreground, and on which machine.
+    running: Mutex<Vec<(usize, Child)>>,
 }
 
 /// A process that keeps namespaces.
@@ -167,9 +167,22 @@ impl Machines {
 
     /// Starts a command in the foreground of a machine; it is ended with the test.
     pub fn begin(&self, machine: usize, arguments: &[&str]) {
-        let log = std::fs::File::create(self.path(machine, "foreground.log")).unwrap();
-        let child = self.command(machine, arguments).stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        self.running.lock().unwrap().push(child);
+        self.begin_as(machine, "foreground", self.command(machine, arguments));
+    }
+
+    /// Starts another program in the foreground of a machine; what it says goes to `NAME.log` in its folder.
+    pub fn begin_program(&self, machine: usize, name: &str, program: &Path, arguments: &[&str]) {
+        let mut command = self.holder(machine).enter(&["--user", "--net", "--mount"]);
+        command.arg(program).args(arguments);
+        self.begin_as(machine, name, command);
+    }
+
+    /// Starts a command of this machine in the foreground; what it says goes to `NAME.log` in its folder.
+    pub fn begin_as(&self, machine: usize, name: &str, mut command: Command) {
+        let log = self.path(machine, &format!("{name}.log"));
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+        let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        self.running.lock().unwrap().push((machine, child));
     }
 
     /// Runs a line of a shell on a machine, as a user with a home directory of their own.
@@ -200,9 +213,16 @@ impl Machines {
         entries.flatten().filter_map(|entry| Process::recorded_in(&entry.unwrap().path())).collect()
     }
 
-    /// Ends all processes of a machine's part of the pool.
+    /// Ends all processes of a machine's part of the pool, those in the foreground as well.
     pub fn kill(&self, machine: usize) {
         self.processes(machine).into_iter().for_each(Process::kill);
+        let mut running = self.running.lock().unwrap();
+        for (_, child) in running.iter_mut().filter(|(on, _)| *on == machine) {
+            // It may have ended.
+            let _ = child.kill();
+            child.wait().unwrap();
+        }
+        running.retain(|(on, _)| *on != machine);
     }
 
     /// A pool: machine 1 has the manager, the next ones have a benefactor each, the one after these is a client, and the last one
@@ -249,10 +269,6 @@ impl Machines {
 
 impl Drop for Machines {
     fn drop(&mut self) {
-        for mut child in self.running.lock().unwrap().drain(..) {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
         (1..=self.all.len()).for_each(|machine| self.kill(machine));
     }
 }

@@ -24,7 +24,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use stdchk_model::exact::{narrow, part_mut, to_usize};
@@ -118,7 +118,7 @@ struct State {
     /// Space is being given back: to the owner's files, or since more is taken than is donated by now.
     gives: bool,
     /// When the last blocks were found damaged, as many as are too many.
-    damages: VecDeque<Instant>,
+    damages: VecDeque<SystemTime>,
     names_unsynced: bool,
     /// The segment whose name was looked at last.
     looked_at: u32,
@@ -494,7 +494,7 @@ impl Store {
         let holder = state.holder(found.place.segment);
         holder.live -= 1;
         holder.dead += span(found.stored_length);
-        state.damages.push_back(Instant::now());
+        state.damages.push_back(SystemTime::now());
         if state.damages.len() > DAMAGES_MANY {
             state.damages.pop_front();
         }
@@ -534,8 +534,22 @@ impl Store {
     /// Whether so many blocks were found damaged within a day, each at a second look as well, that more must be expected.
     pub fn is_often_damaged(&self) -> bool {
         let state = self.state.lock();
-        let is_recent = |first: &Instant| first.elapsed() < DAMAGES_WITHIN;
+        // A calendar that was set back since says nothing against it.
+        let is_recent = |first: &SystemTime| first.elapsed().map_or(true, |past| past < DAMAGES_WITHIN);
         state.damages.len() >= DAMAGES_MANY && state.damages.front().is_some_and(is_recent)
+    }
+
+    /// When the last blocks were found damaged that count together.
+    pub(crate) fn damages(&self) -> Vec<SystemTime> {
+        self.state.lock().damages.iter().copied().collect()
+    }
+
+    /// Blocks were found damaged at these times before the store was opened.
+    pub(crate) fn remember_damages(&self, times: &[SystemTime]) {
+        let state = &mut *self.state.lock();
+        times.iter().rev().for_each(|time| state.damages.push_front(*time));
+        let beyond = state.damages.len().saturating_sub(DAMAGES_MANY);
+        drop(state.damages.drain(..beyond));
     }
 
     /// Those that were found damaged count no more.

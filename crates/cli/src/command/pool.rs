@@ -61,14 +61,14 @@ struct Members {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-What a benefactor on the host has counts as lost half a minute later and is made anew from what others have; where it has
+What a benefactor on the host has counts as lost at once and is made anew from what others have; where it has
 the only copy of something, that is out of reach until the host joins anew with the same disk.
 
 Example:
   stdchk pool members
   stdchk pool revoke 3f21c0")]
 struct Revoke {
-    /// The first digits of the member's id, as many as name no other one
+    /// The first digits of the member's id, as many as name no other one; all of them for one that this manager doesn't list
     #[arg(value_name = "MEMBER")]
     member: String,
 }
@@ -289,9 +289,11 @@ async fn shut_out(revoke: &Revoke, context: &Context) -> Outcome {
     let named: Vec<&JoinedHost> =
         members.iter().filter(|member| member.id.to_string().starts_with(&wanted)).collect();
     let next = "`stdchk pool members` lists the ids";
-    let member = match named[..] {
-        [member] => member,
-        [] => {
+    let (id, host) = match (&named[..], wanted.parse()) {
+        ([member], _) => (member.id, member.host.as_str()),
+        // One that joined at another manager, which may be gone, is in that one's folder alone.
+        ([], Ok(id)) => (id, "it joined at another manager, or never"),
+        ([], Err(_)) => {
             return Err(CommandError::new(Exit::NotFound, &revoke.member, "no member's id begins so", next));
         }
         _ => {
@@ -299,8 +301,8 @@ async fn shut_out(revoke: &Revoke, context: &Context) -> Outcome {
             return Err(CommandError::usage(&revoke.member, cause, "give more digits"));
         }
     };
-    pool.revoke(member.id).await?;
-    say(context, format_args!("{} ({}) is shut out", member.id, output::shown(&member.host)))
+    pool.revoke(id).await?;
+    say(context, format_args!("{id} ({}) is shut out", output::shown(host)))
 }
 
 /// Gets keys of a role with a token, and makes the record of this host's part in the pool.

@@ -47,6 +47,8 @@ pub struct Benefactor {
     secret: BenefactorSecret,
     /// The member of the pool that it registered as last; `None`: one of the manager's machine.
     pub member: Option<MemberId>,
+    /// That member was shut out since: what is here counts as lost, whatever the benefactor and its clients say.
+    pub is_shut_out: bool,
     permits: Option<Permits>,
     pub pid: u32,
     /// The machine on which it runs, if it told.
@@ -223,6 +225,7 @@ impl Registry {
         self.next = self.next.max(id.0 + 1);
         let new = || unheard(String::new(), secret);
         let benefactor = self.known.entry(id).or_insert_with(new);
+        benefactor.is_shut_out = false;
         if benefactor.address != *address
             || benefactor.member != member
             || benefactor.labels != registration.labels
@@ -280,6 +283,14 @@ impl Registry {
     pub fn on_machine(&self, machine: MachineId) -> Option<BenefactorId> {
         let all = self.machines.get(&machine)?;
         all.iter().find(|id| self.is_online(**id)).or_else(|| all.first()).copied()
+    }
+
+    /// A member of the pool is shut out, and so are its benefactors. States are to be updated.
+    pub fn shut_out(&mut self, member: MemberId) {
+        for (id, benefactor) in self.known.iter_mut().filter(|(_, known)| known.member == Some(member)) {
+            benefactor.is_shut_out = true;
+            self.touched.insert(*id);
+        }
     }
 
     /// Refuses a member of the pool that has as many benefactors as one may have. Those of the manager's machine are its own affair.
@@ -560,6 +571,7 @@ fn unheard(address: String, secret: BenefactorSecret) -> Benefactor {
         address,
         secret,
         member: None,
+        is_shut_out: false,
         permits: None,
         pid: 0,
         machine: None,
@@ -608,7 +620,7 @@ fn lost_ms(benefactor: &Benefactor, timing: &Timing) -> u64 {
 fn state_of(benefactor: &Benefactor, now_ms: u64, timing: &Timing) -> BenefactorState {
     let silent_ms = now_ms.saturating_sub(benefactor.heard_ms);
     match benefactor.incarnation {
-        _ if silent_ms >= lost_ms(benefactor, timing) => BenefactorState::Lost,
+        _ if benefactor.is_shut_out || silent_ms >= lost_ms(benefactor, timing) => BenefactorState::Lost,
         None => BenefactorState::Expected,
         Some(_) if silent_ms >= lease_ms(benefactor, timing) => BenefactorState::Offline,
         Some(_) => BenefactorState::Online,

@@ -81,6 +81,9 @@ use crate::store::{Batch, Store, StoreError, Table};
 const RESERVATION_BYTES_MAX: u64 = 1 << 30;
 /// The part of the free space that one session may reserve, at most: others want some, too.
 const RESERVATION_SHARE: u64 = 16;
+/// Benefactors that a client has just seen fail which are left out of a stripe, of those that it names: each is looked for at each choice, and
+/// whoever has seen more fail has lost the network.
+const AVOIDED_MAX: usize = 1024;
 
 /// The time of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -377,7 +380,7 @@ impl Core {
             Q::Orders { id, registration } => self.orders(id, registration, now),
             Q::Forget { id, force } => self.forget(id, force, now),
             Q::Fates { folder, lifetime, done } => self.fates(folder, lifetime.as_deref(), done),
-            Q::Revoke { member } => self.revoke(member),
+            Q::Revoke { member } => self.revoke(member, now),
             Q::AcceptOlderStore => self.accept_older_store(),
             Q::Settle(session) => self.sessions.get_mut(session, now.ms).map(|_| ManagerReply::Done),
             _ => self.read(request, now),
@@ -526,6 +529,7 @@ impl Core {
 
     fn reserve(&mut self, id: SessionId, bytes: u64, avoid: &[BenefactorId], now: Now) -> Answer {
         check_length("benefactors to avoid", avoid.len())?;
+        let avoid = avoid.get(..AVOIDED_MAX).unwrap_or(avoid);
         let session = self.sessions.get_mut(id, now.ms)?;
         let (turn, ino, own, client) = (session.turn, session.ino, session.reserved, session.client);
         let policy = self.namespace.policy(ino)?;

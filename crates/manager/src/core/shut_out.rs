@@ -6,7 +6,7 @@ use stdchk_model::cbor;
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::ManagerReply;
 
-use super::{Answer, Core};
+use super::{Answer, Core, Now};
 use crate::record::{LAYOUT, ShutOutRecord, decode};
 use crate::store::{Batch, StoreError, Table};
 
@@ -53,8 +53,11 @@ impl Core {
         members.iter().for_each(|member| self.shut_out.insert(*member));
     }
 
-    pub(super) fn revoke(&mut self, member: MemberId) -> Answer {
+    /// From now on nothing counts of what the member's benefactors have: whoever is told after this that something is stored has it elsewhere.
+    pub(super) fn revoke(&mut self, member: MemberId, now: Now) -> Answer {
         self.shut_out.insert(member);
+        self.registry.shut_out(member);
+        self.update_states(now);
         Ok(ManagerReply::Done)
     }
 }

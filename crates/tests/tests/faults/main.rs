@@ -26,6 +26,7 @@ mod mounts;
 mod names;
 mod owners;
 mod page_cache;
+mod pairs;
 mod permissions;
 mod posix;
 mod program;

@@ -316,6 +316,39 @@ fn when_the_owners_files_take_what_is_to_stay_free_blocks_move_to_others_within_
     check(&pool, &contents);
 }
 
+#[test]
+fn a_slow_benefactor_that_others_read_from_gives_space_back_within_a_minute() {
+    const FLOOR: u64 = 24 << 20;
+    // The slowest rate there is.
+    let pool = pool_of(1, "replicate:1");
+    let disk = Disk::start_with(&pool, "disk", (128, "24MiB"), &["--io-limit", "4MiB"]);
+    let contents = fill(&pool, 16, 6 * MIB);
+    let entry = |pool: &Pool| disk.shown(&pool.status()).unwrap().clone();
+    let before = entry(&pool)["used_bytes"].as_u64().unwrap();
+    assert!(before > 20 << 20, "{before} bytes are there");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for reader in 0..3 {
+            let (pool, is_over, contents) = (&pool, &is_over, &contents);
+            scope.spawn(move || {
+                for at in (reader..contents.len()).cycle() {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    assert!(pool.get(&format!("app/f{at}")) == contents[at], "f{at} is another");
+                }
+            });
+        }
+        let begin = std::time::Instant::now();
+        disk.take(disk.free() - FLOOR + (8 << 20));
+        wait_until("the owner has what is to stay free", || disk.free() >= FLOOR);
+        println!("given back after {:.1?}", begin.elapsed());
+        is_over.store(true, Ordering::Relaxed);
+        assert!(begin.elapsed() < Duration::from_secs(60), "that took {:?}", begin.elapsed());
+    });
+    check(&pool, &contents);
+}
+
 // --- damage
 
 #[test]
@@ -331,6 +364,13 @@ fn a_benefactor_of_which_blocks_are_damaged_again_and_again_is_drained_until_its
     verify();
     wait_until("two are found", || pool.shows(|status| status["damaged_found"] == 2));
     assert_eq!(entry(&pool, first)["wish"], "serve", "that may happen");
+    // They count on after a kill.
+    wait_until("they are noted", || {
+        fs::read_to_string(folder.join("damages")).is_ok_and(|noted| noted.lines().count() == 2)
+    });
+    pool.kill("benefactor-0");
+    pool.ok(&["up"]);
+    pool.wait_for_state("online", 4);
     damage(at_first[2]);
     verify();
     wait_until("three are too many", || entry(&pool, first)["wish"] == "damaged");

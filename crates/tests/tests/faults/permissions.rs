@@ -278,7 +278,7 @@ fn a_benefactor_gets_no_block_of_another_one_that_the_manager_did_not_permit() {
 }
 
 /// Runs a line of a shell as a user of these groups; `more`: what else `setpriv` gives.
-fn as_user(user: u32, groups: &str, more: &[&str], line: &str) -> Outcome {
+pub fn as_user(user: u32, groups: &str, more: &[&str], line: &str) -> Outcome {
     let mut command = Command::new("setpriv");
     let (uid, gid) = (format!("--reuid={user}"), format!("--regid={user}"));
     let groups = if groups.is_empty() { "--clear-groups".to_owned() } else { format!("--groups={groups}") };

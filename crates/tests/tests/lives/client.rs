@@ -343,6 +343,9 @@ impl World {
     /// The manager receives what the client sent; its answer may be lost, then the client sends it again.
     fn deliver_request(&mut self, number: usize) {
         let Some(request) = self.clients[number].sent.clone() else { return };
+        if self.stale.is_some() && self.one_in(3) {
+            return self.deliver_to_stale(number, request);
+        }
         if matches!(request, ManagerRequest::Commit { .. }) && self.plant == Plant::ClaimIsBelieved {
             self.believe_client(number);
         }
@@ -397,7 +400,7 @@ impl World {
         self.believe(&claims);
     }
 
-    fn answered(&mut self, number: usize, reply: ManagerReply) {
+    pub fn answered(&mut self, number: usize, reply: ManagerReply) {
         let client = &mut self.clients[number];
         match (client.step, reply) {
             (Step::Open, ManagerReply::Session { policy, base_root, attr, .. }) => {

@@ -1,7 +1,7 @@
 //! The links between benefactors and the manager in a life.
 
 use stdchk_model::message::benefactor::{Command, OwnerWish};
-use stdchk_model::message::manager::{ManagerReply, ManagerRequest};
+use stdchk_model::message::manager::{ManagerReply, ManagerRequest, Term};
 
 use super::client::Client;
 use super::content::all_shown;
@@ -108,8 +108,19 @@ impl World {
     }
 
     fn obey(&mut self, node: usize, commands: Vec<Command>) {
+        let term = self.nodes[node].term();
+        self.obey_term(node, term, commands);
+    }
+
+    /// A benefactor is given orders by a manager of this term.
+    pub fn obey_term(&mut self, node: usize, term: Term, commands: Vec<Command>) {
         for command in commands {
-            if !self.nodes[node].obeys() && !matches!(command, Command::SendInventory | Command::Revoke(_)) {
+            let obeys = self.nodes[node].obeys(term) || self.plant == Plant::LesserTermObeyed;
+            assert!(
+                !obeys || term >= self.nodes[node].term(),
+                "a benefactor obeys a manager that leads no more"
+            );
+            if !obeys && !matches!(command, Command::SendInventory | Command::Revoke(_)) {
                 continue;
             }
             match command {

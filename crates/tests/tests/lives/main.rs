@@ -18,6 +18,8 @@ mod manager;
 mod node;
 mod packing;
 mod plant;
+mod stale;
+mod trespass;
 mod world;
 
 use life::Life;

@@ -101,13 +101,15 @@ impl World {
         if let Some(earlier) = self.earlier.take() {
             self.disk = earlier;
         }
-        self.begin_manager();
+        self.stale = None;
+        let _ended = self.begin_manager();
     }
 
-    fn begin_manager(&mut self) {
+    /// A manager begins; the one before.
+    pub fn begin_manager(&mut self) -> Core {
         self.starts += 1;
         self.now.ms = 0;
-        self.core = load(&self.disk, self.starts, self.now);
+        let before = std::mem::replace(&mut self.core, load(&self.disk, self.starts, self.now));
         self.commit_store();
         self.seen = None;
         self.strays.clear();
@@ -118,6 +120,7 @@ impl World {
         for client in &mut self.clients {
             client.held.clear();
         }
+        before
     }
 
     // --- copies of the store
@@ -147,9 +150,10 @@ impl World {
         }
         self.note("an older copy takes the place of the manager's store".to_owned());
         let Some(backup) = self.backup.take() else { return };
+        self.stale = None;
         let newer = std::mem::replace(&mut self.disk, backup.store);
         let files = std::mem::replace(&mut self.files, backup.files);
-        self.begin_manager();
+        let _ended = self.begin_manager();
         for node in 0..self.nodes.len() {
             if self.nodes[node].is_up() {
                 self.connect(node);
@@ -166,7 +170,7 @@ impl World {
         }
         self.note("the newer store is put back".to_owned());
         (self.disk, self.files) = (newer, files);
-        self.begin_manager();
+        let _ended = self.begin_manager();
         self.check();
         assert!(refused, "nobody notices that the manager's store is an older copy");
     }

@@ -468,10 +468,35 @@ impl Node {
         self.disk.keep_memory();
     }
 
-    /// Whether it obeys the manager that it registered with.
-    pub fn obeys(&self) -> bool {
-        let term = self.term.unwrap();
+    /// The term of the manager that it registered with last.
+    pub fn term(&self) -> Term {
+        self.term.unwrap()
+    }
+
+    /// Whether it obeys a manager of this term.
+    pub fn obeys(&self, term: Term) -> bool {
         self.service.as_ref().unwrap().memory().obeys(term)
+    }
+
+    /// Number of its life.
+    pub fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// What it answers another benefactor that shows no permit.
+    pub fn asked_without_permit(
+        &self,
+        request: BenefactorRequest,
+        runtime: &Runtime,
+    ) -> Result<(BenefactorReply, Bytes), Failure> {
+        let role = match self.plant {
+            Plant::PermitsAreNotAsked => Role::Client,
+            _ => Role::Benefactor,
+        };
+        let service = self.service.as_ref().unwrap();
+        let (request, payload) =
+            (Asked { request, with: None }, BufferPool::new(1 << 20).try_take(0).unwrap());
+        runtime.block_on(service.handle(Caller::of_this_machine(role), request, payload))
     }
 
     pub fn registration(&self) -> ManagerRequest {

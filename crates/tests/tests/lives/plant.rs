@@ -91,6 +91,22 @@ pub enum Plant {
     /// Trimming takes each fragment for a copy.
     FragmentsCountAsCopies,
 
+    // --- while two managers believe that they lead
+    /// The store takes what a manager writes that leads no more.
+    FenceIsOpen,
+    /// A manager that leads no more answers before its store has refused.
+    DeposedAnswers,
+    /// A benefactor obeys a manager of a lesser term than it knows.
+    LesserTermObeyed,
+
+    // --- of those who may not
+    /// Nobody asks what a user may do.
+    UsersMayAll,
+    /// A session is anybody's who knows its number.
+    SessionsAreForAll,
+    /// A benefactor gives another one any block.
+    PermitsAreNotAsked,
+
     // --- in clients
     /// A client leaves out a chunk when it tells which ones its version names.
     NameLeftOut,
@@ -105,7 +121,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 47] = [
         Self::ReceiptWithoutSync,
         Self::DurablePutWithoutSync,
         Self::KnownPutIsBelieved,
@@ -142,6 +158,12 @@ impl Plant {
         Self::OneFragmentTooFew,
         Self::EncodingsAddUp,
         Self::FragmentsCountAsCopies,
+        Self::FenceIsOpen,
+        Self::DeposedAnswers,
+        Self::LesserTermObeyed,
+        Self::UsersMayAll,
+        Self::SessionsAreForAll,
+        Self::PermitsAreNotAsked,
         Self::NameLeftOut,
         Self::ToldBeforeCommitted,
         Self::RepeatedUnderAnotherName,

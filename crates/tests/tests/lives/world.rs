@@ -17,6 +17,7 @@ use super::manager::{Backup, load};
 use super::node::Node;
 use super::packing::Moved;
 use super::plant::Plant;
+use super::stale::Stale;
 
 /// Benefactors of lives without codes.
 const NODES: u64 = 3;
@@ -52,6 +53,8 @@ pub struct World {
     pub lost: BTreeSet<Number>,
     /// Versions that lie in containers, or may.
     pub moved: Vec<Moved>,
+    /// A manager that stood still while another one took over, and believes that it leads.
+    pub stale: Option<Stale>,
     /// Messages of connections that are gone, which the manager has not read.
     pub strays: Vec<ManagerRequest>,
     /// What versions named when a planted mistake looked.
@@ -108,6 +111,7 @@ impl World {
             files: Files::default(),
             lost: BTreeSet::new(),
             moved: Vec::new(),
+            stale: None,
             strays: Vec::new(),
             seen: None,
             calm: true,
@@ -238,7 +242,7 @@ impl World {
 
     pub fn event(&mut self) {
         let (node, client) = (self.below(self.nodes.len()), self.below(self.clients.len()));
-        match self.below(118) {
+        match self.below(123) {
             0..40 => self.client_event(client),
             40..58 => self.link(node),
             58..61 => self.delete(node),
@@ -270,6 +274,9 @@ impl World {
             110 | 111 => self.set_lifetime(),
             112..115 => self.decide(node),
             115..118 => self.owner_writes(node),
+            118 => self.another_manager_follows(),
+            119 | 120 => self.late_orders_come(),
+            121 | 122 => self.trespass(node, client),
             _ => unreachable!("that is all that happens"),
         }
     }
