@@ -209,6 +209,19 @@ impl Machines {
         entries.flatten().filter_map(|entry| Process::recorded_in(&entry.unwrap().path())).collect()
     }
 
+    /// Where the folders of all machines are.
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// Ends all processes of pools on machines whose folders are in `home`; for who can't wait until they are dropped.
+    pub fn kill_all(home: &Path) {
+        let machines = std::fs::read_dir(home).into_iter().flatten().flatten();
+        let entries = machines.filter_map(|machine| std::fs::read_dir(machine.path().join("pool/run")).ok());
+        let records = entries.flatten().filter_map(Result::ok);
+        records.filter_map(|entry| Process::recorded_in(&entry.path())).for_each(Process::kill);
+    }
+
     /// Ends all processes of a machine's part of the pool.
     pub fn kill(&self, machine: usize) {
         self.processes(machine).into_iter().for_each(Process::kill);

@@ -18,6 +18,7 @@ use stdchk_tests::Machines;
 use crate::Error;
 use crate::bench::{BLOCK, Bench, Size};
 use crate::cpu;
+use crate::ends::AtEnd;
 use crate::section::{Section, at_least};
 use crate::stock::Stock;
 use crate::transfer::{self, Content};
@@ -178,14 +179,16 @@ fn pool(
     clients: usize,
     link_mbit: u32,
     policy: &str,
-) -> (Machines, Vec<std::path::PathBuf>) {
+) -> (AtEnd, Machines, Vec<std::path::PathBuf>) {
     let machines = Machines::start_in(&bench.dir, 1 + benefactors + clients);
+    let home = machines.home().to_owned();
+    let ended = AtEnd::new(move || Machines::kill_all(&home));
     machines.make_pool(benefactors, clients, DONATED);
     let first = benefactors + 2;
     machines.ok(first, &["policy", "set", "app", policy]);
     (1..first + clients).for_each(|machine| machines.shape(machine, link_mbit));
     let roots = (first..first + clients).map(|machine| machines.mount(machine).join("app")).collect();
-    (machines, roots)
+    (ended, machines, roots)
 }
 
 fn links(count: usize, link_mbit: u32) -> f64 {
@@ -196,7 +199,7 @@ fn links(count: usize, link_mbit: u32) -> f64 {
 
 fn scale(bench: &Bench, figure: &Figure, link_mbit: u32) -> Result<Scaled, Error> {
     let &Figure { benefactors, clients, files, file_bytes, joins_after, .. } = figure;
-    let (_machines, roots) = pool(bench, benefactors, clients, link_mbit, "redundancy=replicate:1");
+    let (_ended, _machines, roots) = pool(bench, benefactors, clients, link_mbit, "redundancy=replicate:1");
     let (written, writing, ended) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let start = Barrier::new(clients + 1);
     let mut seconds: Vec<u64> = Vec::new();
@@ -296,7 +299,7 @@ fn settled(status: &Value) -> Result<bool, Error> {
 
 fn repair(bench: &Bench, loss: &Loss, link_mbit: u32) -> Result<Repaired, Error> {
     let client = loss.benefactors + 2;
-    let (machines, roots) = pool(bench, loss.benefactors, 1, link_mbit, "redundancy=replicate:2");
+    let (_ended, machines, roots) = pool(bench, loss.benefactors, 1, link_mbit, "redundancy=replicate:2");
     let mut stock = Stock::new();
     let content = Content { bytes: loss.bytes, block: BLOCK, salt: 0, repeated: None };
     for root in &roots {

@@ -51,6 +51,17 @@ struct Plan {
     /// Jobs of each image, all at the same time.
     jobs: usize,
     hours: f64,
+    /// Between two checkpoints, seconds of the paper.
+    interval: f64,
+    /// An eviction that is not by chance, so that a short job sees one; seconds.
+    first: Option<f64>,
+}
+
+/// A job that is done.
+struct Done {
+    seconds: f64,
+    recoveries: Vec<f64>,
+    sum: String,
 }
 
 /// Jobs of one image under one scheme.
@@ -64,14 +75,16 @@ struct Made {
     evictions: usize,
     /// From an eviction until the job runs again, seconds of the paper.
     recovery_seconds: Vec<f64>,
+    /// What the jobs computed.
+    sums: Vec<String>,
 }
 
 /// Measures all schemes, one after the other, on one testbed.
 pub fn run(bench: &Bench) -> Result<Section, Error> {
     let plan = match bench.size {
-        Size::Tiny => Plan { hosts: 5, jobs: 1, hours: 0.05 },
-        Size::Small => Plan { hosts: 12, jobs: 2, hours: 1.0 },
-        Size::Full => Plan { hosts: 12, jobs: 2, hours: 4.0 },
+        Size::Tiny => Plan { hosts: 5, jobs: 1, hours: 0.04, interval: 60.0, first: Some(1.5) },
+        Size::Small => Plan { hosts: 12, jobs: 2, hours: 1.0, interval: INTERVAL, first: None },
+        Size::Full => Plan { hosts: 12, jobs: 2, hours: 4.0, interval: INTERVAL, first: None },
     };
     let jobs = plan.jobs * IMAGES.len();
     let bed = Bed::start(bench, plan.hosts, jobs + 2)?;
@@ -84,6 +97,14 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
     ] {
         bed.link(bed.server(), server_mbit);
         rows.extend(all_jobs(bench, &bed, &plan, (scheme, place))?);
+    }
+    for (image, ..) in IMAGES {
+        let mut sums: Vec<&String> =
+            rows.iter().filter(|row| row.image == image).flat_map(|row| &row.sums).collect();
+        sums.dedup();
+        if sums.len() != 1 {
+            return Err(Error(format!("jobs with {image} came to different results: {sums:?}")));
+        }
     }
     let sum = |image: &str, scheme: &str| {
         let row = rows.iter().find(|row| row.image == image && row.scheme == scheme);
@@ -102,7 +123,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
 fn table(rows: &[Made]) -> String {
     let mut text =
         "image    scheme               work, h   makespan, h   evictions   recovery, s\n".to_owned();
-    for Made { image, scheme, work_hours, makespan_hours, evictions, recovery_seconds } in rows {
+    for Made { image, scheme, work_hours, makespan_hours, evictions, recovery_seconds, .. } in rows {
         let mean = makespan_hours.iter().sum::<f64>() / makespan_hours.len() as f64;
         let recovery = median(recovery_seconds);
         let _ = writeln!(
@@ -128,6 +149,7 @@ struct Run<'a> {
     bytes: f64,
     walkers: f64,
     steps: u64,
+    plan: &'a Plan,
 }
 
 /// Something that the driver has started; it ends with the driver.
@@ -161,9 +183,10 @@ fn all_jobs(
         bytes: bytes / FASTER,
         walkers: *walkers,
         steps,
+        plan,
     });
     let done = std::thread::scope(|threads| {
-        let running: Vec<_> = runs.map(|mut run| threads.spawn(move || run.to_end())).collect();
+        let running: Vec<_> = runs.map(|mut run| threads.spawn(move || run.finish())).collect();
         let ended = running.into_iter();
         ended
             .map(|job| job.join().map_err(|_| Error("a driver ended".to_owned()))?)
@@ -175,12 +198,14 @@ fn all_jobs(
             image,
             scheme,
             work_hours: plan.hours,
-            makespan_hours: jobs.iter().map(|(seconds, _)| seconds * FASTER / HOUR).collect(),
-            evictions: jobs.iter().map(|(_, recoveries)| recoveries.len()).sum(),
+            makespan_hours: jobs.iter().map(|job| job.seconds * FASTER / HOUR).collect(),
+            evictions: jobs.iter().map(|job| job.recoveries.len()).sum(),
             recovery_seconds: jobs
                 .iter()
-                .flat_map(|(_, recoveries)| recoveries.iter().map(|s| s * FASTER))
+                .flat_map(|job| &job.recoveries)
+                .map(|seconds| seconds * FASTER)
                 .collect(),
+            sums: jobs.iter().map(|job| job.sum.clone()).collect(),
         })
         .collect())
 }
@@ -196,7 +221,7 @@ impl Run<'_> {
 
     /// Starts the job, from a checkpoint if there is one; what it says comes by the channel.
     fn start(&self, from: Option<&PathBuf>) -> Result<(Running, Receiver<String>), Error> {
-        let every = INTERVAL / FASTER * 1e3 / STEP_MS as f64;
+        let every = self.plan.interval / FASTER * 1e3 / STEP_MS as f64;
         let mut command = Command::new(&self.bench.own);
         command.arg("job").arg("--checkpoints").arg(self.path("T"));
         command.args([format!("--bytes={:.0}", self.bytes), format!("--walkers={}", self.walkers)]);
@@ -214,12 +239,12 @@ impl Run<'_> {
         Ok((Running(child), said))
     }
 
-    /// Runs the job until it is done; the seconds, and those of each recovery.
-    fn to_end(&mut self) -> Result<(f64, Vec<f64>), Error> {
+    /// Runs the job until it is done.
+    fn finish(&mut self) -> Result<Done, Error> {
         let mut draw = Draw::new(self.number as u64);
         let rate = draw.evictions_an_hour() * FASTER / HOUR;
         let (began, mut recoveries) = (Instant::now(), Vec::new());
-        let mut evicted_at = draw.waiting(rate);
+        let mut evicted_at = self.plan.first.unwrap_or_else(|| draw.waiting(rate));
         let mut stored: Option<u64> = None;
         let (mut job, mut said) = self.start(None)?;
         let mut sending: Option<(u64, Running)> = None;
@@ -228,7 +253,10 @@ impl Run<'_> {
             match said.recv_timeout(LOOK) {
                 Ok(line) => match line.split_once(' ') {
                     Some(("checkpoint", step)) => newest = Some(step.parse()?),
-                    Some(("done", _)) => return Ok((began.elapsed().as_secs_f64(), recoveries)),
+                    Some(("done", sum)) => {
+                        let seconds = began.elapsed().as_secs_f64();
+                        return Ok(Done { seconds, recoveries, sum: sum.to_owned() });
+                    }
                     _ => return Err(Error(format!("the job says `{line}`"))),
                 },
                 Err(RecvTimeoutError::Timeout) => {}

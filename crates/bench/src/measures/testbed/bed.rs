@@ -17,6 +17,7 @@ use stdchk_tests::{Machines, Outcome, outcome};
 use crate::Error;
 use crate::bench::{BLOCK, Bench};
 use crate::cpu;
+use crate::ends::AtEnd;
 use crate::stock::Stock;
 use crate::transfer::{self, Content};
 
@@ -34,6 +35,7 @@ const REPORTED_AFTER: Duration = Duration::from_millis(3 * HEARTBEAT_MS);
 
 /// A pool of hosts, machines of clients, and a dedicated server beside them.
 pub struct Bed {
+    _ended: AtEnd,
     machines: Machines,
     own: PathBuf,
     hosts: usize,
@@ -86,6 +88,8 @@ impl Bed {
     /// Machine 1 has the manager, the next ones are hosts, then come clients, and last the dedicated server.
     pub fn start(bench: &Bench, hosts: usize, clients: usize) -> Result<Self, Error> {
         let machines = Machines::start_in(&bench.dir, 2 + hosts + clients);
+        let home = machines.home().to_owned();
+        let ended = AtEnd::new(move || Machines::kill_all(&home));
         machines.make_pool(hosts, clients, DONATED);
         let server = hosts + clients + 2;
         let address = format!("0.0.0.0:{PORT}");
@@ -97,7 +101,8 @@ impl Bed {
         child.stdout.take().map_or(Ok(0), |printed| BufReader::new(printed).read_line(&mut said))?;
         let (salt, stock) = (AtomicU64::new(1), Mutex::new((1.0, Stock::new())));
         let own = bench.own.clone();
-        let bed = Self { machines, own, hosts, clients, waits: true, salt, stock, server: child };
+        let bed =
+            Self { _ended: ended, machines, own, hosts, clients, waits: true, salt, stock, server: child };
         bed.all_links(LAN_MBIT);
         if said.is_empty() {
             return Err(Error("the dedicated server did not start".to_owned()));
