@@ -197,18 +197,6 @@ impl Machines {
         outcome(command)
     }
 
-    /// The number of the machine with this name.
-    pub fn named(name: &str) -> Option<usize> {
-        NAMES.iter().position(|known| *known == name).map(|at| at + 1)
-    }
-
-    /// The processes of a machine's part of the pool.
-    pub fn processes(&self, machine: usize) -> Vec<Process> {
-        let places = ["pool/run", "home/.local/state/stdchk/run"];
-        let entries = places.iter().filter_map(|place| std::fs::read_dir(self.path(machine, place)).ok());
-        entries.flatten().filter_map(|entry| Process::recorded_in(&entry.unwrap().path())).collect()
-    }
-
     /// Where the folders of all machines are.
     pub fn home(&self) -> &Path {
         self.home.path()
@@ -220,6 +208,18 @@ impl Machines {
         let entries = machines.filter_map(|machine| std::fs::read_dir(machine.path().join("pool/run")).ok());
         let records = entries.flatten().filter_map(Result::ok);
         records.filter_map(|entry| Process::recorded_in(&entry.path())).for_each(Process::kill);
+    }
+
+    /// The number of the machine with this name.
+    pub fn named(name: &str) -> Option<usize> {
+        NAMES.iter().position(|known| *known == name).map(|at| at + 1)
+    }
+
+    /// The processes of a machine's part of the pool.
+    pub fn processes(&self, machine: usize) -> Vec<Process> {
+        let places = ["pool/run", "home/.local/state/stdchk/run"];
+        let entries = places.iter().filter_map(|place| std::fs::read_dir(self.path(machine, place)).ok());
+        entries.flatten().filter_map(|entry| Process::recorded_in(&entry.unwrap().path())).collect()
     }
 
     /// Ends all processes of a machine's part of the pool.
