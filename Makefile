@@ -57,6 +57,7 @@ peers: ## what users have today beside stdchk: stores, file systems, compressors
 	@scripts/setup build mount bench peers
 	cargo build --release --package stdchk
 	scripts/bench-peers files
+	scripts/bench-peers coded
 	scripts/bench-peers images --images $(IMAGES)
 	scripts/bench-codecs $(if $(SETS),--sets $(SETS))
 	scripts/bench-blast

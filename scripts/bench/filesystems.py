@@ -71,6 +71,8 @@ class Stdchk(Filesystem):
     name = "stdchk"
     how = "stdchk up --benefactors 4 --mount; policy redundancy=replicate:1, close=stored (OAB) or durable (ASB)"
     CLOSE = {"OAB": "stored", "ASB": "durable"}  # the policy under which each rate is taken
+    SERVERS = SERVERS
+    REDUNDANCY = "replicate:1"
     OPTIONS = ()
     POLICY = ()
 
@@ -82,10 +84,10 @@ class Stdchk(Filesystem):
         self.up()
         for close in self.CLOSE.values():
             (self.mount / close).mkdir()
-            self.run("policy", "set", close, "redundancy=replicate:1", f"close={close}", *self.POLICY)
+            self.run("policy", "set", close, f"redundancy={self.REDUNDANCY}", f"close={close}", *self.POLICY)
 
     def up(self):
-        self.run("up", "--benefactors", SERVERS, "--mount", self.mount, "--floor", 0, *self.OPTIONS)
+        self.run("up", "--benefactors", self.SERVERS, "--mount", self.mount, "--floor", 0, *self.OPTIONS)
 
     def run(self, *arguments, data="data"):
         command = ["env", f"STDCHK_DATA={self.folder / data}", str(self.stdchk), *map(str, arguments)]
@@ -197,11 +199,14 @@ class Gluster(Filesystem):
     name = "GlusterFS"
     how = f"glusterd; gluster volume create, distributed over {SERVERS} bricks; mounted by glusterfs (FUSE)"
     VOLUME = "bench"
+    BRICKS = SERVERS
+    LAYOUT = ()  # distributed, unless something is said
 
     def start(self):
         require("glusterd", "gluster", "glusterfs")
         volfile, self.socket = self.folder / "glusterd.vol", self.folder / "glusterd.socket"
-        for name in ("work", "run", *bricks()):
+        bricks = [self.folder / f"brick{number}" for number in range(self.BRICKS)]
+        for name in ("work", "run", *bricks):
             (self.folder / name).mkdir()
         options = {
             "working-directory": self.folder / "work",
@@ -216,12 +221,12 @@ class Gluster(Filesystem):
         daemon = ["glusterd", "--no-daemon", "-f", volfile, "-p", self.folder / "glusterd.pid", "-l", log]
         child = self.processes.start(daemon, self.folder / "glusterd.out")
         wait_until(self.socket.exists, STARTS_WITHIN_SECONDS, "glusterd", child)
-        places = [f"{own_address()}:{self.folder / brick}" for brick in bricks()]
-        self.gluster("volume", "create", self.VOLUME, *places, "force")
+        places = [f"{own_address()}:{brick}" for brick in bricks]
+        self.gluster("volume", "create", self.VOLUME, *self.LAYOUT, *places, "force")
         try:
             self.gluster("volume", "start", self.VOLUME)
         finally:
-            self.processes.adopt(self.brick_pids())
+            self.adopt()
         client = ["glusterfs", "--no-daemon", "--volfile-server=127.0.0.1", f"--volfile-id={self.VOLUME}"]
         child = self.processes.start(
             [*client, "-l", self.folder / "client.log", self.mount], self.folder / "client.out"
@@ -233,13 +238,10 @@ class Gluster(Filesystem):
             ["gluster", "--mode=script", f"--glusterd-sock={self.socket}", *arguments], self.folder, COMMAND_SECONDS_MAX
         )
 
-    def brick_pids(self):
-        records = (self.folder / "run").rglob("*-brick?.pid")
-        return [int(record.read_text()) for record in records]
-
-
-def bricks():
-    return [f"brick{number}" for number in range(SERVERS)]
+    def adopt(self):
+        """Takes charge of what glusterd has started: its bricks, and the daemon that heals them."""
+        texts = [record.read_text() for record in (self.folder / "run").rglob("*.pid")]
+        self.processes.adopt({int(text) for text in texts if text.strip()} - set(self.processes.pids()))
 
 
 class Moose(Filesystem):

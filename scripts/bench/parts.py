@@ -3,7 +3,7 @@
 import dataclasses
 import typing
 
-from bench import parts_images, parts_sets, parts_writes
+from bench import parts_falcon, parts_images, parts_sets, parts_writes
 from bench.figures import median
 from bench.markup import table
 
@@ -185,6 +185,14 @@ ALL = [
         parts_images.peer_files,
     ),
     Part(
+        "Peers: an erasure code",
+        "stdchk and GlusterFS's dispersed volume, both with three data fragments and two of redundancy over five servers on this machine; "
+        "and what one server had, made anew.",
+        ("peers-coded",),
+        "scripts/bench-peers coded",
+        parts_falcon.peers_coded,
+    ),
+    Part(
         "mcrEngine, Table III: the sets",
         "What was packed.",
         ("merging",),
@@ -254,6 +262,81 @@ ALL = [
         ("placement",),
         bench("placement"),
         placement,
+    ),
+    Part(
+        "FALCON, Figure 3: jobs that are evicted",
+        "Real jobs whose checkpoints go to the pool or to a dedicated server beside their work, evicted as Table 2 says; time runs sixty times as fast, and "
+        "images are as much smaller. Hours and seconds of the paper.",
+        ("makespan",),
+        bench("makespan"),
+        parts_falcon.figure_3,
+    ),
+    Part(
+        "FALCON, Figure 6: clients that store at once",
+        "Network namespaces as hosts, whose links are shaped; all share this machine's processors and disk. Times of `stdchk put`, each a "
+        "process of its own, beside a plain server of files over TCP.",
+        ("testbed-clients",),
+        bench("testbed-clients"),
+        parts_falcon.figure_6,
+    ),
+    Part(
+        "FALCON, Figure 7: unavailable hosts when something is stored",
+        "Benefactors are killed when storing begins, or when half of it is done, or are stopped so that they accept and never answer.",
+        ("testbed-hosts",),
+        bench("testbed-hosts"),
+        parts_falcon.figure_7,
+    ),
+    Part(
+        "FALCON, Figure 8: a loaded host",
+        "All hosts share one disk here, so the load is on the link of one host: what others leave of it.",
+        ("testbed-hosts",),
+        bench("testbed-hosts"),
+        parts_falcon.figure_8,
+    ),
+    Part(
+        "FALCON, Figure 9: recovery beside hosts that are ill",
+        "What is left when hosts are dead, never answer or are slow; and what a reader would wait for that takes the loaded ones among only three. "
+        "stdchk has no way to read fragments one after the other.",
+        ("testbed-hosts",),
+        bench("testbed-hosts"),
+        parts_falcon.figure_9,
+    ),
+    Part(
+        "FALCON, Figure 10: what each technique contributes",
+        "The paper's image TIGR-I, stored and recovered with one technique less each time.",
+        ("testbed-phases",),
+        bench("testbed-phases"),
+        parts_falcon.figure_10,
+    ),
+    Part(
+        "FALCON, Table 1, Figures 4 and 5: phases",
+        "Images of the paper's sizes (smaller at sizes below full), made up so that they shrink as the paper's do. Each phase alone by one thread; sending and "
+        "fetching by the speed of the link; store and recover do all phases at once.",
+        ("testbed-phases",),
+        bench("testbed-phases"),
+        parts_falcon.figures_4_5,
+    ),
+    Part(
+        "Erasure code over links",
+        "A store with (3,2) of bytes that don't shrink, as a share of what the client's link carries.",
+        ("testbed-phases",),
+        bench("testbed-phases"),
+        parts_falcon.links,
+    ),
+    Part(
+        "FALCON, Table 3, Figures 11 to 13: threads",
+        "The client's own code for compressing and coding, by as many threads as there are processors. One data fragment of each chunk "
+        "is lost when it is decoded.",
+        ("coding",),
+        bench("coding"),
+        parts_falcon.figures_11_13,
+    ),
+    Part(
+        "What an erasure code costs",
+        "A pool of five benefactors on this machine.",
+        ("coding",),
+        bench("coding"),
+        parts_falcon.coding,
     ),
     Part(
         "Memory",

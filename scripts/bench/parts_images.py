@@ -196,8 +196,8 @@ def peer_images(found):
     return "\n".join(drawn) + configurations(found["peers-images"]["rows"])
 
 
-def peer_files(found):
-    rows = found["peers-files"]["rows"]
+def peer_files(found, measure="peers-files"):
+    rows = found[measure]["rows"]
     lines, groups = [], {}
     for row in rows:
         if "refused" in row or not row["bytes"]:

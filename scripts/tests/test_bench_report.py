@@ -76,6 +76,16 @@ AGGREGATE = {
     "end_to_end": [{"set": "s", "sink_bytes_per_second": 16_000_000, "raw_write_seconds": 2.0, "raw_read_seconds": 1.0,
                     "packed_write_seconds": 0.5, "packed_read_seconds": 0.25, "pack_seconds": 0.1, "unpack_seconds": 0.05}],
 }  # fmt: skip
+TIMED = [{"scheme": scheme, "over": over, "store_seconds": [2.0 * over], "recover_seconds": [1.0]}
+         for scheme in ("falcon", "dedicated server") for over in (1, 2)]  # fmt: skip
+TESTBED = {
+    "hosts": 12, "dsl_mbit": 2, "image_bytes": 10**8, "shrinks_to": 0.306,
+    **dict.fromkeys(("figure_6", "figure_7", "figure_8", "recovery", "figure_9", "figure_10"), TIMED),
+    "figures_4_5": [{"image": "mcf", "bytes": 1677 * 10**6, "encoded_bytes": 241 * 10**6} | {
+        f"{phase}_seconds": 1.5 for phase in ("compress", "code", "send", "store", "dedicated_store", "fetch", "decode",
+                                              "decompress", "recover", "dedicated_recover")}],
+    "links": [{"link_mbit": 1000, "store_of_link": 0.96}],
+}  # fmt: skip
 PEER_FILE = {"name": "stdchk, OAB", "how": "so and so", "bytes": 10**9} | {
     f"{kind}_{what}": [2.0] for kind in ("written", "synced", "read") for what in ("seconds", "cpu_seconds")
 }
@@ -115,6 +125,16 @@ def everything():
             result("placement", [{"trace": "spot", "hosts": 32, "rows": [
                 {"name": "falcon", "failures": 100.0, "unrecoverable_percent": {"value": 12.5, "low": 10.0, "high": 15.0},
                  "makespan": {"value": 1.25}, "repairs_per_hundred": {"value": 0.0}}]}]),
+            result("coding", {"rows": [transfer("(3,2), durable", 2.0)], "cpu_per_gb": {"coding": 0.25, "hashing": 0.5}, "by_threads": [
+                {"image": "mcf", "threads": threads, "plain_of_threads": [4 * 10**6] * threads,
+                 "encoded_of_threads": [10**6] * threads, "compress_seconds": 1.5, "code_seconds": 0.5, "decode_seconds": 0.5,
+                 "decompress_seconds": 0.25} for threads in (1, 2)]}),
+            result("testbed-clients", TESTBED),
+            result("testbed-hosts", TESTBED),
+            result("testbed-phases", TESTBED),
+            result("makespan", [{"image": "mcf", "scheme": "(3,2)", "work_hours": 1.0, "makespan_hours": [1.25, 1.75], "evictions": 3,
+                                 "recovery_seconds": [4.0, 6.0]}]),
+            result("peers-coded", [PEER_FILE | {"name": "stdchk (3,2), ASB", "rebuild_seconds": 2.5, "rebuilt_bytes": 3 * 10**8}]),
             result("memory", [transfer("mount, one large file", 1.0) | {"peak_memory_bytes": 70 << 20}]),
         )
     }  # fmt: skip
@@ -150,6 +170,11 @@ class Page(unittest.TestCase):
         self.assertIn(["s", "–", "–", "–", "25.0", "–"], sets, "Table IV")
         self.assertIn(["s", "16.0", "2.00", "0.100", "0.500", "75.0", "1.00", "0.050", "0.250", "75.0"], sets)
         self.assertEqual(row_of(text, "falcon"), ["falcon", "100", "12.5", "[10.00, 15.00]", "1.25", "0.000"])
+        self.assertEqual(row_of(text, "stdchk (3,2), ASB"), ["stdchk (3,2), ASB", "300", "2.50"])
+        self.assertEqual(row_of(text, "dedicated server"), ["dedicated server", "1", "2.00", "1.00"])
+        mcf = [row_of(line, "mcf") for line in text.splitlines() if re.match(r"<tr><td[^>]*>mcf</td>", line)]
+        self.assertIn(["mcf", "(3,2)", "1.00", "1.50", "3", "5.00"], mcf, "Figure 3")
+        self.assertIn(["mcf", "1,677", "14.4", "1677", "14.4"], [row[:5] for row in mcf], "Table 1")
         self.assertEqual(row_of(text, "pcodec"), ["pcodec", "concatenation", "1000000", "3.00", "300", "600"])
 
     def test_what_was_not_measured_is_named_with_the_way_to_measure_it(self):

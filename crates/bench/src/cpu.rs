@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crate::Error;
+
 /// CPU seconds that this process has used so far, its finished children included.
 fn own_seconds() -> f64 {
     of_stat("/proc/self/stat", true).unwrap_or(0.0)
@@ -32,4 +34,24 @@ fn of_stat(path: &str, children: bool) -> Option<f64> {
     let own = next()? + next()?;
     let of_children = if children { next()? + next()? } else { 0.0 };
     Some((own + of_children) / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// Seconds that all processors worked, and that they had, since the start of the machine.
+pub fn of_all() -> Result<(f64, f64), Error> {
+    let text = fs::read_to_string("/proc/stat")?;
+    let numbers = text.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8);
+    let ticks = numbers.map(str::parse).collect::<Result<Vec<f64>, _>>();
+    // user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
+    match ticks.map_err(|error| Error(format!("/proc/stat: {error}")))?[..] {
+        [user, nice, system, idle, waiting, irq, softirq, stolen] => {
+            let working = user + nice + system + irq + softirq + stolen;
+            Ok((working, working + idle + waiting))
+        }
+        _ => Err(Error("/proc/stat doesn't say what the processors did".to_owned())),
+    }
+}
+
+/// Share of the processors' time that was used between two readings.
+pub fn busy(before: (f64, f64), after: (f64, f64)) -> f64 {
+    (after.0 - before.0) / (after.1 - before.1)
 }

@@ -5,8 +5,11 @@
 //! named with them. Each measure writes its results as soon as it has them, so that a later one's failure loses nothing.
 
 mod bench;
+mod coding;
 mod cpu;
+mod dedicated;
 mod ends;
+mod job;
 mod local_fuse;
 mod machine;
 mod measures;
@@ -25,7 +28,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::bench::{Bench, Size};
+use crate::dedicated::Dedicated;
 use crate::ends::AtEnd;
+use crate::job::Job;
 
 /// Something that kept a measurement from being made.
 #[derive(Debug)]
@@ -93,6 +98,11 @@ enum Helper {
         /// Where to mount it
         mount_point: PathBuf,
     },
+    /// A dedicated checkpoint server, the peer of FALCON's figures, and its clients
+    #[command(subcommand)]
+    Dedicated(Dedicated),
+    /// A job that takes checkpoints of itself, for the measure `makespan`
+    Job(Job),
 }
 
 fn main() -> ExitCode {
@@ -116,6 +126,8 @@ fn run(line: Line) -> Result<(), Error> {
         Some(Helper::Null { mount_point, mode: Mode::Direct }) => {
             null::serve(&mount_point, stdchk_mount::NullMode::Direct)
         }
+        Some(Helper::Dedicated(dedicated)) => dedicated.run(),
+        Some(Helper::Job(job)) => job.run(),
         Some(Helper::List) => {
             measures::ALL.iter().for_each(|measure| println!("{:12} {}", measure.name, measure.what));
             Ok(())

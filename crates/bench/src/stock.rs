@@ -27,6 +27,20 @@ impl Stock {
         Self { bytes, stamp: 0 }
     }
 
+    /// A stock whose pages shrink to this share of their bytes, whichever codec compresses them: what is behind it is zero.
+    pub fn shrinking_to(share: f64) -> Self {
+        let mut stock = Self::new();
+        for page in stock.bytes.chunks_exact_mut(STAMP_EVERY) {
+            let zeros = (page.len() as f64 * (1.0 - share)).round();
+            page.iter_mut()
+                .rev()
+                .zip(0..)
+                .take_while(|(_, at)| f64::from(*at) < zeros)
+                .for_each(|(byte, _)| *byte = 0);
+        }
+        stock
+    }
+
     /// Makes everything that is taken from now on different from everything before.
     pub fn renew(&mut self) {
         self.stamp += 1;

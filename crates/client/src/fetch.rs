@@ -15,6 +15,7 @@ use stdchk_net::{Bytes, CallError};
 use stdchk_protect::seal::Keys;
 use stdchk_protect::{Assembly, BadFragments, Gathered, distance_at};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::benefactors::{Benefactors, Doubt};
 use crate::keyring::KeyRing;
@@ -23,6 +24,10 @@ use crate::manager::ManagerLink;
 /// A benefactor that has not answered by then gets company: the same chunk is asked of another one. If none is known, the
 /// manager is asked: copies may have been made since the holders were remembered.
 const HEDGE_AFTER: Duration = Duration::from_millis(500);
+/// Once a block of the chunk has come, the others are due: those that are missing after so many times as long get company, however
+/// short that is after at least [`HEDGE_MIN`], which a disk that seeks may take.
+const HEDGE_TIMES: u32 = 4;
+const HEDGE_MIN: Duration = Duration::from_millis(100);
 /// Rounds of asking all holders before a chunk counts as unreadable; the manager is asked for holders before each.
 const ROUNDS_MAX: u32 = 4;
 /// Pause before a further round, while a benefactor may be coming back.
@@ -183,6 +188,7 @@ impl Fetcher {
         let mut last: Option<Failure> = None;
         // Holders that are to be asked beside those that were.
         let mut due = 0;
+        let (began, mut quickest) = (Instant::now(), None);
         loop {
             if attempts.is_empty() && due == 0 {
                 due = waiting.front().map_or(0, |next| {
@@ -211,6 +217,7 @@ impl Fetcher {
                     Some(Ok((_, Ok(Gathered::Whole(bytes))))) => return Ok(bytes),
                     Some(Ok((holder, Ok(Gathered::Lacks(_))))) => {
                         unanswered.remove(&holder);
+                        quickest = quickest.or_else(|| Some(began.elapsed()));
                     }
                     Some(Ok((holder, Err(failure)))) => {
                         unanswered.remove(&holder);
@@ -226,12 +233,14 @@ impl Fetcher {
                     waiting.extend(self.order(chunk.id, &new));
                     due = 1;
                 }
-                () = tokio::time::sleep(HEDGE_AFTER) => {
-                    unanswered.iter().for_each(|holder| self.benefactors.late(holder.benefactor, HEDGE_AFTER));
+                () = tokio::time::sleep(patience(quickest)) => {
+                    let waited = patience(quickest);
+                    unanswered.iter().for_each(|holder| self.benefactors.late(holder.benefactor, waited));
                     if waiting.is_empty() {
                         are_others_sought |= std::mem::take(&mut remembered);
                     }
-                    due = 1;
+                    // All that are late get company, if others weren't.
+                    due = if quickest.is_some() { u8::try_from(unanswered.len()).unwrap_or(u8::MAX) } else { 1 };
                 }
             }
         }
@@ -263,6 +272,11 @@ impl Fetcher {
         groups.sort_by_key(doubt);
         groups.into_iter().flat_map(|(_, group)| group.into_iter().map(|(_, at)| at)).collect()
     }
+}
+
+/// How long the other blocks of a chunk are waited for, after the quickest one took so long.
+fn patience(quickest: Option<Duration>) -> Duration {
+    quickest.map_or(HEDGE_AFTER, |quickest| (quickest * HEDGE_TIMES).clamp(HEDGE_MIN, HEDGE_AFTER))
 }
 
 /// Of two failures the one that says more: bytes that were there and wrong, or of use to others, over a benefactor that wasn't there.
@@ -309,4 +323,18 @@ async fn attempt(
         }
     }
     Err(blame(Failure::new(code, bad.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_waited_for_by_what_the_first_of_their_chunk_took() {
+        let ms = Duration::from_millis;
+        assert_eq!(patience(None), HEDGE_AFTER);
+        assert_eq!(patience(Some(ms(1))), HEDGE_MIN);
+        assert_eq!(patience(Some(ms(50))), ms(200));
+        assert_eq!(patience(Some(ms(1300))), HEDGE_AFTER, "on a slow link as if nothing were known");
+    }
 }

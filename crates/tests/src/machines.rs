@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
+use rustix::process::Signal;
+
 use crate::command::{Outcome, binary, clean, command, outcome};
 use crate::process::Process;
 use crate::wait::wait_until;
@@ -32,7 +34,7 @@ const PLUG: &str = "ip link add m$1 type veth peer name eth0 netns $2 && ip link
 /// On the machine: its address.
 const ADDRESS: &str = "ip addr add 10.77.0.$1/24 dev eth0 && ip link set eth0 up";
 /// Shapes a device `$1` to `$2` Mbit/s (tc-tbf(8)).
-const SHAPE: &str = "tc qdisc add dev $1 root tbf rate $2mbit burst 256kb latency 200ms";
+const SHAPE: &str = "tc qdisc replace dev $1 root tbf rate $2mbit burst 256kb latency 200ms";
 
 /// Machines on one switch.
 pub struct Machines {
@@ -110,7 +112,7 @@ impl Machines {
         machines
     }
 
-    /// Lets a machine's link carry so many Mbit/s, in both directions.
+    /// Lets a machine's link carry so many Mbit/s from now on, in both directions.
     pub fn shape(&self, machine: usize, mbit: u32) {
         self.switch.sh(SHAPE, &[format!("m{machine}"), mbit.to_string()]);
         self.holder(machine).sh(SHAPE, &["eth0".to_owned(), mbit.to_string()]);
@@ -150,6 +152,13 @@ impl Machines {
         let mut command = self.holder(machine).enter(&["--user", "--net", "--mount"]);
         command.arg(here.get_program()).args(here.get_args());
         command.env("STDCHK_DATA", self.path(machine, "pool"));
+        command
+    }
+
+    /// Another program on a machine.
+    pub fn program(&self, machine: usize, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = self.holder(machine).enter(&["--user", "--net", "--mount"]);
+        command.arg(program).args(arguments);
         command
     }
 
@@ -201,6 +210,19 @@ impl Machines {
         outcome(command)
     }
 
+    /// Where the folders of all machines are.
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// Ends all processes of pools on machines whose folders are in `home`; for who can't wait until they are dropped.
+    pub fn kill_all(home: &Path) {
+        let machines = std::fs::read_dir(home).into_iter().flatten().flatten();
+        let entries = machines.filter_map(|machine| std::fs::read_dir(machine.path().join("pool/run")).ok());
+        let records = entries.flatten().filter_map(Result::ok);
+        records.filter_map(|entry| Process::recorded_in(&entry.path())).for_each(Process::kill);
+    }
+
     /// The number of the machine with this name.
     pub fn named(name: &str) -> Option<usize> {
         NAMES.iter().position(|known| *known == name).map(|at| at + 1)
@@ -223,6 +245,12 @@ impl Machines {
             child.wait().unwrap();
         }
         running.retain(|(on, _)| *on != machine);
+    }
+
+    /// Lets the processes of a machine's part of the pool stand still, connections and all, or go on.
+    pub fn freeze(&self, machine: usize, is_frozen: bool) {
+        let signal = if is_frozen { Signal::STOP } else { Signal::CONT };
+        self.processes(machine).into_iter().for_each(|process| process.signal(signal));
     }
 
     /// A pool: machine 1 has the manager, the next ones have a benefactor each, the one after these is a client, and the last one

@@ -17,6 +17,8 @@ use stdchk_tests::Machines;
 
 use crate::Error;
 use crate::bench::{BLOCK, Bench, Size};
+use crate::cpu;
+use crate::ends::AtEnd;
 use crate::section::{Section, at_least};
 use crate::stock::Stock;
 use crate::transfer::{self, Content};
@@ -177,34 +179,16 @@ fn pool(
     clients: usize,
     link_mbit: u32,
     policy: &str,
-) -> (Machines, Vec<std::path::PathBuf>) {
+) -> (AtEnd, Machines, Vec<std::path::PathBuf>) {
     let machines = Machines::start_in(&bench.dir, 1 + benefactors + clients);
+    let home = machines.home().to_owned();
+    let ended = AtEnd::new(move || Machines::kill_all(&home));
     machines.make_pool(benefactors, clients, DONATED);
     let first = benefactors + 2;
     machines.ok(first, &["policy", "set", "app", policy]);
     (1..first + clients).for_each(|machine| machines.shape(machine, link_mbit));
     let roots = (first..first + clients).map(|machine| machines.mount(machine).join("app")).collect();
-    (machines, roots)
-}
-
-/// Seconds that all processors worked, and that they had, since the start of the machine.
-fn processor_seconds() -> Result<(f64, f64), Error> {
-    let text = std::fs::read_to_string("/proc/stat")?;
-    let numbers = text.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8);
-    let ticks = numbers.map(str::parse).collect::<Result<Vec<f64>, _>>();
-    // user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
-    match ticks.map_err(|error| Error(format!("/proc/stat: {error}")))?[..] {
-        [user, nice, system, idle, waiting, irq, softirq, stolen] => {
-            let working = user + nice + system + irq + softirq + stolen;
-            Ok((working, working + idle + waiting))
-        }
-        _ => Err(Error("/proc/stat doesn't say what the processors did".to_owned())),
-    }
-}
-
-/// Share of the processors' time that was used between two readings.
-fn busy(before: (f64, f64), after: (f64, f64)) -> f64 {
-    (after.0 - before.0) / (after.1 - before.1)
+    (ended, machines, roots)
 }
 
 fn links(count: usize, link_mbit: u32) -> f64 {
@@ -215,7 +199,7 @@ fn links(count: usize, link_mbit: u32) -> f64 {
 
 fn scale(bench: &Bench, figure: &Figure, link_mbit: u32) -> Result<Scaled, Error> {
     let &Figure { benefactors, clients, files, file_bytes, joins_after, .. } = figure;
-    let (_machines, roots) = pool(bench, benefactors, clients, link_mbit, "redundancy=replicate:1");
+    let (_ended, _machines, roots) = pool(bench, benefactors, clients, link_mbit, "redundancy=replicate:1");
     let (written, writing, ended) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let start = Barrier::new(clients + 1);
     let mut seconds: Vec<u64> = Vec::new();
@@ -259,7 +243,7 @@ fn scale(bench: &Bench, figure: &Figure, link_mbit: u32) -> Result<Scaled, Error
                 && seconds.len() as u64 > joined
             {
                 let bytes = written.load(Ordering::Relaxed);
-                together.push((began.elapsed().as_secs_f64(), bytes, processor_seconds()?));
+                together.push((began.elapsed().as_secs_f64(), bytes, cpu::of_all()?));
             }
         }
         for client in running {
@@ -280,7 +264,7 @@ fn scale(bench: &Bench, figure: &Figure, link_mbit: u32) -> Result<Scaled, Error
         mb_of_each_second: before.zip(&seconds).map(|(before, after)| (after - before) as f64 / MB).collect(),
         mb_per_second: (last.1 - first.1) as f64 / MB / (last.0 - first.0),
         links_mb_per_second: links(clients, link_mbit),
-        busy: busy(first.2, last.2),
+        busy: cpu::busy(first.2, last.2),
     })
 }
 
@@ -315,7 +299,7 @@ fn settled(status: &Value) -> Result<bool, Error> {
 
 fn repair(bench: &Bench, loss: &Loss, link_mbit: u32) -> Result<Repaired, Error> {
     let client = loss.benefactors + 2;
-    let (machines, roots) = pool(bench, loss.benefactors, 1, link_mbit, "redundancy=replicate:2");
+    let (_ended, machines, roots) = pool(bench, loss.benefactors, 1, link_mbit, "redundancy=replicate:2");
     let mut stock = Stock::new();
     let content = Content { bytes: loss.bytes, block: BLOCK, salt: 0, repeated: None };
     for root in &roots {
@@ -335,9 +319,9 @@ fn repair(bench: &Bench, loss: &Loss, link_mbit: u32) -> Result<Repaired, Error>
     let lost = used_by_first(&status(&machines, client))?;
     machines.kill(2);
     until("the loss is noticed", false)?;
-    let (began, processors) = (Instant::now(), processor_seconds()?);
+    let (began, processors) = (Instant::now(), cpu::of_all()?);
     until("all has two copies again", true)?;
-    let (seconds, after) = (began.elapsed().as_secs_f64(), processor_seconds()?);
+    let (seconds, after) = (began.elapsed().as_secs_f64(), cpu::of_all()?);
     let lost_mb = lost as f64 / MB;
     Ok(Repaired {
         link_mbit,
@@ -346,6 +330,6 @@ fn repair(bench: &Bench, loss: &Loss, link_mbit: u32) -> Result<Repaired, Error>
         seconds,
         mb_per_second: lost_mb / seconds,
         links_mb_per_second: links(loss.benefactors - 1, link_mbit),
-        busy: busy(processors, after),
+        busy: cpu::busy(processors, after),
     })
 }

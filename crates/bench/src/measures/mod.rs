@@ -5,9 +5,11 @@
 
 mod aggregate;
 mod bounds;
+mod coding;
 mod files;
 mod images;
 mod machines;
+mod makespan;
 mod manager;
 mod memory;
 mod merging;
@@ -17,6 +19,7 @@ mod repeats;
 mod sets;
 mod similarity;
 mod sweeps;
+mod testbed;
 mod versions;
 mod writes;
 
@@ -90,6 +93,31 @@ pub const ALL: &[Measure] = &[
         name: "machines",
         what: "clients of a pool of many machines, over the speed of their links; repair of what one of them had",
         run: machines::run,
+    },
+    Measure {
+        name: "coding",
+        what: "what erasure coding costs: by threads, beside copies, and while benefactors are dead",
+        run: coding::run,
+    },
+    Measure {
+        name: "testbed-clients",
+        what: "FALCON's testbed: clients that store at once, through each way to choose hosts",
+        run: testbed::clients,
+    },
+    Measure {
+        name: "testbed-hosts",
+        what: "FALCON's testbed: storing and recovering while hosts are dead, silent or slow",
+        run: testbed::hosts,
+    },
+    Measure {
+        name: "testbed-phases",
+        what: "FALCON's testbed: what each technique contributes, where the time goes, and the links",
+        run: testbed::phases,
+    },
+    Measure {
+        name: "makespan",
+        what: "jobs that are evicted, beside a dedicated server for their checkpoints (FALCON's Figure 3)",
+        run: makespan::run,
     },
     Measure { name: "images", what: "series of images through the mount and `put`", run: images::run },
 ];

@@ -1,0 +1,358 @@
+//! How long jobs take that are evicted (FALCON's Figure 3): a real program takes checkpoints, which go to the pool or to a dedicated server
+//! beside its work; it is killed, its newest stored checkpoint comes back on another machine, and it goes on from there.
+//!
+//! Time runs sixty times as fast as in the paper: an hour is a minute. Images are as much smaller and links are as fast, so that
+//! a transfer takes the same share of the time between two checkpoints. What takes a set time, such as the start of a process,
+//! weighs sixty times as much. Evictions are drawn from the paper's Table 2, the same for all schemes.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::testbed::bed::{Bed, LAN_MBIT, Place};
+use crate::Error;
+use crate::bench::{Bench, Size};
+use crate::row::median;
+use crate::section::{Section, at_least};
+
+/// Seconds of the paper in one of ours.
+const FASTER: f64 = 60.0;
+/// Seconds of an hour.
+const HOUR: f64 = 3600.0;
+/// The paper's checkpoints are taken every five minutes, seconds.
+const INTERVAL: f64 = 300.0;
+/// Table 2: evictions an hour of a job, mean and standard deviation, and their range.
+const EVICTIONS: (f64, f64) = (1.3130, 0.2172);
+const RANGE: (f64, f64) = (1.0298, 2.3931);
+/// Time of a step of the job.
+const STEP_MS: u64 = 50;
+/// A link to a server at another university, Mbit/s: the paper says nothing of it.
+const REMOTE_MBIT: u32 = 20;
+/// Table 1: name, bytes, and the share that they shrink to.
+const IMAGES: [(&str, f64, f64); 2] = [("mcf", 1677e6, 241.0 / 1677.0), ("TIGR-I", 946e6, 201.0 / 946.0)];
+/// Time between two looks at a job.
+const LOOK: Duration = Duration::from_millis(5);
+/// Improvement over a dedicated server that the paper found at least.
+const IMPROVEMENT: f64 = 0.11;
+
+const FOLDER: &str = "jobs";
+const OURS: &str = "(3,2)";
+const LOCAL: &str = "dedicated, local";
+const REMOTE: &str = "dedicated, remote";
+
+/// How much is measured.
+struct Plan {
+    hosts: usize,
+    /// Jobs of each image, all at the same time.
+    jobs: usize,
+    hours: f64,
+    /// Between two checkpoints, seconds of the paper.
+    interval: f64,
+    /// An eviction that is not by chance, so that a short job sees one; seconds.
+    first: Option<f64>,
+}
+
+/// A job that is done.
+struct Done {
+    seconds: f64,
+    recoveries: Vec<f64>,
+    sum: String,
+}
+
+/// Jobs of one image under one scheme.
+#[derive(Serialize)]
+struct Made {
+    image: &'static str,
+    scheme: &'static str,
+    /// Undisturbed, in hours of the paper.
+    work_hours: f64,
+    makespan_hours: Vec<f64>,
+    evictions: usize,
+    /// From an eviction until the job runs again, seconds of the paper.
+    recovery_seconds: Vec<f64>,
+    /// What the jobs computed.
+    sums: Vec<String>,
+}
+
+/// Measures all schemes, one after the other, on one testbed.
+pub fn run(bench: &Bench) -> Result<Section, Error> {
+    let plan = match bench.size {
+        Size::Tiny => Plan { hosts: 5, jobs: 1, hours: 0.04, interval: 60.0, first: Some(1.5) },
+        Size::Small => Plan { hosts: 12, jobs: 2, hours: 1.0, interval: INTERVAL, first: None },
+        Size::Full => Plan { hosts: 12, jobs: 2, hours: 4.0, interval: INTERVAL, first: None },
+    };
+    let jobs = plan.jobs * IMAGES.len();
+    let bed = Bed::start(bench, plan.hosts, jobs + 2)?;
+    bed.folders(&[(FOLDER, "redundancy=erasure:3,2")]);
+    let mut rows = Vec::new();
+    for (scheme, place, server_mbit) in [
+        (OURS, Place::Folder(FOLDER), LAN_MBIT),
+        (LOCAL, Place::Dedicated, LAN_MBIT),
+        (REMOTE, Place::Dedicated, REMOTE_MBIT),
+    ] {
+        bed.link(bed.server(), server_mbit);
+        rows.extend(all_jobs(bench, &bed, &plan, (scheme, place))?);
+    }
+    for (image, ..) in IMAGES {
+        let mut sums: Vec<&String> =
+            rows.iter().filter(|row| row.image == image).flat_map(|row| &row.sums).collect();
+        sums.dedup();
+        if sums.len() != 1 {
+            return Err(Error(format!("jobs with {image} came to different results: {sums:?}")));
+        }
+    }
+    let sum = |image: &str, scheme: &str| {
+        let row = rows.iter().find(|row| row.image == image && row.scheme == scheme);
+        row.map_or(f64::NAN, |row| row.makespan_hours.iter().sum::<f64>())
+    };
+    let targets = IMAGES.iter().flat_map(|(image, ..)| {
+        [LOCAL, REMOTE].map(|peer| {
+            let gained = 1.0 - sum(image, OURS) / sum(image, peer);
+            at_least(format!("{image}: makespan, gained over {peer}"), gained, IMPROVEMENT)
+        })
+    });
+    let targets = targets.collect();
+    Ok(Section { table: table(&rows), rows: serde_json::to_value(&rows)?, targets })
+}
+
+fn table(rows: &[Made]) -> String {
+    let mut text =
+        "image    scheme               work, h   makespan, h   evictions   recovery, s\n".to_owned();
+    for Made { image, scheme, work_hours, makespan_hours, evictions, recovery_seconds, .. } in rows {
+        let mean = makespan_hours.iter().sum::<f64>() / makespan_hours.len() as f64;
+        let recovery = median(recovery_seconds);
+        let _ = writeln!(
+            text,
+            "{image:8} {scheme:20} {work_hours:>7.2} {mean:>13.3} {evictions:>11} {recovery:>13.1}"
+        );
+    }
+    text.push_str(
+        "\nHours and seconds of the paper, sixty times ours; means of the jobs, medians of the recoveries.\n",
+    );
+    text
+}
+
+/// A job as it is run.
+struct Run<'a> {
+    bench: &'a Bench,
+    bed: &'a Bed,
+    place: Place<'a>,
+    /// Which of all jobs, and how often it was evicted: they decide on which machine it is.
+    number: usize,
+    evictions: usize,
+    name: String,
+    bytes: f64,
+    walkers: f64,
+    steps: u64,
+    plan: &'a Plan,
+}
+
+/// Something that the driver has started; it ends with the driver.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn all_jobs(
+    bench: &Bench,
+    bed: &Bed,
+    plan: &Plan,
+    (scheme, place): (&'static str, Place<'_>),
+) -> Result<Vec<Made>, Error> {
+    let work = plan.hours * HOUR / FASTER;
+    let steps = std::iter::successors(Some(1_u64), |step| Some(step + 1))
+        .find(|step| *step as f64 * STEP_MS as f64 / 1e3 >= work)
+        .unwrap_or(1);
+    let images = IMAGES.iter().flat_map(|image| std::iter::repeat_n(image, plan.jobs));
+    let runs = images.enumerate().map(|(number, (image, bytes, walkers))| Run {
+        bench,
+        bed,
+        place,
+        number,
+        evictions: 0,
+        name: format!("{image}-{number}-{}", scheme.replace([' ', ',', '(', ')'], "")),
+        bytes: bytes / FASTER,
+        walkers: *walkers,
+        steps,
+        plan,
+    });
+    let done = std::thread::scope(|threads| {
+        let running: Vec<_> = runs.map(|mut run| threads.spawn(move || run.finish())).collect();
+        let ended = running.into_iter();
+        ended
+            .map(|job| job.join().map_err(|_| Error("a driver ended".to_owned()))?)
+            .collect::<Result<Vec<_>, _>>()
+    })?;
+    let of_images = IMAGES.iter().zip(done.chunks(plan.jobs));
+    Ok(of_images
+        .map(|((image, ..), jobs)| Made {
+            image,
+            scheme,
+            work_hours: plan.hours,
+            makespan_hours: jobs.iter().map(|job| job.seconds * FASTER / HOUR).collect(),
+            evictions: jobs.iter().map(|job| job.recoveries.len()).sum(),
+            recovery_seconds: jobs
+                .iter()
+                .flat_map(|job| &job.recoveries)
+                .map(|seconds| seconds * FASTER)
+                .collect(),
+            sums: jobs.iter().map(|job| job.sum.clone()).collect(),
+        })
+        .collect())
+}
+
+impl Run<'_> {
+    fn client(&self) -> usize {
+        self.number + self.evictions
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.bench.dir.join(format!("{}.{name}", self.name))
+    }
+
+    /// Starts the job, from a checkpoint if there is one; what it says comes by the channel.
+    fn start(&self, from: Option<&PathBuf>) -> Result<(Running, Receiver<String>), Error> {
+        let every = self.plan.interval / FASTER * 1e3 / STEP_MS as f64;
+        let mut command = Command::new(&self.bench.own);
+        command.arg("job").arg("--checkpoints").arg(self.path("T"));
+        command.args([format!("--bytes={:.0}", self.bytes), format!("--walkers={}", self.walkers)]);
+        command.args([format!("--steps={}", self.steps), format!("--every={every:.0}")]);
+        command.arg(format!("--step-ms={STEP_MS}"));
+        from.inspect(|from| {
+            command.arg("--from").arg(from);
+        });
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let (say, said) = channel();
+        let printed = child.stdout.take().ok_or_else(|| Error("the job prints nothing".to_owned()))?;
+        std::thread::spawn(move || {
+            BufReader::new(printed).lines().map_while(Result::ok).try_for_each(|line| say.send(line))
+        });
+        Ok((Running(child), said))
+    }
+
+    /// Runs the job until it is done.
+    fn finish(&mut self) -> Result<Done, Error> {
+        let mut draw = Draw::new(self.number as u64);
+        let rate = draw.evictions_an_hour() * FASTER / HOUR;
+        let (began, mut recoveries) = (Instant::now(), Vec::new());
+        let mut evicted_at = self.plan.first.unwrap_or_else(|| draw.waiting(rate));
+        let mut stored: Option<u64> = None;
+        let (mut job, mut said) = self.start(None)?;
+        let mut sending: Option<(u64, Running)> = None;
+        let mut newest: Option<u64> = None;
+        loop {
+            match said.recv_timeout(LOOK) {
+                Ok(line) => match line.split_once(' ') {
+                    Some(("checkpoint", step)) => newest = Some(step.parse()?),
+                    Some(("done", sum)) => {
+                        let seconds = began.elapsed().as_secs_f64();
+                        return Ok(Done { seconds, recoveries, sum: sum.to_owned() });
+                    }
+                    _ => return Err(Error(format!("the job says `{line}`"))),
+                },
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(Error("the job ended early".to_owned())),
+            }
+            if let Some((step, sender)) = &mut sending
+                && let Some(status) = sender.0.try_wait()?
+            {
+                if !status.success() {
+                    return Err(Error(format!("storing {} failed: {status}", self.name)));
+                }
+                stored = Some(*step);
+                std::fs::remove_file(self.path(&format!("T{step}")))?;
+                sending = None;
+            }
+            if sending.is_none()
+                && let Some(step) = newest.take()
+            {
+                let path = self.path(&format!("T{step}"));
+                let store = self.bed.store_command(self.place, self.client(), &path, &self.called(step));
+                sending = Some((step, spawned(store)?));
+            }
+            if began.elapsed().as_secs_f64() >= evicted_at {
+                // The machine goes back to its owner, with what is on its way.
+                (sending, newest) = (None, None);
+                drop(job);
+                let back = Instant::now();
+                (job, said) = self.recover(stored)?;
+                recoveries.push(back.elapsed().as_secs_f64());
+                evicted_at = began.elapsed().as_secs_f64() + draw.waiting(rate);
+            }
+        }
+    }
+
+    fn called(&self, step: u64) -> String {
+        format!("{}.T{step}", self.name)
+    }
+
+    /// Brings the newest stored checkpoint to another machine, and starts the job from it.
+    fn recover(&mut self, stored: Option<u64>) -> Result<(Running, Receiver<String>), Error> {
+        self.evictions += 1;
+        let Some(step) = stored else { return self.start(None) };
+        let path = self.path("back");
+        let recover = self.bed.recover_command(self.place, self.client(), &self.called(step), &path);
+        let status = spawned(recover)?.0.wait()?;
+        if !status.success() {
+            return Err(Error(format!("{} did not come back: {status}", self.called(step))));
+        }
+        self.start(Some(&path))
+    }
+}
+
+fn spawned(mut command: Command) -> Result<Running, Error> {
+    Ok(Running(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?))
+}
+
+/// Numbers by chance that a seed determines (SplitMix64).
+struct Draw(u64);
+
+impl Draw {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_add(1).wrapping_mul(0xd134_2543_de82_ef95))
+    }
+
+    /// Above 0 and up to 1.
+    fn share(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64 + f64::EPSILON
+    }
+
+    /// How often a job is evicted: normally distributed (Box and Muller), within the range that the paper saw.
+    fn evictions_an_hour(&mut self) -> f64 {
+        let normal = (-2.0 * self.share().ln()).sqrt() * (std::f64::consts::TAU * self.share()).cos();
+        (EVICTIONS.0 + EVICTIONS.1 * normal).clamp(RANGE.0, RANGE.1)
+    }
+
+    /// Time until the next one of so many in a unit of time.
+    fn waiting(&mut self, rate: f64) -> f64 {
+        -self.share().ln() / rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evictions_come_as_often_as_the_paper_saw() {
+        let mut draw = Draw::new(7);
+        let rates: Vec<f64> = (0..2000).map(|_| draw.evictions_an_hour()).collect();
+        let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+        assert!((mean - EVICTIONS.0).abs() < 0.03, "{mean}");
+        assert!(rates.iter().all(|rate| (RANGE.0..=RANGE.1).contains(rate)));
+        let waits = (0..2000).map(|_| draw.waiting(2.0)).sum::<f64>() / 2000.0;
+        assert!((waits - 0.5).abs() < 0.05, "{waits}");
+    }
+}
