@@ -66,6 +66,20 @@ pub enum Protocol {
     Iw,
 }
 
+/// Whether one copy more of what is written is kept on the machine of who writes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cbor(index_only)]
+pub enum Local {
+    /// None is.
+    #[default]
+    #[n(0)]
+    None,
+    /// One is where a benefactor runs there, as long as it has room. It counts for nothing.
+    #[n(1)]
+    Prefer,
+}
+
 /// How far writers may get ahead of the copies of what was committed before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
 pub enum Exposure {
@@ -145,6 +159,10 @@ pub struct Policy {
     #[n(15)]
     #[cbor(default)]
     pub placement: String,
+    /// Whether one copy more is kept beside who writes.
+    #[n(16)]
+    #[cbor(default)]
+    pub local: Local,
 }
 
 impl Default for Policy {
@@ -166,6 +184,7 @@ impl Default for Policy {
             lifetime: Lifetime::Keep,
             encryption: None,
             placement: "round-robin".to_owned(),
+            local: Local::None,
         }
     }
 }
@@ -181,7 +200,7 @@ pub struct Key {
 }
 
 /// The keys of a policy, in the order in which they are shown.
-pub const KEYS: [Key; 16] = [
+pub const KEYS: [Key; 17] = [
     Key {
         name: "redundancy",
         meaning: &[
@@ -306,6 +325,18 @@ pub const KEYS: [Key; 16] = [
         get: |policy| policy.placement.clone(),
         set: |policy, value| {
             policy.placement = value.to_owned();
+            Ok(())
+        },
+    },
+    Key {
+        name: "local",
+        meaning: &[
+            "prefer: one copy more on the machine of who writes, where a benefactor runs there and has room; it counts",
+            "for nothing and goes first; none",
+        ],
+        get: |policy| policy.local.to_string(),
+        set: |policy, value| {
+            policy.local = value.parse()?;
             Ok(())
         },
     },
@@ -492,6 +523,7 @@ macro_rules! words {
 words!(Semantics, "semantics", Optimistic = "optimistic", Pessimistic = "pessimistic");
 words!(CloseWaits, "close", Durable = "durable", Stored = "stored", Early = "early");
 words!(Protocol, "protocol", Sw = "sw", Clw = "clw", Iw = "iw");
+words!(Local, "local", None = "none", Prefer = "prefer");
 
 #[cfg(test)]
 mod tests {
@@ -507,6 +539,7 @@ mod tests {
             ("protocol", "iw"),
             ("segment", "8MiB"),
             ("window", "8MiB"),
+            ("local", "prefer"),
             ("ranks", "4"),
             ("lifetime", "replace:3 every:100"),
             ("encryption", "0123456789abcdef01234567"),
@@ -534,6 +567,7 @@ mod tests {
             ("lifetime", "replace:none"),
             ("encryption", "aes"),
             ("stripe", "-1"),
+            ("local", "only"),
             ("x", "1"),
         ];
         for (key, value) in bad {

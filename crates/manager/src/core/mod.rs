@@ -10,6 +10,7 @@ mod chunk;
 mod collection;
 mod commit;
 mod create;
+mod departures;
 mod exposure;
 mod forget;
 mod history;
@@ -166,6 +167,7 @@ pub struct Core {
     sessions: Sessions,
     copies: Copies,
     reliefs: relief::Reliefs,
+    departures: departures::Departures,
     begun: hold::Begun,
     /// Blocks to delete, each with the put sequence that the decision rests on.
     deletions: HashMap<BenefactorId, BTreeMap<BlockId, u64>>,
@@ -238,6 +240,7 @@ impl Core {
             sessions: Sessions::default(),
             copies: Copies::default(),
             reliefs: relief::Reliefs::default(),
+            departures: departures::Departures::default(),
             begun: hold::Begun::default(),
             deletions: HashMap::new(),
             references: References::default(),
@@ -530,7 +533,7 @@ impl Core {
         let (turn, ino, own, client) = (session.turn, session.ino, session.reserved, session.client);
         let policy = self.namespace.policy(ino)?;
         let stripe = self.place(&policy, self.host_of(client), (avoid, turn), now)?;
-        let free = self.free_beside(own);
+        let free = self.free_beside(own, now);
         let share = (free / RESERVATION_SHARE).max(CHUNK_BYTES_DEFAULT as u64).min(free);
         let granted = bytes.min(share).min(RESERVATION_BYTES_MAX);
         if granted == 0 && bytes > 0 {
