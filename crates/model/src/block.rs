@@ -29,10 +29,6 @@ impl Code {
     /// Every block holds all of the encoded bytes; any number of benefactors may hold it.
     pub const COPY: Self = Self { data: 1, parity: 0 };
 
-    /// A block that holds all of the encoded bytes and counts for nothing: it lies beside those that count, on the machine that may want
-    /// to read it next.
-    pub const LOCAL: Self = Self { data: 1, parity: 1 };
-
     /// The (m, k) erasure code: m data fragments, k parity fragments. `None` unless m is at least 2, k at least 1, and both
     /// together at most [`CODE_BLOCKS_MAX`].
     pub fn erasure(data: u8, parity: u8) -> Option<Self> {
@@ -45,29 +41,18 @@ impl Code {
         let [data, parity] = number.to_be_bytes();
         match (data, parity) {
             (1, 0) => Some(Self::COPY),
-            (1, 1) => Some(Self::LOCAL),
             _ => Self::erasure(data, parity),
         }
     }
 
-    /// A number that stands for the code in stored and sent bytes: m times 256 plus k; 256 for copies, 257 for local ones.
+    /// A number that stands for the code in stored and sent bytes: m times 256 plus k; 256 for copies.
     pub fn number(self) -> u16 {
         u16::from_be_bytes([self.data, self.parity])
     }
 
-    /// Whether the blocks are copies that count.
+    /// Whether the blocks are copies.
     pub fn is_copy(self) -> bool {
         self == Self::COPY
-    }
-
-    /// Whether the block is a local copy, which counts for nothing.
-    pub fn is_local(self) -> bool {
-        self == Self::LOCAL
-    }
-
-    /// Whether each block holds all of the encoded bytes.
-    pub fn is_whole(self) -> bool {
-        self.data == 1
     }
 
     /// Different blocks that are enough to make the chunk, m; 1 for copies.
@@ -77,21 +62,20 @@ impl Code {
 
     /// Parity fragments, k; 0 for copies.
     pub fn parity(self) -> u8 {
-        if self.is_whole() { 0 } else { self.parity }
+        self.parity
     }
 
     /// Different blocks, m + k; 1 for copies, which are all equal.
     pub fn blocks(self) -> u8 {
-        self.data + self.parity()
+        self.data + self.parity
     }
 }
 
 impl fmt::Debug for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::COPY => f.write_str("copy"),
-            Self::LOCAL => f.write_str("local copy"),
-            Self { data, parity } => write!(f, "({data},{parity})"),
+        match self.is_copy() {
+            true => f.write_str("copy"),
+            false => write!(f, "({},{})", self.data, self.parity),
         }
     }
 }
@@ -230,7 +214,7 @@ impl Encoding {
     /// Length of the stored bytes of each block: of a fragment the m-th part of the encoded bytes, rounded up to an even number
     /// as the code wants it.
     pub fn block_length(&self) -> u32 {
-        match self.code.is_whole() {
+        match self.code.is_copy() {
             true => self.encoded_length,
             false => self.encoded_length.div_ceil(u32::from(self.code.data)).next_multiple_of(2),
         }
@@ -256,12 +240,6 @@ impl Encoding {
         EncodingId { code: self.code, tag }
     }
 
-    /// The encoding of a local copy of blocks whose encoded bytes have this hash.
-    #[must_use]
-    pub fn local(&self, hash: ChunkId) -> Self {
-        Self { code: Code::LOCAL, hashes: vec![hash], ..self.clone() }
-    }
-
     /// The block number `index` of this encoding of `chunk`.
     pub fn block(&self, chunk: ChunkId, index: u8) -> BlockId {
         debug_assert!(index < self.code.blocks(), "block {index} of {:?}", self.code);
@@ -276,7 +254,7 @@ impl Encoding {
         if self.hashes.len() != usize::from(self.code.blocks()) {
             return Err(BadBlock::Count);
         }
-        let least = if self.code.is_whole() { 1 } else { FRAGMENT_BYTES_MIN };
+        let least = if self.code.is_copy() { 1 } else { FRAGMENT_BYTES_MIN };
         let added = if self.cipher.is_some() { SEAL_BYTES } else { 0 };
         let fits = (1..=CHUNK_BYTES_MAX).contains(&(self.plain_length as usize))
             && self.cipher.is_none_or(|cipher| cipher == SEALED)
@@ -360,10 +338,10 @@ mod tests {
 
     #[test]
     fn codes_and_blocks_that_cannot_be_are_not_decoded() {
-        for code in [Code::COPY, Code::LOCAL, Code::erasure(3, 2).unwrap(), Code::erasure(16, 16).unwrap()] {
+        for code in [Code::COPY, Code::erasure(3, 2).unwrap(), Code::erasure(16, 16).unwrap()] {
             assert_eq!(minicbor::decode::<Code>(&minicbor::to_vec(code).unwrap()).unwrap(), code);
         }
-        for number in [0u16, 1, 0x0102, 0x0200, 0x2001, 0xffff] {
+        for number in [0u16, 1, 0x0101, 0x0200, 0x2001, 0xffff] {
             assert!(minicbor::decode::<Code>(&minicbor::to_vec(number).unwrap()).is_err(), "{number:x}");
         }
         let good = fragments().block(ChunkId([7; 32]), 4);

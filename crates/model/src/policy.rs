@@ -66,20 +66,6 @@ pub enum Protocol {
     Iw,
 }
 
-/// Whether one copy more of what is written is kept on the machine of who writes it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[cbor(index_only)]
-pub enum Local {
-    /// None is.
-    #[default]
-    #[n(0)]
-    None,
-    /// One is where a benefactor runs there, as long as it has room. It counts for nothing.
-    #[n(1)]
-    Prefer,
-}
-
 /// How far writers may get ahead of the copies of what was committed before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
 pub enum Exposure {
@@ -159,10 +145,6 @@ pub struct Policy {
     #[n(15)]
     #[cbor(default)]
     pub placement: String,
-    /// Whether one copy more is kept beside who writes.
-    #[n(16)]
-    #[cbor(default)]
-    pub local: Local,
 }
 
 impl Default for Policy {
@@ -184,7 +166,6 @@ impl Default for Policy {
             lifetime: Lifetime::Keep,
             encryption: None,
             placement: "round-robin".to_owned(),
-            local: Local::None,
         }
     }
 }
@@ -200,7 +181,7 @@ pub struct Key {
 }
 
 /// The keys of a policy, in the order in which they are shown.
-pub const KEYS: [Key; 17] = [
+pub const KEYS: [Key; 16] = [
     Key {
         name: "redundancy",
         meaning: &[
@@ -325,18 +306,6 @@ pub const KEYS: [Key; 17] = [
         get: |policy| policy.placement.clone(),
         set: |policy, value| {
             policy.placement = value.to_owned();
-            Ok(())
-        },
-    },
-    Key {
-        name: "local",
-        meaning: &[
-            "prefer: one copy more on the machine of who writes, where a benefactor runs there and has room; it counts",
-            "for nothing and goes first; none",
-        ],
-        get: |policy| policy.local.to_string(),
-        set: |policy, value| {
-            policy.local = value.parse()?;
             Ok(())
         },
     },
@@ -523,7 +492,6 @@ macro_rules! words {
 words!(Semantics, "semantics", Optimistic = "optimistic", Pessimistic = "pessimistic");
 words!(CloseWaits, "close", Durable = "durable", Stored = "stored", Early = "early");
 words!(Protocol, "protocol", Sw = "sw", Clw = "clw", Iw = "iw");
-words!(Local, "local", None = "none", Prefer = "prefer");
 
 #[cfg(test)]
 mod tests {
@@ -539,7 +507,6 @@ mod tests {
             ("protocol", "iw"),
             ("segment", "8MiB"),
             ("window", "8MiB"),
-            ("local", "prefer"),
             ("ranks", "4"),
             ("lifetime", "replace:3 every:100"),
             ("encryption", "0123456789abcdef01234567"),
@@ -567,7 +534,6 @@ mod tests {
             ("lifetime", "replace:none"),
             ("encryption", "aes"),
             ("stripe", "-1"),
-            ("local", "only"),
             ("x", "1"),
         ];
         for (key, value) in bad {

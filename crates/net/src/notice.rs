@@ -297,7 +297,7 @@ mod tests {
         assert!(says_so(&answer(whole).unwrap()).unwrap());
         for end in 0..whole.len() {
             // Cut off anywhere it is no answer, or one of fewer bytes.
-            answer(&whole[..end]).is_some_and(|answer| says_so(&answer).unwrap());
+            assert!(answer(&whole[..end]).is_none_or(|answer| says_so(&answer).is_ok()));
         }
         for said in [&b"FALSE"[..], b" none \n", b"0", b""] {
             assert!(!is_yes(said));

@@ -506,7 +506,6 @@ mod tests {
             pid: 1,
             silent_ms: 0,
             labels: Vec::new(),
-            machine: None,
         };
         PoolStatus { benefactors: states.iter().enumerate().map(info).collect(), ..PoolStatus::default() }
     }

@@ -77,7 +77,7 @@ impl Assembly {
     ) -> Result<Gathered, BadFragments> {
         assert_eq!(block.chunk, self.chunk.id, "a block of this chunk");
         encoding.check(&block)?;
-        if encoding.code.is_whole() {
+        if encoding.code.is_copy() {
             // A copy is compared with the chunk's name, which is better than with its own.
             return match plain(self.chunk, &encoding, stored.clone(), &*self.keys) {
                 Ok(bytes) => Ok(Gathered::Whole(bytes)),
@@ -206,7 +206,7 @@ impl Remaking {
         let group = self.group.ok_or(BadFragments::Encoding)?;
         let Encoding { codec, plain_length, cipher, .. } = group.encoding;
         let chunk = ChunkRef { id: self.chunk, length: plain_length };
-        let encoded = match group.encoding.code.is_whole() {
+        let encoded = match group.encoding.code.is_copy() {
             true => group.stored.into_values().next().ok_or(BadFragments::Encoding)?,
             false if group.stored.len() < usize::from(group.encoding.code.data()) => {
                 return Err(BadFragments::Encoding);

@@ -17,19 +17,13 @@ pub struct Blocks {
     pub encoding: Encoding,
     /// Stored bytes of each block, in the order of their numbers. Data fragments share the memory of the encoded bytes.
     stored: Vec<Bytes>,
-    encoded: Bytes,
 }
 
 impl Blocks {
     /// The blocks of a chunk that is stored as it is; the bytes are not looked at.
     pub fn plain(chunk: ChunkRef, plain: Bytes) -> Self {
         assert_eq!(plain.len(), chunk.length as usize, "the bytes are the chunk's");
-        Self {
-            chunk: chunk.id,
-            encoding: Encoding::plain(chunk),
-            stored: vec![plain.clone()],
-            encoded: plain,
-        }
+        Self { chunk: chunk.id, encoding: Encoding::plain(chunk), stored: vec![plain] }
     }
 
     /// Makes the blocks of a chunk under `code` from `encoded`, which the codec number `codec` made of it. Takes milliseconds:
@@ -54,23 +48,12 @@ impl Blocks {
         let encoded_length = encoded.len() as u32;
         let empty =
             Encoding { codec, plain_length: chunk.length, cipher, code, encoded_length, hashes: Vec::new() };
-        let stored = match code.is_whole() {
-            true => vec![encoded.clone()],
+        let stored = match code.is_copy() {
+            true => vec![encoded],
             false => fragments(&encoded, code, empty.block_length() as usize),
         };
         let hashes = stored.iter().map(|stored| ChunkId::of(stored)).collect();
-        Self { chunk: chunk.id, encoding: Encoding { hashes, ..empty }, stored, encoded }
-    }
-
-    /// The local copy beside these blocks: all of the same encoded bytes.
-    #[must_use]
-    pub fn local(&self) -> (BlockId, Encoding, Bytes) {
-        let hash = match (self.encoding.code.is_whole(), self.encoding.hashes.first()) {
-            (true, Some(hash)) => *hash,
-            _ => ChunkId::of(&self.encoded),
-        };
-        let encoding = self.encoding.local(hash);
-        (encoding.block(self.chunk, 0), encoding, self.encoded.clone())
+        Self { chunk: chunk.id, encoding: Encoding { hashes, ..empty }, stored }
     }
 
     /// The blocks with their stored bytes.
@@ -127,12 +110,12 @@ pub fn genuine(block: &BlockId, encoding: &Encoding, stored: &[u8]) -> Result<()
     encoding.check_bytes(block.index, stored)?;
     if encoding.cipher.is_some() {
         let chunk = ChunkRef { id: block.chunk, length: encoding.plain_length };
-        let is_genuine = !encoding.code.is_whole() || is_signed(chunk, encoding.codec, stored);
+        let is_genuine = !encoding.code.is_copy() || is_signed(chunk, encoding.codec, stored);
         return if is_genuine { Ok(()) } else { Err(BadBlock::Name) };
     }
-    if !encoding.code.is_whole() || encoding.codec == Codec::Store.number() {
+    if !encoding.code.is_copy() || encoding.codec == Codec::Store.number() {
         // Of a copy that is stored as it is, the hash that was compared must be the chunk's name.
-        let is_named_otherwise = encoding.code.is_whole() && encoding.hashes != [block.chunk];
+        let is_named_otherwise = encoding.code.is_copy() && *block != BlockId::plain(block.chunk);
         return if is_named_otherwise { Err(BadBlock::Name) } else { Ok(()) };
     }
     let length = encoding.plain_length as usize;

@@ -5,7 +5,7 @@
 //! found that have neither in common: each loss takes one of them at most. Where several fragments lie at one benefactor
 //! that may be less than the truth, never more. Blocks of different encodings
 //! don't add up, since they may lie at the same benefactors: the best encoding counts. Copies suffice alone, however
-//! they were compressed, so all copies are one. Local copies count for nothing: they can be read, and other blocks be made of them.
+//! they were compressed, so all copies are one.
 
 use std::collections::HashSet;
 
@@ -54,23 +54,13 @@ fn count_together(one: EncodingId, other: EncodingId) -> bool {
 /// How many benefactors have to be lost before a chunk is of which these blocks are there; 0: it is lost.
 pub fn distance(held: impl Iterator<Item = Held> + Clone) -> u8 {
     let mut best = copies(held.clone());
-    for (at, block) in held.clone().enumerate().filter(|(_, block)| !block.encoding.code.is_whole()) {
+    for (at, block) in held.clone().enumerate().filter(|(_, block)| !block.encoding.code.is_copy()) {
         let is_first = held.clone().take(at).all(|earlier| earlier.encoding != block.encoding);
         if is_first {
             best = best.max(of_fragments(held.clone(), block.encoding));
         }
     }
     best
-}
-
-/// Whether a chunk can be read of which these blocks are there.
-pub fn is_readable(held: impl Iterator<Item = Held> + Clone) -> bool {
-    held.clone().any(|block| block.encoding.code.is_local()) || distance(held) > 0
-}
-
-/// Whether a chunk can be read whose blocks are at `locations`.
-pub fn is_readable_at<'a>(locations: impl IntoIterator<Item = &'a Location, IntoIter: Clone>) -> bool {
-    is_readable(locations.into_iter().map(Held::from))
 }
 
 /// Benefactors that have a copy.
@@ -188,8 +178,8 @@ fn ways(readable: &[Held], counted: &[Held], wanted: u8) -> Vec<Way> {
         Way { steps: make.len(), size: WHOLE, plan: Plan { from, make, taken } }
     };
     let mut rest = readable.to_vec();
-    // Copies of a copy cost less than copies of fragments: they come first. Local ones come last, so that their machines are left alone.
-    rest.sort_by_key(|block| (block.encoding.code.is_local(), !block.encoding.code.is_copy()));
+    // Copies of a copy cost less than copies of fragments: they come first.
+    rest.sort_by_key(|block| !block.encoding.code.is_copy());
     let mut ways = Vec::new();
     while let Some(Held { encoding, .. }) = rest.first().copied() {
         let (from, others): (Vec<Held>, _) =
@@ -198,8 +188,6 @@ fn ways(readable: &[Held], counted: &[Held], wanted: u8) -> Vec<Way> {
         let data = usize::from(encoding.code.data());
         if encoding.code.is_copy() {
             ways.push(copies(from, Some(0)));
-        } else if encoding.code.is_local() {
-            ways.push(copies(from, None));
         } else if indices(from.iter().copied(), encoding).count_ones() as usize >= data {
             let make = missing(counted, encoding, wanted).into_iter().map(Some).collect();
             let taken = taken(counted, encoding);

@@ -586,7 +586,6 @@ impl Registry {
             pid: benefactor.pid,
             silent_ms: now_ms.saturating_sub(benefactor.heard_ms),
             labels: benefactor.labels.clone(),
-            machine: benefactor.machine,
         })
     }
 

@@ -546,13 +546,16 @@ impl Core {
     }
 
     /// Why no benefactor can be used.
-    fn none_usable(&self, wish: &Wish<'_>) -> Failure {
+    fn none_usable(&self, wish: &Wish<'_>, now: Now) -> Failure {
         let hosts = self.registry.hosts();
         let online = hosts.iter().filter(|host| host.online);
         match online.clone().count() {
             0 => unavailable("no benefactor is on-line: start one, or wait for one to come back"),
             _ if online.clone().all(|host| wish.avoid.contains(&host.id)) => {
                 unavailable("every benefactor that is on-line has just failed the client: try again")
+            }
+            _ if wish.avoid.iter().any(|id| self.registry.is_borrowed(*id, now.ms)) => {
+                unavailable("one whose machine goes soon has yet to hear that it is needed: try again")
             }
             _ => self.no_space(wish.room_bytes),
         }

@@ -346,7 +346,7 @@ impl Core {
             candidates.extend(self.registry.borrow(lacks, &wish, now.ms + BORROWED_MS));
         }
         match candidates.is_empty() {
-            true => Err(self.none_usable(&wish)),
+            true => Err(self.none_usable(&wish, now)),
             false => Ok(candidates),
         }
     }

@@ -4,7 +4,7 @@
 use crate::harness::{Pool, chunk, empty_load, session};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command, Goes, Notice, OwnerWish};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest};
-use stdchk_model::{ErrorCode, Incarnation, Ino};
+use stdchk_model::{BenefactorId, ErrorCode, Incarnation, Ino};
 
 /// Time after which nothing is young any more, milliseconds.
 const AGE_MS: u64 = 61_000;
@@ -154,6 +154,10 @@ fn an_optimistic_folder_has_no_use_for_one_that_goes_while_one_other_is_there() 
     // The last one is full: then the one that goes is better than none.
     pool.beat_with_free(1, 0);
     assert_eq!(reserve(&mut pool, 1).unwrap(), [0]);
+    // It refuses what comes before it hears of that: no reason to fail the writer.
+    let avoid = vec![BenefactorId(0)];
+    let request = ManagerRequest::Reserve { session: session(1), bytes: 4096, avoid };
+    assert_eq!(pool.ask(request).unwrap_err().code, ErrorCode::Unavailable);
     assert!(asked(&mut pool, 0).takes);
     // Its owner has paused it: that holds.
     let paused = BenefactorLoad {

@@ -167,9 +167,6 @@ pub struct BenefactorInfo {
     #[n(6)]
     #[cbor(default)]
     pub labels: Vec<(String, String)>,
-    /// The machine on which it runs, if it told: clients know those beside them.
-    #[n(7)]
-    pub machine: Option<MachineId>,
 }
 
 /// A moment in the history of the manager's store. A benefactor remembers the last that it was told: a manager whose store
