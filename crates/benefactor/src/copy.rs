@@ -349,7 +349,7 @@ impl Copier {
 
     async fn give_way(&self) {
         let quiet = async {
-            while self.benefactor.is_busy() {
+            while self.benefactor.is_busy() && !self.benefactor.goes() {
                 tokio::time::sleep(LOOK).await;
             }
         };

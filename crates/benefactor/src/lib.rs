@@ -25,4 +25,4 @@ pub mod store;
 pub mod wish;
 
 pub use pace::RATE_MIN;
-pub use run::{ADDRESS_FILE, Config, Error, run};
+pub use run::{ADDRESS_FILE, Config, Error, run, run_warned};

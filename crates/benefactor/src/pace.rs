@@ -5,6 +5,7 @@
 //! no bytes, such as heartbeats and syncs, doesn't come by. Clients wait for an answer for ten seconds: whoever would wait longer than
 //! [`WAIT_MAX`] is sent elsewhere at once, or asks again, and isn't left to take a slow benefactor for a dead one.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -34,6 +35,8 @@ pub struct Cost {
 pub struct Caps {
     disk: Rate,
     network: Rate,
+    /// Work in the background comes first.
+    hurries: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -59,7 +62,7 @@ impl Rate {
 
     /// When so many bytes may go, for one who waits for `limit` at most (`None`: in the background, for as long as it takes): they are paid
     /// for then. However many wait, the background has its share, so that copies are made that others wait for.
-    fn turn(&self, bytes: u64, now: Instant, limit: Option<Duration>) -> Option<Instant> {
+    fn turn(&self, bytes: u64, now: Instant, limit: Option<Duration>, parts: u32) -> Option<Instant> {
         if self.bytes_per_second == 0 || bytes == 0 {
             return Some(now);
         }
@@ -73,7 +76,7 @@ impl Rate {
         let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
         paid.all = earliest.max(paid.all) + takes;
         if limit.is_none() {
-            paid.background = begin + BACKGROUND_PARTS * takes;
+            paid.background = begin + parts * takes;
         }
         Some(begin)
     }
@@ -83,7 +86,12 @@ impl Caps {
     /// At most so many bytes a second from and to the disk, and from and to others; 0: any.
     #[must_use]
     pub fn new(disk: u64, network: u64) -> Self {
-        Self { disk: Rate::new(disk), network: Rate::new(network) }
+        Self { disk: Rate::new(disk), network: Rate::new(network), hurries: AtomicBool::new(false) }
+    }
+
+    /// Whether work in the background takes all of the rates, if it needs so much, since there will soon be no time for it.
+    pub(crate) fn hurry(&self, hurries: bool) {
+        self.hurries.store(hurries, Ordering::Relaxed);
     }
 
     /// Bytes that work in the background does at a time, of `bytes`: what it takes, clients wait for.
@@ -124,8 +132,9 @@ impl Caps {
     fn turn(&self, Cost { disk, network }: Cost, limit: Option<Duration>) -> Option<Instant> {
         let now = Instant::now();
         // What the disk is paid for in vain, it is idle for: the network is asked first, which is slower where both are set.
-        let network = self.network.turn(network, now, limit)?;
-        self.disk.turn(disk, now, limit).map(|disk| disk.max(network))
+        let parts = if self.hurries.load(Ordering::Relaxed) { 1 } else { BACKGROUND_PARTS };
+        let network = self.network.turn(network, now, limit, parts)?;
+        self.disk.turn(disk, now, limit, parts).map(|disk| disk.max(network))
     }
 }
 
@@ -199,6 +208,34 @@ mod tests {
         let served = clients.load(std::sync::atomic::Ordering::Relaxed);
         assert!((110..=140).contains(&copied), "{copied} MiB of 480 in the background");
         assert!(served + copied <= (60 + 7) * 8 && served >= 300, "{served} MiB for clients");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_hurries_has_all_of_the_rate_that_it_needs_and_the_rate_holds() {
+        let caps = Arc::new(Caps::new(8 * MIB, 0));
+        caps.hurry(true);
+        for _ in 0..50 {
+            let caps = Arc::clone(&caps);
+            tokio::spawn(async move {
+                loop {
+                    if caps.admit(disk(MIB)).await.is_err() {
+                        tokio::time::sleep(Duration::from_millis(300)).await;
+                    }
+                }
+            });
+        }
+        let begin = Instant::now();
+        for _ in 0..160 {
+            caps.pay(disk(MIB)).await;
+        }
+        let taken = begin.elapsed();
+        assert!((19..=22).contains(&taken.as_secs()), "{taken:?} for 160 MiB");
+        caps.hurry(false);
+        let begin = Instant::now();
+        for _ in 0..40 {
+            caps.pay(disk(MIB)).await;
+        }
+        assert!(begin.elapsed() >= Duration::from_secs(18), "{:?} for 40 MiB", begin.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

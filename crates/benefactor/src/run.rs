@@ -12,6 +12,7 @@ use stdchk_model::limits::{BLOCK_BYTES_MAX, HEARTBEAT_MS};
 use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey};
+use stdchk_net::notice::{self, Source};
 use stdchk_net::server::Host;
 use stdchk_net::{BufferPool, DataDir, DataDirError, Keys, Listener, Managers, serve};
 use tokio::sync::watch;
@@ -71,6 +72,10 @@ pub struct Config {
     pub hours: Option<Hours>,
     /// What the owner says of where it stands; empty: what was said before.
     pub labels: Labels,
+    /// Who says that the machine goes soon; `None`: nobody.
+    pub notice: Option<Source>,
+    /// Time for what is here to move to others once the process is warned of its end.
+    pub grace: Duration,
 }
 
 impl Config {
@@ -90,6 +95,8 @@ impl Config {
             network_bytes_per_second: 0,
             hours: None,
             labels: Vec::new(),
+            notice: None,
+            grace: Duration::ZERO,
         }
     }
 }
@@ -128,6 +135,30 @@ pub enum Error {
 /// # Errors
 /// It can't start, or its last sync failed. A manager that isn't there is no error: it is tried again.
 pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
+    run_warned(config, std::future::pending(), stop).await
+}
+
+/// Runs a benefactor as [`run`] does, that may be warned of its end: `warned` resolves then. It has its grace from then on, and ends
+/// earlier once the manager knows of nothing for which it should stay.
+///
+/// # Errors
+/// Those of [`run`].
+pub async fn run_warned(
+    config: Config,
+    warned: impl Future<Output = ()>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let (told, is_told) = watch::channel(false);
+    let grace = config.grace;
+    let stop = async {
+        tokio::select! {
+            () = stop => {}
+            () = warned => {
+                told.send_replace(true);
+                tokio::time::sleep(grace).await;
+            }
+        }
+    };
     tokio::pin!(stop);
     let mut directory = DataDir::open(&config.data_dir, Role::Benefactor)?;
     let wish = wish_of(&config.data_dir)?;
@@ -159,6 +190,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
     let gone = tokio::select! {
         () = &mut stop => None,
         () = benefactor.left() => None,
+        () = moved(&benefactor, is_told, grace) => None,
         error = until_gone(benefactor.store(), config.heartbeat) => Some(error),
     };
     if let Some(error) = gone {
@@ -287,7 +319,20 @@ fn start_background(
     background.spawn(care::compact(Arc::clone(benefactor)));
     let folder = Arc::from(config.data_dir.as_path());
     background.spawn(wish::obey(Arc::clone(benefactor), folder, config.hours.clone()));
+    if let Some(source) = config.notice.clone() {
+        let benefactor = Arc::clone(benefactor);
+        background.spawn(notice::follow(source, move |notice| benefactor.set_notice(notice)));
+    }
     background
+}
+
+/// Ready when the process was warned of its end, and what is here was moved to others.
+async fn moved(benefactor: &Benefactor, mut is_told: watch::Receiver<bool>, grace: Duration) {
+    if is_told.wait_for(|is_told| *is_told).await.is_err() || grace.is_zero() {
+        return std::future::pending().await;
+    }
+    benefactor.ends_within(grace);
+    benefactor.may_end().await;
 }
 
 /// Ready when somebody has taken the store's files away.

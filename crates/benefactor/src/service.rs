@@ -12,12 +12,13 @@ use parking_lot::Mutex;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, OwnerWish,
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Goes, Notice, OwnerWish,
 };
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{BlockId, Encoding, ErrorCode, Failure, Incarnation, Permit, Receipt, ReceiptKey};
 use stdchk_net::{Buffer, BufferPool, Bytes, Caller, Retry, Service, elsewhere};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::journal::Kept;
 use crate::memory::Memory;
@@ -47,10 +48,29 @@ pub struct Benefactor {
     asked: AtomicU64,
     leaving: AtomicBool,
     wish: Mutex<OwnerWish>,
+    departures: Mutex<Departures>,
+    /// What is left to do while its machine goes soon, as far as the manager knows.
+    left_to_do: watch::Sender<Goes>,
     caps: Arc<Caps>,
     news: Notify,
     /// Whether the pool has forgotten it, as its owner wished.
     left: watch::Sender<bool>,
+}
+
+/// Why this benefactor goes soon, with when: `Some(None)` if nobody says that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Departures {
+    /// Its machine is said to go.
+    told: Option<Option<Instant>>,
+    /// Its process was warned that it is to end.
+    warned: Option<Option<Instant>>,
+}
+
+impl Departures {
+    /// Whether it goes soon, and when.
+    fn next(&self) -> Option<Option<Instant>> {
+        self.warned.or(self.told)
+    }
 }
 
 /// Counts something while it is under way.
@@ -112,6 +132,8 @@ impl Benefactor {
             asked: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             wish: Mutex::default(),
+            departures: Mutex::default(),
+            left_to_do: watch::Sender::default(),
             caps,
             news: Notify::new(),
             left: watch::Sender::new(false),
@@ -156,7 +178,13 @@ impl Benefactor {
     /// Space, blocks and requests under way.
     pub fn load(&self) -> BenefactorLoad {
         let requests = self.requests.load(Ordering::Relaxed);
-        let load = BenefactorLoad { requests, ..self.store.load() };
+        let notice = self.departures.lock().next().map(|at| Notice {
+            in_ms: at.map(|at| {
+                let left = at.saturating_duration_since(Instant::now()).as_millis();
+                u64::try_from(left).unwrap_or(u64::MAX)
+            }),
+        });
+        let load = BenefactorLoad { requests, notice, ..self.store.load() };
         match self.wish() {
             OwnerWish::Serve => load,
             wish => BenefactorLoad { wish, free_bytes: 0, ..load },
@@ -174,6 +202,54 @@ impl Benefactor {
             tracing::info!(?wish, "the owner has decided");
             self.has_news();
         }
+    }
+
+    /// Its machine is said to go soon, or no longer; the manager hears at once. Puts under way end as they would have.
+    pub fn set_notice(&self, notice: Option<Notice>) {
+        let at = |notice: Notice| {
+            notice.in_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)))
+        };
+        self.depart(|departures| departures.told = notice.map(at));
+    }
+
+    /// Its process was warned that it ends within this time.
+    pub(crate) fn ends_within(&self, grace: Duration) {
+        self.depart(|departures| departures.warned = Some(Instant::now().checked_add(grace)));
+    }
+
+    fn depart(&self, change: impl FnOnce(&mut Departures)) {
+        let (before, goes) = {
+            let mut departures = self.departures.lock();
+            let before = departures.next().is_some();
+            change(&mut departures);
+            (before, departures.next().is_some())
+        };
+        if before == goes {
+            return;
+        }
+        match goes {
+            true => tracing::warn!("this benefactor is said to go soon: what is here moves to others"),
+            false => tracing::info!("this benefactor is no longer said to go soon"),
+        }
+        self.caps.hurry(goes);
+        self.left_to_do.send_replace(Goes::default());
+        self.has_news();
+    }
+
+    /// Whether its machine is said to go soon, or its process.
+    pub fn goes(&self) -> bool {
+        self.departures.lock().next().is_some()
+    }
+
+    /// What the manager says of a machine that goes soon.
+    pub fn is_told(&self, left_to_do: Goes) {
+        self.left_to_do.send_replace(left_to_do);
+    }
+
+    /// Waits until nothing is left for which this one is waited for while its machine goes.
+    pub(crate) async fn may_end(&self) {
+        // It never ends while this lives, which has the sender.
+        let _ = self.left_to_do.subscribe().wait_for(|left_to_do| left_to_do.may_end).await;
     }
 
     /// The pool has forgotten it, as its owner wished.
@@ -287,6 +363,9 @@ impl Benefactor {
             return Err(Failure::new(ErrorCode::Unavailable, "this benefactor is leaving: use another one"));
         }
         let refused = match self.wish() {
+            OwnerWish::Serve if self.goes() && !self.left_to_do.borrow().takes => {
+                Some("this benefactor's machine is said to go soon: use another one")
+            }
             OwnerWish::Serve => None,
             OwnerWish::Pause => Some("this benefactor's owner has paused it: use another one"),
             OwnerWish::Drain | OwnerWish::Leave | OwnerWish::Damaged => {

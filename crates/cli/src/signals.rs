@@ -38,6 +38,18 @@ pub async fn stop() -> Outcome<&'static str> {
     Ok(Signals::catch()?.next().await)
 }
 
+/// Calls `warned` at the first SIGTERM; returns at SIGINT, or at whatever signal comes after that.
+pub async fn stop_after_warning(warned: impl FnOnce()) -> Outcome<&'static str> {
+    let mut signals = Signals::catch()?;
+    match signals.next().await {
+        "SIGTERM" => {
+            warned();
+            Ok(signals.next().await)
+        }
+        name => Ok(name),
+    }
+}
+
 /// Runs `work` until it ends or a signal comes; then the work is dropped, and what it had not finished undone.
 pub async fn or_interrupted<T>(what: &str, work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
     tokio::select! {

@@ -11,8 +11,8 @@ use minicbor::{Decode, Encode};
 use stdchk_model::journal::{Piece, Reach};
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, FailedCopy, Make, NewBlock,
-    OwnerWish, SourceBlock,
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, FailedCopy, Goes, Make,
+    NewBlock, Notice, OwnerWish, SourceBlock,
 };
 use stdchk_model::message::handshake::{
     Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
@@ -65,6 +65,7 @@ fn load() -> BenefactorLoad {
         disk_failed: true,
         wish: OwnerWish::Leave,
         owed_bytes: 1 << 20,
+        notice: Some(Notice { in_ms: Some(90_000) }),
     }
 }
 
@@ -486,6 +487,7 @@ fn manager_replies() -> Vec<ManagerReply> {
             revoke,
             Command::Permits(permits()),
             Command::BeatEvery(2000),
+            Command::Goes(Goes { may_end: true, takes: true }),
         ]),
         R::Known { found: vec![ChunkLocations::default()], benefactors: vec![info()], room_bytes: 16 << 20 },
         R::Held { attr: attr(), hold: hold() },

@@ -10,6 +10,7 @@ use fuser::Session;
 use parking_lot::Mutex;
 use stdchk_client::{ClientConfig, Pool, Spool};
 use stdchk_model::{ErrorCode, Failure};
+use stdchk_net::notice::{self, Source};
 use tokio::runtime::Runtime;
 use tokio_util::task::TaskTracker;
 
@@ -37,6 +38,8 @@ pub struct MountConfig {
     pub threads: usize,
     /// Where files of `protocol=clw` and `iw` go first; `None`: nowhere, they go through memory.
     pub spool: Option<SpoolConfig>,
+    /// Who says that the machine goes soon; `None`: nobody.
+    pub notice: Option<Source>,
     /// How long the kernel believes names and attributes without asking: by so much may `stat` be behind a change made
     /// through another mount.
     pub ttl: Duration,
@@ -52,6 +55,7 @@ impl MountConfig {
             read_only: false,
             threads: 4,
             spool: None,
+            notice: None,
             ttl: Duration::from_secs(1),
         }
     }
@@ -105,6 +109,11 @@ pub fn mount(config: MountConfig) -> Result<Mounted, Error> {
     for file in left {
         let fs = Arc::clone(&fs);
         tasks.spawn_on(async move { file.push(&fs).await }, runtime.handle());
+    }
+    if let Some(source) = config.notice {
+        let fs = Arc::clone(&fs);
+        // Ends with the runtime.
+        runtime.spawn(notice::follow(source, move |notice| fs.set_going(notice.is_some())));
     }
     let threads = config.threads.max(2);
     let reports_arrive = config.allow_other || rustix::process::geteuid().is_root();

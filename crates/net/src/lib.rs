@@ -13,6 +13,7 @@ pub mod frame;
 mod keys;
 mod machine;
 mod managers;
+pub mod notice;
 pub mod patience;
 mod retry;
 pub mod server;

@@ -93,12 +93,21 @@ pub struct BenefactorStatus {
     pub disk_failed: bool,
     /// What its owner wishes of it.
     pub wish: OwnerWish,
+    /// Its machine is said to go soon; absent: nobody says so.
+    pub going: Option<Going>,
     /// Space of blocks that it is to give back: the disk has less free than the floor, or more is taken than is donated, bytes.
     pub owed_bytes: u64,
     /// Time since it was last heard of, milliseconds.
     pub silent_ms: u64,
     /// What its owner says of where it stands.
     pub labels: BTreeMap<String, String>,
+}
+
+/// A machine is said to go soon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Going {
+    /// In so many seconds; absent: nobody says when.
+    pub in_seconds: Option<u64>,
 }
 
 /// Bytes on the three levels of saving: as readers see them, each chunk once, and as stored with all copies.
@@ -343,6 +352,7 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
         requests: info.load.requests,
         disk_failed: info.load.disk_failed,
         wish: info.load.wish,
+        going: info.load.notice.map(|notice| Going { in_seconds: notice.in_ms.map(|ms| ms.div_ceil(1000)) }),
         owed_bytes: info.load.owed_bytes,
         silent_ms: info.silent_ms,
         labels: info.labels.iter().cloned().collect(),
@@ -358,7 +368,9 @@ fn unmovable(status: &PoolStatus) -> Option<String> {
     let owing =
         owing.map(|info| format!("; b{} owes its owner {}", info.id.0, size::human(info.load.owed_bytes)));
     let owing: String = owing.collect();
-    let takes = |info: &&BenefactorInfo| online(info) && info.load.wish == OwnerWish::Serve && !owes(info);
+    let takes = |info: &&BenefactorInfo| {
+        online(info) && info.load.wish == OwnerWish::Serve && info.load.notice.is_none() && !owes(info)
+    };
     let others: Vec<&BenefactorInfo> = status.benefactors.iter().filter(takes).collect();
     let free = size::human(others.iter().map(|info| info.load.free_bytes).sum());
     (chunks > 0).then(|| {
@@ -442,10 +454,15 @@ fn findings(status: &PoolStatus) -> Vec<(Condition, String)> {
     }
     let takes_nothing =
         |info: &&BenefactorInfo| info.state == BenefactorState::Online && info.load.wish != OwnerWish::Serve;
+    let is_going =
+        |info: &&BenefactorInfo| info.state == BenefactorState::Online && info.load.notice.is_some();
     if online > 0 && status.benefactors.iter().filter(takes_nothing).count() == online {
         let reason = "the owners of all benefactors that are on-line have paused or drained them, or their `--hours` do now, so nothing new can be written: \
                       `stdchk benefactor resume` takes them up again";
         found.push((Condition::Full, reason.to_owned()));
+    } else if online > 0 && status.benefactors.iter().filter(is_going).count() == online {
+        let reason = "the machines of all benefactors that are on-line are said to go soon: what is written now lies there alone";
+        found.push((Condition::Degraded, reason.to_owned()));
     } else if online > 0 && space.free_bytes < space.donated_bytes / 100 * FREE_PERCENT_MIN {
         let (free, donated) = (size::human(space.free_bytes), size::human(space.donated_bytes));
         found.push((Condition::Full, format!("{free} of {donated} are free")));

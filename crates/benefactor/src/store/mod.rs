@@ -587,6 +587,7 @@ impl Store {
             disk_failed: state.trouble.is_some() || available.is_err(),
             wish: OwnerWish::Serve,
             owed_bytes,
+            notice: None,
         }
     }
 

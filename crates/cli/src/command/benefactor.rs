@@ -14,7 +14,7 @@ use stdchk_net::transport::socket_of;
 
 use self::terms::{Terms, TermsArguments};
 use super::pool::join_as;
-use super::role::{RoleArguments, serve, socket_in};
+use super::role::{RoleArguments, serve_warned, socket_in};
 use super::up;
 use crate::context::Context;
 use crate::exit::{About, CommandError, Exit, Outcome};
@@ -171,8 +171,8 @@ fn run_here(arguments: &Run, context: &Context) -> Outcome {
     let labels = arguments.labels.clone();
     let config = Config { keys: context.keys()?, floor_bytes, labels, ..config };
     let config = arguments.terms.over(&Terms::default())?.applied_to(config)?;
-    serve(&arguments.role, &super::runtime()?, |stop| async move {
-        let ended = stdchk_benefactor::run(config, stop).await;
+    serve_warned(&arguments.role, &super::runtime()?, |warned, stop| async move {
+        let ended = stdchk_benefactor::run_warned(config, warned, stop).await;
         ended.map_err(|error| CommandError::complete(Exit::Other, "benefactor", error))
     })
 }

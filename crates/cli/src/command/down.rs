@@ -67,7 +67,7 @@ fn stop(home: &Home, roles: &[Role]) -> Outcome<usize> {
     let mut processes = Vec::new();
     for role in roles {
         if let Some(process) = running(home, *role)? {
-            process.signal(Signal::TERM)?;
+            process.signal(signal(*role))?;
             processes.push((*role, process));
         }
     }
@@ -81,6 +81,11 @@ fn stop(home: &Home, roles: &[Role]) -> Outcome<usize> {
         remove(&home.run_file(*role))?;
     }
     Ok(processes.len())
+}
+
+/// How a role is told to end. SIGTERM would give a benefactor the grace of its owner, as if the machine went.
+fn signal(role: Role) -> Signal {
+    if matches!(role, Role::Benefactor(_)) { Signal::INT } else { Signal::TERM }
 }
 
 fn kill(role: Role, process: &ProcessRecord, patience: Duration) -> Outcome {

@@ -13,6 +13,7 @@ use stdchk_model::size;
 use stdchk_mount::{Error, MountConfig, Mounted, SpoolConfig};
 use stdchk_operations::code_of;
 
+use super::benefactor::terms::NoticeArgument;
 use super::role::{RoleArguments, begin};
 use crate::context::{Context, PATIENCE_TO_MOVE};
 use crate::exit::{About, CommandError, Exit, Outcome, exit_of};
@@ -52,6 +53,8 @@ pub struct Arguments {
     #[arg(long, hide = true, env = "STDCHK_PATIENCE_MS", value_name = "MS")]
     patience_ms: Option<u64>,
     #[command(flatten)]
+    notice: NoticeArgument,
+    #[command(flatten)]
     role: RoleArguments,
 }
 
@@ -67,6 +70,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Outcome {
         spool: spool(arguments, &directory, context)?,
         allow_other: arguments.allow_other,
         read_only: arguments.read_only,
+        notice: arguments.notice.source()?,
         ..MountConfig::new(
             directory,
             ClientConfig { protocol: arguments.protocol, ..context.client_config(patience)? },

@@ -10,6 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stdchk_net::transport::unix_address;
 use stdchk_net::waits;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
 
 use crate::exit::{About, Outcome, task_failed};
 use crate::local::{Home, ProcessRecord};
@@ -43,6 +44,35 @@ pub fn serve<F: Future<Output = Outcome> + Send + 'static>(
     prepare(arguments)?;
     // As a task: what `block_on` itself waits for takes a call of the system each time that it is woken.
     let role = runtime.spawn(role(Box::pin(told_to_stop())));
+    runtime.block_on(role).map_err(|error| task_failed(&error))?
+}
+
+/// Runs a role as [`serve`] does, that is warned by the first SIGTERM and told to stop by the next one, or by SIGINT.
+pub fn serve_warned<F: Future<Output = Outcome> + Send + 'static>(
+    arguments: &RoleArguments,
+    runtime: &Runtime,
+    role: impl FnOnce(Stop, Stop) -> F,
+) -> Outcome {
+    prepare(arguments)?;
+    let (warn, is_warned) = oneshot::channel();
+    let warned = async {
+        // Who is told to stop without a warning never hears of one.
+        if is_warned.await.is_err() {
+            std::future::pending().await
+        }
+    };
+    let stop = async {
+        let warn = || {
+            tracing::info!("SIGTERM: going");
+            // Nobody listens once the role has ended by itself.
+            let _ = warn.send(());
+        };
+        match signals::stop_after_warning(warn).await {
+            Ok(signal) => tracing::info!("{signal}: stopping"),
+            Err(error) => tracing::error!("signals can't be received, stopping: {}", error.message),
+        }
+    };
+    let role = runtime.spawn(role(Box::pin(warned), Box::pin(stop)));
     runtime.block_on(role).map_err(|error| task_failed(&error))?
 }
 

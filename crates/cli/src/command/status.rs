@@ -234,7 +234,7 @@ fn print_benefactors(report: &Status) -> Outcome {
     for entry in &report.benefactors {
         table.row([
             format!("b{}", entry.id),
-            state_word(entry).to_owned(),
+            state_word(entry),
             entry.address.clone(),
             entry.pid.to_string(),
             size::human(entry.used_bytes),
@@ -246,8 +246,12 @@ fn print_benefactors(report: &Status) -> Outcome {
     table.print()
 }
 
-fn state_word(entry: &BenefactorStatus) -> &'static str {
-    match entry.state {
+fn state_word(entry: &BenefactorStatus) -> String {
+    if let (BenefactorState::Online, Some(going)) = (entry.state, &entry.going) {
+        let when = going.in_seconds.map(|seconds| format!(" in {seconds} s")).unwrap_or_default();
+        return format!("going{when}");
+    }
+    let word = match entry.state {
         BenefactorState::Online => match entry.wish {
             OwnerWish::Serve if entry.owed_bytes > 0 => "giving back",
             OwnerWish::Serve => "online",
@@ -260,7 +264,8 @@ fn state_word(entry: &BenefactorStatus) -> &'static str {
         BenefactorState::Expected => "expected",
         BenefactorState::Offline => "offline",
         BenefactorState::Lost => "lost",
-    }
+    };
+    word.to_owned()
 }
 
 #[cfg(test)]

@@ -214,6 +214,7 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, settings: &Settin
         }
         Role::Mount => {
             add(&["mount", "--manager", &manager, "--window", &settings.window_bytes.to_string()]);
+            record.terms.notice_arguments().iter().for_each(|word| add(&[word]));
             all.extend(["--encryption-keys".into(), settings.encryption_keys.clone().into()]);
         }
     }

@@ -13,7 +13,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::process::{Resource, getrlimit};
 use stdchk_model::message::handshake::Role;
@@ -40,6 +40,8 @@ pub(crate) struct Budget {
     taken: AtomicU64,
     images_max: u64,
     images: AtomicU64,
+    /// It takes nothing more: what it holds goes with the machine.
+    is_closed: AtomicBool,
 }
 
 impl Budget {
@@ -47,11 +49,15 @@ impl Budget {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         // A close that is noted needs a descriptor, so do connections: images leave them as many as they take.
         let images_max = descriptors / 2;
-        Self { bytes_max, taken: AtomicU64::new(0), images_max, images: AtomicU64::new(0) }
+        let (taken, images, is_closed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        Self { bytes_max, taken, images_max, images, is_closed }
     }
 
     /// Takes a descriptor, as long as one image more may be open.
     fn take_image(&self) -> bool {
+        if self.is_closed.load(Ordering::Acquire) {
+            return false;
+        }
         let more = |images| (images < self.images_max).then_some(images + 1);
         self.images.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
@@ -67,6 +73,9 @@ impl Budget {
     }
 
     fn take(&self, bytes: u64) -> bool {
+        if bytes > 0 && self.is_closed.load(Ordering::Acquire) {
+            return false;
+        }
         let more =
             |taken: u64| taken.checked_add(bytes).filter(|taken| bytes == 0 || *taken <= self.bytes_max);
         self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
@@ -132,6 +141,11 @@ impl Spool {
         }
         let budget = Arc::new(Budget::new(bytes_max));
         Ok(Arc::new(Self { directory, budget, boot, numbered: AtomicU64::new(0) }))
+    }
+
+    /// From now on it takes nothing more, as if it was full, or takes files again.
+    pub fn close_for_new(&self, is_closed: bool) {
+        self.budget.is_closed.store(is_closed, Ordering::Release);
     }
 
     fn path(&self, id: SessionId, extension: &str) -> PathBuf {

@@ -13,7 +13,7 @@ use stdchk_model::{
     BenefactorId, ChunkId, ErrorCode, Failure, Incarnation, MachineId, Permit, PermitKey, ReceiptKey, cbor,
     labels,
 };
-use stdchk_placement::HostState;
+use stdchk_placement::{HostState, Wish};
 
 use super::Timing;
 use super::placing::Racks;
@@ -123,6 +123,9 @@ pub struct Registry {
     dedicated: BTreeSet<BenefactorId>,
     /// Those that are to let go of what they have.
     leaving: BTreeSet<BenefactorId>,
+    /// Those whose machines are said to go soon, and until when each takes blocks since too few others can, milliseconds of the manager's
+    /// life.
+    going: BTreeMap<BenefactorId, u64>,
     /// Added, moved or forgotten since the last commit to the store.
     changed: BTreeSet<BenefactorId>,
     /// Heard of since states were last looked at.
@@ -147,6 +150,7 @@ impl Registry {
             racks: Racks::default(),
             dedicated: BTreeSet::new(),
             leaving: BTreeSet::new(),
+            going: BTreeMap::new(),
             changed: BTreeSet::new(),
             touched: BTreeSet::new(),
             quiet_until_ms: 0,
@@ -322,6 +326,7 @@ impl Registry {
         self.moves(id, gone.machine, None);
         self.note_labels(id);
         self.leaving.remove(&id);
+        self.going.remove(&id);
         self.pending -= usize::from(gone.is_pending);
         Arc::make_mut(&mut self.hosts).retain(|host| host.id != id);
         self.doubts += 1;
@@ -417,19 +422,65 @@ impl Registry {
         })
     }
 
-    /// A benefactor tells its load. Whether it is to let go of what it has, and was not before, or the other way round.
+    /// A benefactor tells its load. Whether what it has is to be elsewhere, or it is to let go of that, and was not before, or the other way
+    /// round.
     pub fn take_load(&mut self, id: BenefactorId, load: BenefactorLoad) -> bool {
         let Some(benefactor) = self.known.get_mut(&id) else { return false };
         benefactor.load = load;
-        match load.wish.drains() {
+        let is_other_wish = match load.wish.drains() {
             true => self.leaving.insert(id),
             false => self.leaving.remove(&id),
+        };
+        let went = self.goes(id);
+        match load.notice {
+            Some(_) => drop(self.going.entry(id).or_default()),
+            None => drop(self.going.remove(&id)),
         }
+        is_other_wish || went != self.goes(id)
+    }
+
+    /// Whether what the benefactor has is to be elsewhere: it is to let go of it, or its machine goes soon.
+    pub fn leaves(&self, id: BenefactorId) -> bool {
+        self.lets_go(id) || self.goes(id)
     }
 
     /// Whether the benefactor is to let go of what it has, once others have it.
-    pub fn leaves(&self, id: BenefactorId) -> bool {
+    pub fn lets_go(&self, id: BenefactorId) -> bool {
         self.leaving.contains(&id)
+    }
+
+    /// Whether the benefactor's machine is said to go soon.
+    pub fn goes(&self, id: BenefactorId) -> bool {
+        self.going.contains_key(&id)
+    }
+
+    /// Has so many of those whose machines go soon take blocks all the same, until some time, and tells which: those on-line with room.
+    pub fn borrow(&mut self, count: usize, wish: &Wish<'_>, until_ms: u64) -> Vec<BenefactorId> {
+        let (known, leaving) = (&self.known, &self.leaving);
+        let is_usable = |id: &BenefactorId| {
+            known.get(id).is_some_and(|one| {
+                one.state == BenefactorState::Online && one.load.free_bytes >= wish.room_bytes
+            }) && !leaving.contains(id)
+                && !wish.avoid.contains(id)
+        };
+        let usable = self.going.iter_mut().filter(|(id, _)| is_usable(id)).take(count);
+        let lent = usable.map(|(id, takes_until_ms)| {
+            *takes_until_ms = until_ms.max(*takes_until_ms);
+            *id
+        });
+        lent.collect()
+    }
+
+    /// Whether a benefactor whose machine goes soon takes blocks all the same.
+    pub fn is_borrowed(&self, id: BenefactorId, now_ms: u64) -> bool {
+        self.going.get(&id).is_some_and(|until_ms| now_ms < *until_ms)
+    }
+
+    /// What those have free that take blocks though their machines go soon, bytes.
+    pub fn borrowed_bytes(&self, now_ms: u64) -> u64 {
+        let borrowed = self.going.keys().filter(|id| self.is_borrowed(**id, now_ms));
+        let free = borrowed.filter_map(|id| self.get(*id)).map(|one| one.load.free_bytes);
+        free.fold(0, u64::saturating_add)
     }
 
     pub fn is_online(&self, id: BenefactorId) -> bool {
@@ -500,7 +551,10 @@ impl Registry {
         let host = HostState {
             id,
             online: benefactor.state == BenefactorState::Online,
-            free_bytes: if self.leaving.contains(&id) { 0 } else { benefactor.load.free_bytes },
+            free_bytes: match self.leaving.contains(&id) || self.going.contains_key(&id) {
+                true => 0,
+                false => benefactor.load.free_bytes,
+            },
             requests: benefactor.load.requests,
         };
         let hosts = Arc::make_mut(&mut self.hosts);

@@ -45,10 +45,15 @@ impl Holder {
         self.is_known(registry) && registry.counts(self.benefactor)
     }
 
-    /// Whether the block is to go as soon as the chunk is as far from loss as is wanted without it. Until then it counts for all but
-    /// what is planned.
+    /// Whether the chunk is to be as far from loss as is wanted without this block. Until then it counts for all but what is planned.
     pub fn leaves(&self, registry: &Registry) -> bool {
         self.is_owed || registry.leaves(self.benefactor)
+    }
+
+    /// Whether the block is to go once that is so. What is on a machine that goes soon stays: it serves for as long as it is there, and
+    /// the machine may stay after all.
+    pub fn is_to_go(&self, registry: &Registry) -> bool {
+        self.is_owed || registry.lets_go(self.benefactor)
     }
 
     /// Whether the block can be read now.
@@ -177,6 +182,11 @@ impl Chunk {
         distance(self.staying(registry).map(Holder::held))
     }
 
+    /// How far from loss it is once the machines have gone that are said to go soon.
+    pub fn distance_lasting(&self, registry: &Registry) -> u8 {
+        distance(self.counted(registry).filter(|holder| !registry.goes(holder.benefactor)).map(Holder::held))
+    }
+
     /// How far from loss it is by the blocks that can be read now.
     pub fn distance_online(&self, registry: &Registry) -> u8 {
         distance(self.online(registry).map(Holder::held))
@@ -235,6 +245,8 @@ pub enum Care {
 pub(super) struct Risk {
     /// How many benefactors have to be lost before the chunk is, those counted that are to let go of it.
     pub(super) distance: u8,
+    /// How many once the machines have gone that are said to go soon: by this chunks stand in the queues.
+    pub(super) lasting: u8,
     /// It is nearer to loss than wanted. Else it is only where it is not to stay.
     pub(super) is_exposed: bool,
     pub(super) lacking: Lacking,
@@ -242,6 +254,6 @@ pub(super) struct Risk {
 
 impl Risk {
     pub(super) fn place(self) -> (u8, TimeNs) {
-        (self.distance, self.lacking.span.first)
+        (self.lasting, self.lacking.span.first)
     }
 }

@@ -113,7 +113,7 @@ impl Core {
         // Most files that are made are small, and get their content soon: it needs no question. Those that are merely made, and stay
         // open, take no space from others: in a pool that is nearly full nothing is set aside.
         let small = SMALL_BYTES as u64;
-        if self.free_beside(0) / PLENTY >= small
+        if self.free_beside(0, now) / PLENTY >= small
             && let ManagerReply::Session { benefactors, room_bytes, .. } = &mut opened
         {
             (*benefactors, *room_bytes) = self.room(session, small, now);

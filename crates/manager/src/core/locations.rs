@@ -46,7 +46,8 @@ impl Slot {
     }
 }
 
-/// Place of a chunk in a queue: distance to loss, position of the oldest version that refers to it, slot.
+/// Place of a chunk in a queue: distance to loss once the machines have gone that are said to go soon, position of the oldest version that
+/// refers to it, slot.
 pub type Key = (u8, TimeNs, Slot);
 
 /// Chunks of which one benefactor could make blocks. An entry holds only as long as the chunk's own state says the same.
@@ -55,6 +56,17 @@ struct Queue {
     ready: BTreeSet<Key>,
     /// For which no benefactor had room.
     blocked: VecDeque<Key>,
+}
+
+/// What is left to be made elsewhere of what a benefactor has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// Something is, below this place.
+    Waits(usize),
+    /// What lies below this place was not looked at.
+    Unknown(usize),
+    /// Nothing is, or nothing can be.
+    Nothing,
 }
 
 /// Sums over all chunks.
@@ -454,6 +466,7 @@ impl Locations {
         let (distance, wanted) = (chunk.distance(registry), chunk.wanted());
         let is_moving = chunk.holders.iter().any(|holder| holder.leaves(registry));
         let lacks = if is_moving { chunk.distance_staying(registry) } else { distance } < wanted;
+        let lasting = if is_moving { chunk.distance_lasting(registry) } else { distance };
         let reach = (wanted > 0).then(|| match distance {
             _ if stdchk_protect::distance(chunk.online(registry).map(Holder::held)) > 0 => Reach::Readable,
             _ if stdchk_protect::distance(chunk.known(registry).map(Holder::held)) > 0 => Reach::Away,
@@ -465,7 +478,7 @@ impl Locations {
         let chunk = self.at(slot);
         let sources = if lacks { chunk.sources(registry) } else { Vec::new() };
         let span = chunk.span.unwrap_or(Span::at(SHARED, TimeNs::MIN));
-        let moved = chunk.care == Care::Blocked && chunk.place_at_risk() != Some((distance, span.first));
+        let moved = chunk.care == Care::Blocked && chunk.place_at_risk() != Some((lasting, span.first));
         // Its place among the blocked ones is no longer good.
         let care = if moved { Care::Waits } else { chunk.care };
         let risk = lacks.then(|| {
@@ -475,15 +488,15 @@ impl Locations {
                 Care::Blocked | Care::Failed => false,
             };
             let lacking = Lacking { span, bytes: chunk.length, movable };
-            Risk { distance, is_exposed: distance < wanted, lacking }
+            Risk { distance, lasting, is_exposed: distance < wanted, lacking }
         });
         self.at_mut(slot).care = care;
         self.settle(slot, risk, reach);
         if let Some(risk) = risk.filter(|_| care == Care::Waits) {
-            let (distance, first) = risk.place();
+            let (lasting, first) = risk.place();
             for source in sources {
                 let queue = self.queues.entry(source).or_default();
-                if queue.ready.insert((distance, first, slot)) {
+                if queue.ready.insert((lasting, first, slot)) {
                     self.called.insert(source);
                 }
             }
@@ -522,7 +535,8 @@ impl Locations {
                 if before.is_exposed {
                     self.exposure.remove(before.lacking);
                 }
-                self.at_risk.remove(&(before.distance, before.lacking.span.first, slot));
+                let (lasting, first) = before.place();
+                self.at_risk.remove(&(lasting, first, slot));
             }
             for (risk, sign) in [(before, -1), (risk, 1)] {
                 if let Some(risk) = risk.filter(|risk| !risk.is_exposed) {
@@ -531,7 +545,8 @@ impl Locations {
             }
             // Both may stand at the same place.
             if let Some(risk) = risk.filter(|risk| risk.distance > 0) {
-                self.at_risk.insert((risk.distance, risk.lacking.span.first, slot));
+                let (lasting, first) = risk.place();
+                self.at_risk.insert((lasting, first, slot));
             }
         }
     }
@@ -592,6 +607,34 @@ impl Locations {
         keys.last().copied().filter(|_| keys.len() == steps)
     }
 
+    /// Looks at what a benefactor has whose machine goes soon, downwards from `from`, or from the end.
+    pub fn look_at_going(
+        &self,
+        id: BenefactorId,
+        from: Option<usize>,
+        steps: usize,
+        registry: &Registry,
+    ) -> Left {
+        let listed = self.held_at.get(&id).map_or(&[][..], Vec::as_slice);
+        let from = from.map_or(listed.len(), |from| from.min(listed.len()));
+        for place in (from.saturating_sub(steps)..from).rev() {
+            let chunk = self.at(*part(listed, place));
+            let wanted = chunk.wanted();
+            // Who is not yet counted without the benefactor has what is wanted as far as the counting knows.
+            let may_move = || {
+                let risk = chunk.risk.as_ref();
+                risk.is_none_or(|risk| risk.lacking.movable || chunk.care == Care::Failed)
+            };
+            if wanted > 0 && chunk.distance_staying(registry) < wanted && may_move() {
+                return Left::Waits(place + 1);
+            }
+        }
+        match from.saturating_sub(steps) {
+            0 => Left::Nothing,
+            next => Left::Unknown(next),
+        }
+    }
+
     // --- copies to be made
 
     /// Takes the next chunk out that `source` should copy.
@@ -626,8 +669,8 @@ impl Locations {
         let Some(slot) = self.slot(id) else { return };
         self.at_mut(slot).care = Care::Blocked;
         self.count(slot, registry);
-        let Some((distance, first)) = self.at(slot).place_at_risk() else { return };
-        self.queues.entry(source).or_default().blocked.push_back((distance, first, slot));
+        let Some((lasting, first)) = self.at(slot).place_at_risk() else { return };
+        self.queues.entry(source).or_default().blocked.push_back((lasting, first, slot));
     }
 
     /// There is room again: all that was blocked is looked at in its order.
@@ -683,10 +726,10 @@ fn location(holder: &Holder) -> Location {
 }
 
 /// The chunk of a queue's entry, if the entry still says what the chunk's own state says.
-fn queued(chunks: &[Option<Chunk>], (distance, first, slot): &Key, source: BenefactorId) -> Option<ChunkId> {
+fn queued(chunks: &[Option<Chunk>], (lasting, first, slot): &Key, source: BenefactorId) -> Option<ChunkId> {
     let chunk = part(chunks, slot.place()).as_ref()?;
     let in_queue = matches!(chunk.care, Care::Waits | Care::Blocked);
-    let risk = chunk.place_at_risk() == Some((*distance, *first));
+    let risk = chunk.place_at_risk() == Some((*lasting, *first));
     let holds = chunk.holders.iter().any(|holder| holder.benefactor == source);
     (in_queue && risk && holds).then_some(chunk.id)
 }

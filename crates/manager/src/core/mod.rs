@@ -10,6 +10,7 @@ mod chunk;
 mod collection;
 mod commit;
 mod create;
+mod departures;
 mod exposure;
 mod forget;
 mod history;
@@ -169,6 +170,7 @@ pub struct Core {
     sessions: Sessions,
     copies: Copies,
     reliefs: relief::Reliefs,
+    departures: departures::Departures,
     begun: hold::Begun,
     /// Blocks to delete, each with the put sequence that the decision rests on.
     deletions: HashMap<BenefactorId, BTreeMap<BlockId, u64>>,
@@ -241,6 +243,7 @@ impl Core {
             sessions: Sessions::default(),
             copies: Copies::default(),
             reliefs: relief::Reliefs::default(),
+            departures: departures::Departures::default(),
             begun: hold::Begun::default(),
             deletions: HashMap::new(),
             references: References::default(),
@@ -534,7 +537,7 @@ impl Core {
         let (turn, ino, own, client) = (session.turn, session.ino, session.reserved, session.client);
         let policy = self.namespace.policy(ino)?;
         let stripe = self.place(&policy, self.host_of(client), (avoid, turn), now)?;
-        let free = self.free_beside(own);
+        let free = self.free_beside(own, now);
         let share = (free / RESERVATION_SHARE).max(CHUNK_BYTES_DEFAULT as u64).min(free);
         let granted = bytes.min(share).min(RESERVATION_BYTES_MAX);
         if granted == 0 && bytes > 0 {
@@ -547,13 +550,16 @@ impl Core {
     }
 
     /// Why no benefactor can be used.
-    fn none_usable(&self, wish: &Wish<'_>) -> Failure {
+    fn none_usable(&self, wish: &Wish<'_>, now: Now) -> Failure {
         let hosts = self.registry.hosts();
         let online = hosts.iter().filter(|host| host.online);
         match online.clone().count() {
             0 => unavailable("no benefactor is on-line: start one, or wait for one to come back"),
             _ if online.clone().all(|host| wish.avoid.contains(&host.id)) => {
                 unavailable("every benefactor that is on-line has just failed the client: try again")
+            }
+            _ if wish.avoid.iter().any(|id| self.registry.is_borrowed(*id, now.ms)) => {
+                unavailable("one whose machine goes soon has yet to hear that it is needed: try again")
             }
             _ => self.no_space(wish.room_bytes),
         }

@@ -30,6 +30,8 @@ const UNUSED_MS: u64 = 600_000;
 const LATE_MS: u64 = 60_000;
 /// Most rankings that are kept: one for each way, width and compute host. The one that was used longest ago gives way to a new one.
 const RANKINGS_MAX: usize = 1024;
+/// Time for which machines that go soon take blocks if too few others can, milliseconds: longer than a client asks before it gives up.
+const BORROWED_MS: u64 = 60_000;
 /// Rankings that are asked for at once: they take half a second at 10,000 benefactors, and come together.
 const WANTED_AT_ONCE: usize = 8;
 
@@ -338,8 +340,13 @@ impl Core {
         if candidates.len() < wish.width {
             candidates.extend(own.filter(|own| usable(&hosts, *own, &wish) && !candidates.contains(own)));
         }
+        let needed = usize::from(enough(policy.redundancy)) + usize::from(policy.distance_at_commit()) - 1;
+        let lacks = needed.saturating_sub(candidates.len());
+        if lacks > 0 {
+            candidates.extend(self.registry.borrow(lacks, &wish, now.ms + BORROWED_MS));
+        }
         match candidates.is_empty() {
-            true => Err(self.none_usable(&wish)),
+            true => Err(self.none_usable(&wish, now)),
             false => Ok(candidates),
         }
     }

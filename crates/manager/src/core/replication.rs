@@ -268,7 +268,7 @@ impl Copies {
 /// All benefactors while copies are planned for one source.
 struct Hosts {
     all: Arc<Vec<HostState>>,
-    /// The numbers of those that aren't to let go of what they have, in order.
+    /// The numbers of those that keep what they have, in order.
     ids: Vec<BenefactorId>,
 }
 

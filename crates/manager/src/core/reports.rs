@@ -165,6 +165,7 @@ impl Core {
             commands.extend(self.moment_to_remember());
         }
         commands.extend(self.recount(id, now));
+        commands.extend(self.left_to_do(id, now).map(Command::Goes));
         Ok(ManagerReply::Commands(commands))
     }
 

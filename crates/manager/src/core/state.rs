@@ -55,12 +55,13 @@ impl Core {
     pub(super) fn space(&self) -> Space {
         let mut space = Space { inodes: count(self.namespace.len()), ..Space::default() };
         let (mut online, mut most_free) = (false, 0);
-        for (_, benefactor) in self.registry.iter() {
+        for (id, benefactor) in self.registry.iter() {
             if benefactor.state == BenefactorState::Online {
                 let load = &benefactor.load;
                 space.donated_bytes = space.donated_bytes.saturating_add(load.donated_bytes);
                 space.used_bytes = space.used_bytes.saturating_add(load.used_bytes);
-                space.free_bytes = space.free_bytes.saturating_add(load.free_bytes);
+                let free_bytes = if self.registry.goes(id) { 0 } else { load.free_bytes };
+                space.free_bytes = space.free_bytes.saturating_add(free_bytes);
                 online = true;
             }
             // One that is away for a while has its room still.
@@ -76,10 +77,11 @@ impl Core {
     }
 
     /// Free space if one reservation of `reserved` bytes didn't count, bytes.
-    pub(super) fn free_beside(&self, reserved: u64) -> u64 {
+    pub(super) fn free_beside(&self, reserved: u64, now: Now) -> u64 {
         let hosts = self.registry.hosts();
         let online = hosts.iter().filter(|host| host.online);
-        let free = online.map(|host| host.free_bytes).fold(0, u64::saturating_add);
+        let borrowed = self.registry.borrowed_bytes(now.ms);
+        let free = online.map(|host| host.free_bytes).fold(borrowed, u64::saturating_add);
         free.saturating_sub(self.sessions.reserved().saturating_sub(reserved))
     }
 

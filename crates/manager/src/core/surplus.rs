@@ -5,8 +5,8 @@
 //! there) must keep the chunk as far from loss as is wanted without the ones that go, and of the others none is touched. What is in
 //! doubt now is looked at again later.
 //!
-//! Blocks that are to go ([`Holder::leaves`]) count for nothing here: those that stay must keep the chunk as far from loss as is wanted
-//! alone. Then the others go, all that are beyond doubt.
+//! Blocks that are to go ([`Holder::is_to_go`]) count for nothing here: those that stay must keep the chunk as far from loss as is wanted
+//! alone. Then the others go, all that are beyond doubt. Blocks on machines that go soon count for nothing, too, and stay.
 
 use std::collections::{HashMap, HashSet};
 
@@ -52,6 +52,7 @@ impl Core {
     fn too_much(&self, blocks: Vec<Holder>, wanted: u8) -> Vec<Holder> {
         let (mut gone, mut staying): (Vec<Holder>, Vec<Holder>) =
             blocks.into_iter().partition(|holder| holder.leaves(&self.registry));
+        gone.retain(|holder| holder.is_to_go(&self.registry));
         let held: Vec<Held> = staying.iter().map(Holder::held).collect();
         if distance(held.iter().copied()) < wanted {
             return Vec::new();

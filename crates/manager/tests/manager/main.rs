@@ -5,6 +5,7 @@ mod care;
 mod coded;
 mod creation;
 mod damage;
+mod departures;
 mod drain;
 mod exposure;
 mod forget;

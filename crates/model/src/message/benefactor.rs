@@ -158,6 +158,17 @@ pub struct BenefactorLoad {
     #[n(7)]
     #[cbor(default)]
     pub owed_bytes: u64,
+    /// Its machine is said to go soon; absent: nobody says so.
+    #[n(8)]
+    pub notice: Option<Notice>,
+}
+
+/// A machine is said to go soon: it is preempted, or shut down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct Notice {
+    /// In so many milliseconds; absent: nobody says when.
+    #[n(0)]
+    pub in_ms: Option<u64>,
 }
 
 /// What the owner of a donated disk wishes of the benefactor on it. Whatever it is, what is stored there is served.
@@ -225,6 +236,20 @@ pub enum Command {
     /// Send heartbeats at this interval from now on, milliseconds, where there is no news; until the next registration.
     #[n(7)]
     BeatEvery(#[n(0)] u64),
+    /// What a benefactor does whose machine is said to go soon; until the next heartbeat is answered.
+    #[n(8)]
+    Goes(#[n(0)] Goes),
+}
+
+/// What is left to do for a benefactor whose machine is said to go soon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct Goes {
+    /// It may end: of what it has, nothing is to be made elsewhere any more, or nothing can be.
+    #[n(0)]
+    pub may_end: bool,
+    /// It takes blocks: too few others can.
+    #[n(1)]
+    pub takes: bool,
 }
 
 impl Command {

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use stdchk_client::{Pool, Spool, Writer};
 use stdchk_model::message::manager::{Attr, Space};
 use stdchk_model::{ErrorCode, Failure, Ino};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 pub(crate) use debts::Mark;
 pub(crate) use directory::{Listed, Stream};
@@ -58,6 +58,8 @@ pub(crate) struct FileSystem {
     lost: Mutex<HashMap<Ino, Failure>>,
     /// True once the mount is about to end.
     ending: watch::Sender<bool>,
+    /// Pushes that wait to be tried again don't wait any longer.
+    hurried: Notify,
 }
 
 /// An entry as it is shown to the kernel, which from then on holds the inode.
@@ -107,6 +109,7 @@ impl FileSystem {
             next_number: AtomicU64::new(1),
             lost: Mutex::default(),
             ending: watch::Sender::new(false),
+            hurried: Notify::new(),
         })
     }
 

@@ -54,6 +54,7 @@ impl OpenFile {
             self.left.notify_waiters();
             tokio::select! {
                 _ = ending.wait_for(|is_ending| *is_ending) => return,
+                () = fs.hurried.notified() => {}
                 _ = retry.pause() => {}
             }
         }
@@ -137,6 +138,21 @@ impl FileSystem {
             files.push(file);
         }
         Ok(files)
+    }
+
+    /// The machine is said to go soon, or no longer. While it is, nothing new goes into the spool, which would go with it, and what is
+    /// there is pushed without a pause.
+    pub fn set_going(&self, is_going: bool) {
+        match is_going {
+            true => {
+                tracing::warn!("this machine is said to go soon: files go to the pool and not into the spool")
+            }
+            false => tracing::info!("this machine is no longer said to go soon"),
+        }
+        self.spool.iter().for_each(|spool| spool.close_for_new(is_going));
+        if is_going {
+            self.hurried.notify_waiters();
+        }
     }
 
     /// The mount is about to end: what can't be pushed now is left in the spool.

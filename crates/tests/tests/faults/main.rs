@@ -24,6 +24,7 @@ mod machines;
 mod manager;
 mod mounts;
 mod names;
+mod notices;
 mod owners;
 mod page_cache;
 mod pairs;

@@ -516,7 +516,8 @@ impl World {
     fn client_puts(&mut self, number: usize) {
         // The manager names those that serve; an owner may have decided otherwise since.
         let are_all_tried = self.one_in(2);
-        let serves = |node: &&Node| node.is_up() && (are_all_tried || node.wish == OwnerWish::Serve);
+        let serves =
+            |node: &&Node| node.is_up() && (are_all_tried || node.wish == OwnerWish::Serve && !node.goes);
         let up = self.nodes.iter().filter(serves);
         let hosts: Vec<BenefactorId> = up.filter_map(|node| node.id).collect();
         for chunk in self.clients[number].needed() {

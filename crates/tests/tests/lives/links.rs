@@ -138,6 +138,7 @@ impl World {
                 Command::SendInventory => self.nodes[node].begin_inventory(),
                 // Copies go another way here, and pools are small.
                 Command::Revoke(_) | Command::Permits(_) | Command::BeatEvery(_) => {}
+                Command::Goes(left_to_do) => self.nodes[node].is_told(left_to_do),
                 Command::Forgotten => self.left(node),
                 Command::Remember(moment) => self.nodes[node].told(Some(moment), true),
             }
@@ -158,10 +159,14 @@ impl World {
         }
     }
 
-    /// An owner decides something.
+    /// An owner decides something, or a machine is said to go soon, or no longer.
     pub fn decide(&mut self, node: usize) {
         let wishes = [OwnerWish::Serve, OwnerWish::Pause, OwnerWish::Drain, OwnerWish::Leave];
-        let wish = wishes[self.below(wishes.len())];
+        let Some(wish) = wishes.get(self.below(wishes.len() + 2)).copied() else {
+            let goes = !self.nodes[node].goes;
+            self.note(format!("the machine of {:?} is said to go: {goes}", self.nodes[node].id));
+            return self.nodes[node].set_going(goes);
+        };
         if self.nodes[node].has_left && wish != OwnerWish::Serve {
             return;
         }
@@ -194,6 +199,7 @@ impl World {
         let goes = can_do_without && self.below(3) == 0;
         let one = self.below(self.nodes.len());
         for node in 0..self.nodes.len() {
+            self.nodes[node].set_going(false);
             let (wish, room) =
                 match [(OwnerWish::Drain, None), (OwnerWish::Leave, None), (OwnerWish::Serve, Some(3 << 12))]
                     [self.below(3)]

@@ -9,7 +9,7 @@ use stdchk_benefactor::service::Benefactor;
 use stdchk_benefactor::store::{Donation, Store};
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
-    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, FailedCopy, Make, OwnerWish,
+    BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, FailedCopy, Goes, Make, Notice, OwnerWish,
 };
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{
@@ -70,6 +70,8 @@ pub struct Node {
     pub is_new_life: bool,
     /// What its owner wishes: a file in its folder.
     pub wish: OwnerWish,
+    /// Its machine is said to go soon.
+    pub goes: bool,
     /// The pool has forgotten it, as its owner wished: it doesn't start until the owner wishes otherwise.
     pub has_left: bool,
     /// It is out of order and doesn't start.
@@ -118,6 +120,7 @@ impl Node {
             was_connected: false,
             is_new_life: true,
             wish: OwnerWish::Serve,
+            goes: false,
             has_left: false,
             is_broken: false,
             sent: Vec::new(),
@@ -151,6 +154,7 @@ impl Node {
         self.service =
             Some(Benefactor::new(Arc::new(store), (memory, kept), buffers, Incarnation(self.life), key));
         self.decide(self.wish);
+        self.set_going(self.goes);
         self.disk.opened();
         self.look_at_disk();
     }
@@ -184,6 +188,21 @@ impl Node {
         (self.wish, self.has_left) = (wish, false);
         if let Some(service) = &self.service {
             service.set_wish(wish);
+        }
+    }
+
+    /// Its machine is said to go soon, or no longer.
+    pub fn set_going(&mut self, goes: bool) {
+        self.goes = goes;
+        if let Some(service) = &self.service {
+            service.set_notice(goes.then(Notice::default));
+        }
+    }
+
+    /// What the manager says of a machine that goes.
+    pub fn is_told(&self, left_to_do: Goes) {
+        if let Some(service) = &self.service {
+            service.is_told(left_to_do);
         }
     }
 

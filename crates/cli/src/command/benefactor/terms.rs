@@ -1,18 +1,26 @@
-//! On which terms an owner gives a disk, beside its space: how fast it is used, when, and with which priority.
+//! On which terms an owner gives a disk, beside its space: how fast it is used, when, with which priority, and who says that the machine
+//! goes soon.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use stdchk_benefactor::hours::Hours;
 use stdchk_benefactor::{Config, RATE_MIN, priority};
-use stdchk_model::size;
+use stdchk_model::{duration, size};
+use stdchk_net::notice::Source;
 
 use crate::exit::{About, CommandError, Outcome};
 use crate::settings::size_of;
 
 /// Stands for all hours, and takes back hours that were given before.
 const ALWAYS: &str = "always";
+
+/// Stands for no source of notices, and takes back one that was given before.
+const NOBODY: &str = "none";
+/// Longest grace, milliseconds: no system waits longer for a process that it ends.
+const GRACE_MS_MAX: u64 = 600_000;
 
 /// What is said of the terms; what isn't stays as it was.
 #[derive(Args, Debug)]
@@ -35,6 +43,46 @@ at other times it is as if paused. Hours past midnight belong to the day on whic
     /// Whether it gives way to all other programs [default: normal]
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<Priority>,
+    #[command(flatten)]
+    notice: NoticeArgument,
+    /// How long a benefactor that gets SIGTERM stays for what it has to move to others, such as 25s; a second SIGTERM ends it at once
+    /// [default: it ends at once]
+    #[arg(long, value_name = "DURATION")]
+    notice_grace: Option<String>,
+}
+
+/// Who says that the machine goes soon.
+#[derive(Args, Debug)]
+pub struct NoticeArgument {
+    /// Who says that this machine is soon preempted or shut down: a file, a URL, aws, gcp, or none
+    #[arg(
+        long,
+        value_name = "SOURCE",
+        long_help = "\
+Who says that this machine is soon preempted or shut down: the path of a file that is there then; http://HOST:PORT/PATH, which
+answers with a body then; aws or gcp, the cloud's service of metadata; or none. [default: none]"
+    )]
+    notice: Option<String>,
+}
+
+impl NoticeArgument {
+    /// The source; `None`: nobody.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn source(&self) -> Outcome<Option<Source>> {
+        self.notice.as_deref().map_or(Ok(None), source)
+    }
+}
+
+fn source(text: &str) -> Outcome<Option<Source>> {
+    if text == NOBODY {
+        return Ok(None);
+    }
+    let next = "for instance `--notice /run/preempted`, `--notice http://127.0.0.1:8080/going`, `--notice aws` or `--notice none`";
+    text.parse()
+        .map(Some)
+        .map_err(|error| CommandError::usage(format_args!("--notice {text:?}"), error, next))
 }
 
 /// How much a benefactor gives way to other programs.
@@ -59,6 +107,12 @@ pub struct Terms {
     pub hours: Option<String>,
     /// How much it gives way.
     pub priority: Priority,
+    /// Who says that the machine goes soon; `None`: nobody.
+    #[serde(default)]
+    pub notice: Option<String>,
+    /// How long one that is warned stays, milliseconds.
+    #[serde(default)]
+    pub notice_grace_ms: u64,
 }
 
 impl TermsArguments {
@@ -78,6 +132,12 @@ impl TermsArguments {
             terms.hours = hours(text)?.map(|hours| hours.to_string());
         }
         terms.priority = self.priority.unwrap_or(terms.priority);
+        if let Some(text) = &self.notice.notice {
+            terms.notice = source(text)?.map(|source| source.to_string());
+        }
+        if let Some(text) = &self.notice_grace {
+            terms.notice_grace_ms = grace(text)?;
+        }
         Ok(terms)
     }
 }
@@ -95,6 +155,8 @@ impl Terms {
             disk_bytes_per_second: self.io_bytes_per_second,
             network_bytes_per_second: self.net_bytes_per_second,
             hours: self.hours.as_deref().map(hours).transpose()?.flatten(),
+            notice: self.notice.as_deref().map(source).transpose()?.flatten(),
+            grace: Duration::from_millis(self.notice_grace_ms),
             ..config
         })
     }
@@ -109,7 +171,16 @@ impl Terms {
         if self.priority == Priority::Idle {
             all.extend(["--priority", "idle"].map(str::to_owned));
         }
+        all.extend(self.notice_arguments());
+        if self.notice_grace_ms > 0 {
+            all.extend(["--notice-grace".to_owned(), duration::exact(self.notice_grace_ms)]);
+        }
         all
+    }
+
+    /// What `mount` is told of them.
+    pub fn notice_arguments(&self) -> Vec<String> {
+        self.notice.iter().flat_map(|notice| ["--notice".to_owned(), notice.clone()]).collect()
     }
 }
 
@@ -120,6 +191,15 @@ fn rate(flag: &str, text: &str) -> Outcome<u64> {
     }
     let next = format!("give at least {}, with its unit, or pause it", size::exact(RATE_MIN));
     Err(CommandError::usage(format_args!("{flag} {text}"), "clients would wait too long for a block", next))
+}
+
+fn grace(text: &str) -> Outcome<u64> {
+    let most = duration::exact(GRACE_MS_MAX);
+    duration::parse(text).filter(|ms| *ms <= GRACE_MS_MAX).ok_or_else(|| {
+        let next = "for instance `--notice-grace 25s`, or `--notice-grace 0s`";
+        let cause = format!("a duration of at most {most} is expected");
+        CommandError::usage(format_args!("--notice-grace {text}"), cause, next)
+    })
 }
 
 fn hours(text: &str) -> Outcome<Option<Hours>> {

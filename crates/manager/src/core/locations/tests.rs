@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use stdchk_model::message::benefactor::{BenefactorLoad, OwnerWish};
+use stdchk_model::message::benefactor::{BenefactorLoad, Notice, OwnerWish};
 use stdchk_model::{Code, EncodingId, Ino};
 
 use super::*;
@@ -23,7 +23,7 @@ enum Event {
     Silent(u32),
     Heard(u32),
     NewLife(u32),
-    Decide(u32, OwnerWish),
+    Decide(u32, OwnerWish, bool),
     LetGo(u32, u64),
     LetStay(u32, u64),
 }
@@ -45,7 +45,7 @@ fn event() -> impl Strategy<Value = Event> {
         benefactor.clone().prop_map(Event::Silent),
         benefactor.clone().prop_map(Event::Heard),
         benefactor.clone().prop_map(Event::NewLife),
-        (benefactor.clone(), wish).prop_map(|(at, wish)| Event::Decide(at, wish)),
+        (benefactor.clone(), wish, any::<bool>()).prop_map(|(at, wish, goes)| Event::Decide(at, wish, goes)),
         (benefactor.clone(), 0..40u64).prop_map(|(at, bytes)| Event::LetGo(at, bytes)),
         (benefactor, 0..40u64).prop_map(|(at, bytes)| Event::LetStay(at, bytes)),
     ]
@@ -115,8 +115,9 @@ fn apply(locations: &mut Locations, registry: &mut Registry, named: &mut Named, 
         Event::Care(chunk, care) => locations.care_for(&id(chunk), care, registry),
         Event::Silent(at) => registry.get_mut(BenefactorId(at)).unwrap().heard_ms = 0,
         Event::Heard(at) => registry.get_mut(BenefactorId(at)).unwrap().heard_ms = now_ms,
-        Event::Decide(at, wish) => {
-            let load = BenefactorLoad { wish, ..BenefactorLoad::default() };
+        Event::Decide(at, wish, goes) => {
+            let notice = goes.then(Notice::default);
+            let load = BenefactorLoad { wish, notice, ..BenefactorLoad::default() };
             if registry.take_load(BenefactorId(at), load) {
                 walk(locations, registry, BenefactorId(at));
             }
@@ -189,6 +190,8 @@ proptest! {
             prop_assert_eq!(total.chunks - locations.exposure.stuck().chunks, movable);
             let is_moving = |chunk: &&Chunk| {
                 let staying = distance(chunk.staying(&registry).map(Holder::held));
+                let risk = chunk.risk.as_ref();
+                assert!(risk.is_none_or(|risk| risk.lasting == chunk.distance_lasting(&registry)));
                 chunk.distance(&registry) >= chunk.wanted() && staying < chunk.wanted()
             };
             let moving: Vec<&Chunk> = locations.iter().filter(is_moving).collect();

@@ -2,13 +2,13 @@
 #![allow(dead_code, reason = "each test file uses its own part of it")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stdchk_manager::core::{Asker, Collected, Core, Cursor, Now, Setting, Timing};
 use stdchk_manager::ranking::Ranker;
 use stdchk_manager::store::{MemoryStore, Store, Table};
 use stdchk_model::labels::Labels;
-use stdchk_model::message::benefactor::{BenefactorLoad, Command, OwnerWish};
+use stdchk_model::message::benefactor::{BenefactorLoad, Command, Notice, OwnerWish};
 use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     Attr, BenefactorSecret, Change, ChunkLocations, Existing, Exposed, FileKind, Hold, ManagerReply,
@@ -49,6 +49,8 @@ pub struct Pool {
     pub terms: BTreeMap<u32, Term>,
     /// What owners wish, where that isn't that their benefactors serve.
     pub wishes: BTreeMap<u32, OwnerWish>,
+    /// Whose machines are said to go soon.
+    pub going: BTreeSet<u32>,
     /// On which machines benefactors say that they run.
     pub machines: BTreeMap<u32, MachineId>,
     /// The labels that benefactors tell.
@@ -118,6 +120,7 @@ impl Pool {
             key: None,
             terms: BTreeMap::new(),
             wishes: BTreeMap::new(),
+            going: BTreeSet::new(),
             machines: BTreeMap::new(),
             labels: BTreeMap::new(),
             ranker: Ranker::default(),
@@ -589,7 +592,8 @@ impl Pool {
             None => empty_load(),
             Some(wish) => BenefactorLoad { wish: *wish, free_bytes: 0, ..empty_load() },
         };
-        self.beat_loaded(number, incarnation, load, added, removed)
+        let notice = self.going.contains(&number).then_some(Notice { in_ms: Some(30_000) });
+        self.beat_loaded(number, incarnation, BenefactorLoad { notice, ..load }, added, removed)
     }
 
     /// A heartbeat of a benefactor with this load, in the life `with_benefactors` gave it.

@@ -1,0 +1,62 @@
+//! Benefactors whose machines are said to go soon: preempted, or shut down (docs/design/0803-notices-and-locality.md).
+//!
+//! What they have is made elsewhere as that of one that drains ([`Registry::leaves`](super::benefactors::Registry::leaves)), first that of which
+//! least would be left; nothing of it is deleted. They get no new blocks as long as enough others can take them. Here it is decided what they
+//! are told with each heartbeat: whether anything is left for which they are waited for.
+//!
+//! | a benefactor with a notice | what it is told |
+//! |---|---|
+//! | has chunks that lack blocks elsewhere, and these are being made or can be | nothing yet |
+//! | all its chunks have what is wanted elsewhere, or no others have room | it may end |
+//! | others may still report what they have | nothing yet |
+//! | the manager's store is an older copy, so that nothing is made | it may end |
+//! | fewer others have room than a commit needs | it takes blocks |
+//! | the notice is over | nothing: it is one as all others |
+
+use std::collections::HashMap;
+
+use stdchk_model::BenefactorId;
+use stdchk_model::message::benefactor::Goes;
+
+use super::locations::Left;
+use super::{Core, Now};
+
+/// Chunks that one look goes through: it takes some milliseconds.
+const CHUNKS_PER_LOOK: usize = 1 << 16;
+
+/// Where the next look at what each of them has begins.
+#[derive(Debug, Default)]
+pub(super) struct Departures(HashMap<BenefactorId, usize>);
+
+impl Core {
+    /// What a benefactor is told whose machine goes soon; `None` for all others.
+    pub(super) fn left_to_do(&mut self, id: BenefactorId, now: Now) -> Option<Goes> {
+        if !self.registry.goes(id) {
+            self.departures.0.remove(&id);
+            return None;
+        }
+        Some(Goes { may_end: self.may_end(id), takes: self.registry.is_borrowed(id, now.ms) })
+    }
+
+    fn may_end(&mut self, id: BenefactorId) -> bool {
+        if self.history.is_set_back() {
+            return true;
+        }
+        if self.registry.is_pending() || self.locations.is_counting {
+            return false;
+        }
+        let from = self.departures.0.remove(&id);
+        match self.locations.look_at_going(id, from, CHUNKS_PER_LOOK, &self.registry) {
+            Left::Nothing => true,
+            Left::Waits(next) | Left::Unknown(next) => {
+                self.departures.0.insert(id, next);
+                false
+            }
+        }
+    }
+
+    /// The pool has a benefactor no longer.
+    pub(super) fn goes_no_more(&mut self, id: BenefactorId) {
+        self.departures.0.remove(&id);
+    }
+}
