@@ -66,7 +66,7 @@ pub(crate) async fn scrub(benefactor: Arc<Benefactor>, rate: u64) {
 
 /// Waits until no client asked for anything during a `pause`, or has given way for long enough, and until the owner lets it work.
 async fn give_way(benefactor: &Benefactor, pause: Duration) {
-    while benefactor.wish() != OwnerWish::Serve {
+    while benefactor.wish() != OwnerWish::Serve || benefactor.is_loaded() {
         sleep(PAUSE).await;
     }
     let mut retry = Retry::every(pause, pause.max(SCRUB_GIVES_WAY));
@@ -84,7 +84,8 @@ pub(crate) async fn compact(benefactor: Arc<Benefactor>) {
     loop {
         sleep(PAUSE).await;
         let may_wait = !benefactor.store().gives_back();
-        if may_wait && (benefactor.is_busy() || benefactor.wish() == OwnerWish::Pause) {
+        let pauses = benefactor.wish() == OwnerWish::Pause || benefactor.is_loaded();
+        if may_wait && (benefactor.is_busy() || pauses) {
             continue;
         }
         let (store, pool) = (Arc::clone(benefactor.store()), Arc::clone(&buffers));
