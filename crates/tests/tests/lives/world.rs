@@ -238,7 +238,7 @@ impl World {
 
     pub fn event(&mut self) {
         let (node, client) = (self.below(self.nodes.len()), self.below(self.clients.len()));
-        match self.below(118) {
+        match self.below(120) {
             0..40 => self.client_event(client),
             40..58 => self.link(node),
             58..61 => self.delete(node),
@@ -270,7 +270,17 @@ impl World {
             110 | 111 => self.set_lifetime(),
             112..115 => self.decide(node),
             115..118 => self.owner_writes(node),
+            118 | 119 => self.owner_works(node),
             _ => unreachable!("that is all that happens"),
+        }
+    }
+
+    /// The owner's work begins to keep the disk busy, or ends.
+    fn owner_works(&mut self, node: usize) {
+        if self.nodes[node].is_up() {
+            let load = [0.0, 0.5, 1.0][self.below(3)];
+            self.nodes[node].is_loaded(load);
+            self.note(format!("{:?} has a load of {load}", self.nodes[node].id));
         }
     }
 
