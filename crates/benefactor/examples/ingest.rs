@@ -148,7 +148,7 @@ async fn feed(address: &str, pid: u32, mib: usize) {
     let puts = blocks.clone().into_iter().map(|(block, content)| {
         let chunk = ChunkRef { id: block.chunk, length: u32::try_from(content.len()).unwrap() };
         let encoding = Encoding::plain(chunk);
-        (BenefactorRequest::Put { block, encoding, durable: false }, content)
+        (BenefactorRequest::Put { block, encoding, durable: false, insists: false }, content)
     });
     run_all(&connection, puts).await;
     let stored = start.elapsed();

@@ -67,7 +67,7 @@ pub(crate) async fn scrub(benefactor: Arc<Benefactor>, rate: u64) {
 /// Waits until no client asked for anything during a `pause`, or has given way for long enough, and until the owner lets it work and
 /// nobody says that the machine goes.
 async fn give_way(benefactor: &Benefactor, pause: Duration) {
-    while benefactor.wish() != OwnerWish::Serve || benefactor.goes() {
+    while benefactor.wish() != OwnerWish::Serve || benefactor.is_loaded() || benefactor.goes() {
         sleep(PAUSE).await;
     }
     let mut retry = Retry::every(pause, pause.max(SCRUB_GIVES_WAY));
@@ -85,7 +85,8 @@ pub(crate) async fn compact(benefactor: Arc<Benefactor>) {
     loop {
         sleep(PAUSE).await;
         let may_wait = !benefactor.store().gives_back();
-        if may_wait && (benefactor.is_busy() || benefactor.wish() == OwnerWish::Pause || benefactor.goes()) {
+        let pauses = benefactor.wish() == OwnerWish::Pause || benefactor.is_loaded() || benefactor.goes();
+        if may_wait && (benefactor.is_busy() || pauses) {
             continue;
         }
         let (store, pool) = (Arc::clone(benefactor.store()), Arc::clone(&buffers));

@@ -327,7 +327,7 @@ impl Copier {
             }
         };
         self.benefactor.caps().pay(Cost { disk: 0, network: bytes.len() as u64 }).await;
-        let request = BenefactorRequest::Put { block, encoding, durable: false };
+        let request = BenefactorRequest::Put { block, encoding, durable: false, insists: false };
         let request = Asked { request, with: Some(permits) };
         let put = connection.call(&request, bytes, ANSWER_TIMEOUT);
         let (answer, turn) = answered(put, turn, stalled).await;

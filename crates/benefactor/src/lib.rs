@@ -13,6 +13,7 @@ pub mod hours;
 pub mod journal;
 mod labels;
 mod link;
+pub mod load;
 pub mod memory;
 pub mod pace;
 mod permits;

@@ -291,7 +291,9 @@ impl Link {
                 let message = "the donation is used up, or the disk is as full as its owner lets it be";
                 return Err(Failure::new(ErrorCode::NoSpace, message));
             }
+            let working = store.own_work().begin(needed);
             let taken = kept.take(&pieces);
+            drop(working);
             store.keeps_beside(kept.bytes());
             taken.map_err(|cause| {
                 StoreError::Io { action: "write", path: kept.path().to_owned(), cause }.into()

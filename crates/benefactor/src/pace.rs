@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stdchk_model::{ErrorCode, Failure};
+use tokio::sync::{RwLock, RwLockWriteGuard};
 use tokio::time::{Instant, sleep_until};
 
 /// So much of what was not used before may be used at once: a small request needn't wait because the last one was a moment ago.
@@ -37,7 +38,12 @@ pub struct Caps {
     network: Rate,
     /// Work in the background comes first.
     hurries: AtomicBool,
+    /// Held while nothing may begin at the disk.
+    quiet: RwLock<()>,
 }
+
+/// While it lives, no work begins.
+pub(crate) type Quiet<'a> = RwLockWriteGuard<'a, ()>;
 
 #[derive(Debug)]
 struct Rate {
@@ -86,7 +92,8 @@ impl Caps {
     /// At most so many bytes a second from and to the disk, and from and to others; 0: any.
     #[must_use]
     pub fn new(disk: u64, network: u64) -> Self {
-        Self { disk: Rate::new(disk), network: Rate::new(network), hurries: AtomicBool::new(false) }
+        let (disk, network) = (Rate::new(disk), Rate::new(network));
+        Self { disk, network, hurries: AtomicBool::new(false), quiet: RwLock::new(()) }
     }
 
     /// Whether work in the background takes all of the rates, if it needs so much, since there will soon be no time for it.
@@ -112,7 +119,19 @@ impl Caps {
             return Err(Failure::new(ErrorCode::Unavailable, message));
         };
         wait_until(begin).await;
+        self.wait_for_noise(cost).await;
         Ok(())
+    }
+
+    /// Lets nothing begin at the disk from now on that waits here for its turn, until what comes back is dropped.
+    pub(crate) async fn hold(&self) -> Quiet<'_> {
+        self.quiet.write().await
+    }
+
+    async fn wait_for_noise(&self, cost: Cost) {
+        if cost.disk > 0 {
+            drop(self.quiet.read().await);
+        }
     }
 
     /// Waits until work may begin, or go on, that can wait for as long as it takes.
@@ -120,6 +139,7 @@ impl Caps {
         if let Some(begin) = self.turn(cost, None) {
             wait_until(begin).await;
         }
+        self.wait_for_noise(cost).await;
     }
 
     /// Does so on a thread that may wait.
@@ -127,6 +147,7 @@ impl Caps {
         if let Some(begin) = self.turn(cost, None) {
             std::thread::sleep(begin.saturating_duration_since(Instant::now()));
         }
+        drop(self.quiet.blocking_read());
     }
 
     fn turn(&self, Cost { disk, network }: Cost, limit: Option<Duration>) -> Option<Instant> {
@@ -157,6 +178,20 @@ mod tests {
 
     fn disk(disk: u64) -> Cost {
         Cost { disk, network: 0 }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_the_disk_is_to_be_quiet_nothing_begins_there() {
+        let caps = Arc::new(Caps::new(0, 0));
+        let quiet = caps.hold().await;
+        caps.admit(Cost { disk: 0, network: 1 }).await.unwrap();
+        let waits = Arc::clone(&caps);
+        let waiting = tokio::spawn(async move { waits.admit(disk(1)).await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!waiting.is_finished());
+        drop(quiet);
+        waiting.await.unwrap().unwrap();
+        caps.pay(disk(1)).await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,6 +24,7 @@ use crate::hours::Hours;
 use crate::journal::Kept;
 use crate::labels;
 use crate::link::{self, Link};
+use crate::load::{self, Thresholds};
 use crate::memory::Memory;
 use crate::pace::Caps;
 use crate::replace::replace;
@@ -68,6 +69,8 @@ pub struct Config {
     pub disk_bytes_per_second: u64,
     /// Most bytes that are sent and received per second, at least [`RATE_MIN`](crate::RATE_MIN); 0: any.
     pub network_bytes_per_second: u64,
+    /// From which loads on it counts as busy.
+    pub thresholds: Thresholds,
     /// Outside of these hours it is as if paused; `None`: it never is.
     pub hours: Option<Hours>,
     /// What the owner says of where it stands; empty: what was said before.
@@ -93,6 +96,8 @@ impl Config {
             scrub_bytes_per_second: 4 << 20,
             disk_bytes_per_second: 0,
             network_bytes_per_second: 0,
+            // Others on the same disk may be benefactors as well.
+            thresholds: Thresholds { refusing_from: None, ..Thresholds::default() },
             hours: None,
             labels: Vec::new(),
             notice: None,
@@ -177,7 +182,8 @@ pub async fn run_warned(
     let kept = open_journal(&config.data_dir).await?;
     directory.benefactor().into_iter().for_each(|number| kept.is_of(number));
     let life = (Incarnation(random()?), receipt_key()?);
-    let benefactor = Benefactor::capped(store, (memory, kept), Arc::clone(&buffers), life, caps);
+    let terms = (caps, config.thresholds);
+    let benefactor = Benefactor::on_terms(store, (memory, kept), Arc::clone(&buffers), life, terms);
     benefactor.set_wish(wish::at_this_hour(wish, config.hours.as_ref()));
     if let Err(error) = replace(&address_file, &format!("{address}\n")) {
         // The manager is told the address, and the others ask the manager.
@@ -317,7 +323,8 @@ fn start_background(
     background.spawn(link.keep(directory));
     background.spawn(care::scrub(Arc::clone(benefactor), config.scrub_bytes_per_second));
     background.spawn(care::compact(Arc::clone(benefactor)));
-    let folder = Arc::from(config.data_dir.as_path());
+    let folder: Arc<Path> = Arc::from(config.data_dir.as_path());
+    background.spawn(load::watch(Arc::clone(benefactor), Arc::clone(&folder)));
     background.spawn(wish::obey(Arc::clone(benefactor), folder, config.hours.clone()));
     if let Some(source) = config.notice.clone() {
         let benefactor = Arc::clone(benefactor);

@@ -21,6 +21,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::journal::Kept;
+use crate::load::{Busyness, Thresholds};
 use crate::memory::Memory;
 use crate::pace::{Caps, Cost};
 use crate::permits::Permits;
@@ -52,6 +53,7 @@ pub struct Benefactor {
     /// What is left to do while its machine goes soon, as far as the manager knows.
     left_to_do: watch::Sender<Goes>,
     caps: Arc<Caps>,
+    busyness: Busyness,
     news: Notify,
     /// Whether the pool has forgotten it, as its owner wished.
     left: watch::Sender<bool>,
@@ -107,16 +109,17 @@ impl Benefactor {
         incarnation: Incarnation,
         receipt_key: ReceiptKey,
     ) -> Arc<Self> {
-        Self::capped(store, beside, buffers, (incarnation, receipt_key), Arc::new(Caps::new(0, 0)))
+        let terms = (Arc::new(Caps::new(0, 0)), Thresholds::default());
+        Self::on_terms(store, beside, buffers, (incarnation, receipt_key), terms)
     }
 
-    /// One of an owner who sets rates.
-    pub fn capped(
+    /// One of an owner who sets rates, and the loads at which it takes no new blocks.
+    pub fn on_terms(
         store: Arc<Store>,
         (memory, kept): (Arc<Memory>, Arc<Kept>),
         buffers: Arc<BufferPool>,
         (incarnation, receipt_key): (Incarnation, ReceiptKey),
-        caps: Arc<Caps>,
+        (caps, thresholds): (Arc<Caps>, Thresholds),
     ) -> Arc<Self> {
         store.keeps_beside(kept.bytes());
         Arc::new(Self {
@@ -135,6 +138,7 @@ impl Benefactor {
             departures: Mutex::default(),
             left_to_do: watch::Sender::default(),
             caps,
+            busyness: Busyness::new(thresholds),
             news: Notify::new(),
             left: watch::Sender::new(false),
         })
@@ -184,7 +188,8 @@ impl Benefactor {
                 u64::try_from(left).unwrap_or(u64::MAX)
             }),
         });
-        let load = BenefactorLoad { requests, notice, ..self.store.load() };
+        let (state, busy_percent, clients) = self.busyness.told();
+        let load = BenefactorLoad { requests, notice, state, busy_percent, clients, ..self.store.load() };
         match self.wish() {
             OwnerWish::Serve => load,
             wish => BenefactorLoad { wish, free_bytes: 0, ..load },
@@ -250,6 +255,19 @@ impl Benefactor {
     pub(crate) async fn may_end(&self) {
         // It never ends while this lives, which has the sender.
         let _ = self.left_to_do.subscribe().wait_for(|left_to_do| left_to_do.may_end).await;
+    }
+
+    /// Others keep its disk busy for this share of time, or that can't be told; `waits`: some program waits for the disk now and then. The manager
+    /// hears at once whether new blocks are taken from now on.
+    pub fn measured(&self, load: Option<f64>, waits: bool) {
+        if self.busyness.measured(load, waits) {
+            self.has_news();
+        }
+    }
+
+    /// Whether its owner's work needs the disk, so that what can wait should.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.busyness.gives_way()
     }
 
     /// The pool has forgotten it, as its owner wished.
@@ -351,14 +369,9 @@ impl Benefactor {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// With `durable`, the thread that wrote the block sees to that, too; puts that come together share the work.
-    async fn put(
-        &self,
-        block: BlockId,
-        encoding: Encoding,
-        mut payload: Buffer,
-        durable: bool,
-    ) -> Result<BenefactorReply, Failure> {
+    /// Whether new blocks are taken from this caller. The manager knows the states of benefactors: it orders copies to one that
+    /// is busy where they are needed.
+    fn check_open(&self, caller: &Caller, insists: bool) -> Result<(), Failure> {
         if self.leaving.load(Ordering::Relaxed) {
             return Err(Failure::new(ErrorCode::Unavailable, "this benefactor is leaving: use another one"));
         }
@@ -375,6 +388,19 @@ impl Benefactor {
         if let Some(message) = refused {
             return Err(Failure::new(ErrorCode::Unavailable, message));
         }
+        match caller.role {
+            Role::Benefactor => Ok(()),
+            _ => self.busyness.admit(caller.connection, insists),
+        }
+    }
+
+    /// With `durable`, the thread that wrote the block sees to that, too; puts that come together share the work.
+    async fn put(
+        &self,
+        (block, encoding): (BlockId, Encoding),
+        mut payload: Buffer,
+        durable: bool,
+    ) -> Result<BenefactorReply, Failure> {
         let bytes = payload.len() as u64;
         self.caps.admit(Cost { disk: bytes, network: bytes }).await?;
         if durable {
@@ -446,12 +472,14 @@ impl Benefactor {
 
     async fn answer(
         &self,
+        caller: &Caller,
         request: BenefactorRequest,
         payload: Buffer,
     ) -> Result<(BenefactorReply, Bytes), Failure> {
         let reply = match request {
-            BenefactorRequest::Put { block, encoding, durable } => {
-                self.put(block, encoding, payload, durable).await?
+            BenefactorRequest::Put { block, encoding, durable, insists } => {
+                self.check_open(caller, insists)?;
+                self.put((block, encoding), payload, durable).await?
             }
             BenefactorRequest::Sync { blocks, tell } => self.sync_blocks(&blocks, tell).await?,
             BenefactorRequest::Get { block } => {
@@ -495,6 +523,6 @@ impl Service for Benefactor {
         }
         let _counted = Counted::new(&self.requests);
         self.asked.fetch_add(1, Ordering::Relaxed);
-        self.answer(request, payload).await
+        self.answer(&caller, request, payload).await
     }
 }

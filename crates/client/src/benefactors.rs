@@ -5,18 +5,20 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use stdchk_model::limits::SENT_ENTRIES_MAX;
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest, BlockState};
 use stdchk_model::message::handshake::Role;
-use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest};
+use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest, Sent};
 use stdchk_model::{BenefactorId, BlockId, Encoding, ErrorCode, Failure, Receipt};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Connection, Retry};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::manager::ManagerLink;
+use crate::sending::{Sending, Usual};
 use crate::shared::Shared;
 
-/// Time for a put to be answered; a benefactor that takes longer for a mebibyte is replaced by another.
+/// Time for a put to be answered by a benefactor of which nothing is known, or for which there is no other one.
 pub(crate) const PUT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a sync: a busy disk may have a gigabyte to write.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
@@ -40,6 +42,9 @@ const TRUST: Duration = Duration::from_secs(1);
 /// Time for a benefactor to say that it is there; one that takes longer is not relied on for content that is at hand.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long a benefactor is chosen behind all others that took no block, or was slow.
+const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
+
 /// Why a benefactor is not relied on, the worse the greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Doubt {
@@ -54,6 +59,38 @@ struct Link {
     connection: Arc<Shared>,
     doubt: Option<Doubt>,
     answered_at: Option<Instant>,
+    /// Until when writers choose all others first: it takes no new blocks unless somebody insists, or was slow.
+    passed_over_until: Option<Instant>,
+    sending: Sending,
+}
+
+impl Link {
+    fn is_passed_over(&self) -> bool {
+        self.passed_over_until.is_some_and(|until| until > Instant::now())
+    }
+
+    fn pass_over(&mut self) {
+        self.passed_over_until = Some(Instant::now() + PASSED_OVER_FOR);
+    }
+}
+
+/// A put that is under way; whether it was answered.
+struct Put<'a> {
+    benefactors: &'a Benefactors,
+    id: BenefactorId,
+    bytes: usize,
+    began: Instant,
+    answered: bool,
+}
+
+impl Drop for Put<'_> {
+    fn drop(&mut self) {
+        let took = self.began.elapsed();
+        self.benefactors.all.lock().take(self.bytes, took, self.answered);
+        if let Some(link) = self.benefactors.links.lock().get_mut(&self.id) {
+            link.sending.end(self.bytes, took, self.answered);
+        }
+    }
 }
 
 /// All benefactors that this client has heard of.
@@ -61,12 +98,14 @@ pub(crate) struct Benefactors {
     manager: Arc<ManagerLink>,
     buffers: Arc<BufferPool>,
     links: Mutex<HashMap<BenefactorId, Link>>,
+    /// What puts take, at whichever benefactor.
+    all: Mutex<Usual>,
 }
 
 impl Benefactors {
     /// `buffers` takes the payloads of gets.
     pub(crate) fn new(manager: Arc<ManagerLink>, buffers: Arc<BufferPool>) -> Self {
-        Self { manager, buffers, links: Mutex::default() }
+        Self { manager, buffers, links: Mutex::default(), all: Mutex::default() }
     }
 
     /// Remembers addresses that the manager told.
@@ -77,9 +116,19 @@ impl Benefactors {
                 Some(link) if link.address == info.address => {}
                 _ => {
                     let (address, connection) = (info.address.clone(), Arc::default());
-                    let link = Link { address, connection, doubt: None, answered_at: None };
+                    let link = Link {
+                        address,
+                        connection,
+                        doubt: None,
+                        answered_at: None,
+                        passed_over_until: None,
+                        sending: Sending::default(),
+                    };
                     links.insert(info.id, link);
                 }
+            }
+            if let Some(link) = links.get_mut(&info.id).filter(|_| !info.load.state.accepts()) {
+                link.pass_over();
             }
         }
     }
@@ -88,6 +137,33 @@ impl Benefactors {
     pub(crate) fn suspects(&self) -> Vec<BenefactorId> {
         let links = self.links.lock();
         links.iter().filter(|(_, link)| link.doubt == Some(Doubt::Failed)).map(|(id, _)| *id).collect()
+    }
+
+    /// Benefactors that writers choose behind all others.
+    pub(crate) fn passed_over(&self) -> Vec<BenefactorId> {
+        let links = self.links.lock();
+        links.iter().filter(|(_, link)| link.is_passed_over()).map(|(id, _)| *id).collect()
+    }
+
+    /// Whether it is one of these.
+    pub(crate) fn is_passed_over(&self, id: BenefactorId) -> bool {
+        self.links.lock().get(&id).is_some_and(Link::is_passed_over)
+    }
+
+    fn pass_over(&self, id: BenefactorId) {
+        if let Some(link) = self.links.lock().get_mut(&id) {
+            link.pass_over();
+        }
+    }
+
+    /// What was sent to benefactors since the last call, as much as a message holds.
+    pub(crate) fn take_sent(&self) -> Vec<Sent> {
+        let mut links = self.links.lock();
+        let sent = links.iter_mut().filter_map(|(id, link)| {
+            let (bytes, ms) = link.sending.take_sent()?;
+            Some(Sent { to: *id, bytes, ms })
+        });
+        sent.take(SENT_ENTRIES_MAX).collect()
     }
 
     /// What is held against a benefactor at present.
@@ -218,24 +294,56 @@ impl Benefactors {
     }
 
     /// Stores a block; unless it is to be `durable` at once, which a receipt then says, it is durable once
-    /// [`Benefactors::sync`] says so. Also whether it was there before.
+    /// [`Benefactors::sync`] says so. Also whether it was there before. One that is busy, or takes far longer than it and others
+    /// usually do, is chosen behind all others for a while; then it is asked to take the block all the same, and has more time.
     pub(crate) async fn put(
         self: &Arc<Self>,
         id: BenefactorId,
-        block: BlockId,
-        encoding: Encoding,
+        (block, encoding): (BlockId, Encoding),
         payload: Bytes,
         durable: bool,
+        insists: bool,
     ) -> Result<(Option<Receipt>, bool), CallError> {
-        let request = BenefactorRequest::Put { block, encoding, durable };
+        let request = BenefactorRequest::Put { block, encoding, durable, insists };
+        let limit = if insists { PUT_TIMEOUT } else { self.patience_for_put(id, payload.len()) };
+        let mut put = self.begin_put(id, payload.len());
         let answer = match durable {
-            true => self.call_patiently(id, &request, payload, SYNC_TIMEOUT).await?,
-            false => self.call(id, &request, payload, PUT_TIMEOUT).await?,
+            true => self.call_patiently(id, &request, payload, SYNC_TIMEOUT).await,
+            false => match timeout(limit, self.call(id, &request, payload, PUT_TIMEOUT)).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    self.pass_over(id);
+                    let this = Arc::clone(self);
+                    // One that doesn't even say that it is there has failed.
+                    tokio::spawn(async move { this.answers(id).await });
+                    let message = format!("benefactor {id} takes longer for a block than is usual");
+                    Err(Failure::new(ErrorCode::Unavailable, message).into())
+                }
+            },
         };
-        match answer {
+        let is_busy = |error: &CallError| matches!(error, CallError::Refused(failure) if failure.code == ErrorCode::Busy);
+        put.answered = answer.is_ok() || answer.as_ref().is_err_and(is_busy);
+        if answer.as_ref().is_err_and(is_busy) {
+            self.pass_over(id);
+        }
+        match answer? {
             (BenefactorReply::Stored { receipt, known }, _) => Ok((receipt, known)),
             _ => Err(crate::unexpected("Put").into()),
         }
+    }
+
+    fn begin_put(&self, id: BenefactorId, bytes: usize) -> Put<'_> {
+        if let Some(link) = self.links.lock().get_mut(&id) {
+            link.sending.begin();
+        }
+        Put { benefactors: self, id, bytes, began: Instant::now(), answered: false }
+    }
+
+    /// How long a put is waited for while others might take the block.
+    fn patience_for_put(&self, id: BenefactorId, bytes: usize) -> Duration {
+        let all = self.all.lock().limit(bytes);
+        let own = self.links.lock().get(&id).and_then(|link| link.sending.usual.limit(bytes));
+        own.max(all).map_or(PUT_TIMEOUT, |limit| limit.min(PUT_TIMEOUT))
     }
 
     /// Lets a benefactor make `blocks` durable; the receipt names those that it has.

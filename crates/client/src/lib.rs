@@ -39,6 +39,7 @@ mod opening;
 mod piece_names;
 mod pool;
 mod reader;
+mod sending;
 mod session;
 mod shared;
 mod spool;

@@ -590,8 +590,11 @@ impl Pool {
     pub async fn leave(&self) {
         if self.inner.writes.swap(false, Ordering::Relaxed) {
             // A manager that isn't there misses nothing else.
-            let leave = ManagerRequest::Leave(self.inner.client);
-            drop(tokio::time::timeout(LEAVE_MAX, self.inner.manager.ask(&leave)).await);
+            let leave = async {
+                drop(self.inner.tell_machine().await);
+                self.inner.manager.ask(&ManagerRequest::Leave(self.inner.client)).await
+            };
+            drop(tokio::time::timeout(LEAVE_MAX, leave).await);
         }
     }
 }
@@ -613,8 +616,10 @@ impl Inner {
         Ok(())
     }
 
+    /// Also what was sent to benefactors since the last time.
     async fn tell_machine(&self) -> Result<(), Failure> {
-        let attend = ManagerRequest::Attend { client: self.client, machine: machine() };
+        let sent = self.benefactors.take_sent();
+        let attend = ManagerRequest::Attend { client: self.client, machine: machine(), sent };
         self.manager.ask(&attend).await.map(drop)
     }
 

@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use stdchk_model::labels::{self, Labels};
+use stdchk_model::message::benefactor::StorageState;
 use stdchk_model::message::manager::{PlacedHost, Placement};
 use stdchk_model::{BenefactorId, exact};
 use stdchk_placement::history::{History, State};
@@ -31,9 +32,9 @@ const HORIZON_S: u64 = 3600;
 /// How far back the ranker learns from when it begins, seconds: within a month all days of the week come four times, and the hosts of a
 /// large pool are lived through in seconds.
 const RELIVED_S: u64 = 30 * 86_400;
-/// Bytes of a checkpoint that rankings are made for. No bandwidths are measured, so that it weighs the same for all hosts.
+/// Bytes of a checkpoint that rankings are made for.
 const BYTES: u64 = 1 << 30;
-/// Bandwidth to all hosts, bytes per second: none is measured.
+/// Bandwidth between hosts where none is known, bytes per second; where some are, their mean.
 const BANDWIDTH: f64 = 1e8;
 /// Seconds of a week.
 const WEEK_S: u64 = 7 * 86_400;
@@ -73,7 +74,12 @@ pub struct ToRank {
     pub more: bool,
     /// Rankings that are wanted.
     pub wanted: Vec<Wanted>,
+    /// Bandwidths between their compute hosts and benefactors, bytes per second, as far as they are known.
+    pub bandwidths: HashMap<HostKey, Known>,
 }
+
+/// Bandwidths to benefactors, bytes per second.
+type Known = HashMap<BenefactorId, u64>;
 
 /// A ranking.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -124,13 +130,18 @@ fn new_pool() -> Pool {
 impl Ranker {
     /// Takes in what the core tells, and ranks what it wants.
     pub fn work(&mut self, told: ToRank) -> Vec<(Wanted, Ranking)> {
-        let ToRank { hosts, until, more, wanted } = told;
+        let ToRank { hosts, until, more, wanted, bandwidths } = told;
         self.told.extend(hosts);
         if more {
             return Vec::new();
         }
         self.take_in(until);
-        wanted.into_iter().map(|wanted| (wanted, self.rank(&wanted, until))).collect()
+        let known = |wanted: &Wanted| bandwidths.get(&wanted.compute?).cloned();
+        let rank = |wanted: Wanted| {
+            let ranking = self.rank(&wanted, &known(&wanted).unwrap_or_default(), until);
+            (wanted, ranking)
+        };
+        wanted.into_iter().map(rank).collect()
     }
 
     fn take_in(&mut self, until: u64) {
@@ -222,7 +233,7 @@ impl Ranker {
         number
     }
 
-    fn rank(&mut self, wanted: &Wanted, at: u64) -> Ranking {
+    fn rank(&mut self, wanted: &Wanted, known: &Known, at: u64) -> Ranking {
         let compute = wanted.compute.and_then(|host| self.numbers.get(&host).copied());
         let (width, enough) = (usize::from(wanted.width), usize::from(wanted.enough));
         self.turn += width;
@@ -242,11 +253,17 @@ impl Ranker {
             turn: 0,
             first: self.turn.wrapping_add(spread),
         };
-        let first = self.pool.choose(wanted.policy, &request, |_| BANDWIDTH);
-        let others = self.pool.choose(wanted.policy, &Request { avoid: &first, ..request }, |_| BANDWIDTH);
+        let mean = known.values().map(|rate| *rate as f64).sum::<f64>() / known.len().max(1) as f64;
+        let usual = if known.is_empty() { BANDWIDTH } else { mean };
+        let bandwidth = |number: usize| {
+            let id = self.keys.get(number).and_then(|host| host.benefactor());
+            id.and_then(|id| known.get(&id)).map_or(usual, |rate| *rate as f64)
+        };
+        let first = self.pool.choose(wanted.policy, &request, bandwidth);
+        let others = self.pool.choose(wanted.policy, &Request { avoid: &first, ..request }, bandwidth);
         let all = [first.as_slice(), &others].concat();
-        let (terms, recoverable) = self.pool.explain(&request, &first, |_| BANDWIDTH);
-        let (more, _) = self.pool.explain(&request, &others, |_| BANDWIDTH);
+        let (terms, recoverable) = self.pool.explain(&request, &first, bandwidth);
+        let (more, _) = self.pool.explain(&request, &others, bandwidth);
         let proven = self.pool.predictor().has_learned();
         let (lessons, losses) = self.pool.predictor().lessons();
         let in_use = match wanted.policy {
@@ -254,7 +271,11 @@ impl Ranker {
             policy => policy,
         };
         let past = compute.and_then(|compute| self.pool.hosts().get(compute)).map(|host| &host.history);
-        let hosts = terms.iter().chain(&more).filter_map(|terms| self.placed(terms, wanted, at)).collect();
+        let placed = |terms: &Terms| {
+            let host = self.placed(terms, wanted, at)?;
+            Some(PlacedHost { bandwidth: known.get(&host.id).copied(), ..host })
+        };
+        let hosts = terms.iter().chain(&more).filter_map(placed).collect();
         let why = Placement {
             policy: wanted.policy.to_string(),
             in_use: in_use.to_string(),
@@ -309,12 +330,14 @@ impl Ranker {
 
 /// What a past says of a benefactor in plain figures.
 pub fn seen(id: BenefactorId, past: &History, at: u64) -> PlacedHost {
-    let (mut up, mut known, mut failures, mut was_up) = (0, 0, 0, false);
+    let (mut up, mut loaded, mut known, mut failures, mut was_up) = (0, 0, 0, 0, false);
     for span in past.spans(at.saturating_sub(WEEK_S), at) {
         let is_up = span.state.serves();
         if span.state != State::Unknown {
             known += span.to - span.from;
             up += if is_up { span.to - span.from } else { 0 };
+            let is_loaded = matches!(span.state, State::Loaded | State::Refusing);
+            loaded += if is_loaded { span.to - span.from } else { 0 };
         }
         failures += u32::from(was_up && span.state == State::Unavailable);
         was_up = is_up;
@@ -332,6 +355,9 @@ pub fn seen(id: BenefactorId, past: &History, at: u64) -> PlacedHost {
         lost_ppm: None,
         shares: Vec::new(),
         reasons: Vec::new(),
+        state: StorageState::default(),
+        loaded_week_ppm: (up > 0).then(|| millionths(loaded as f64 / up as f64)),
+        bandwidth: None,
     }
 }
 
@@ -372,7 +398,7 @@ mod tests {
     }
 
     fn take_in(ranker: &mut Ranker, until: u64, hosts: Vec<(HostKey, Option<ToldHost>)>) {
-        ranker.work(ToRank { hosts, until, more: false, wanted: Vec::new() });
+        ranker.work(ToRank { hosts, until, ..ToRank::default() });
     }
 
     #[test]

@@ -70,6 +70,9 @@ pub enum ErrorCode {
     /// The user for whom this is asked would have to own the object.
     #[n(19)]
     NotOwner,
+    /// The benefactor takes no new blocks now, for its owner's work or since many clients send to it: use another one, or insist.
+    #[n(20)]
+    Busy,
 }
 
 /// A failed request. It reads `message; next`, or `message` where the code alone says what to do.

@@ -57,6 +57,8 @@ pub const BENEFACTOR_LOST_MS: u64 = 30_000;
 
 /// Most benefactors that one member of a pool registers: a machine has fewer disks, and a pool has 65536 numbers for all.
 pub const BENEFACTORS_OF_MEMBER_MAX: usize = 64;
+/// Most benefactors of which a client tells at a time what it sent there; the others come with its next sign of life.
+pub const SENT_ENTRIES_MAX: usize = 256;
 /// Most labels of a benefactor: they stand in its record and in each answer that names it.
 pub const LABELS_MAX: usize = 8;
 /// Longest name and longest value of a label, bytes.

@@ -12,7 +12,7 @@ use stdchk_model::journal::{Piece, Reach};
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Command, FailedCopy, Goes, Make,
-    NewBlock, Notice, OwnerWish, SourceBlock,
+    NewBlock, Notice, OwnerWish, SourceBlock, StorageState,
 };
 use stdchk_model::message::handshake::{
     Hello, Join, JoinKey, Joined, MemberId, PROTOCOL, Role, TokenId, Welcome,
@@ -21,7 +21,7 @@ use stdchk_model::message::manager::{
     Attr, BenefactorInfo, BenefactorSecret, BenefactorState, Change, CheckpointSet, ChunkLocations, DirEntry,
     Existing, Exposed, ExposedSet, FileKind, Hold, KeeperInfo, Location, ManagerInfo, ManagerReply,
     ManagerRequest, MemberInfo, Moment, Pace, PackedMembers, PlacedHost, Placement, PoolStatus, Registration,
-    SetFate, SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
+    Sent, SetFate, SetMember, SetState, Space, StoredBlock, Term, VersionInfo, VersionState,
 };
 use stdchk_model::{
     BenefactorId, BlockId, ChunkId, ChunkRef, ClientId, Code, Encoding, EncodingId, ErrorCode, Failure,
@@ -66,6 +66,9 @@ fn load() -> BenefactorLoad {
         wish: OwnerWish::Leave,
         owed_bytes: 1 << 20,
         notice: Some(Notice { in_ms: Some(90_000) }),
+        state: StorageState::Refusing,
+        busy_percent: Some(93),
+        clients: 3,
     }
 }
 
@@ -85,6 +88,9 @@ fn placement() -> Placement {
         lost_ppm: Some(1_000),
         shares: vec!["rack=3".to_owned()],
         reasons: vec![("failures within a day".to_owned(), -250)],
+        state: StorageState::Loaded,
+        loaded_week_ppm: Some(120_000),
+        bandwidth: Some(117_000_000),
     };
     Placement {
         policy: "learned".to_owned(),
@@ -367,7 +373,11 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
         Q::Settle(session),
         Q::AwaitCopies { ino, hold: hold() },
         Q::KeepAlive(client),
-        Q::Attend { client, machine: MACHINE },
+        Q::Attend {
+            client,
+            machine: MACHINE,
+            sent: vec![Sent { to: BenefactorId(3), bytes: 1 << 20, ms: 17 }],
+        },
         Q::Leave(client),
         Q::Explain { ino, machine: MACHINE },
         Q::Pace { ino, machine: MACHINE },
@@ -538,8 +548,13 @@ fn benefactor_requests() -> Vec<BenefactorRequest> {
     use BenefactorRequest as Q;
     let fragment = coded().block(chunk(0xc1), 3);
     vec![
-        Q::Put { block: block(0xc1), encoding: Encoding::plain(chunk_ref(0xc1)), durable: true },
-        Q::Put { block: fragment, encoding: coded(), durable: false },
+        Q::Put {
+            block: block(0xc1),
+            encoding: Encoding::plain(chunk_ref(0xc1)),
+            durable: true,
+            insists: false,
+        },
+        Q::Put { block: fragment, encoding: coded(), durable: false, insists: true },
         Q::Sync { blocks: vec![block(0xc1), fragment], tell: true },
         Q::Get { block: block(0xc1) },
         Q::Verify { blocks: vec![block(0xc1)] },

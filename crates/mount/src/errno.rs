@@ -60,7 +60,13 @@ mod tests {
 
     #[test]
     fn what_the_pool_cannot_deliver_is_an_io_error() {
-        for code in [ErrorCode::Unavailable, ErrorCode::Damaged, ErrorCode::Internal, ErrorCode::Outdated] {
+        for code in [
+            ErrorCode::Unavailable,
+            ErrorCode::Busy,
+            ErrorCode::Damaged,
+            ErrorCode::Internal,
+            ErrorCode::Outdated,
+        ] {
             assert_eq!(errno(&Failure::new(code, "")).code(), libc::EIO, "{code:?}");
         }
     }

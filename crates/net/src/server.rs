@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -88,13 +88,15 @@ pub struct Caller {
     pub member: Option<MemberId>,
     /// The user for whom its certificate lets it act; `None`: for whom it says.
     pub user: Option<Arc<User>>,
+    /// By which connection it asks: a number that no other one of this process has. 0: by none.
+    pub connection: u64,
 }
 
 impl Caller {
     /// A process of this machine in this role.
     #[must_use]
     pub fn of_this_machine(role: Role) -> Self {
-        Self { role, member: None, user: None }
+        Self { role, member: None, user: None, connection: 0 }
     }
 }
 
@@ -266,6 +268,9 @@ fn understood<T: for<'b> Decode<'b, ()>>(body: &[u8], protocol: impl Fn(&T) -> u
     }
 }
 
+/// Numbers connections.
+static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+
 impl Door {
     /// Lets the caller in if it may be what it says, means this pool, and there is a place for it.
     fn welcome(
@@ -287,7 +292,8 @@ impl Door {
             Peer::Member(member) if member.may_be(hello.role) => {
                 let is_operator = hello.role == Role::Client && member.may_be(Role::Operator);
                 let role = if is_operator { Role::Operator } else { hello.role };
-                Caller { role, member: Some(member.id), user: member.user.clone().map(Arc::new) }
+                let user = member.user.clone().map(Arc::new);
+                Caller { role, member: Some(member.id), user, connection: 0 }
             }
             Peer::Member(_) | Peer::Stranger(_) => {
                 let message = format!("the caller's certificate is not that of a {}", hello.role.name());
@@ -304,7 +310,8 @@ impl Door {
         if self.settled.swap(true, Ordering::Relaxed) {
             return Err(busy("too many others have called meanwhile"));
         }
-        Ok((Welcome { role, pool }, caller, place))
+        let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+        Ok((Welcome { role, pool }, Caller { connection, ..caller }, place))
     }
 }
 

@@ -239,7 +239,9 @@ pub fn code_of(code: ErrorCode) -> Code {
         ErrorCode::NotADirectory | ErrorCode::IsADirectory | ErrorCode::NotEmpty => Code::Conflict,
         ErrorCode::Invalid | ErrorCode::TooLong => Code::Invalid,
         ErrorCode::NoSpace => Code::NoSpace,
-        ErrorCode::Unavailable | ErrorCode::Stale | ErrorCode::Outdated => Code::Unreachable,
+        ErrorCode::Unavailable | ErrorCode::Stale | ErrorCode::Outdated | ErrorCode::Busy => {
+            Code::Unreachable
+        }
         ErrorCode::Damaged => Code::Damaged,
         ErrorCode::Denied | ErrorCode::NotOwner | ErrorCode::NoKey => Code::Denied,
         _ => Code::Other,
@@ -256,7 +258,7 @@ fn next_step(code: ErrorCode) -> &'static str {
         ErrorCode::NoSpace => {
             "remove versions and run `stdchk gc`, or donate more (`stdchk status` shows the space)"
         }
-        ErrorCode::Unavailable | ErrorCode::Stale | ErrorCode::Outdated => {
+        ErrorCode::Unavailable | ErrorCode::Stale | ErrorCode::Outdated | ErrorCode::Busy => {
             "try again; `stdchk status` shows what is missing"
         }
         ErrorCode::Damaged => {

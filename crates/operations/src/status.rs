@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use stdchk_model::message::benefactor::OwnerWish;
+use stdchk_model::message::benefactor::{OwnerWish, StorageState};
 use stdchk_model::message::manager::{
     self, BenefactorInfo, BenefactorState, KeeperInfo, ManagerInfo, PoolStatus, Space,
 };
@@ -97,6 +97,12 @@ pub struct BenefactorStatus {
     pub going: Option<Going>,
     /// Space of blocks that it is to give back: the disk has less free than the floor, or more is taken than is donated, bytes.
     pub owed_bytes: u64,
+    /// Whether it takes new blocks: `full` while as many clients send as may, `refusing` while its owner's work needs the disk.
+    pub load: StorageState,
+    /// Share of time for which its owner's work keeps the disk busy, percent; absent where that can't be measured.
+    pub busy_percent: Option<u8>,
+    /// Clients that send blocks.
+    pub clients: u32,
     /// Time since it was last heard of, milliseconds.
     pub silent_ms: u64,
     /// What its owner says of where it stands.
@@ -354,6 +360,9 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
         wish: info.load.wish,
         going: info.load.notice.map(|notice| Going { in_seconds: notice.in_ms.map(|ms| ms.div_ceil(1000)) }),
         owed_bytes: info.load.owed_bytes,
+        load: info.load.state,
+        busy_percent: info.load.busy_percent,
+        clients: info.load.clients,
         silent_ms: info.silent_ms,
         labels: info.labels.iter().cloned().collect(),
     }

@@ -10,7 +10,7 @@
 //! | the same state is seen again | only the time until which it is known moves |
 //! | the clock has gone back | what lay after the new time is forgotten; the current state holds from the new time on |
 //! | nobody was looking for a while | a step to `Unknown` at the last time that is known, another at the time of the next look |
-//! | more than [`STEPS_MAX`] steps | the oldest quarter is forgotten |
+//! | more than [`STEPS_MAX`] steps | in the older half, states in which the host was there become one, the longest; if that isn't enough, the oldest quarter is forgotten |
 //! | bytes that are no history | an error; the host starts with an empty history |
 //!
 //! States are those of FALCON, figure 1.
@@ -20,6 +20,7 @@ use std::fmt;
 use minicbor::{Decode, Encode};
 use stdchk_model::cbor;
 use stdchk_model::exact::{narrow, part};
+use stdchk_model::message::benefactor::StorageState;
 
 /// Steps that one host's history keeps, newest first in worth: 512 steps are 4 KiB in memory and some 2 KiB stored, and cover
 /// half a year of a host that fails once a day.
@@ -80,30 +81,13 @@ impl State {
     }
 }
 
-/// Where the states begin (FALCON, section 3.1).
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Thresholds {
-    /// τ1, share of I/O load from 0 to 1: from here on a host is loaded.
-    pub loaded_from: f64,
-    /// τ2, share of I/O load from 0 to 1: from here on a host takes no new stores. FALCON found 0.8.
-    pub refusing_from: f64,
-    /// MAX-CLIENTS: with this many clients a host takes no more.
-    pub clients_max: u32,
-}
-
-impl Thresholds {
-    /// The state of a host that is there, from its measured I/O load (0 to 1) and the clients that send to it. A load that is
-    /// no number counts as full load: a host that can't measure itself gets nothing new.
-    #[must_use]
-    pub fn state(&self, io_load: f64, clients: u32) -> State {
-        if io_load.is_nan() || io_load >= self.refusing_from {
-            State::Refusing
-        } else if clients >= self.clients_max {
-            State::Full
-        } else if io_load >= self.loaded_from {
-            State::Loaded
-        } else {
-            State::Running
+impl From<StorageState> for State {
+    fn from(told: StorageState) -> Self {
+        match told {
+            StorageState::Running => Self::Running,
+            StorageState::Full => Self::Full,
+            StorageState::Loaded => Self::Loaded,
+            StorageState::Refusing => Self::Refusing,
         }
     }
 }
@@ -183,8 +167,38 @@ impl History {
             self.steps.push(Step { at, state });
         }
         if self.steps.len() > STEPS_MAX {
-            self.steps.drain(..STEPS_MAX / 4);
+            self.coarsen();
+            // Some must be gained, or each further step would look at all of them.
+            if self.steps.len() > STEPS_MAX - STEPS_MAX / 4 {
+                self.steps.drain(..STEPS_MAX / 4);
+            }
         }
+    }
+
+    /// Makes one step of those that follow each other in the older half and differ only in how loaded the host was. A disk whose load
+    /// changes every minute must not push failures out.
+    fn coarsen(&mut self) {
+        let newer = self.steps.split_off(STEPS_MAX / 2);
+        let end = newer.first().map_or(self.until, |step| step.at);
+        let older = std::mem::take(&mut self.steps);
+        let ends: Vec<u64> = older.iter().skip(1).map(|step| step.at).chain([end]).collect();
+        let spans: Vec<(Step, u64)> =
+            older.iter().zip(ends).map(|(step, end)| (*step, end - step.at)).collect();
+        for together in spans.chunk_by(|one, other| one.0.state.serves() && other.0.state.serves()) {
+            let Some((first, _)) = together.first() else { continue };
+            let spent = |state: State| -> u64 {
+                together.iter().filter(|(step, _)| step.state == state).map(|(_, seconds)| seconds).sum()
+            };
+            let longest = together.iter().map(|(step, _)| step.state).max_by_key(|state| spent(*state));
+            let state = longest.unwrap_or(first.state);
+            if self.steps.last().is_none_or(|last| last.state != state) {
+                self.steps.push(Step { at: first.at, state });
+            }
+        }
+        let known = self.steps.last().map(|last| last.state);
+        // Successive steps have different states, also where the halves meet.
+        let same = newer.first().is_some_and(|step| Some(step.state) == known);
+        self.steps.extend(newer.into_iter().skip(usize::from(same)));
     }
 
     /// Takes note at `at` that the last state still holds. Without it, time after the last record isn't known.
@@ -365,13 +379,6 @@ mod tests {
             said,
             [(true, true), (false, true), (true, true), (false, true), (false, false), (false, false)]
         );
-        let thresholds = Thresholds { loaded_from: 0.4, refusing_from: 0.8, clients_max: 2 };
-        let state = |load, clients| thresholds.state(load, clients);
-        assert_eq!(
-            [state(0.39, 1), state(0.39, 2), state(0.4, 1)],
-            [State::Running, State::Full, State::Loaded]
-        );
-        assert_eq!([state(0.8, 0), state(f64::NAN, 0)], [State::Refusing, State::Refusing]);
     }
 
     #[test]
@@ -408,6 +415,21 @@ mod tests {
         assert!(history.len() <= STEPS_MAX && history.len() >= STEPS_MAX / 2);
         assert_eq!((history.state(), history.until()), (State::Unavailable, 9_999));
         assert!(history.encode().len() <= STEPS_MAX * 2);
+    }
+
+    #[test]
+    fn loads_that_change_all_the_time_push_no_failure_out() {
+        let mut history = of(&[(0, State::Running), (10, State::Unavailable), (20, State::Running)], 30);
+        for minute in 1..2_000 {
+            history.record(minute * 60, if minute % 2 == 0 { State::Loaded } else { State::Running });
+        }
+        assert!(history.len() <= STEPS_MAX);
+        assert_eq!(history.mean_time_to_failure(), Some(10.0 + 1_999.0 * 60.0 - 20.0));
+        assert_eq!(seconds(&history, 0, u64::MAX, State::Unavailable), 10);
+        // The newest are as they were.
+        let newest = seconds(&history, 1_900 * 60, 2_000 * 60, State::Loaded);
+        assert_eq!(newest, 50 * 60);
+        assert_eq!(History::decode(&history.encode()).unwrap(), history);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct HostState {
     pub free_bytes: u64,
     /// Requests under way there.
     pub requests: u32,
+    /// Whether it takes new blocks, by its own measure: S0 and S1 of FALCON.
+    pub accepts: bool,
 }
 
 impl HostState {
@@ -53,6 +55,8 @@ pub struct Wish<'a> {
     pub room_bytes: u64,
     /// The asker's turn; successive turns start at successive hosts.
     pub turn: u64,
+    /// Hosts that take no new blocks unless somebody insists are chosen behind all others, until there are so many.
+    pub insist_until: usize,
 }
 
 /// A way to select hosts.
@@ -68,15 +72,25 @@ pub struct RoundRobin;
 impl Select for RoundRobin {
     fn select(&self, hosts: &[HostState], wish: &Wish<'_>) -> Vec<BenefactorId> {
         let usable = hosts.iter().filter(|host| host.is_usable(wish));
-        let mut chosen: Vec<BenefactorId> = usable.map(|host| host.id).collect();
-        if !chosen.is_empty() {
-            let first = wish.turn % chosen.len() as u64;
-            chosen.rotate_left(to_usize(first));
-        }
+        let (accepting, busy): (Vec<&HostState>, Vec<&HostState>) = usable.partition(|host| host.accepts);
+        let mut chosen = in_turn(&accepting, wish.turn);
         chosen.truncate(wish.width);
+        let missing = wish.insist_until.min(wish.width).saturating_sub(chosen.len());
+        if missing > 0 {
+            chosen.extend(in_turn(&busy, wish.turn).into_iter().take(missing));
+        }
         assert!(chosen.len() <= wish.width, "no more hosts than were wished for");
         chosen
     }
+}
+
+fn in_turn(hosts: &[&HostState], turn: u64) -> Vec<BenefactorId> {
+    let mut ids: Vec<BenefactorId> = hosts.iter().map(|host| host.id).collect();
+    if !ids.is_empty() {
+        let first = turn % ids.len() as u64;
+        ids.rotate_left(to_usize(first));
+    }
+    ids
 }
 
 #[cfg(test)]
@@ -84,12 +98,18 @@ mod tests {
     use super::*;
 
     fn hosts(count: u32) -> Vec<HostState> {
-        let host = |id| HostState { id: BenefactorId(id), online: true, free_bytes: 100, requests: 0 };
+        let host = |id| HostState {
+            id: BenefactorId(id),
+            online: true,
+            free_bytes: 100,
+            requests: 0,
+            accepts: true,
+        };
         (0..count).map(host).collect()
     }
 
     fn select(hosts: &[HostState], width: usize, avoid: &[BenefactorId], turn: u64) -> Vec<u32> {
-        let wish = Wish { width, avoid, room_bytes: 10, turn };
+        let wish = Wish { width, avoid, room_bytes: 10, turn, insist_until: 2 };
         RoundRobin.select(hosts, &wish).iter().map(|id| id.0).collect()
     }
 
@@ -111,6 +131,19 @@ mod tests {
         hosts[0].online = false;
         hosts[1].free_bytes = 9;
         assert_eq!(select(&hosts, 4, &[BenefactorId(2)], 7), [3]);
+    }
+
+    #[test]
+    fn busy_hosts_come_last_and_only_until_there_are_enough() {
+        let mut hosts = hosts(5);
+        for busy in [0, 2, 3, 4] {
+            hosts[busy].accepts = false;
+        }
+        assert_eq!(select(&hosts, 4, &[], 1), [1, 2]);
+        assert_eq!(select(&hosts, 1, &[], 0), [1]);
+        hosts[3].accepts = true;
+        assert_eq!(select(&hosts, 4, &[], 0), [1, 3]);
+        assert_eq!(select(&hosts, 4, &[BenefactorId(1), BenefactorId(3)], 0), [0, 2]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! A benefactor on a small disk of its own, which the test fills like its owner would.
+//! A benefactor on a small disk of its own, which the test fills and works on like its owner would.
 //!
-//! The disk is a file system in a mount namespace that the benefactor alone lives in: making it takes no rights that a
-//! user hasn't, and it vanishes with the process, however the test ends. The test reaches it through `/proc/PID/root`.
+//! The disk is a file system in a mount namespace that the benefactor alone lives in, and vanishes with the process, however the test
+//! ends. The test reaches it through `/proc/PID/root`. Making one in memory takes no rights that a user hasn't; a real one, whose
+//! requests the kernel counts, is a loop device and takes root.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -16,6 +17,11 @@ use crate::wait::wait_until;
 
 /// Mounts a disk of `$2` MiB at `$1`, and becomes the command behind.
 const SCRIPT: &str = "mount -t tmpfs -o size=$2m stdchk \"$1\" && shift 2 && exec \"$@\"";
+/// Makes a file system of `$2` MiB on a loop device, mounts it at `$1`, and becomes the command behind. The device goes with the mount.
+const LOOP_SCRIPT: &str = "\
+truncate -s \"$2M\" \"$1.img\" && mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 \"$1.img\" &&
+device=$(losetup --find --show --direct-io=on \"$1.img\") && { mount \"$device\" \"$1\"; losetup --detach \"$device\"; } &&
+mountpoint -q \"$1\" && shift 2 && exec \"$@\"";
 /// What the owner writes at once, bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -34,13 +40,30 @@ impl Disk {
 
     /// The same, with more arguments for the benefactor.
     pub fn start_with(pool: &Pool, name: &str, (mebibytes, floor): (u64, &str), more: &[&str]) -> Self {
+        // More than there is, so that the disk is the limit.
+        let more = [&["--donate", "1GiB", "--floor", floor], more].concat();
+        Self::start_in(
+            pool,
+            &["--map-root-user", "--mount", "sh", "-c", SCRIPT, "sh"],
+            name,
+            mebibytes,
+            &more,
+        )
+    }
+
+    /// A real disk of so many MiB; its benefactor, with these arguments, joins the pool and is on-line.
+    pub fn on_loop(pool: &Pool, name: &str, mebibytes: u64, more: &[&str]) -> Self {
+        let more = [&["--floor", "1MiB"], more].concat();
+        Self::start_in(pool, &["--mount", "sh", "-c", LOOP_SCRIPT, "sh"], name, mebibytes, &more)
+    }
+
+    fn start_in(pool: &Pool, namespaces: &[&str], name: &str, mebibytes: u64, more: &[&str]) -> Self {
         let directory = pool.path(name);
         fs::create_dir(&directory).unwrap();
         let mut command = Command::new("unshare");
-        command.args(["--map-root-user", "--mount", "sh", "-c", SCRIPT, "sh"]);
+        command.args(namespaces);
         command.arg(&directory).arg(mebibytes.to_string()).arg(binary()).args(["benefactor", "run"]);
-        // More than there is, so that the disk is the limit.
-        command.arg(directory.join("pool")).args(["--donate", "1GiB", "--floor", floor]).args(more);
+        command.arg(directory.join("pool")).args(more);
         // Nobody else sees the disk, and with it a socket on it.
         command.args(["--listen", &format!("unix:{}", pool.path(&format!("{name}.sock")).display())]);
         pool.apply_to(&mut command);

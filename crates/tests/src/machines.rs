@@ -118,6 +118,13 @@ impl Machines {
         self.holder(machine).sh(SHAPE, &["eth0".to_owned(), mbit.to_string()]);
     }
 
+    /// Lets a machine's link that was shaped before carry so many Mbit/s.
+    pub fn reshape(&self, machine: usize, mbit: u32) {
+        const RESHAPE: &str = "tc qdisc change dev $1 root tbf rate $2mbit burst 256kb latency 200ms";
+        self.switch.sh(RESHAPE, &[format!("m{machine}"), mbit.to_string()]);
+        self.holder(machine).sh(RESHAPE, &["eth0".to_owned(), mbit.to_string()]);
+    }
+
     /// Cuts a machine's link, or mends it.
     pub fn set_link(&self, machine: usize, is_up: bool) {
         let state = if is_up { "up" } else { "down" };
@@ -269,7 +276,8 @@ impl Machines {
             let token = self.token("benefactor");
             let join =
                 ["benefactor", "join", &manager, "--token", &token, "--donate", donate, "--floor", "1MiB"];
-            self.ok(machine, &join);
+            // They all have one disk, and each would take the work of the others for its owner's.
+            self.ok(machine, &[&join[..], &["--load-limit", "0"]].concat());
         }
         for machine in benefactors + 2..benefactors + clients + 2 {
             let token = self.token("client");

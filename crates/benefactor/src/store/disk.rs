@@ -8,9 +8,12 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{Advice, FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+
+use super::work::OwnWork;
 
 /// Unit of placing and writing, bytes: what direct I/O and hole punching want at most.
 pub const UNIT: u64 = 4096;
@@ -45,25 +48,26 @@ pub struct UnitFile {
     named: bool,
     /// Whether it was opened on a disk that is mounted read-only.
     read_only: bool,
+    work: Arc<OwnWork>,
 }
 
 impl UnitFile {
-    /// Makes the file `name` in `directory`; fails if it is there.
-    pub fn create(directory: impl AsFd, name: &str) -> io::Result<Self> {
-        Self::with(directory, name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+    /// Makes the file `name` in `directory`; fails if it is there. What is done with it is counted as `work`.
+    pub fn create(directory: impl AsFd, name: &str, work: &Arc<OwnWork>) -> io::Result<Self> {
+        Self::with(directory, name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, work)
     }
 
     /// Opens the file `name` in `directory`; on a disk that was mounted read-only, for reading alone.
-    pub fn open(directory: impl AsFd, name: &str) -> io::Result<Self> {
-        match Self::with(&directory, name, OFlags::RDWR) {
+    pub fn open(directory: impl AsFd, name: &str, work: &Arc<OwnWork>) -> io::Result<Self> {
+        match Self::with(&directory, name, OFlags::RDWR, work) {
             Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-                Ok(Self { read_only: true, ..Self::with(&directory, name, OFlags::RDONLY)? })
+                Ok(Self { read_only: true, ..Self::with(&directory, name, OFlags::RDONLY, work)? })
             }
             opened => opened,
         }
     }
 
-    fn with(directory: impl AsFd, name: &str, flags: OFlags) -> io::Result<Self> {
+    fn with(directory: impl AsFd, name: &str, flags: OFlags, work: &Arc<OwnWork>) -> io::Result<Self> {
         let mode = Mode::from_raw_mode(0o666);
         let open = || rustix::fs::openat(&directory, name, flags | OFlags::CLOEXEC, mode);
         let file = File::from(rustix::io::retry_on_intr(open)?);
@@ -71,13 +75,17 @@ impl UnitFile {
         let flags = rustix::fs::fcntl_getfl(&file)?;
         let direct = rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT).is_ok();
         let named = file.metadata()?.nlink() > 0;
-        Ok(Self { file, direct, named, read_only: false })
+        if !direct {
+            work.goes_on_behind();
+        }
+        Ok(Self { file, direct, named, read_only: false, work: Arc::clone(work) })
     }
 
     /// Writes `parts` one behind the other at `offset`; each part and the offset are whole, aligned units.
     pub fn write(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
         self.refuse_read_only()?;
         let total: usize = parts.iter().map(|part| part.len()).sum();
+        let _working = self.work.begin(total as u64);
         let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let mut rest = slices.as_mut_slice();
         let mut at = offset;
@@ -105,6 +113,7 @@ impl UnitFile {
 
     /// Fills `bytes`, whole aligned units, from `offset`.
     pub fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        let _working = self.work.begin(bytes.len() as u64);
         self.file.read_exact_at(bytes, offset)?;
         if !self.direct {
             self.drop_pages(offset, bytes.len() as u64);
@@ -119,12 +128,14 @@ impl UnitFile {
 
     /// Makes all that was written durable.
     pub fn sync(&self) -> io::Result<()> {
+        let _working = self.work.begin(0);
         self.file.sync_data()
     }
 
     /// Gives the space of a range back to the file system; false if it can't do that.
     pub fn punch(&self, offset: u64, length: u64) -> io::Result<bool> {
         self.refuse_read_only()?;
+        let _working = self.work.begin(0);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&self.file, flags, offset, length) {
             Ok(()) => Ok(true),
@@ -183,7 +194,7 @@ mod tests {
     #[test]
     fn holes_are_skipped_and_take_no_space() {
         let place = tempfile::tempdir().unwrap();
-        let file = UnitFile::create(File::open(place.path()).unwrap(), "f").unwrap();
+        let file = UnitFile::create(File::open(place.path()).unwrap(), "f", &Arc::default()).unwrap();
         let unit = Unit::with(&[7; UNIT_LENGTH]);
         file.write(&[&unit.0, &unit.0, &unit.0], 0).unwrap();
         assert!(file.punch(UNIT, UNIT).unwrap());

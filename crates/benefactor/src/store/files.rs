@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::AtFlags;
 
 use super::disk::{self, UnitFile};
+use super::work::OwnWork;
 
 /// Most segments that are open at a time, beside those that wait for a sync ([`super::UNSYNCED_SEGMENTS_MAX`]): enough for all
 /// that is read at once, and a quarter of the fewest descriptors that a benefactor gets along with, 256.
@@ -29,6 +30,7 @@ pub struct Files {
     open: Mutex<Open>,
     /// Told when a file is no longer in use, or none was opened after all.
     released: Condvar,
+    work: Arc<OwnWork>,
 }
 
 #[derive(Debug, Default)]
@@ -109,7 +111,13 @@ impl Files {
     /// The files in `path`, which is a directory.
     pub fn open(path: &Path) -> io::Result<Self> {
         let directory = File::open(path)?;
-        Ok(Self { path: path.to_owned(), directory, open: Mutex::default(), released: Condvar::new() })
+        let (open, released, work) = (Mutex::default(), Condvar::new(), Arc::default());
+        Ok(Self { path: path.to_owned(), directory, open, released, work })
+    }
+
+    /// What is done with the files.
+    pub fn work(&self) -> &Arc<OwnWork> {
+        &self.work
     }
 
     /// Where the directory was when it was opened.
@@ -124,7 +132,7 @@ impl Files {
 
     /// Makes the file of a segment; fails if it is there.
     pub fn create(&self, number: u32) -> io::Result<Arc<UnitFile>> {
-        let file = Arc::new(UnitFile::create(&self.directory, &file_name(number))?);
+        let file = Arc::new(UnitFile::create(&self.directory, &file_name(number), &self.work)?);
         let mut open = self.open.lock();
         let (has_room, closed) = open.make_room();
         if has_room {
@@ -155,7 +163,7 @@ impl Files {
     }
 
     fn get_anew(&self, number: u32) -> io::Result<InUse<'_>> {
-        let opened = UnitFile::open(&self.directory, &file_name(number));
+        let opened = UnitFile::open(&self.directory, &file_name(number), &self.work);
         let mut open = self.open.lock();
         open.opening -= 1;
         // Others may wait for the place, or for this file.
@@ -197,6 +205,7 @@ impl Files {
 
     /// Makes the names in the directory durable.
     pub fn sync_names(&self) -> io::Result<()> {
+        let _working = self.work.begin(0);
         self.directory.sync_all()
     }
 

@@ -18,6 +18,7 @@ mod scrub;
 mod segment;
 mod space;
 mod sync;
+pub mod work;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -46,6 +47,7 @@ pub use scrub::Cursor;
 use segment::{FIRST_RECORD, Segment};
 pub use space::{Donation, NoRoom, Relief};
 use sync::{At, Trouble};
+use work::OwnWork;
 
 /// Length at which a segment is full, bytes: small enough to be verified in a moment after a crash and to be rewritten
 /// where holes can't be made, large enough that opening files costs nothing.
@@ -587,8 +589,13 @@ impl Store {
             disk_failed: state.trouble.is_some() || available.is_err(),
             wish: OwnerWish::Serve,
             owed_bytes,
-            notice: None,
+            ..BenefactorLoad::default()
         }
+    }
+
+    /// What the store itself does at its disk.
+    pub fn own_work(&self) -> &OwnWork {
+        self.files.work()
     }
 
     /// The last put sequence, and the changes since the last call; `None`: only an inventory tells them.

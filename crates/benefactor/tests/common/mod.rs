@@ -290,7 +290,7 @@ pub async fn put_block(
     encoding: Encoding,
     stored: &[u8],
 ) -> Result<bool, CallError> {
-    let request = BenefactorRequest::Put { block, encoding, durable: false };
+    let request = BenefactorRequest::Put { block, encoding, durable: false, insists: false };
     let payload = Bytes::copy_from_slice(stored);
     match connection.call(&request, payload, LIMIT).await?.0 {
         BenefactorReply::Stored { receipt: None, known } => Ok(known),

@@ -1,7 +1,9 @@
 //! `stdchk placement`: on which benefactors the files of a folder go, and why.
 
 use clap::{Args, Subcommand};
+use stdchk_model::message::benefactor::StorageState;
 use stdchk_model::message::manager::{PlacedHost, Placement};
+use stdchk_model::size;
 use stdchk_operations::Target;
 
 use crate::context::Context;
@@ -27,6 +29,7 @@ enum Action {
 The first lines say how benefactors are chosen (`stdchk policy set APP placement=...`) and what is known of this machine. `falcon` ranks
 benefactors by how surely they stay when this machine fails, `learned` by a model that learns from every failure; until it judges better
 than the plain availability of a week, `falcon:7d` stands in. Those below the line stand in for others that are full, busy or away.
+`loaded` is the share of the week's time for which the owner's work kept the disk busy, `speed` what this machine reached when it wrote there.
 
 Example:
   stdchk placement explain climate --json")]
@@ -56,8 +59,18 @@ fn print(placement: &Placement) -> Outcome {
         let percent = f64::from(share) / 1e4;
         output::line(format_args!("survival   {percent:.2} % of its failures, by what was learned"))?;
     }
-    let mut table =
-        Table::new(&["", "benefactor", "there for", ">failed", ">there", ">score", ">loss", "why"]);
+    let mut table = Table::new(&[
+        "",
+        "benefactor",
+        "there for",
+        ">failed",
+        ">there",
+        ">loaded",
+        ">speed",
+        ">score",
+        ">loss",
+        "why",
+    ]);
     for (place, host) in placement.hosts.iter().enumerate() {
         let stands_in = place >= usize::from(placement.width);
         let percent =
@@ -68,6 +81,8 @@ fn print(placement: &Placement) -> Outcome {
             host.up_s.map_or("away".to_owned(), time),
             format!("{} / week", host.failures_week),
             percent(host.up_week_ppm),
+            host.loaded_week_ppm.map_or("-".to_owned(), |ppm| percent(Some(ppm))),
+            host.bandwidth.map_or("?".to_owned(), |bytes| format!("{}/s", size::human(bytes))),
             host.score_ppm.map_or("-".to_owned(), |score| format!("{:.2}", f64::from(score) / 1e6)),
             host.lost_ppm.map_or("-".to_owned(), |ppm| percent(Some(ppm))),
             why(host),
@@ -104,6 +119,12 @@ fn compute(placement: &Placement) -> String {
 /// What speaks for or against a benefactor, in words.
 fn why(host: &PlacedHost) -> String {
     let mut all: Vec<String> = Vec::new();
+    match host.state {
+        StorageState::Running => {}
+        StorageState::Loaded => all.push("loaded now".to_owned()),
+        StorageState::Full => all.push("takes no more clients now".to_owned()),
+        StorageState::Refusing => all.push("takes nothing new now, for its owner's work".to_owned()),
+    }
     if !host.shares.is_empty() {
         all.push(format!("shares {} with this host", host.shares.join(" and ")));
     }

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 
 use clap::Args;
 use serde::Serialize;
-use stdchk_model::message::benefactor::OwnerWish;
+use stdchk_model::message::benefactor::{OwnerWish, StorageState};
 use stdchk_model::message::manager::BenefactorState;
 use stdchk_model::size;
 use stdchk_operations::{BenefactorStatus, Condition, Recovery, Status};
@@ -229,12 +229,14 @@ fn labels(entry: &BenefactorStatus) -> String {
 }
 
 fn print_benefactors(report: &Status) -> Outcome {
-    let mut table =
-        Table::new(&["benefactor", "state", "address", ">process", ">used", ">donated", ">free", "labels"]);
+    let columns =
+        ["benefactor", "state", ">load", "address", ">process", ">used", ">donated", ">free", "labels"];
+    let mut table = Table::new(&columns);
     for entry in &report.benefactors {
         table.row([
             format!("b{}", entry.id),
             state_word(entry),
+            entry.busy_percent.map_or("-".to_owned(), |percent| format!("{percent} %")),
             entry.address.clone(),
             entry.pid.to_string(),
             size::human(entry.used_bytes),
@@ -254,7 +256,12 @@ fn state_word(entry: &BenefactorStatus) -> String {
     let word = match entry.state {
         BenefactorState::Online => match entry.wish {
             OwnerWish::Serve if entry.owed_bytes > 0 => "giving back",
-            OwnerWish::Serve => "online",
+            OwnerWish::Serve => match entry.load {
+                StorageState::Running => "online",
+                StorageState::Full => "online, full",
+                StorageState::Loaded => "online, loaded",
+                StorageState::Refusing => "online, busy",
+            },
             OwnerWish::Pause => "paused",
             OwnerWish::Drain if entry.blocks == 0 => "drained",
             OwnerWish::Drain => "draining",

@@ -210,6 +210,10 @@ pub fn arguments(home: &Home, record: &PoolRecord, role: Role, settings: &Settin
             add(&["benefactor", "run", "--listen", &listen, "--manager", manager]);
             add(&["--donate", &donate, "--floor", &floor]);
             record.terms.arguments().iter().for_each(|word| add(&[word]));
+            if record.benefactors > 1 && record.terms.load_limit_percent.is_none() {
+                // On one disk each would take the work of the others for the owner's.
+                add(&["--load-limit", "0"]);
+            }
             record.labels.iter().for_each(|label| add(&["--label", label]));
         }
         Role::Mount => {

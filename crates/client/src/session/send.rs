@@ -247,7 +247,7 @@ impl Session {
                 }
             };
             let durable = self.is_all_sent_at_once.load(Ordering::Acquire);
-            for (index, target, answer) in
+            for (index, target, insisted, answer) in
                 self.put_at(blocks, missing.into_iter().zip(targets), durable).await
             {
                 let place = Location { benefactor: target, encoding, index };
@@ -259,7 +259,10 @@ impl Session {
                     }
                     Err(error) => {
                         tracing::debug!(%target, %error, "a benefactor didn't take a block; another one will");
-                        refused.push(target);
+                        // One that is busy, or was slow, is behind all others from now on, and then asked to take it all the same.
+                        if insisted || !self.pool.benefactors.is_passed_over(target) {
+                            refused.push(target);
+                        }
                         last = Some(error.failure());
                     }
                 }
@@ -269,12 +272,13 @@ impl Session {
         Ok((u64::from(blocks.encoding.encoded_length), was_there))
     }
 
+    /// Which benefactor got which block, whether it was asked to take it though it is busy, and what it answered.
     async fn put_at(
         &self,
         blocks: &Blocks,
         targets: impl Iterator<Item = (u8, BenefactorId)>,
         durable: bool,
-    ) -> Vec<(u8, BenefactorId, Result<(Option<Receipt>, bool), CallError>)> {
+    ) -> Vec<(u8, BenefactorId, bool, Result<(Option<Receipt>, bool), CallError>)> {
         let (mut puts, mut last) = (JoinSet::new(), None);
         for (index, target) in targets {
             let Some(bytes) = blocks.stored(index).cloned() else { continue };
@@ -282,11 +286,12 @@ impl Session {
             let block = encoding.block(blocks.chunk, index);
             let put = Box::pin(async move {
                 let sending = pool.encoder.sending(bytes.len());
-                let answer = pool.benefactors.put(target, block, encoding, bytes, durable).await;
+                let insists = pool.benefactors.is_passed_over(target);
+                let answer = pool.benefactors.put(target, (block, encoding), bytes, durable, insists).await;
                 if answer.is_ok() {
                     sending.stored();
                 }
-                (index, target, answer)
+                (index, target, insists, answer)
             });
             last.replace(put).map(|earlier| puts.spawn(earlier));
         }

@@ -1,14 +1,19 @@
 //! Where the next chunk goes, within the space that the manager granted: round robin over the stripe that it gave, but for a
 //! small chunk to the benefactor that its name chooses. Equal ones meet there, also if nobody asks whether the pool has them.
 
+use std::time::Duration;
+
 use stdchk_model::exact::first;
 use stdchk_model::limits::SMALL_BYTES;
 use stdchk_model::message::manager::{BenefactorInfo, ManagerReply, ManagerRequest};
 use stdchk_model::{BenefactorId, ChunkRef, ErrorCode, Failure, SessionId};
+use tokio::time::Instant;
 
 use super::known::Grant;
 use crate::pool::Inner;
 
+/// The manager isn't asked more often than that whether there are others than those that are busy.
+const ASK_FOR_OTHERS_EVERY: Duration = Duration::from_secs(1);
 /// Most space asked for at once, bytes: a question per this much data. Before, a session asks for as much as it has sent so far: of what
 /// many files that stay small keep from others, most is used. What is left returns with a commit.
 const GRANT_BYTES: u64 = 256 << 20;
@@ -21,6 +26,8 @@ struct Turn {
     /// Bytes that were given places so far.
     sent: u64,
     asked: bool,
+    /// When it was asked last.
+    asked_at: Option<Instant>,
 }
 
 /// The stripe of one session.
@@ -35,7 +42,7 @@ impl Stripe {
     }
 
     /// The next `count` benefactors, distinct and none of `avoid`, for `chunk`, which takes `bytes` at each. Fewer if there
-    /// aren't so many, at least one. What was `granted` meanwhile in answer to another question is used first.
+    /// aren't so many, at least one. Those that are busy, or were slow, come last. What was `granted` meanwhile in answer to another question is used first.
     pub(super) async fn next(
         &self,
         pool: &Inner,
@@ -54,10 +61,14 @@ impl Stripe {
         let need = bytes * count as u64;
         let mut avoided = pool.benefactors.suspects();
         avoided.extend(avoid);
-        let mut targets = turn.pick(chunk, count, &avoided);
-        if turn.granted < need || targets.len() < count {
+        let mut targets = turn.pick_free(pool, chunk, count, &avoided);
+        if turn.granted < need || targets.len() < count && turn.should_ask(chunk, count, &avoided) {
             self.reserve(pool, &mut turn, need, &avoided).await?;
-            targets = turn.pick(chunk, count, &avoided);
+            targets = turn.pick_free(pool, chunk, count, &avoided);
+        }
+        if targets.len() < count {
+            let others = [&avoided[..], &targets].concat();
+            targets.extend(turn.pick(chunk, count - targets.len(), &others));
         }
         if targets.is_empty() {
             return Err(Failure::new(
@@ -80,7 +91,7 @@ impl Stripe {
         need: u64,
         avoid: &[BenefactorId],
     ) -> Result<(), Failure> {
-        turn.asked = true;
+        (turn.asked, turn.asked_at) = (true, Some(Instant::now()));
         let ask =
             ManagerRequest::Reserve { session: self.session, bytes: turn.wants(need), avoid: avoid.to_vec() };
         let ManagerReply::Stripe { benefactors, bytes } = pool.manager.ask(&ask).await? else {
@@ -110,6 +121,24 @@ impl Turn {
         pool.benefactors.learn(benefactors);
         self.benefactors = benefactors.iter().map(|benefactor| benefactor.id).collect();
         self.granted = bytes;
+    }
+
+    /// As [`Self::pick`], without those that are busy or were slow.
+    fn pick_free(
+        &self,
+        pool: &Inner,
+        chunk: ChunkRef,
+        count: usize,
+        avoid: &[BenefactorId],
+    ) -> Vec<BenefactorId> {
+        let passed_over = pool.benefactors.passed_over();
+        self.pick(chunk, count, &[avoid, &passed_over].concat())
+    }
+
+    /// Whether the manager should be asked, since too few are free: not again and again if those that are busy are enough.
+    fn should_ask(&self, chunk: ChunkRef, count: usize, avoid: &[BenefactorId]) -> bool {
+        self.pick(chunk, count, avoid).len() < count
+            || self.asked_at.is_none_or(|at| at.elapsed() >= ASK_FOR_OTHERS_EVERY)
     }
 
     fn pick(&self, chunk: ChunkRef, count: usize, avoid: &[BenefactorId]) -> Vec<BenefactorId> {

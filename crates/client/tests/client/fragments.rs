@@ -26,7 +26,7 @@ async fn a_fragment_goes_to_a_benefactor_whose_own_another_one_has_too() {
                 .await
                 .unwrap();
         let (block, encoding) = (blocks.encoding.block(chunk.id, index), blocks.encoding.clone());
-        let put = BenefactorRequest::Put { block, encoding, durable: true };
+        let put = BenefactorRequest::Put { block, encoding, durable: true, insists: false };
         let stored = blocks.stored(index).unwrap().clone();
         let answer = connection.call(&put, stored, crate::common::PATIENCE).await;
         assert!(matches!(answer.unwrap().0, BenefactorReply::Stored { receipt: Some(_), .. }));

@@ -10,6 +10,7 @@ mod differential;
 mod faults;
 mod fragments;
 mod leases;
+mod loaded;
 mod pieces;
 mod protocols;
 mod sealed;

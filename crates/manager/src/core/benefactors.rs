@@ -556,6 +556,7 @@ impl Registry {
                 false => benefactor.load.free_bytes,
             },
             requests: benefactor.load.requests,
+            accepts: benefactor.load.state.accepts(),
         };
         let hosts = Arc::make_mut(&mut self.hosts);
         match hosts.binary_search_by_key(&id, |host| host.id) {
@@ -779,6 +780,7 @@ mod tests {
                     online: one.state == BenefactorState::Online,
                     free_bytes: one.load.free_bytes,
                     requests: 0,
+                    accepts: true,
                 }).collect();
                 prop_assert_eq!(&*registry.hosts(), &seen);
             }

@@ -6,7 +6,7 @@
 //!
 //! | event | what becomes of the pasts |
 //! |---|---|
-//! | a benefactor is seen in another way than before | a step of its own |
+//! | a benefactor is seen in another way than before, or says that its load is another one | a step of its own |
 //! | a client writes on a machine without a benefactor | that machine is there; a new one only once benefactors had time to register |
 //! | its last client says goodbye, and no other writes there for five minutes | nobody looks at that machine from now on |
 //! | a client says another machine than before | its former one goes with its past if it was never seen to fail |
@@ -22,8 +22,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use stdchk_model::limits::SENT_ENTRIES_MAX;
+use stdchk_model::message::benefactor::StorageState;
 use stdchk_model::message::handshake::MemberId;
-use stdchk_model::message::manager::{BenefactorState, ManagerReply, TimeNs};
+use stdchk_model::message::manager::{BenefactorState, ManagerReply, Sent, TimeNs};
 use stdchk_model::{BenefactorId, ClientId, MachineId, cbor};
 use stdchk_placement::history::{History, State};
 
@@ -152,10 +154,10 @@ fn seconds(time: TimeNs) -> u64 {
     u64::try_from(time / 1_000_000_000).unwrap_or(0)
 }
 
-/// What a benefactor that is seen like this is in.
-fn state_of(seen: BenefactorState) -> State {
+/// What a benefactor that is seen like this, and says this of its load, is in.
+fn state_of(seen: BenefactorState, told: StorageState) -> State {
     match seen {
-        BenefactorState::Online => State::Running,
+        BenefactorState::Online => told.into(),
         BenefactorState::Expected => State::Unknown,
         BenefactorState::Offline | BenefactorState::Lost => State::Unavailable,
     }
@@ -491,7 +493,7 @@ impl Core {
     pub(super) fn note_seen(&mut self, seen: &[BenefactorId]) {
         for id in seen {
             if let Some(benefactor) = self.registry.get(*id) {
-                self.hosts.note(HostKey::Benefactor(*id), state_of(benefactor.state));
+                self.hosts.note(HostKey::Benefactor(*id), state_of(benefactor.state, benefactor.load.state));
             }
         }
     }
@@ -506,8 +508,11 @@ impl Core {
         }
     }
 
-    /// A client that writes says on which machine it runs.
-    pub(super) fn attend(&mut self, client: ClientId, machine: MachineId, now: Now) -> Answer {
+    /// A client that writes says on which machine it runs, and what it has sent.
+    pub(super) fn attend(&mut self, client: ClientId, machine: MachineId, sent: &[Sent], now: Now) -> Answer {
+        if sent.len() > SENT_ENTRIES_MAX {
+            return Err(super::commit::invalid("more benefactors than a client tells of at a time"));
+        }
         // Which machines have benefactors, a manager that has just begun doesn't know yet. Clients say it again and again.
         let is_early = now.ms < self.setting.timing.benefactor_lost_ms;
         let host = match self.host_on(machine) {
@@ -515,6 +520,9 @@ impl Core {
             host => (!is_early || self.hosts.knows(host)).then_some(host),
         };
         self.hosts.attend(client, Writer { machine, host, heard_ms: now.ms });
+        let host = self.host_on(machine);
+        let known = sent.iter().filter(|sent| self.registry.get(sent.to).is_some());
+        known.for_each(|sent| self.bandwidths.take(host, sent, now.ms));
         Ok(ManagerReply::Done)
     }
 

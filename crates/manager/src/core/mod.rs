@@ -5,6 +5,7 @@
 //! of benefactors. Sessions, reservations and locations are soft state: clients and benefactors bring them again.
 
 mod aggregates;
+mod bandwidths;
 mod benefactors;
 mod chunk;
 mod collection;
@@ -59,6 +60,7 @@ use stdchk_model::{
 };
 use stdchk_placement::{RoundRobin, Select, Wish};
 
+use self::bandwidths::Bandwidths;
 use self::benefactors::Registry;
 pub use self::collection::{Collected, Cursor};
 pub use self::create::Leaves;
@@ -161,6 +163,7 @@ pub struct Core {
     registry: Registry,
     history: History,
     hosts: Hosts,
+    bandwidths: Bandwidths,
     rankings: Rankings,
     /// The store has room for more than what makes room again.
     has_room: bool,
@@ -235,6 +238,7 @@ impl Core {
             registry: Registry::new(),
             history: History::new(setting.start),
             hosts: Hosts::default(),
+            bandwidths: Bandwidths::default(),
             rankings: Rankings::default(),
             has_room: true,
             shut_out: shut_out::ShutOut::default(),
@@ -373,7 +377,7 @@ impl Core {
                 self.hosts.hear(client, now.ms);
                 Ok(ManagerReply::Sessions(self.sessions.hear(client, now.ms)))
             }
-            Q::Attend { client, machine } => self.attend(client, machine, now),
+            Q::Attend { client, machine, sent } => self.attend(client, machine, &sent, now),
             Q::Leave(client) => self.leave(client),
             Q::Explain { ino, machine } => self.explain(ino, machine, now),
             Q::Register { .. } => self.register(request, now),

@@ -1,19 +1,21 @@
 //! Where new parts go: by the policy of a folder, the compute host and the labels of benefactors.
 //!
 //! Rankings come from a [`Ranker`](crate::ranking::Ranker) that works beside this thread, and may be ten seconds old. What has changed
-//! since is looked at when a stripe is chosen: who is away, full or to let go of what it has is passed over, and if too few are left,
-//! benefactors take turns. So a ranking is a preference and never a reason to refuse.
+//! since is looked at when a stripe is chosen: who is away, full, busy or to let go of what it has is passed over, and if too few are left,
+//! benefactors take turns. So a ranking is a preference and never a reason to refuse. Of those that are busy (S0' and S2 of FALCON) there are in a stripe
+//! no more than make it wide enough for the blocks of a chunk, and they come last.
 //!
 //! Benefactors of one rack share fate. At most so many of a stripe stand in one rack that the blocks of a chunk can lie in different
 //! ones, as far as there are others; and neighbours in a stripe stand in different racks.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use stdchk_model::labels;
 use stdchk_model::limits::CHUNK_BYTES_DEFAULT;
-use stdchk_model::message::manager::{ManagerReply, Placement};
+use stdchk_model::message::benefactor::StorageState;
+use stdchk_model::message::manager::{ManagerReply, PlacedHost, Placement};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, Ino, MachineId, Policy, Redundancy};
 use stdchk_placement::pool::Policy as Way;
 use stdchk_placement::random::Random;
@@ -258,7 +260,7 @@ fn fullest(groups: &[VecDeque<(usize, BenefactorId)>], may: impl Fn(&usize) -> b
 
 fn usable(hosts: &[HostState], id: BenefactorId, wish: &Wish<'_>) -> bool {
     let host = hosts.binary_search_by_key(&id, |host| host.id).ok().and_then(|place| hosts.get(place));
-    host.is_some_and(|host| host.is_usable(wish))
+    host.is_some_and(|host| host.accepts && host.is_usable(wish))
 }
 
 fn way(policy: &Policy) -> Result<Way, Failure> {
@@ -295,7 +297,8 @@ impl Core {
     ) -> Result<Vec<BenefactorId>, Failure> {
         let width = width(policy);
         let room_bytes = CHUNK_BYTES_DEFAULT as u64;
-        let wish = Wish { width: usize::from(width), avoid, room_bytes, turn };
+        let needed = usize::from(policy.redundancy.hosts());
+        let wish = Wish { width: usize::from(width), avoid, room_bytes, turn, insist_until: needed };
         let hosts = self.registry.hosts();
         let way = way(policy)?;
         // A ranking leaves out the benefactor beside who computes; so do those that stand in for it, while there are others.
@@ -327,7 +330,9 @@ impl Core {
             candidates.truncate(wish.width);
             if candidates.len() < wish.width {
                 let avoid = [&avoid_own[..], &candidates].concat();
-                let others = Wish { width: wish.width - candidates.len(), avoid: &avoid, ..wish };
+                let (width, insist_until) =
+                    (wish.width - candidates.len(), needed.saturating_sub(candidates.len()));
+                let others = Wish { width, avoid: &avoid, insist_until, ..wish };
                 candidates.extend(self.select.select(&hosts, &others));
             }
         } else {
@@ -375,7 +380,9 @@ impl Core {
     pub fn take_to_rank(&mut self, now: Now) -> ToRank {
         let (hosts, more) = self.hosts.take_untold(&self.registry);
         let wanted = if more { Vec::new() } else { self.rankings.take(now.ms) };
-        ToRank { hosts, until: self.hosts.until(), more, wanted }
+        let computes: BTreeSet<HostKey> = wanted.iter().filter_map(|wanted| wanted.compute).collect();
+        let bandwidths = computes.into_iter().map(|host| (host, self.bandwidths.of(host, now.ms))).collect();
+        ToRank { hosts, until: self.hosts.until(), more, wanted, bandwidths }
     }
 
     /// Rankings were made.
@@ -387,6 +394,10 @@ impl Core {
     pub fn ranker_failed(&mut self) {
         self.rankings = Rankings::default();
         self.hosts.nobody_was_told();
+    }
+
+    fn storage_state(&self, id: BenefactorId) -> StorageState {
+        self.registry.get(id).map(|benefactor| benefactor.load.state).unwrap_or_default()
     }
 
     /// How benefactors are chosen for a file or folder, for clients on a machine.
@@ -404,7 +415,9 @@ impl Core {
                 return Err(Failure::new(ErrorCode::Unavailable, message).then(next));
             }
             if let Some(ranking) = self.rankings.get(wanted, now.ms) {
-                return Ok(ManagerReply::Placement(ranking.why.clone()));
+                let mut why = ranking.why.clone();
+                why.hosts.iter_mut().for_each(|host| host.state = self.storage_state(host.id));
+                return Ok(ManagerReply::Placement(why));
             }
             let (policy, in_use) = (policy.placement, "round-robin".to_owned());
             let compute = compute.and_then(HostKey::benefactor);
@@ -414,9 +427,11 @@ impl Core {
         // The next stripe that somebody gets may begin with any of them.
         let stripe = self.place(&policy, Some(compute), (&[], 0), now)?;
         let until = self.hosts.until();
+        let bandwidths = self.bandwidths.of(compute, now.ms);
         let told = |id: &BenefactorId| {
             let past = self.hosts.past(HostKey::Benefactor(*id)).unwrap_or_default();
-            seen(*id, &past, until)
+            let (state, bandwidth) = (self.storage_state(*id), bandwidths.get(id).copied());
+            PlacedHost { state, bandwidth, ..seen(*id, &past, until) }
         };
         let past = self.hosts.past(compute);
         let failure = past.as_ref().and_then(stdchk_placement::history::History::mean_time_to_failure);

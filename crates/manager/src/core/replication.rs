@@ -17,7 +17,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use stdchk_model::message::benefactor::{Command, FailedCopy, Make, NewBlock, OwnerWish, SourceBlock};
+use stdchk_model::message::benefactor::{
+    Command, FailedCopy, Make, NewBlock, OwnerWish, SourceBlock, StorageState,
+};
 use stdchk_model::{BenefactorId, ChunkId, EncodingId};
 use stdchk_placement::{HostState, Wish};
 use stdchk_protect::{Held, Plan, distance, plan_at};
@@ -325,12 +327,14 @@ impl Core {
     /// none, another one should make it, or nothing is lacking any more.
     fn make(&mut self, id: ChunkId, source: BenefactorId, hosts: &Hosts, now: Now) -> Option<Command> {
         let Plan { mut from, make, taken } = self.plan(&id, hosts)?;
-        // One that its owner has paused only where nobody else can.
-        let is_paused = |held: &Held| {
-            self.registry.get(held.benefactor).is_some_and(|one| one.load.wish == OwnerWish::Pause)
+        // One that its owner has paused, or whose disk the owner's work needs, only where nobody else can.
+        let is_to_rest = |held: &Held| {
+            self.registry.get(held.benefactor).is_some_and(|one| {
+                one.load.wish == OwnerWish::Pause || one.load.state == StorageState::Refusing
+            })
         };
         from.sort_by_key(|held| {
-            (self.copies.is_tried(&id, held), is_paused(held), held.benefactor != source)
+            (self.copies.is_tried(&id, held), is_to_rest(held), held.benefactor != source)
         });
         let Held { benefactor, encoding, .. } = *from.first()?;
         if benefactor != source {
@@ -347,7 +351,10 @@ impl Core {
         let avoid: Vec<BenefactorId> = avoid.collect();
         let turn = u64::from_le_bytes(*id.0.first_chunk::<8>()?);
         let bytes = u64::from(chunk.length);
-        let wish = Wish { width: make.len(), avoid: &avoid, room_bytes: bytes, turn };
+        // A chunk that survives a loss waits for those that are busy; one that doesn't, they take.
+        let survives = distance(chunk.staying(&self.registry).map(Holder::held)) > 1;
+        let insist_until = usize::from(!survives);
+        let wish = Wish { width: make.len(), avoid: &avoid, room_bytes: bytes, turn, insist_until };
         let destinations = self.destinations(&hosts.all, &wish, &holders);
         let address = |id: BenefactorId| Some(self.registry.get(id)?.address.clone());
         let new = |(to, index): (&BenefactorId, &Option<u8>)| {

@@ -171,8 +171,12 @@ impl Core {
 
     /// A benefactor tells its load, and what its owner wishes.
     fn take_load(&mut self, id: BenefactorId, load: BenefactorLoad) {
+        let before = self.registry.get(id).map(|benefactor| benefactor.load.state);
         if self.registry.take_load(id, load) {
             self.walk(Walk::Benefactor(id, None));
+        }
+        if before != Some(load.state) {
+            self.note_seen(&[id]);
         }
     }
 

@@ -12,6 +12,7 @@ mod forget;
 mod harness;
 mod history;
 mod lifetimes;
+mod loads;
 mod namespace_model;
 mod pasts;
 mod permissions;

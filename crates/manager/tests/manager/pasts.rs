@@ -27,7 +27,7 @@ fn state(pool: &Pool, host: HostKey) -> State {
 
 /// The one compute host of which there is a past, as its client is seen.
 fn attend(pool: &mut Pool, client: ClientId) {
-    pool.ask(ManagerRequest::Attend { client, machine: MACHINE }).unwrap();
+    pool.ask(ManagerRequest::Attend { client, machine: MACHINE, sent: Vec::new() }).unwrap();
 }
 
 fn computing(pool: &mut Pool) -> HostKey {

@@ -212,7 +212,11 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
     ("benefactors", |_| Q::Benefactors, ["ogta", "ogta", "ogta"]),
     ("locate", |_| Q::Locate { chunks: vec![chunk(1)] }, ["ogta", "ogta", "ogta"]),
     ("keep alive", |_| Q::KeepAlive(CLIENT), ["ogta", "ogta", "ogta"]),
-    ("attend", |_| Q::Attend { client: CLIENT, machine: MachineId([1; 16]) }, ["ogta", "ogta", "ogta"]),
+    (
+        "attend",
+        |_| Q::Attend { client: CLIENT, machine: MachineId([1; 16]), sent: Vec::new() },
+        ["ogta", "ogta", "ogta"],
+    ),
     ("leave", |_| Q::Leave(ClientId([8; 16])), ["ogta", "ogta", "ogta"]),
     (
         "wait for copies",

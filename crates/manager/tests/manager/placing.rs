@@ -36,7 +36,7 @@ fn stripe(pool: &mut Pool, number: u8, ino: Ino, avoid: &[u32]) -> Vec<u32> {
 }
 
 fn attend(pool: &mut Pool) {
-    pool.ask(ManagerRequest::Attend { client: CLIENT, machine: MACHINE }).unwrap();
+    pool.ask(ManagerRequest::Attend { client: CLIENT, machine: MACHINE, sent: Vec::new() }).unwrap();
 }
 
 fn explain(pool: &mut Pool, ino: Ino) -> Placement {

@@ -27,6 +27,10 @@ pub enum BenefactorRequest {
         #[n(2)]
         #[cbor(default)]
         durable: bool,
+        /// No other benefactor takes it: store it also while `StorageState` says that no new blocks are taken.
+        #[n(3)]
+        #[cbor(default)]
+        insists: bool,
     },
     /// Make these blocks durable, keep them from every deletion that was ordered before, and give a receipt for those that
     /// are here. Answered by `Synced`.
@@ -161,6 +165,17 @@ pub struct BenefactorLoad {
     /// Its machine is said to go soon; absent: nobody says so.
     #[n(8)]
     pub notice: Option<Notice>,
+    /// Whether it takes new blocks, by its own measure.
+    #[n(9)]
+    #[cbor(default)]
+    pub state: StorageState,
+    /// Share of time for which others than itself keep its disk busy, percent; `None`: that can't be measured.
+    #[n(10)]
+    pub busy_percent: Option<u8>,
+    /// Clients that send blocks.
+    #[n(11)]
+    #[cbor(default)]
+    pub clients: u32,
 }
 
 /// A machine is said to go soon: it is preempted, or shut down.
@@ -169,6 +184,34 @@ pub struct Notice {
     /// In so many milliseconds; absent: nobody says when.
     #[n(0)]
     pub in_ms: Option<u64>,
+}
+
+/// How busy a storage host is (FALCON, section 3.1). Whatever it is, what is stored there is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
+#[cbor(index_only)]
+#[serde(rename_all = "lowercase")]
+pub enum StorageState {
+    /// S0: its owner's work leaves the disk time enough.
+    #[default]
+    #[n(0)]
+    Running,
+    /// S0': as many clients send to it as may.
+    #[n(1)]
+    Full,
+    /// S1: its owner's work keeps the disk busy for a good part of the time.
+    #[n(2)]
+    Loaded,
+    /// S2: its owner's work needs the disk.
+    #[n(3)]
+    Refusing,
+}
+
+impl StorageState {
+    /// Whether it takes new blocks.
+    #[must_use]
+    pub fn accepts(self) -> bool {
+        matches!(self, Self::Running | Self::Loaded)
+    }
 }
 
 /// What the owner of a donated disk wishes of the benefactor on it. Whatever it is, what is stored there is served.

@@ -20,6 +20,7 @@ mod exposure;
 mod full_disk;
 mod interrupts;
 mod lifetimes;
+mod loaded;
 mod machines;
 mod manager;
 mod mounts;

@@ -61,3 +61,38 @@ fn what_does_not_shrink_is_sent_as_it_is() {
     let least = link_needs(content.len());
     assert!(took >= least * 9 / 10, "{took:?}: the network is faster than {LINK_MBIT} Mbit/s");
 }
+
+#[test]
+fn the_bandwidth_to_each_benefactor_is_seen_in_what_clients_write() {
+    let machines = Machines::start(4);
+    machines.make_pool(2, 1, "2GiB");
+    machines.ok(CLIENT, &["mkdir", "app"]);
+    let policy = ["redundancy=replicate:1", "stripe=2", "codec=store"];
+    machines.ok(CLIENT, &[&["policy", "set", "app"][..], &policy].concat());
+    // The first benefactor is on machine 2. Each of these is a link of its own.
+    for (round, mbit) in (0..).zip([[80, 160], [160, 80]]) {
+        if round == 0 {
+            (2..4).zip(mbit).for_each(|(machine, mbit)| machines.shape(machine, mbit));
+        } else {
+            (2..4).zip(mbit).for_each(|(machine, mbit)| machines.reshape(machine, mbit));
+        }
+        let file = machines.path(CLIENT, "source");
+        for part in 0..6 {
+            std::fs::write(&file, random_bytes(48 * MIB, 10 * round + part)).unwrap();
+            machines.ok(CLIENT, &["put", file.to_str().unwrap(), "app/noise"]);
+            machines.ok(CLIENT, &["rm", "app/noise"]);
+        }
+        let shown = machines.ok(CLIENT, &["placement", "explain", "app", "--json"]).json();
+        let status = machines.ok(CLIENT, &["status", "--json"]).json();
+        for (machine, mbit) in (2..4).zip(mbit) {
+            let at = format!("10.77.0.{machine}:");
+            let of = |one: &&serde_json::Value| one["address"].as_str().unwrap().starts_with(&at);
+            let id = status["benefactors"].as_array().unwrap().iter().find(of).unwrap()["id"].clone();
+            let host = shown["hosts"].as_array().unwrap().iter().find(|host| host["id"] == id).unwrap();
+            let seen = host["bandwidth"].as_f64().unwrap() * 8e-6;
+            println!("link of {mbit} Mbit/s: {seen:.1} Mbit/s seen");
+            let truth = f64::from(mbit);
+            assert!(seen > truth * 0.7 && seen < truth * 1.15, "{seen:.1} Mbit/s seen of {mbit}: {shown}");
+        }
+    }
+}

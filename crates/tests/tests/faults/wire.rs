@@ -314,8 +314,8 @@ fn benefactor_requests() -> Vec<Vec<u8>> {
     let code = Code::erasure(3, 2).unwrap();
     let coded = Encoding { code, hashes: vec![chunk.id; 5], ..Encoding::plain(chunk) };
     let requests = [
-        Q::Put { block, encoding: Encoding::plain(chunk), durable: true },
-        Q::Put { block: coded.block(chunk.id, 3), encoding: coded.clone(), durable: false },
+        Q::Put { block, encoding: Encoding::plain(chunk), durable: true, insists: false },
+        Q::Put { block: coded.block(chunk.id, 3), encoding: coded.clone(), durable: false, insists: true },
         Q::Sync { blocks: vec![block, coded.block(chunk.id, 3)], tell: false },
         Q::Get { block },
         Q::Verify { blocks: vec![block] },

@@ -101,6 +101,8 @@ impl World {
         self.note("all is quiet".to_owned());
         self.strays.clear();
         self.nodes.iter_mut().for_each(|node| node.lies.clear());
+        // What survives a loss waits for those that are busy for as long as they are.
+        self.nodes.iter().filter(|node| node.is_up()).for_each(|node| node.is_loaded(0.0));
         self.settle_owners();
         for client in &mut self.clients {
             client.is_silent = false;

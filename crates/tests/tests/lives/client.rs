@@ -81,6 +81,8 @@ pub struct Client {
     begun: BTreeSet<Number>,
     /// Who refused blocks.
     refused: BTreeSet<BenefactorId>,
+    /// Since all refused, those that are busy are asked to take blocks all the same, until one did.
+    insists: bool,
     /// A request that the manager has not received, or whose answer is not there.
     pub sent: Option<ManagerRequest>,
     /// It gives no signs of life.
@@ -114,6 +116,7 @@ impl Client {
             held: BTreeSet::new(),
             begun: BTreeSet::new(),
             refused: BTreeSet::new(),
+            insists: false,
             sent: None,
             is_silent: false,
         }
@@ -523,7 +526,11 @@ impl World {
         for chunk in self.clients[number].needed() {
             match self.clients[number].next_block(chunk, &hosts) {
                 Next::Put(block, usable) => return self.client_puts_block(number, block, &usable),
-                Next::Wait => return self.clients[number].refused.clear(),
+                Next::Wait => {
+                    // Those that are busy take it all the same, if there is nobody else.
+                    self.clients[number].insists = true;
+                    return self.clients[number].refused.clear();
+                }
                 Next::Nothing => _ = self.clients[number].begun.remove(&chunk),
             }
         }
@@ -534,9 +541,10 @@ impl World {
         // Often where the last one went, so that blocks are put again.
         let id = if self.below(2) == 0 { usable[0] } else { usable[self.below(usable.len())] };
         let durable = self.below(3) == 0;
+        let insists = self.clients[number].insists;
         let Some(node) = self.nodes.iter_mut().find(|node| node.id == Some(id)) else { return };
         let encoding = content::encoding(&block);
-        let Ok(receipt) = node.put(block, encoding, stored(&block), durable, &self.runtime) else {
+        let Ok(receipt) = node.put(block, encoding, stored(&block), (durable, insists), &self.runtime) else {
             self.clients[number].refused.insert(id);
             return self.note(format!("client {number} can't put {} at {id}", shown(&block)));
         };
@@ -549,6 +557,7 @@ impl World {
             return;
         }
         let client = &mut self.clients[number];
+        client.insists = false;
         let place = (block, id);
         client.places.insert(place);
         client.begun.insert(name(&block));

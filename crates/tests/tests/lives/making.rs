@@ -102,8 +102,9 @@ impl World {
         if let (Plant::CopyIsBelieved, Some(target)) = (self.plant, target) {
             return self.believe(&[(block, target)]);
         }
-        let put = target
-            .filter(|target| self.nodes[*target].put(block, encoding, stored, false, &self.runtime).is_ok());
+        let put = target.filter(|target| {
+            self.nodes[*target].put(block, encoding, stored, (false, true), &self.runtime).is_ok()
+        });
         let Some(target) = put else { return self.making_failed(node, block.chunk, Some(to)) };
         self.note(format!("{:?} puts {} at {to}", self.nodes[node].id, shown(&block)));
         let receipt = self.nodes[target].receipt(vec![block], &self.runtime);

@@ -317,13 +317,18 @@ impl Node {
         answer
     }
 
-    /// Stores a block; there may be no room.
+    /// Others keep its disk busy for this share of time.
+    pub fn is_loaded(&self, load: f64) {
+        self.service.as_ref().unwrap().measured(Some(load), true);
+    }
+
+    /// Stores a block; there may be no room, or it may be busy.
     pub fn put(
         &mut self,
         block: BlockId,
         encoding: Encoding,
         stored: &[u8],
-        durable: bool,
+        (durable, insists): (bool, bool),
         runtime: &Runtime,
     ) -> Result<Option<Receipt>, Failure> {
         let believed = match self.plant {
@@ -332,7 +337,7 @@ impl Node {
             _ => false,
         };
         self.ever.insert(block);
-        let request = BenefactorRequest::Put { block, encoding, durable: durable && !believed };
+        let request = BenefactorRequest::Put { block, encoding, durable: durable && !believed, insists };
         let (BenefactorReply::Stored { receipt, .. }, _) = self.ask(request, stored, runtime)? else {
             panic!("not an answer to a put")
         };

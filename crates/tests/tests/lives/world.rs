@@ -242,7 +242,7 @@ impl World {
 
     pub fn event(&mut self) {
         let (node, client) = (self.below(self.nodes.len()), self.below(self.clients.len()));
-        match self.below(123) {
+        match self.below(125) {
             0..40 => self.client_event(client),
             40..58 => self.link(node),
             58..61 => self.delete(node),
@@ -277,7 +277,17 @@ impl World {
             118 => self.another_manager_follows(),
             119 | 120 => self.late_orders_come(),
             121 | 122 => self.trespass(node, client),
+            123 | 124 => self.owner_works(node),
             _ => unreachable!("that is all that happens"),
+        }
+    }
+
+    /// The owner's work begins to keep the disk busy, or ends.
+    fn owner_works(&mut self, node: usize) {
+        if self.nodes[node].is_up() {
+            let load = [0.0, 0.5, 1.0][self.below(3)];
+            self.nodes[node].is_loaded(load);
+            self.note(format!("{:?} has a load of {load}", self.nodes[node].id));
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use stdchk_benefactor::hours::Hours;
+use stdchk_benefactor::load::Thresholds;
 use stdchk_benefactor::{Config, RATE_MIN, priority};
 use stdchk_model::{duration, size};
 use stdchk_net::notice::Source;
@@ -40,6 +41,16 @@ Hours of the local clock in which it takes blocks, such as `mon-fri 20:00-07:00,
 at other times it is as if paused. Hours past midnight belong to the day on which they begin. [default: always]"
     )]
     hours: Option<String>,
+    /// Share of time for which other programs keep its disk busy and from which on it takes no new blocks, in percent [default:
+    /// 80; 0: never]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    load_limit: Option<u8>,
+    /// Share from which on others are preferred, in percent [default: 40]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    load_mark: Option<u8>,
+    /// Clients that may send to it at a time [default: 128; 0: any number]
+    #[arg(long, value_name = "N")]
+    max_clients: Option<u32>,
     /// Whether it gives way to all other programs [default: normal]
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<Priority>,
@@ -98,6 +109,7 @@ pub enum Priority {
 
 /// The terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Terms {
     /// Most bytes from and to the disk in a second; 0: any.
     pub io_bytes_per_second: u64,
@@ -105,6 +117,12 @@ pub struct Terms {
     pub net_bytes_per_second: u64,
     /// Hours in which it takes blocks, such as `mon-sun 18:00-08:00`; `None`: all.
     pub hours: Option<String>,
+    /// Share of time for which others keep the disk busy and from which on it takes no new blocks, percent; `None`: the usual one, 0: none.
+    pub load_limit_percent: Option<u8>,
+    /// Share from which on others are preferred, percent; `None`: the usual one.
+    pub load_mark_percent: Option<u8>,
+    /// Clients that may send at a time; `None`: the usual number, 0: any.
+    pub clients_max: Option<u32>,
     /// How much it gives way.
     pub priority: Priority,
     /// Who says that the machine goes soon; `None`: nobody.
@@ -131,6 +149,9 @@ impl TermsArguments {
         if let Some(text) = &self.hours {
             terms.hours = hours(text)?.map(|hours| hours.to_string());
         }
+        terms.load_limit_percent = self.load_limit.or(terms.load_limit_percent);
+        terms.load_mark_percent = self.load_mark.or(terms.load_mark_percent);
+        terms.clients_max = self.max_clients.or(terms.clients_max);
         terms.priority = self.priority.unwrap_or(terms.priority);
         if let Some(text) = &self.notice.notice {
             terms.notice = source(text)?.map(|source| source.to_string());
@@ -154,11 +175,29 @@ impl Terms {
         Ok(Config {
             disk_bytes_per_second: self.io_bytes_per_second,
             network_bytes_per_second: self.net_bytes_per_second,
+            thresholds: self.thresholds(),
             hours: self.hours.as_deref().map(hours).transpose()?.flatten(),
             notice: self.notice.as_deref().map(source).transpose()?.flatten(),
             grace: Duration::from_millis(self.notice_grace_ms),
             ..config
         })
+    }
+
+    fn thresholds(&self) -> Thresholds {
+        let usual = Thresholds::default();
+        let share = |percent: u8| f64::from(percent) / 100.0;
+        Thresholds {
+            loaded_from: self.load_mark_percent.map_or(usual.loaded_from, share),
+            refusing_from: match self.load_limit_percent {
+                None => usual.refusing_from,
+                Some(0) => None,
+                Some(percent) => Some(share(percent)),
+            },
+            clients_max: match self.clients_max {
+                None => usual.clients_max,
+                clients => clients.filter(|most| *most > 0),
+            },
+        }
     }
 
     /// What `benefactor run` is told of them.
@@ -168,6 +207,11 @@ impl Terms {
         let mut all: Vec<String> =
             rates.flat_map(|(flag, rate)| [flag.to_owned(), rate.to_string()]).collect();
         all.extend(self.hours.iter().flat_map(|hours| ["--hours".to_owned(), hours.clone()]));
+        let loads = [("--load-limit", self.load_limit_percent), ("--load-mark", self.load_mark_percent)];
+        let loads = loads.into_iter().map(|(flag, percent)| (flag, percent.map(u32::from)));
+        for (flag, number) in loads.chain([("--max-clients", self.clients_max)]) {
+            all.extend(number.iter().flat_map(|number| [flag.to_owned(), number.to_string()]));
+        }
         if self.priority == Priority::Idle {
             all.extend(["--priority", "idle"].map(str::to_owned));
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use stdchk_benefactor::load::Thresholds;
 use stdchk_client::{ClientConfig, Pool};
 use stdchk_manager::Manager;
 use stdchk_manager::core::Timing;
@@ -51,11 +52,21 @@ impl TestPool {
     }
 
     pub fn start_benefactor_beating(&mut self, number: usize, heartbeat: Duration) {
+        self.start_benefactor_on(number, heartbeat, Thresholds::default());
+    }
+
+    /// One that counts as busy from these loads on.
+    pub fn start_benefactor_with(&mut self, number: usize, thresholds: Thresholds) {
+        self.start_benefactor_on(number, Duration::from_millis(50), thresholds);
+    }
+
+    fn start_benefactor_on(&mut self, number: usize, heartbeat: Duration, thresholds: Thresholds) {
         let data = data_of(&self.dir, number);
         let listen = unix_address(&data_of(&self.dir, number).join("socket"));
         let mut config = stdchk_benefactor::Config::new(data, self.manager.clone(), listen, DONATED);
         config.floor_bytes = 0;
         config.heartbeat = heartbeat;
+        config.thresholds = thresholds;
         let run = stdchk_benefactor::run(config, std::future::pending());
         self.benefactor_tasks.push(tokio::spawn(async move { run.await.unwrap() }));
     }

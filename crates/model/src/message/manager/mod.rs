@@ -16,7 +16,7 @@ use crate::id::Ino;
 
 pub use chunk::{ChunkLocations, Location, StoredBlock};
 pub use namespace::{Attr, Change, DirEntry, Existing, FileKind};
-pub use placement::{Pace, PlacedHost, Placement};
+pub use placement::{Pace, PlacedHost, Placement, Sent};
 pub use pool::{
     BenefactorInfo, BenefactorSecret, BenefactorState, ExposedSet, KeeperInfo, ManagerInfo, MemberInfo,
     Moment, PoolStatus, Registration, Space, Term,

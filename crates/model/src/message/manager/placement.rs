@@ -4,6 +4,7 @@ use minicbor::{Decode, Encode};
 use serde::Serialize;
 
 use crate::id::BenefactorId;
+use crate::message::benefactor::StorageState;
 
 /// How a folder's benefactors are chosen for one compute host.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
@@ -73,6 +74,31 @@ pub struct PlacedHost {
     /// What adds most to the logarithm of the odds of a loss, in thousandths, or takes from it; largest first.
     #[n(7)]
     pub reasons: Vec<(String, i64)>,
+    /// How busy it is now.
+    #[n(8)]
+    #[cbor(default)]
+    pub state: StorageState,
+    /// Share of the time of the last week for which it was there and its owner's work kept the disk busy (S1 or S2), of that for which it was
+    /// there, in millionths; `None`: it wasn't.
+    #[n(9)]
+    pub loaded_week_ppm: Option<u32>,
+    /// What puts of clients on the compute host reach there, bytes per second; `None`: none were seen lately.
+    #[n(10)]
+    pub bandwidth: Option<u64>,
+}
+
+/// What a client has sent to one benefactor: with the time for which it had something under way to it, the bandwidth between the two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Sent {
+    /// Which.
+    #[n(0)]
+    pub to: BenefactorId,
+    /// Bytes of blocks that arrived.
+    #[n(1)]
+    pub bytes: u64,
+    /// Time for which at least one of them was under way, milliseconds.
+    #[n(2)]
+    pub ms: u32,
 }
 
 fn number_if_any<S: serde::Serializer>(id: &Option<BenefactorId>, out: S) -> Result<S::Ok, S::Error> {

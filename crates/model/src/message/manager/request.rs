@@ -2,7 +2,9 @@
 
 use minicbor::{Decode, Encode};
 
-use super::{BenefactorSecret, Change, Hold, PackedMembers, Registration, StoredBlock, TimeNs, VersionState};
+use super::{
+    BenefactorSecret, Change, Hold, PackedMembers, Registration, Sent, StoredBlock, TimeNs, VersionState,
+};
 use crate::block::BlockId;
 use crate::chunk_map::MapRoot;
 use crate::id::{BenefactorId, ChunkId, ClientId, Ino, KeyId, MachineId, OpId, SessionId};
@@ -248,6 +250,10 @@ pub enum ManagerRequest {
         /// Its machine.
         #[n(1)]
         machine: MachineId,
+        /// What it has sent to benefactors since it said so last, at most [`crate::limits::SENT_ENTRIES_MAX`] of them.
+        #[n(2)]
+        #[cbor(default)]
+        sent: Vec<Sent>,
     },
     /// A client ends by its own will: that it falls silent says nothing of its machine. Answered by `Done`.
     #[n(45)]
