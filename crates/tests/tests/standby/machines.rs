@@ -140,13 +140,8 @@ fn shut_two_out(machines: &Machines) -> String {
     let members = machines.ok(OPERATOR, &["pool", "members", "--json"]).json();
     let clients = members.as_array().unwrap().iter().filter(|member| member["roles"][0] == "client");
     // In the order in which they joined.
-    let mut clients: Vec<&Value> = clients.collect();
-    clients.sort_by_key(|member| member["joined"].as_i64());
-    let [.., stolen, other] =
-        clients.iter().map(|member| member["id"].as_str().unwrap()).collect::<Vec<_>>()[..]
-    else {
-        panic!("{members}")
-    };
+    let clients: Vec<&str> = clients.map(|member| member["id"].as_str().unwrap()).collect();
+    let [.., stolen, other] = clients[..] else { panic!("{members}") };
     let (stolen, id) = (stolen.to_owned(), other.to_owned());
     machines.ok(OPERATOR, &["pool", "revoke", &id]);
     // So can be whoever has joined where the folder is gone with its machine.
