@@ -134,6 +134,24 @@ fn lose(machines: &Machines, machine: usize) {
     machines.kill(machine);
 }
 
+/// Shuts out two clients while the second manager leads; the id of the one that it knows.
+fn shut_two_out(machines: &Machines) -> String {
+    machines.ok(OTHER, &["get", "app/a.N0.T1", "-o", "-"]);
+    let members = machines.ok(OPERATOR, &["pool", "members", "--json"]).json();
+    let clients = members.as_array().unwrap().iter().filter(|member| member["roles"][0] == "client");
+    // In the order in which they joined.
+    let clients: Vec<&str> = clients.map(|member| member["id"].as_str().unwrap()).collect();
+    let [.., stolen, other] = clients[..] else { panic!("{members}") };
+    let (stolen, id) = (stolen.to_owned(), other.to_owned());
+    machines.ok(OPERATOR, &["pool", "revoke", &id]);
+    // So can be whoever has joined where the folder is gone with its machine.
+    fs::remove_file(machines.path(MANAGERS[1], &format!("pool/manager/authority/members/{stolen}"))).unwrap();
+    let refused = machines.run(OPERATOR, &["pool", "revoke", &stolen[..12]]);
+    assert_eq!(refused.code, 4, "{refused:?}");
+    machines.ok(OPERATOR, &["pool", "revoke", &stolen]);
+    id
+}
+
 #[test]
 fn a_job_goes_on_when_the_machine_of_the_leading_manager_is_lost_a_host_is_killed_and_a_link_cut() {
     let machines = start();
@@ -182,24 +200,7 @@ fn a_job_goes_on_when_the_machine_of_the_leading_manager_is_lost_a_host_is_kille
     machines.set_link(BENEFACTORS[2], true);
     intact(1..=10);
     // Who is shut out now stays out when the first manager leads again, which never heard of it.
-    machines.ok(OTHER, &["get", "app/a.N0.T1", "-o", "-"]);
-    let members = machines.ok(OPERATOR, &["pool", "members", "--json"]).json();
-    let clients = members.as_array().unwrap().iter().filter(|member| member["roles"][0] == "client");
-    // In the order in which they joined.
-    let mut clients: Vec<&Value> = clients.collect();
-    clients.sort_by_key(|member| member["joined"].as_i64());
-    let [.., stolen, other] =
-        clients.iter().map(|member| member["id"].as_str().unwrap()).collect::<Vec<_>>()[..]
-    else {
-        panic!("{members}")
-    };
-    let (stolen, id) = (stolen.to_owned(), other.to_owned());
-    machines.ok(OPERATOR, &["pool", "revoke", &id]);
-    // So can be whoever has joined where the folder is gone with its machine.
-    fs::remove_file(machines.path(MANAGERS[1], &format!("pool/manager/authority/members/{stolen}"))).unwrap();
-    let refused = machines.run(OPERATOR, &["pool", "revoke", &stolen[..12]]);
-    assert_eq!(refused.code, 4, "{refused:?}");
-    machines.ok(OPERATOR, &["pool", "revoke", &stolen]);
+    let id = shut_two_out(&machines);
     let is_refused = || {
         for machine in [OTHER, STOLEN] {
             let refused = machines.run(machine, &["get", "app/a.N0.T1", "-o", "-"]);
