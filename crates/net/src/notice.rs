@@ -314,8 +314,11 @@ mod tests {
         }
     }
 
-    /// Serves answers, whole texts by method and path with its headers, until the test ends.
-    async fn serve(answers: Arc<Mutex<Vec<(&'static str, &'static str, String)>>>) -> String {
+    /// What is answered to a request that begins so and contains that.
+    type Answers = Arc<Mutex<Vec<(&'static str, &'static str, String)>>>;
+
+    /// Serves answers, whole texts, until the test ends.
+    async fn serve(answers: Answers) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move {

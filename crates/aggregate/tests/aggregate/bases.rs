@@ -2,7 +2,6 @@
 //!
 //! Relies on a folder as the sink, whose containers can be made unreadable one by one. The model is a note for each container of
 //! the base that it needed when it was published, which stays true when it is damaged later.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;

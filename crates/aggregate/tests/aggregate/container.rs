@@ -3,7 +3,6 @@
 //!
 //! Relies on the fixtures of `stdchk-formats`, which real libraries wrote, and on files made here. The idea: a set of
 //! every known format, with copies and numbers in it, goes through every way of packing.
-#![expect(clippy::unwrap_used, reason = "a test that meets the unexpected fails here")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -2,7 +2,6 @@
 //!
 //! Relies on a file whose variables lie in blocks of their own. The idea: the record of one block after the other is damaged, so
 //! that nobody knows what stood in it.
-#![expect(clippy::unwrap_used, reason = "a test that meets the unexpected fails here")]
 
 use std::fs;
 

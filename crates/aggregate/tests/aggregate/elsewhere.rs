@@ -1,5 +1,4 @@
 //! Containers that lie where reading is dear or fails in places: what is looked at, and what comes back all the same.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io;
 use std::ops::Range;

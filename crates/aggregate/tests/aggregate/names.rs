@@ -1,7 +1,6 @@
 //! Names are bytes: files whose names are no UTF-8 are packed, come back, and end nothing.
 //!
 //! Relies on real folders with such names.
-#![expect(clippy::unwrap_used, reason = "a test that meets the unexpected fails here")]
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

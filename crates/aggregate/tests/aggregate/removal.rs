@@ -2,7 +2,6 @@
 //!
 //! Relies on a folder as the sink, with a hook in front of every operation: there a test changes what the aggregator has looked
 //! at, or has the operation fail.
-#![expect(clippy::unwrap_used, reason = "a test that meets the unexpected fails here")]
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};

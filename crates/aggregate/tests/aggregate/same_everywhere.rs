@@ -2,7 +2,6 @@
 //! never from how many threads there are.
 //!
 //! Relies on real files. The idea: sets that are much longer than a block of sixteen threads that share the memory would be.
-#![expect(clippy::unwrap_used, reason = "a test that meets the unexpected fails here")]
 
 use std::fs;
 use std::path::Path;

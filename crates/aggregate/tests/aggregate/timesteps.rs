@@ -2,8 +2,6 @@
 //!
 //! Relies on real folders. The idea: chains that were tried on samples are counted, so that the test needs no clock.
 
-#![expect(clippy::unwrap_used, reason = "a test that meets the unexpected fails here")]
-
 use std::fs;
 use std::path::Path;
 use std::time::Duration;

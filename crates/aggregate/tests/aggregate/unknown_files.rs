@@ -2,11 +2,6 @@
 //!
 //! Relies on the `zstd` crate as the compressor to be held against. The idea: sets as codes write them that use no library,
 //! small enough to be made here; each is compared with what `zstd` makes of all files in a row.
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test that meets the unexpected fails here"
-)]
 
 use std::fs;
 use std::path::Path;

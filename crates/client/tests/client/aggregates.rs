@@ -1,5 +1,4 @@
 //! Sets that lie in containers of the pool: read, written over and collected like any files (I2, I4, I11).
-#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::time::Duration;

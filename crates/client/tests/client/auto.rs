@@ -1,5 +1,4 @@
 //! `cutter=auto` on series of versions: after two of them the folder knows how the next ones are cut, and it pays.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! Budgets: whatever the order of sizes, small and large, written and read, nobody waits for ever, and every byte comes back.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use crate::common::{PATIENCE, Random, TestPool, make};
 use stdchk_client::Pool;

@@ -1,5 +1,4 @@
 //! A burst into a file that is closed early waits in the window and is pushed once it is over, whatever ends it.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! Chunks that were compressed on their way come back as they were, take less room, and what can't shrink is spared.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use crate::common::{Random, TestPool, file_with};
 

@@ -1,5 +1,4 @@
 //! A session does what a plain array of bytes does, whatever is done to it, and a commit keeps exactly that.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 

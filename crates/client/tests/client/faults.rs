@@ -1,5 +1,4 @@
 //! What a session and a reader survive: benefactors and managers that go away, and what they say when it is too much.
-#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! Fragments that lie where nobody would put them: a put that was not answered was done all the same, and its fragment went to
 //! another benefactor as well.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use crate::common::{Random, TestPool, file_with, wait_until};
 use stdchk_model::message::benefactor::{BenefactorReply, BenefactorRequest};

@@ -1,6 +1,5 @@
 //! A client that was out of the manager's sight for longer than its lease: what it had stored was collected meanwhile, and no
 //! version names it.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::time::Duration;

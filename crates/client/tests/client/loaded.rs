@@ -1,5 +1,4 @@
 //! Benefactors that take no new blocks: others do, and where there are too few others they do all the same.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
 //! Tests of the client on real pools in this process. One binary, since each one repeats what it takes from the crates below: minutes of compiling.
+#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod aggregates;
 mod auto;

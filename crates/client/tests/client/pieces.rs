@@ -1,5 +1,4 @@
 //! What a fine search finds again is referred to, what is new is packed, and everything reads back as it was written.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;

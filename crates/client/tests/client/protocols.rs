@@ -1,6 +1,5 @@
 //! Each write protocol does what a plain array of bytes does, and what the application was told is closed outlives the
 //! process that was told to keep it, byte for byte.
-#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! Files of a folder with `encryption`: they come back to who has the key and to nobody else, whatever way they were written, and
 //! nothing of them lies at benefactors in the clear (I3, docs/design/0702-encryption-at-the-client.md).
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::collections::HashSet;
 use std::fs;

@@ -1,6 +1,5 @@
 //! A small file that was just made is put without a question: it is stored once all the same, and committed whatever becomes of the
 //! put meanwhile.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 

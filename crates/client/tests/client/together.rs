@@ -1,6 +1,5 @@
 //! One session, several writers: a commit is about what was written before it, and takes nothing from what is written
 //! meanwhile.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,5 @@
 //! Sets that move into containers: all members in one step or none, never while that could lose something, and a container
 //! lives as long as a member lies in it (I2, I4).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::harness::{CLIENT, Pool, chunk, map_of, session};
 use stdchk_model::message::manager::{

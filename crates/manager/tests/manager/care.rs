@@ -1,5 +1,4 @@
 //! What the manager does by itself: replication and repair, and a collection that never takes what is needed (I4).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::harness::{CHUNK_LENGTH, Pool, chunk, make, map_of, rename, session};
 use stdchk_manager::store::Table;

@@ -1,5 +1,4 @@
 //! Chunks under an erasure code: what suffices for a commit, what is made anew from whom, what is given up.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use crate::harness::{Pool, chunk, session};
 use stdchk_model::message::benefactor::{Command, Make};

@@ -1,5 +1,4 @@
 //! Files that are made in one step with their session: what a crash of the manager may forget, and what comes back.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::harness::{CLIENT, Pool, chunk, map_of, session};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest, VersionState};

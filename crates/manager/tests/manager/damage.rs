@@ -1,6 +1,5 @@
 //! A store whose records a disk has damaged is found out, whatever was hit: never a panic, never a wrong record (I7, I10). What
 //! damages do to its log is tested in `log.rs`.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,4 @@
 //! Benefactors whose owners want their disks back: what is there is copied elsewhere first, then goes, and nobody is told of danger (I6).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::harness::{Pool, chunk, empty_load};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command, OwnerWish};

@@ -1,5 +1,4 @@
 //! How far writers may get ahead of the copies, and what is said of sets that lack them (I6).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::harness::{CHUNK_LENGTH, Pool, chunk, rename, session};
 use stdchk_model::message::benefactor::{Command, FailedCopy, NewBlock};

@@ -1,5 +1,4 @@
 //! Benefactors whose disk is gone for ever: out of the books, their chunks copied anew, their numbers never given again.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::harness::{Pool, session};
 use stdchk_model::message::benefactor::Command;

@@ -1,6 +1,5 @@
 //! A manager that was set back to an older copy of its store notices by what benefactors remember, and touches nothing
 //! until it is told to go on (I4, I7).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::harness::Pool;
 use stdchk_manager::core::Follows;

@@ -1,5 +1,4 @@
 //! Lifetimes of checkpoint sets: what goes by a folder's policy, and that nothing goes that a job may need to restart.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,4 @@
 //! How busy benefactors say that they are, and what clients reach when they send there: choices, pasts, rankings, explanations.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::harness::{CLIENT, Pool, empty_load, session};
 use stdchk_manager::core::HostKey;

@@ -1,5 +1,4 @@
 //! The namespace against a model that is simple enough to be seen to be right: a map from paths to what is there.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

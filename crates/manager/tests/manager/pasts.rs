@@ -1,5 +1,4 @@
 //! The pasts of hosts: what the manager notes of benefactors and of machines on which clients write, over restarts and damage.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::harness::{CLIENT, Pool};
 use stdchk_manager::core::HostKey;

@@ -1,5 +1,4 @@
 //! What the manager lets users do: each request against each kind of user, whoever sends it and however it names what it wants.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 

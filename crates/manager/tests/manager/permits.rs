@@ -1,5 +1,4 @@
 //! Permits that the manager gives with orders to make copies, and their keys.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::harness::{Pool, chunk};
 use stdchk_model::limits::PERMITS_MS;

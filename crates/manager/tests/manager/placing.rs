@@ -1,5 +1,4 @@
 //! Where new parts go: policies of folders over what was seen of hosts, and labels. The ranker works when the test says so.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,4 @@
 //! Receipts: only what a benefactor says itself counts, and what it said before deletions were ordered there doesn't.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::harness::{KEY, Pool, chunk, empty_load, session, stored};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command};

@@ -1,5 +1,4 @@
 //! Who may register as which benefactor.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::harness::Pool;
 use stdchk_manager::core::Asker;

@@ -1,5 +1,4 @@
 //! Benefactors whose owners need space for files of their own: as much as that goes, once others have it, and nothing else (I6, I9).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 

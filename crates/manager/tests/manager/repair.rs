@@ -1,5 +1,4 @@
 //! What becomes of orders to make blocks that fail: who is avoided, what is tried next, and when (I6).
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use crate::harness::{Pool, chunk, empty_load, session};
 use stdchk_model::message::benefactor::{Command, FailedCopy, Make};

@@ -1,6 +1,5 @@
 //! What the manager does about encrypted folders, of whose content and maps it can read nothing
 //! (docs/design/0702-encryption-at-the-client.md).
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use crate::harness::{Pool, chunk};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest};

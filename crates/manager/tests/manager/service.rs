@@ -1,5 +1,4 @@
 //! The manager as a server: real store, real sockets, stopped and started again.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::path::Path;
 use std::sync::Arc;

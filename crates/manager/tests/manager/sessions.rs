@@ -1,5 +1,4 @@
 //! What sessions promise: atomic commits of durable chunks (I1, I2), space that comes back, nothing lost in a restart.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use crate::harness::{CLIENT, GIB, Pool, chunk, make, map_of, rename, session};
 use stdchk_model::limits::CLIENT_LEASE_MS;

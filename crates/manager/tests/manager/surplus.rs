@@ -1,5 +1,4 @@
 //! Copies beyond what is wanted: they go from the fullest holders, and never one that may be needed (I6).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,4 @@
 //! A manager's term is above all that its store and its benefactors know, durably, before it answers a registration.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use crate::harness::Pool;
 use stdchk_model::message::manager::{FileKind, ManagerRequest, Term};

@@ -1,7 +1,5 @@
 //! Holes of sparse files: where `SEEK_DATA` and `SEEK_HOLE` find them, and what programs make of them.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 

@@ -1,7 +1,5 @@
 //! The operations of a file system, one by one, as `docs/SEMANTICS.md` lists them, and the errors of those that aren't there.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,12 +1,5 @@
 //! Real programs on a real mount: what users run, unchanged.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::cast_possible_truncation,
-    reason = "a test fails by panicking"
-)]
-
 use std::fs;
 use std::path::Path;
 

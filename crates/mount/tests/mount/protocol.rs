@@ -1,7 +1,5 @@
 //! One open file by another write protocol than its folder's, as `docs/SEMANTICS.md` says; its examples are tests here.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
 use std::fs::{self, File};
 use std::io::{Read, Write};
 

@@ -1,7 +1,5 @@
 //! How often a mount asks the manager: each question is a round trip before the program goes on.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;

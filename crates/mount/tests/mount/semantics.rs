@@ -1,7 +1,5 @@
 //! What `docs/SEMANTICS.md` promises about sessions, visibility and crashes; every example there is a test here.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};

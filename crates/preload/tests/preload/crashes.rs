@@ -1,8 +1,6 @@
 //! Kills: a program that checkpoints for ever is killed at many moments; what it leaves goes back to exactly its last
 //! checkpoint, also when the restore is killed as well.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
-
 use std::path::Path;
 use std::time::Duration;
 

@@ -2,8 +2,6 @@
 //! error, and the tree in the end is the same; taken back to a checkpoint, it is the tree that the plain kernel had when
 //! the program was there.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::path::Path;
 
 use crate::support::{Protected, Tree, plain, program, succeed, tree};

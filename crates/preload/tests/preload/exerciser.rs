@@ -1,8 +1,6 @@
 //! A file system exerciser under the library: whatever it does to a file, at any checkpoint and after any restore the
 //! file is what the exerciser's own copy says.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::path::Path;
 
 use crate::support::{Protected, plain, program, succeed, tree};

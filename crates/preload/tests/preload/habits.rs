@@ -2,8 +2,6 @@
 //! leaves without the library, and going back gives exactly the tree of the checkpoint: contents, permissions, modification
 //! times of files, and which names are one file.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
-
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! Checkpoints from outside. Alone in its process: a signal to the driver reaches every run of that process.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::path::Path;
 use std::time::Duration;
 

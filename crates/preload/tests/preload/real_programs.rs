@@ -2,8 +2,6 @@
 //! the start gives the tree from before. Needs coreutils, tar, sqlite3, git, gcc, Open MPI, an awk,
 //! python3 and the project's own Python environment (`scripts/setup test`).
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
-
 use std::path::Path;
 
 use crate::support::{Protected, plain, succeed, tree};

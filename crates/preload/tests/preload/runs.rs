@@ -1,8 +1,6 @@
 //! Runs through the driver: what starts, what is refused, what is left after each kind of end, and checkpoints from
 //! outside.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
-
 use std::num::NonZeroUsize;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

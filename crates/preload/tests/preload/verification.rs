@@ -2,8 +2,6 @@
 //! the library: what it prints must be the same, and so must the tree that it leaves, unless it goes back itself; the
 //! tree from before the run is there again after a restore to the start.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
-
 use std::path::Path;
 
 use crate::support::{Protected, plain, program, succeed, tree};

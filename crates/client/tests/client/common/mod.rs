@@ -1,5 +1,4 @@
 //! A pool in this process: a real manager and real benefactors on loopback sockets and a temporary disk.
-#![allow(dead_code, clippy::panic, reason = "each test file uses its part; a test fails by panicking")]
 
 use std::path::PathBuf;
 use std::sync::Arc;

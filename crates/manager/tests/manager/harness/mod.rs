@@ -1,6 +1,4 @@
 //! A core in a test: a clock that the test moves, benefactors that only report, and short ways to ask.
-#![allow(dead_code, reason = "each test file uses its own part of it")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,11 +1,4 @@
 //! A pool with real mounts: a real manager and benefactors on loopback, the kernel's FUSE, and real programs.
-#![allow(
-    dead_code,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "each test file uses its part; a test fails by panicking"
-)]
 
 pub mod relay;
 

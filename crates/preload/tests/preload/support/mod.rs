@@ -1,9 +1,6 @@
 //! What the tests of the preload library share: building C programs, and running commands in a directory of their own
 //! with and without the library.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
