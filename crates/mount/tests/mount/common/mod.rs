@@ -23,7 +23,7 @@ pub const TTL: Duration = Duration::from_millis(100);
 /// A pool in this process, to which mounts and clients connect over sockets.
 pub struct TestPool {
     runtime: Runtime,
-    folder: TempDir,
+    _folder: TempDir,
     manager: String,
     pub client: Pool,
 }
@@ -52,7 +52,7 @@ impl TestPool {
             wait_online(&client, benefactors).await;
             (address, client)
         });
-        Self { runtime, folder, manager, client }
+        Self { runtime, _folder: folder, manager, client }
     }
 
     /// The address of its manager.
