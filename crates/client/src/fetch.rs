@@ -21,13 +21,20 @@ use crate::benefactors::{Benefactors, Doubt};
 use crate::keyring::KeyRing;
 use crate::manager::ManagerLink;
 
-/// A benefactor that has not answered by then gets company: the same chunk is asked of another one. If none is known, the
-/// manager is asked: copies may have been made since the holders were remembered.
+/// A benefactor that has not answered by then gets company, while nothing is known of what answers take: the same chunk is asked of
+/// another one. If none is known, the manager is asked: copies may have been made since the holders were remembered.
 const HEDGE_AFTER: Duration = Duration::from_millis(500);
-/// Once a block of the chunk has come, the others are due: those that are missing after so many times as long get company, however
-/// short that is after at least [`HEDGE_MIN`], which a disk that seeks may take.
+/// Otherwise it gets company after so many times as long as blocks took lately. Many are under way at once: on a slow link each takes long,
+/// and company would only make it slower.
 const HEDGE_TIMES: u32 = 4;
-const HEDGE_MIN: Duration = Duration::from_millis(100);
+/// However short that is, it is waited for so long, which a busy disk or machine may take; and less long once another block of the same
+/// chunk has come.
+const HEDGE_MIN: Duration = Duration::from_millis(250);
+const HEDGE_MIN_OF_OTHERS: Duration = Duration::from_millis(100);
+/// However long that is, not longer.
+const HEDGE_MAX: Duration = Duration::from_secs(4);
+/// One block in so many is what blocks took lately.
+const LATELY: u32 = 8;
 /// Rounds of asking all holders before a chunk counts as unreadable; the manager is asked for holders before each.
 const ROUNDS_MAX: u32 = 4;
 /// Pause before a further round, while a benefactor may be coming back.
@@ -58,11 +65,13 @@ pub(crate) struct Fetcher {
     benefactors: Arc<Benefactors>,
     keys: Arc<KeyRing>,
     locations: Mutex<HashMap<ChunkId, Vec<Location>>>,
+    /// What blocks took lately, from the question to the last byte, the newest weighing most; `None`: none has come yet.
+    lately: Mutex<Option<Duration>>,
 }
 
 impl Fetcher {
     pub(crate) fn new(manager: Arc<ManagerLink>, benefactors: Arc<Benefactors>, keys: Arc<KeyRing>) -> Self {
-        Self { manager, benefactors, keys, locations: Mutex::default() }
+        Self { manager, benefactors, keys, locations: Mutex::default(), lately: Mutex::default() }
     }
 
     /// Remembers holders of a chunk that a session stored itself.
@@ -188,7 +197,7 @@ impl Fetcher {
         let mut last: Option<Failure> = None;
         // Holders that are to be asked beside those that were.
         let mut due = 0;
-        let (began, mut quickest) = (Instant::now(), None);
+        let mut quickest: Option<Duration> = None;
         loop {
             if attempts.is_empty() && due == 0 {
                 due = waiting.front().map_or(0, |next| {
@@ -202,7 +211,9 @@ impl Fetcher {
                 let (benefactors, assembly) = (Arc::clone(&self.benefactors), Arc::clone(&assembly));
                 let keys = Arc::clone(&self.keys);
                 attempts.spawn(async move {
-                    (holder, attempt(&benefactors, holder, chunk, &assembly, &keys).await)
+                    let began = Instant::now();
+                    let got = attempt(&benefactors, holder, chunk, &assembly, &keys).await;
+                    (holder, got.map(|gathered| (gathered, began.elapsed())))
                 });
                 asked.insert(holder);
                 unanswered.insert(holder);
@@ -214,10 +225,14 @@ impl Fetcher {
             }
             tokio::select! {
                 finished = attempts.join_next() => match finished {
-                    Some(Ok((_, Ok(Gathered::Whole(bytes))))) => return Ok(bytes),
-                    Some(Ok((holder, Ok(Gathered::Lacks(_))))) => {
+                    Some(Ok((_, Ok((Gathered::Whole(bytes), took))))) => {
+                        self.took(took);
+                        return Ok(bytes);
+                    }
+                    Some(Ok((holder, Ok((Gathered::Lacks(_), took))))) => {
                         unanswered.remove(&holder);
-                        quickest = quickest.or_else(|| Some(began.elapsed()));
+                        self.took(took);
+                        quickest.get_or_insert(took);
                     }
                     Some(Ok((holder, Err(failure)))) => {
                         unanswered.remove(&holder);
@@ -233,8 +248,7 @@ impl Fetcher {
                     waiting.extend(self.order(chunk.id, &new));
                     due = 1;
                 }
-                () = tokio::time::sleep(patience(quickest)) => {
-                    let waited = patience(quickest);
+                waited = self.wait(quickest) => {
                     unanswered.iter().for_each(|holder| self.benefactors.late(holder.benefactor, waited));
                     if waiting.is_empty() {
                         are_others_sought |= std::mem::take(&mut remembered);
@@ -244,6 +258,19 @@ impl Fetcher {
                 }
             }
         }
+    }
+
+    /// A block took so long.
+    fn took(&self, took: Duration) {
+        let mut lately = self.lately.lock();
+        *lately = Some(lately.map_or(took, |lately| (lately * (LATELY - 1) + took) / LATELY));
+    }
+
+    /// Waits until others should be asked; tells for how long that was.
+    async fn wait(&self, quickest: Option<Duration>) -> Duration {
+        let patience = patience(quickest, *self.lately.lock());
+        tokio::time::sleep(patience).await;
+        patience
     }
 
     /// Holders in the order in which they are asked. Blocks of one encoding stand together, those first of which enough are at
@@ -274,9 +301,10 @@ impl Fetcher {
     }
 }
 
-/// How long the other blocks of a chunk are waited for, after the quickest one took so long.
-fn patience(quickest: Option<Duration>) -> Duration {
-    quickest.map_or(HEDGE_AFTER, |quickest| (quickest * HEDGE_TIMES).clamp(HEDGE_MIN, HEDGE_AFTER))
+/// How long a block is waited for before others are asked as well: after the `quickest` of its chunk came, and where blocks took so long lately.
+fn patience(quickest: Option<Duration>, lately: Option<Duration>) -> Duration {
+    let least = if quickest.is_some() { HEDGE_MIN_OF_OTHERS } else { HEDGE_MIN };
+    quickest.max(lately).map_or(HEDGE_AFTER, |known| (known * HEDGE_TIMES).clamp(least, HEDGE_MAX))
 }
 
 /// Of two failures the one that says more: bytes that were there and wrong, or of use to others, over a benefactor that wasn't there.
@@ -330,11 +358,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_waited_for_by_what_the_first_of_their_chunk_took() {
+    fn blocks_are_waited_for_by_what_others_took() {
         let ms = Duration::from_millis;
-        assert_eq!(patience(None), HEDGE_AFTER);
-        assert_eq!(patience(Some(ms(1))), HEDGE_MIN);
-        assert_eq!(patience(Some(ms(50))), ms(200));
-        assert_eq!(patience(Some(ms(1300))), HEDGE_AFTER, "on a slow link as if nothing were known");
+        assert_eq!(patience(None, None), HEDGE_AFTER);
+        assert_eq!(patience(None, Some(ms(1))), HEDGE_MIN);
+        assert_eq!(patience(Some(ms(1)), Some(ms(1))), HEDGE_MIN_OF_OTHERS);
+        assert_eq!(patience(Some(ms(50)), None), ms(200));
+        assert_eq!(patience(Some(ms(50)), Some(ms(700))), ms(2800), "many are under way on a slow link");
+        assert_eq!(patience(None, Some(ms(9000))), HEDGE_MAX);
     }
 }
