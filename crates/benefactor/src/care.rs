@@ -18,6 +18,8 @@ use crate::store::Cursor;
 const PAUSE: Duration = Duration::from_secs(1);
 /// A look at everything begins this often at most: what lies still is not read over and over.
 const SCRUB_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest time that the search for damage and compaction give way to the owner's work on the disk before they take their next step.
+const OWNER_FIRST: Duration = Duration::from_secs(60 * 60);
 /// Longest time that the search for damage gives way to clients before it takes its next step.
 const SCRUB_GIVES_WAY: Duration = Duration::from_secs(10);
 
@@ -65,9 +67,11 @@ pub(crate) async fn scrub(benefactor: Arc<Benefactor>, rate: u64) {
 }
 
 /// Waits until no client asked for anything during a `pause`, or has given way for long enough, and until the owner lets it work and
-/// nobody says that the machine goes.
+/// nobody says that the machine goes. An owner whose programs always work on the disk holds it up for so long and not for ever.
 async fn give_way(benefactor: &Benefactor, pause: Duration) {
-    while benefactor.wish() != OwnerWish::Serve || benefactor.is_loaded() || benefactor.goes() {
+    let began = Instant::now();
+    let is_loaded = || benefactor.is_loaded() && began.elapsed() < OWNER_FIRST;
+    while benefactor.wish() != OwnerWish::Serve || is_loaded() || benefactor.goes() {
         sleep(PAUSE).await;
     }
     let mut retry = Retry::every(pause, pause.max(SCRUB_GIVES_WAY));
@@ -82,13 +86,16 @@ async fn give_way(benefactor: &Benefactor, pause: Duration) {
 /// Rewrites segments of which little is left: when nobody waits and the owner lets it, or when the owner's files need the space.
 pub(crate) async fn compact(benefactor: Arc<Benefactor>) {
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
+    let mut looked_at = Instant::now();
     loop {
         sleep(PAUSE).await;
         let may_wait = !benefactor.store().gives_back();
-        let pauses = benefactor.wish() == OwnerWish::Pause || benefactor.is_loaded() || benefactor.goes();
+        let is_loaded = benefactor.is_loaded() && looked_at.elapsed() < OWNER_FIRST;
+        let pauses = benefactor.wish() == OwnerWish::Pause || is_loaded || benefactor.goes();
         if may_wait && (benefactor.is_busy() || pauses) {
             continue;
         }
+        looked_at = Instant::now();
         let (store, pool) = (Arc::clone(benefactor.store()), Arc::clone(&buffers));
         let caps = Arc::clone(benefactor.caps());
         let pay = move |bytes| caps.pay_on_thread(Cost { disk: bytes, network: 0 });

@@ -525,4 +525,8 @@ impl Service for Benefactor {
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.answer(&caller, request, payload).await
     }
+
+    fn ended(&self, caller: &Caller) {
+        self.busyness.ended(caller.connection);
+    }
 }

@@ -45,6 +45,15 @@ const ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a benefactor is chosen behind all others that took no block, or was slow.
 const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
 
+/// Why writers choose a benefactor behind all others for a while, the greater the less it helps to wait for it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum PassedOver {
+    /// It takes longer for a block than is usual.
+    Slow,
+    /// It takes no new blocks unless somebody insists.
+    Busy,
+}
+
 /// Why a benefactor is not relied on, the worse the greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Doubt {
@@ -59,36 +68,37 @@ struct Link {
     connection: Arc<Shared>,
     doubt: Option<Doubt>,
     answered_at: Option<Instant>,
-    /// Until when writers choose all others first: it takes no new blocks unless somebody insists, or was slow.
-    passed_over_until: Option<Instant>,
+    /// Until when writers choose all others first, and why.
+    passed_over_until: Option<(Instant, PassedOver)>,
     sending: Sending,
 }
 
 impl Link {
-    fn is_passed_over(&self) -> bool {
-        self.passed_over_until.is_some_and(|until| until > Instant::now())
+    fn passed_over(&self) -> Option<PassedOver> {
+        self.passed_over_until.filter(|(until, _)| *until > Instant::now()).map(|(_, why)| why)
     }
 
-    fn pass_over(&mut self) {
-        self.passed_over_until = Some(Instant::now() + PASSED_OVER_FOR);
+    fn pass_over(&mut self, why: PassedOver) {
+        let why = self.passed_over().map_or(why, |before| before.max(why));
+        self.passed_over_until = Some((Instant::now() + PASSED_OVER_FOR, why));
     }
 }
 
-/// A put that is under way; whether it was answered.
+/// A put that is under way; whether the block was taken.
 struct Put<'a> {
     benefactors: &'a Benefactors,
     id: BenefactorId,
     bytes: usize,
     began: Instant,
-    answered: bool,
+    taken: bool,
 }
 
 impl Drop for Put<'_> {
     fn drop(&mut self) {
         let took = self.began.elapsed();
-        self.benefactors.all.lock().take(self.bytes, took, self.answered);
+        self.benefactors.all.lock().take(self.bytes, took, self.taken);
         if let Some(link) = self.benefactors.links.lock().get_mut(&self.id) {
-            link.sending.end(self.bytes, took, self.answered);
+            link.sending.end(self.bytes, took, self.taken);
         }
     }
 }
@@ -100,12 +110,14 @@ pub(crate) struct Benefactors {
     links: Mutex<HashMap<BenefactorId, Link>>,
     /// What puts take, at whichever benefactor.
     all: Mutex<Usual>,
+    /// The last one of which the manager was told what was sent there.
+    told_last: Mutex<Option<BenefactorId>>,
 }
 
 impl Benefactors {
     /// `buffers` takes the payloads of gets.
     pub(crate) fn new(manager: Arc<ManagerLink>, buffers: Arc<BufferPool>) -> Self {
-        Self { manager, buffers, links: Mutex::default(), all: Mutex::default() }
+        Self { manager, buffers, links: Mutex::default(), all: Mutex::default(), told_last: Mutex::default() }
     }
 
     /// Remembers addresses that the manager told.
@@ -128,7 +140,7 @@ impl Benefactors {
                 }
             }
             if let Some(link) = links.get_mut(&info.id).filter(|_| !info.load.state.accepts()) {
-                link.pass_over();
+                link.pass_over(PassedOver::Busy);
             }
         }
     }
@@ -142,28 +154,44 @@ impl Benefactors {
     /// Benefactors that writers choose behind all others.
     pub(crate) fn passed_over(&self) -> Vec<BenefactorId> {
         let links = self.links.lock();
-        links.iter().filter(|(_, link)| link.is_passed_over()).map(|(id, _)| *id).collect()
+        links.iter().filter(|(_, link)| link.passed_over().is_some()).map(|(id, _)| *id).collect()
     }
 
-    /// Whether it is one of these.
-    pub(crate) fn is_passed_over(&self, id: BenefactorId) -> bool {
-        self.links.lock().get(&id).is_some_and(Link::is_passed_over)
+    /// Why it is one of these, if it is.
+    pub(crate) fn why_passed_over(&self, id: BenefactorId) -> Option<PassedOver> {
+        self.links.lock().get(&id).and_then(Link::passed_over)
     }
 
-    fn pass_over(&self, id: BenefactorId) {
+    fn pass_over(&self, id: BenefactorId, why: PassedOver) {
         if let Some(link) = self.links.lock().get_mut(&id) {
-            link.pass_over();
+            link.pass_over(why);
         }
     }
 
-    /// What was sent to benefactors since the last call, as much as a message holds.
+    /// What was sent to benefactors since the last call, as much as a message holds; those come first that come behind the last one of
+    /// that call.
     pub(crate) fn take_sent(&self) -> Vec<Sent> {
         let mut links = self.links.lock();
-        let sent = links.iter_mut().filter_map(|(id, link)| {
-            let (bytes, ms) = link.sending.take_sent()?;
-            Some(Sent { to: *id, bytes, ms })
+        let mut last = self.told_last.lock();
+        let mut ids: Vec<BenefactorId> = links.keys().copied().collect();
+        ids.sort_unstable_by_key(|id| (last.is_some_and(|last| *id <= last), *id));
+        let sent = ids.into_iter().filter_map(|id| {
+            let (bytes, ms) = links.get_mut(&id)?.sending.take_sent()?;
+            Some(Sent { to: id, bytes, ms })
         });
-        sent.take(SENT_ENTRIES_MAX).collect()
+        let sent: Vec<Sent> = sent.take(SENT_ENTRIES_MAX).collect();
+        *last = sent.last().map(|sent| sent.to);
+        sent
+    }
+
+    /// The manager wasn't told of it.
+    pub(crate) fn take_back(&self, sent: &[Sent]) {
+        let mut links = self.links.lock();
+        for sent in sent {
+            if let Some(link) = links.get_mut(&sent.to) {
+                link.sending.take_back(sent.bytes, sent.ms);
+            }
+        }
     }
 
     /// What is held against a benefactor at present.
@@ -295,7 +323,8 @@ impl Benefactors {
 
     /// Stores a block; unless it is to be `durable` at once, which a receipt then says, it is durable once
     /// [`Benefactors::sync`] says so. Also whether it was there before. One that is busy, or takes far longer than it and others
-    /// usually do, is chosen behind all others for a while; then it is asked to take the block all the same, and has more time.
+    /// usually do, is chosen behind all others for a while. Who chose it all the same `insists` that one that is busy takes the block, and gives
+    /// either more time.
     pub(crate) async fn put(
         self: &Arc<Self>,
         id: BenefactorId,
@@ -305,14 +334,17 @@ impl Benefactors {
         insists: bool,
     ) -> Result<(Option<Receipt>, bool), CallError> {
         let request = BenefactorRequest::Put { block, encoding, durable, insists };
-        let limit = if insists { PUT_TIMEOUT } else { self.patience_for_put(id, payload.len()) };
+        let limit = match self.why_passed_over(id) {
+            Some(_) => PUT_TIMEOUT,
+            None => self.patience_for_put(id, payload.len()),
+        };
         let mut put = self.begin_put(id, payload.len());
         let answer = match durable {
             true => self.call_patiently(id, &request, payload, SYNC_TIMEOUT).await,
             false => match timeout(limit, self.call(id, &request, payload, PUT_TIMEOUT)).await {
                 Ok(answer) => answer,
                 Err(_) => {
-                    self.pass_over(id);
+                    self.pass_over(id, PassedOver::Slow);
                     let this = Arc::clone(self);
                     // One that doesn't even say that it is there has failed.
                     tokio::spawn(async move { this.answers(id).await });
@@ -322,9 +354,9 @@ impl Benefactors {
             },
         };
         let is_busy = |error: &CallError| matches!(error, CallError::Refused(failure) if failure.code == ErrorCode::Busy);
-        put.answered = answer.is_ok() || answer.as_ref().is_err_and(is_busy);
+        put.taken = answer.is_ok();
         if answer.as_ref().is_err_and(is_busy) {
-            self.pass_over(id);
+            self.pass_over(id, PassedOver::Busy);
         }
         match answer? {
             (BenefactorReply::Stored { receipt, known }, _) => Ok((receipt, known)),
@@ -334,9 +366,9 @@ impl Benefactors {
 
     fn begin_put(&self, id: BenefactorId, bytes: usize) -> Put<'_> {
         if let Some(link) = self.links.lock().get_mut(&id) {
-            link.sending.begin();
+            link.sending.begin(bytes);
         }
-        Put { benefactors: self, id, bytes, began: Instant::now(), answered: false }
+        Put { benefactors: self, id, bytes, began: Instant::now(), taken: false }
     }
 
     /// How long a put is waited for while others might take the block.

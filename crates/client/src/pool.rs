@@ -619,8 +619,12 @@ impl Inner {
     /// Also what was sent to benefactors since the last time.
     async fn tell_machine(&self) -> Result<(), Failure> {
         let sent = self.benefactors.take_sent();
-        let attend = ManagerRequest::Attend { client: self.client, machine: machine(), sent };
-        self.manager.ask(&attend).await.map(drop)
+        let attend = ManagerRequest::Attend { client: self.client, machine: machine(), sent: sent.clone() };
+        let answer = self.manager.ask(&attend).await;
+        if answer.is_err() {
+            self.benefactors.take_back(&sent);
+        }
+        answer.map(drop)
     }
 
     pub(crate) async fn versions(&self, ino: Ino) -> Result<Vec<VersionInfo>, Failure> {

@@ -24,9 +24,9 @@ pub(crate) struct Usual {
 }
 
 impl Usual {
-    /// A put took so long, answered or not. One that failed at once says nothing.
-    pub(crate) fn take(&mut self, bytes: usize, took: Duration, answered: bool) {
-        if !answered && took < SLOW_MIN {
+    /// A put took so long, and the block was taken or not. One that failed at once says nothing.
+    pub(crate) fn take(&mut self, bytes: usize, took: Duration, taken: bool) {
+        if !taken && took < SLOW_MIN {
             return;
         }
         let newest = took.as_secs_f64() / bytes.max(BYTES_MIN) as f64;
@@ -45,6 +45,7 @@ impl Usual {
 pub(crate) struct Sending {
     /// What they usually take.
     pub(crate) usual: Usual,
+    /// Those under way that count.
     running: usize,
     /// Since when some are under way, if some are.
     since: Option<Instant>,
@@ -55,25 +56,32 @@ pub(crate) struct Sending {
 
 impl Sending {
     /// A put begins.
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self, bytes: usize) {
+        if bytes < COUNTED_BYTES_MIN {
+            return;
+        }
         self.running += 1;
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// A put that took so long has ended, answered or not.
-    pub(crate) fn end(&mut self, bytes: usize, took: Duration, answered: bool) {
-        self.usual.take(bytes, took, answered);
-        if answered && bytes >= COUNTED_BYTES_MIN {
-            self.bytes += bytes as u64;
+    /// A put that took so long has ended, and the block was taken or not.
+    pub(crate) fn end(&mut self, bytes: usize, took: Duration, taken: bool) {
+        self.usual.take(bytes, took, taken);
+        if bytes < COUNTED_BYTES_MIN {
+            return;
         }
         // The benefactor may have become known after the put began.
         self.running = self.running.saturating_sub(1);
-        self.pass();
+        // The time of one that carried nothing counts only where others carried something meanwhile.
+        if taken {
+            self.bytes += bytes as u64;
+            self.pass();
+        }
         if self.running == 0 {
             self.since = None;
-        }
-        if bytes < COUNTED_BYTES_MIN && self.running == 0 && self.bytes == 0 {
-            self.busy = Duration::ZERO;
+            if self.bytes == 0 {
+                self.busy = Duration::ZERO;
+            }
         }
     }
 
@@ -95,6 +103,12 @@ impl Sending {
         let ms = u32::try_from(self.busy.as_millis()).unwrap_or(u32::MAX).max(1);
         self.busy = Duration::ZERO;
         Some((std::mem::take(&mut self.bytes), ms))
+    }
+
+    /// What was taken could not be told.
+    pub(crate) fn take_back(&mut self, bytes: u64, ms: u32) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.busy += Duration::from_millis(ms.into());
     }
 }
 
@@ -126,7 +140,7 @@ mod tests {
     async fn bandwidth_is_of_the_time_in_which_something_is_under_way() {
         let mut sending = Sending::default();
         for _ in 0..2 {
-            sending.begin();
+            sending.begin(MIB);
         }
         sleep(Duration::from_millis(100)).await;
         sending.end(MIB, Duration::from_millis(100), true);
@@ -136,13 +150,25 @@ mod tests {
         sleep(Duration::from_secs(10)).await;
         assert_eq!(sending.take_sent(), Some((1 << 20, 100)));
         assert_eq!(sending.take_sent(), None);
-        // Small ones, and those without an answer, carry nothing.
-        sending.begin();
+        // Small ones, and those that weren't taken, carry nothing, and their time doesn't count.
+        sending.begin(4096);
         sleep(Duration::from_millis(100)).await;
         sending.end(4096, Duration::from_millis(100), true);
-        sending.begin();
+        sending.begin(MIB);
         sleep(Duration::from_secs(2)).await;
         sending.end(MIB, Duration::from_secs(2), false);
         assert_eq!(sending.take_sent(), None);
+        sending.begin(MIB);
+        sending.begin(MIB);
+        sleep(Duration::from_millis(100)).await;
+        sending.end(MIB, Duration::from_millis(100), true);
+        sending.begin(4096);
+        sleep(Duration::from_secs(10)).await;
+        sending.end(MIB, Duration::from_secs(10), false);
+        sending.end(4096, Duration::from_secs(10), true);
+        assert_eq!(sending.take_sent(), Some((1 << 20, 100)));
+        // What the manager missed is told the next time.
+        sending.take_back(1 << 20, 100);
+        assert_eq!(sending.take_sent(), Some((1 << 20, 100)));
     }
 }

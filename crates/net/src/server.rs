@@ -115,6 +115,11 @@ pub trait Service: Send + Sync + 'static {
         payload: Buffer,
     ) -> impl Future<Output = Result<(Self::Reply, Bytes), Failure>> + Send;
 
+    /// A connection has ended.
+    fn ended(&self, caller: &Caller) {
+        let _ = caller;
+    }
+
     /// Signs the certificate of a new member, on a connection that is bound to `channel`. Servers without an authority refuse.
     fn join(&self, join: Join, channel: [u8; 32]) -> impl Future<Output = Result<Joined, Failure>> + Send {
         let _ = (join, channel);
@@ -216,14 +221,16 @@ async fn converse<S: Service>(
     let reader = Patient::new(buffered(reader.into_half()), patience);
     let (answers, queue) = mpsc::channel(REQUESTS_IN_FLIGHT_MAX);
     let writing = write_answers(writer, queue);
-    let reading = read_requests(reader, caller, service, buffers, answers);
+    let reading = read_requests(reader, caller, Arc::clone(&service), buffers, answers);
     // Reading ends first when the peer goes; writing ends when all running requests have dropped their senders. Who
     // takes no answers any more is asked nothing more either.
     let talking = async { tokio::try_join!(reading, writing).map(|_| ()) };
-    tokio::select! {
+    let ended = tokio::select! {
         ended = talking => ended,
         () = revoked => Err(io::Error::new(io::ErrorKind::PermissionDenied, "the caller's keys were revoked")),
-    }
+    };
+    service.ended(&asking);
+    ended
 }
 
 /// The greeting: who calls, and its place; or none if it was refused, has joined, or has gone.

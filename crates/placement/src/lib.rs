@@ -32,7 +32,7 @@ pub struct HostState {
     pub free_bytes: u64,
     /// Requests under way there.
     pub requests: u32,
-    /// Whether it takes new blocks, by its own measure: S0 and S1 of FALCON.
+    /// Whether it takes new blocks, by its own measure: all but S2 of FALCON. One in S0' takes those of the clients that send there already.
     pub accepts: bool,
 }
 

@@ -2,7 +2,8 @@
 //! /proc/pressure/io.
 //!
 //! A partition counts as its whole disk: who works on another partition waits for the same heads. File systems whose device number is no
-//! disk's own, such as btrfs, are looked up in /proc/self/mountinfo.
+//! disk's own, such as btrfs, are looked up in /proc/self/mountinfo by the number of the mount (Linux 5.8): a subvolume has another device number than what is
+//! mounted.
 
 use std::fs;
 use std::io;
@@ -10,7 +11,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{major, minor};
+use rustix::fs::{AtFlags, CWD, StatxFlags, major, minor, statx};
 
 const DISKSTATS: &str = "/proc/diskstats";
 const MOUNTS: &str = "/proc/self/mountinfo";
@@ -44,8 +45,7 @@ impl Device {
         let number = fs::metadata(folder)?.dev();
         let own = Self { major: major(number), minor: minor(number) };
         let named = match own.major {
-            0 => source_of(&fs::read_to_string(MOUNTS)?, own)
-                .and_then(|source| Self::named(Path::new(&source))),
+            0 => source_under(folder)?.and_then(|source| Self::named(Path::new(&source))),
             _ => Some(own),
         };
         let Some(device) = named.map(Self::whole) else { return Ok(None) };
@@ -79,10 +79,21 @@ fn of_numbers(text: &str) -> Option<Device> {
     Some(Device { major: major.parse().ok()?, minor: minor.parse().ok()? })
 }
 
-/// What is mounted with this device number.
-fn source_of(mounts: &str, device: Device) -> Option<String> {
-    let mut found = mounts.lines().filter(|line| line.split(' ').nth(2).and_then(of_numbers) == Some(device));
-    let (_, behind) = found.next()?.split_once(" - ")?;
+/// What is mounted where a folder lies.
+fn source_under(folder: &Path) -> io::Result<Option<String>> {
+    let found = statx(CWD, folder, AtFlags::empty(), StatxFlags::MNT_ID)?;
+    let says = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID);
+    if !says {
+        return Ok(None);
+    }
+    Ok(source_of(&fs::read_to_string(MOUNTS)?, found.stx_mnt_id))
+}
+
+/// What is mounted with this number.
+fn source_of(mounts: &str, mount: u64) -> Option<String> {
+    let number = |line: &str| line.split(' ').next().and_then(|number| number.parse().ok());
+    let line = mounts.lines().find(|line| number(line) == Some(mount))?;
+    let (_, behind) = line.split_once(" - ")?;
     behind.split(' ').nth(1).map(str::to_owned)
 }
 
@@ -161,10 +172,12 @@ mod tests {
     #[test]
     fn a_file_system_with_a_number_of_its_own_is_found_by_what_is_mounted() {
         let mounts = "24 27 0:6 / /dev rw - devtmpfs devtmpfs rw\n40 27 0:55 /x /data rw,noatime shared:1 - btrfs /dev/sdb2 rw\n";
-        assert_eq!(source_of(mounts, Device { major: 0, minor: 55 }).as_deref(), Some("/dev/sdb2"));
-        assert_eq!(source_of(mounts, Device { major: 0, minor: 6 }).as_deref(), Some("devtmpfs"));
-        assert_eq!(source_of(mounts, Device { major: 0, minor: 7 }), None);
-        assert_eq!(source_of("40 27 0:55", Device { major: 0, minor: 55 }), None);
+        assert_eq!(source_of(mounts, 40).as_deref(), Some("/dev/sdb2"));
+        assert_eq!(source_of(mounts, 24).as_deref(), Some("devtmpfs"));
+        assert_eq!(source_of(mounts, 27), None);
+        assert_eq!(source_of("40 27 0:55", 40), None);
+        // This kernel's numbers of mounts are those of its list.
+        assert_eq!(source_under(Path::new("/proc")).unwrap().as_deref(), Some("proc"));
     }
 
     #[test]

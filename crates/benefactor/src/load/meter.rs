@@ -10,11 +10,12 @@ use std::time::Duration;
 use super::device::Counters;
 
 /// Time over which loads are averaged: a burst of a second is no reason to send clients away.
-const WINDOW: Duration = Duration::from_secs(4);
+pub const WINDOW: Duration = Duration::from_secs(4);
 /// Nothing is said before so much of it has been seen.
 const SEEN_MIN: Duration = Duration::from_secs(2);
-/// Time within it for which the store must have had nothing in flight, or it says nothing of others.
-const QUIET_MIN: Duration = Duration::from_millis(200);
+/// Time within it for which the store must have had nothing in flight, or it says nothing of others: less than that
+/// may be a moment between two of their requests, or one of them.
+const QUIET_MIN: Duration = Duration::from_millis(500);
 /// So large a part of the bytes or requests must be those of others that it is worth being quiet to see what they do.
 const NOTABLE: f64 = 0.1;
 /// Bytes of a request at most, as the kernel splits what the store reads and writes: the least of usual disks.
@@ -68,10 +69,15 @@ impl Meter {
         let Some((first, last)) = self.ends() else { return Default::default() };
         let passed = self.passed();
         let own = last.own.saturating_sub(first.own).min(passed);
+        (passed - own, self.busy().saturating_sub(own))
+    }
+
+    /// For how long the disk was busy.
+    fn busy(&self) -> Duration {
+        let Some((first, last)) = self.ends() else { return Duration::ZERO };
         let ticked = last.disk.ticked.saturating_sub(first.disk.ticked);
         // A disk that serves short requests is busy for as long as these take, and not for whole ticks.
-        let busy = ticked.min(last.disk.waited.saturating_sub(first.disk.waited)).min(passed);
-        (passed - own, busy.saturating_sub(own))
+        ticked.min(last.disk.waited.saturating_sub(first.disk.waited)).min(self.passed())
     }
 
     /// The share of time for which others keep the disk busy, from 0 to 1; `None`: it can't be told.
@@ -90,6 +96,12 @@ impl Meter {
     /// Whether the store was busy all the time, and others do something as well.
     pub fn is_blind(&self) -> bool {
         self.passed() >= WINDOW && self.quiet().0 < QUIET_MIN && self.others_are_notable()
+    }
+
+    /// The share of time for which the disk was busy with whosever work.
+    pub fn busy_share(&self) -> f64 {
+        let passed = self.passed().as_secs_f64();
+        if passed > 0.0 { self.busy().as_secs_f64() / passed } else { 0.0 }
     }
 
     fn others_are_notable(&self) -> bool {
@@ -191,11 +203,17 @@ mod tests {
         assert!(!of(1 << 30, 1 << 30, 8192, 1024), "as the kernel splits them");
         assert!(of(2 << 30, 1 << 30, 2048, 1024));
         assert!(of(1 << 30, 1 << 30, 20_000, 1024), "many small ones");
-        // One that is quiet for a quarter of a second sees.
+        // One that is quiet for half a second sees.
         let mut quiet = vec![(1.0, 1.0); 7];
-        quiet.push((1.0, 0.5));
+        quiet.push((1.0, 0.0));
         assert!(!after(&quiet).is_blind());
         close(after(&quiet).load(), 1.0);
+        // Less is no ground for a load.
+        quiet.pop();
+        quiet.push((1.0, 0.5));
+        assert!(after(&quiet).load().is_none_or(|load| load == 0.0));
+        close(Some(after(&quiet).busy_share()), 1.0);
+        close(Some(Meter::default().busy_share()), 0.0);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use stdchk_model::{ErrorCode, Failure, exact};
 use tokio::time::{Instant, sleep};
 
 use self::device::{Device, stalled};
-use self::meter::{Meter, Reading};
+use self::meter::{Meter, Reading, WINDOW};
 use crate::pace::Quiet;
 use crate::service::{Benefactor, blocking};
 
@@ -37,12 +37,12 @@ use crate::service::{Benefactor, blocking};
 const LOOK: Duration = Duration::from_millis(500);
 /// Pause before one that failed is made again.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// How far the load falls below a threshold before the state ends that began there.
+/// How far the load falls below a threshold before the state ends that began there; half of a threshold at most.
 const MARGIN: f64 = 0.1;
 /// A client sends for so long after its last block: the next one of a file comes sooner.
 const SENDS_FOR: Duration = Duration::from_secs(5);
 /// How long the store is quiet where it would else see nothing of what others do.
-const QUIET: Duration = Duration::from_millis(250);
+const QUIET: Duration = Duration::from_millis(550);
 /// Longest time until what it has under way has ended.
 const QUIET_AFTER_MAX: Duration = Duration::from_secs(1);
 /// Time between two looks at whether it has.
@@ -59,7 +59,7 @@ pub const CLIENTS_MAX: u32 = 128;
 pub struct Thresholds {
     /// τ1, share of the disk's time from 0 to 1.
     pub loaded_from: f64,
-    /// τ2. FALCON has 0.8. `None`: no load is a reason to refuse.
+    /// τ2. FALCON has 0.8. `None`: no load is a reason to refuse; 0: none is needed.
     pub refusing_from: Option<f64>,
     /// MAX-CLIENTS: so many send at a time; `None`: any number.
     pub clients_max: Option<u32>,
@@ -89,7 +89,7 @@ impl Thresholds {
     /// The level at a load that was at another one before.
     fn level(&self, before: Level, load: f64) -> Level {
         let reaches = |level: Level, from: f64| {
-            let margin = if before >= level { MARGIN } else { 0.0 };
+            let margin = if before >= level { MARGIN.min(from / 2.0) } else { 0.0 };
             load >= from - margin
         };
         if self.refusing_from.is_some_and(|from| reaches(Level::Refusing, from)) {
@@ -122,7 +122,8 @@ impl Busyness {
     /// Nothing is measured yet.
     #[must_use]
     pub fn new(thresholds: Thresholds) -> Self {
-        Self { thresholds, seen: Mutex::default(), senders: Mutex::default() }
+        let seen = Seen { level: thresholds.level(Level::Free, 0.0), load: None };
+        Self { thresholds, seen: Mutex::new(seen), senders: Mutex::default() }
     }
 
     /// The state, the load by others in percent if it is measured, and how many clients send.
@@ -145,6 +146,11 @@ impl Busyness {
         let mut senders = self.senders.lock();
         senders.retain(|_, last| last.elapsed() < SENDS_FOR);
         exact::narrow(senders.len())
+    }
+
+    /// A connection has ended: who had it sends no more.
+    pub fn ended(&self, connection: u64) {
+        self.senders.lock().remove(&connection);
     }
 
     /// Whether a client with this connection may put a block now.
@@ -180,9 +186,11 @@ impl Busyness {
     pub fn measured(&self, load: Option<f64>, waits: bool) -> bool {
         let mut seen = self.seen.lock();
         let before = seen.level;
-        let level = match load.map_or(Level::Free, |load| self.thresholds.level(before, load)) {
+        // One that can't be measured is none.
+        let at_none = self.thresholds.level(Level::Free, 0.0);
+        let level = match load.map_or(at_none, |load| self.thresholds.level(before, load)) {
             // A disk on which nobody waits is a reason to prefer others, and none to refuse.
-            Level::Refusing if !waits => Level::Loaded,
+            Level::Refusing if !waits && at_none != Level::Refusing => Level::Loaded,
             level => level,
         };
         *seen = Seen { level, load };
@@ -208,16 +216,28 @@ pub(crate) async fn watch(benefactor: Arc<Benefactor>, folder: Arc<Path>) {
         tracing::info!(%path, ?found, "the kernel counts no disk of its own here: it is never taken for loaded");
         return;
     };
-    let (began, mut meter) = (Instant::now(), Meter::default());
+    let (began, mut meter, mut is_told) = (Instant::now(), Meter::default(), false);
+    let (mut quiet_at, mut was_in_vain) = (None::<Instant>, false);
     loop {
-        let quiet = match meter.is_blind() {
-            true => Some(be_quiet(&benefactor).await),
+        // Whoever waits for the disk meanwhile doesn't again before what was seen is forgotten.
+        let tries = meter.is_blind() && quiet_at.is_none_or(|at| at.elapsed() >= WINDOW);
+        let quiet = match tries {
+            true => {
+                let quiet = be_quiet(&benefactor).await;
+                quiet_at = Some(Instant::now());
+                quiet
+            }
             false => None,
         };
-        let read = blocking(move || (device.counters(), stalled())).await;
-        let done = benefactor.store().own_work().done();
+        // All at one moment: what is counted between two of them would be the work of the others.
+        let store = Arc::clone(benefactor.store());
+        let read = blocking(move || {
+            let (disk, done) = (device.counters(), store.own_work().done());
+            (disk, done, began.elapsed(), stalled())
+        });
+        let read = read.await;
         drop(quiet);
-        let Ok((Ok(Some(disk)), stalled)) = read else {
+        let Ok((Ok(Some(disk)), done, at, stalled)) = read else {
             // The disk is gone, or there were too many open files: the next look may tell more.
             tracing::debug!(?read, "the load of the disk can't be read");
             meter = Meter::default();
@@ -225,11 +245,22 @@ pub(crate) async fn watch(benefactor: Arc<Benefactor>, folder: Arc<Path>) {
             sleep(LOOK_AGAIN).await;
             continue;
         };
-        let (at, own, own_bytes, own_requests) = (began.elapsed(), done.busy, done.bytes, done.requests);
+        let (own, own_bytes, own_requests) = (done.busy, done.bytes, done.requests);
         meter.take(Reading { at, disk, own, own_bytes, own_requests, stalled });
-        match meter.load() {
+        was_in_vain = if tries { meter.is_blind() } else { was_in_vain };
+        let is_seen = benefactor.store().own_work().is_seen();
+        if !is_seen && !std::mem::replace(&mut is_told, true) {
+            let path = folder.display();
+            tracing::info!(%path, "the file system takes no direct writes: its disk is never taken for loaded");
+        }
+        // Where being quiet didn't help, a disk that others use as well is taken for theirs.
+        let load = match meter.load() {
+            None if was_in_vain && meter.is_blind() => Some(meter.busy_share()),
+            load => load,
+        };
+        match load {
             // What the file system writes later can't be told from what others do.
-            _ if !benefactor.store().own_work().is_seen() => benefactor.measured(None, false),
+            _ if !is_seen => benefactor.measured(None, false),
             // Where nothing could be seen, what was seen before holds.
             None => {}
             load => benefactor.measured(load, meter.somebody_waits()),
@@ -239,14 +270,18 @@ pub(crate) async fn watch(benefactor: Arc<Benefactor>, folder: Arc<Path>) {
 }
 
 /// Lets nothing begin at the disk until what comes back is dropped, and waits until it could be seen for a moment what others do there.
-async fn be_quiet(benefactor: &Benefactor) -> Quiet<'_> {
+/// `None`: what is under way takes too long.
+async fn be_quiet(benefactor: &Benefactor) -> Option<Quiet<'_>> {
     let quiet = benefactor.caps().hold().await;
     let waits = Instant::now();
-    while !benefactor.store().own_work().is_idle() && waits.elapsed() < QUIET_AFTER_MAX {
+    while !benefactor.store().own_work().is_idle() {
+        if waits.elapsed() >= QUIET_AFTER_MAX {
+            return None;
+        }
         sleep(QUIET_LOOK).await;
     }
     sleep(QUIET).await;
-    quiet
+    Some(quiet)
 }
 
 #[cfg(test)]
@@ -285,6 +320,36 @@ mod tests {
     }
 
     #[test]
+    fn low_thresholds_are_left_as_well() {
+        use StorageState::{Loaded, Refusing, Running};
+        for percent in [1, 10, 20] {
+            let from = f64::from(percent) / 100.0;
+            let busyness = Busyness::new(Thresholds { refusing_from: Some(from), ..Thresholds::default() });
+            busyness.measured(Some(from), true);
+            assert_eq!(state(&busyness), Refusing, "{percent} %");
+            busyness.measured(Some(from * 0.75), true);
+            assert_eq!(state(&busyness), Refusing, "{percent} %");
+            busyness.measured(Some(from * 0.4), true);
+            assert_eq!(state(&busyness), Running, "{percent} %");
+            let busyness = Busyness::new(Thresholds { loaded_from: from, ..Thresholds::default() });
+            busyness.measured(Some(from), true);
+            assert_eq!(state(&busyness), Loaded, "{percent} %");
+            busyness.measured(Some(0.0), true);
+            assert_eq!(state(&busyness), Running, "{percent} %");
+        }
+    }
+
+    #[test]
+    fn one_that_needs_no_load_to_refuse_always_does() {
+        let busyness = Busyness::new(Thresholds { refusing_from: Some(0.0), ..Thresholds::default() });
+        for load in [None, Some(0.0), Some(1.0)] {
+            assert_eq!(state(&busyness), StorageState::Refusing);
+            assert!(!busyness.measured(load, false));
+        }
+        assert_eq!(state(&busyness), StorageState::Refusing);
+    }
+
+    #[test]
     fn a_load_that_goes_up_and_down_around_a_threshold_is_one_change() {
         let busyness = busyness(10);
         let turns =
@@ -313,6 +378,11 @@ mod tests {
         busyness.admit(2, false).unwrap();
         assert_eq!(busyness.told(), (StorageState::Full, None, 2));
         assert_eq!(busyness.admit(3, false).unwrap_err().code, ErrorCode::Busy);
+        // One that has gone makes room at once.
+        busyness.ended(2);
+        busyness.admit(4, false).unwrap();
+        busyness.ended(4);
+        busyness.admit(2, false).unwrap();
         busyness.admit(3, true).unwrap();
         sleep(SENDS_FOR / 2).await;
         busyness.admit(1, false).unwrap();

@@ -24,6 +24,7 @@ use super::chunks::Origin;
 use super::grid::Turn;
 use super::pieces;
 use super::sealed::{Part, Sealed};
+use crate::benefactors::PassedOver;
 
 /// Pause before benefactors are tried again when none would take a chunk.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -247,7 +248,7 @@ impl Session {
                 }
             };
             let durable = self.is_all_sent_at_once.load(Ordering::Acquire);
-            for (index, target, insisted, answer) in
+            for (index, target, before, answer) in
                 self.put_at(blocks, missing.into_iter().zip(targets), durable).await
             {
                 let place = Location { benefactor: target, encoding, index };
@@ -259,8 +260,8 @@ impl Session {
                     }
                     Err(error) => {
                         tracing::debug!(%target, %error, "a benefactor didn't take a block; another one will");
-                        // One that is busy, or was slow, is behind all others from now on, and then asked to take it all the same.
-                        if insisted || !self.pool.benefactors.is_passed_over(target) {
+                        // One that is busy, or was slow, is behind all others from now on, and then asked once more.
+                        if self.pool.benefactors.why_passed_over(target) <= before {
                             refused.push(target);
                         }
                         last = Some(error.failure());
@@ -272,13 +273,13 @@ impl Session {
         Ok((u64::from(blocks.encoding.encoded_length), was_there))
     }
 
-    /// Which benefactor got which block, whether it was asked to take it though it is busy, and what it answered.
+    /// Which benefactor got which block, why it was passed over if it was, and what it answered.
     async fn put_at(
         &self,
         blocks: &Blocks,
         targets: impl Iterator<Item = (u8, BenefactorId)>,
         durable: bool,
-    ) -> Vec<(u8, BenefactorId, bool, Result<(Option<Receipt>, bool), CallError>)> {
+    ) -> Vec<(u8, BenefactorId, Option<PassedOver>, Result<(Option<Receipt>, bool), CallError>)> {
         let (mut puts, mut last) = (JoinSet::new(), None);
         for (index, target) in targets {
             let Some(bytes) = blocks.stored(index).cloned() else { continue };
@@ -286,12 +287,13 @@ impl Session {
             let block = encoding.block(blocks.chunk, index);
             let put = Box::pin(async move {
                 let sending = pool.encoder.sending(bytes.len());
-                let insists = pool.benefactors.is_passed_over(target);
+                let before = pool.benefactors.why_passed_over(target);
+                let insists = before == Some(PassedOver::Busy);
                 let answer = pool.benefactors.put(target, (block, encoding), bytes, durable, insists).await;
                 if answer.is_ok() {
                     sending.stored();
                 }
-                (index, target, insists, answer)
+                (index, target, before, answer)
             });
             last.replace(put).map(|earlier| puts.spawn(earlier));
         }

@@ -63,7 +63,7 @@ impl Stripe {
         avoided.extend(avoid);
         let mut targets = turn.pick_free(pool, chunk, count, &avoided);
         if turn.granted < need || targets.len() < count && turn.should_ask(chunk, count, &avoided) {
-            self.reserve(pool, &mut turn, need, &avoided).await?;
+            self.reserve_free(pool, &mut turn, need, (chunk, count), &avoided).await?;
             targets = turn.pick_free(pool, chunk, count, &avoided);
         }
         if targets.len() < count {
@@ -82,6 +82,29 @@ impl Stripe {
         turn.sent = turn.sent.saturating_add(taken);
         turn.next += targets.len();
         Ok(targets)
+    }
+
+    /// Asks for a stripe without those that are busy or were slow, and for one with them if else too few are left.
+    async fn reserve_free(
+        &self,
+        pool: &Inner,
+        turn: &mut Turn,
+        need: u64,
+        (chunk, count): (ChunkRef, usize),
+        avoided: &[BenefactorId],
+    ) -> Result<(), Failure> {
+        let passed_over = pool.benefactors.passed_over();
+        if !passed_over.is_empty() {
+            let answer = self.reserve(pool, turn, need, &[avoided, &passed_over].concat()).await;
+            match answer {
+                Ok(()) if turn.pick(chunk, count, avoided).len() >= count => return Ok(()),
+                Err(failure) if !matches!(failure.code, ErrorCode::Unavailable | ErrorCode::NoSpace) => {
+                    return Err(failure);
+                }
+                _ => {}
+            }
+        }
+        self.reserve(pool, turn, need, avoided).await
     }
 
     async fn reserve(

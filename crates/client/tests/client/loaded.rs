@@ -6,19 +6,25 @@ use crate::common::{Random, TestPool, make, wait_until};
 use stdchk_benefactor::load::Thresholds;
 use stdchk_client::Pool;
 use stdchk_model::Ino;
+use stdchk_model::message::benefactor::StorageState;
 use stdchk_model::message::manager::{BenefactorInfo, Change, FileKind};
 
 /// Far less than clients wait when nobody takes a block.
 const SOON: Duration = Duration::from_secs(8);
 
+/// Their owners' work always needs the disk.
+const REFUSES: Thresholds = Thresholds { loaded_from: 0.4, refusing_from: Some(0.0), clients_max: None };
+/// As many clients as may always send there.
+const IS_FULL: Thresholds = Thresholds { loaded_from: 0.4, refusing_from: None, clients_max: Some(0) };
+
 /// A pool in which as many benefactors take blocks as are `free`, and others never do unless somebody insists.
 async fn pool_with(free: usize, busy: usize) -> TestPool {
+    pool_of(free, busy, REFUSES).await
+}
+
+async fn pool_of(free: usize, busy: usize, thresholds: Thresholds) -> TestPool {
     let mut pools = TestPool::start(free).await;
-    for number in free..free + busy {
-        // With none of the clients that may send it is always full.
-        let none = Thresholds { clients_max: Some(0), ..Thresholds::default() };
-        pools.start_benefactor_with(number, none);
-    }
+    (free..free + busy).for_each(|number| pools.start_benefactor_with(number, thresholds));
     pools.wait_online(free + busy).await;
     pools
 }
@@ -62,14 +68,35 @@ async fn blocks_and_copies_go_to_those_that_take_them() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_all_are_busy_everything_is_stored_all_the_same_and_at_once() {
-    let pools = pool_with(0, 5).await;
-    let pool = pools.connect(8 << 20).await;
-    for (number, redundancy) in (1..).step_by(2).zip(["replicate:1", "replicate:3", "erasure:3,2"]) {
-        for (number, semantics) in (number..).zip(["optimistic", "pessimistic"]) {
-            write(&pool, number, &[("redundancy", redundancy), ("semantics", semantics), ("codec", "store")])
-                .await;
+    for thresholds in [REFUSES, IS_FULL] {
+        let pools = pool_of(0, 5, thresholds).await;
+        let pool = pools.connect(8 << 20).await;
+        for (number, redundancy) in (1..).step_by(2).zip(["replicate:1", "replicate:3", "erasure:3,2"]) {
+            for (number, semantics) in (number..).zip(["optimistic", "pessimistic"]) {
+                let policy = [("redundancy", redundancy), ("semantics", semantics), ("codec", "store")];
+                write(&pool, number, &policy).await;
+            }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_leaves_the_stripe_for_others_than_those_that_took_nothing() {
+    // The manager doesn't hold it against them that they have as many clients as may.
+    let pools = pool_of(2, 3, IS_FULL).await;
+    let pool = pools.connect(8 << 20).await;
+    write(&pool, 17, &[("redundancy", "replicate:1"), ("stripe", "1"), ("codec", "store")]).await;
+    write(&pool, 18, &[("redundancy", "replicate:1"), ("stripe", "5"), ("codec", "store")]).await;
+    wait_until("all blocks are told", async || {
+        let status = pool.status().await.unwrap();
+        let blocks = |full: bool| -> u64 {
+            let of = status.benefactors.iter().filter(|one| (one.load.state == StorageState::Full) == full);
+            of.map(|one| one.load.blocks).sum()
+        };
+        assert_eq!(blocks(true), 0);
+        blocks(false) >= 10
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

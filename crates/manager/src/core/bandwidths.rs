@@ -25,6 +25,9 @@ struct Pair {
     heard_ms: u64,
 }
 
+/// Faster than any link, bytes per second: who says more is mistaken, or lies.
+const RATE_MAX: f64 = 1e12;
+
 /// Of one compute host.
 #[derive(Debug, Default)]
 struct Host {
@@ -41,9 +44,9 @@ pub struct Bandwidths {
 }
 
 impl Bandwidths {
-    /// A client on a compute host has sent this.
+    /// A client on a compute host has sent this. Without bytes or time it says nothing.
     pub fn take(&mut self, host: HostKey, sent: &Sent, now_ms: u64) {
-        if sent.ms == 0 {
+        if sent.ms == 0 || sent.bytes == 0 {
             return;
         }
         let of_host = self.hosts.entry(host).or_default();
@@ -52,7 +55,7 @@ impl Bandwidths {
         let pair = of_host.pairs.entry(sent.to).or_default();
         let seconds = f64::from(sent.ms) / 1000.0;
         let keeps = (-seconds / HALF_S).exp2();
-        pair.bytes = pair.bytes.mul_add(keeps, sent.bytes as f64);
+        pair.bytes = pair.bytes.mul_add(keeps, (sent.bytes as f64).min(RATE_MAX * seconds));
         pair.seconds = pair.seconds.mul_add(keeps, seconds);
         pair.heard_ms = now_ms;
         self.pairs += of_host.pairs.len() - before;
@@ -69,7 +72,7 @@ impl Bandwidths {
         let before = of_host.pairs.len();
         of_host.pairs.retain(|_, pair| now_ms.saturating_sub(pair.heard_ms) < FORGOTTEN_MS);
         self.pairs -= before - of_host.pairs.len();
-        let rate = |pair: &Pair| crate::ranking::whole(pair.bytes / pair.seconds);
+        let rate = |pair: &Pair| crate::ranking::whole((pair.bytes / pair.seconds).clamp(1.0, RATE_MAX));
         of_host.pairs.iter().map(|(id, pair)| (*id, rate(pair))).collect()
     }
 }
@@ -100,8 +103,11 @@ mod tests {
         assert!((10_000_000..14_000_000).contains(&rate_now), "{rate_now}");
         known.take(HOST, &sent(2, 1, 0), 20_000);
         known.take(HOST, &sent(3, u64::MAX, 1), 20_000);
-        assert_eq!(rate(&mut known, 2, 20_000), None);
-        assert!(rate(&mut known, 3, 20_000).is_some());
+        known.take(HOST, &sent(4, 0, 1000), 20_000);
+        known.take(HOST, &sent(5, 1, u32::MAX), 20_000);
+        assert_eq!((rate(&mut known, 2, 20_000), rate(&mut known, 4, 20_000)), (None, None));
+        assert_eq!(rate(&mut known, 3, 20_000), Some(1_000_000_000_000));
+        assert_eq!(rate(&mut known, 5, 20_000), Some(1), "it is slow, and not unknown");
         assert_eq!(known.of(HOST, 20_000 + FORGOTTEN_MS), HashMap::new());
         assert_eq!(known.pairs, 0);
     }

@@ -521,7 +521,14 @@ impl Core {
         };
         self.hosts.attend(client, Writer { machine, host, heard_ms: now.ms });
         let host = self.host_on(machine);
-        let known = sent.iter().filter(|sent| self.registry.get(sent.to).is_some());
+        // Of a machine with a benefactor its own member speaks, and who may do all: others would say it of one that isn't theirs.
+        let is_own = match host {
+            HostKey::Benefactor(id) => {
+                self.registry.get(id).is_some_and(|own| self.asking.is_none() || own.member == self.asking)
+            }
+            _ => true,
+        };
+        let known = sent.iter().filter(|sent| is_own && self.registry.get(sent.to).is_some());
         known.for_each(|sent| self.bandwidths.take(host, sent, now.ms));
         Ok(ManagerReply::Done)
     }

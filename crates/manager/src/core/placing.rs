@@ -2,7 +2,7 @@
 //!
 //! Rankings come from a [`Ranker`](crate::ranking::Ranker) that works beside this thread, and may be ten seconds old. What has changed
 //! since is looked at when a stripe is chosen: who is away, full, busy or to let go of what it has is passed over, and if too few are left,
-//! benefactors take turns. So a ranking is a preference and never a reason to refuse. Of those that are busy (S0' and S2 of FALCON) there are in a stripe
+//! benefactors take turns. So a ranking is a preference and never a reason to refuse. Of those that are busy (S2 of FALCON) there are in a stripe
 //! no more than make it wide enough for the blocks of a chunk, and they come last.
 //!
 //! Benefactors of one rack share fate. At most so many of a stripe stand in one rack that the blocks of a chunk can lie in different
@@ -258,9 +258,10 @@ fn fullest(groups: &[VecDeque<(usize, BenefactorId)>], may: impl Fn(&usize) -> b
     best.map(|(number, _)| number)
 }
 
-fn usable(hosts: &[HostState], id: BenefactorId, wish: &Wish<'_>) -> bool {
+/// Whether it can be chosen; one that is busy only by who `insists`.
+fn usable(hosts: &[HostState], id: BenefactorId, wish: &Wish<'_>, insists: bool) -> bool {
     let host = hosts.binary_search_by_key(&id, |host| host.id).ok().and_then(|place| hosts.get(place));
-    host.is_some_and(|host| host.accepts && host.is_usable(wish))
+    host.is_some_and(|host| (host.accepts || insists) && host.is_usable(wish))
 }
 
 fn way(policy: &Policy) -> Result<Way, Failure> {
@@ -324,7 +325,7 @@ impl Core {
             }
         };
         let mut candidates: Vec<BenefactorId> =
-            preferred.into_iter().filter(|id| usable(&hosts, *id, &wish)).collect();
+            preferred.into_iter().filter(|id| usable(&hosts, *id, &wish, false)).collect();
         let racks = self.registry.racks();
         if racks.is_empty() {
             candidates.truncate(wish.width);
@@ -343,7 +344,10 @@ impl Core {
             candidates = racks.spread(all, (wish.width, together, hosts.len()));
         }
         if candidates.len() < wish.width {
-            candidates.extend(own.filter(|own| usable(&hosts, *own, &wish) && !candidates.contains(own)));
+            let insists = candidates.len() < needed;
+            let is_left =
+                |own: &BenefactorId| usable(&hosts, *own, &wish, insists) && !candidates.contains(own);
+            candidates.extend(own.filter(is_left));
         }
         let needed = usize::from(enough(policy.redundancy)) + usize::from(policy.distance_at_commit()) - 1;
         let lacks = needed.saturating_sub(candidates.len());

@@ -1,12 +1,13 @@
 //! How busy benefactors say that they are, and what clients reach when they send there: choices, pasts, rankings, explanations.
 
 use crate::harness::{CLIENT, Pool, empty_load, session};
-use stdchk_manager::core::HostKey;
+use stdchk_manager::core::{Asker, HostKey};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command, StorageState};
+use stdchk_model::message::handshake::MemberId;
 use stdchk_model::message::manager::{
     Change, FileKind, ManagerReply, ManagerRequest, PlacedHost, Placement, Sent,
 };
-use stdchk_model::{BenefactorId, Ino, MachineId};
+use stdchk_model::{BenefactorId, ClientId, Ino, MachineId};
 use stdchk_placement::history::State;
 
 const SECOND: u64 = 1_000;
@@ -54,7 +55,7 @@ fn busy_benefactors_get_nothing_while_there_are_enough_others_for_each_chunk() {
         let placement = ("placement", policy);
         let file = file_under(&mut pool, &[placement, ("redundancy", "replicate:3"), ("stripe", "4")]);
         pool.beat_with(1, load(StorageState::Refusing));
-        pool.beat_with(2, load(StorageState::Full));
+        pool.beat_with(2, load(StorageState::Refusing));
         pool.beat_with(3, load(StorageState::Loaded));
         for number in 1..8 {
             let mut chosen = stripe(&mut pool, number, file);
@@ -78,6 +79,47 @@ fn busy_benefactors_get_nothing_while_there_are_enough_others_for_each_chunk() {
         pool.beat_with(1, load(StorageState::Running));
         assert_eq!(stripe(&mut pool, 11, file)[0], 1, "{policy}: it is free again");
     }
+}
+
+#[test]
+fn one_with_as_many_clients_as_may_is_chosen_as_before() {
+    let mut pool = Pool::with_benefactors(3);
+    let file = file_under(&mut pool, &[("redundancy", "replicate:1"), ("stripe", "3")]);
+    pool.beat_with(1, load(StorageState::Full));
+    assert_eq!(stripe(&mut pool, 1, file).len(), 3);
+}
+
+#[test]
+fn the_busy_benefactor_beside_who_writes_is_the_last_resort() {
+    for placement in ["falcon", "learned", "pessimistic"] {
+        let mut pool = Pool::new();
+        pool.machines.insert(0, MACHINE);
+        pool.register(None);
+        attend(&mut pool, Vec::new());
+        let file = file_under(&mut pool, &[("placement", placement), ("redundancy", "replicate:1")]);
+        for round in 1..4 {
+            pool.beat_with(0, load(StorageState::Refusing));
+            assert_eq!(stripe(&mut pool, round, file), [0], "{placement}: the pool has no other one");
+            pool.rank();
+        }
+        pool.register(None);
+        assert_eq!(stripe(&mut pool, 4, file), [1], "{placement}: now it has");
+    }
+}
+
+#[test]
+fn what_a_member_sends_is_believed_of_its_own_benefactors_machine_and_of_machines_without() {
+    let mut pool = Pool::new();
+    pool.machines.insert(0, MACHINE);
+    pool.register(None);
+    pool.register(None);
+    let file = file_under(&mut pool, &[("stripe", "2")]);
+    let sent = |bytes| vec![Sent { to: BenefactorId(1), bytes, ms: 1000 }];
+    attend(&mut pool, sent(5_000_000));
+    let other = MemberId([9; 16]);
+    let lie = ManagerRequest::Attend { client: ClientId([9; 16]), machine: MACHINE, sent: sent(1) };
+    pool.ask_as(&Asker { member: Some(other), user: None }, lie).unwrap();
+    assert_eq!(host(&explain(&mut pool, file), 1).bandwidth, Some(5_000_000));
 }
 
 #[test]

@@ -207,10 +207,10 @@ pub enum StorageState {
 }
 
 impl StorageState {
-    /// Whether it takes new blocks.
+    /// Whether it takes new blocks, be it (S0') of those alone that send to it already: these are not to be sent elsewhere.
     #[must_use]
     pub fn accepts(self) -> bool {
-        matches!(self, Self::Running | Self::Loaded)
+        self != Self::Refusing
     }
 }
 
