@@ -454,21 +454,24 @@ impl Registry {
         self.going.contains_key(&id)
     }
 
-    /// Has so many of those whose machines go soon take blocks all the same, until some time, and tells which: those on-line with room.
-    pub fn borrow(&mut self, count: usize, wish: &Wish<'_>, until_ms: u64) -> Vec<BenefactorId> {
-        let (known, leaving) = (&self.known, &self.leaving);
+    /// So many of those whose machines go soon that could take blocks all the same: those on-line with room.
+    pub fn lendable(&self, count: usize, wish: &Wish<'_>) -> Vec<BenefactorId> {
         let is_usable = |id: &BenefactorId| {
-            known.get(id).is_some_and(|one| {
+            self.get(*id).is_some_and(|one| {
                 one.state == BenefactorState::Online && one.load.free_bytes >= wish.room_bytes
-            }) && !leaving.contains(id)
+            }) && !self.lets_go(*id)
                 && !wish.avoid.contains(id)
         };
-        let usable = self.going.iter_mut().filter(|(id, _)| is_usable(id)).take(count);
-        let lent = usable.map(|(id, takes_until_ms)| {
-            *takes_until_ms = until_ms.max(*takes_until_ms);
-            *id
-        });
-        lent.collect()
+        self.going.keys().copied().filter(is_usable).take(count).collect()
+    }
+
+    /// Has those of a stripe whose machines go soon take blocks until some time.
+    pub fn borrow(&mut self, stripe: &[BenefactorId], until_ms: u64) {
+        for id in stripe {
+            if let Some(takes_until_ms) = self.going.get_mut(id) {
+                *takes_until_ms = until_ms.max(*takes_until_ms);
+            }
+        }
     }
 
     /// Whether a benefactor whose machine goes soon takes blocks all the same.

@@ -1,4 +1,4 @@
-//! Benefactors whose machines are said to go soon: preempted, or shut down (docs/design/0803-notices-and-locality.md).
+//! Benefactors whose machines are said to go soon: preempted, or shut down (docs/design/0803-notices.md).
 //!
 //! What they have is made elsewhere as that of one that drains ([`Registry::leaves`](super::benefactors::Registry::leaves)), first that of which
 //! least would be left; nothing of it is deleted. They get no new blocks as long as enough others can take them. Here it is decided what they
@@ -24,9 +24,10 @@ use super::{Core, Now};
 /// Chunks that one look goes through: it takes some milliseconds.
 const CHUNKS_PER_LOOK: usize = 1 << 16;
 
-/// Where the next look at what each of them has begins.
+/// Where the next look at what each of them has begins, and how many chunks had begun to be moved by then: what begins to be in a place that
+/// was looked at is seen only by a look from the end.
 #[derive(Debug, Default)]
-pub(super) struct Departures(HashMap<BenefactorId, usize>);
+pub(super) struct Departures(HashMap<BenefactorId, (usize, u64)>);
 
 impl Core {
     /// What a benefactor is told whose machine goes soon; `None` for all others.
@@ -45,11 +46,14 @@ impl Core {
         if self.registry.is_pending() || self.locations.is_counting {
             return false;
         }
-        let from = self.departures.0.remove(&id);
+        let begun = self.locations.moves_begun;
+        let goes_on = self.departures.0.remove(&id).filter(|(_, before)| *before == begun);
+        let from = goes_on.map(|(next, _)| next);
         match self.locations.look_at_going(id, from, CHUNKS_PER_LOOK, &self.registry) {
             Left::Nothing => true,
-            Left::Waits(next) | Left::Unknown(next) => {
-                self.departures.0.insert(id, next);
+            Left::Waits => false,
+            Left::Unknown(next) => {
+                self.departures.0.insert(id, (next, begun));
                 false
             }
         }

@@ -61,8 +61,8 @@ struct Queue {
 /// What is left to be made elsewhere of what a benefactor has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// Something is, below this place.
-    Waits(usize),
+    /// Something is.
+    Waits,
     /// What lies below this place was not looked at.
     Unknown(usize),
     /// Nothing is, or nothing can be.
@@ -138,6 +138,8 @@ pub struct Locations {
     /// Not all benefactors have said since the manager's start what they have. Chunks are counted once they have, all at once: until then
     /// most seem to lack copies. What lacks copies may have lacked them ever since it was committed.
     pub is_counting: bool,
+    /// How many chunks have begun to lack blocks where these are to stay, ever.
+    pub moves_begun: u64,
     /// All are being counted since that has ended.
     counts_all: bool,
 }
@@ -476,6 +478,7 @@ impl Locations {
             self.spare.insert(slot);
         }
         let chunk = self.at(slot);
+        let begins = lacks && is_moving && chunk.risk.is_none();
         let sources = if lacks { chunk.sources(registry) } else { Vec::new() };
         let span = chunk.span.unwrap_or(Span::at(SHARED, TimeNs::MIN));
         let moved = chunk.care == Care::Blocked && chunk.place_at_risk() != Some((lasting, span.first));
@@ -491,6 +494,7 @@ impl Locations {
             Risk { distance, lasting, is_exposed: distance < wanted, lacking }
         });
         self.at_mut(slot).care = care;
+        self.moves_begun += u64::from(begins);
         self.settle(slot, risk, reach);
         if let Some(risk) = risk.filter(|_| care == Care::Waits) {
             let (lasting, first) = risk.place();
@@ -626,7 +630,7 @@ impl Locations {
                 risk.is_none_or(|risk| risk.lacking.movable || chunk.care == Care::Failed)
             };
             if wanted > 0 && chunk.distance_staying(registry) < wanted && may_move() {
-                return Left::Waits(place + 1);
+                return Left::Waits;
             }
         }
         match from.saturating_sub(steps) {

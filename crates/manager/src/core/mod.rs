@@ -541,6 +541,7 @@ impl Core {
         let (turn, ino, own, client) = (session.turn, session.ino, session.reserved, session.client);
         let policy = self.namespace.policy(ino)?;
         let stripe = self.place(&policy, self.host_of(client), (avoid, turn), now)?;
+        self.registry.borrow(&stripe, now.ms + placing::BORROWED_MS);
         let free = self.free_beside(own, now);
         let share = (free / RESERVATION_SHARE).max(CHUNK_BYTES_DEFAULT as u64).min(free);
         let granted = bytes.min(share).min(RESERVATION_BYTES_MAX);

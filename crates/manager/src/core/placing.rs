@@ -33,7 +33,7 @@ const LATE_MS: u64 = 60_000;
 /// Most rankings that are kept: one for each way, width and compute host. The one that was used longest ago gives way to a new one.
 const RANKINGS_MAX: usize = 1024;
 /// Time for which machines that go soon take blocks if too few others can, milliseconds: longer than a client asks before it gives up.
-const BORROWED_MS: u64 = 60_000;
+pub(super) const BORROWED_MS: u64 = 60_000;
 /// Rankings that are asked for at once: they take half a second at 10,000 benefactors, and come together.
 const WANTED_AT_ONCE: usize = 8;
 
@@ -352,7 +352,7 @@ impl Core {
         let needed = usize::from(enough(policy.redundancy)) + usize::from(policy.distance_at_commit()) - 1;
         let lacks = needed.saturating_sub(candidates.len());
         if lacks > 0 {
-            candidates.extend(self.registry.borrow(lacks, &wish, now.ms + BORROWED_MS));
+            candidates.extend(self.registry.lendable(lacks, &wish));
         }
         match candidates.is_empty() {
             true => Err(self.none_usable(&wish, now)),

@@ -3,7 +3,7 @@
 use crate::harness::{Pool, chunk, empty_load, session};
 use stdchk_model::message::benefactor::{BenefactorLoad, Command, Goes, Notice, OwnerWish};
 use stdchk_model::message::manager::{Change, FileKind, ManagerReply, ManagerRequest};
-use stdchk_model::{BenefactorId, ErrorCode, Incarnation, Ino};
+use stdchk_model::{BenefactorId, ErrorCode, Incarnation, Ino, MachineId};
 
 /// Time after which nothing is young any more, milliseconds.
 const AGE_MS: u64 = 61_000;
@@ -192,6 +192,35 @@ fn where_nothing_can_be_moved_nobody_is_waited_for() {
     let mut pool = stored_at(1, &[0]);
     pool.going.insert(0);
     assert!(asked(&mut pool, 0).may_end);
+}
+
+#[test]
+fn what_is_committed_while_others_are_moved_is_waited_for_as_well() {
+    let (mut pool, file) = pool(2, &[("redundancy", "replicate:1")]);
+    pool.write(1, file, &[1], &[0]);
+    pool.beat(0, &[1], &[]);
+    pool.going.insert(0);
+    pool.beat(0, &[], &[]);
+    assert!(!asked(&mut pool, 0).may_end);
+    // What a writer had put there before the notice, above what is moved in the list of the benefactor.
+    pool.write(2, file, &[1, 2], &[0]);
+    pool.beat(1, &[1], &[]);
+    assert!(!asked(&mut pool, 0).may_end);
+    pool.beat(1, &[2], &[]);
+    assert!(asked(&mut pool, 0).may_end);
+}
+
+#[test]
+fn a_question_how_benefactors_are_chosen_lends_nobody() {
+    let (mut pool, file) = pool(1, &[]);
+    pool.going.insert(0);
+    pool.beat(0, &[], &[]);
+    let request = ManagerRequest::Explain { ino: file, machine: MachineId([1; 16]) };
+    assert!(matches!(pool.ask(request).unwrap(), ManagerReply::Placement(told) if told.hosts.len() == 1));
+    assert!(!asked(&mut pool, 0).takes);
+    pool.open(1, file);
+    reserve(&mut pool, 1).unwrap();
+    assert!(asked(&mut pool, 0).takes);
 }
 
 #[test]
