@@ -154,14 +154,18 @@ pub async fn run_warned(
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let (told, is_told) = watch::channel(false);
+    let mut is_warned = is_told.clone();
     let grace = config.grace;
+    let is_over = async {
+        warned.await;
+        told.send_replace(true);
+        tokio::time::sleep(grace).await;
+    };
+    // Both are looked at to the end: whoever was warned may be told to stop as well.
     let stop = async {
         tokio::select! {
             () = stop => {}
-            () = warned => {
-                told.send_replace(true);
-                tokio::time::sleep(grace).await;
-            }
+            () = is_over => {}
         }
     };
     tokio::pin!(stop);
@@ -176,6 +180,8 @@ pub async fn run_warned(
     let buffers = BufferPool::new(config.memory_bytes.max(BLOCKS_IN_MEMORY_MIN * BLOCK_BYTES_MAX));
     let pool = tokio::select! {
         () = &mut stop => return Ok(()),
+        // One of no pool has nothing that could be moved.
+        _ = is_warned.wait_for(|is_warned| *is_warned) => return Ok(()),
         pool = own_pool(&config, &mut directory, &buffers) => pool?,
     };
     let memory = Arc::new(Memory::open(&config.data_dir));

@@ -217,8 +217,9 @@ impl Benefactor {
         self.depart(|departures| departures.told = notice.map(at));
     }
 
-    /// Its process was warned that it ends within this time.
+    /// Its process was warned that it ends within this time. What the manager said before of what is left to do may be old.
     pub(crate) fn ends_within(&self, grace: Duration) {
+        self.left_to_do.send_modify(|left_to_do| left_to_do.may_end = false);
         self.depart(|departures| departures.warned = Some(Instant::now().checked_add(grace)));
     }
 
