@@ -141,7 +141,7 @@ impl Source {
                 let path = path.clone();
                 let read = elsewhere(move || read_file(&path)).await.map_err(io::Error::other)?;
                 match read {
-                    Ok(said) => Ok(notice(said.is_empty() || is_yes(&said), None)),
+                    Ok(said) => Ok(notice(said.trim_ascii().is_empty() || is_yes(&said), None)),
                     Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
                     Err(error) => Err(error),
                 }
@@ -397,7 +397,7 @@ mod tests {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        for (text, is_wanted) in [("", true), ("none\n", false), ("preempted", true)] {
+        for (text, is_wanted) in [("", true), ("none\n", false), ("\n", true)] {
             std::fs::write(&path, text).unwrap();
             until(is_wanted).await;
         }
