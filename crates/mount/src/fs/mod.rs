@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use stdchk_client::{Pool, Spool, Writer};
 use stdchk_model::message::manager::{Attr, Space};
 use stdchk_model::{ErrorCode, Failure, Ino};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 pub(crate) use debts::Mark;
 pub(crate) use directory::{Listed, Stream};
@@ -58,8 +58,8 @@ pub(crate) struct FileSystem {
     lost: Mutex<HashMap<Ino, Failure>>,
     /// True once the mount is about to end.
     ending: watch::Sender<bool>,
-    /// Pushes that wait to be tried again don't wait any longer.
-    hurried: Notify,
+    /// Whether the machine is said to go soon: then pushes that failed are tried again at once.
+    going: watch::Sender<bool>,
 }
 
 /// An entry as it is shown to the kernel, which from then on holds the inode.
@@ -109,7 +109,7 @@ impl FileSystem {
             next_number: AtomicU64::new(1),
             lost: Mutex::default(),
             ending: watch::Sender::new(false),
-            hurried: Notify::new(),
+            going: watch::Sender::new(false),
         })
     }
 

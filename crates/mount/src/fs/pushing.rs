@@ -33,7 +33,7 @@ impl OpenFile {
 
     /// Pushes the file, however long it takes.
     pub async fn push(&self, fs: &FileSystem) {
-        let mut ending = fs.ending.subscribe();
+        let (mut ending, mut going) = (fs.ending.subscribe(), fs.going.subscribe());
         let mut retry = Retry::endless(RETRY_PAUSE);
         let Some(writer) = self.writer() else { return };
         loop {
@@ -52,9 +52,12 @@ impl OpenFile {
             }
             drop(turn);
             self.left.notify_waiters();
+            if *going.borrow_and_update() {
+                retry = Retry::endless(RETRY_PAUSE);
+            }
             tokio::select! {
                 _ = ending.wait_for(|is_ending| *is_ending) => return,
-                () = fs.hurried.notified() => {}
+                _ = going.changed() => {}
                 _ = retry.pause() => {}
             }
         }
@@ -141,7 +144,7 @@ impl FileSystem {
     }
 
     /// The machine is said to go soon, or no longer. While it is, nothing new goes into the spool, which would go with it, and what is
-    /// there is pushed without a pause.
+    /// there is pushed without long pauses.
     pub fn set_going(&self, is_going: bool) {
         match is_going {
             true => {
@@ -150,9 +153,7 @@ impl FileSystem {
             false => tracing::info!("this machine is no longer said to go soon"),
         }
         self.spool.iter().for_each(|spool| spool.close_for_new(is_going));
-        if is_going {
-            self.hurried.notify_waiters();
-        }
+        self.going.send_replace(is_going);
     }
 
     /// The mount is about to end: what can't be pushed now is left in the spool.
