@@ -190,6 +190,26 @@ fn sigterm_gives_what_is_there_its_time_and_a_second_one_ends_it_at_once() {
 }
 
 #[test]
+fn a_second_signal_ends_one_that_still_waits_for_its_copies() {
+    let pool = pool_of(2);
+    let content = random_bytes(24 * MIB, 625);
+    for second in [Signal::TERM, Signal::INT] {
+        let mut extra = Extra::start(&pool, "extra", &["--notice-grace", "300s"]);
+        pool.put(&content, "app/before");
+        wait_until("it has blocks", || blocks(&pool, extra.pid) > 0);
+        // Nobody has copies made of what it has, nor says that it may end.
+        pool.process("manager").signal(Signal::STOP);
+        extra.signal(Signal::TERM);
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(extra.child.try_wait().unwrap().is_none(), "it waits for the manager");
+        extra.signal(second);
+        let (took, is_well) = extra.end();
+        pool.process("manager").signal(Signal::CONT);
+        assert!(is_well && took < Duration::from_secs(15), "{took:?}");
+    }
+}
+
+#[test]
 fn where_all_machines_go_the_last_checkpoint_is_taken_all_the_same_and_nobody_waits_for_what_cannot_be() {
     let pool = Setup::of(2).up();
     let notice = pool.path("notice");
