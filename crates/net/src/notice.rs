@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags, open};
 use stdchk_model::message::benefactor::Notice;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -189,7 +190,12 @@ pub async fn follow(source: Source, tell: impl Fn(Option<Notice>)) {
 
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut said = Vec::new();
-    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut said)?;
+    // A pipe would wait for its writer, and keep this process from ending.
+    let file = File::from(open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no plain file"));
+    }
+    file.take(FILE_BYTES_MAX).read_to_end(&mut said)?;
     Ok(said)
 }
 
@@ -237,22 +243,44 @@ async fn request(method: &str, url: &Url, path: &str, headers: &[(&str, &str)]) 
         head.push_str(length);
         head.push_str("Connection: close\r\n\r\n");
         stream.write_all(head.as_bytes()).await?;
-        let mut bytes = Vec::new();
-        AsyncReadExt::take(stream, ANSWER_BYTES_MAX).read_to_end(&mut bytes).await?;
-        answer(&bytes).ok_or_else(|| odd("something else than HTTP"))
+        let (mut bytes, mut stream) = (Vec::new(), AsyncReadExt::take(stream, ANSWER_BYTES_MAX));
+        // Some keep the connection, whatever they were asked.
+        while answer(&bytes).is_none() && stream.read_buf(&mut bytes).await? > 0 {}
+        answer(&bytes).or_else(|| unended(&bytes)).ok_or_else(|| odd("something else than HTTP"))
     });
     asked.await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }
 
-/// The answer in these bytes.
+/// The answer in these bytes, if it says where it ends and that has come.
 fn answer(bytes: &[u8]) -> Option<Answer> {
+    let (status, length, body) = parts(bytes)?;
+    Some(Answer { status, body: body.get(..length?)?.to_vec() })
+}
+
+/// The answer in these bytes, which ends with them: it doesn't say where.
+fn unended(bytes: &[u8]) -> Option<Answer> {
+    let (status, length, body) = parts(bytes)?;
+    length.is_none().then(|| Answer { status, body: body.to_vec() })
+}
+
+/// Status, length of the body as far as it is said, and what has come of the body. `None` also for one that comes in chunks, which nobody asked for.
+fn parts(bytes: &[u8]) -> Option<(u16, Option<usize>, &[u8])> {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
-    let (head, rest) = bytes.split_at(end);
-    let first = head.split(|byte| *byte == b'\r').next()?;
-    let mut words = std::str::from_utf8(first).ok()?.split(' ');
+    let (head, body) = bytes.split_at_checked(end)?;
+    let mut lines = std::str::from_utf8(head).ok()?.split("\r\n");
+    let mut words = lines.next()?.split(' ');
     words.next().filter(|version| version.starts_with("HTTP/1."))?;
     let status = words.next()?.parse().ok()?;
-    Some(Answer { status, body: rest.get(4..)?.to_vec() })
+    let mut length = None;
+    for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+        if name.eq_ignore_ascii_case("transfer-encoding") {
+            return None;
+        }
+        if name.eq_ignore_ascii_case("content-length") {
+            length = Some(value.trim().parse().ok()?);
+        }
+    }
+    Some((status, length, body.get(4..)?))
 }
 
 #[cfg(test)]
@@ -294,11 +322,17 @@ mod tests {
     #[test]
     fn answers_are_read_whatever_they_are() {
         let whole = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nTRUE\r\n";
-        assert!(says_so(&answer(whole).unwrap()).unwrap());
+        assert!(answer(whole).is_none() && says_so(&unended(whole).unwrap()).unwrap());
         for end in 0..whole.len() {
             // Cut off anywhere it is no answer, or one of fewer bytes.
-            assert!(answer(&whole[..end]).is_none_or(|answer| says_so(&answer).is_ok()));
+            assert!(unended(&whole[..end]).is_none_or(|answer| says_so(&answer).is_ok()));
         }
+        let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nFALSE and more";
+        assert!(!says_so(&answer(whole).unwrap()).unwrap());
+        for end in 0..whole.len() - " and more".len() {
+            assert!(answer(&whole[..end]).is_none());
+        }
+        assert!(unended(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nFALSE\r\n").is_none());
         for said in [&b"FALSE"[..], b" none \n", b"0", b""] {
             assert!(!is_yes(said));
         }
@@ -310,7 +344,7 @@ mod tests {
             b"HTTP/1.1 2x0 OK\r\n\r\n",
             &[0xff; 300],
         ] {
-            assert!(answer(bytes).is_none());
+            assert!(answer(bytes).is_none() && unended(bytes).is_none());
         }
     }
 

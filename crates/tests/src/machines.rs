@@ -159,6 +159,8 @@ impl Machines {
         let mut command = self.holder(machine).enter(&["--user", "--net", "--mount"]);
         command.arg(here.get_program()).args(here.get_args());
         command.env("STDCHK_DATA", self.path(machine, "pool"));
+        // They share the identity of the one that they run on.
+        command.env("STDCHK_HOST", format!("machine{machine}"));
         command
     }
 

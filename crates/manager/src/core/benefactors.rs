@@ -454,7 +454,7 @@ impl Registry {
         self.going.contains_key(&id)
     }
 
-    /// So many of those whose machines go soon that could take blocks all the same: those on-line with room.
+    /// So many of those whose machines go soon that could take blocks all the same: those on-line with room, in turn.
     pub fn lendable(&self, count: usize, wish: &Wish<'_>) -> Vec<BenefactorId> {
         let is_usable = |id: &BenefactorId| {
             self.get(*id).is_some_and(|one| {
@@ -462,7 +462,11 @@ impl Registry {
             }) && !self.lets_go(*id)
                 && !wish.avoid.contains(id)
         };
-        self.going.keys().copied().filter(is_usable).take(count).collect()
+        let mut lendable: Vec<_> = self.going.keys().copied().filter(is_usable).collect();
+        let turn = usize::try_from(wish.turn).unwrap_or(0) % lendable.len().max(1);
+        lendable.rotate_left(turn);
+        lendable.truncate(count);
+        lendable
     }
 
     /// Has those of a stripe whose machines go soon take blocks until some time.

@@ -10,7 +10,7 @@
 //! | all its chunks have what is wanted elsewhere, or no others have room | it may end |
 //! | others may still report what they have | nothing yet |
 //! | the manager's store is an older copy, so that nothing is made | it may end |
-//! | fewer others have room than a commit needs | it takes blocks |
+//! | fewer others have room than a commit needs | it takes blocks, and may not end meanwhile |
 //! | the notice is over | nothing: it is one as all others |
 
 use std::collections::HashMap;
@@ -23,23 +23,29 @@ use super::{Core, Now};
 
 /// Chunks that one look goes through: it takes some milliseconds.
 const CHUNKS_PER_LOOK: usize = 1 << 16;
+/// Time between two looks, milliseconds, however many machines go at once.
+const LOOK_EVERY_MS: u64 = 50;
 
 /// Where the next look at what each of them has begins, and how many chunks had begun to be moved by then: what begins to be in a place that
-/// was looked at is seen only by a look from the end.
+/// was looked at is seen only by a look from the end. 0: all was looked at, and nothing is left.
 #[derive(Debug, Default)]
-pub(super) struct Departures(HashMap<BenefactorId, (usize, u64)>);
+pub(super) struct Departures {
+    next: HashMap<BenefactorId, (usize, u64)>,
+    looked_ms: Option<u64>,
+}
 
 impl Core {
     /// What a benefactor is told whose machine goes soon; `None` for all others.
     pub(super) fn left_to_do(&mut self, id: BenefactorId, now: Now) -> Option<Goes> {
         if !self.registry.goes(id) {
-            self.departures.0.remove(&id);
+            self.departures.next.remove(&id);
             return None;
         }
-        Some(Goes { may_end: self.may_end(id), takes: self.registry.is_borrowed(id, now.ms) })
+        let takes = self.registry.is_borrowed(id, now.ms);
+        Some(Goes { may_end: !takes && self.may_end(id, now), takes })
     }
 
-    fn may_end(&mut self, id: BenefactorId) -> bool {
+    fn may_end(&mut self, id: BenefactorId, now: Now) -> bool {
         if self.history.is_set_back() {
             return true;
         }
@@ -47,20 +53,29 @@ impl Core {
             return false;
         }
         let begun = self.locations.moves_begun;
-        let goes_on = self.departures.0.remove(&id).filter(|(_, before)| *before == begun);
-        let from = goes_on.map(|(next, _)| next);
-        match self.locations.look_at_going(id, from, CHUNKS_PER_LOOK, &self.registry) {
-            Left::Nothing => true,
-            Left::Waits => false,
-            Left::Unknown(next) => {
-                self.departures.0.insert(id, (next, begun));
-                false
-            }
+        let goes_on = self.departures.next.get(&id).filter(|(_, before)| *before == begun);
+        let from = goes_on.map(|(next, _)| *next);
+        if from == Some(0) {
+            return true;
         }
+        if self.departures.looked_ms.is_some_and(|looked| now.ms.saturating_sub(looked) < LOOK_EVERY_MS) {
+            return false;
+        }
+        self.departures.looked_ms = Some(now.ms);
+        let next = match self.locations.look_at_going(id, from, CHUNKS_PER_LOOK, &self.registry) {
+            Left::Nothing => 0,
+            Left::Waits => {
+                self.departures.next.remove(&id);
+                return false;
+            }
+            Left::Unknown(next) => next,
+        };
+        self.departures.next.insert(id, (next, begun));
+        next == 0
     }
 
     /// The pool has a benefactor no longer.
     pub(super) fn goes_no_more(&mut self, id: BenefactorId) {
-        self.departures.0.remove(&id);
+        self.departures.next.remove(&id);
     }
 }

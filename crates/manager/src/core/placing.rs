@@ -350,9 +350,9 @@ impl Core {
             candidates.extend(own.filter(is_left));
         }
         let needed = usize::from(enough(policy.redundancy)) + usize::from(policy.distance_at_commit()) - 1;
-        let lacks = needed.saturating_sub(candidates.len());
-        if lacks > 0 {
-            candidates.extend(self.registry.lendable(lacks, &wish));
+        if candidates.len() < needed {
+            // As many as are asked for, so that not all writers have the same ones.
+            candidates.extend(self.registry.lendable(wish.width.max(needed) - candidates.len(), &wish));
         }
         match candidates.is_empty() {
             true => Err(self.none_usable(&wish, now)),

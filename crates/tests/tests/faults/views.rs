@@ -146,7 +146,10 @@ impl Table {
     }
 
     fn aggregate(&self, name: &str) {
-        self.pool.ok(&["aggregate", name, "--once", "--quiet"]);
+        // A file is open until the kernel has said that it is closed, which it does after `close` has returned.
+        wait_until("the files are closed, and aggregated", || {
+            self.pool.run(&["aggregate", name, "--once", "--quiet"]).code == 0
+        });
         let sets = self.pool.json(&["ls", name, "--sets", "--json"]);
         let members = sets["sets"][0]["members"].as_array().unwrap();
         assert!(members.iter().all(|member| member["aggregated"] == true), "{sets}");
