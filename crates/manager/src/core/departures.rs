@@ -16,22 +16,23 @@
 use std::collections::HashMap;
 
 use stdchk_model::BenefactorId;
+use stdchk_model::exact::to_usize;
 use stdchk_model::message::benefactor::Goes;
 
 use super::locations::Left;
 use super::{Core, Now};
 
-/// Chunks that one look goes through: it takes some milliseconds.
+/// Chunks that one look goes through, and all looks within [`WINDOW_MS`], however many machines go at once: it takes some milliseconds.
 const CHUNKS_PER_LOOK: usize = 1 << 16;
-/// Time between two looks, milliseconds, however many machines go at once.
-const LOOK_EVERY_MS: u64 = 50;
+const WINDOW_MS: u64 = 50;
 
 /// Where the next look at what each of them has begins, and how many chunks had begun to be moved by then: what begins to be in a place that
-/// was looked at is seen only by a look from the end. 0: all was looked at, and nothing is left.
+/// was looked at is seen only by a look from the end.
 #[derive(Debug, Default)]
 pub(super) struct Departures {
     next: HashMap<BenefactorId, (usize, u64)>,
-    looked_ms: Option<u64>,
+    /// When a window of time began, and how many chunks were looked at since.
+    looked: (u64, usize),
 }
 
 impl Core {
@@ -55,23 +56,23 @@ impl Core {
         let begun = self.locations.moves_begun;
         let goes_on = self.departures.next.get(&id).filter(|(_, before)| *before == begun);
         let from = goes_on.map(|(next, _)| *next);
-        if from == Some(0) {
-            return true;
+        let (since, looked) = &mut self.departures.looked;
+        if now.ms.saturating_sub(*since) >= WINDOW_MS {
+            (*since, *looked) = (now.ms, 0);
         }
-        if self.departures.looked_ms.is_some_and(|looked| now.ms.saturating_sub(looked) < LOOK_EVERY_MS) {
+        if *looked >= CHUNKS_PER_LOOK {
             return false;
         }
-        self.departures.looked_ms = Some(now.ms);
-        let next = match self.locations.look_at_going(id, from, CHUNKS_PER_LOOK, &self.registry) {
-            Left::Nothing => 0,
-            Left::Waits => {
-                self.departures.next.remove(&id);
-                return false;
+        *looked += to_usize(self.locations.blocks_at(id)).min(CHUNKS_PER_LOOK);
+        self.departures.next.remove(&id);
+        match self.locations.look_at_going(id, from, CHUNKS_PER_LOOK, &self.registry) {
+            Left::Nothing => true,
+            Left::Waits => false,
+            Left::Unknown(next) => {
+                self.departures.next.insert(id, (next, begun));
+                false
             }
-            Left::Unknown(next) => next,
-        };
-        self.departures.next.insert(id, (next, begun));
-        next == 0
+        }
     }
 
     /// The pool has a benefactor no longer.

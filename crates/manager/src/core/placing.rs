@@ -351,8 +351,7 @@ impl Core {
         }
         let needed = usize::from(enough(policy.redundancy)) + usize::from(policy.distance_at_commit()) - 1;
         if candidates.len() < needed {
-            // As many as are asked for, so that not all writers have the same ones.
-            candidates.extend(self.registry.lendable(wish.width.max(needed) - candidates.len(), &wish));
+            candidates.extend(self.registry.lendable(needed - candidates.len(), &wish));
         }
         match candidates.is_empty() {
             true => Err(self.none_usable(&wish, now)),
