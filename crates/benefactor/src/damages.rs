@@ -9,7 +9,8 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::replace::replace;
+use stdchk_net::data_dir::replace;
+
 use crate::store::Store;
 
 /// The file: for each of them a line with the seconds since 1970.
@@ -34,7 +35,7 @@ impl Damages {
             noted
         });
         let found = if store.is_often_damaged() { Vec::new() } else { store.damages() };
-        let found: Vec<u64> = found.into_iter().map(seconds).collect();
+        let found: Vec<u64> = found.into_iter().filter_map(seconds).collect();
         if found != noted
             && let Err(error) = write(&path, &found)
         {
@@ -44,8 +45,9 @@ impl Damages {
     }
 }
 
-fn seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+/// `None`: by a calendar that isn't set.
+fn seconds(time: SystemTime) -> Option<u64> {
+    time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
 fn of_seconds(seconds: u64) -> Option<SystemTime> {
@@ -66,5 +68,5 @@ fn write(path: &Path, found: &[u64]) -> io::Result<()> {
     if found.is_empty() {
         return fs::remove_file(path);
     }
-    replace(path, &found.iter().map(|time| format!("{time}\n")).collect::<String>())
+    replace(path, &found.iter().map(|time| format!("{time}\n")).collect::<String>(), crate::READABLE)
 }

@@ -5,8 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use stdchk_model::labels::{self, Labels};
-
-use crate::replace::replace;
+use stdchk_net::data_dir::replace;
 
 /// The file, in the data directory.
 const FILE: &str = "labels";
@@ -24,7 +23,8 @@ pub fn settle(folder: &Path, given: &Labels) -> io::Result<Labels> {
             Err(error) => Err(error),
         };
     }
-    replace(&path, &given.iter().map(|(name, value)| format!("{name}={value}\n")).collect::<String>())?;
+    let text: String = given.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    replace(&path, &text, crate::READABLE)?;
     Ok(given.clone())
 }
 

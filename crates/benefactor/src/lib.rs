@@ -19,7 +19,6 @@ pub mod pace;
 mod permits;
 pub mod priority;
 mod remake;
-mod replace;
 mod run;
 pub mod service;
 pub mod store;
@@ -27,3 +26,6 @@ pub mod wish;
 
 pub use pace::RATE_MIN;
 pub use run::{ADDRESS_FILE, Config, Error, run, run_warned};
+
+/// Mode of small files in a benefactor's folder: an owner may decide as another user than the one that the process runs as.
+const READABLE: u32 = 0o644;

@@ -23,11 +23,11 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use stdchk_model::message::benefactor::OwnerWish;
+use stdchk_net::data_dir::replace;
 use tokio::time::sleep;
 
 use crate::damages::Damages;
 use crate::hours::Hours;
-use crate::replace::replace;
 use crate::service::{Benefactor, blocking};
 use crate::store::Store;
 
@@ -142,7 +142,7 @@ fn write(folder: &Path, decision: Decision) -> io::Result<()> {
             _ => {}
         }
     } else {
-        return replace(&path, &format!("{}\n", decision.word()));
+        return replace(&path, &format!("{}\n", decision.word()), crate::READABLE);
     }
     File::open(folder)?.sync_all()
 }
@@ -200,8 +200,9 @@ pub(crate) async fn obey(benefactor: Arc<Benefactor>, folder: Arc<Path>, hours: 
         let (looked_into, store, mut now) =
             (Arc::clone(&folder), Arc::clone(benefactor.store()), known.clone());
         let looked = blocking(move || {
-            now.damages.settle(&looked_into, &store);
             let decided = look(&looked_into, &store, &mut now.was_damaged);
+            // Behind the wish that may say them: a crash between the two forgets none.
+            now.damages.settle(&looked_into, &store);
             (decided, now)
         });
         let looked = looked.await.map(|(decided, now)| {

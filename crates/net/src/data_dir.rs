@@ -33,7 +33,7 @@ const LOCK: &str = "LOCK";
 /// Permissions of a new data directory.
 const OWNER_ONLY: u32 = 0o700;
 /// Permissions of the mark.
-const OWNER_ONLY_FILE: u32 = 0o600;
+pub(crate) const OWNER_ONLY_FILE: u32 = 0o600;
 /// Largest mark that is read, bytes; a real one has three short lines.
 const MARK_BYTES_MAX: u64 = 4096;
 
@@ -185,17 +185,21 @@ impl DataDir {
 
     fn write(&self) -> Result<(), DataDirError> {
         let path = self.path.join(MARK);
-        replace(&path, &print(&self.mark, self.role)).map_err(|cause| io_error("write", &path, cause))
+        replace(&path, &print(&self.mark, self.role), OWNER_ONLY_FILE)
+            .map_err(|cause| io_error("write", &path, cause))
     }
 }
 
-/// Writes a file that only its owner may read, whatever its directory lets others do. Through a temporary name, `.new` added: a crash
+/// Gives a file this text, open to others as far as `mode` and the process's mask say. Through a temporary name, `.new` added: a crash
 /// leaves what was there or all of it. Durable on return.
-pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+///
+/// # Errors
+/// The system refuses; what was there before is there.
+pub fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let new = path.with_added_extension("new");
     // What a crash left there may be open to others.
     drop(fs::remove_file(&new));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY_FILE).open(&new)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&new, path)?;

@@ -31,7 +31,7 @@ use stdchk_model::message::handshake::{MemberId, Role};
 use stdchk_model::user::{CERTIFIED_GROUPS_MAX, User};
 use tokio::sync::watch;
 
-use crate::data_dir::replace;
+use crate::data_dir::{OWNER_ONLY_FILE, replace};
 
 /// Name under which every member's certificate is valid, before its pool.
 const MEMBER: &str = "member";
@@ -493,7 +493,7 @@ pub(crate) fn make_folder(folder: &Path) -> Result<(), KeysError> {
 
 /// Writes a secret: a crash leaves none or a whole one.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), KeysError> {
-    replace(path, text).map_err(|cause| KeysError::io("write", path, cause))
+    replace(path, text, OWNER_ONLY_FILE).map_err(|cause| KeysError::io("write", path, cause))
 }
 
 /// A text with these bytes as RFC 7468 has it.
