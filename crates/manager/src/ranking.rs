@@ -136,10 +136,10 @@ impl Ranker {
             return Vec::new();
         }
         self.take_in(until);
-        let known = |wanted: &Wanted| bandwidths.get(&wanted.compute?).cloned();
+        let none = HashMap::new();
         let rank = |wanted: Wanted| {
-            let ranking = self.rank(&wanted, &known(&wanted).unwrap_or_default(), until);
-            (wanted, ranking)
+            let known = wanted.compute.and_then(|compute| bandwidths.get(&compute)).unwrap_or(&none);
+            (wanted, self.rank(&wanted, known, until))
         };
         wanted.into_iter().map(rank).collect()
     }

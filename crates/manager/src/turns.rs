@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 /// Benefactors that tell at once.
-const PLACES: usize = 32;
+pub(crate) const PLACES: usize = 32;
 /// How long one keeps others from telling: one on a slow link goes on beside them after that.
 const TURN: Duration = Duration::from_secs(5);
 /// How long a request waits for a turn. Its sender asks again then, which says that it is there: less than a lease.

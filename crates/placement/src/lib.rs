@@ -73,24 +73,26 @@ impl Select for RoundRobin {
     fn select(&self, hosts: &[HostState], wish: &Wish<'_>) -> Vec<BenefactorId> {
         let usable = hosts.iter().filter(|host| host.is_usable(wish));
         let (accepting, busy): (Vec<&HostState>, Vec<&HostState>) = usable.partition(|host| host.accepts);
-        let mut chosen = in_turn(&accepting, wish.turn);
+        let ids_in_turn = |hosts: Vec<&HostState>| {
+            let mut ids: Vec<BenefactorId> = hosts.into_iter().map(|host| host.id).collect();
+            in_turn(&mut ids, wish.turn);
+            ids
+        };
+        let mut chosen = ids_in_turn(accepting);
         chosen.truncate(wish.width);
         let missing = wish.insist_until.min(wish.width).saturating_sub(chosen.len());
         if missing > 0 {
-            chosen.extend(in_turn(&busy, wish.turn).into_iter().take(missing));
+            chosen.extend(ids_in_turn(busy).into_iter().take(missing));
         }
         assert!(chosen.len() <= wish.width, "no more hosts than were wished for");
         chosen
     }
 }
 
-fn in_turn(hosts: &[&HostState], turn: u64) -> Vec<BenefactorId> {
-    let mut ids: Vec<BenefactorId> = hosts.iter().map(|host| host.id).collect();
-    if !ids.is_empty() {
-        let first = turn % ids.len() as u64;
-        ids.rotate_left(to_usize(first));
-    }
-    ids
+/// Begins a list of hosts at the one whose turn it is.
+pub fn in_turn(hosts: &mut [BenefactorId], turn: u64) {
+    let first = turn.checked_rem(hosts.len() as u64).unwrap_or(0);
+    hosts.rotate_left(to_usize(first));
 }
 
 #[cfg(test)]

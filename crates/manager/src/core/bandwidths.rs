@@ -72,6 +72,10 @@ impl Bandwidths {
         let before = of_host.pairs.len();
         of_host.pairs.retain(|_, pair| now_ms.saturating_sub(pair.heard_ms) < FORGOTTEN_MS);
         self.pairs -= before - of_host.pairs.len();
+        if of_host.pairs.is_empty() {
+            self.hosts.remove(&host);
+            return HashMap::new();
+        }
         let rate = |pair: &Pair| crate::ranking::whole((pair.bytes / pair.seconds).clamp(1.0, RATE_MAX));
         of_host.pairs.iter().map(|(id, pair)| (*id, rate(pair))).collect()
     }

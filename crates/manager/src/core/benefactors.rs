@@ -13,12 +13,13 @@ use stdchk_model::{
     BenefactorId, ChunkId, ErrorCode, Failure, Incarnation, MachineId, Permit, PermitKey, ReceiptKey, cbor,
     labels,
 };
-use stdchk_placement::{HostState, Wish};
+use stdchk_placement::{HostState, Wish, in_turn};
 
 use super::Timing;
 use super::placing::Racks;
 use crate::record::{BenefactorRecord, LAYOUT, benefactor_key, decode};
 use crate::store::{Batch, StoreError, Table};
+use crate::turns::PLACES;
 
 /// Most benefactors of a pool, and one more than the largest number.
 const BENEFACTORS_MAX: u32 = 1 << 16;
@@ -28,6 +29,8 @@ const BENEFACTORS_MAX: u32 = 1 << 16;
 const BEATS_PER_SECOND: u64 = 6_000;
 /// How many heartbeats may be missing before silence means something.
 const BEATS_OF_LEASE: u64 = 4;
+/// Time in which as many as have a turn at once tell what they have, milliseconds: many times what they usually take.
+const ROUND_MS: u64 = 2_000;
 /// Longest address, bytes: a host name has at most 253, a port 5 digits.
 const ADDRESS_BYTES_MAX: usize = 300;
 
@@ -229,7 +232,8 @@ impl Registry {
         self.next = self.next.max(id.0 + 1);
         let new = || unheard(String::new(), secret);
         let benefactor = self.known.entry(id).or_insert_with(new);
-        benefactor.is_shut_out = false;
+        // Only who has joined anew is let in again: its old keys may have sent this before they were revoked.
+        benefactor.is_shut_out &= benefactor.member == member;
         if benefactor.address != *address
             || benefactor.member != member
             || benefactor.labels != registration.labels
@@ -463,8 +467,7 @@ impl Registry {
                 && !wish.avoid.contains(id)
         };
         let mut lendable: Vec<_> = self.going.keys().copied().filter(is_usable).collect();
-        let turn = usize::try_from(wish.turn).unwrap_or(0) % lendable.len().max(1);
-        lendable.rotate_left(turn);
+        in_turn(&mut lendable, wish.turn);
         lendable.truncate(count);
         lendable
     }
@@ -486,7 +489,8 @@ impl Registry {
     /// What those have free that take blocks though their machines go soon, bytes.
     pub fn borrowed_bytes(&self, now_ms: u64) -> u64 {
         let borrowed = self.going.keys().filter(|id| self.is_borrowed(**id, now_ms));
-        let free = borrowed.filter_map(|id| self.get(*id)).map(|one| one.load.free_bytes);
+        let online = borrowed.filter(|id| self.is_online(**id));
+        let free = online.filter_map(|id| self.get(*id)).map(|one| one.load.free_bytes);
         free.fold(0, u64::saturating_add)
     }
 
@@ -531,10 +535,11 @@ impl Registry {
             looked_at = self.known.keys().copied().collect();
             self.quiet_until_ms = u64::MAX;
         }
+        let awaited_ms = awaited_ms(self.known.len(), timing);
         for id in looked_at {
             let Some(benefactor) = self.known.get_mut(&id) else { continue };
             let state = state_of(benefactor, now_ms, timing);
-            let overdue = now_ms.saturating_sub(benefactor.registered_ms) >= timing.benefactor_lost_ms;
+            let overdue = now_ms.saturating_sub(benefactor.registered_ms) >= awaited_ms;
             benefactor.awaited = !benefactor.reported && !overdue;
             if benefactor.state != state {
                 changes.seen.push(id);
@@ -543,7 +548,7 @@ impl Registry {
                 changes.went.push(id);
             }
             benefactor.state = state;
-            self.quiet_until_ms = self.quiet_until_ms.min(changes_at(benefactor, timing));
+            self.quiet_until_ms = self.quiet_until_ms.min(changes_at(benefactor, awaited_ms, timing));
             self.note(id);
         }
         if !changes.seen.is_empty() {
@@ -689,15 +694,21 @@ fn state_of(benefactor: &Benefactor, now_ms: u64, timing: &Timing) -> Benefactor
     }
 }
 
+/// For how long an inventory is awaited in a pool of so many benefactors, which take turns to tell theirs, milliseconds.
+fn awaited_ms(benefactors: usize, timing: &Timing) -> u64 {
+    let rounds = (benefactors / PLACES) as u64;
+    timing.benefactor_lost_ms.saturating_add(rounds * ROUND_MS)
+}
+
 /// When silence alone changes how the benefactor is seen, or whether its inventory is awaited, milliseconds of the manager's life.
-fn changes_at(benefactor: &Benefactor, timing: &Timing) -> u64 {
+fn changes_at(benefactor: &Benefactor, awaited_ms: u64, timing: &Timing) -> u64 {
     let after = match benefactor.state {
         BenefactorState::Online => lease_ms(benefactor, timing).min(lost_ms(benefactor, timing)),
         BenefactorState::Expected | BenefactorState::Offline => lost_ms(benefactor, timing),
         BenefactorState::Lost => u64::MAX,
     };
     let overdue = match benefactor.awaited {
-        true => benefactor.registered_ms.saturating_add(timing.benefactor_lost_ms),
+        true => benefactor.registered_ms.saturating_add(awaited_ms),
         false => u64::MAX,
     };
     benefactor.heard_ms.saturating_add(after).min(overdue)
@@ -747,6 +758,13 @@ mod tests {
         assert_eq!(lease_ms(registry.get(first).unwrap(), &timing), timing.benefactor_lease_ms);
     }
 
+    #[test]
+    fn many_who_take_turns_to_tell_are_awaited_for_longer() {
+        let timing = Timing::default();
+        assert_eq!(awaited_ms(PLACES - 1, &timing), timing.benefactor_lost_ms);
+        assert!(awaited_ms(10_000, &timing) > timing.benefactor_lost_ms + 600_000);
+    }
+
     proptest! {
         #[test]
         fn who_is_looked_at_only_when_heard_of_or_silent_too_long_is_seen_as_if_all_were_looked_at(
@@ -776,7 +794,7 @@ mod tests {
                 for (id, one) in registry.iter() {
                     prop_assert_eq!(one.state, state_of(one, now, &timing));
                     prop_assert_eq!(changes.seen.contains(&id), !before.contains(&(id, one.state)));
-                    let overdue = now - one.registered_ms >= timing.benefactor_lost_ms;
+                    let overdue = now - one.registered_ms >= awaited_ms(6, &timing);
                     prop_assert_eq!(one.awaited, !one.reported && !overdue);
                     pending += usize::from(one.awaited && one.state != BenefactorState::Lost);
                 }

@@ -30,7 +30,7 @@ const WINDOW_MS: u64 = 50;
 /// was looked at is seen only by a look from the end.
 #[derive(Debug, Default)]
 pub(super) struct Departures {
-    next: HashMap<BenefactorId, (usize, u64)>,
+    pub(super) next: HashMap<BenefactorId, (usize, u64)>,
     /// When a window of time began, and how many chunks were looked at since.
     looked: (u64, usize),
 }
@@ -73,10 +73,5 @@ impl Core {
                 false
             }
         }
-    }
-
-    /// The pool has a benefactor no longer.
-    pub(super) fn goes_no_more(&mut self, id: BenefactorId) {
-        self.departures.next.remove(&id);
     }
 }

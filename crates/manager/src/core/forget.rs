@@ -34,7 +34,7 @@ impl Core {
         self.hosts.remove(HostKey::Benefactor(id));
         self.deletions.remove(&id);
         self.owes_no_more(id);
-        self.goes_no_more(id);
+        self.departures.next.remove(&id);
         let ended = self.copies.benefactors_changed(&[id]);
         self.copies_ended(&ended);
         self.walk(Walk::Benefactor(id, None));

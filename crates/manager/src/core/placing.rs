@@ -19,7 +19,7 @@ use stdchk_model::message::manager::{ManagerReply, PlacedHost, Placement};
 use stdchk_model::{BenefactorId, ErrorCode, Failure, Ino, MachineId, Policy, Redundancy};
 use stdchk_placement::pool::Policy as Way;
 use stdchk_placement::random::Random;
-use stdchk_placement::{HostState, RoundRobin, Select, Wish};
+use stdchk_placement::{HostState, RoundRobin, Select, Wish, in_turn};
 
 use super::{Answer, Core, HostKey, Now};
 use crate::ranking::{Ranking, ToRank, Wanted, seen};
@@ -313,8 +313,7 @@ impl Core {
             }
             Way::Dedicated => {
                 let mut dedicated: Vec<BenefactorId> = self.registry.dedicated().collect();
-                let first = turn.checked_rem(dedicated.len() as u64).unwrap_or(0);
-                dedicated.rotate_left(stdchk_model::exact::to_usize(first));
+                in_turn(&mut dedicated, turn);
                 dedicated
             }
             Way::Pessimistic | Way::Falcon { .. } | Way::Learned => {
@@ -340,8 +339,7 @@ impl Core {
             let first: HashSet<BenefactorId> = candidates.iter().copied().collect();
             let others = self.select.select(&hosts, &Wish { width: usize::MAX, avoid: &avoid_own, ..wish });
             let all = candidates.into_iter().chain(others.into_iter().filter(|id| !first.contains(id)));
-            let together = usize::from(policy.redundancy.hosts());
-            candidates = racks.spread(all, (wish.width, together, hosts.len()));
+            candidates = racks.spread(all, (wish.width, needed, hosts.len()));
         }
         if candidates.len() < wish.width {
             let insists = candidates.len() < needed;
@@ -349,9 +347,10 @@ impl Core {
                 |own: &BenefactorId| usable(&hosts, *own, &wish, insists) && !candidates.contains(own);
             candidates.extend(own.filter(is_left));
         }
-        let needed = usize::from(enough(policy.redundancy)) + usize::from(policy.distance_at_commit()) - 1;
-        if candidates.len() < needed {
-            candidates.extend(self.registry.lendable(needed - candidates.len(), &wish));
+        let for_commit =
+            usize::from(enough(policy.redundancy)) + usize::from(policy.distance_at_commit()) - 1;
+        if candidates.len() < for_commit {
+            candidates.extend(self.registry.lendable(for_commit - candidates.len(), &wish));
         }
         match candidates.is_empty() {
             true => Err(self.none_usable(&wish, now)),
