@@ -70,7 +70,7 @@ pub(crate) async fn scrub(benefactor: Arc<Benefactor>, rate: u64) {
 /// nobody says that the machine goes. An owner whose programs always work on the disk holds it up for so long and not for ever.
 async fn give_way(benefactor: &Benefactor, pause: Duration) {
     let began = Instant::now();
-    let is_loaded = || benefactor.is_loaded() && began.elapsed() < OWNER_FIRST;
+    let is_loaded = || benefactor.gives_way() && began.elapsed() < OWNER_FIRST;
     while benefactor.wish() != OwnerWish::Serve || is_loaded() || benefactor.goes() {
         sleep(PAUSE).await;
     }
@@ -83,14 +83,15 @@ async fn give_way(benefactor: &Benefactor, pause: Duration) {
     }
 }
 
-/// Rewrites segments of which little is left: when nobody waits and the owner lets it, or when the owner's files need the space.
+/// Rewrites segments of which little is left: when nobody waits, the owner lets it, and the machine isn't said to go, or when the owner's files need the space.
+/// Owner's work at the disk keeps it waiting for [`OWNER_FIRST`] at most.
 pub(crate) async fn compact(benefactor: Arc<Benefactor>) {
     let buffers = BufferPool::new(2 * BLOCK_BYTES_MAX);
     let mut looked_at = Instant::now();
     loop {
         sleep(PAUSE).await;
         let may_wait = !benefactor.store().gives_back();
-        let is_loaded = benefactor.is_loaded() && looked_at.elapsed() < OWNER_FIRST;
+        let is_loaded = benefactor.gives_way() && looked_at.elapsed() < OWNER_FIRST;
         let pauses = benefactor.wish() == OwnerWish::Pause || is_loaded || benefactor.goes();
         if may_wait && (benefactor.is_busy() || pauses) {
             continue;

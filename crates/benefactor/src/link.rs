@@ -462,7 +462,7 @@ impl Link {
                 Command::Make(make) => self.copies.order(make),
                 Command::SendInventory => inventory = true,
                 Command::Permits(key) => self.benefactor.permits().go_on(key),
-                Command::Goes(left_to_do) => self.benefactor.is_told(left_to_do),
+                Command::Goes(left_to_do) => self.benefactor.set_left_to_do(left_to_do),
                 // `beat_for_ever` sees to both.
                 Command::Forgotten | Command::BeatEvery(_) => {}
                 Command::Revoke(members) => {

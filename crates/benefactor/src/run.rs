@@ -12,6 +12,7 @@ use stdchk_model::limits::{BLOCK_BYTES_MAX, HEARTBEAT_MS};
 use stdchk_model::message::benefactor::OwnerWish;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey};
+use stdchk_net::data_dir::replace;
 use stdchk_net::notice::{self, Source};
 use stdchk_net::server::Host;
 use stdchk_net::{BufferPool, DataDir, DataDirError, Keys, Listener, Managers, serve};
@@ -27,7 +28,6 @@ use crate::link::{self, Link};
 use crate::load::{self, Thresholds};
 use crate::memory::Memory;
 use crate::pace::Caps;
-use crate::replace::replace;
 use crate::service::{Benefactor, blocking};
 use crate::store::{Donation, SEGMENT_BYTES, Store, StoreError};
 use crate::wish::{self, Decision};
@@ -153,12 +153,12 @@ pub async fn run_warned(
     warned: impl Future<Output = ()>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let (told, is_told) = watch::channel(false);
-    let mut is_warned = is_told.clone();
+    let (warning, mut is_warned) = watch::channel(false);
+    let is_warned_later = is_warned.clone();
     let grace = config.grace;
     let is_over = async {
         warned.await;
-        told.send_replace(true);
+        warning.send_replace(true);
         tokio::time::sleep(grace).await;
     };
     // Both are looked at to the end: whoever was warned may be told to stop as well.
@@ -191,7 +191,7 @@ pub async fn run_warned(
     let terms = (caps, config.thresholds);
     let benefactor = Benefactor::on_terms(store, (memory, kept), Arc::clone(&buffers), life, terms);
     benefactor.set_wish(wish::at_this_hour(wish, config.hours.as_ref()));
-    if let Err(error) = replace(&address_file, &format!("{address}\n")) {
+    if let Err(error) = replace(&address_file, &format!("{address}\n"), crate::READABLE) {
         // The manager is told the address, and the others ask the manager.
         tracing::warn!(path = %address_file.display(), %error, "the address can't be written down");
     }
@@ -202,7 +202,7 @@ pub async fn run_warned(
     let gone = tokio::select! {
         () = &mut stop => None,
         () = benefactor.left() => None,
-        () = moved(&benefactor, is_told, grace) => None,
+        () = moved(&benefactor, is_warned_later, grace) => None,
         error = until_gone(benefactor.store(), config.heartbeat) => Some(error),
     };
     if let Some(error) = gone {
@@ -340,8 +340,8 @@ fn start_background(
 }
 
 /// Ready when the process was warned of its end, and what is here was moved to others.
-async fn moved(benefactor: &Benefactor, mut is_told: watch::Receiver<bool>, grace: Duration) {
-    if is_told.wait_for(|is_told| *is_told).await.is_err() || grace.is_zero() {
+async fn moved(benefactor: &Benefactor, mut is_warned: watch::Receiver<bool>, grace: Duration) {
+    if is_warned.wait_for(|is_warned| *is_warned).await.is_err() || grace.is_zero() {
         return std::future::pending().await;
     }
     benefactor.ends_within(grace);

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use stdchk_model::exact::narrow;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::Asked;
 use stdchk_model::message::benefactor::{
@@ -59,19 +60,19 @@ pub struct Benefactor {
     left: watch::Sender<bool>,
 }
 
-/// Why this benefactor goes soon, with when: `Some(None)` if nobody says that.
+/// Why this benefactor goes soon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Departures {
-    /// Its machine is said to go.
+    /// Its machine is said to go, at some time or nobody says when.
     told: Option<Option<Instant>>,
-    /// Its process was warned that it is to end.
-    warned: Option<Option<Instant>>,
+    /// Its process was warned that it is to end then.
+    warned: Option<Instant>,
 }
 
 impl Departures {
     /// Whether it goes soon, and when.
     fn next(&self) -> Option<Option<Instant>> {
-        self.warned.or(self.told)
+        self.warned.map(Some).or(self.told)
     }
 }
 
@@ -185,7 +186,7 @@ impl Benefactor {
         let notice = self.departures.lock().next().map(|at| Notice {
             in_ms: at.map(|at| {
                 let left = at.saturating_duration_since(Instant::now()).as_millis();
-                u64::try_from(left).unwrap_or(u64::MAX)
+                narrow(left)
             }),
         });
         let (state, busy_percent, clients) = self.busyness.told();
@@ -220,7 +221,8 @@ impl Benefactor {
     /// Its process was warned that it ends within this time. What the manager said before of what is left to do may be old.
     pub(crate) fn ends_within(&self, grace: Duration) {
         self.left_to_do.send_modify(|left_to_do| left_to_do.may_end = false);
-        self.depart(|departures| departures.warned = Some(Instant::now().checked_add(grace)));
+        self.depart(|departures| departures.warned = Instant::now().checked_add(grace));
+        self.has_news();
     }
 
     fn depart(&self, change: impl FnOnce(&mut Departures)) {
@@ -248,7 +250,7 @@ impl Benefactor {
     }
 
     /// What the manager says of a machine that goes soon.
-    pub fn is_told(&self, left_to_do: Goes) {
+    pub fn set_left_to_do(&self, left_to_do: Goes) {
         self.left_to_do.send_replace(left_to_do);
     }
 
@@ -267,7 +269,7 @@ impl Benefactor {
     }
 
     /// Whether its owner's work needs the disk, so that what can wait should.
-    pub(crate) fn is_loaded(&self) -> bool {
+    pub(crate) fn gives_way(&self) -> bool {
         self.busyness.gives_way()
     }
 

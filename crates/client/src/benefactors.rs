@@ -323,18 +323,19 @@ impl Benefactors {
 
     /// Stores a block; unless it is to be `durable` at once, which a receipt then says, it is durable once
     /// [`Benefactors::sync`] says so. Also whether it was there before. One that is busy, or takes far longer than it and others
-    /// usually do, is chosen behind all others for a while. Who chose it all the same `insists` that one that is busy takes the block, and gives
-    /// either more time.
+    /// usually do, is chosen behind all others for a while. Where it was that `before` and was chosen all the same, one that is busy has to take
+    /// the block, and either has more time.
     pub(crate) async fn put(
         self: &Arc<Self>,
         id: BenefactorId,
         (block, encoding): (BlockId, Encoding),
         payload: Bytes,
         durable: bool,
-        insists: bool,
+        before: Option<PassedOver>,
     ) -> Result<(Option<Receipt>, bool), CallError> {
+        let insists = before == Some(PassedOver::Busy);
         let request = BenefactorRequest::Put { block, encoding, durable, insists };
-        let limit = match self.why_passed_over(id) {
+        let limit = match before {
             Some(_) => PUT_TIMEOUT,
             None => self.patience_for_put(id, payload.len()),
         };

@@ -202,7 +202,7 @@ impl Fetcher {
             if attempts.is_empty() && due == 0 {
                 due = waiting.front().map_or(0, |next| {
                     let gathered = assembly.lock().gathered(&next.encoding);
-                    next.encoding.code.data().saturating_sub(gathered).max(1)
+                    usize::from(next.encoding.code.data().saturating_sub(gathered).max(1))
                 });
             }
             while due > 0
@@ -254,7 +254,7 @@ impl Fetcher {
                         are_others_sought |= std::mem::take(&mut remembered);
                     }
                     // All that are late get company, if others weren't.
-                    due = if quickest.is_some() { u8::try_from(unanswered.len()).unwrap_or(u8::MAX) } else { 1 };
+                    due = if quickest.is_some() { unanswered.len() } else { 1 };
                 }
             }
         }

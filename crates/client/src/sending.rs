@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use stdchk_model::exact::narrow;
 use tokio::time::Instant;
 
 /// A put counts as one of so many bytes at least: smaller ones take as long.
@@ -100,7 +101,8 @@ impl Sending {
             return None;
         }
         self.pass();
-        let ms = u32::try_from(self.busy.as_millis()).unwrap_or(u32::MAX).max(1);
+        // More than a month in which too little arrived to be told: it is slow, however much more that was.
+        let ms = narrow(self.busy.as_millis().clamp(1, u32::MAX.into()));
         self.busy = Duration::ZERO;
         Some((std::mem::take(&mut self.bytes), ms))
     }

@@ -96,8 +96,8 @@ impl std::fmt::Display for Managers {
     }
 }
 
-/// The first that greets. One whose host is gone keeps its try waiting for seconds: meanwhile one that refuses is tried again, since it may
-/// lead by then.
+/// The first that greets. One whose host is gone keeps its try waiting for seconds: meanwhile those that can't be reached are tried again, since
+/// one may lead by then.
 async fn first_of(
     addresses: Vec<String>,
     identity: &Identity,

@@ -173,7 +173,7 @@ pub async fn follow(source: Source, tell: impl Fn(Option<Notice>)) {
     loop {
         match source.ask().await {
             Ok(said) => {
-                if said.is_some() != known.is_some() {
+                if said != known {
                     tell(said);
                 }
                 (known, is_odd) = (said, false);

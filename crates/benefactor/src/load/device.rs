@@ -48,7 +48,7 @@ impl Device {
             0 => source_under(folder)?.and_then(|source| Self::named(Path::new(&source))),
             _ => Some(own),
         };
-        let Some(device) = named.map(Self::whole) else { return Ok(None) };
+        let Some(device) = named.and_then(Self::whole) else { return Ok(None) };
         Ok(device.counters()?.map(|_| device))
     }
 
@@ -58,14 +58,13 @@ impl Device {
         Some(Self { major: major(metadata.rdev()), minor: minor(metadata.rdev()) })
     }
 
-    /// The disk of which it is a partition, if it is one.
-    fn whole(self) -> Self {
+    /// The disk of which it is a partition, or itself. `None`: the disk of a partition isn't known.
+    fn whole(self) -> Option<Self> {
         let own = format!("/sys/dev/block/{}:{}", self.major, self.minor);
         if !Path::new(&own).join("partition").exists() {
-            return self;
+            return Some(self);
         }
-        let disk = fs::read_to_string(Path::new(&own).join("../dev")).ok();
-        disk.and_then(|text| of_numbers(text.trim())).unwrap_or(self)
+        of_numbers(fs::read_to_string(Path::new(&own).join("../dev")).ok()?.trim())
     }
 
     /// What was counted until now; `None`: the disk is gone.

@@ -48,11 +48,11 @@ const QUIET_AFTER_MAX: Duration = Duration::from_secs(1);
 /// Time between two looks at whether it has.
 const QUIET_LOOK: Duration = Duration::from_millis(5);
 /// Usual τ1, percent: half of τ2.
-pub const LOADED_FROM_PERCENT: u8 = 40;
+const LOADED_FROM_PERCENT: u8 = 40;
 /// Usual τ2, percent (FALCON, section 6.1).
-pub const REFUSING_FROM_PERCENT: u8 = 80;
+const REFUSING_FROM_PERCENT: u8 = 80;
 /// Usual MAX-CLIENTS. Each may have some blocks under way, which share the memory of a benefactor.
-pub const CLIENTS_MAX: u32 = 128;
+const CLIENTS_MAX: u32 = 128;
 
 /// Where the states begin (FALCON, section 3.1).
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -219,8 +219,9 @@ pub(crate) async fn watch(benefactor: Arc<Benefactor>, folder: Arc<Path>) {
     let (began, mut meter, mut is_told) = (Instant::now(), Meter::default(), false);
     let (mut quiet_at, mut was_in_vain) = (None::<Instant>, false);
     loop {
+        let is_seen = benefactor.store().own_work().is_seen();
         // Whoever waits for the disk meanwhile doesn't again before what was seen is forgotten.
-        let tries = meter.is_blind() && quiet_at.is_none_or(|at| at.elapsed() >= WINDOW);
+        let tries = is_seen && meter.is_blind() && quiet_at.is_none_or(|at| at.elapsed() >= WINDOW);
         let quiet = match tries {
             true => {
                 let quiet = be_quiet(&benefactor).await;
@@ -248,7 +249,6 @@ pub(crate) async fn watch(benefactor: Arc<Benefactor>, folder: Arc<Path>) {
         let (own, own_bytes, own_requests) = (done.busy, done.bytes, done.requests);
         meter.take(Reading { at, disk, own, own_bytes, own_requests, stalled });
         was_in_vain = if tries { meter.is_blind() } else { was_in_vain };
-        let is_seen = benefactor.store().own_work().is_seen();
         if !is_seen && !std::mem::replace(&mut is_told, true) {
             let path = folder.display();
             tracing::info!(%path, "the file system takes no direct writes: its disk is never taken for loaded");

@@ -42,9 +42,7 @@ pub fn serve<F: Future<Output = Outcome> + Send + 'static>(
     role: impl FnOnce(Stop) -> F,
 ) -> Outcome {
     prepare(arguments)?;
-    // As a task: what `block_on` itself waits for takes a call of the system each time that it is woken.
-    let role = runtime.spawn(role(Box::pin(told_to_stop())));
-    runtime.block_on(role).map_err(|error| task_failed(&error))?
+    run(runtime, role(Box::pin(told_to_stop())))
 }
 
 /// Runs a role as [`serve`] does, that is warned by the first SIGTERM and told to stop by the next one, or by SIGINT.
@@ -67,12 +65,14 @@ pub fn serve_warned<F: Future<Output = Outcome> + Send + 'static>(
             // Nobody listens once the role has ended by itself.
             let _ = warn.send(());
         };
-        match signals::stop_after_warning(warn).await {
-            Ok(signal) => tracing::info!("{signal}: stopping"),
-            Err(error) => tracing::error!("signals can't be received, stopping: {}", error.message),
-        }
+        say_stopping(signals::stop_after_warning(warn).await);
     };
-    let role = runtime.spawn(role(Box::pin(warned), Box::pin(stop)));
+    run(runtime, role(Box::pin(warned), Box::pin(stop)))
+}
+
+/// As a task: what `block_on` itself waits for takes a call of the system each time that it is woken.
+fn run(runtime: &Runtime, role: impl Future<Output = Outcome> + Send + 'static) -> Outcome {
+    let role = runtime.spawn(role);
     runtime.block_on(role).map_err(|error| task_failed(&error))?
 }
 
@@ -124,7 +124,11 @@ fn belong_to_pool(run_file: &Path) -> Outcome {
 }
 
 async fn told_to_stop() {
-    match signals::stop().await {
+    say_stopping(signals::stop().await);
+}
+
+fn say_stopping(told: Outcome<&'static str>) {
+    match told {
         Ok(signal) => tracing::info!("{signal}: stopping"),
         Err(error) => tracing::error!("signals can't be received, stopping: {}", error.message),
     }

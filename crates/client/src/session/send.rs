@@ -288,8 +288,7 @@ impl Session {
             let put = Box::pin(async move {
                 let sending = pool.encoder.sending(bytes.len());
                 let before = pool.benefactors.why_passed_over(target);
-                let insists = before == Some(PassedOver::Busy);
-                let answer = pool.benefactors.put(target, (block, encoding), bytes, durable, insists).await;
+                let answer = pool.benefactors.put(target, (block, encoding), bytes, durable, before).await;
                 if answer.is_ok() {
                     sending.stored();
                 }

@@ -154,7 +154,8 @@ impl Turn {
         count: usize,
         avoid: &[BenefactorId],
     ) -> Vec<BenefactorId> {
-        let passed_over = pool.benefactors.passed_over();
+        let is_passed_over = |id: &&BenefactorId| pool.benefactors.why_passed_over(**id).is_some();
+        let passed_over: Vec<_> = self.benefactors.iter().filter(is_passed_over).copied().collect();
         self.pick(chunk, count, &[avoid, &passed_over].concat())
     }
 

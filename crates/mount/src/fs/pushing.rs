@@ -53,7 +53,7 @@ impl OpenFile {
             drop(turn);
             self.left.notify_waiters();
             if *going.borrow_and_update() {
-                retry = Retry::endless(RETRY_PAUSE);
+                retry.progressed();
             }
             tokio::select! {
                 _ = ending.wait_for(|is_ending| *is_ending) => return,

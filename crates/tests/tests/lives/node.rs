@@ -202,7 +202,7 @@ impl Node {
     /// What the manager says of a machine that goes.
     pub fn is_told(&self, left_to_do: Goes) {
         if let Some(service) = &self.service {
-            service.is_told(left_to_do);
+            service.set_left_to_do(left_to_do);
         }
     }
 

@@ -126,10 +126,8 @@ pub struct Terms {
     /// How much it gives way.
     pub priority: Priority,
     /// Who says that the machine goes soon; `None`: nobody.
-    #[serde(default)]
     pub notice: Option<String>,
     /// How long one that is warned stays, milliseconds.
-    #[serde(default)]
     pub notice_grace_ms: u64,
 }
 
