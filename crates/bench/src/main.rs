@@ -14,6 +14,7 @@ mod local_fuse;
 mod machine;
 mod measures;
 mod null;
+mod paper;
 mod pool;
 mod row;
 mod section;

@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::testbed::bed::{Bed, LAN_MBIT, Place};
 use crate::Error;
 use crate::bench::{Bench, Size};
+use crate::paper::{Image, MCF, TIGR_I};
 use crate::row::median;
 use crate::section::{Section, at_least};
 
@@ -33,8 +34,10 @@ const RANGE: (f64, f64) = (1.0298, 2.3931);
 const STEP_MS: u64 = 50;
 /// A link to a server at another university, Mbit/s: the paper says nothing of it.
 const REMOTE_MBIT: u32 = 20;
-/// Table 1: name, bytes, and the share that they shrink to.
-const IMAGES: [(&str, f64, f64); 2] = [("mcf", 1677e6, 241.0 / 1677.0), ("TIGR-I", 946e6, 201.0 / 946.0)];
+/// The images of the jobs.
+const IMAGES: [Image; 2] = [MCF, TIGR_I];
+/// Bytes of a MB.
+const MB: f64 = 1e6;
 /// Time between two looks at a job.
 const LOOK: Duration = Duration::from_millis(5);
 /// Improvement over a dedicated server that the paper found at least.
@@ -88,7 +91,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
     };
     let jobs = plan.jobs * IMAGES.len();
     let bed = Bed::start(bench, plan.hosts, jobs + 2)?;
-    bed.folders(&[(FOLDER, "redundancy=erasure:3,2")]);
+    bed.folders(&[(FOLDER, "redundancy=erasure:3,2")])?;
     let mut rows = Vec::new();
     for (scheme, place, server_mbit) in [
         (OURS, Place::Folder(FOLDER), LAN_MBIT),
@@ -98,7 +101,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
         bed.link(bed.server(), server_mbit);
         rows.extend(all_jobs(bench, &bed, &plan, (scheme, place))?);
     }
-    for (image, ..) in IMAGES {
+    for Image { name: image, .. } in IMAGES {
         let mut sums: Vec<&String> =
             rows.iter().filter(|row| row.image == image).flat_map(|row| &row.sums).collect();
         sums.dedup();
@@ -110,7 +113,7 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
         let row = rows.iter().find(|row| row.image == image && row.scheme == scheme);
         row.map_or(f64::NAN, |row| row.makespan_hours.iter().sum::<f64>())
     };
-    let targets = IMAGES.iter().flat_map(|(image, ..)| {
+    let targets = IMAGES.iter().flat_map(|Image { name: image, .. }| {
         [LOCAL, REMOTE].map(|peer| {
             let gained = 1.0 - sum(image, OURS) / sum(image, peer);
             at_least(format!("{image}: makespan, gained over {peer}"), gained, IMPROVEMENT)
@@ -173,15 +176,15 @@ fn all_jobs(
         .find(|step| *step as f64 * STEP_MS as f64 / 1e3 >= work)
         .unwrap_or(1);
     let images = IMAGES.iter().flat_map(|image| std::iter::repeat_n(image, plan.jobs));
-    let runs = images.enumerate().map(|(number, (image, bytes, walkers))| Run {
+    let runs = images.enumerate().map(|(number, image)| Run {
         bench,
         bed,
         place,
         number,
         evictions: 0,
-        name: format!("{image}-{number}-{}", scheme.replace([' ', ',', '(', ')'], "")),
-        bytes: bytes / FASTER,
-        walkers: *walkers,
+        name: format!("{}-{number}-{}", image.name, scheme.replace([' ', ',', '(', ')'], "")),
+        bytes: image.mb as f64 * MB / FASTER,
+        walkers: image.shrinks_to(),
         steps,
         plan,
     });
@@ -194,8 +197,8 @@ fn all_jobs(
     })?;
     let of_images = IMAGES.iter().zip(done.chunks(plan.jobs));
     Ok(of_images
-        .map(|((image, ..), jobs)| Made {
-            image,
+        .map(|(image, jobs)| Made {
+            image: image.name,
             scheme,
             work_hours: plan.hours,
             makespan_hours: jobs.iter().map(|job| job.seconds * FASTER / HOUR).collect(),

@@ -29,7 +29,7 @@ pub const DSL_MBIT: u32 = 2;
 /// Port of the dedicated server.
 const PORT: u16 = 7500;
 /// The manager has ranked benefactors by then for whoever asked.
-const RANKED_WITHIN: Duration = Duration::from_secs(12);
+const RANKED_WITHIN: Duration = Duration::from_secs(60);
 /// Heartbeats have told the manager by then what benefactors have.
 const REPORTED_AFTER: Duration = Duration::from_millis(3 * HEARTBEAT_MS);
 
@@ -147,18 +147,31 @@ impl Bed {
     }
 
     /// Sets the policy of folders. The manager has ranked benefactors for all clients when this returns.
-    pub fn folders(&self, folders: &[(&str, &str)]) {
+    pub fn folders(&self, folders: &[(&str, &str)]) -> Result<(), Error> {
         for (folder, policy) in folders {
             let words = policy.split_whitespace();
             let set: Vec<&str> = ["policy", "set", folder].into_iter().chain(words).collect();
             self.machines.ok(self.client(0), &set);
-            for client in 0..self.clients {
-                self.machines.ok(self.client(client), &["placement", "explain", folder]);
+        }
+        let began = Instant::now();
+        while self.waits && folders.iter().any(|(folder, _)| !self.is_ranked(folder)) {
+            if began.elapsed() > RANKED_WITHIN {
+                return Err(Error("benefactors are not ranked".to_owned()));
             }
+            std::thread::sleep(Duration::from_millis(HEARTBEAT_MS));
         }
-        if self.waits && folders.iter().any(|(_, policy)| policy.contains("placement=")) {
-            std::thread::sleep(RANKED_WITHIN);
-        }
+        Ok(())
+    }
+
+    /// Whether the manager has ranked benefactors for all clients, if the folder's policy wants that. Asks for all of them: whoever is asked
+    /// for is ranked next.
+    fn is_ranked(&self, folder: &str) -> bool {
+        let explain = |client| {
+            let explain = ["placement", "explain", folder, "--json"];
+            self.machines.ok(self.client(client), &explain).json()
+        };
+        let all: Vec<Value> = (0..self.clients).map(explain).collect();
+        all.iter().all(|one| one.get("ranked").and_then(Value::as_bool) == Some(true))
     }
 
     /// An image on a client's machine that shrinks to this share; no two have a page in common.
@@ -208,6 +221,11 @@ impl Bed {
         self.to_next_client(image, Place::Dedicated)
     }
 
+    /// Removes an image from the dedicated server's disk.
+    pub fn unsend(&self, image: &Image) -> Result<(), Error> {
+        Ok(std::fs::remove_file(self.machines.path(self.server(), &image.name))?)
+    }
+
     /// What stores a file from a client's machine.
     pub fn store_command(&self, place: Place<'_>, client: usize, path: &Path, name: &str) -> Command {
         let (machine, path) = (self.client(client), path.to_string_lossy());
@@ -255,14 +273,15 @@ impl Bed {
         }
     }
 
-    /// Hosts that got something while `store` ran.
-    pub fn holders(&self, store: impl FnOnce() -> Result<(), Error>) -> Result<Vec<usize>, Error> {
+    /// The five hosts that got something while `store` ran with a code of five blocks over five hosts.
+    pub fn five_holders(&self, store: impl FnOnce() -> Result<(), Error>) -> Result<[usize; 5], Error> {
         std::thread::sleep(REPORTED_AFTER);
         let before = self.used()?;
         store()?;
         std::thread::sleep(REPORTED_AFTER);
         let grown = self.used()?.into_iter().zip(before).filter(|((_, after), (_, before))| after > before);
-        Ok(grown.map(|((machine, _), _)| machine).collect())
+        let holders: Vec<usize> = grown.map(|((machine, _), _)| machine).collect();
+        holders.try_into().map_err(|other| Error(format!("five hosts were to get something, and {other:?} did")))
     }
 
     /// Bytes of each host.

@@ -2,8 +2,9 @@
 
 use super::bed::Bed;
 use super::timed::{Timed, find};
-use super::{CODED, Plan, TIGR_II};
+use super::{CODED, Plan};
 use crate::Error;
+use crate::paper::TIGR_II;
 use crate::section::{Target, at_most};
 
 const DEDICATED: &str = "dedicated server";
@@ -15,7 +16,7 @@ pub fn store_at_once(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
     let policies = PLACEMENTS.map(|placement| format!("{CODED} placement={placement}"));
     let folders: Vec<(&str, &str)> =
         PLACEMENTS.into_iter().zip(policies.iter().map(String::as_str)).collect();
-    bed.folders(&folders);
+    bed.folders(&folders)?;
     let mut rows = Vec::new();
     for clients in plan.clients {
         for scheme in std::iter::once(DEDICATED).chain(PLACEMENTS) {
@@ -31,10 +32,14 @@ pub fn store_at_once(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
 
 /// The seconds of each of the clients.
 fn all_at_once(bed: &Bed, plan: &Plan, clients: usize, scheme: &str) -> Result<Vec<f64>, Error> {
-    let images = (0..clients).map(|client| bed.image(client, plan.image_bytes, TIGR_II));
+    let images = (0..clients).map(|client| bed.image(client, plan.image_bytes, TIGR_II.shrinks_to()));
     let images = images.collect::<Result<Vec<_>, _>>()?;
     let one = |image| match scheme {
-        DEDICATED => bed.send(image),
+        DEDICATED => {
+            let seconds = bed.send(image)?;
+            bed.unsend(image)?;
+            Ok(seconds)
+        }
         _ => {
             let (seconds, _) = bed.store(image, scheme)?;
             bed.remove(image, scheme);

@@ -9,10 +9,9 @@ use super::bed::{Bed, LAN_MBIT, with_busy};
 use super::timed::Timed;
 use super::{CODED, Plan};
 use crate::Error;
+use crate::paper::TIGR_I;
 use crate::section::{Target, at_least};
 
-/// TIGR-I, MB, and what it shrinks to.
-const TIGR_I: (u64, f64) = (946, 201.0 / 946.0);
 const MB: u64 = 1_000_000;
 /// Bits of a byte.
 const BITS: f64 = 8.0;
@@ -39,17 +38,16 @@ const SCHEMES: [(&str, &str, &str); 5] = [
 pub fn measure(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
     let folders: Vec<(&str, &str)> =
         SCHEMES.iter().filter(|scheme| !scheme.2.is_empty()).map(|scheme| (scheme.1, scheme.2)).collect();
-    bed.folders(&folders);
+    bed.folders(&folders)?;
     bed.settle()?;
-    let bytes = TIGR_I.0 * MB / plan.smaller;
+    let (bytes, shrinks_to) = (TIGR_I.mb * MB / plan.smaller, TIGR_I.shrinks_to());
     let mut rows: Vec<Timed> = SCHEMES.iter().map(|scheme| Timed::new(scheme.0, 0)).collect();
     let mut dedicated = Timed::new("dedicated server", 0);
     for _ in 0..plan.rounds {
         for (row, (scheme, folder, _)) in rows.iter_mut().zip(SCHEMES) {
-            let image = bed.image(0, bytes, TIGR_I.1)?;
+            let image = bed.image(0, bytes, shrinks_to)?;
             if scheme == LOADED {
-                let holders = bed.holders(|| bed.store(&image, folder).map(drop))?;
-                let loaded = holders.first().copied().unwrap_or(bed.last_host());
+                let [loaded, ..] = bed.five_holders(|| bed.store(&image, folder).map(drop))?;
                 bed.link(loaded, LOADED_MBIT);
                 let seconds = bed.recover(&image, folder);
                 bed.link(loaded, LAN_MBIT);
@@ -60,9 +58,10 @@ pub fn measure(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
             }
             bed.remove(&image, folder);
         }
-        let image = bed.image(0, bytes, TIGR_I.1)?;
+        let image = bed.image(0, bytes, shrinks_to)?;
         dedicated.store_seconds.push(bed.send(&image)?);
         dedicated.recover_seconds.push(bed.fetch(&image)?);
+        bed.unsend(&image)?;
     }
     rows.push(dedicated);
     Ok(rows)
@@ -93,7 +92,7 @@ impl Linked {
 
 /// Stores and recovers over links of each speed.
 pub fn links(bed: &Bed, plan: &Plan) -> Result<Vec<Linked>, Error> {
-    bed.folders(&[("links", &format!("{CODED} codec=store"))]);
+    bed.folders(&[("links", &format!("{CODED} codec=store"))])?;
     plan.links_mbit.iter().map(|mbit| over_links(bed, plan, *mbit)).collect()
 }
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::bed::{Bed, DSL_MBIT, Image, LAN_MBIT};
 use super::timed::{Timed, find};
-use super::{CODED, Plan, TIGR_II};
+use super::{CODED, Plan};
 use crate::Error;
+use crate::paper::TIGR_II;
 use crate::section::{Target, at_most};
 
 /// Blocks beyond those that are needed.
@@ -25,7 +26,7 @@ pub fn store_without(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
     let names = PLACEMENTS.map(|placement| format!("{placement}-7"));
     let folders: Vec<(&str, &str)> =
         names.iter().map(String::as_str).zip(policies.iter().map(String::as_str)).collect();
-    bed.folders(&folders);
+    bed.folders(&folders)?;
     let mut rows = Vec::new();
     for unavailable in plan.unavailable {
         for (scheme, folder) in PLACEMENTS.into_iter().zip(&names) {
@@ -61,7 +62,7 @@ fn store_amid(
     (ill, count, after): (Ill, usize, Duration),
 ) -> Result<f64, Error> {
     bed.settle()?;
-    let image = bed.image(0, plan.image_bytes, TIGR_II)?;
+    let image = bed.image(0, plan.image_bytes, TIGR_II.shrinks_to())?;
     let hosts: Vec<usize> = bed.hosts().take(count).collect();
     if after.is_zero() {
         ill.begin(bed, &hosts);
@@ -84,13 +85,13 @@ fn store_amid(
 pub fn store_beside_load(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
     bed.settle()?;
     let policy = format!("redundancy=erasure:3,2 stripe={}", plan.hosts);
-    bed.folders(&[("loaded", &policy)]);
+    bed.folders(&[("loaded", &policy)])?;
     let mut rows = Vec::new();
     for left in LEFT_MBIT {
         bed.link(bed.last_host(), left);
         let mut row = Timed::new("Mbit/s left", usize::try_from(left)?);
         for _ in 0..plan.rounds {
-            let image = bed.image(0, plan.image_bytes, TIGR_II)?;
+            let image = bed.image(0, plan.image_bytes, TIGR_II.shrinks_to())?;
             row.store_seconds.push(bed.store(&image, "loaded")?.0);
             bed.remove(&image, "loaded");
         }
@@ -141,9 +142,9 @@ const HEALTHY: &str = "healthy";
 /// Brings an image back that lies on all hosts, while up to as many are ill as the code has spare blocks, and others each time.
 pub fn recover_without(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
     let policy = format!("redundancy=erasure:3,2 stripe={}", plan.hosts);
-    bed.folders(&[("spread", &policy)]);
+    bed.folders(&[("spread", &policy)])?;
     bed.settle()?;
-    let image = bed.image(0, plan.image_bytes, TIGR_II)?;
+    let image = bed.image(0, plan.image_bytes, TIGR_II.shrinks_to())?;
     bed.store(&image, "spread")?;
     let mut rows = vec![Timed::new(HEALTHY, 0)];
     rows.extend(Ill::ALL.iter().flat_map(|ill| (1..=SPARE).map(|count| Timed::new(ill.name(), count))));
@@ -168,11 +169,10 @@ pub fn recover_without(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
 /// Brings an image back from five hosts, some of which are loaded; and from only three that are left, the loaded ones among them.
 /// A client that reads one fragment after the other there isn't, so this is what it would have to wait for.
 pub fn parallel_or_forced(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
-    bed.folders(&[("five", CODED)]);
+    bed.folders(&[("five", CODED)])?;
     bed.settle()?;
-    let image: Image = bed.image(0, plan.image_bytes, TIGR_II)?;
-    let mut holders = bed.holders(|| bed.store(&image, "five").map(drop))?;
-    holders.truncate(5);
+    let image: Image = bed.image(0, plan.image_bytes, TIGR_II.shrinks_to())?;
+    let holders = bed.five_holders(|| bed.store(&image, "five").map(drop))?;
     let mut rows = Vec::new();
     for loaded in 0..=SPARE {
         let (loaded_hosts, others) = holders.split_at(loaded.min(holders.len()));

@@ -16,6 +16,7 @@ mod timed;
 
 use crate::Error;
 use crate::bench::{Bench, Size};
+use crate::paper::TIGR_II;
 use crate::section::Section;
 
 use self::bed::Bed;
@@ -23,8 +24,6 @@ use self::timed::table;
 
 /// The code of all the paper's figures, over as many hosts as it has blocks.
 const CODED: &str = "redundancy=erasure:3,2 stripe=5";
-/// What a TIGR image of the paper's size of 500 MB shrinks to.
-const TIGR_II: f64 = 153.0 / 500.0;
 
 /// How much is measured.
 struct Plan {
@@ -84,7 +83,7 @@ pub fn clients(bench: &Bench) -> Result<Section, Error> {
     bed.link(bed.last_host(), bed::DSL_MBIT);
     let figure_6 = clients::store_at_once(&bed, &plan)?;
     let rows = serde_json::json!({
-        "image_bytes": plan.image_bytes, "shrinks_to": TIGR_II, "hosts": plan.hosts, "dsl_mbit": bed::DSL_MBIT,
+        "image_bytes": plan.image_bytes, "shrinks_to": TIGR_II.shrinks_to(), "hosts": plan.hosts, "dsl_mbit": bed::DSL_MBIT,
         "figure_6": figure_6,
     });
     let table = table("Figure 6: clients that store at once", &figure_6);

@@ -14,11 +14,9 @@ use super::bed::{Bed, LAN_MBIT};
 use super::{CODED, Plan};
 use crate::Error;
 use crate::coding::{Phases, Way, phases};
+use crate::paper;
 use crate::row::median;
 
-/// Table 1: name, MB, and compressed MB.
-const TABLE_1: [(&str, u64, u64); 4] =
-    [("mcf", 1677, 241), ("TIGR-I", 946, 201), ("TIGR-II", 500, 153), ("TIGR-III", 170, 129)];
 const MB: u64 = 1_000_000;
 /// Bits of a byte.
 const BITS: f64 = 8.0;
@@ -45,13 +43,13 @@ pub struct Phased {
 
 /// All images of Table 1.
 pub fn measure(bed: &Bed, plan: &Plan) -> Result<Vec<Phased>, Error> {
-    bed.folders(&[(FOLDER.0, &format!("{CODED} {}", FOLDER.1))]);
+    bed.folders(&[(FOLDER.0, &format!("{CODED} {}", FOLDER.1))])?;
     bed.settle()?;
-    TABLE_1.into_iter().map(|image| one(bed, plan, image)).collect()
+    paper::IMAGES.into_iter().map(|image| one(bed, plan, image)).collect()
 }
 
-fn one(bed: &Bed, plan: &Plan, (name, mb, shrunk_mb): (&'static str, u64, u64)) -> Result<Phased, Error> {
-    let (bytes, share) = (mb * MB / plan.smaller, shrunk_mb as f64 / mb as f64);
+fn one(bed: &Bed, plan: &Plan, of_paper: paper::Image) -> Result<Phased, Error> {
+    let (bytes, share) = (of_paper.mb * MB / plan.smaller, of_paper.shrinks_to());
     let (mut stores, mut recoveries) = (Vec::new(), Vec::new());
     let (mut sends, mut fetches, mut stored) = (Vec::new(), Vec::new(), 0);
     for _ in 0..plan.rounds {
@@ -63,6 +61,7 @@ fn one(bed: &Bed, plan: &Plan, (name, mb, shrunk_mb): (&'static str, u64, u64)) 
         bed.remove(&image, FOLDER.0);
         sends.push(bed.send(&image)?);
         fetches.push(bed.fetch(&image)?);
+        bed.unsend(&image)?;
     }
     let image = bed.image(0, bytes, share)?;
     let redundancy: Redundancy = "erasure:3,2".parse()?;
@@ -70,7 +69,7 @@ fn one(bed: &Bed, plan: &Plan, (name, mb, shrunk_mb): (&'static str, u64, u64)) 
     let phases = phases(&Bytes::from(image.content()?), 1, way)?;
     let link = f64::from(LAN_MBIT) * MB as f64 / BITS;
     Ok(Phased {
-        image: name,
+        image: of_paper.name,
         stored_mb: stored as f64 / MB as f64,
         send_seconds: redundancy.stored_bytes(phases.encoded_bytes) as f64 / link,
         fetch_seconds: phases.encoded_bytes as f64 / link,
