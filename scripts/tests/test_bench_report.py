@@ -132,8 +132,9 @@ def everything():
             result("testbed-clients", TESTBED),
             result("testbed-hosts", TESTBED),
             result("testbed-phases", TESTBED),
-            result("makespan", [{"image": "mcf", "scheme": "(3,2)", "work_hours": 1.0, "makespan_hours": [1.25, 1.75], "evictions": 3,
-                                 "recovery_seconds": [4.0, 6.0]}]),
+            result("makespan", {"evictions_from": "trace spot", "jobs": [
+                {"image": "mcf", "scheme": "(3,2)", "work_hours": 1.0, "makespan_hours": [1.25, 1.75], "evictions": 3,
+                 "recovery_seconds": [4.0, 6.0]}]}),
             result("peers-coded", [PEER_FILE | {"name": "stdchk (3,2), ASB", "rebuild_seconds": 2.5, "rebuilt_bytes": 3 * 10**8}]),
             result("memory", [transfer("mount, one large file", 1.0) | {"peak_memory_bytes": 70 << 20}]),
         )

@@ -131,6 +131,8 @@ pub struct Bench {
     pub images: Option<PathBuf>,
     /// Checkpoint sets, one in each folder below; without it a small one is made up.
     pub sets: Option<PathBuf>,
+    /// Whose hosts' comings and goings evict jobs.
+    pub trace: Option<PathBuf>,
 }
 
 impl Bench {

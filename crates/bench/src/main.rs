@@ -9,6 +9,7 @@ mod coding;
 mod cpu;
 mod dedicated;
 mod ends;
+mod evictions;
 mod job;
 mod local_fuse;
 mod machine;
@@ -71,6 +72,10 @@ struct Line {
     /// Checkpoint sets, one in each folder below; a small one is made up if not given
     #[arg(long)]
     sets: Option<PathBuf>,
+    /// A trace of hosts that come and go, as stdchk-replay reads it: the jobs of `makespan` are evicted as its hosts went; by the
+    /// FALCON paper's Table 2 if not given
+    #[arg(long)]
+    trace: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Helper>,
 }
@@ -156,6 +161,7 @@ fn measure(line: Line) -> Result<(), Error> {
         own,
         images: line.images,
         sets: line.sets,
+        trace: line.trace,
     };
     let machine = machine::Machine::look();
     println!("{}", machine.line());

@@ -211,12 +211,11 @@ impl Encoding {
         Self { codec, plain_length, cipher, code, encoded_length, hashes }
     }
 
-    /// Length of the stored bytes of each block: of a fragment the m-th part of the encoded bytes, rounded up to an even number
-    /// as the code wants it.
+    /// Length of the stored bytes of each block: of a fragment the m-th part of the encoded bytes, rounded up.
     pub fn block_length(&self) -> u32 {
         match self.code.is_copy() {
             true => self.encoded_length,
-            false => self.encoded_length.div_ceil(u32::from(self.code.data)).next_multiple_of(2),
+            false => self.encoded_length.div_ceil(u32::from(self.code.data)),
         }
     }
 
@@ -351,10 +350,10 @@ mod tests {
     }
 
     #[test]
-    fn fragments_cover_the_encoded_bytes_and_have_even_lengths() {
+    fn fragments_cover_the_encoded_bytes() {
         let encoding = fragments();
-        assert_eq!(encoding.block_length(), 20_002);
-        let short = Encoding { encoded_length: 3 * FRAGMENT_BYTES_MIN - 6, ..encoding };
+        assert_eq!(encoding.block_length(), 20_001);
+        let short = Encoding { encoded_length: 3 * FRAGMENT_BYTES_MIN - 3, ..encoding };
         let block = short.block(ChunkId([7; 32]), 0);
         assert_eq!(short.check(&block), Err(BadBlock::Length));
     }

@@ -10,6 +10,7 @@ use stdchk_model::{BlockId, ChunkId, ChunkRef, Encoding, EncodingId, KeyId};
 use stdchk_reduce::{Codec, decompress};
 
 use crate::blocks::Blocks;
+use crate::coder::restore;
 use crate::seal::{Keys, NoKeys, Unopened, is_signed, open};
 
 /// What came of a block that was added.
@@ -97,7 +98,7 @@ impl Assembly {
             return Ok(Gathered::Lacks(lacks));
         }
         let group = self.groups.remove(&block.encoding).ok_or(BadFragments::Encoding)?;
-        plain(self.chunk, &group.encoding, group.encoded()?, &*self.keys).map(Gathered::Whole)
+        plain(self.chunk, &group.encoding, group.encoded(), &*self.keys).map(Gathered::Whole)
     }
 
     /// How many different blocks of an encoding were gathered.
@@ -109,34 +110,27 @@ impl Assembly {
 
 impl Group {
     /// The encoded bytes, of as many fragments as suffice.
-    fn encoded(&self) -> Result<Bytes, BadFragments> {
+    fn encoded(&self) -> Bytes {
         let code = self.encoding.code;
-        let (data, parity) = (usize::from(code.data()), usize::from(code.parity()));
-        assert!(self.stored.len() >= data, "as many fragments as suffice");
-        let of = |numbers: std::ops::Range<usize>, from: usize| {
-            let stored = self.stored.iter().map(|(index, stored)| (usize::from(*index), stored));
-            stored
-                .filter(move |(index, _)| numbers.contains(index))
-                .map(move |(index, stored)| (index - from, stored))
-        };
-        let restored = match self.stored.keys().filter(|index| usize::from(**index) < data).count() == data {
-            true => Default::default(),
-            false => reed_solomon_simd::decode(data, parity, of(0..data, 0), of(data..data + parity, data))
-                .map_err(|_| BadFragments::Encoding)?,
-        };
-        let length = self.encoding.encoded_length as usize;
-        let mut encoded = Vec::with_capacity(data * self.encoding.block_length() as usize);
-        for number in 0..data {
-            let index = u8::try_from(number).map_err(|_| BadFragments::Encoding)?;
-            match (self.stored.get(&index), restored.get(&number)) {
-                (Some(stored), _) => encoded.extend_from_slice(stored),
-                (None, Some(made)) => encoded.extend_from_slice(made),
-                (None, None) => return Err(BadFragments::Encoding),
+        assert!(self.stored.len() >= usize::from(code.data()), "as many fragments as suffice");
+        let length = self.encoding.block_length() as usize;
+        let fragments: Vec<Option<&[u8]>> =
+            (0..code.blocks()).map(|index| self.stored.get(&index).map(|stored| &stored[..])).collect();
+        let data = fragments.get(..usize::from(code.data())).unwrap_or_default();
+        let mut encoded = Vec::with_capacity(data.len() * length);
+        for fragment in data {
+            match fragment {
+                Some(stored) => encoded.extend_from_slice(stored),
+                None => encoded.resize(encoded.len() + length, 0),
             }
         }
-        assert!(encoded.len() >= length, "fragments cover what was encoded");
-        encoded.truncate(length);
-        Ok(Bytes::from(encoded))
+        let places = encoded.chunks_exact_mut(length).enumerate();
+        let missing: Vec<_> = places.filter(|(number, _)| data.get(*number) == Some(&None)).collect();
+        restore(code, &fragments, missing);
+        let encoded_length = self.encoding.encoded_length as usize;
+        assert!(encoded.len() >= encoded_length, "fragments cover what was encoded");
+        encoded.truncate(encoded_length);
+        Bytes::from(encoded)
     }
 }
 
@@ -211,7 +205,7 @@ impl Remaking {
             false if group.stored.len() < usize::from(group.encoding.code.data()) => {
                 return Err(BadFragments::Encoding);
             }
-            false => group.encoded()?,
+            false => group.encoded(),
         };
         let code = if as_copies { stdchk_model::Code::COPY } else { self.id.code };
         let is_stored = codec == Codec::Store.number();

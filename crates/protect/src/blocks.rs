@@ -6,6 +6,7 @@ use stdchk_model::limits::CHUNK_BYTES_MAX;
 use stdchk_model::{BlockId, ChunkId, ChunkRef, Code, Encoding};
 use stdchk_reduce::{Codec, decompress};
 
+use crate::coder::parity;
 use crate::seal::{Key, is_signed};
 
 /// All blocks of one encoding of a chunk.
@@ -76,9 +77,9 @@ impl Blocks {
 
 /// Cuts encoded bytes into data fragments of `length` bytes, the last ones filled up with zeros, and adds the parity fragments.
 fn fragments(encoded: &Bytes, code: Code, length: usize) -> Vec<Bytes> {
-    let (data, parity) = (usize::from(code.data()), usize::from(code.parity()));
-    assert!(data * length >= encoded.len() && length.is_multiple_of(2), "fragments cover what was encoded");
-    let mut fragments = Vec::with_capacity(data + parity);
+    let data = usize::from(code.data());
+    assert!(data * length >= encoded.len(), "fragments cover what was encoded");
+    let mut fragments = Vec::with_capacity(usize::from(code.blocks()));
     for number in 0..data {
         let (start, end) = (number * length, (number + 1) * length);
         fragments.push(match end <= encoded.len() {
@@ -90,10 +91,7 @@ fn fragments(encoded: &Bytes, code: Code, length: usize) -> Vec<Bytes> {
             }
         });
     }
-    let made = reed_solomon_simd::encode(data, parity, &fragments);
-    #[expect(clippy::panic, reason = "the numbers and lengths of fragments are those that the code takes")]
-    let made = made.unwrap_or_else(|error| panic!("{code:?} of fragments of {length} bytes: {error}"));
-    assert_eq!(made.len(), parity, "as many parity fragments as the code has");
+    let made = parity(code, &fragments.iter().map(|fragment| &fragment[..]).collect::<Vec<_>>());
     fragments.extend(made.into_iter().map(Bytes::from));
     fragments
 }

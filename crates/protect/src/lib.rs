@@ -11,6 +11,7 @@
 
 mod assembly;
 mod blocks;
+mod coder;
 mod holders;
 pub mod seal;
 

@@ -3,7 +3,7 @@
 //!
 //! Time runs sixty times as fast as in the paper: an hour is a minute. Images are as much smaller and links are as fast, so that
 //! a transfer takes the same share of the time between two checkpoints. What takes a set time, such as the start of a process,
-//! weighs sixty times as much. Evictions are drawn from the paper's Table 2, the same for all schemes.
+//! weighs sixty times as much. Evictions are drawn from the paper's Table 2 or from a trace, the same for all schemes.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::testbed::bed::{Bed, LAN_MBIT, Place};
 use crate::Error;
 use crate::bench::{Bench, Size};
+use crate::evictions::Source;
 use crate::paper::{Image, MCF, TIGR_I};
 use crate::row::median;
 use crate::section::{Section, at_least};
@@ -27,9 +28,6 @@ const FASTER: f64 = 60.0;
 const HOUR: f64 = 3600.0;
 /// The paper's checkpoints are taken every five minutes, seconds.
 const INTERVAL: f64 = 300.0;
-/// Table 2: evictions an hour of a job, mean and standard deviation, and their range.
-const EVICTIONS: (f64, f64) = (1.3130, 0.2172);
-const RANGE: (f64, f64) = (1.0298, 2.3931);
 /// Time of a step of the job.
 const STEP_MS: u64 = 50;
 /// A link to a server at another university, Mbit/s: the paper says nothing of it.
@@ -58,6 +56,7 @@ struct Plan {
     interval: f64,
     /// An eviction that is not by chance, so that a short job sees one; seconds.
     first: Option<f64>,
+    evictions: Source,
 }
 
 /// A job that is done.
@@ -84,10 +83,11 @@ struct Made {
 
 /// Measures all schemes, one after the other, on one testbed.
 pub fn run(bench: &Bench) -> Result<Section, Error> {
+    let evictions = Source::of(bench.trace.as_deref())?;
     let plan = match bench.size {
-        Size::Tiny => Plan { hosts: 5, jobs: 1, hours: 0.04, interval: 60.0, first: Some(1.5) },
-        Size::Small => Plan { hosts: 12, jobs: 2, hours: 1.0, interval: INTERVAL, first: None },
-        Size::Full => Plan { hosts: 12, jobs: 2, hours: 4.0, interval: INTERVAL, first: None },
+        Size::Tiny => Plan { hosts: 5, jobs: 1, hours: 0.04, interval: 60.0, first: Some(1.5), evictions },
+        Size::Small => Plan { hosts: 12, jobs: 2, hours: 1.0, interval: INTERVAL, first: None, evictions },
+        Size::Full => Plan { hosts: 12, jobs: 2, hours: 4.0, interval: INTERVAL, first: None, evictions },
     };
     let jobs = plan.jobs * IMAGES.len();
     let bed = Bed::start(bench, plan.hosts, jobs + 2)?;
@@ -119,8 +119,11 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
             at_least(format!("{image}: makespan, gained over {peer}"), gained, IMPROVEMENT)
         })
     });
-    let targets = targets.collect();
-    Ok(Section { table: table(&rows), rows: serde_json::to_value(&rows)?, targets })
+    // The paper says what is gained under its own conditions.
+    let targets = if bench.trace.is_none() { targets.collect() } else { Vec::new() };
+    let from = plan.evictions.name();
+    let rows_with_source = serde_json::json!({ "evictions_from": from, "jobs": rows });
+    Ok(Section { table: format!("Evictions: {from}\n{}", table(&rows)), rows: rows_with_source, targets })
 }
 
 fn table(rows: &[Made]) -> String {
@@ -244,10 +247,10 @@ impl Run<'_> {
 
     /// Runs the job until it is done.
     fn finish(&mut self) -> Result<Done, Error> {
-        let mut draw = Draw::new(self.number as u64);
-        let rate = draw.evictions_an_hour() * FASTER / HOUR;
+        let mut evictions = self.plan.evictions.for_job(self.number);
         let (began, mut recoveries) = (Instant::now(), Vec::new());
-        let mut evicted_at = self.plan.first.unwrap_or_else(|| draw.waiting(rate));
+        let mut next_after = |elapsed: f64| elapsed + evictions.waiting(elapsed * FASTER / HOUR) * HOUR / FASTER;
+        let mut evicted_at = self.plan.first.unwrap_or_else(|| next_after(0.0));
         let mut stored: Option<u64> = None;
         let (mut job, mut said) = self.start(None)?;
         let mut sending: Option<(u64, Running)> = None;
@@ -289,7 +292,7 @@ impl Run<'_> {
                 let back = Instant::now();
                 (job, said) = self.recover(stored)?;
                 recoveries.push(back.elapsed().as_secs_f64());
-                evicted_at = began.elapsed().as_secs_f64() + draw.waiting(rate);
+                evicted_at = next_after(began.elapsed().as_secs_f64());
             }
         }
     }
@@ -314,48 +317,4 @@ impl Run<'_> {
 
 fn spawned(mut command: Command) -> Result<Running, Error> {
     Ok(Running(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?))
-}
-
-/// Numbers by chance that a seed determines (SplitMix64).
-struct Draw(u64);
-
-impl Draw {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_add(1).wrapping_mul(0xd134_2543_de82_ef95))
-    }
-
-    /// Above 0 and up to 1.
-    fn share(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64 + f64::EPSILON
-    }
-
-    /// How often a job is evicted: normally distributed (Box and Muller), within the range that the paper saw.
-    fn evictions_an_hour(&mut self) -> f64 {
-        let normal = (-2.0 * self.share().ln()).sqrt() * (std::f64::consts::TAU * self.share()).cos();
-        (EVICTIONS.0 + EVICTIONS.1 * normal).clamp(RANGE.0, RANGE.1)
-    }
-
-    /// Time until the next one of so many in a unit of time.
-    fn waiting(&mut self, rate: f64) -> f64 {
-        -self.share().ln() / rate
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn evictions_come_as_often_as_the_paper_saw() {
-        let mut draw = Draw::new(7);
-        let rates: Vec<f64> = (0..2000).map(|_| draw.evictions_an_hour()).collect();
-        let mean = rates.iter().sum::<f64>() / rates.len() as f64;
-        assert!((mean - EVICTIONS.0).abs() < 0.03, "{mean}");
-        assert!(rates.iter().all(|rate| (RANGE.0..=RANGE.1).contains(rate)));
-        let waits = (0..2000).map(|_| draw.waiting(2.0)).sum::<f64>() / 2000.0;
-        assert!((waits - 0.5).abs() < 0.05, "{waits}");
-    }
 }

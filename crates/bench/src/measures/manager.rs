@@ -20,10 +20,12 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, se
 use serde::Serialize;
 use stdchk_model::chunk_map::{Extent, Source};
 use stdchk_model::limits::LIST_ENTRIES_MAX;
+use stdchk_model::message::Asked;
 use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{
     BenefactorState, Change, FileKind, ManagerReply, ManagerRequest, PoolStatus, VersionState,
 };
+use stdchk_model::user::User;
 use stdchk_model::{ChunkId, ChunkMap, ChunkRef, ClientId, Ino, MapRoot, OpId, SessionId, size};
 use stdchk_net::{BufferPool, Connection, Identity};
 
@@ -34,8 +36,10 @@ use crate::row::median;
 use crate::section::{Section, at_least, at_most};
 use crate::{Error, cpu};
 
-/// Clients that commit at once.
-const CLIENTS: [usize; 3] = [1, 16, 256];
+/// Clients that commit at once, and whether each asks for a user, whose permissions the manager checks.
+const CLIENTS: [(usize, bool); 4] = [(1, false), (16, false), (16, true), (256, false)];
+/// Their user.
+const USER: u32 = 1000;
 /// Chunks of each file of the large pool: 10 GiB.
 const FILE_CHUNKS: u64 = 10_240;
 /// Time between two looks at the pool's state.
@@ -54,6 +58,7 @@ const CHUNK_MEMORY: f64 = 200.0 + 2.0 * 50.0 + 4.0;
 #[derive(Serialize)]
 struct Commits {
     clients: usize,
+    for_a_user: bool,
     commits_per_second: f64,
     median_seconds: f64,
     slowest_seconds: f64,
@@ -122,11 +127,15 @@ pub fn run(bench: &Bench) -> Result<Section, Error> {
 }
 
 fn table(commits: &[Commits], large: &Large) -> String {
-    let mut text = "clients   commits/s   median ms   slowest ms\n".to_owned();
+    let mut text = "clients   for a user   commits/s   median ms   slowest ms\n".to_owned();
     for row in commits {
-        let Commits { clients, commits_per_second, median_seconds, slowest_seconds } = row;
+        let Commits { clients, for_a_user, commits_per_second, median_seconds, slowest_seconds } = row;
+        let user = if *for_a_user { "yes" } else { "no" };
         let (median, slowest) = (1e3 * median_seconds, 1e3 * slowest_seconds);
-        let _ = writeln!(text, "{clients:>7} {commits_per_second:>11.0} {median:>11.2} {slowest:>12.1}");
+        let _ = writeln!(
+            text,
+            "{clients:>7} {user:>12} {commits_per_second:>11.0} {median:>11.2} {slowest:>12.1}"
+        );
     }
     let per_second = large.copies as f64 / large.repair_seconds;
     let _ = write!(
@@ -260,9 +269,10 @@ async fn commits(bench: &Bench, during: Duration) -> Result<Vec<Commits>, Error>
     let swarm = Swarm::start(Shape { members: 4, rounds: 1 }, &manager.address);
     until(&client, "4 benefactors", |status| status.benefactors.len() == 4 && !status.counting).await?;
     let mut rows = Vec::new();
-    for clients in CLIENTS {
-        let folder = make_folder(&client, &format!("app{clients}")).await?;
-        rows.push(commits_of(&manager, &swarm, folder, clients, during).await?);
+    for (clients, for_a_user) in CLIENTS {
+        let folder = make_folder(&client, &format!("app{clients}-{for_a_user}")).await?;
+        let user = for_a_user.then(|| User::new(USER, USER));
+        rows.push(commits_of(&manager, &swarm, folder, (clients, user), during).await?);
     }
     Ok(rows)
 }
@@ -273,8 +283,8 @@ async fn make_folder(client: &Connection, name: &str) -> Result<Ino, Error> {
         name: name.to_owned(),
         kind: FileKind::Directory,
         mode: 0o755,
-        uid: 0,
-        gid: 0,
+        uid: USER,
+        gid: USER,
         target: String::new(),
     };
     let id = OpId(*blake3::hash(name.as_bytes()).as_bytes().first_chunk().unwrap_or(&[0; 16]));
@@ -288,15 +298,16 @@ async fn commits_of(
     manager: &Manager,
     swarm: &Arc<Swarm>,
     folder: Ino,
-    clients: usize,
+    (clients, user): (usize, Option<User>),
     during: Duration,
 ) -> Result<Commits, Error> {
     let mut running = Vec::new();
     let until = Instant::now() + during;
     for number in 0..clients {
         let (connection, swarm) = (manager.client().await?, Arc::clone(swarm));
+        let client = Client { connection, number, user: user.clone() };
         running.push(tokio::spawn(
-            async move { commit_until(&connection, &swarm, folder, number, until).await },
+            async move { client.commit_until(&swarm, folder, until).await },
         ));
     }
     let mut seconds = Vec::new();
@@ -305,6 +316,7 @@ async fn commits_of(
     }
     Ok(Commits {
         clients,
+        for_a_user: user.is_some(),
         commits_per_second: seconds.len() as f64 / during.as_secs_f64(),
         median_seconds: median(&seconds),
         slowest_seconds: seconds.iter().copied().fold(0.0, f64::max),
@@ -316,70 +328,73 @@ fn session_of(folder: Ino, client: usize, file: u64) -> SessionId {
     SessionId(*blake3::hash(&name).as_bytes().first_chunk().unwrap_or(&[0; 16]))
 }
 
-/// Makes small files, one after the other; the seconds that each commit took.
-async fn commit_until(
-    connection: &Connection,
-    swarm: &Swarm,
-    folder: Ino,
-    client: usize,
-    until: Instant,
-) -> Result<Vec<f64>, Error> {
-    let mut seconds = Vec::new();
-    for file in 0.. {
-        if Instant::now() >= until {
-            break;
-        }
-        let session = session_of(folder, client, file);
-        let ino = create(connection, session, client, folder, &format!("run.N{client}.T{file}")).await?;
-        let content = ChunkId::of(&session.0);
-        let extent = Extent { length: u64::from(CHUNK_BYTES), source: Source::Chunk { index: 0, offset: 0 } };
-        let map = ChunkMap::new(vec![ChunkRef { id: content, length: CHUNK_BYTES }], [extent])
-            .map_err(|error| Error(format!("a map: {error}")))?;
-        let request = ManagerRequest::Commit {
-            session,
-            root: MapRoot::Inline { map: map.encode() },
-            size: u64::from(CHUNK_BYTES),
-            mtime: 0,
-            stored_bytes: u64::from(CHUNK_BYTES),
-            named: Vec::new(),
-            named_before: 0,
-            state: VersionState::Closed,
-            hole_bytes: 0,
-            receipts: swarm.receipts(content, client),
-            key: None,
-        };
-        let began = Instant::now();
-        ask(connection, &request).await.map_err(|error| Error(format!("committing {}: {error}", ino.0)))?;
-        seconds.push(began.elapsed().as_secs_f64());
-        ask(connection, &ManagerRequest::CloseSession { session, interrupted: false }).await?;
-    }
-    Ok(seconds)
+/// A client that makes files.
+struct Client {
+    connection: Connection,
+    number: usize,
+    user: Option<User>,
 }
 
-async fn create(
-    connection: &Connection,
-    session: SessionId,
-    client: usize,
-    parent: Ino,
-    name: &str,
-) -> Result<Ino, Error> {
-    let mut id = [0; 16];
-    id[..8].copy_from_slice(&(client as u64).to_le_bytes());
-    let request = ManagerRequest::Create {
-        session,
-        client: ClientId(id),
-        parent,
-        name: name.to_owned(),
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        exclusive: false,
-        again: None,
-        distance: None,
-    };
-    match ask(connection, &request).await? {
-        ManagerReply::Session { attr, .. } => Ok(attr.ino),
-        _ => Err(Error("no file was made".to_owned())),
+impl Client {
+    async fn ask(&self, request: ManagerRequest) -> Result<ManagerReply, Error> {
+        Ok(ask(&self.connection, &Asked { request, with: self.user.clone() }).await?)
+    }
+
+    /// Makes small files, one after the other; the seconds that each commit took.
+    async fn commit_until(&self, swarm: &Swarm, folder: Ino, until: Instant) -> Result<Vec<f64>, Error> {
+        let mut seconds = Vec::new();
+        for file in 0.. {
+            if Instant::now() >= until {
+                break;
+            }
+            let session = session_of(folder, self.number, file);
+            self.create(session, folder, &format!("run.N{}.T{file}", self.number)).await?;
+            let content = ChunkId::of(&session.0);
+            let extent =
+                Extent { length: u64::from(CHUNK_BYTES), source: Source::Chunk { index: 0, offset: 0 } };
+            let map = ChunkMap::new(vec![ChunkRef { id: content, length: CHUNK_BYTES }], [extent])
+                .map_err(|error| Error(format!("a map: {error}")))?;
+            let request = ManagerRequest::Commit {
+                session,
+                root: MapRoot::Inline { map: map.encode() },
+                size: u64::from(CHUNK_BYTES),
+                mtime: 0,
+                stored_bytes: u64::from(CHUNK_BYTES),
+                named: Vec::new(),
+                named_before: 0,
+                state: VersionState::Closed,
+                hole_bytes: 0,
+                receipts: swarm.receipts(content, self.number),
+                key: None,
+            };
+            let began = Instant::now();
+            self.ask(request).await?;
+            seconds.push(began.elapsed().as_secs_f64());
+            self.ask(ManagerRequest::CloseSession { session, interrupted: false }).await?;
+        }
+        Ok(seconds)
+    }
+
+    async fn create(&self, session: SessionId, parent: Ino, name: &str) -> Result<(), Error> {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&(self.number as u64).to_le_bytes());
+        let owner = self.user.as_ref().map_or(0, |user| user.uid);
+        let request = ManagerRequest::Create {
+            session,
+            client: ClientId(id),
+            parent,
+            name: name.to_owned(),
+            mode: 0o644,
+            uid: owner,
+            gid: owner,
+            exclusive: false,
+            again: None,
+            distance: None,
+        };
+        match self.ask(request).await? {
+            ManagerReply::Session { .. } => Ok(()),
+            _ => Err(Error("no file was made".to_owned())),
+        }
     }
 }
 
@@ -394,7 +409,7 @@ async fn large(bench: &Bench, shape: Shape) -> Result<Large, Error> {
     let all_told = |swarm: &Swarm| swarm.told.load(Ordering::Relaxed) == shape.members;
     let told_seconds = until(&client, "all benefactors have told", |_| all_told(&swarm)).await?;
     let began = Instant::now();
-    commit_all(&client, shape).await?;
+    commit_all(manager.client().await?, shape).await?;
     let committed_seconds = began.elapsed().as_secs_f64();
     let is_settled = |status: &PoolStatus| !status.counting && status.chunks_at_risk == 0;
     until(&client, "all chunks have two copies", is_settled).await?;
@@ -455,18 +470,19 @@ async fn large(bench: &Bench, shape: Shape) -> Result<Large, Error> {
 }
 
 /// Commits files that name all chunks of the pool.
-async fn commit_all(client: &Connection, shape: Shape) -> Result<(), Error> {
-    let folder = make_folder(client, "large").await?;
+async fn commit_all(connection: Connection, shape: Shape) -> Result<(), Error> {
+    let folder = make_folder(&connection, "large").await?;
+    let client = Client { connection, number: 0, user: None };
     let mut from = 0;
     while from < shape.chunks() {
         let until = (from + FILE_CHUNKS).min(shape.chunks());
         let session = session_of(folder, 0, from);
-        create(client, session, 0, folder, &format!("run.N0.T{from}")).await?;
+        client.create(session, folder, &format!("run.N0.T{from}")).await?;
         let names: Vec<ChunkId> = (from..until).map(chunk).collect();
         let parts: Vec<&[ChunkId]> = names.chunks(LIST_ENTRIES_MAX).collect();
         for (index, part) in parts.iter().enumerate() {
             let request = ManagerRequest::Names { session, first: index == 0, chunks: part.to_vec() };
-            ask(client, &request).await?;
+            client.ask(request).await?;
         }
         let bytes = (until - from) * u64::from(CHUNK_BYTES);
         // The manager reads no maps: any chunk serves as the piece that has it.
@@ -484,8 +500,8 @@ async fn commit_all(client: &Connection, shape: Shape) -> Result<(), Error> {
             receipts: Vec::new(),
             key: None,
         };
-        ask(client, &request).await?;
-        ask(client, &ManagerRequest::CloseSession { session, interrupted: false }).await?;
+        client.ask(request).await?;
+        client.ask(ManagerRequest::CloseSession { session, interrupted: false }).await?;
         from = until;
     }
     Ok(())

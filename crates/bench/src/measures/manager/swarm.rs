@@ -15,6 +15,7 @@ use stdchk_model::message::manager::{
     BenefactorSecret, ManagerReply, ManagerRequest, Registration, StoredBlock,
 };
 use stdchk_model::{BenefactorId, BlockId, ChunkId, ErrorCode, Incarnation, Receipt, ReceiptKey};
+use minicbor::Encode;
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity, Retry};
 use tokio::sync::Notify;
 
@@ -342,6 +343,6 @@ impl Swarm {
 }
 
 /// Asks the manager something.
-pub async fn ask(connection: &Connection, request: &ManagerRequest) -> Result<ManagerReply, CallError> {
+pub async fn ask(connection: &Connection, request: &impl Encode<()>) -> Result<ManagerReply, CallError> {
     Ok(connection.call(request, Bytes::new(), ANSWER_TIMEOUT).await?.0)
 }
