@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use stdchk_model::exact::part;
 use stdchk_model::limits::LIST_ENTRIES_MAX;
 use stdchk_model::message::manager::{ChunkLocations, Location, ManagerReply, ManagerRequest};
-use stdchk_model::{BenefactorId, ChunkId, ChunkRef, EncodingId, ErrorCode, Failure};
+use stdchk_model::{BenefactorId, BlockId, ChunkId, ChunkRef, Encoding, EncodingId, ErrorCode, Failure};
 use stdchk_net::{Bytes, CallError};
 use stdchk_protect::seal::Keys;
 use stdchk_protect::{Assembly, BadFragments, Gathered, distance_at};
@@ -190,8 +190,7 @@ impl Fetcher {
     ) -> Result<Bytes, Option<Failure>> {
         let mut waiting = VecDeque::from(self.order(chunk.id, holders));
         let (mut asked, mut unanswered) = (HashSet::new(), HashSet::new());
-        let assembly =
-            Arc::new(Mutex::new(Assembly::with_keys(chunk, Arc::clone(&self.keys) as Arc<dyn Keys>)));
+        let gathering = Arc::new(Mutex::new(Gathering::new(chunk, &self.keys)));
         let mut attempts = JoinSet::new();
         let (mut others, mut are_others_sought) = (pin!(self.find(chunk.id)), false);
         let mut last: Option<Failure> = None;
@@ -201,18 +200,18 @@ impl Fetcher {
         loop {
             if attempts.is_empty() && due == 0 {
                 due = waiting.front().map_or(0, |next| {
-                    let gathered = assembly.lock().gathered(&next.encoding);
+                    let gathered = gathering.lock().assembly.gathered(&next.encoding);
                     usize::from(next.encoding.code.data().saturating_sub(gathered).max(1))
                 });
             }
             while due > 0
                 && let Some(holder) = waiting.pop_front()
             {
-                let (benefactors, assembly) = (Arc::clone(&self.benefactors), Arc::clone(&assembly));
+                let (benefactors, gathering) = (Arc::clone(&self.benefactors), Arc::clone(&gathering));
                 let keys = Arc::clone(&self.keys);
                 attempts.spawn(async move {
                     let began = Instant::now();
-                    let got = attempt(&benefactors, holder, chunk, &assembly, &keys).await;
+                    let got = attempt(&benefactors, holder, chunk, &gathering, &keys).await;
                     (holder, got.map(|gathered| (gathered, began.elapsed())))
                 });
                 asked.insert(holder);
@@ -312,13 +311,50 @@ fn worse(last: Option<Failure>, next: Failure) -> Failure {
     last.filter(|last| matches!(last.code, ErrorCode::Damaged | ErrorCode::NoKey)).unwrap_or(next)
 }
 
+/// Blocks of a chunk, and who served those that may yet turn out wrong.
+struct Gathering {
+    assembly: Assembly,
+    served: Vec<Location>,
+}
+
+impl Gathering {
+    fn new(chunk: ChunkRef, keys: &Arc<KeyRing>) -> Self {
+        let assembly = Assembly::with_keys(chunk, Arc::clone(keys) as Arc<dyn Keys>);
+        Self { assembly, served: Vec::new() }
+    }
+
+    /// Adds the block that `from` served. If it is of no use, or others are, also who served what is wrong.
+    fn add(
+        &mut self,
+        from: Location,
+        block: BlockId,
+        encoding: Encoding,
+        stored: Bytes,
+    ) -> Result<Gathered, (BadFragments, Vec<Location>)> {
+        // The newest of one number is the one that is gathered.
+        self.served.retain(|served| (served.encoding, served.index) != (from.encoding, from.index));
+        self.served.push(from);
+        self.assembly.add(block, encoding, stored).map_err(|bad| {
+            let is_wrong = |served: &Location| match &bad {
+                BadFragments::Block(_) => *served == from,
+                BadFragments::Fragments(wrong) => {
+                    served.encoding == from.encoding && wrong.contains(&served.index)
+                }
+                _ => false,
+            };
+            let liars = self.served.extract_if(.., |served| is_wrong(served)).collect();
+            (bad, liars)
+        })
+    }
+}
+
 /// Fetches the block at `holder` and adds it to those that were gathered: verified there (I3), and kept from here on outside of the
 /// memory for answers.
 async fn attempt(
     benefactors: &Arc<Benefactors>,
     holder: Location,
     chunk: ChunkRef,
-    assembly: &Mutex<Assembly>,
+    gathering: &Mutex<Gathering>,
     keys: &KeyRing,
 ) -> Result<Gathered, Failure> {
     let (id, block) = (holder.benefactor, holder.block(chunk.id));
@@ -329,7 +365,7 @@ async fn attempt(
         failure if failure.code == ErrorCode::NotFound => Failure { code: ErrorCode::Damaged, ..failure },
         failure => failure,
     })?;
-    let bad = match assembly.lock().add(block, encoding, stored.keep()) {
+    let (bad, liars) = match gathering.lock().add(holder, block, encoding, stored.keep()) {
         Ok(gathered) => return Ok(gathered),
         Err(bad) => bad,
     };
@@ -340,13 +376,14 @@ async fn attempt(
             Ok(_) => ErrorCode::Unavailable,
         },
         BadFragments::Unsupported => ErrorCode::Unsupported,
-        BadFragments::Block(_) | BadFragments::Encoding => ErrorCode::Damaged,
+        BadFragments::Block(_) | BadFragments::Fragments(_) | BadFragments::Encoding => ErrorCode::Damaged,
     };
-    if let BadFragments::Block(_) = bad {
+    for liar in liars {
+        let id = liar.benefactor;
         tracing::warn!(%id, chunk = %chunk.id, "a benefactor served bytes that don't match their name");
         benefactors.note(id, Doubt::Poor);
         // It did not look itself when it served them; now it does, and reports what is damaged, so that it is repaired.
-        if let Err(error) = benefactors.verify(id, vec![block]).await {
+        if let Err(error) = benefactors.verify(id, vec![liar.block(chunk.id)]).await {
             tracing::warn!(%id, chunk = %chunk.id, %error, "the benefactor can't be told of the damage");
         }
     }

@@ -16,7 +16,7 @@ use crate::seal::{Keys, NoKeys, Unopened, is_signed, open};
 /// What came of a block that was added.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Gathered {
-    /// It is good, and more blocks of its encoding are needed: so many.
+    /// More blocks of its encoding are needed: so many.
     Lacks(u8),
     /// The plain bytes of the chunk, which match its name.
     Whole(Bytes),
@@ -25,9 +25,12 @@ pub enum Gathered {
 /// Why a block was not taken, or the blocks of its encoding are of no use.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadFragments {
-    /// The block isn't what it is named after: its benefactor is to blame.
+    /// The block can't be what it is named after: its benefactor is to blame.
     #[error("{0}")]
     Block(#[from] BadBlock),
+    /// The blocks of these numbers aren't what they are named after, and are gathered no longer: whoever served them is to blame.
+    #[error("the bytes of fragments don't match their names")]
+    Fragments(Vec<u8>),
     /// Every block is what it is named after, and together they don't make the chunk: whoever stored it is to blame. None of
     /// this encoding is of use.
     #[error("the blocks match their names, and what they make doesn't match the chunk's name")]
@@ -66,10 +69,11 @@ impl Assembly {
         Self { chunk, keys, groups: BTreeMap::new() }
     }
 
-    /// Adds a block as a benefactor served it.
+    /// Adds a block as a benefactor served it. The chunk that blocks make is compared with its name, which says of all of them that they are
+    /// good; a fragment is compared with its own name only when what they make is wrong.
     ///
     /// # Errors
-    /// The block is of no use, and why.
+    /// This block is of no use, or some that were added before, and why.
     pub fn add(
         &mut self,
         block: BlockId,
@@ -89,7 +93,9 @@ impl Assembly {
                 Err(other) => Err(other),
             };
         }
-        encoding.check_bytes(block.index, &stored)?;
+        if stored.len() != encoding.block_length() as usize {
+            return Err(BadBlock::Bytes.into());
+        }
         let group = self.groups.entry(block.encoding);
         let group = group.or_insert_with(|| Group { encoding, stored: BTreeMap::new() });
         group.stored.insert(block.index, stored);
@@ -97,8 +103,16 @@ impl Assembly {
         if let Some(lacks) = u8::try_from(lacks).ok().filter(|lacks| *lacks > 0) {
             return Ok(Gathered::Lacks(lacks));
         }
-        let group = self.groups.remove(&block.encoding).ok_or(BadFragments::Encoding)?;
-        plain(self.chunk, &group.encoding, group.encoded(), &*self.keys).map(Gathered::Whole)
+        let bad = match plain(self.chunk, &group.encoding, group.encoded(), &*self.keys) {
+            Ok(bytes) => return Ok(Gathered::Whole(bytes)),
+            Err(bad) => bad,
+        };
+        let wrong = group.remove_wrong();
+        if wrong.is_empty() {
+            self.groups.remove(&block.encoding);
+            return Err(bad);
+        }
+        Err(BadFragments::Fragments(wrong))
     }
 
     /// How many different blocks of an encoding were gathered.
@@ -109,6 +123,13 @@ impl Assembly {
 }
 
 impl Group {
+    /// Removes the fragments that aren't what they are named after; their numbers.
+    fn remove_wrong(&mut self) -> Vec<u8> {
+        let Self { encoding, stored } = self;
+        let wrong = stored.extract_if(.., |index, bytes| encoding.check_bytes(*index, bytes).is_err());
+        wrong.map(|(index, _)| index).collect()
+    }
+
     /// The encoded bytes, of as many fragments as suffice.
     fn encoded(&self) -> Bytes {
         let code = self.encoding.code;
