@@ -21,7 +21,8 @@ const SEED: u64 = 1;
 /// Where evictions are drawn from.
 pub enum Source {
     Table2,
-    Trace(Vec<Arc<World>>),
+    /// One trace at least.
+    Trace(Arc<World>, Vec<Arc<World>>),
 }
 
 impl Source {
@@ -29,20 +30,19 @@ impl Source {
     pub fn of(directory: Option<&Path>) -> Result<Self, Error> {
         let Some(directory) = directory else { return Ok(Self::Table2) };
         let worlds = trace::read(directory, SEED).map_err(|error| Error(error.to_string()))?;
-        let used: Vec<World> =
-            worlds.into_iter().filter(|world| world.hosts.iter().any(|host| !host.up.is_empty())).collect();
-        match used.is_empty() {
-            true => Err(Error(format!("{} has no trace with hosts that were up", directory.display()))),
-            false => Ok(Self::Trace(used.into_iter().map(Arc::new).collect())),
-        }
+        let is_used = |world: &World| world.hosts.iter().any(|host| !host.up.is_empty());
+        let mut used = worlds.into_iter().filter(is_used).map(Arc::new);
+        let none = || Error(format!("{} has no trace with hosts that were up", directory.display()));
+        Ok(Self::Trace(used.next().ok_or_else(none)?, used.collect()))
     }
 
     /// What it is called in reports.
     pub fn name(&self) -> String {
         match self {
             Self::Table2 => "the paper's Table 2".to_owned(),
-            Self::Trace(worlds) => {
-                let names: Vec<&str> = worlds.iter().map(|world| world.name.as_str()).collect();
+            Self::Trace(first, others) => {
+                let worlds = std::iter::once(first).chain(others);
+                let names: Vec<&str> = worlds.map(|world| world.name.as_str()).collect();
                 format!("trace {}", names.join(", "))
             }
         }
@@ -53,8 +53,9 @@ impl Source {
         let mut random = Random::new(number as u64);
         let kind = match self {
             Self::Table2 => Kind::Rate(evictions_an_hour(&mut random)),
-            Self::Trace(worlds) => {
-                let world = Arc::clone(&worlds[number % worlds.len()]);
+            Self::Trace(first, others) => {
+                let place = number % (1 + others.len());
+                let world = Arc::clone(std::iter::once(first).chain(others).nth(place).unwrap_or(first));
                 let begun = narrow(random.below(world.ticks as usize));
                 Kind::Hosts { world, begun }
             }
@@ -97,8 +98,8 @@ fn stay(world: &World, now: f64, random: &mut Random) -> f64 {
         Some(f64::from(span.1) - now)
     };
     let up: Vec<f64> = world.hosts.iter().filter_map(goes).collect();
-    if !up.is_empty() {
-        return up[random.below(up.len())];
+    if let Some(stays) = up.get(random.below(up.len())) {
+        return *stays;
     }
     let later = world.hosts.iter().flat_map(|host| &host.up).filter(|span| f64::from(span.0) > now);
     let end = f64::from(world.ticks);
@@ -137,7 +138,7 @@ mod tests {
         let mut world = World::volunteers(1, 1, 1);
         (world.tick, world.ticks) = (1800, 20);
         world.hosts[0].up = vec![(2, 6), (10, 12)];
-        let mut evictions = |begun| {
+        let evictions = |begun| {
             let kind = Kind::Hosts { world: Arc::new(world.clone()), begun };
             Evictions { random: Random::new(1), kind }
         };

@@ -232,6 +232,17 @@ impl Benefactors {
         }
     }
 
+    /// Whether there is a connection to a benefactor.
+    pub(crate) fn is_connected(&self, id: BenefactorId) -> bool {
+        let connection = self.links.lock().get(&id).map(|link| Arc::clone(&link.connection));
+        connection.is_some_and(|connection| connection.is_open())
+    }
+
+    /// What it took this client to connect to anybody of the pool, at most.
+    pub(crate) fn connecting(&self) -> Duration {
+        self.manager.connecting.get()
+    }
+
     async fn link(&self, id: BenefactorId) -> Result<(String, Arc<Shared>), CallError> {
         let known = |links: &HashMap<_, Link>| {
             links.get(&id).map(|link| (link.address.clone(), Arc::clone(&link.connection)))
@@ -251,7 +262,7 @@ impl Benefactors {
             let identity = self.manager.identity();
             Connection::open(Role::Benefactor, &address, &identity, &self.buffers).await
         };
-        connection.get(open).await
+        connection.get(&self.manager.connecting, open).await
     }
 
     async fn call(

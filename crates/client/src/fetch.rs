@@ -31,6 +31,8 @@ const HEDGE_TIMES: u32 = 4;
 /// chunk has come.
 const HEDGE_MIN: Duration = Duration::from_millis(250);
 const HEDGE_MIN_OF_OTHERS: Duration = Duration::from_millis(100);
+/// One that doesn't even greet gets company after so many times as long as it took to connect to others, and after so long at least.
+const GREETING_MIN: Duration = HEDGE_MIN_OF_OTHERS;
 /// However long that is, not longer.
 const HEDGE_MAX: Duration = Duration::from_secs(4);
 /// One block in so many is what blocks took lately.
@@ -247,13 +249,15 @@ impl Fetcher {
                     waiting.extend(self.order(chunk.id, &new));
                     due = 1;
                 }
-                waited = self.wait(quickest) => {
-                    unanswered.iter().for_each(|holder| self.benefactors.late(holder.benefactor, waited));
+                (waited, silent) = self.wait(quickest, &unanswered) => {
+                    let late = if silent.is_empty() { &unanswered } else { &silent };
+                    late.iter().for_each(|holder| self.benefactors.late(holder.benefactor, waited));
                     if waiting.is_empty() {
                         are_others_sought |= std::mem::take(&mut remembered);
                     }
                     // All that are late get company, if others weren't.
-                    due = if quickest.is_some() { unanswered.len() } else { 1 };
+                    due = if quickest.is_some() || !silent.is_empty() { late.len() } else { 1 };
+                    unanswered.retain(|holder| !silent.contains(holder));
                 }
             }
         }
@@ -265,11 +269,22 @@ impl Fetcher {
         *lately = Some(lately.map_or(took, |lately| (lately * (LATELY - 1) + took) / LATELY));
     }
 
-    /// Waits until others should be asked; tells for how long that was.
-    async fn wait(&self, quickest: Option<Duration>) -> Duration {
+    /// Waits until others should be asked; tells for how long that was, and which holders don't even greet by then, if that is why.
+    async fn wait(
+        &self,
+        quickest: Option<Duration>,
+        unanswered: &HashSet<Location>,
+    ) -> (Duration, HashSet<Location>) {
         let patience = patience(quickest, *self.lately.lock());
-        tokio::time::sleep(patience).await;
-        patience
+        let for_greeting = (self.benefactors.connecting() * HEDGE_TIMES).clamp(GREETING_MIN, patience);
+        tokio::time::sleep(for_greeting).await;
+        let is_silent = |holder: &&Location| !self.benefactors.is_connected(holder.benefactor);
+        let silent: HashSet<Location> = unanswered.iter().filter(is_silent).copied().collect();
+        if silent.is_empty() {
+            tokio::time::sleep(patience - for_greeting).await;
+            return (patience, silent);
+        }
+        (for_greeting, silent)
     }
 
     /// Holders in the order in which they are asked. Blocks of one encoding stand together, those first of which enough are at

@@ -13,7 +13,7 @@ use stdchk_model::{Failure, PoolId};
 use stdchk_net::{Buffer, BufferPool, Bytes, CallError, Identity, Keys, Managers, Retry, waits};
 
 use crate::acting;
-use crate::shared::Shared;
+use crate::shared::{Longest, Shared};
 use tokio::time::Instant;
 
 /// Time for one answer. A manager under load answers within milliseconds; a collection takes longest.
@@ -30,6 +30,8 @@ pub(crate) struct ManagerLink {
     patience: Duration,
     buffers: Arc<BufferPool>,
     connection: Shared,
+    /// What it took to connect to anybody of the pool.
+    pub(crate) connecting: Longest,
     /// The pool that answered first: only the same will do, should another one ever answer at this address.
     pool: OnceLock<PoolId>,
 }
@@ -38,9 +40,9 @@ impl ManagerLink {
     /// `addresses`: where managers serve, with commas between them.
     pub(crate) fn new(addresses: &str, keys: Option<Arc<Keys>>, patience: Duration) -> Self {
         let buffers = BufferPool::new(BUFFER_BYTES);
-        let (connection, pool) = (Shared::default(), OnceLock::new());
+        let (connection, connecting, pool) = (Shared::default(), Longest::default(), OnceLock::new());
         let managers = Managers::new(addresses);
-        Self { managers, keys, patience, buffers, connection, pool }
+        Self { managers, keys, patience, buffers, connection, connecting, pool }
     }
 
     /// Asks, and keeps asking while the manager can't be reached, for as long as the client's patience lasts.
@@ -71,7 +73,7 @@ impl ManagerLink {
             self.pool.get_or_init(|| opened.pool());
             Ok(opened)
         };
-        let connection = self.connection.get(open).await?;
+        let connection = self.connection.get(&self.connecting, open).await?;
         // Whose keys are for one user can ask for no other one.
         let is_bound = self.keys.as_ref().is_some_and(|keys| keys.member().user.is_some());
         let with = if is_bound { None } else { acting::user() };

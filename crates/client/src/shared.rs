@@ -4,6 +4,8 @@
 //! their own: a hundred reads of a stopped benefactor would else wait for each other's attempts, one after the other.
 
 use std::sync::Arc;
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use stdchk_net::{CallError, Connection};
@@ -29,8 +31,19 @@ impl Shared {
         }
     }
 
-    /// The connection; `open` makes one if there is none that works.
-    pub(crate) async fn get<F>(&self, open: impl FnOnce() -> F) -> Result<Arc<Connection>, CallError>
+    /// Whether there is a connection that works.
+    pub(crate) fn is_open(&self) -> bool {
+        // Whoever opens one has the lock.
+        let state = self.0.try_lock();
+        state.is_ok_and(|state| state.connection.as_ref().is_some_and(|connection| !connection.is_closed()))
+    }
+
+    /// The connection; `open` makes one if there is none that works. What it takes is noted in `longest`, if none took longer before.
+    pub(crate) async fn get<F>(
+        &self,
+        longest: &Longest,
+        open: impl FnOnce() -> F,
+    ) -> Result<Arc<Connection>, CallError>
     where
         F: Future<Output = Result<Connection, CallError>>,
     {
@@ -42,8 +55,10 @@ impl Shared {
         if let Some((_, error)) = state.failed.as_ref().filter(|(ended, _)| *ended >= asked) {
             return Err(error.clone());
         }
+        let began = Instant::now();
         match open().await {
             Ok(connection) => {
+                longest.take(began.elapsed());
                 let connection = Arc::new(connection);
                 state.connection = Some(Arc::clone(&connection));
                 Ok(connection)
@@ -53,6 +68,22 @@ impl Shared {
                 Err(error)
             }
         }
+    }
+}
+
+/// The longest that something took; zero before it was done.
+#[derive(Default)]
+pub(crate) struct Longest(parking_lot::Mutex<Duration>);
+
+impl Longest {
+    fn take(&self, took: Duration) {
+        let mut longest = self.0.lock();
+        *longest = took.max(*longest);
+    }
+
+    /// How long it took at most.
+    pub(crate) fn get(&self) -> Duration {
+        *self.0.lock()
     }
 }
 
@@ -70,9 +101,10 @@ mod tests {
 
     #[tokio::test]
     async fn who_waited_for_an_attempt_that_failed_makes_none_of_their_own() {
-        let (shared, attempts, end) = (Shared::default(), AtomicUsize::new(0), Notify::new());
+        let (shared, longest) = (Shared::default(), Longest::default());
+        let (attempts, end) = (AtomicUsize::new(0), Notify::new());
         let get = || {
-            shared.get(|| async {
+            shared.get(&longest, || async {
                 attempts.fetch_add(1, Ordering::Relaxed);
                 end.notified().await;
                 Err(refused())

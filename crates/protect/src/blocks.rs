@@ -85,7 +85,8 @@ fn fragments(encoded: &Bytes, code: Code, length: usize) -> Vec<Bytes> {
         fragments.push(match end <= encoded.len() {
             true => encoded.slice(start..end),
             false => {
-                let mut filled = encoded.slice(start.min(encoded.len())..).to_vec();
+                let mut filled = Vec::with_capacity(length);
+                filled.extend_from_slice(encoded.get(start..).unwrap_or_default());
                 filled.resize(length, 0);
                 Bytes::from(filled)
             }

@@ -100,7 +100,9 @@ mod tests {
 
     /// All codes with these blocks.
     fn codes(blocks_max: u8) -> impl Iterator<Item = Code> {
-        (2..blocks_max).flat_map(move |data| (1..=blocks_max - data).filter_map(move |parity| Code::erasure(data, parity)))
+        (2..blocks_max).flat_map(move |data| {
+            (1..=blocks_max - data).filter_map(move |parity| Code::erasure(data, parity))
+        })
     }
 
     #[test]
@@ -111,7 +113,9 @@ mod tests {
             let made = parity(code, &data);
             for (row, made) in (code.data()..).zip(&made) {
                 for (at, byte) in made.iter().enumerate() {
-                    let by_hand = (0..).zip(&data).fold(0, |sum, (column, data)| sum ^ times(inverse(row ^ column), data[at]));
+                    let by_hand = (0..)
+                        .zip(&data)
+                        .fold(0, |sum, (column, data)| sum ^ times(inverse(row ^ column), data[at]));
                     assert_eq!(*byte, by_hand, "{code:?}, row {row}, byte {at}");
                 }
             }
@@ -137,11 +141,16 @@ mod tests {
                     continue;
                 }
                 let is_lost = |number: usize| lost >> number & 1 == 1;
-                let fragments: Vec<Option<&[u8]>> =
-                    all.iter().enumerate().map(|(number, bytes)| (!is_lost(number)).then_some(bytes.as_slice())).collect();
-                let missing: Vec<usize> = (0..usize::from(code.data())).filter(|number| is_lost(*number)).collect();
+                let fragments: Vec<Option<&[u8]>> = all
+                    .iter()
+                    .enumerate()
+                    .map(|(number, bytes)| (!is_lost(number)).then_some(bytes.as_slice()))
+                    .collect();
+                let missing: Vec<usize> =
+                    (0..usize::from(code.data())).filter(|number| is_lost(*number)).collect();
                 let mut restored = vec![vec![0; length]; missing.len()];
-                let places = missing.iter().copied().zip(restored.iter_mut().map(Vec::as_mut_slice)).collect();
+                let places =
+                    missing.iter().copied().zip(restored.iter_mut().map(Vec::as_mut_slice)).collect();
                 restore(code, &fragments, places);
                 for (number, restored) in missing.into_iter().zip(restored) {
                     assert_eq!(restored, all[number], "{code:?}, lost {lost:b}");

@@ -16,8 +16,8 @@ use crate::Error;
 use crate::bench::{BLOCK, Bench, Size, WINDOW};
 use crate::coding::{Phases, Way, phases};
 use crate::cpu;
-use crate::pool::LocalPool;
 use crate::paper::{Image, MCF, TIGR_I, TIGR_II};
+use crate::pool::LocalPool;
 use crate::row::{Row, at_least, at_most, median, section};
 use crate::section::{Section, Target};
 use crate::stock::Stock;
@@ -131,9 +131,9 @@ fn cost_of_coding(bench: &Bench) -> Result<Cost, Error> {
     let (with_hashes, hashing) = (median(&with_hashes) / gigabytes, median(&hashes) / gigabytes);
     match with_hashes > hashing {
         true => Ok(Cost { coding: with_hashes - hashing, hashing }),
-        false => {
-            Err(Error("coding took no longer than its hashes: the machine is too busy to measure that".to_owned()))
-        }
+        false => Err(Error(
+            "coding took no longer than its hashes: the machine is too busy to measure that".to_owned(),
+        )),
     }
 }
 
@@ -198,7 +198,11 @@ fn targets(rows: &[Row], cost: Cost) -> Vec<Target> {
     let rate = |name: &str| row(name).map_or(f64::NAN, Row::rate);
     let store = row(CODED).map_or(f64::NAN, Row::cpu_per_gigabyte);
     let mut targets = vec![
-        at_most("coding, seconds of one thread / a store with (3,2), CPU seconds", cost.coding / store, CODING_OF_STORE),
+        at_most(
+            "coding, seconds of one thread / a store with (3,2), CPU seconds",
+            cost.coding / store,
+            CODING_OF_STORE,
+        ),
         at_most(
             "the same, with the hashes of the fragments",
             (cost.coding + cost.hashing) / store,

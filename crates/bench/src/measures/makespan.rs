@@ -249,7 +249,8 @@ impl Run<'_> {
     fn finish(&mut self) -> Result<Done, Error> {
         let mut evictions = self.plan.evictions.for_job(self.number);
         let (began, mut recoveries) = (Instant::now(), Vec::new());
-        let mut next_after = |elapsed: f64| elapsed + evictions.waiting(elapsed * FASTER / HOUR) * HOUR / FASTER;
+        let mut next_after =
+            |elapsed: f64| elapsed + evictions.waiting(elapsed * FASTER / HOUR) * HOUR / FASTER;
         let mut evicted_at = self.plan.first.unwrap_or_else(|| next_after(0.0));
         let mut stored: Option<u64> = None;
         let (mut job, mut said) = self.start(None)?;

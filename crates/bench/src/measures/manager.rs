@@ -306,9 +306,7 @@ async fn commits_of(
     for number in 0..clients {
         let (connection, swarm) = (manager.client().await?, Arc::clone(swarm));
         let client = Client { connection, number, user: user.clone() };
-        running.push(tokio::spawn(
-            async move { client.commit_until(&swarm, folder, until).await },
-        ));
+        running.push(tokio::spawn(async move { client.commit_until(&swarm, folder, until).await }));
     }
     let mut seconds = Vec::new();
     for one in running {

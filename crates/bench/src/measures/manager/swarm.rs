@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use minicbor::Encode;
 use parking_lot::Mutex;
 use stdchk_model::exact::to_usize;
 use stdchk_model::limits::{HEARTBEAT_MS, LIST_ENTRIES_MAX};
@@ -15,7 +16,6 @@ use stdchk_model::message::manager::{
     BenefactorSecret, ManagerReply, ManagerRequest, Registration, StoredBlock,
 };
 use stdchk_model::{BenefactorId, BlockId, ChunkId, ErrorCode, Incarnation, Receipt, ReceiptKey};
-use minicbor::Encode;
 use stdchk_net::{BufferPool, Bytes, CallError, Connection, Identity, Retry};
 use tokio::sync::Notify;
 

@@ -43,11 +43,12 @@ pub fn measure(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
     let (bytes, shrinks_to) = (TIGR_I.mb * MB / plan.smaller, TIGR_I.shrinks_to());
     let mut rows: Vec<Timed> = SCHEMES.iter().map(|scheme| Timed::new(scheme.0, 0)).collect();
     let mut dedicated = Timed::new("dedicated server", 0);
+    let mut stored = Vec::new();
     for _ in 0..plan.rounds {
         for (row, (scheme, folder, _)) in rows.iter_mut().zip(SCHEMES) {
             let image = bed.image(0, bytes, shrinks_to)?;
             if scheme == LOADED {
-                let [loaded, ..] = bed.five_holders(|| bed.store(&image, folder).map(drop))?;
+                let [loaded, ..] = bed.store_at_five(&image, folder)?;
                 bed.link(loaded, LOADED_MBIT);
                 let seconds = bed.recover(&image, folder);
                 bed.link(loaded, LAN_MBIT);
@@ -56,13 +57,15 @@ pub fn measure(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
                 row.store_seconds.push(bed.store(&image, folder)?.0);
                 row.recover_seconds.push(bed.recover(&image, folder)?);
             }
-            bed.remove(&image, folder);
+            // What was removed would go while it is looked at who gets something.
+            stored.push((image, folder));
         }
         let image = bed.image(0, bytes, shrinks_to)?;
         dedicated.store_seconds.push(bed.send(&image)?);
         dedicated.recover_seconds.push(bed.fetch(&image)?);
         bed.unsend(&image)?;
     }
+    stored.iter().for_each(|(image, folder)| bed.remove(image, folder));
     rows.push(dedicated);
     Ok(rows)
 }

@@ -172,7 +172,7 @@ pub fn parallel_or_forced(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
     bed.folders(&[("five", CODED)])?;
     bed.settle()?;
     let image: Image = bed.image(0, plan.image_bytes, TIGR_II.shrinks_to())?;
-    let holders = bed.five_holders(|| bed.store(&image, "five").map(drop))?;
+    let holders = bed.store_at_five(&image, "five")?;
     let mut rows = Vec::new();
     for loaded in 0..=SPARE {
         let (loaded_hosts, others) = holders.split_at(loaded.min(holders.len()));
