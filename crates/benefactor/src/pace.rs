@@ -17,6 +17,8 @@ use tokio::time::{Instant, sleep_until};
 const BURST: Duration = Duration::from_millis(100);
 /// Longest wait of a client for its turn: the disk and the network take some of its ten seconds, too.
 const WAIT_MAX: Duration = Duration::from_secs(6);
+/// Longest wait of a client that has another way.
+const SOON: Duration = Duration::from_millis(100);
 /// While clients wait, work in the background has one part of so many of the rate.
 const BACKGROUND_PARTS: u32 = 4;
 /// The same while it hurries: readers, and others that make what is here anew, have the rest.
@@ -116,7 +118,19 @@ impl Caps {
     /// # Errors
     /// `Unavailable`: that would take too long.
     pub(crate) async fn admit(&self, cost: Cost) -> Result<(), Failure> {
-        let Some(begin) = self.turn(cost, Some(WAIT_MAX)) else {
+        self.admit_within(WAIT_MAX, cost).await
+    }
+
+    /// Does so if that is at once, or nearly, for a client that does well without it.
+    ///
+    /// # Errors
+    /// As [`Self::admit`].
+    pub(crate) async fn admit_soon(&self, cost: Cost) -> Result<(), Failure> {
+        self.admit_within(SOON, cost).await
+    }
+
+    async fn admit_within(&self, limit: Duration, cost: Cost) -> Result<(), Failure> {
+        let Some(begin) = self.turn(cost, Some(limit)) else {
             let message = "this benefactor's owner lets it work no faster: use another one, or ask again";
             return Err(Failure::new(ErrorCode::Unavailable, message));
         };

@@ -38,7 +38,11 @@ impl Permits {
             }
             BenefactorRequest::Sync { blocks, .. } | BenefactorRequest::Verify { blocks } => blocks,
             // Tells of no block; or is refused to all benefactors.
-            BenefactorRequest::Status | BenefactorRequest::Journal { .. } => &[],
+            BenefactorRequest::Status
+            | BenefactorRequest::Journal { .. }
+            | BenefactorRequest::PutNear { .. }
+            | BenefactorRequest::HasNear { .. }
+            | BenefactorRequest::GetNear { .. } => &[],
         };
         let keys = self.0.lock().clone();
         let holds = |(block, permit): (&BlockId, &Permit)| {

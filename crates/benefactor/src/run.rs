@@ -15,7 +15,7 @@ use stdchk_model::{Failure, Incarnation, PoolId, ReceiptKey};
 use stdchk_net::data_dir::replace;
 use stdchk_net::notice::{self, Source};
 use stdchk_net::server::Host;
-use stdchk_net::{BufferPool, DataDir, DataDirError, Keys, Listener, Managers, serve};
+use stdchk_net::{BufferPool, DataDir, DataDirError, Keys, Listener, Managers, elsewhere, serve};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -29,12 +29,16 @@ use crate::load::{self, Thresholds};
 use crate::memory::Memory;
 use crate::pace::Caps;
 use crate::service::{Benefactor, blocking};
+use crate::store::disk::is_in_memory;
 use crate::store::{Donation, SEGMENT_BYTES, Store, StoreError};
 use crate::wish::{self, Decision};
 
 /// File in the data directory that holds the address on which the benefactor serves, while it does.
 pub const ADDRESS_FILE: &str = "address";
 const SEGMENTS: &str = "segments";
+const NEAR: &str = "near";
+/// Near copies may take one of so many parts of the donation, unless the owner says otherwise.
+const NEAR_PARTS: u64 = 4;
 /// Before the port: all addresses of this machine, of both versions of IP.
 const ANY_HOST: &str = "[::]:";
 /// Time that requests under way get when the benefactor leaves.
@@ -59,6 +63,8 @@ pub struct Config {
     pub donated_bytes: u64,
     /// Free space that the file system keeps, bytes.
     pub floor_bytes: u64,
+    /// Space that near copies may take of the donation while nothing else needs it, bytes; `None`: a quarter.
+    pub near_bytes: Option<u64>,
     /// Memory for blocks in flight, bytes.
     pub memory_bytes: usize,
     /// Interval of heartbeats.
@@ -91,6 +97,7 @@ impl Config {
             keys: None,
             donated_bytes,
             floor_bytes: 1 << 30,
+            near_bytes: None,
             memory_bytes: 64 << 20,
             heartbeat: Duration::from_millis(HEARTBEAT_MS),
             scrub_bytes_per_second: 4 << 20,
@@ -239,7 +246,17 @@ async fn open_store(config: &Config) -> Result<Arc<Store>, Error> {
     let directory = config.data_dir.join(SEGMENTS);
     let donation = Donation { donated_bytes: config.donated_bytes, floor_bytes: config.floor_bytes };
     // At no rate: while what a kill left is read, the benefactor is away, and the pool may make anew what it has.
-    let (store, recovered) = blocking(move || Store::open(&directory, donation, SEGMENT_BYTES)).await??;
+    let near = config.data_dir.join(NEAR);
+    let near_bytes = config.near_bytes.unwrap_or(config.donated_bytes / NEAR_PARTS);
+    let folder = config.data_dir.clone();
+    let open = move || {
+        if is_in_memory(&folder).unwrap_or(false) {
+            tracing::warn!(path = %folder.display(), "this folder is in memory: what is stored there is lost with the machine");
+        }
+        let (store, recovered) = Store::open(&directory, donation, SEGMENT_BYTES)?;
+        Ok::<_, StoreError>((store.with_near(&near, near_bytes), recovered))
+    };
+    let (store, recovered) = blocking(open).await??;
     let (path, blocks, torn) = (config.data_dir.display(), recovered.blocks, recovered.torn);
     tracing::info!(%path, blocks, torn, verified_segments = recovered.verified_segments, "store opened");
     Ok(Arc::new(store))
@@ -326,6 +343,8 @@ fn start_background(
         buffers,
     };
     let mut background = JoinSet::new();
+    let store = Arc::clone(benefactor.store());
+    elsewhere(move || store.learn_near());
     background.spawn(link.keep(directory));
     background.spawn(care::scrub(Arc::clone(benefactor), config.scrub_bytes_per_second));
     background.spawn(care::compact(Arc::clone(benefactor)));

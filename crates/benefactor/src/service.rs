@@ -16,7 +16,9 @@ use stdchk_model::message::benefactor::{
     BenefactorLoad, BenefactorReply, BenefactorRequest, BlockState, Goes, Notice, OwnerWish,
 };
 use stdchk_model::message::handshake::Role;
-use stdchk_model::{BlockId, Encoding, ErrorCode, Failure, Incarnation, Permit, Receipt, ReceiptKey};
+use stdchk_model::{
+    BlockId, ChunkId, Encoding, ErrorCode, Failure, Incarnation, Permit, Receipt, ReceiptKey,
+};
 use stdchk_net::{Buffer, BufferPool, Bytes, Caller, Retry, Service, elsewhere};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -330,14 +332,44 @@ impl Benefactor {
     }
 
     async fn read_by(&self, found: Found, read: Read) -> Result<(Encoding, Bytes), Failure> {
-        let mut buffer = self.buffers.take(found.span()).await;
+        self.read_into(found.span(), move |store, buffer| read(store, &found, buffer)).await
+    }
+
+    async fn read_into(
+        &self,
+        span: usize,
+        read: impl FnOnce(&Store, &mut [u8]) -> Result<(Encoding, Range<usize>), StoreError> + Send + 'static,
+    ) -> Result<(Encoding, Bytes), Failure> {
+        let mut buffer = self.buffers.take(span).await;
         let store = Arc::clone(&self.store);
         let (encoding, range, buffer) = blocking(move || {
-            let (encoding, range) = read(&store, &found, &mut buffer)?;
+            let (encoding, range) = read(&store, &mut buffer)?;
             Ok::<_, StoreError>((encoding, range, buffer))
         })
         .await??;
         Ok((encoding, buffer.into_bytes().slice(range)))
+    }
+
+    /// Reads a near copy.
+    async fn serve_near(&self, chunk: ChunkId) -> Result<(Encoding, Bytes), Failure> {
+        let found = self.store.find_near(chunk)?;
+        let bytes = found.span() as u64;
+        self.caps.admit_soon(Cost { disk: bytes, network: bytes }).await?;
+        self.read_into(found.span(), move |store, buffer| store.read_near(&found, buffer)).await
+    }
+
+    /// Keeps a near copy.
+    async fn put_near(
+        &self,
+        chunk: ChunkId,
+        encoding: Encoding,
+        mut payload: Buffer,
+    ) -> Result<BenefactorReply, Failure> {
+        let bytes = payload.len() as u64;
+        self.caps.admit_soon(Cost { disk: bytes, network: bytes }).await?;
+        let store = Arc::clone(&self.store);
+        let known = blocking(move || store.put_near(chunk, &encoding, &mut payload)).await??;
+        Ok(BenefactorReply::Stored { receipt: None, known })
     }
 
     /// Takes no more puts, and waits until what is under way is answered, for at most `limit`.
@@ -492,6 +524,15 @@ impl Benefactor {
             BenefactorRequest::Verify { blocks } => self.verify(&blocks).await?,
             BenefactorRequest::Status => BenefactorReply::Status(self.load()),
             BenefactorRequest::Journal { offset } => self.journal(offset).await?,
+            BenefactorRequest::PutNear { chunk, encoding } => {
+                self.check_open(caller, false)?;
+                self.put_near(chunk, encoding, payload).await?
+            }
+            BenefactorRequest::HasNear { chunk } => BenefactorReply::Near(self.store.has_near(&chunk)),
+            BenefactorRequest::GetNear { chunk } => {
+                let (encoding, bytes) = self.serve_near(chunk).await?;
+                return Ok((BenefactorReply::Block { encoding }, bytes));
+            }
         };
         Ok((reply, Bytes::new()))
     }
@@ -510,8 +551,8 @@ impl Service for Benefactor {
     type Request = Asked<BenefactorRequest, Vec<Permit>>;
     type Reply = BenefactorReply;
 
-    /// Clients may ask for everything but the journal: what they put is verified, and nothing of it removes anything. Other benefactors
-    /// may ask for what the manager permits.
+    /// Clients may ask for everything but the journal: what they put is verified, and nothing of it removes anything but near copies, which
+    /// are theirs alone. Other benefactors may ask for what the manager permits.
     async fn handle(
         &self,
         caller: Caller,
@@ -523,6 +564,15 @@ impl Service for Benefactor {
         }
         if matches!(request, BenefactorRequest::Journal { .. }) && caller.role != Role::Operator {
             return Err(Failure::new(ErrorCode::Denied, "only an operator may ask for the journal"));
+        }
+        let is_near = matches!(
+            request,
+            BenefactorRequest::PutNear { .. }
+                | BenefactorRequest::HasNear { .. }
+                | BenefactorRequest::GetNear { .. }
+        );
+        if is_near && !matches!(caller.role, Role::Client | Role::Operator) {
+            return Err(Failure::new(ErrorCode::Denied, "near copies are for clients"));
         }
         let _counted = Counted::new(&self.requests);
         self.asked.fetch_add(1, Ordering::Relaxed);

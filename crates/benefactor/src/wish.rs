@@ -201,6 +201,8 @@ pub(crate) async fn obey(benefactor: Arc<Benefactor>, folder: Arc<Path>, hours: 
             (Arc::clone(&folder), Arc::clone(benefactor.store()), known.clone());
         let looked = blocking(move || {
             let decided = look(&looked_into, &store, &mut now.was_damaged);
+            let drains = matches!(decided, Ok(Decision::Wish(wish)) if wish.drains());
+            store.tend_near(!drains);
             // Behind the wish that may say them: a crash between the two forgets none.
             now.damages.settle(&looked_into, &store);
             (decided, now)

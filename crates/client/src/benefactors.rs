@@ -199,6 +199,11 @@ impl Benefactors {
         self.links.lock().get(&id)?.doubt
     }
 
+    /// When a benefactor answered last.
+    pub(crate) fn answered_at(&self, id: BenefactorId) -> Option<Instant> {
+        self.links.lock().get(&id)?.answered_at
+    }
+
     /// Notes that a benefactor failed, so that others are preferred until it answers.
     fn suspect(self: &Arc<Self>, id: BenefactorId) {
         self.note(id, Doubt::Failed);
@@ -265,7 +270,7 @@ impl Benefactors {
         connection.get(&self.manager.connecting, open).await
     }
 
-    async fn call(
+    pub(crate) async fn call(
         self: &Arc<Self>,
         id: BenefactorId,
         request: &BenefactorRequest,

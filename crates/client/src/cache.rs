@@ -127,12 +127,14 @@ mod tests {
     use crate::benefactors::Benefactors;
     use crate::keyring::KeyRing;
     use crate::manager::ManagerLink;
+    use crate::near::Near;
 
     fn cache(bytes_max: usize) -> ChunkCache {
         let manager = Arc::new(ManagerLink::new("unix:/no/manager", None, Duration::ZERO));
         let benefactors = Arc::new(Benefactors::new(Arc::clone(&manager), BufferPool::new(1 << 20)));
         let keys = Arc::new(KeyRing::new(None));
-        ChunkCache::new(Arc::new(Fetcher::new(manager, benefactors, keys)), bytes_max)
+        let near = Near::new(Arc::clone(&manager), Arc::clone(&benefactors), Arc::clone(&keys));
+        ChunkCache::new(Arc::new(Fetcher::new(manager, benefactors, Arc::new(near), keys)), bytes_max)
     }
 
     fn has(cache: &ChunkCache, chunk: &ChunkRef) -> bool {

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::benefactors::{Benefactors, Doubt};
 use crate::keyring::KeyRing;
 use crate::manager::ManagerLink;
+use crate::near::Near;
 
 /// A benefactor that has not answered by then gets company, while nothing is known of what answers take: the same chunk is asked of
 /// another one. If none is known, the manager is asked: copies may have been made since the holders were remembered.
@@ -65,6 +66,7 @@ type Doubted = (Option<Doubt>, Location);
 pub(crate) struct Fetcher {
     manager: Arc<ManagerLink>,
     benefactors: Arc<Benefactors>,
+    near: Arc<Near>,
     keys: Arc<KeyRing>,
     locations: Mutex<HashMap<ChunkId, Vec<Location>>>,
     /// What blocks took lately, from the question to the last byte, the newest weighing most; `None`: none has come yet.
@@ -72,8 +74,13 @@ pub(crate) struct Fetcher {
 }
 
 impl Fetcher {
-    pub(crate) fn new(manager: Arc<ManagerLink>, benefactors: Arc<Benefactors>, keys: Arc<KeyRing>) -> Self {
-        Self { manager, benefactors, keys, locations: Mutex::default(), lately: Mutex::default() }
+    pub(crate) fn new(
+        manager: Arc<ManagerLink>,
+        benefactors: Arc<Benefactors>,
+        near: Arc<Near>,
+        keys: Arc<KeyRing>,
+    ) -> Self {
+        Self { manager, benefactors, near, keys, locations: Mutex::default(), lately: Mutex::default() }
     }
 
     /// Remembers holders of a chunk that a session stored itself.
@@ -127,6 +134,9 @@ impl Fetcher {
     /// `Damaged` if holders answered and none had intact bytes; `Unavailable` if none could be reached; `NoKey` if it is encrypted
     /// with a key that this client lacks.
     pub(crate) async fn fetch(&self, chunk: ChunkRef) -> Result<Bytes, Failure> {
+        if let Some(bytes) = self.near.get(chunk).await {
+            return Ok(bytes);
+        }
         // What no benefactor has any more was damaged, or lost with the benefactors that had it.
         let mut last = Failure::new(ErrorCode::Damaged, "no benefactor has an intact copy".to_owned());
         let (mut round, mut limit, mut away) = (0, ROUNDS_MAX, Vec::new());

@@ -35,6 +35,7 @@ mod holes;
 mod keyring;
 mod manager;
 mod map_view;
+mod near;
 mod opening;
 mod piece_names;
 mod pool;

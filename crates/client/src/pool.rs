@@ -39,6 +39,7 @@ use crate::hold::Holds;
 use crate::keyring::KeyRing;
 use crate::manager::ManagerLink;
 use crate::map_view::{ChunkView, MapView};
+use crate::near::Near;
 use crate::opening::bad_map;
 use crate::reader::{AHEAD_BYTES, Reader};
 use crate::session::{NewFile, SHARE_UNIT, Sealed, Session};
@@ -60,6 +61,8 @@ const ROOM_PAUSE: Duration = Duration::from_millis(10);
 const COPIED_PACKS_MAX: usize = 16;
 /// Gathered bytes in memory that is used again: four reads of a mebibyte for a command, as many for the kernel.
 const GATHERED_BYTES: usize = 8 << 20;
+/// With one of so many signs of life the manager is asked which benefactor is on this machine: one that came or went costs speed alone.
+const LEARN_NEAR_EVERY: u64 = 6;
 /// Blocks in one request for verification: the benefactor reads them all before it answers.
 const VERIFY_MAX: usize = 128;
 
@@ -146,6 +149,7 @@ pub(crate) struct Inner {
     pub(crate) manager: Arc<ManagerLink>,
     pub(crate) benefactors: Arc<Benefactors>,
     pub(crate) fetcher: Arc<Fetcher>,
+    pub(crate) near: Arc<Near>,
     pub(crate) encryption_keys: Arc<KeyRing>,
     pub(crate) cache: ChunkCache,
     /// The write protocol in place of the folders'.
@@ -183,8 +187,11 @@ impl Pool {
             BufferPool::for_purpose("chunks on their way here", (FETCHES_MAX << 20) + 2 * CHUNK_BYTES_MAX);
         let benefactors = Arc::new(Benefactors::new(Arc::clone(&manager), buffers));
         let encryption_keys = Arc::new(KeyRing::new(config.encryption_keys));
-        let (of_manager, of_benefactors) = (Arc::clone(&manager), Arc::clone(&benefactors));
-        let fetcher = Arc::new(Fetcher::new(of_manager, of_benefactors, Arc::clone(&encryption_keys)));
+        let shared = || (Arc::clone(&manager), Arc::clone(&benefactors), Arc::clone(&encryption_keys));
+        let (of_manager, of_benefactors, keys) = shared();
+        let near = Arc::new(Near::new(of_manager, of_benefactors, keys));
+        let (of_manager, of_benefactors, keys) = shared();
+        let fetcher = Arc::new(Fetcher::new(of_manager, of_benefactors, Arc::clone(&near), keys));
         let window = to_usize(config.window_bytes);
         let may_be_held_back = (window / 2 / SHARE_UNIT).min(Semaphore::MAX_PERMITS);
         let inner = Arc::new(Inner {
@@ -209,9 +216,10 @@ impl Pool {
             manager,
             benefactors,
             fetcher,
+            near,
             encryption_keys,
         });
-        inner.manager.ask(&ManagerRequest::Space).await?;
+        inner.near.learn().await?;
         waits::watch(waits::LONG, None);
         tokio::spawn(keep_alive(Arc::downgrade(&inner)));
         Ok(Self { inner })
@@ -579,10 +587,21 @@ impl Pool {
         self.inner.cache.fetched_bytes()
     }
 
+    /// Of these, bytes that came from near copies of this machine's benefactor.
+    pub fn near_read_bytes(&self) -> u64 {
+        self.inner.near.bytes().0
+    }
+
+    /// Bytes of chunks that were written and are kept as near copies.
+    pub fn near_kept_bytes(&self) -> u64 {
+        self.inner.near.bytes().1
+    }
+
     /// Waits until commits in the background have ended, and takes leave.
     pub async fn close(&self) {
         let mut background = std::mem::take(&mut *self.inner.background.lock());
         while background.join_next().await.is_some() {}
+        self.inner.near.settle().await;
         self.leave().await;
     }
 
@@ -831,7 +850,7 @@ struct Placed {
 
 /// Keeps the client's lease, and its sessions known to the manager.
 async fn keep_alive(pool: Weak<Inner>) {
-    loop {
+    for round in 1_u64.. {
         tokio::time::sleep(Duration::from_millis(CLIENT_KEEPALIVE_MS)).await;
         let Some(pool) = pool.upgrade() else { return };
         let alive = pool.manager.ask(&ManagerRequest::KeepAlive(pool.client)).await;
@@ -847,6 +866,11 @@ async fn keep_alive(pool: Weak<Inner>) {
             && let Err(failure) = pool.tell_machine().await
         {
             tracing::warn!(%failure, "the manager could not be told on which machine this client writes");
+        }
+        if round.is_multiple_of(LEARN_NEAR_EVERY)
+            && let Err(failure) = pool.near.learn().await
+        {
+            tracing::debug!(%failure, "the manager could not be asked for the benefactor of this machine");
         }
         let sessions: Vec<_> =
             pool.sessions.lock().iter().filter_map(|(id, session)| Some((*id, session.upgrade()?))).collect();

@@ -66,6 +66,20 @@ pub enum Protocol {
     Iw,
 }
 
+/// Whether a copy of what is written stays on the machine on which it is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cbor(index_only)]
+pub enum Local {
+    /// No.
+    #[default]
+    #[n(0)]
+    No,
+    /// Where a benefactor is there with room for one: beside what `redundancy` asks for, which lies elsewhere.
+    #[n(1)]
+    Prefer,
+}
+
 /// How far writers may get ahead of the copies of what was committed before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
 pub enum Exposure {
@@ -145,6 +159,10 @@ pub struct Policy {
     #[n(15)]
     #[cbor(default)]
     pub placement: String,
+    /// Whether a copy stays where it is written.
+    #[n(16)]
+    #[cbor(default)]
+    pub local: Local,
 }
 
 impl Default for Policy {
@@ -166,6 +184,7 @@ impl Default for Policy {
             lifetime: Lifetime::Keep,
             encryption: None,
             placement: "round-robin".to_owned(),
+            local: Local::No,
         }
     }
 }
@@ -181,7 +200,7 @@ pub struct Key {
 }
 
 /// The keys of a policy, in the order in which they are shown.
-pub const KEYS: [Key; 16] = [
+pub const KEYS: [Key; 17] = [
     Key {
         name: "redundancy",
         meaning: &[
@@ -306,6 +325,18 @@ pub const KEYS: [Key; 16] = [
         get: |policy| policy.placement.clone(),
         set: |policy, value| {
             policy.placement = value.to_owned();
+            Ok(())
+        },
+    },
+    Key {
+        name: "local",
+        meaning: &[
+            "prefer: a benefactor on the machine that writes keeps a copy as well while it has room, which is read",
+            "without the network and counts for nothing; the copies that count lie elsewhere; no: it doesn't",
+        ],
+        get: |policy| policy.local.to_string(),
+        set: |policy, value| {
+            policy.local = value.parse()?;
             Ok(())
         },
     },
@@ -491,6 +522,7 @@ macro_rules! words {
 
 words!(Semantics, "semantics", Optimistic = "optimistic", Pessimistic = "pessimistic");
 words!(CloseWaits, "close", Durable = "durable", Stored = "stored", Early = "early");
+words!(Local, "local", No = "no", Prefer = "prefer");
 words!(Protocol, "protocol", Sw = "sw", Clw = "clw", Iw = "iw");
 
 #[cfg(test)]
@@ -508,6 +540,7 @@ mod tests {
             ("segment", "8MiB"),
             ("window", "8MiB"),
             ("ranks", "4"),
+            ("local", "prefer"),
             ("lifetime", "replace:3 every:100"),
             ("encryption", "0123456789abcdef01234567"),
         ] {
@@ -529,6 +562,7 @@ mod tests {
             ("segment", "1MiB"),
             ("protocol", "nfs"),
             ("semantics", "maybe"),
+            ("local", "yes"),
             ("exposure", "soon"),
             ("exposure", "0s"),
             ("lifetime", "replace:none"),

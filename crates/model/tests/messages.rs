@@ -69,6 +69,7 @@ fn load() -> BenefactorLoad {
         state: StorageState::Refusing,
         busy_percent: Some(93),
         clients: 3,
+        near_bytes: 1 << 28,
     }
 }
 
@@ -381,6 +382,7 @@ fn requests_of_sessions() -> Vec<ManagerRequest> {
         Q::Leave(client),
         Q::Explain { ino, machine: MACHINE },
         Q::Pace { ino, machine: MACHINE },
+        Q::Own(MACHINE),
     ]
 }
 
@@ -468,6 +470,7 @@ fn manager_replies() -> Vec<ManagerReply> {
             ChunkLocations::default(),
         ]),
         R::Benefactors(vec![info()]),
+        R::Own(Some(info())),
         R::Session {
             policy: Policy::default(),
             base: Some(version()),
@@ -560,6 +563,9 @@ fn benefactor_requests() -> Vec<BenefactorRequest> {
         Q::Verify { blocks: vec![block(0xc1)] },
         Q::Status,
         Q::Journal { offset: 4096 },
+        Q::PutNear { chunk: chunk(0xc1), encoding: Encoding::plain(chunk_ref(0xc1)) },
+        Q::HasNear { chunk: chunk(0xc1) },
+        Q::GetNear { chunk: chunk(0xc1) },
     ]
 }
 
@@ -573,6 +579,7 @@ fn benefactor_replies() -> Vec<BenefactorReply> {
         R::Verified { states: vec![BlockState::Intact, BlockState::Damaged, BlockState::Missing] },
         R::Status(load()),
         R::Journal { benefactor: Some(BENEFACTOR), length: 5_000_000_000, bytes: vec![1, 2] },
+        R::Near(true),
     ]
 }
 

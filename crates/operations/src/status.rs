@@ -97,6 +97,8 @@ pub struct BenefactorStatus {
     pub going: Option<Going>,
     /// Space of blocks that it is to give back: the disk has less free than the floor, or more is taken than is donated, bytes.
     pub owed_bytes: u64,
+    /// Space that near copies take, bytes: free for all else.
+    pub near_bytes: u64,
     /// Whether it takes new blocks: `full` while as many clients send as may, `refusing` while its owner's work needs the disk.
     pub load: StorageState,
     /// Share of time for which its owner's work keeps the disk busy, percent; absent where that can't be measured.
@@ -360,6 +362,7 @@ fn benefactor(info: &BenefactorInfo) -> BenefactorStatus {
         wish: info.load.wish,
         going: info.load.notice.map(|notice| Going { in_seconds: notice.in_ms.map(|ms| ms.div_ceil(1000)) }),
         owed_bytes: info.load.owed_bytes,
+        near_bytes: info.load.near_bytes,
         load: info.load.state,
         busy_percent: info.load.busy_percent,
         clients: info.load.clients,

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use stdchk_model::block::{BadBlock, SEAL_BYTES, SEALED};
+use stdchk_model::exact::part;
 use stdchk_model::limits::CHUNK_BYTES_MAX;
 use stdchk_model::{BlockId, ChunkId, ChunkRef, Code, Encoding};
 use stdchk_reduce::{Codec, decompress};
@@ -67,6 +68,24 @@ impl Blocks {
     /// The stored bytes of the block number `index`.
     pub fn stored(&self, index: u8) -> Option<&Bytes> {
         self.stored.get(usize::from(index))
+    }
+
+    /// A copy of the same encoded bytes, whatever the code, in memory of its own. Takes a part of a millisecond: they are copied, and
+    /// hashed if these blocks are fragments.
+    pub fn to_copy(&self) -> Self {
+        let Encoding { codec, cipher, code, encoded_length, .. } = self.encoding;
+        let length = encoded_length as usize;
+        let mut encoded = Vec::with_capacity(length);
+        for stored in self.stored.iter().take(usize::from(code.data())) {
+            encoded.extend_from_slice(part(stored, ..stored.len().min(length - encoded.len())));
+        }
+        let (chunk, encoded) =
+            (ChunkRef { id: self.chunk, length: self.encoding.plain_length }, Bytes::from(encoded));
+        match (code.is_copy(), cipher) {
+            (true, _) => Self { stored: vec![encoded], ..self.clone() },
+            (false, None) => Self::of(chunk, codec, encoded, Code::COPY),
+            (false, cipher) => Self::made(chunk, codec, cipher, encoded, Code::COPY),
+        }
     }
 
     /// Bytes that all blocks take.

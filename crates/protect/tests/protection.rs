@@ -94,6 +94,21 @@ proptest! {
     }
 
     #[test]
+    fn a_copy_of_any_blocks_is_genuine_and_makes_the_chunk(
+        length in 1..300_000usize,
+        (code, effort) in (code(), effort()),
+    ) {
+        let content = content(length, 5);
+        let copy = blocks(&content, effort, code).to_copy();
+        prop_assert!(copy.encoding.code.is_copy());
+        let block = copy.encoding.block(copy.chunk, 0);
+        let stored = copy.stored(0).unwrap().clone();
+        prop_assert_eq!(genuine(&block, &copy.encoding, &stored), Ok(()));
+        let whole = Assembly::new(chunk_of(&content)).add(block, copy.encoding, stored);
+        prop_assert_eq!(whole, Ok(Gathered::Whole(Bytes::from(content))));
+    }
+
+    #[test]
     fn lost_blocks_are_made_anew_exactly_from_any_that_suffice(
         (data, parity) in (2..8u8, 1..6u8),
         chosen in Just((0..13u8).collect::<Vec<_>>()).prop_shuffle(),

@@ -111,7 +111,8 @@ impl Store {
         let length = range.len();
         buffer.copy_within(range, 0);
         buffer.set_len(length);
-        let (copy, target) = self.reserve(record.block, encoding, record.stored_length, true)?;
+        let place = || self.reserve(record.block, encoding.clone(), record.stored_length, true);
+        let (copy, target) = self.making_room(place)?;
         if let Err(cause) = write(&target, &copy, &mut buffer) {
             return Err(self.give_up(&copy, &target, cause));
         }

@@ -54,6 +54,11 @@ impl StoreError {
         matches!(self, Self::Io { cause, .. } if is_passing(cause))
     }
 
+    /// Whether more room would help.
+    pub(super) fn is_for_want_of_room(&self) -> bool {
+        matches!(self, Self::NoRoom(_)) || self.is_full()
+    }
+
     /// Whether the disk refused for want of space alone.
     pub(super) fn is_full(&self) -> bool {
         matches!(self, Self::Io { cause, .. } if is_full(cause))

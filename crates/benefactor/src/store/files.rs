@@ -108,10 +108,10 @@ impl Open {
 }
 
 impl Files {
-    /// The files in `path`, which is a directory.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    /// The files in `path`, which is a directory. What is done with them is counted as `work`.
+    pub fn open(path: &Path, work: &Arc<OwnWork>) -> io::Result<Self> {
         let directory = File::open(path)?;
-        let (open, released, work) = (Mutex::default(), Condvar::new(), Arc::default());
+        let (open, released, work) = (Mutex::default(), Condvar::new(), Arc::clone(work));
         Ok(Self { path: path.to_owned(), directory, open, released, work })
     }
 
@@ -236,7 +236,7 @@ mod tests {
     const COUNT: u32 = 128;
 
     fn files(place: &Path) -> Files {
-        let files = Files::open(place).unwrap();
+        let files = Files::open(place, &Arc::default()).unwrap();
         (0..COUNT).for_each(|number| drop(files.create(number).unwrap()));
         files
     }

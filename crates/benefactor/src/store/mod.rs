@@ -10,6 +10,7 @@ pub mod disk;
 mod error;
 mod files;
 mod index;
+mod near;
 mod presence;
 mod record;
 mod recover;
@@ -40,6 +41,8 @@ use error::{io_error, is_of_the_medium};
 use files::Files;
 pub use index::Changes;
 use index::Index;
+use near::Near;
+pub use near::NearFound;
 use record::{HEADER_BYTES, Key, Kind, Place, Record, payload_start, span};
 pub use recover::Recovered;
 pub use remove::Removed;
@@ -210,6 +213,8 @@ pub struct Store {
     files: Arc<Files>,
     key: Key,
     donation: Donation,
+    /// What gives way to everything else; `None`: nothing.
+    near: Option<Near>,
     /// Free space that counts at most, bytes.
     free_bytes_max: AtomicU64,
     segment_bytes: u64,
@@ -219,7 +224,7 @@ pub struct Store {
     freeing: Mutex<()>,
     /// Held while a segment is rewritten.
     compacts: Mutex<()>,
-    /// No segment is rewritten any more.
+    /// No segment is rewritten any more, nor looked through for near copies.
     is_closing: AtomicBool,
 }
 
@@ -230,18 +235,18 @@ impl Store {
     /// # Errors
     /// The bytes don't match their name, there is no room, or the disk refuses; then nothing is stored.
     pub fn put(&self, block: BlockId, encoding: Encoding, payload: &mut Buffer) -> Result<bool, StoreError> {
-        if self.put_again(&block)? {
+        if self.making_room(|| self.put_again(&block))? {
             return Ok(true);
         }
         verify(block, &encoding, payload)?;
-        let (stored_length, place_of) =
-            (encoding.block_length(), |length| self.reserve(block, encoding, length, false));
-        let (record, segment) = place_of(stored_length)?;
-        let written = write(&segment, &record, payload);
-        match written {
-            Ok(()) => self.finish(&record),
-            Err(cause) => Err(self.give_up(&record, &segment, cause)),
-        }
+        let stored_length = encoding.block_length();
+        self.making_room(|| {
+            let (record, segment) = self.reserve(block, encoding.clone(), stored_length, false)?;
+            match write(&segment, &record, payload) {
+                Ok(()) => self.finish(&record),
+                Err(cause) => Err(self.give_up(&record, &segment, cause)),
+            }
+        })
     }
 
     /// Counts a put of a block that is here; false if it isn't. Its sequence is one of this life, which begins now at the
@@ -255,9 +260,8 @@ impl Store {
             return Err(trouble.error()); // It may never become durable here.
         }
         if !state.begun {
-            let available = self.available()?.saturating_sub(state.in_flight);
             let donation = self.donation.during(state.relief);
-            donation.admit(state.set_aside(&self.donation), available, FIRST_RECORD)?;
+            self.admit(&state, &donation, self.available()?, FIRST_RECORD)?;
             self.open_segment(&mut state)?;
         }
         Ok(state.index.put_again(block))
@@ -280,15 +284,13 @@ impl Store {
         if let Some(trouble) = &state.trouble {
             return Err(trouble.error());
         }
-        // What is being written is in `used`, and perhaps not yet missing from the file system's free space.
-        let in_flight = state.in_flight;
         let with_head = needed + self.head_for(&state, needed);
         // While space is given back, the way there may lead below the floor where no holes can be made.
         let donation = match moves && state.gives {
             true => Donation { donated_bytes: u64::MAX, floor_bytes: 0 },
             false => self.donation.during(state.relief),
         };
-        donation.admit(state.set_aside(&self.donation), available.saturating_sub(in_flight), with_head)?;
+        self.admit(&state, &donation, available, with_head)?;
         let place = self.place(&mut state, needed)?;
         let put_sequence = state.index.next_sequence();
         let record = Record { kind: Kind::Block, place, block, encoding, stored_length, put_sequence };
@@ -299,6 +301,19 @@ impl Store {
         state.used += needed;
         state.in_flight += needed;
         Ok((record, segment))
+    }
+
+    /// Whether so many more bytes may be used now, what near copies use left to them.
+    fn admit(&self, state: &State, donation: &Donation, available: u64, needed: u64) -> Result<(), NoRoom> {
+        let (near, near_in_flight) = self.near_used();
+        // What is being written is in `used`, and perhaps not yet missing from the file system's free space.
+        let available = available.saturating_sub(state.in_flight + near_in_flight);
+        donation.admit(state.set_aside(&self.donation) + near, available, needed)
+    }
+
+    /// Bytes that near copies take, and how many of these are being written.
+    fn near_used(&self) -> (u64, u64) {
+        self.near.as_ref().map_or((0, 0), Near::used)
     }
 
     /// Whether a record takes a new segment while as many wait for a sync as may.
@@ -566,7 +581,10 @@ impl Store {
 
     /// Space and number of blocks; requests are the server's to count.
     pub fn load(&self) -> BenefactorLoad {
-        let available = self.available();
+        let (near_bytes, near_in_flight) = self.near_used();
+        // What near copies take is free for all else.
+        let near = near_bytes.saturating_sub(near_in_flight);
+        let available = self.available().map(|available| available.saturating_add(near));
         let mut state = self.state.lock();
         state.note_asked(&available);
         let owed_bytes = match &available {
@@ -589,6 +607,7 @@ impl Store {
             disk_failed: state.trouble.is_some() || available.is_err(),
             wish: OwnerWish::Serve,
             owed_bytes,
+            near_bytes,
             ..BenefactorLoad::default()
         }
     }

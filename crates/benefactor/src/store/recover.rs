@@ -77,13 +77,15 @@ impl Store {
         segment_bytes: u64,
     ) -> Result<(Self, Recovered), StoreError> {
         fs::create_dir_all(directory).map_err(|cause| io_error("make", directory, cause))?;
-        let files = Files::open(directory).map_err(|cause| io_error("open", directory, cause))?;
+        let files =
+            Files::open(directory, &Arc::default()).map_err(|cause| io_error("open", directory, cause))?;
         let numbers = list(directory)?;
         let newest = numbers.last().copied().unwrap_or(0);
         let store = Self {
             key: find_key(&files, &numbers)?,
             files: Arc::new(files),
             donation,
+            near: None,
             free_bytes_max: AtomicU64::new(u64::MAX),
             segment_bytes,
             state: Mutex::new(empty_state(newest)),
@@ -201,7 +203,7 @@ fn empty_state(newest: u32) -> State {
     }
 }
 
-fn random_key(directory: &Path) -> Result<Key, StoreError> {
+pub(super) fn random_key(directory: &Path) -> Result<Key, StoreError> {
     let mut key = Key::default();
     getrandom::fill(&mut key).map_err(|error| {
         io_error("get random bytes for", directory, std::io::Error::other(error.to_string()))
@@ -210,7 +212,7 @@ fn random_key(directory: &Path) -> Result<Key, StoreError> {
 }
 
 /// Numbers of the segments in a directory, ascending.
-fn list(directory: &Path) -> Result<Vec<u32>, StoreError> {
+pub(super) fn list(directory: &Path) -> Result<Vec<u32>, StoreError> {
     let mut numbers = Vec::new();
     let entries = fs::read_dir(directory).map_err(|cause| io_error("list", directory, cause))?;
     for entry in entries {

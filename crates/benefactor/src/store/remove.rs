@@ -27,7 +27,7 @@ impl Store {
         self.free(&removed).map(|()| removed.0.len() as u64)
     }
 
-    /// Removes all blocks.
+    /// Removes all blocks, and near copies.
     ///
     /// # Errors
     /// Those of [`Store::sync`] and [`Store::free`].
@@ -35,6 +35,7 @@ impl Store {
         if self.is_unsynced() {
             self.sync()?;
         }
+        self.tend_near(false);
         let (_, all) = self.inventory();
         let all: Vec<BlockId> = all.into_iter().map(|stored| stored.block).collect();
         self.remove(&all, u64::MAX).map(drop)

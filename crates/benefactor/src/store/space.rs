@@ -105,6 +105,17 @@ impl Donation {
         Self { floor_bytes: self.floor_bytes.saturating_add(beyond), ..*self }
     }
 
+    /// What holds for what gives way to everything else: a higher floor.
+    #[must_use]
+    pub fn with_reserve(&self) -> Self {
+        Self { floor_bytes: self.floor_bytes.saturating_add(self.reserve_bytes()), ..*self }
+    }
+
+    /// Whether more is taken than is donated, or the file system has less than the floor.
+    pub fn is_exceeded(&self, used: u64, available: u64) -> bool {
+        used > self.donated_bytes || available < self.floor_bytes
+    }
+
     /// Space that is to be given back when `used` bytes are taken and the file system has `available`, bytes.
     pub fn owed(&self, relief: Relief, used: u64, available: u64) -> u64 {
         let goal = match relief {

@@ -239,13 +239,22 @@ fn print_benefactors(report: &Status) -> Outcome {
             entry.busy_percent.map_or("-".to_owned(), |percent| format!("{percent} %")),
             entry.address.clone(),
             entry.pid.to_string(),
-            size::human(entry.used_bytes),
+            used(entry),
             size::human(entry.donated_bytes),
             size::human(entry.free_bytes),
             labels(entry),
         ]);
     }
     table.print()
+}
+
+/// What blocks take, and near copies where there are some.
+fn used(entry: &BenefactorStatus) -> String {
+    let used = size::human(entry.used_bytes);
+    match entry.near_bytes {
+        0 => used,
+        near => format!("{used} + {} near", size::human(near)),
+    }
 }
 
 fn state_word(entry: &BenefactorStatus) -> String {

@@ -138,6 +138,11 @@ impl Chunks {
         self.with(chunk, |entry| entry.origin = Origin::Own(bytes));
     }
 
+    /// The bytes of a chunk, while they are at hand.
+    pub(super) fn bytes(&self, chunk: ChunkId) -> Option<Bytes> {
+        self.table.lock().entries.get(&chunk)?.origin.bytes()
+    }
+
     /// Whether a chunk is a piece of the chunk map.
     pub(super) fn is_of_map(&self, chunk: ChunkId) -> bool {
         let table = self.table.lock();

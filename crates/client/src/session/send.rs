@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use stdchk_model::limits::SMALL_BYTES;
 use stdchk_model::message::manager::{ChunkLocations, Location};
+use stdchk_model::policy::Local;
 use stdchk_model::{BenefactorId, ChunkId, ChunkRef, Code, ErrorCode, Failure, Receipt, Redundancy};
 use stdchk_net::{CallError, Retry};
 use stdchk_protect::{Blocks, Held, distance_at, missing, taken};
@@ -130,6 +131,7 @@ impl Session {
             return self.store_claimed(chunk, bytes).await;
         }
         self.wait_for_other(chunk.id).await;
+        self.offer_again(chunk);
         Ok(())
     }
 
@@ -137,6 +139,15 @@ impl Session {
     pub(super) async fn store_claimed(&self, chunk: ChunkRef, bytes: Bytes) -> Result<(), Failure> {
         let _claim = Claim { session: self, chunk: chunk.id };
         self.store(chunk, bytes).await
+    }
+
+    /// Has this machine's benefactor keep a chunk that the pool has already.
+    fn offer_again(&self, chunk: ChunkRef) {
+        if self.policy.local == Local::No {
+            return;
+        }
+        let session = self.pool.sessions.lock().get(&self.id).cloned();
+        self.pool.near.offer_again(chunk, move || session?.upgrade()?.chunks.bytes(chunk.id));
     }
 
     /// Waits until whoever claimed the chunk before is done with it.
@@ -207,6 +218,7 @@ impl Session {
         let needed = self.policy.distance_at_commit();
         if distance_at(&at) >= needed {
             self.pool.fetcher.remember(chunk.id, at);
+            self.offer_again(chunk);
             return Ok((0, true));
         }
         let redundancy = match self.chunks.is_of_map(chunk.id) {
@@ -218,6 +230,8 @@ impl Session {
         let encoded = self.pool.encoder.encode(self.compression, chunk, bytes, redundancy, key).await?;
         let mut retry = Retry::every(RETRY_PAUSE, PUT_PATIENCE);
         let blocks = &encoded.blocks;
+        let is_offered = self.policy.local == Local::Prefer;
+        let _offer = is_offered.then(|| self.pool.near.offer(blocks)).flatten();
         let (encoding, block_bytes) =
             (blocks.encoding.id(chunk.id), u64::from(blocks.encoding.block_length()));
         // Further copies cost as much as the first and are made beside; fragments are worth little alone.

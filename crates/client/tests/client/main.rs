@@ -12,6 +12,7 @@ mod faults;
 mod fragments;
 mod leases;
 mod loaded;
+mod near;
 mod pieces;
 mod protocols;
 mod sealed;

@@ -37,7 +37,7 @@ impl Core {
                 Leaves::AtOnce
             }
             // Pasts of hosts are stored in their own time.
-            Q::Attend { .. } | Q::Leave(_) | Q::Explain { .. } => Leaves::AtOnce,
+            Q::Attend { .. } | Q::Leave(_) | Q::Explain { .. } | Q::Own(_) => Leaves::AtOnce,
             Q::Reserve { .. } | Q::Known { .. } | Q::Receipts { .. } => Leaves::AtOnce,
             // What is told of is durable.
             Q::Journal { .. } => Leaves::AtOnce,

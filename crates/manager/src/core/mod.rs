@@ -419,6 +419,10 @@ impl Core {
             Q::ChunksOf { ino, version, after } => ManagerReply::Chunks(self.chunks_of(ino, version, after)?),
             Q::Locate { chunks } => ManagerReply::Locations(self.locate(&chunks)?),
             Q::Benefactors => ManagerReply::Benefactors(self.registry.infos(now.ms)),
+            Q::Own(machine) => {
+                let own = self.registry.on_machine(machine);
+                ManagerReply::Own(own.and_then(|own| self.registry.info(own, now.ms)))
+            }
             Q::GetPolicy(ino) => ManagerReply::Policy(namespace.policy(ino)?),
             Q::Pace { ino, machine } => self.pace(ino, machine)?,
             Q::Sets(ino) => ManagerReply::Sets(self.sets(ino)?),

@@ -16,6 +16,7 @@ use stdchk_model::labels;
 use stdchk_model::limits::CHUNK_BYTES_DEFAULT;
 use stdchk_model::message::benefactor::StorageState;
 use stdchk_model::message::manager::{ManagerReply, PlacedHost, Placement};
+use stdchk_model::policy::Local;
 use stdchk_model::{BenefactorId, ErrorCode, Failure, Ino, MachineId, Policy, Redundancy};
 use stdchk_placement::pool::Policy as Way;
 use stdchk_placement::random::Random;
@@ -302,13 +303,16 @@ impl Core {
         let wish = Wish { width: usize::from(width), avoid, room_bytes, turn, insist_until: needed };
         let hosts = self.registry.hosts();
         let way = way(policy)?;
-        // A ranking leaves out the benefactor beside who computes; so do those that stand in for it, while there are others.
-        let own = compute.filter(|_| is_ranked(way)).and_then(HostKey::benefactor);
+        // A ranking leaves out the benefactor beside who computes; so do those that stand in for it, while there are others. Where near
+        // copies lie there, all ways do, while others suffice for the blocks of a chunk.
+        let is_near = policy.local == Local::Prefer;
+        let own = compute.filter(|_| is_near || is_ranked(way)).and_then(HostKey::benefactor);
+        let others_wanted = if is_near { needed } else { wish.width };
         let avoid_own = [avoid, own.as_slice()].concat();
         let preferred: Vec<BenefactorId> = match way {
             Way::RoundRobin => Vec::new(),
             Way::Random => {
-                let all = Wish { width: usize::MAX, ..wish };
+                let all = Wish { width: usize::MAX, avoid: &avoid_own, ..wish };
                 shuffled(RoundRobin.select(&hosts, &all), wish.width, turn ^ self.setting.start)
             }
             Way::Dedicated => {
@@ -323,8 +327,8 @@ impl Core {
                 ranking.map(|ranking| ranking.order.clone()).unwrap_or_default()
             }
         };
-        let mut candidates: Vec<BenefactorId> =
-            preferred.into_iter().filter(|id| usable(&hosts, *id, &wish, false)).collect();
+        let is_other = |id: &BenefactorId| Some(*id) != own && usable(&hosts, *id, &wish, false);
+        let mut candidates: Vec<BenefactorId> = preferred.into_iter().filter(is_other).collect();
         let racks = self.registry.racks();
         if racks.is_empty() {
             candidates.truncate(wish.width);
@@ -341,7 +345,7 @@ impl Core {
             let all = candidates.into_iter().chain(others.into_iter().filter(|id| !first.contains(id)));
             candidates = racks.spread(all, (wish.width, needed, hosts.len()));
         }
-        if candidates.len() < wish.width {
+        if candidates.len() < others_wanted {
             let insists = candidates.len() < needed;
             let is_left =
                 |own: &BenefactorId| usable(&hosts, *own, &wish, insists) && !candidates.contains(own);

@@ -209,6 +209,7 @@ const TABLE: &[(&str, Asking, [&str; 3])] = &[
     ("space", |_| Q::Space, ["ogta", "ogta", "ogta"]),
     ("status", |_| Q::Status, ["ogta", "ogta", "ogta"]),
     ("benefactors", |_| Q::Benefactors, ["ogta", "ogta", "ogta"]),
+    ("own benefactor", |_| Q::Own(MachineId([1; 16])), ["ogta", "ogta", "ogta"]),
     ("locate", |_| Q::Locate { chunks: vec![chunk(1)] }, ["ogta", "ogta", "ogta"]),
     ("keep alive", |_| Q::KeepAlive(CLIENT), ["ogta", "ogta", "ogta"]),
     (

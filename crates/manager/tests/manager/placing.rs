@@ -117,6 +117,34 @@ fn the_benefactor_beside_who_writes_gets_something_only_where_there_are_no_other
 }
 
 #[test]
+fn with_near_copies_there_it_gets_nothing_under_any_placement_while_others_are_enough_for_a_chunk() {
+    for placement in ["round-robin", "random", "dedicated", "falcon"] {
+        for racks in [false, true] {
+            let mut pool = Pool::new();
+            pool.machines.insert(1, MACHINE);
+            for number in 0..4 {
+                let texts = [format!("rack={number}"), "dedicated=yes".to_owned()];
+                let texts: Vec<&str> = texts.iter().skip(usize::from(!racks)).map(String::as_str).collect();
+                pool.labels.insert(number, labels(&texts));
+                pool.register(None);
+            }
+            attend(&mut pool);
+            // The stripe could be wider than there are others.
+            let policy = [("placement", placement), ("local", "prefer"), ("stripe", "8")];
+            let (_, file) = file_under(&mut pool, &policy);
+            for number in 1..8 {
+                let mut others = stripe(&mut pool, number, file, &[]);
+                others.sort_unstable();
+                assert_eq!(others, [0, 2, 3], "{placement}, racks: {racks}");
+            }
+            let mut last = stripe(&mut pool, 8, file, &[0, 2]);
+            last.sort_unstable();
+            assert_eq!(last, [1, 3], "{placement}, racks: {racks}");
+        }
+    }
+}
+
+#[test]
 fn a_ranker_that_failed_costs_the_rankings_and_the_next_one_is_told_everything() {
     let mut pool = lived();
     let (_, file) = file_under(&mut pool, &[("placement", "falcon"), ("stripe", "4")]);

@@ -62,6 +62,31 @@ pub enum BenefactorRequest {
     /// What is here in numbers. Answered by `Status`.
     #[n(4)]
     Status,
+    /// Keep a copy of a chunk of which nobody else knows, and which goes when room is needed; the payload holds its stored bytes. For
+    /// clients on the benefactor's machine. Answered by `Stored`, or refused for any reason.
+    #[n(6)]
+    PutNear {
+        /// The chunk.
+        #[n(0)]
+        chunk: ChunkId,
+        /// How the payload was made: a copy, no fragment.
+        #[n(1)]
+        encoding: Encoding,
+    },
+    /// Whether there is such a copy. For clients. Answered by `Near`.
+    #[n(7)]
+    HasNear {
+        /// The chunk.
+        #[n(0)]
+        chunk: ChunkId,
+    },
+    /// Serve such a copy. For clients. Answered by `Block` with its stored bytes as payload.
+    #[n(8)]
+    GetNear {
+        /// The chunk.
+        #[n(0)]
+        chunk: ChunkId,
+    },
     /// Serve the file of the journal from an offset on. For operators. Answered by `Journal`.
     #[n(5)]
     Journal {
@@ -117,6 +142,9 @@ pub enum BenefactorReply {
         #[cbor(n(2), with = "minicbor::bytes")]
         bytes: Vec<u8>,
     },
+    /// Whether there is a near copy.
+    #[n(6)]
+    Near(#[n(0)] bool),
 }
 
 /// What a verification found.
@@ -176,6 +204,10 @@ pub struct BenefactorLoad {
     #[n(11)]
     #[cbor(default)]
     pub clients: u32,
+    /// Space that near copies take, bytes: free for all else, and not in `used_bytes`.
+    #[n(12)]
+    #[cbor(default)]
+    pub near_bytes: u64,
 }
 
 /// A machine is said to go soon: it is preempted, or shut down.

@@ -25,6 +25,7 @@ mod machines;
 mod manager;
 mod mounts;
 mod names;
+mod near;
 mod notices;
 mod owners;
 mod page_cache;

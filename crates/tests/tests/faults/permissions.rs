@@ -268,6 +268,9 @@ fn a_benefactor_gets_no_block_of_another_one_that_the_manager_did_not_permit() {
             get,
             BenefactorRequest::Verify { blocks: vec![block] },
             BenefactorRequest::Sync { blocks: vec![block], tell: false },
+            // Near copies are not for benefactors, permitted or not.
+            BenefactorRequest::HasNear { chunk: block.chunk },
+            BenefactorRequest::GetNear { chunk: block.chunk },
         ];
         for request in refused {
             let answer = benefactor.call::<_, BenefactorReply>(&request, Bytes::new(), LIMIT).await;

@@ -32,6 +32,10 @@ pub struct TermsArguments {
     /// Most bytes that it sends and receives in a second, such as 20MiB [default: any, as 0 says]
     #[arg(long, value_name = "SIZE")]
     net_limit: Option<String>,
+    /// Space of the donation that copies of what this machine writes may take while nothing else needs it, for folders with
+    /// `local=prefer` [default: a quarter; 0: none]
+    #[arg(long, value_name = "SIZE")]
+    near: Option<String>,
     /// Hours of the local clock in which it takes blocks; else it is as if paused [default: always]
     #[arg(
         long,
@@ -115,6 +119,8 @@ pub struct Terms {
     pub io_bytes_per_second: u64,
     /// Most bytes from and to others in a second; 0: any.
     pub net_bytes_per_second: u64,
+    /// Space that near copies may take, bytes; `None`: the usual part of the donation.
+    pub near_bytes: Option<u64>,
     /// Hours in which it takes blocks, such as `mon-sun 18:00-08:00`; `None`: all.
     pub hours: Option<String>,
     /// Share of time for which others keep the disk busy and from which on it takes no new blocks, percent; `None`: the usual one, 0: none.
@@ -143,6 +149,9 @@ impl TermsArguments {
         }
         if let Some(text) = &self.net_limit {
             terms.net_bytes_per_second = rate("--net-limit", text)?;
+        }
+        if let Some(text) = &self.near {
+            terms.near_bytes = Some(size_of("--near", text)?);
         }
         if let Some(text) = &self.hours {
             terms.hours = hours(text)?.map(|hours| hours.to_string());
@@ -173,6 +182,7 @@ impl Terms {
         Ok(Config {
             disk_bytes_per_second: self.io_bytes_per_second,
             network_bytes_per_second: self.net_bytes_per_second,
+            near_bytes: self.near_bytes,
             thresholds: self.thresholds(),
             hours: self.hours.as_deref().map(hours).transpose()?.flatten(),
             notice: self.notice.as_deref().map(source).transpose()?.flatten(),
@@ -204,6 +214,7 @@ impl Terms {
         let rates = rates.into_iter().filter(|(_, rate)| *rate > 0);
         let mut all: Vec<String> =
             rates.flat_map(|(flag, rate)| [flag.to_owned(), rate.to_string()]).collect();
+        all.extend(self.near_bytes.iter().flat_map(|bytes| ["--near".to_owned(), bytes.to_string()]));
         all.extend(self.hours.iter().flat_map(|hours| ["--hours".to_owned(), hours.clone()]));
         let loads = [("--load-limit", self.load_limit_percent), ("--load-mark", self.load_mark_percent)];
         let loads = loads.into_iter().map(|(flag, percent)| (flag, percent.map(u32::from)));

@@ -198,6 +198,9 @@ pub enum ManagerReply {
         #[n(1)]
         last: bool,
     },
+    /// The benefactor on a machine, if there is one.
+    #[n(28)]
+    Own(#[n(0)] Option<BenefactorInfo>),
     /// Chunks in the order of their names, with the lengths that benefactors have told; 0: no benefactor has, yet.
     #[n(29)]
     Chunks(#[n(0)] Vec<ChunkRef>),

@@ -258,6 +258,9 @@ pub enum ManagerRequest {
     /// A client ends by its own will: that it falls silent says nothing of its machine. Answered by `Done`.
     #[n(45)]
     Leave(#[n(0)] ClientId),
+    /// The benefactor on a machine, for clients there. Answered by `Own`.
+    #[n(49)]
+    Own(#[n(0)] MachineId),
     /// How benefactors are chosen for a file or folder, for clients on a machine, and why. Answered by `Placement`, which may not be
     /// ranked yet: then it will be within seconds.
     #[n(46)]

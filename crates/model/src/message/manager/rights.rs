@@ -64,7 +64,9 @@ impl Request {
             | Self::BeginBackup
             | Self::ReadBackup { .. } => role == Role::Operator,
             // The owner of a disk may see how the pool is.
-            Self::Status | Self::Space => matches!(role, Role::Client | Role::Operator | Role::Benefactor),
+            Self::Status | Self::Space | Self::Own(_) => {
+                matches!(role, Role::Client | Role::Operator | Role::Benefactor)
+            }
             Self::Lookup { .. }
             | Self::GetAttr(_)
             | Self::Resolve { .. }
@@ -157,6 +159,7 @@ impl Request {
             Self::Space
             | Self::Status
             | Self::Benefactors
+            | Self::Own(_)
             | Self::Locate { .. }
             | Self::KeepAlive(_)
             | Self::Attend { .. }
