@@ -116,7 +116,11 @@ impl Near {
         let own = self.taker()?;
         let offered = Arc::new(Mutex::new(Some(blocks.clone())));
         let (near, taken) = (Arc::clone(self), Arc::clone(&offered));
-        tokio::spawn(async move { near.send(own, move || Some(taken.lock().take()?.to_copy())).await });
+        let copy = move || {
+            let blocks = taken.lock().take();
+            blocks.map(|blocks| blocks.to_copy())
+        };
+        tokio::spawn(async move { near.send(own, copy).await });
         Some(Offer(offered))
     }
 

@@ -184,9 +184,8 @@ pub fn is_elsewhere(path: &Path, opened: &File) -> bool {
 /// Whether what is in `path` lies in memory alone, and is lost with the machine.
 pub fn is_in_memory(path: &Path) -> io::Result<bool> {
     /// What the kernel calls its file systems in memory (linux/magic.h): tmpfs and ramfs.
-    const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
-    let kind = i64::try_from(rustix::fs::statfs(path)?.f_type);
-    Ok(kind.is_ok_and(|kind| IN_MEMORY.contains(&kind)))
+    const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
+    Ok(IN_MEMORY.contains(&rustix::fs::statfs(path)?.f_type))
 }
 
 /// Space on the file system of `path` that an ordinary user may fill, bytes.

@@ -81,6 +81,11 @@ async fn whatever_the_form_it_is_read_from_near_copies_and_only_with_the_policy(
         let file = store(&pool, yes, "a", &content).await;
         // A chunk that finds no turn is passed over; nearly all find one here.
         wait_until("most is kept", async || pool.near_kept_bytes() - kept >= LENGTH as u64 / 2).await;
+        wait_until("the manager has heard", async || {
+            let all = pool.status().await.unwrap().benefactors;
+            all.iter().any(|one| one.load.near_bytes > 0)
+        })
+        .await;
         let (bytes, from_near) = read(&pools, Some(keys.path().to_owned()), file).await;
         assert!(bytes == content, "{what}");
         assert!(from_near >= LENGTH as u64 / 2, "{what}: {from_near} bytes from near copies");
