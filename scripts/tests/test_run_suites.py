@@ -33,6 +33,10 @@ class Suites(unittest.TestCase):
         self.assertIn("failed: bad", printed.getvalue())
         self.assertEqual(printed.getvalue().count("     Running "), 4)
 
+    def test_those_that_compute_leave_half_of_the_cores_to_others(self):
+        with mock.patch.object(suites, "CORES", 6):
+            self.assertEqual([suites.threads(name) for name in ("lives", "pools", "faults", "other")], [3, 3, 12, 12])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::process::send_signal;
 use crate::wait::wait_until;
 
 /// An etcd of one member or several that is ended with its test.
@@ -72,18 +73,17 @@ impl EtcdServer {
     }
 
     fn command(&self, number: usize) -> Command {
-        let binary = etcd();
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let ports: Vec<(u16, u16)> =
-            self.members.iter().map(|member| *member.ports.lock().unwrap()).collect();
-        let peers = ports.iter().enumerate().map(|(member, (_, peer))| format!("m{member}={}", url(*peer)));
-        let peers: Vec<String> = peers.collect();
-        let (client_url, peer_url) = (url(ports[number].0), url(ports[number].1));
-        let mut command = Command::new(binary);
-        command.args(["--name", &format!("m{number}"), "--data-dir"]).arg(self.data(number));
-        command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
-        command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
-        command.args(["--initial-cluster", &peers.join(",")]);
+        let at = |port: u16| format!("127.0.0.1:{port}");
+        let members: Vec<[String; 2]> = self
+            .members
+            .iter()
+            .map(|member| {
+                let (client, peer) = *member.ports.lock().unwrap();
+                [at(client), at(peer)]
+            })
+            .collect();
+        let mut command = Command::new(etcd());
+        command.args(etcd_arguments(number, &members, &self.data(number)));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
@@ -121,9 +121,16 @@ impl EtcdServer {
     /// Lets it stand still, or go on.
     pub fn signal(&self, signal: Signal) {
         for member in &self.members {
-            let pid = member.running.lock().unwrap().as_ref().map(Child::id).unwrap();
-            kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+            send_signal(member.running.lock().unwrap().as_ref().unwrap().id(), signal);
         }
+    }
+
+    /// The record of a manager's store under this key, as etcd has it for JSON; none: there is none.
+    pub fn record(&self, key: &[u8]) -> Option<String> {
+        let key = base64(&[b"stdchk/r/", key].concat());
+        let answer = post(self.port(), "kv/range", &format!(r#"{{"key":"{key}"}}"#)).unwrap();
+        let (_, value) = answer.split_once(r#""value":""#)?;
+        Some(value.split('"').next().unwrap().to_owned())
     }
 
     /// Forgets all that was written over.
@@ -191,6 +198,22 @@ pub fn etcd() -> PathBuf {
     let binary = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/etcd/usr/bin/etcd");
     assert!(binary.is_file(), "{} is missing: `scripts/setup test` unpacks it", binary.display());
     binary
+}
+
+/// What a member of etcd is started with. `members`: where each serves, and where the others reach it, `HOST:PORT`.
+pub fn etcd_arguments(number: usize, members: &[[String; 2]], data: &Path) -> Vec<String> {
+    let [client, peer] = members[number].each_ref().map(|at| format!("http://{at}"));
+    let all = members.iter().enumerate().map(|(number, [_, peer])| format!("m{number}=http://{peer}"));
+    let arguments = [
+        ["--name", &format!("m{number}")],
+        ["--data-dir", data.to_str().unwrap()],
+        ["--listen-client-urls", &client],
+        ["--advertise-client-urls", &client],
+        ["--listen-peer-urls", &peer],
+        ["--initial-advertise-peer-urls", &peer],
+        ["--initial-cluster", &all.collect::<Vec<_>>().join(",")],
+    ];
+    arguments.as_flattened().iter().copied().map(str::to_owned).collect()
 }
 
 /// What `--store` takes for members, or gates to them, at these ports.

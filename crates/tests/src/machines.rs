@@ -4,6 +4,7 @@
 //! Making them takes no rights that a user hasn't. They live as long as processes that wait for the end of the test, and the processes
 //! of the pool in them: nothing of it stays, however the test ends.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::sync::Mutex;
 
 use rustix::process::Signal;
 
-use crate::command::{Outcome, binary, clean, command, outcome};
+use crate::command::{Outcome, binary, clean, outcome};
 use crate::process::Process;
 use crate::wait::wait_until;
 
@@ -118,13 +119,6 @@ impl Machines {
         self.holder(machine).sh(SHAPE, &["eth0".to_owned(), mbit.to_string()]);
     }
 
-    /// Lets a machine's link that was shaped before carry so many Mbit/s.
-    pub fn reshape(&self, machine: usize, mbit: u32) {
-        const RESHAPE: &str = "tc qdisc change dev $1 root tbf rate $2mbit burst 256kb latency 200ms";
-        self.switch.sh(RESHAPE, &[format!("m{machine}"), mbit.to_string()]);
-        self.holder(machine).sh(RESHAPE, &["eth0".to_owned(), mbit.to_string()]);
-    }
-
     /// Cuts a machine's link, or mends it.
     pub fn set_link(&self, machine: usize, is_up: bool) {
         let state = if is_up { "up" } else { "down" };
@@ -155,9 +149,7 @@ impl Machines {
 
     /// A command on a machine.
     pub fn command(&self, machine: usize, arguments: &[&str]) -> Command {
-        let here = command(arguments);
-        let mut command = self.holder(machine).enter(&["--user", "--net", "--mount"]);
-        command.arg(here.get_program()).args(here.get_args());
+        let mut command = self.program(machine, &binary(), arguments);
         command.env("STDCHK_DATA", self.path(machine, "pool"));
         // They share the identity of the one that they run on.
         command.env("STDCHK_HOST", format!("machine{machine}"));
@@ -165,7 +157,7 @@ impl Machines {
     }
 
     /// Another program on a machine.
-    pub fn program(&self, machine: usize, program: &Path, arguments: &[&str]) -> Command {
+    pub fn program(&self, machine: usize, program: &Path, arguments: &[impl AsRef<OsStr>]) -> Command {
         let mut command = self.holder(machine).enter(&["--user", "--net", "--mount"]);
         command.arg(program).args(arguments);
         command
@@ -188,13 +180,6 @@ impl Machines {
         self.begin_as(machine, "foreground", self.command(machine, arguments));
     }
 
-    /// Starts another program in the foreground of a machine; what it says goes to `NAME.log` in its folder.
-    pub fn begin_program(&self, machine: usize, name: &str, program: &Path, arguments: &[&str]) {
-        let mut command = self.holder(machine).enter(&["--user", "--net", "--mount"]);
-        command.arg(program).args(arguments);
-        self.begin_as(machine, name, command);
-    }
-
     /// Starts a command of this machine in the foreground; what it says goes to `NAME.log` in its folder.
     pub fn begin_as(&self, machine: usize, name: &str, mut command: Command) {
         let log = self.path(machine, &format!("{name}.log"));
@@ -209,13 +194,8 @@ impl Machines {
         std::fs::create_dir_all(&home).unwrap();
         let programs = binary().parent().unwrap().to_str().unwrap().to_owned();
         let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
-        let mut command = self.holder(machine).enter(&["--user", "--net", "--mount"]);
-        command
-            .args(["bash", "-c", line])
-            .env_clear()
-            .env("HOME", &home)
-            .env("PATH", path)
-            .current_dir(&home);
+        let mut command = self.program(machine, Path::new("bash"), &["-c", line]);
+        command.env_clear().env("HOME", &home).env("PATH", path).current_dir(&home);
         outcome(command)
     }
 

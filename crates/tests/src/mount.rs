@@ -6,9 +6,10 @@ use std::process::{Child, Stdio};
 
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::pool::Pool;
+use crate::process::send_signal;
 use crate::wait::wait_until;
 
 /// A mount beside the one that `up` made. Ends with the value, also when its test fails.
@@ -57,8 +58,7 @@ impl Mount {
 
     /// Ends the mount as a user would, by SIGTERM; whether it ended well.
     pub fn end(&mut self) -> bool {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        kill_process(pid, Signal::TERM).unwrap();
+        send_signal(self.child.id(), Signal::TERM);
         wait_until("the mount ends", || self.child.try_wait().unwrap().is_some());
         self.child.wait().unwrap().success()
     }

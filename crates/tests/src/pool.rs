@@ -284,11 +284,7 @@ impl Pool {
 
     /// Waits until every chunk has all its copies.
     pub fn wait_for_copies(&self) {
-        wait_until("all copies are made", || {
-            self.shows(|status| {
-                status["counting"] == false && status["chunks_at_risk"] == 0 && status["repairs_pending"] == 0
-            })
-        });
+        wait_until("all copies are made", || self.shows(has_all_copies));
     }
 
     /// Waits until so many benefactors are in this state.
@@ -327,6 +323,11 @@ impl Pool {
             uncover(&self.mount_point());
         }
     }
+}
+
+/// Whether every chunk has all its copies, by what `status` says.
+pub fn has_all_copies(status: &Value) -> bool {
+    status["counting"] == false && status["chunks_at_risk"] == 0 && status["repairs_pending"] == 0
 }
 
 fn in_state(status: &Value, state: &str) -> Vec<String> {

@@ -29,9 +29,8 @@ impl Process {
 
     /// Sends a signal, if the process still runs.
     pub fn signal(self, signal: Signal) {
-        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         if self.is_alive() {
-            kill_process(pid.unwrap(), signal).unwrap();
+            send_signal(self.pid, signal);
         }
     }
 
@@ -40,6 +39,11 @@ impl Process {
         self.signal(Signal::KILL);
         wait_until(&format!("process {} is gone", self.pid), || !self.is_alive());
     }
+}
+
+/// Sends a signal to a process that the test waits for, so that its number is nobody else's.
+pub fn send_signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
 }
 
 /// Whether a process runs; one that waits for its parent doesn't.

@@ -1,5 +1,6 @@
 //! Waiting for conditions instead of for time, with deadlines that a busy machine of two cores keeps.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,15 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     while !done() {
         assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
         std::thread::sleep(PAUSE);
+    }
+}
+
+/// Sets a flag when it is dropped. Threads of a scope that work until a flag is set end so also when the test fails: the scope waits for them.
+pub struct SetAtEnd<'a>(pub &'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -63,6 +63,8 @@ async fn blocks_and_copies_go_to_those_that_take_them() {
     wait_until("all copies are made", async || blocks(&pool).await.0 >= 10).await;
     write(&pool, 12, &[("redundancy", "erasure:2,1"), ("semantics", "pessimistic"), ("codec", "store")])
         .await;
+    // Each of five chunks has three fragments.
+    wait_until("all fragments are told", async || blocks(&pool).await.0 >= 25).await;
     assert_eq!(blocks(&pool).await.1, 0);
 }
 

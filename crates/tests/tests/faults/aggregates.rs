@@ -6,8 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
-use stdchk_tests::{Mount, Pool, Setup, random_bytes, wait_until, within};
+use stdchk_tests::{Mount, Pool, Setup, random_bytes, send_signal, wait_until, within};
 
 const MIB: usize = 1 << 20;
 const RANKS: usize = 4;
@@ -309,8 +310,7 @@ fn sets_are_aggregated_as_they_come_until_it_is_told_to_stop() {
             sets["sets"][0]["timestep"] == step && members.iter().all(|member| member["aggregated"] == true)
         });
     }
-    let pid = rustix::process::Pid::from_raw(i32::try_from(watcher.id()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    send_signal(watcher.id(), Signal::TERM);
     let ended = within("the aggregator", move || watcher.wait()).unwrap();
     assert!(ended.success(), "{ended:?}");
     all_come_back(&pool, "by the watcher");

@@ -3,8 +3,8 @@
 
 use std::fs;
 
-use rustix::process::{Pid, Signal, kill_process};
-use stdchk_tests::{Disk, Mount, Pool, Setup, random_bytes, wait_until, within};
+use rustix::process::Signal;
+use stdchk_tests::{Disk, Mount, Pool, Setup, random_bytes, send_signal, wait_until, within};
 
 use crate::program::{Writer, run};
 
@@ -20,8 +20,8 @@ fn pool_with_disk(setup: Setup) -> (Pool, Disk) {
 }
 
 fn signal(disk: &Disk, pool: &Pool, signal: Signal) {
-    let pid = disk.shown(&pool.status()).unwrap()["pid"].as_i64().unwrap();
-    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+    let pid = disk.shown(&pool.status()).unwrap()["pid"].as_u64().unwrap();
+    send_signal(u32::try_from(pid).unwrap(), signal);
 }
 
 /// Writes a file whose bytes no benefactor takes for now; its close succeeds.

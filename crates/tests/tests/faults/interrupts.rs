@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-use stdchk_tests::{Pool, Setup, random_bytes, wait_until, within};
+use rustix::process::Signal;
+use stdchk_tests::{Pool, Setup, random_bytes, send_signal, wait_until, within};
 
 const MIB: usize = 1 << 20;
 /// Within this time a program is gone that was told to end; a fraction of the mount's patience of 60 s, and many times
@@ -178,7 +178,7 @@ impl Program {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap(), signal).unwrap();
+        send_signal(self.child.id(), signal);
     }
 }
 

@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use serde_json::Value;
-use stdchk_tests::{Disk, Pool, random_bytes, wait_until};
+use stdchk_tests::{Disk, Pool, SetAtEnd, random_bytes, wait_until};
 
 const MIB: usize = 1 << 20;
 /// What each of the owner's threads writes over and over.
 const OWNED_BYTES: u64 = 64 << 20;
+/// What it writes at once, bytes.
+const WRITE_BYTES: usize = 16 << 20;
 /// What direct I/O wants memory to be aligned to.
 const ALIGNED: usize = 4096;
 /// Time for which the owner's rate is measured.
@@ -66,13 +68,13 @@ fn write_over_and_over(path: &Path, from: u64, ends: &AtomicBool, counts: &Atomi
     let direct = i32::try_from(OFlags::DIRECT.bits()).unwrap();
     options.write(true).create(true).truncate(false).custom_flags(direct);
     let file = options.open(path).unwrap();
-    let memory = vec![7_u8; MIB + ALIGNED];
+    let memory = vec![7_u8; WRITE_BYTES + ALIGNED];
     let first = memory.as_ptr().align_offset(ALIGNED);
     let mut at = 0;
     while !ends.load(Ordering::Relaxed) {
-        file.write_all_at(&memory[first..first + MIB], from + at).unwrap();
-        at = (at + MIB as u64) % OWNED_BYTES;
-        counts.fetch_add(MIB as u64, Ordering::Relaxed);
+        file.write_all_at(&memory[first..first + WRITE_BYTES], from + at).unwrap();
+        at = (at + WRITE_BYTES as u64) % OWNED_BYTES;
+        counts.fetch_add(WRITE_BYTES as u64, Ordering::Relaxed);
     }
 }
 
@@ -124,12 +126,12 @@ fn an_owner_who_works_on_the_disk_has_it_and_what_lies_there_is_served() {
     for number in 2..6 {
         pool.put(&random_bytes(12 * MIB, number), &format!("app/while{number}"));
     }
-    // Heartbeats tell of them twice a second.
-    std::thread::sleep(Duration::from_secs(1));
+    wait_until("the manager has heard of all blocks", || pool.shows(|status| all_blocks(status) >= 72));
     assert_eq!(blocks(&disk, &pool.status()), had);
     assert!(pool.get("app/before") == before);
     let shown = pool.json(&["placement", "explain", "app", "--json"]);
-    assert!(shown["hosts"].as_array().unwrap().iter().all(|host| host["state"] != "refusing"), "{shown}");
+    let hosts = shown["hosts"].as_array().unwrap();
+    assert!(hosts.len() == 2 && hosts.iter().all(|host| host["state"] != "refusing"), "{shown}");
     drop(owner);
     wait_until("the benefactor notices that its owner has ended", || is_in(&disk, &pool, "running"));
     pool.put(&random_bytes(24 * MIB, 9), "app/after");
@@ -172,14 +174,13 @@ fn the_pool_leaves_the_disk_to_an_owner_who_works_there() {
         }
         let ends = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let (pool, ends) = (&pool, &ends);
-            scope.spawn(move || store_again_and_again(pool, ends));
+            let _end = SetAtEnd(&ends);
+            scope.spawn(|| store_again_and_again(&pool, &ends));
             std::thread::sleep(NOTICED);
             let before = used();
             let beside = owner.rate();
             let used = used() - before;
             written.push(used);
-            ends.store(true, Ordering::Relaxed);
             println!(
                 "{states} states: the owner writes {:.0} MB/s alone and {:.0} MB/s beside a job, of which {:.0} MB/s go to this disk",
                 alone / 1e6,

@@ -3,10 +3,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::Value;
-use stdchk_tests::{Machines, random_bytes, wait_until};
+use stdchk_tests::{Machines, has_all_copies, random_bytes, wait_until};
 
 const MIB: usize = 1 << 20;
 /// The machine of the manager, and the one of the job.
@@ -31,10 +30,7 @@ fn online(machines: &Machines) -> usize {
 }
 
 fn wait_for_copies(machines: &Machines) {
-    wait_until("all has its copies", || {
-        let status = machines.ok(CLIENT, &["status", "--json"]).json();
-        status["exposed"]["chunks"] == 0 && status["repairs_pending"] == 0
-    });
+    wait_until("all has its copies", || has_all_copies(&machines.ok(CLIENT, &["status", "--json"]).json()));
 }
 
 #[test]
@@ -218,7 +214,9 @@ fn a_manager_whose_machine_lost_all_its_disks_is_made_anew_and_who_was_shut_out_
         std::process::Command::new("cp").arg("-a").arg(pool.join("manager/authority")).arg(&saved).status();
     assert!(copied.unwrap().success());
     // Keepers lag behind by a moment, longer while they take a base.
-    std::thread::sleep(Duration::from_secs(3));
+    wait_until("all commits can be recovered", || {
+        machines.ok(MANAGER, &["status", "--json"]).json()["recovery"]["lacks_commits"] == 0
+    });
     machines.ok(MANAGER, &["down"]);
     fs::remove_dir_all(&pool).unwrap();
     let (listen, authority) = (machines.address(MANAGER), saved.to_str().unwrap());

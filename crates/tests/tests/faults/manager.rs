@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use stdchk_tests::{Outcome, PATIENCE, Pool, Setup, random_bytes, wait_until, within};
+use stdchk_tests::{Outcome, PATIENCE, Pool, SetAtEnd, Setup, random_bytes, wait_until, within};
 
 use crate::program::{Reader, Writer, run};
 
@@ -151,9 +151,9 @@ fn a_manager_killed_again_and_again_loses_nothing_that_was_accepted() {
     let (accepted, folders) = std::thread::scope(|threads| {
         let writers = LINES.each_ref().map(|line| threads.spawn(|| line.write_on(&pool, &done)));
         let folders = threads.spawn(|| make_folders(&pool, &done));
-        let restarted = threads.spawn(|| restart_often(&pool)).join();
-        done.store(true, Ordering::Release);
-        restarted.unwrap();
+        let end = SetAtEnd(&done);
+        restart_often(&pool);
+        drop(end);
         (writers.map(|writer| writer.join().unwrap()), folders.join().unwrap())
     });
     wait_until("no session is left, and no space reserved", || {
@@ -223,15 +223,12 @@ fn small_files_that_are_made_while_the_manager_is_killed_are_all_there() {
                 threads.spawn(move || make_small_files(pool, writer, done))
             })
             .collect();
-        let restarted = threads.spawn(|| {
-            for round in 0..SMALL_KILLS {
-                std::thread::sleep(Duration::from_millis(100 + u64::from(random_bytes(1, 99 + round)[0])));
-                restart(&pool);
-            }
-        });
-        let restarted = restarted.join();
-        done.store(true, Ordering::Release);
-        restarted.unwrap();
+        let end = SetAtEnd(&done);
+        for round in 0..SMALL_KILLS {
+            std::thread::sleep(Duration::from_millis(100 + u64::from(random_bytes(1, 99 + round)[0])));
+            restart(&pool);
+        }
+        drop(end);
         writers.into_iter().map(|writer| writer.join().unwrap()).collect::<Vec<_>>()
     });
     // What counts is what the manager reads from its disk.
@@ -315,17 +312,14 @@ fn a_manager_killed_under_writers_is_back_at_once_and_no_program_sees_an_error()
             .enumerate()
             .map(|(writer, content)| threads.spawn(move || write_files(pool, writer, content, done)))
             .collect();
-        let times = threads.spawn(move || {
-            let restarted = |round: u64| {
-                std::thread::sleep(Duration::from_millis(u64::from(random_bytes(1, 500 + round)[0]) * 4));
-                timed_restart(pool)
-            };
-            (0..restarts).map(restarted).collect::<Vec<_>>()
-        });
-        let times = times.join();
-        done.store(true, Ordering::Release);
-        let counts: Vec<u64> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
-        (times.unwrap(), counts)
+        let end = SetAtEnd(done);
+        let restarted = |round: u64| {
+            std::thread::sleep(Duration::from_millis(u64::from(random_bytes(1, 500 + round)[0]) * 4));
+            timed_restart(pool)
+        };
+        let times: Vec<Duration> = (0..restarts).map(restarted).collect();
+        drop(end);
+        (times, writers.into_iter().map(|writer| writer.join().unwrap()).collect::<Vec<u64>>())
     });
     let longest = times.iter().max().unwrap();
     eprintln!("{} restarts, the longest in {longest:?}; files of each writer: {counts:?}", times.len());

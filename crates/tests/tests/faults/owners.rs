@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use stdchk_tests::{Disk, Pool, Setup, random_bytes, wait_until};
+use stdchk_tests::{Disk, Pool, SetAtEnd, Setup, random_bytes, wait_until};
 
 const MIB: usize = 1 << 20;
 
@@ -159,6 +159,7 @@ fn a_benefactor_is_drained_while_writers_write_and_takes_blocks_again_when_it_is
     assert!(entry(&pool, first)["blocks"].as_u64().unwrap() > 0);
     let (is_over, worst) = (AtomicBool::new(false), std::sync::Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
+        let end = SetAtEnd(&is_over);
         let writer = scope.spawn(|| {
             let mut written = Vec::new();
             while !is_over.load(Ordering::Relaxed) || written.is_empty() {
@@ -181,7 +182,7 @@ fn a_benefactor_is_drained_while_writers_write_and_takes_blocks_again_when_it_is
         });
         let report = owner(&pool, &["drain", "--wait"], 0);
         assert!(report["done"] == true && report["blocks"] == 0, "{report}");
-        is_over.store(true, Ordering::Relaxed);
+        drop(end);
         contents.extend(writer.join().unwrap());
     });
     let worst = worst.into_inner().unwrap();
@@ -328,6 +329,7 @@ fn a_slow_benefactor_that_others_read_from_gives_space_back_within_a_minute() {
     assert!(before > 20 << 20, "{before} bytes are there");
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _end = SetAtEnd(&is_over);
         for reader in 0..3 {
             let (pool, is_over, contents) = (&pool, &is_over, &contents);
             scope.spawn(move || {
@@ -343,7 +345,6 @@ fn a_slow_benefactor_that_others_read_from_gives_space_back_within_a_minute() {
         disk.take(disk.free() - FLOOR + (8 << 20));
         wait_until("the owner has what is to stay free", || disk.free() >= FLOOR);
         println!("given back after {:.1?}", begin.elapsed());
-        is_over.store(true, Ordering::Relaxed);
         assert!(begin.elapsed() < Duration::from_secs(60), "that took {:?}", begin.elapsed());
     });
     check(&pool, &contents);
@@ -418,7 +419,8 @@ fn a_benefactor_reads_and_writes_no_faster_than_its_owner_lets_it_and_nobody_tak
         assert!(taken < 4.0 * least + 10.0, "{taken} s, {least} at the rate: others wait for the turn");
     };
     std::thread::scope(|scope| {
-        let watched = scope.spawn(|| {
+        let _end = SetAtEnd(&is_over);
+        scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 assert_eq!(entry(&pool, 0)["state"], "online");
                 std::thread::sleep(Duration::from_millis(100));
@@ -427,8 +429,6 @@ fn a_benefactor_reads_and_writes_no_faster_than_its_owner_lets_it_and_nobody_tak
         timed(&|| pool.put(&content, "app/x"), content.len(), 1);
         // More than it may do within the time for which clients wait for an answer.
         timed(&|| assert!(pool.get("app/x") == content), content.len(), 5);
-        is_over.store(true, Ordering::Relaxed);
-        watched.join().unwrap();
     });
     let verified = pool.json(&["verify", "--json"]);
     assert!(verified["bad"] == serde_json::json!([]), "{verified}");

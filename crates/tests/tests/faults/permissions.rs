@@ -15,7 +15,9 @@ use stdchk_model::message::handshake::Role;
 use stdchk_model::message::manager::{Change, ManagerReply, ManagerRequest};
 use stdchk_model::{BlockId, ChunkId, ClientId, ErrorCode, Failure, Ino, OpId, SessionId, User};
 use stdchk_net::{Authority, BufferPool, Bytes, CallError, Connection, Identity, Keys};
-use stdchk_tests::{Mount, Outcome, Pool, Process, command, outcome, random_bytes, wait_until};
+use stdchk_tests::{
+    Mount, Outcome, Pool, Process, command, has_all_copies, outcome, random_bytes, wait_until,
+};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -247,10 +249,7 @@ fn a_benefactor_gets_no_block_of_another_one_that_the_manager_did_not_permit() {
     fs::write(&file, &content).unwrap();
     hosts.ok("manager", &["put", file.to_str().unwrap(), "app/x"]);
     // What they copy from each other is permitted.
-    wait_until("there are two copies", || {
-        let status = hosts.ok("manager", &["status", "--json"]).json();
-        status["exposed"]["chunks"] == 0 && status["repairs_pending"] == 0
-    });
+    wait_until("there are two copies", || has_all_copies(&hosts.ok("manager", &["status", "--json"]).json()));
     let status = hosts.ok("manager", &["status", "--json"]).json();
     let address = status["benefactors"][0]["address"].as_str().unwrap().to_owned();
     let authority = Authority::open(&hosts.path("manager", "pool/manager/authority")).unwrap();

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use stdchk_tests::{Pool, Setup, random_bytes, wait_until};
+use stdchk_tests::{Pool, SetAtEnd, Setup, random_bytes, wait_until};
 
 /// Age at which garbage is collected, and by far enough for a sweep after a start.
 const GARBAGE_AGE_MS: u64 = 1_000;
@@ -160,6 +160,7 @@ fn a_backup_of_a_manager_at_work_brings_back_what_was_committed_before_it_and_co
     let (closed, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let backup = pool.path("backup");
     let before = std::thread::scope(|scope| {
+        let _end = SetAtEnd(&stop);
         scope.spawn(|| write_files(&pool, &closed, &stop));
         wait_until("files are written", || closed.load(Ordering::Relaxed) > 100);
         let before = closed.load(Ordering::Relaxed);
@@ -167,7 +168,6 @@ fn a_backup_of_a_manager_at_work_brings_back_what_was_committed_before_it_and_co
         assert!(said.contains("read back and intact"), "{said}");
         let after = closed.load(Ordering::Relaxed);
         wait_until("more are written", || closed.load(Ordering::Relaxed) > after + 50);
-        stop.store(true, Ordering::Relaxed);
         before
     });
     pool.fails(&["manager", "backup", backup.to_str().unwrap()], 2, &["there already"]);

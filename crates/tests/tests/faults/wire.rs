@@ -20,7 +20,7 @@ use stdchk_model::{
 };
 use stdchk_net::frame::{HEAD_BYTES, Head, Kind, encode};
 use stdchk_net::transport::socket_of;
-use stdchk_tests::{PATIENCE, Pool, random_bytes};
+use stdchk_tests::{PATIENCE, Pool, SetAtEnd, random_bytes};
 
 /// Connections that send noise, per server.
 const NOISY_CONNECTIONS: u64 = 300;
@@ -120,29 +120,27 @@ fn boast(body: usize, payload: usize) -> Vec<u8> {
     bytes[..HEAD_BYTES + body / 2].to_vec()
 }
 
-/// Stores and fetches files as long as the others make trouble; how often.
-fn work(pool: &Pool, done: &AtomicBool) -> u64 {
-    let mut turns = 0;
-    while turns == 0 || !done.load(Ordering::Acquire) {
-        let content = random_bytes(1_200_000, 7000 + turns);
+/// Stores and fetches files as long as the others make trouble, one at least.
+fn work(pool: &Pool, done: &AtomicBool) {
+    for turn in 0.. {
+        let content = random_bytes(1_200_000, 7000 + turn);
         pool.put(&content, "app/work");
         assert!(pool.get("app/work") == content);
-        turns += 1;
+        if done.load(Ordering::Acquire) {
+            return;
+        }
     }
-    turns
 }
 
 /// Makes trouble while files are stored and fetched; all processes must live through it.
-fn disturbed(pool: &Pool, trouble: impl FnOnce() + Send) {
+fn disturbed(pool: &Pool, trouble: impl FnOnce()) {
     pool.put(b"from before", "app/before");
     let before = pool.pids();
     let done = AtomicBool::new(false);
     std::thread::scope(|threads| {
-        let working = threads.spawn(|| work(pool, &done));
-        let troubled = threads.spawn(trouble).join();
-        done.store(true, Ordering::Release);
-        assert!(working.join().unwrap() > 0);
-        troubled.unwrap();
+        let _end = SetAtEnd(&done);
+        threads.spawn(|| work(pool, &done));
+        trouble();
     });
     assert_eq!(pool.pids(), before);
     assert_eq!(pool.get("app/before"), b"from before");

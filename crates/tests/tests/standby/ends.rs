@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use stdchk_tests::{outcome, wait_until};
+use stdchk_tests::{SetAtEnd, outcome, wait_until};
 
 use super::shared::{SWITCH_MAX, Shared, content};
 
@@ -118,15 +118,12 @@ fn whatever_ends_the_manager_that_leads_another_one_follows_and_every_version_is
         });
         let copies = scope.spawn(|| copy_on(pool, &mount, &done));
         let slow = scope.spawn(|| write_slowly(&mount, &done));
-        let ends = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            (0..rounds).map(|round| end_leader(pool, round)).collect::<Vec<_>>()
-        }));
-        done.store(true, Ordering::Release);
-        let put = lines.map(|line| line.join());
-        let (copied, slow) = (copies.join(), slow.join());
-        (ends.unwrap(), put.map(Result::unwrap), copied.unwrap(), slow.unwrap())
+        let end = SetAtEnd(&done);
+        let times: Vec<Duration> = (0..rounds).filter_map(|round| end_leader(pool, round)).collect();
+        drop(end);
+        (times, lines.map(|line| line.join().unwrap()), copies.join().unwrap(), slow.join().unwrap())
     });
-    tell(times);
+    tell(rounds, times);
     for (line, generations) in LINES.into_iter().zip(put) {
         check_line(pool, line, generations);
     }
@@ -154,14 +151,18 @@ fn check_line(pool: &Shared, line: u64, generations: usize) {
     }
 }
 
-fn tell(mut times: Vec<Duration>) {
+fn tell(rounds: usize, mut times: Vec<Duration>) {
     times.sort_unstable();
     let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
-    println!("{} ends: followed within {median:.1?} at the median, {worst:.1?} at worst", times.len());
+    println!(
+        "{rounds} rounds, {} ends of the manager that leads: followed within {median:.1?} at the median, {worst:.1?} at worst",
+        times.len()
+    );
 }
 
-/// Has the leader end in the way of this round, waits until a manager leads, and puts all back; how long the pool had none.
-fn end_leader(pool: &Shared, round: usize) -> Duration {
+/// Has the leader end in the way of this round, or a member of etcd; waits until the pool is served, and puts all back. How long it took
+/// until another manager led; none: the leader needn't be followed.
+fn end_leader(pool: &Shared, round: usize) -> Option<Duration> {
     pool.await_managers(2);
     let leader = pool.await_leader();
     let (way, member) = (WAYS[round % WAYS.len()], round / WAYS.len() % MEMBERS);
@@ -176,17 +177,15 @@ fn end_leader(pool: &Shared, round: usize) -> Duration {
         Way::CutOff => cut(true),
         Way::MemberKilled => pool.etcd.kill_member(member),
     }
-    match way {
-        Way::MemberKilled => {
-            let stored = pool.put(&format!("app/round{round}"), b"round");
-            assert_eq!(stored.code, 0, "{stored:?}");
-        }
-        _ => {
-            wait_until("another manager leads", || pool.leader().is_some_and(|other| other != leader));
-        }
+    let leads_on = matches!(way, Way::MemberKilled);
+    if leads_on {
+        let stored = pool.put(&format!("app/round{round}"), b"round");
+        assert_eq!(stored.code, 0, "{stored:?}");
+    } else {
+        wait_until("another manager leads", || pool.leader().is_some_and(|other| other != leader));
     }
     let took = begun.elapsed();
-    println!("round {round}: {way:?}, followed within {took:.1?}");
+    println!("round {round}: {way:?}, served again within {took:.1?}");
     assert!(took < SWITCH_MAX, "{way:?}: {took:?}");
     match way {
         Way::Killed => pool.start_manager(leader),
@@ -198,5 +197,5 @@ fn end_leader(pool: &Shared, round: usize) -> Duration {
         Way::CutOff => cut(false),
         Way::MemberKilled => pool.etcd.go_on(),
     }
-    took
+    (!leads_on).then_some(took)
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use stdchk_tests::{Machines, etcd, random_bytes, wait_until};
+use stdchk_tests::{Machines, etcd, etcd_arguments, has_all_copies, random_bytes, wait_until};
 
 use super::shared::SWITCH_MAX;
 
@@ -22,25 +22,10 @@ const OTHER: usize = 9;
 /// Another one, of which the manager that leads then doesn't know that it ever joined.
 const STOLEN: usize = 10;
 
-fn url(machine: usize, port: u16) -> String {
-    format!("http://10.77.0.{machine}:{port}")
-}
-
 fn run_etcd(machines: &Machines, machine: usize) {
-    let folder = machines.path(machine, "etcd");
-    let name = |machine| format!("m{machine}");
-    let members: Vec<String> = (1..=3).map(|one| format!("{}={}", name(one), url(one, 2380))).collect();
-    let (client, peer) = (url(machine, 2379), url(machine, 2380));
-    let arguments = [
-        ["--name", &name(machine)],
-        ["--data-dir", folder.to_str().unwrap()],
-        ["--listen-client-urls", &client],
-        ["--advertise-client-urls", &client],
-        ["--listen-peer-urls", &peer],
-        ["--initial-advertise-peer-urls", &peer],
-        ["--initial-cluster", &members.join(",")],
-    ];
-    machines.begin_program(machine, "etcd", &etcd(), arguments.as_flattened());
+    let members = [1, 2, 3].map(|one| [2379, 2380].map(|port| format!("10.77.0.{one}:{port}")));
+    let arguments = etcd_arguments(machine - 1, &members, &machines.path(machine, "etcd"));
+    machines.begin_as(machine, "etcd", machines.program(machine, &etcd(), &arguments));
 }
 
 fn run_manager(machines: &Machines, machine: usize) {
@@ -93,11 +78,7 @@ fn await_managers(machines: &Machines) {
 }
 
 fn await_copies(machines: &Machines) {
-    wait_until("all has its copies", || {
-        status(machines).is_some_and(|status| {
-            status["counting"] == false && status["chunks_at_risk"] == 0 && status["repairs_pending"] == 0
-        })
-    });
+    wait_until("all has its copies", || status(machines).is_some_and(|status| has_all_copies(&status)));
 }
 
 fn start() -> Machines {
@@ -120,9 +101,9 @@ fn start() -> Machines {
     run_manager(&machines, MANAGERS[1]);
     for machine in BENEFACTORS {
         let token = token(&machines, MANAGERS[0], "benefactor");
-        let join =
-            ["benefactor", "join", &addresses, "--token", &token, "--donate", "256MiB", "--floor", "1MiB"];
-        machines.ok(machine, &join);
+        let join = ["benefactor", "join", &addresses, "--token", &token, "--donate", "256MiB"];
+        // They all have one disk, and each would take the work of the others for its owner's.
+        machines.ok(machine, &[&join[..], &["--floor", "1MiB", "--load-limit", "0"]].concat());
     }
     await_managers(&machines);
     machines

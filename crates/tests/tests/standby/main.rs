@@ -124,8 +124,7 @@ fn etcd_that_ends_and_is_started_again_costs_a_pause() {
     pool.etcd.kill();
     let (first, second) = std::thread::scope(|scope| {
         let put = scope.spawn(|| pool.put("app/meanwhile", &content(2, 0)));
-        // Longer than a lease, so that nobody leads for a while.
-        std::thread::sleep(Duration::from_secs(7));
+        wait_until("nobody leads", || pool.status().is_none());
         pool.etcd.restart();
         (put.join().unwrap(), pool.put("app/after", &content(3, 0)))
     });

@@ -6,9 +6,11 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
-use stdchk_tests::{EtcdGate, EtcdServer, Outcome, command, outcome, outcome_with, random_bytes, wait_until};
+use stdchk_tests::{
+    EtcdGate, EtcdServer, Outcome, command, outcome, outcome_with, random_bytes, send_signal, wait_until,
+};
 
 /// The longest time from the end of a manager to the first answer of another one.
 pub const SWITCH_MAX: Duration = Duration::from_secs(10);
@@ -77,7 +79,8 @@ impl Shared {
     /// Starts a benefactor whose place among all that run beside the managers is `number`.
     pub fn start_benefactor(&mut self, number: usize, more: &[&str]) {
         let mut command = self.command(&["benefactor", "run"]);
-        command.arg(self.benefactor(number)).args(["--floor", "1MiB"]).args(more);
+        // They all have one disk, and each would take the work of the others for its owner's.
+        command.arg(self.benefactor(number)).args(["--floor", "1MiB", "--load-limit", "0"]).args(more);
         let child = self.logged(command, &format!("benefactor-{number}"));
         match self.others.get_mut(number) {
             Some(place) => *place = child,
@@ -219,8 +222,7 @@ impl Shared {
     }
 
     pub fn signal(&self, manager: usize, signal: Signal) {
-        let pid = self.managers[manager].lock().unwrap().as_ref().unwrap().id();
-        kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+        send_signal(self.managers[manager].lock().unwrap().as_ref().unwrap().id(), signal);
     }
 
     pub fn kill(&self, manager: usize) {
@@ -230,8 +232,11 @@ impl Shared {
 
     /// Waits for the end of a manager that was told to.
     pub fn end(&self, manager: usize) -> ExitStatus {
-        let child = self.managers[manager].lock().unwrap().take();
-        child.unwrap().wait().unwrap()
+        let status = || self.managers[manager].lock().unwrap().as_mut().unwrap().try_wait().unwrap();
+        wait_until("the manager ends", || status().is_some());
+        let status = status().unwrap();
+        *self.managers[manager].lock().unwrap() = None;
+        status
     }
 
     pub fn log(&self, manager: usize) -> String {
@@ -255,9 +260,7 @@ impl Drop for Shared {
         let _ = unmount(self.path("mnt"), UnmountFlags::DETACH);
         let managers = self.managers.iter_mut().filter_map(|manager| manager.get_mut().unwrap().as_mut());
         for child in self.others.iter_mut().chain(managers) {
-            let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-            // It may have ended.
-            let _ = kill_process(pid, Signal::CONT);
+            // It may have ended. SIGKILL ends also one that stands still.
             let _ = child.kill();
             let _ = child.wait();
         }
