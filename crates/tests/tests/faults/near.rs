@@ -253,7 +253,7 @@ fn a_restart_runs_at_the_speed_of_the_disk_and_writing_costs_little_more() {
     }
     std::thread::sleep(Duration::from_secs(1));
     let near = pool.near_bytes() / MIB - fast;
-    pool.0.reshape(JOB, 100);
+    pool.0.shape(JOB, 100);
     for (way, local) in ["no", "prefer"].into_iter().enumerate() {
         let name = format!("{local}/a.N0.T1");
         seconds[way][1] = pool.get(&name, &random_bytes(mib * MIB, 40 + way as u64)).as_secs_f64();

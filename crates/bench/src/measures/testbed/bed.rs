@@ -273,8 +273,8 @@ impl Bed {
         }
     }
 
-    /// Stores an image in a folder with a code of five blocks over five hosts; these hosts. Nothing else may come or go meanwhile but the small
-    /// things that benefactors keep for the manager.
+    /// Stores an image in a folder with a code of five blocks over five hosts; these hosts. Nothing that was removed may go meanwhile, so
+    /// whoever asks for this removes nothing before.
     pub fn store_at_five(&self, image: &Image, folder: &str) -> Result<[usize; 5], Error> {
         std::thread::sleep(REPORTED_AFTER);
         let before = self.used()?;

@@ -77,7 +77,6 @@ fn store_amid(
     });
     ill.end(bed, &hosts);
     let (seconds, _) = stored?;
-    bed.remove(&image, folder);
     Ok(seconds)
 }
 
@@ -93,7 +92,6 @@ pub fn store_beside_load(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
         for _ in 0..plan.rounds {
             let image = bed.image(0, plan.image_bytes, TIGR_II.shrinks_to())?;
             row.store_seconds.push(bed.store(&image, "loaded")?.0);
-            bed.remove(&image, "loaded");
         }
         rows.push(row);
     }
@@ -162,7 +160,6 @@ pub fn recover_without(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
             row.recover_seconds.push(seconds?);
         }
     }
-    bed.remove(&image, "spread");
     Ok(rows)
 }
 
@@ -192,7 +189,6 @@ pub fn parallel_or_forced(bed: &Bed, plan: &Plan) -> Result<Vec<Timed>, Error> {
         }
         rows.extend([parallel, forced]);
     }
-    bed.remove(&image, "five");
     Ok(rows)
 }
 
