@@ -581,12 +581,13 @@ impl Store {
 
     /// Space and number of blocks; requests are the server's to count.
     pub fn load(&self) -> BenefactorLoad {
-        let (near_bytes, near_in_flight) = self.near_used();
-        // What near copies take is free for all else.
-        let near = near_bytes.saturating_sub(near_in_flight);
-        let available = self.available().map(|available| available.saturating_add(near));
+        let available = self.available();
         let mut state = self.state.lock();
         state.note_asked(&available);
+        // What near copies take is free for all else.
+        let (near_bytes, near_in_flight) = self.near_used();
+        let near = near_bytes.saturating_sub(near_in_flight);
+        let available = available.map(|available| available.saturating_add(near));
         let owed_bytes = match &available {
             Ok(available) => state.look_at_floor(&self.donation, *available),
             Err(_) => 0,

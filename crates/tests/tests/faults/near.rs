@@ -202,9 +202,12 @@ fn near_copies_give_way_to_blocks_and_a_drain_or_leave_ends() {
     pool.policy("all", &["redundancy=replicate:6", "semantics=pessimistic"]);
     let content = random_bytes(160 * MIB, 20);
     pool.put(&content, "all/b.N0.T1");
-    let own = pool.shown(JOB);
-    let (near, used) = (own["near_bytes"].as_u64().unwrap(), own["used_bytes"].as_u64().unwrap());
-    assert!(used >= content.len() as u64 && near > 0 && near + used <= donated, "{own}");
+    wait_until("it has its copy", || {
+        let own = pool.shown(JOB);
+        let (near, used) = (own["near_bytes"].as_u64().unwrap(), own["used_bytes"].as_u64().unwrap());
+        assert!(near > 0 && near + used <= donated, "{own}");
+        used >= content.len() as u64
+    });
     pool.ok(&["rm", "all/b.N0.T1"]);
     // They are no reason to stay.
     let folder = pool.folder();
