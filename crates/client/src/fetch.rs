@@ -134,13 +134,14 @@ impl Fetcher {
     /// `Damaged` if holders answered and none had intact bytes; `Unavailable` if none could be reached; `NoKey` if it is encrypted
     /// with a key that this client lacks.
     pub(crate) async fn fetch(&self, chunk: ChunkRef) -> Result<Bytes, Failure> {
-        if let Some(bytes) = self.near.get(chunk).await {
-            return Ok(bytes);
-        }
         // What no benefactor has any more was damaged, or lost with the benefactors that had it.
         let mut last = Failure::new(ErrorCode::Damaged, "no benefactor has an intact copy".to_owned());
         let (mut round, mut limit, mut away) = (0, ROUNDS_MAX, Vec::new());
         while round < limit {
+            // Also when no other can be reached, and this machine's was late before.
+            if let Some(bytes) = self.near.get(chunk).await {
+                return Ok(bytes);
+            }
             if round > 0 {
                 self.locations.lock().remove(&chunk.id);
                 tokio::time::sleep(ROUND_PAUSE).await;

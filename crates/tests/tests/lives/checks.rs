@@ -6,7 +6,7 @@ use stdchk_model::message::benefactor::BlockState;
 use stdchk_model::message::manager::{ManagerReply, ManagerRequest, VersionInfo};
 use stdchk_model::{BenefactorId, BlockId, EncodingId, ErrorCode, Ino, MapRoot};
 use stdchk_net::Bytes;
-use stdchk_protect::{Assembly, Gathered};
+use stdchk_protect::{Assembly, BadFragments, Gathered};
 
 use super::client::{Place, Step};
 use super::content::{Number, chunk, content, id, list_of_root, name, named_by, shown};
@@ -239,16 +239,23 @@ impl World {
     }
 
     fn read_chunk(&mut self, number: Number) -> Option<Bytes> {
-        let mut assembly = Assembly::new(chunk(number));
+        let (mut assembly, mut served) = (Assembly::new(chunk(number)), Vec::new());
         for (block, at) in self.located(number) {
             let Some(node) = self.nodes.iter_mut().find(|node| node.id == Some(at) && node.is_up()) else {
                 continue;
             };
             let Some((encoding, bytes)) = node.serve(block, &self.runtime) else { continue };
+            served.retain(|(earlier, _)| *earlier != block);
+            served.push((block, at));
             match assembly.add(block, encoding, bytes.clone()) {
                 Ok(Gathered::Whole(plain)) => return Some(plain),
                 Ok(Gathered::Lacks(_)) => {}
                 Err(_) if self.plant == Plant::DamagedBytesAreServed => return Some(bytes),
+                Err(BadFragments::Fragments(wrong)) => {
+                    let is_wrong = |of: &BlockId| of.encoding == block.encoding && wrong.contains(&of.index);
+                    let liars: Vec<_> = served.extract_if(.., |(of, _)| is_wrong(of)).collect();
+                    liars.into_iter().for_each(|(of, at)| self.found_bad(of, at));
+                }
                 Err(_) => self.found_bad(block, at),
             }
         }

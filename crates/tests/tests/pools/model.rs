@@ -20,6 +20,8 @@ struct Entry {
     certain: Vec<Content>,
     /// What changes that were not acknowledged may make of it.
     possible: Vec<(Change, Content)>,
+    /// Names to which the file may yet move by renames that were not acknowledged, with all that is done to it until then.
+    may_go_to: Vec<(Change, Name)>,
     /// What it leads to for readers until something is pushed that a client has in its spool.
     not_yet: Vec<Content>,
     /// All that it may have led to since all was at rest, in order.
@@ -133,6 +135,25 @@ impl Names {
         model.entries[folder].iter_mut().for_each(|entry| entry.endanger(has_lost_disk));
     }
 
+    /// What was done to the file of a name may come to other names with it.
+    fn spread(&self, from: Name, contents: &[Content]) {
+        let mut model = self.lock();
+        let (mut at, mut reached) = (vec![from], vec![from]);
+        while let Some((folder, name)) = at.pop() {
+            for (change, to) in model.entries[folder][name].may_go_to.clone() {
+                if reached.contains(&to) {
+                    continue;
+                }
+                let target = &mut model.entries[to.0][to.1];
+                let files = contents.iter().filter(|content| content.is_some());
+                target.since.extend(files.clone().cloned());
+                target.possible.extend(files.map(|content| (change, content.clone())));
+                reached.push(to);
+                at.push(to);
+            }
+        }
+    }
+
     fn endanger_one(&self, (folder, name): Name) {
         let mut model = self.lock();
         let has_lost_disk = model.has_lost_disk;
@@ -172,10 +193,12 @@ impl Turn {
             entry.possible.push((self.change, content.clone()));
             entry.since.push(content.clone());
         });
+        self.names.spread(self.name, std::slice::from_ref(content));
     }
 
     /// The change was acknowledged: this is what the name leads to. `is_safe`: a disk may go.
     pub fn is(&self, contents: Vec<Content>, is_safe: bool) {
+        self.names.spread(self.name, &contents);
         self.names.on(self.name, |entry| {
             entry.possible.retain(|(change, _)| *change != self.change);
             entry.since.extend(contents.iter().cloned());
@@ -187,6 +210,7 @@ impl Turn {
 
     /// This is what the name will lead to, whatever happens to the client that has it in its spool.
     pub fn will_be(&self, content: &Content) {
+        self.names.spread(self.name, std::slice::from_ref(content));
         self.names.on(self.name, |entry| {
             entry.not_yet = entry.allowed();
             entry.possible.retain(|(change, _)| *change != self.change);
@@ -199,8 +223,10 @@ impl Turn {
 
     /// The file of another name may come here, and with it what may still become of that.
     pub fn may_take_over(&self, source: &Self) {
-        let (possible, allowed) =
-            self.names.on(source.name, |entry| (entry.possible.clone(), entry.allowed()));
+        let (possible, allowed) = self.names.on(source.name, |entry| {
+            entry.may_go_to.push((self.change, self.name));
+            (entry.possible.clone(), entry.allowed())
+        });
         self.names.on(self.name, |entry| {
             entry.possible.extend(possible);
             entry.since.extend(allowed.iter().cloned());
@@ -212,6 +238,7 @@ impl Turn {
     /// It came; to a folder by whose policy a disk may go, or not.
     pub fn took_over(&self, source: &Self, is_safe: bool) {
         let (files, not_yet, is_doubtful, have) = self.names.on(source.name, |entry| {
+            entry.may_go_to.retain(|(change, _)| *change != self.change);
             let files: Vec<Content> = entry.lasting().filter(|content| content.is_some()).cloned().collect();
             (files, entry.not_yet.clone(), entry.is_doubtful, entry.has_doubtful_versions)
         });
