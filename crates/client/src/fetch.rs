@@ -138,8 +138,7 @@ impl Fetcher {
         let mut last = Failure::new(ErrorCode::Damaged, "no benefactor has an intact copy".to_owned());
         let (mut round, mut limit, mut away) = (0, ROUNDS_MAX, Vec::new());
         while round < limit {
-            // Also when no other can be reached, and this machine's was late before.
-            if let Some(bytes) = self.near.get(chunk).await {
+            if let Some(bytes) = self.near.get(chunk, round > 0).await {
                 return Ok(bytes);
             }
             if round > 0 {

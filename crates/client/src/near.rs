@@ -183,10 +183,13 @@ impl Near {
         *self.own.lock() = Some(Own { id, has_some: true });
     }
 
-    /// The plain bytes of a chunk, verified against its name, if the own benefactor has them and gives them soon.
-    pub(crate) async fn get(&self, chunk: ChunkRef) -> Option<Bytes> {
-        let own = self.own().filter(|own| own.has_some)?.id;
-        let (encoding, stored) = self.ask(own, chunk).await?;
+    /// The plain bytes of a chunk, verified against its name, if the own benefactor has them and gives them soon. Where nobody else could give
+    /// them, `alone`, it is asked in spite of doubts, and has more time.
+    pub(crate) async fn get(&self, chunk: ChunkRef, alone: bool) -> Option<Bytes> {
+        let own = if alone { *self.own.lock() } else { self.own() };
+        let own = own.filter(|own| own.has_some)?.id;
+        let patience = if alone { PATIENCE_MAX } else { PATIENCE };
+        let (encoding, stored) = self.ask(own, chunk, patience).await?;
         let block = encoding.block(chunk.id, 0);
         let keys = Arc::clone(&self.keys) as Arc<dyn Keys>;
         match Assembly::with_keys(chunk, keys).add(block, encoding, stored.keep()) {
@@ -203,13 +206,18 @@ impl Near {
         }
     }
 
-    async fn ask(&self, own: BenefactorId, chunk: ChunkRef) -> Option<(Encoding, Buffer)> {
+    async fn ask(
+        &self,
+        own: BenefactorId,
+        chunk: ChunkRef,
+        patience: Duration,
+    ) -> Option<(Encoding, Buffer)> {
         let request = BenefactorRequest::GetNear { chunk: chunk.id };
         let mut answer = pin!(self.benefactors.call(own, &request, Bytes::new(), ANSWER_TIMEOUT));
         let began = Instant::now();
         let mut heard = began;
         while heard < began + PATIENCE_MAX {
-            if let Ok(answer) = timeout_at(heard + PATIENCE, &mut answer).await {
+            if let Ok(answer) = timeout_at(heard + patience, &mut answer).await {
                 return match answer {
                     Ok((BenefactorReply::Block { encoding }, stored)) => Some((encoding, stored)),
                     _ => None,
@@ -221,7 +229,7 @@ impl Near {
                 None => break,
             }
         }
-        self.benefactors.late(own, PATIENCE);
+        self.benefactors.late(own, patience);
         None
     }
 }
